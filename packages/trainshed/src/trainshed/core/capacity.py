@@ -1,8 +1,8 @@
-"""Values that describe capacity: nodes and which replicas they take, quotas, why a job waits and what would
-let it start.
+"""Values that describe capacity: nodes with their limits on replicas, quotas, and the reasons why a job
+waits.
 
-Engines make nodes and delays, the controller makes the rest of the scheduler's snapshot; the package `api`
-shows them.
+Engines create nodes and delays. The controller creates all other parts of the scheduler's snapshot. The
+package `api` shows these values.
 """
 
 import enum
@@ -18,20 +18,20 @@ from trainshed.core.units import Nanos
 class MachineWanted(Struct, frozen=True):
     """Properties that determine where a replica may run, in addition to free capacity."""
 
-    #: Public machine type; None = not known: then it runs where machines run that no route matches.
+    #: The public machine type. If it is None, the replica runs on nodes for machines that no route matches.
     type: str | None = None
-    #: Public type of its devices; None = it has none.
+    #: The public type of the replica's accelerators, or None if it has no accelerators.
     accelerator: str | None = None
 
 
 class Route(Struct, frozen=True):
-    """Where machines of some types run."""
+    """Maps machine types to the part of a cluster where they run, such as a partition."""
 
-    #: Patterns of machine types, such as `a2-*`; () = all.
+    #: Patterns of machine types, such as `a2-*`. An empty tuple matches all machine types.
     types: tuple[str, ...] = ()
-    #: Public device types. A machine must have one of them. () = any or none.
+    #: Public accelerator types. A machine must have one of them. With an empty tuple, all machines match.
     accelerators: tuple[str, ...] = ()
-    #: The destination as part of a sentence: "partition gpu"; None = not known.
+    #: The destination as part of a sentence, such as "partition gpu", or None if unknown.
     name: str | None = None
 
     def is_for(self, machine: MachineWanted) -> bool:
@@ -42,9 +42,9 @@ class Route(Struct, frozen=True):
 
 
 class Acceptance(Struct, frozen=True):
-    """Which replicas a node takes."""
+    """The kinds of replicas that a node accepts."""
 
-    #: The routes of its cluster; () = every machine may run everywhere.
+    #: The routes of the node's cluster. Without routes, every machine type may run on every node.
     routes: tuple[Route, ...] = ()
     #: The positions of the routes that lead to the node.
     open: frozenset[int] = frozenset()
@@ -53,12 +53,12 @@ class Acceptance(Struct, frozen=True):
         return not self.routes or self.position(machine) in self.open
 
     def position(self, machine: MachineWanted) -> int | None:
-        """Return the position of the route that a machine takes; None = there is none for it."""
+        """Return the position of the first route that matches a machine, or None if no route matches."""
         positions = (at for at, route in enumerate(self.routes) if route.is_for(machine))
         return next(positions, None)
 
     def destination(self, machine: MachineWanted) -> str | None:
-        """Return the destination of a machine, such as "partition gpu"; None = not known."""
+        """Return the destination of a machine, such as "partition gpu", or None if it is unknown."""
         at = self.position(machine)
         return None if at is None else self.routes[at].name
 
@@ -67,67 +67,67 @@ _MINUTE: Nanos = 60 * 10**9
 
 
 class WaitReason(enum.StrEnum):
-    """Why a job does not get capacity, or does not start in what it got."""
+    """Why a job has no capacity, or has capacity but has not started."""
 
-    #: A quota of its region is used up.
+    #: A quota of the job's region is used up.
     QUOTA = "quota"
-    #: The nodes that could take it are full.
+    #: All suitable nodes are full.
     CAPACITY = "capacity"
-    #: The known nodes could not take it even if they were empty.
+    #: No known node can run the job, even if the node is empty.
     STOCK_OUT = "stock_out"
-    #: The replicas that run are as many as may run at once.
+    #: The service already runs its maximum number of replicas.
     REPLICA_LIMIT = "replica_limit"
-    #: It is not its turn: priority, fair share, age, or capacity that is reserved for another job.
+    #: Other jobs come first because of their priority, fair share, age or reserved capacity.
     POLICY = "policy"
-    #: The pause before its next attempt is not over.
+    #: The job is waiting for the end of the pause before its next attempt.
     BACK_OFF = "back_off"
-    #: No node that it would fit on takes work now: none is known yet, or they are drained, gone and the like.
+    #: Every suitable node is unknown, drained, gone or otherwise unavailable.
     NO_NODE = "no_node"
-    #: It has its places, but the cluster has not given it the nodes yet. The causes of a `Delay` are this and
-    #: what follows.
+    #: The scheduler has placed the job, but the cluster has not provided the nodes yet. A `Delay` has this
+    #: cause or one of the following causes.
     CLUSTER = "cluster"
-    #: It has its places, but nodes are still being sent what its programs need.
+    #: The job is placed, but the software for its programs is still being copied to the nodes.
     CONTENT = "content"
-    #: It has its places, but its engine cannot start it now, and tries again.
+    #: The job is placed, but its engine cannot start it now and will try again.
     ENGINE = "engine"
 
 
 class Waiting(Struct, frozen=True):
-    """Why a job, or a job that might be submitted, does not start now."""
+    """Why a job, or a job that a user may submit, does not start now."""
 
     reason: WaitReason
     #: One sentence, such as "needs 8 CPUs, 4 of 8 are used by job 17".
     message: str
-    #: An action that would let the job start, such as raising a quota; None = nothing is known.
+    #: An action that would let the job start, such as raising a quota, or None if none is known.
     hint: str | None = None
-    #: Names of jobs that hold what is missing, at most five.
+    #: Names of at most five jobs that use the missing capacity.
     blockers: tuple[str, ...] = ()
-    #: Its place in a cluster's own queue: 1 = next; None = it is in none, or not known.
+    #: The job's position in the cluster's own queue (1 = next), or None if unknown or not in a queue.
     position: int | None = None
-    #: When the cluster expects to start it (ns since the epoch); None = unknown.
+    #: The start time that the cluster expects (ns since the epoch), or None if unknown.
     expected: Nanos | None = None
 
 
 class Delay(Struct, frozen=True):
-    """Why programs that have their places do not start yet, as an engine reports it."""
+    """Why programs on assigned nodes do not start yet, as reported by an engine."""
 
     cause: WaitReason
-    #: One sentence without its full stop. While it stays the same, the cause does too.
+    #: One sentence without a full stop. The sentence changes only if the cause changes.
     message: str
-    #: The cluster's own word for it, such as "Priority".
+    #: The cluster's own term for the cause, such as "Priority".
     word: str | None = None
-    #: Place in the cluster's queue: 1 = next; None = not known.
+    #: The job's position in the cluster's queue (1 = next), or None if unknown.
     position: int | None = None
-    #: When the cluster expects to start it (ns since the epoch); None = it does not say.
+    #: The start time that the cluster expects (ns since the epoch), or None if the cluster reports none.
     expected: Nanos | None = None
-    #: When it was recorded (ns since the epoch); None = it was not.
+    #: The time when the delay was recorded (ns since the epoch), or None if it was not recorded.
     recorded: Nanos | None = None
 
     def is_news(self, before: "Delay | None", now: Nanos) -> bool:
-        """Return whether this delay is worth recording after `before`, the last recorded delay. A
-        delay is news if its reason differs, or if the expected start has moved by more than a
-        minute and by more than a quarter of the remaining time. A new place in the queue is not
-        news. Frequent changes are reported once a minute."""
+        """Return whether this delay is worth recording after `before`, the last recorded delay. A delay is
+        worth recording if its reason differs. It is also worth recording if the expected start has moved by
+        more than a minute and by more than a quarter of the remaining time. A new position in the queue is
+        not recorded. Frequent changes are recorded at most once a minute."""
         if before is None or self.cause is not before.cause:
             return True
         if self.expected and not before.expected:
@@ -144,13 +144,13 @@ class Delay(Struct, frozen=True):
 
 
 class Preflight(Struct, frozen=True):
-    """Whether a job would be admitted now."""
+    """The result of a preflight check: whether the scheduler would admit a job now."""
 
-    #: (replica name, node) of each replica, if it would be admitted.
+    #: (replica name, node) of each replica if the job would be admitted.
     places: tuple[tuple[str, str], ...] = ()
-    #: Why it would not be admitted; None = it would.
+    #: Why the job would not be admitted, or None if it would be admitted.
     waiting: Waiting | None = None
-    #: Its place in the queue: one more than the jobs before it.
+    #: The job's position in the queue: one more than the number of jobs before it.
     position: int = 0
 
     @property
@@ -159,24 +159,24 @@ class Preflight(Struct, frozen=True):
 
 
 class NodeCondition(enum.StrEnum):
-    """Whether a node takes work, and if not, why."""
+    """Whether a node accepts replicas, and if not, why."""
 
-    #: It takes work.
+    #: The node accepts replicas.
     READY = "READY"
-    #: An operator has drained it: nothing new starts there, and what runs there leaves.
+    #: An operator has drained the node. No replica starts there, and running replicas move to other nodes.
     DRAINED = "DRAINED"
-    #: It was found unfit: it is drained for a while.
+    #: The service found the node unfit and has drained it for a limited time.
     QUARANTINED = "QUARANTINED"
-    #: It does not answer.
+    #: The node does not respond.
     GONE = "GONE"
 
 
 class OthersUse(Struct, frozen=True):
-    """How much of a node is used by others than this service."""
+    """Resources of a node that other users of the cluster occupy."""
 
     vcpus: float = 0
     memory_bytes: int = 0
-    #: (public type, count)
+    #: (public accelerator type, count) of each type.
     accelerators: tuple[tuple[str, int], ...] = ()
 
 
@@ -186,47 +186,47 @@ class Node(Struct, frozen=True):
     name: str
     vcpus: float
     memory_bytes: int
-    #: (public type, count) of the node's accelerators; the type is "" for a GPU that no public type stands
-    #: for.
+    #: (public type, count) of the node's accelerators. The type is "" for a GPU without a public type.
     accelerators: tuple[tuple[str, int], ...] = ()
-    #: Resources that other users of the cluster hold now and may release. They do not affect
-    #: whether a gang can ever fit.
+    #: Resources that other users of the cluster occupy now and may release. They do not affect whether a gang
+    #: can ever fit on the node.
     others: OthersUse = OthersUse()
-    #: Which replicas may be placed there.
+    #: The kinds of replicas that the scheduler may place on the node.
     accepts: Acceptance = Acceptance()
-    #: Why the cluster does not answer, on an entry that stands for a whole cluster; None = a real node.
+    #: Why the cluster does not respond, if the entry represents a whole cluster. None for a real node.
     unreached: str | None = None
 
 
 def accelerator_counts(counts: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
-    """Return (public type, count) of the accelerators with a count above 0, sorted, as nodes have
-    them."""
+    """Return sorted pairs (public type, count) of the accelerators with a count above 0, in the form of
+    `Node`."""
     return tuple(sorted((name, count) for name, count in counts.items() if count))
 
 
 class NodeStatus(Node, frozen=True, kw_only=True):
-    """A node and how much of it is used."""
+    """A node with its condition and its used resources."""
 
     condition: NodeCondition
-    #: Why it is in that condition; None = it is not known.
+    #: Why the node has this condition, or None if unknown.
     cause: str | None
-    #: Used by replicas, as are the next two: never more than the node has, whatever the replicas asked for.
+    #: vCPUs that replicas use. This value and the next two never exceed the node's size, even if jobs request
+    #: more.
     used_vcpus: float
     used_memory_bytes: int
-    #: (public type, count)
+    #: (public type, count) of the accelerators that replicas use.
     used_accelerators: tuple[tuple[str, int], ...]
-    #: Full job name and replica of each, `projects/p/…/customJobs/7 workerpool0-0`.
+    #: Full job name and replica name of each replica, such as `projects/p/…/customJobs/7 workerpool0-0`.
     replicas: tuple[str, ...]
 
 
 class QuotaKey(Struct, frozen=True):
-    """The key of one quota: a metric in a region for a project (`core.catalog.quotas` names the metrics)."""
+    """The key of one quota: a metric in a region for a project. `core.catalog.quotas` lists the metrics."""
 
     project_id: str
     region: str
     metric: str
-    #: The user whose use in the project is limited; `EACH` = every user without a limit of their
-    #: own; "" = all users together.
+    #: The user whose usage in the project is limited. `EACH` means every user without a limit of their own;
+    #: "" means all users together.
     person: str = ""
 
     def __post_init__(self) -> None:
@@ -234,29 +234,29 @@ class QuotaKey(Struct, frozen=True):
 
 
 EACH = "each"
-"""Replaces a user's address: every user without a limit of their own."""
+"""Used instead of a user's address: every user without a limit of their own."""
 
 
 class QuotaStatus(Struct, frozen=True):
-    """A quota and how much of it is used."""
+    """A quota with its limit and its usage."""
 
     key: QuotaKey
-    #: None = it has none.
+    #: The limit, or None if the quota is unlimited.
     limit: float | None
     used: float
     waiting: float
 
 
 class Load(Struct, frozen=True):
-    """How much work the service has."""
+    """The service's current workload, for metrics and the console."""
 
-    #: Jobs that are not over, by API and state.
+    #: Number of unfinished jobs by API and state.
     jobs: Mapping[tuple[Api, str], int]
-    #: How many of them wait for capacity.
+    #: Number of jobs that wait for capacity.
     waiting: int
     #: The quotas of all projects that are set, used or waited for.
     quotas: tuple[QuotaStatus, ...]
-    #: Jobs that are not over, by project and state.
+    #: Number of unfinished jobs by project and state.
     jobs_of_projects: Mapping[tuple[str, str], int] = {}
-    #: Hours that projects have used this month, by project and metric of its budget.
+    #: Budget usage of this month, by project and metric.
     used: Mapping[tuple[str, str], float] = {}

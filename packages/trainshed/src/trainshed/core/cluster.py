@@ -12,16 +12,16 @@ WORKER_POOL, PS_POOL, EVALUATOR_POOL = 1, 2, 3
 
 
 MAX_STRING_BYTES = 120_000
-"""Limit of one argument or variable: Linux cannot start a program with a value longer than 128
-KiB."""
+"""Maximum bytes of one argument or variable: Linux rejects a value longer than 128 KiB."""
 BYTES_PER_ENDPOINT = 64
-"""Upper limit of a replica's address in CLUSTER_SPEC and TF_CONFIG."""
+"""Maximum bytes of a replica's address in CLUSTER_SPEC and TF_CONFIG."""
 _BYTES_OF_TASK = 500
-"""Upper limit of their other members."""
+"""Maximum bytes of the other members of CLUSTER_SPEC and TF_CONFIG."""
 
 
 class Endpoint(Struct, frozen=True):
-    """Where the peers of a replica reach it: hostname or literal address, and the port it may bind."""
+    """The address at which other replicas reach a replica: a hostname or an IP address, and the port that the
+    replica may bind."""
 
     host: str
     port: int
@@ -31,12 +31,12 @@ class Endpoint(Struct, frozen=True):
 
 
 Endpoints = Mapping[ReplicaId, Endpoint]
-"""One endpoint for every replica of a job."""
+"""The endpoint of each replica of a job."""
 
 
 def fits_cluster_spec(job_json: str, replicas: int) -> bool:
-    """Whether CLUSTER_SPEC and TF_CONFIG have space for the job itself, beside the addresses of so many
-    replicas."""
+    """Return whether CLUSTER_SPEC and TF_CONFIG can contain the job itself in addition to the addresses of
+    `replicas` replicas."""
     size = len(job_json.encode()) + replicas * BYTES_PER_ENDPOINT + _BYTES_OF_TASK
     return size <= MAX_STRING_BYTES
 
@@ -55,22 +55,24 @@ def names_chief(spec: JobSpec) -> bool:
 
 
 def is_container_job(spec: JobSpec) -> bool:
-    """Whether the primary's program was chosen by its image and not by an `ml` runtime version."""
+    """Return whether the job specifies a container image for its primary instead of an `ml` runtime
+    version."""
     return bool(spec.pool(0).program.image_uri)
 
 
 def is_reducer(spec: JobSpec, pool: int) -> bool:
-    """Whether the replicas of a pool are a reduction server's."""
+    """Return whether the replicas of a pool are reducers of a reduction server."""
     return pool == PS_POOL and has_reducers(spec)
 
 
 def has_reducers(spec: JobSpec) -> bool:
-    """Whether the third pool is a reduction server, which no framework may take for a parameter server."""
+    """Return whether the third pool of a job is a reduction server, which must not appear as parameter
+    servers to a framework."""
     return reducers_of(spec.pools) is not None
 
 
 def reducers_of(pools: Iterable[WorkerPool]) -> WorkerPool | None:
-    """Return the pool of reducers, if there is one."""
+    """Return the pool of reducers, or None if no pool has reducers."""
     for pool in pools:
         if pool.position == PS_POOL and images.is_reduction_server(pool.program.image_uri):
             return pool
@@ -78,26 +80,26 @@ def reducers_of(pools: Iterable[WorkerPool]) -> WorkerPool | None:
 
 
 def reducers(spec: JobSpec) -> tuple[ReplicaId, ...]:
-    """Return the reducers of a job, in the order of the workers' list."""
+    """Return the reducers of a job, in the order of the list that workers receive."""
     return spec.pool(PS_POOL).replicas() if has_reducers(spec) else ()
 
 
 def takes_part_in_reduction(spec: JobSpec, replica: ReplicaId) -> bool:
-    """Whether a replica reduces, or can have its sums made: it belongs to the reducers, or is the primary or
-    a worker, of a job with reducers."""
+    """Return whether a replica takes part in a reduction: the job has reducers, and the replica is a reducer,
+    the primary or a worker."""
     return has_reducers(spec) and replica.pool <= PS_POOL
 
 
 def role(spec: JobSpec, replica: ReplicaId) -> str:
-    """Return `master` or `chief`, `worker`, `ps`, `evaluator`: the name in TF_CONFIG and in `ml`
-    hostnames."""
+    """Return the role of a replica in TF_CONFIG and in `ml` hostnames: `master` or `chief`, `worker`, `ps`,
+    `evaluator`."""
     if replica.pool == 0 and names_chief(spec):
         return "chief"
     return ML_ROLES[replica.pool]
 
 
 def hostname(uid: JobUid, spec: JobSpec, replica: ReplicaId) -> str:
-    """Return a replica's hostname. It is the same at every start of the replica, and no two jobs share one in
-    practice (facts/program#cluster_spec)."""
+    """Return a replica's hostname. A replica keeps its hostname at every start. In practice, no two jobs have
+    the same hostname (facts/program#cluster_spec)."""
     place = f"workerpool{replica.pool}" if spec.api is Api.VERTEX else role(spec, replica)
     return f"cmle-training-{place}-{host_token(uid)}-{replica.index}"

@@ -1,5 +1,5 @@
-"""Requests that create jobs: a program as one, a submitted job as one, trials of a custom job as one, and
-where each is sent. Pure."""
+"""Builds requests that create jobs: from a program, from an existing job, or as a tuning job whose trials run
+a custom job. Also returns the path for each request. Pure."""
 
 import copy
 import json
@@ -21,7 +21,7 @@ INPUTS: Final = (
     *("trainingTaskDefinition", "trainingTaskInputs"),
     *("modelToUpload", "modelId", "parentModel", "jobId", "trainingInput"),
 )
-"""The fields of jobs of either API that a create takes; the service writes all others."""
+"""The job fields that clients of either API may set. The service sets all other fields."""
 _SEARCHES: Final = ("studySpec", "trialJobSpec", "study_spec", "trial_job_spec")
 _PIPELINES: Final = (
     *("trainingTaskDefinition", "trainingTaskInputs"),
@@ -29,19 +29,20 @@ _PIPELINES: Final = (
 )
 _OF_ML: Final = ("trainingInput", "predictionInput", "training_input", "prediction_input")
 _OF_MADE_MODEL: Final = frozenset({"name", "versionId"})
-"""Fields that a pipeline adds to its model to upload once it has made the model."""
+"""Fields that a pipeline adds to its `modelToUpload` after it has created the model."""
 _PACKAGES: Final = re.compile(r"packageUris|package_uris")
 _COPY: Final = re.compile(r"_copy\d+$")
 
 
 def copy_of(api: Api, job: Mapping[str, Any], now: Nanos, uid: str) -> dict[str, Any]:
-    """Return the request that creates such a job again, with the packages that it was made with. `now`:
-    nanoseconds, which make an id that no other job has; `uid`: the job's own."""
+    """Return the request that creates a copy of a job, with the same package contents. `now`: nanoseconds,
+    used for a unique id. `uid`: the uid of the existing job."""
     fresh = {key: copy.deepcopy(job[key]) for key in INPUTS if job.get(key)}
     if _PACKAGES.search(json.dumps(fresh)):
         fresh["labels"] = {**fresh.get("labels", {}), COPY_LABEL: uid}
     if api is Api.ML:
-        # A trial's id has a dot, which those of jobs have not; together they may have 128 characters.
+        # The id of a trial's job contains a dot, but job ids in requests cannot. An id and its suffix
+        # together may have at most 128 characters.
         stem = _COPY.sub("", str(job.get("jobId", "job"))).replace(".", "_")[:105]
         return {**fresh, "jobId": f"{stem}_copy{now // 10**6}"}
     if model := fresh.get("modelToUpload"):
@@ -50,17 +51,17 @@ def copy_of(api: Api, job: Mapping[str, Any], now: Nanos, uid: str) -> dict[str,
 
 
 def api_of(job: Mapping[str, Any]) -> Api:
-    """Return the API whose create takes this JSON."""
+    """Return the API whose create method accepts this JSON."""
     return Api.ML if any(key in job for key in _OF_ML) else Api.VERTEX
 
 
 def is_pipeline(job: Mapping[str, Any]) -> bool:
-    """Whether a Vertex job's JSON is that of a training pipeline."""
+    """Return whether the JSON of a Vertex job describes a training pipeline."""
     return any(key in job for key in _PIPELINES)
 
 
 def collection_of(api: Api, job: Mapping[str, Any], project: str, region: str) -> str:
-    """Return the path to which a create of this JSON is sent."""
+    """Return the path of the collection to which a request creates this job."""
     place = f"/v1/projects/{quote(project, safe='')}"
     if api is Api.ML:
         return f"{place}/jobs"
@@ -73,19 +74,19 @@ def collection_of(api: Api, job: Mapping[str, Any], project: str, region: str) -
 
 
 class Run(Struct, frozen=True):
-    """A program to be run by a custom job."""
+    """A program to run as a custom job."""
 
-    #: The job's display name.
+    #: The display name of the job.
     name: str
-    #: URI of the image.
+    #: URI of the container image.
     image: str
     #: `machineSpec` of each replica.
     machine: Mapping[str, Any]
-    #: () = the image's own.
+    #: The command line. If it is empty, the image's own command runs.
     command: Sequence[str] = ()
-    #: gs:// URIs of packages to install; None = the image runs unchanged.
+    #: gs:// URIs of packages to install. With None, the image runs unchanged.
     packages: Sequence[str] | None = None
-    #: The module in them that `python -m` runs.
+    #: The Python module in the packages that `python -m` runs.
     module: str | None = None
     args: Sequence[str] = ()
     env: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -93,16 +94,16 @@ class Run(Struct, frozen=True):
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     #: gs:// URI of the output directory.
     output: str | None = None
-    #: Maximum running time, such as "3600s"; None = the service's default.
+    #: Maximum running time, such as "3600s". None selects the service's default.
     timeout: str | None = None
     service_account: str | None = None
     spot: bool = False
-    #: Whether shells can be opened in its replicas.
+    #: Whether users can open shells in the job's replicas.
     web_access: bool = False
 
 
 def custom_job(run: Run) -> dict[str, Any]:
-    """Return the body of `customJobs.create`."""
+    """Return the request body of `customJobs.create` for a program."""
     env = [{"name": name, "value": value} for name, value in run.env.items()]
     common = _filled(args=list(run.args), env=env)
     pool: dict[str, Any] = {"machineSpec": run.machine, "replicaCount": "1"}
@@ -128,7 +129,7 @@ def custom_job(run: Run) -> dict[str, Any]:
 
 
 def _filled(**fields: Any) -> dict[str, Any]:
-    """Return the fields that are not empty."""
+    """Return the fields whose values are not empty."""
     return {name: value for name, value in fields.items() if value}
 
 
@@ -138,21 +139,21 @@ _EXAMPLES: Final = "lr=1e-4..1e-1:log, layers=1..8, batch=16,32,64 or optimizer=
 
 
 class Sweep(Struct, frozen=True):
-    """The parameters of a search."""
+    """The options of a hyperparameter search."""
 
-    #: Each `NAME=LOW..HIGH`, `NAME=LOW..HIGH:log` or `NAME=A,B,C`.
+    #: Parameters in the form `NAME=LOW..HIGH`, `NAME=LOW..HIGH:log` or `NAME=A,B,C`.
     parameters: Sequence[str]
-    #: The metric as the program reports or prints it.
+    #: Name of the metric that the program reports or prints.
     metric: str
     maximize: bool
     trials: int
-    #: How many of them run at once.
+    #: Maximum number of trials that run at the same time.
     parallel: int
 
 
 def tuning_job(job: Mapping[str, Any], sweep: Sweep) -> dict[str, Any]:
-    """Return the body of `hyperparameterTuningJobs.create` for trials of the custom job. Raises ValueError,
-    which names each parameter that cannot be read."""
+    """Return the request body of `hyperparameterTuningJobs.create` whose trials run the custom job. Raise
+    ValueError, which lists each invalid parameter."""
     parameters: list[dict[str, Any]] = []
     wrong: list[str] = []
     for text in sweep.parameters:
@@ -180,7 +181,7 @@ def tuning_job(job: Mapping[str, Any], sweep: Sweep) -> dict[str, Any]:
 
 
 def parameter(text: str) -> dict[str, Any]:
-    """Return the parameter that a text such as `lr=1e-4..1e-1:log` means. Raises ValueError."""
+    """Parse a parameter such as `lr=1e-4..1e-1:log`. Raise ValueError if the text is invalid."""
     name, _, values = text.partition("=")
     if not _PARAMETER.fullmatch(name) or not values:
         raise ValueError("it does not have the form NAME=VALUES")

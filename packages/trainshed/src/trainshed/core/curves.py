@@ -1,7 +1,8 @@
-"""Curves of jobs (facts/experiments#curves): what a job logs below its log directory, as series of points,
-which are thinned where they are shown. Pure.
+"""Curves of jobs (facts/experiments#curves): series of points from the event files in a job's log directory.
+Pure.
 
-Points of tensorboards are the same; all points are stored in files (`store.points`).
+Curves are thinned for display. Points of tensorboards have the same form. All points are stored in files
+(`store.points`).
 """
 
 import math
@@ -15,23 +16,23 @@ from trainshed.core.units import Nanos
 
 
 class Point(NamedTuple):
-    """One value of a series; a tuple, since there are thousands in a request."""
+    """One value of a series. A tuple, because one request may contain thousands of points."""
 
     step: int
-    #: When it was measured: nanoseconds since the epoch.
+    #: Time of the measurement, in nanoseconds since the epoch.
     at: Nanos
     #: A scalar, or a serialised tensor.
     value: float | bytes
 
 
 def folded(values: Sequence[float], ends: Iterable[int]) -> list[int]:
-    """Return the indexes of the first value, of the last one, and of the minimum and maximum of
-    each stretch between them, ascending. NaN is skipped unless a stretch has no other value.
-    `ends`: the ends of the stretches, ascending."""
+    """Return ascending indexes of the first value, of the last value, and of the minimum and maximum of each
+    section between them. NaN is ignored in a section with other values. `ends`: the ascending end indexes of
+    the sections."""
     kept, begin = {0, len(values) - 1}, 1
     for end in ends:
         if stretch := list(values[begin:end]):
-            # After a first value that is a number, `min` and `max` never choose NaN.
+            # `min` and `max` never return NaN if the first value is a number.
             is_none = math.isnan(stretch[0])
             numbers = [v for v in stretch if not math.isnan(v)] or stretch if is_none else stretch
             kept |= {begin + stretch.index(extreme(numbers)) for extreme in (min, max)}
@@ -40,8 +41,8 @@ def folded(values: Sequence[float], ends: Iterable[int]) -> list[int]:
 
 
 def averaged(values: Sequence[float], most: int) -> list[tuple[int, float]]:
-    """Return the place of the last value and the mean of each of `most` stretches of equal length, or of
-    each value if there are no more."""
+    """Divide the values into at most `most` sections of equal length. Return the index of the last value and
+    the mean of each section."""
     count = len(values)
     stretches = min(count, most)
     ends = [count * number // (stretches or 1) for number in range(stretches + 1)]
@@ -49,8 +50,8 @@ def averaged(values: Sequence[float], most: int) -> list[tuple[int, float]]:
 
 
 def thinned(values: Sequence[float], most: int) -> Sequence[int]:
-    """Return the indexes of at most `most` values, ascending: the values are `folded` to stretches
-    of equal length. If `most` is 1, return the last index."""
+    """Return ascending indexes of at most `most` values: the values that `folded` keeps of sections of equal
+    length. If `most` is 1, return the last index."""
     count = len(values)
     if count <= most:
         return range(count)
@@ -60,47 +61,47 @@ def thinned(values: Sequence[float], most: int) -> Sequence[int]:
 
 
 MAX_SERIES: Final = 1000
-"""The most series of a job; what it logs under further tags is ignored."""
+"""Maximum number of series of a job. Values of further tags are ignored."""
 
 _LATEST: Final = 2**63 - 1
 
 
 class CurveSeries(Struct, frozen=True):
-    """The curve of a job's values under one tag in one directory."""
+    """The curve of a job's values with one tag in one directory."""
 
-    #: The key of its points, in the file of the job's uid.
+    #: The key of the series' points in the file of the job's uid.
     uid: int
-    #: The directory below the job's log directory, "" = that itself.
+    #: The directory below the job's log directory. "" is the log directory itself.
     run: str
     tag: str
-    #: The point that was read last: its step, when it was measured (ns), and its value; None = no finite
+    #: Step, time (ns) and value of the last point that was read. The value is None if it is not a finite
     #: number.
     step: int
     at: Nanos
     value: float | None
-    #: Points read, including duplicates.
+    #: Number of points that were read, including duplicates.
     count: int
 
 
 def point(step: int, at: float, value: float) -> Point:
-    """Return a point; `at` is the time as a program wrote it, in seconds since the epoch."""
+    """Return a point. `at` is the time from the program, in seconds since the epoch."""
     nanos = at * 1e9
     return Point(step, int(nanos) if math.isfinite(nanos) and 0 <= nanos < _LATEST else 0, value)
 
 
 def last_point(series: CurveSeries) -> Point:
-    """Return the point of a series that was read last."""
+    """Return the last point that was read of a series."""
     return Point(series.step, series.at, math.nan if series.value is None else series.value)
 
 
 class CurveWriter(Protocol):
-    """Takes the curves of one job elsewhere as well, as to a tensorboard. Used by one task at a time."""
+    """Copies the curves of one job to another place, such as a tensorboard. Used by one task at a time."""
 
     async def begin(self) -> None:
-        """Prepare for them, before there are any."""
+        """Prepare the destination before the first points arrive."""
         ...
 
     async def write(self, directory: str, points: Mapping[str, Sequence[Point]]) -> None:
-        """Add points by tag to those of a directory; to write them again does no harm. Raises
+        """Add points, grouped by tag, to the series of a directory. Points may be written repeatedly. Raise
         Unavailable."""
         ...

@@ -1,9 +1,8 @@
-"""The environment of a replica's program, with its place in the cluster, and its command line
-(spec/program#arguments, spec/reduction#settings, facts/program#variables,
-facts/program#arguments).
+"""Builds the environment variables and the command line of a replica's program (spec/program#arguments,
+spec/reduction#settings, facts/program#variables, facts/program#arguments).
 
-Pure: the same job and endpoints give the same values. The engine adds the values of the slot
-(HOME, PATH, storage endpoints).
+Pure: the same job and endpoints always give the same values. The engine adds the values of the slot (HOME,
+PATH, storage endpoints).
 """
 
 import hashlib
@@ -42,18 +41,18 @@ REDUCER_PROGRAM: Final = ("python3", "-m", "trainshed_reduction.reducer")
 """The command line of reducers."""
 
 REDUCTION_REPORT = "/var/hypertune/reduction.json"
-"""The file in which programs report on a reduction, set by `REDUCTION_REPORT_FILE`. Its directory
-exists for every program and is writable for every user that a program runs as."""
+"""The file to which programs write their report on a reduction, set by `REDUCTION_REPORT_FILE`. Its directory
+exists for every program and is writable for every user."""
 
 _METRICS = "/var/hypertune/output.metrics"
 _REFERENCE = re.compile(rf"(\$\$\()|\$\(([A-Za-z_][A-Za-z0-9_]*)\)|{secrets.PATTERN}")
 
 
 class PlacedAttempt(Struct, frozen=True):
-    """An attempt of a job and where its replicas are.
+    """An attempt of a job with the addresses of its replicas.
 
-    `master_port`: a port of the primary that no other replica sharing its network binds; not the
-    cluster port, which the program's own servers use.
+    `master_port` is a port of the primary that no other replica on the same network binds. The programs' own
+    servers use the cluster port instead.
     """
 
     name: JobName
@@ -71,12 +70,11 @@ def environment(
     image: Mapping[str, str] | None = None,
     packages: str | None = None,
 ) -> tuple[tuple[str, str], ...]:
-    """Return the variables of a replica: its container image's, the service's, then the user's. Later ones
-    win, but the user cannot change the metrics file, nor the variables by which a job's workers and reducers
-    know each other.
+    """Return the variables of a replica.
 
-    `image`: the variables of its container image. `packages`: where a program that takes part in a reduction
-    finds `trainshed_reduction`, as it sees it.
+    They come from its container image (`image`), the service and the user, and later values override earlier
+    ones. The user cannot change the metrics file, nor the variables that authenticate a job's workers and
+    reducers. `packages`: the directory of `trainshed_reduction` as a program in the reduction sees it.
     """
     program = gang.spec.pool(replica.pool).program
     own = dict(program.env)
@@ -84,13 +82,13 @@ def environment(
         **(image or {}),
         # Variables that make the program's framework behave like the requested older version.
         **{way.variable: way.value for way in program.runtime.old_ways if way.unless not in own},
-        # The engine sets the devices of the replica.
+        # The engine sets the replica's GPUs.
         "CUDA_VISIBLE_DEVICES": "",
-        # A program's lines are to be seen when it prints them, not when a buffer is full.
+        # Print each line of the program immediately instead of when a buffer is full.
         "PYTHONUNBUFFERED": "1",
         "GOOGLE_CLOUD_PROJECT": gang.name.project_id,
         "CLOUD_ML_PROJECT_ID": str(project_number(gang.name.project_id)),
-        # That of an `ml` trial's job, `census.3`, is known as that of its tuning job, `census`.
+        # A trial's job, such as `census.3`, uses the id of its tuning job, `census`.
         "CLOUD_ML_JOB_ID": gang.name.job_id.partition(".")[0],
         "CLOUD_ML_REGION": gang.spec.region,
         "CLOUD_ML_JOB": _dump_within(_cloud_ml_job(gang.spec, replica)),
@@ -111,10 +109,10 @@ def environment(
     for name, value in program.env:
         variables[name] = expand(value, variables, names_secrets=True)
     if trial:
-        # Measurements that are reported elsewhere would be lost, and the trial with them.
+        # With another metrics file, the service would lose the trial's measurements.
         variables[METRIC_FILE] = trial[METRIC_FILE]
     if reduces:
-        # By it the job's workers and reducers know one another.
+        # The job's workers and reducers authenticate each other with this token.
         variables[known.TOKEN] = secrets.job_mark(gang.uid)
         variables.pop(known.TOKEN_FILE, None)
     if reduces and packages:
@@ -132,16 +130,16 @@ def arguments(
     command: tuple[str, ...] = (),
 ) -> tuple[str, ...]:
     """Return the command line of a replica (facts/program#arguments): `python3 -m MODULE ARGS…`, or the
-    container's own.
+    command of a container.
 
-    `environ` is the result of `environment`. On Vertex `$(VAR)` in commands and arguments is replaced; `ml`
-    arguments reach the program as given, followed by `--job-dir PATH` if the job has one. `entrypoint`,
-    `command`: those of its container image, which the job's own replace.
+    `environ` is the result of `environment`. On Vertex, `$(VAR)` is replaced in commands and arguments. `ml`
+    arguments stay unchanged, followed by `--job-dir PATH` if the job has a job directory. `entrypoint` and
+    `command` are those of the container image. The job's own values override them.
     """
     program = spec.pool(replica.pool).program
     if is_reducer(spec, replica.pool) and program.runtime.family == REDUCERS:
         return REDUCER_PROGRAM
-    # An image's author must not choose secrets of the user who runs the image.
+    # The author of an image must not select secrets of the user who runs the image.
     entrypoint, command = _unmarked(entrypoint), _unmarked(command)
     if spec.api is Api.VERTEX:
         start = tuple(expand(item, environ) for item in program.command)
@@ -152,8 +150,8 @@ def arguments(
         start = ("python3", "-m", program.module)
     elif not start:
         start = entrypoint
-        # A trial's parameters are for the program: where all of its command is in the image's CMD, they
-        # follow that.
+        # Append the trial's parameters to the image's CMD if the image has no ENTRYPOINT and the arguments
+        # are options.
         if spec.trial and not start and args[:1] and args[0].startswith("-"):
             start = command
         args = args or command
@@ -162,12 +160,9 @@ def arguments(
 
 
 def expand(text: str, environ: Mapping[str, str], *, names_secrets: bool = False) -> str:
-    """Replace `$(VAR)` by the variable's value. `$$(` stands for `$(`; unknown names stay
-    unchanged.
-
-    With `names_secrets`, `$(secret:NAME)` becomes a mark. The secret's value replaces it when the
-    program starts (`core.secrets`).
-    """
+    """Replace each `$(VAR)` by the value of the variable. `$$(` becomes `$(`, and unknown names stay
+    unchanged. With `names_secrets`, `$(secret:NAME)` becomes a mark. The secret's value replaces the mark
+    when the program starts (`core.secrets`)."""
 
     def replacement(match: re.Match[str]) -> str:
         if match[1]:
@@ -184,8 +179,7 @@ def _unmarked(arguments: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _trial_variables(spec: JobSpec) -> dict[str, str]:
-    """Return the variables that describe a trial to each of its replicas
-    (facts/program#variables)."""
+    """Return the variables that describe a trial to each of its replicas (facts/program#variables)."""
     if not spec.trial:
         return {}
     variables = {"CLOUD_ML_TRIAL_ID": spec.trial, METRIC_FILE: _METRICS}
@@ -195,13 +189,13 @@ def _trial_variables(spec: JobSpec) -> dict[str, str]:
 
 
 def _cluster_variables(gang: PlacedAttempt, replica: ReplicaId) -> dict[str, str]:
-    """Return the variables that describe a replica's place in the cluster.
+    """Return the variables that describe a replica's position in the cluster (spec/program#cluster_spec,
+    spec/program#tf_config, spec/program#ranks).
 
-    CLUSTER_SPEC: on Vertex for every replica, keyed by pool; in `ml` for container jobs, keyed by
-    role. TF_CONFIG: on Vertex for jobs of more than one replica, in `ml` always. Evaluators get a
-    task but are in no cluster; reducers get none and are in none. Ranks: the primary is first,
-    then come the workers; all others have none (spec/program#cluster_spec, spec/program#tf_config,
-    spec/program#ranks).
+    CLUSTER_SPEC: on Vertex for every replica, keyed by pool; in `ml` for container jobs, keyed by role.
+    TF_CONFIG: on Vertex for jobs with several replicas, in `ml` always. TF_CONFIG lists no evaluators, but
+    evaluators receive a task. Reducers do not receive TF_CONFIG and are not listed. Ranks: the primary is
+    first, followed by the workers. Other replicas have no rank.
     """
     spec, variables = gang.spec, dict[str, str]()
     is_vertex = spec.api is Api.VERTEX
@@ -212,7 +206,8 @@ def _cluster_variables(gang: PlacedAttempt, replica: ReplicaId) -> dict[str, str
         variables["CLUSTER_SPEC"] = _cluster(gang, replica, names)
     if not is_reducer(spec, replica.pool) and not (is_vertex and len(spec.replicas()) == 1):
         outside = {EVALUATOR_POOL, PS_POOL} if has_reducers(spec) else {EVALUATOR_POOL}
-        # The id of the service's own project for that project, in the form seen on the public services.
+        # The id of the internal tenant project for the user's project, in the form that the public services
+        # use.
         digest = hashlib.sha256(b"tenant:%d" % project_number(gang.name.project_id)).hexdigest()
         tenant = f"w{digest[:16]}-{'ml' if spec.api is Api.ML else 'tp'}"
         variables["TF_CONFIG"] = _cluster(gang, replica, roles, outside, cloud=tenant)
@@ -237,9 +232,9 @@ def _cluster(
     outside: Collection[int] = (),
     **more: str,
 ) -> str:
-    """Return the JSON of a cluster whose pools have these names, without the pools in `outside`,
-    and of a replica's task in it, with `more` facts. Only trials have `task.trial`, the number as
-    text. A job that is too long is omitted (spec/program#cluster_spec)."""
+    """Return the JSON of a cluster with these pool names, without the pools in `outside`, and the task of a
+    replica with `more` members. Only trials have `task.trial`, which contains the number as text. A job that
+    is too long is omitted (spec/program#cluster_spec)."""
     spec = gang.spec
     trial = {"trial": spec.trial} if spec.trial else {}
     cluster = {
@@ -262,13 +257,13 @@ _RESOURCE_VARIABLES: Final = {
     "experiment": "AIP_EXPERIMENT_NAME",
     "experimentRun": "AIP_EXPERIMENT_RUN_NAME",
 }
-"""Fields of a job's spec that name a resource, and the variables that pass its name to programs."""
+"""Fields of a job's spec that contain a resource name, and the variables that pass the name to programs."""
 
 
 def _reduction_variables(gang: PlacedAttempt, replica: ReplicaId) -> dict[str, str]:
-    """Return the reduction settings that a job may change, for one replica; empty for a replica
-    that takes no part. `trainshed_reduction.variables`, which programs read too, defines the names
-    and the allowed values."""
+    """Return the reduction settings that a job may change, for one replica. Empty for a replica outside the
+    reduction. `trainshed_reduction.variables`, which programs also read, defines the names and the allowed
+    values."""
     spec = gang.spec
     if not takes_part_in_reduction(spec, replica):
         return {}
@@ -284,7 +279,7 @@ def _reduction_variables(gang: PlacedAttempt, replica: ReplicaId) -> dict[str, s
 
 
 def _bandwidths(spec: JobSpec) -> dict[str, str]:
-    """Return the Gbit/s each way of the slowest worker and of a reducer; nothing unless both are known."""
+    """Return the bandwidths in Gbit/s of the slowest worker and of a reducer. Empty unless both are known."""
     of_types = {name: kind.egress_gbps or 0.0 for name, kind in machine_types().items()}
     gbps = {pool.position: of_types.get(pool.machine.type, 0.0) for pool in spec.pools}
     worker = min(gbps[position] for position in gbps if position < PS_POOL)
@@ -308,8 +303,8 @@ def _output_directories(spec: JobSpec) -> dict[str, str]:
 
 
 def _cloud_ml_job(spec: JobSpec, replica: ReplicaId) -> dict[str, Any]:
-    """Return CLOUD_ML_JOB in its observed form: the replica's package on Vertex, the training
-    input in `ml`."""
+    """Return CLOUD_ML_JOB in its observed form: the replica's package on Vertex, the training input in
+    `ml`."""
     if spec.api is Api.ML:
         return cast("dict[str, Any]", _snake_keys(json.loads(spec.job_json)))
     program = spec.pool(replica.pool).program
@@ -330,18 +325,18 @@ def _snake_keys(value: object) -> object:
 
 
 def service_account(project_id: str, spec: JobSpec) -> str:
-    """Return the account as which a job's programs run: the one it names, else its project's service agent
+    """Return the service account of a job's programs: the account in the spec, or its project's service agent
     (facts/program#variables)."""
     return spec.service_account or service_agent(project_id)
 
 
 def service_agent(project_id: str) -> str:
-    """Return the service account that a project has from the beginning."""
+    """Return a project's default service account, the service agent."""
     return f"service-{project_number(project_id)}@gcp-sa-aiplatform-cc.iam.gserviceaccount.com"
 
 
 def _dump_within(members: Mapping[str, Any]) -> str:
-    """Return the members as JSON, without the longest ones if a variable cannot hold all."""
+    """Return the members as JSON. If a variable cannot contain them all, the longest ones are omitted."""
     texts = {name: _dump(value) for name, value in members.items()}
     left_out: list[str] = []
     while True:

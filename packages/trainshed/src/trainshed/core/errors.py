@@ -1,6 +1,6 @@
-"""The errors of requests, which the package `api` maps to google.rpc codes, and what they suggest.
+"""The errors of requests, which the package `api` maps to google.rpc codes, and their suggestions.
 
-A replica's failure is never one of these: it is data (`core.job.ExitRecord`).
+A replica's failure is never a request error: it is recorded as data (`core.job.ExitRecord`).
 """
 
 import re
@@ -12,12 +12,11 @@ _NUMBER = re.compile(r"[0-9]+")
 
 
 class Violation(Struct, frozen=True):
-    """One offending field of a request.
+    """One invalid field of a request.
 
-    `field` is the path in the spelling of the called API
-    (`jobSpec.workerPoolSpecs[0].replicaCount` becomes
-    `job_spec.worker_pool_specs[0].replica_count` on Vertex). `description` states the error and
-    the valid values.
+    `field` is the path in the spelling of the called API (`jobSpec.workerPoolSpecs[0].replicaCount` becomes
+    `job_spec.worker_pool_specs[0].replica_count` on Vertex). `description` contains the error and the valid
+    values.
     """
 
     field: str
@@ -25,12 +24,12 @@ class Violation(Struct, frozen=True):
 
 
 class RequestError(Exception):
-    """A request that cannot be carried out. Leaf classes give the reason; the message contains the
+    """A request that the service cannot carry out. Subclasses specify the reason. The message contains the
     next step."""
 
 
 class InvalidRequest(RequestError):
-    """The request breaks rules; `violations` lists every fault (spec/submit#refusals)."""
+    """The request breaks rules. `violations` lists every fault (spec/submit#refusals)."""
 
     def __init__(self, violations: tuple[Violation, ...]) -> None:
         super().__init__("; ".join(f"{v.field}: {v.description}" for v in violations))
@@ -42,7 +41,7 @@ class NotFound(RequestError):
 
 
 class AlreadyExists(RequestError):
-    """A resource of that name exists; names are never reused within a project."""
+    """A resource of that name exists. Names are never reused within a project."""
 
 
 class FailedPrecondition(RequestError):
@@ -54,23 +53,23 @@ class Aborted(RequestError):
 
 
 class Unauthenticated(RequestError):
-    """No credentials, or credentials this service did not issue."""
+    """The request has no credentials, or the service did not issue its credentials."""
 
 
 class PermissionDenied(RequestError):
-    """The principal may not do this."""
+    """The caller has no permission for the request."""
 
 
 class ResourceExhausted(RequestError):
-    """A limit on how much there may be at a time is reached; the request may be sent again later."""
+    """The caller has reached a limit, such as a quota. The same request may succeed later."""
 
 
 class Unavailable(RequestError):
-    """A part of the service is not reachable now; the request may be sent again."""
+    """A part of the service is currently unreachable. The client may retry the request."""
 
 
 def listed(names: Iterable[str], most: int = 20) -> str:
-    """Return the first of the names, each once: `1`, `1 and 2`, `1, 2, 3 and 7 more`."""
+    """Return at most `most` distinct names as a list for a sentence: `1`, `1 and 2`, `1, 2, 3 and 7 more`."""
     names = tuple(dict.fromkeys(names))
     more = [f"{len(names) - most} more"] if len(names) > most else []
     *first, last = [*names[:most], *more] or [""]
@@ -78,9 +77,11 @@ def listed(names: Iterable[str], most: int = 20) -> str:
 
 
 def closest(name: str, known: Iterable[str]) -> str:
-    """Return `" Did you mean X?"` for the known name nearest to `name`, in either case, or "" when none is
-    near. If it has a number, a name that has all its words comes first; then words count before numbers, and
-    n1-standard-3 is nearer to n1-standard-4 than to n1-standard-32."""
+    """Return `" Did you mean X?"` for the known name most similar to `name`, or "" if none is similar.
+
+    Upper and lower case are equal. For a name with a number, known names with all its words come first. Words
+    count more than numbers: n1-standard-3 is nearer to n1-standard-4 than to n1-standard-32.
+    """
     import difflib  # Loaded late: an idle service does without it (docs/adr/0083).
 
     known, meant = tuple(known), set(name.lower().split("_"))
@@ -99,11 +100,11 @@ def closest(name: str, known: Iterable[str]) -> str:
 
 
 def _numbers(name: str) -> tuple[float, ...]:
-    # `int` refuses what has thousands of digits.
+    # `int` raises an error for numbers with thousands of digits.
     return tuple(map(float, _NUMBER.findall(name)))
 
 
 def _apart(numbers: tuple[float, ...], wanted: tuple[float, ...]) -> tuple[tuple[float, bool], ...]:
-    """Return how far numbers are from those asked for, the first number first; of two that are equally far,
-    the larger one is nearer, since it suffices."""
+    """Return the distance between two lists of numbers, with the first number as the most important. Of two
+    equally distant numbers, the larger one is nearer, because it provides enough capacity."""
     return tuple((abs(n - a), n < a) for n, a in zip(numbers, wanted, strict=False))

@@ -1,5 +1,5 @@
-"""Says what a service that has ended could not give back to its cluster: a file in its data directory, which
-`trainshed down` reads."""
+"""The file with the cluster allocations that a stopped service could not release. `trainshed down` reads the
+file from the data directory."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,28 +8,29 @@ from typing import Final
 import msgspec
 
 HELD: Final = "held.json"
-"""The file's name, in the directory of the engine's own files."""
+"""The name of the file, which is in the directory of the engine's own files."""
 _HELD: Final = f"engines/*/{HELD}"
 
 
 class Leftover(msgspec.Struct, frozen=True):
-    """An allocation that is no longer needed, and that the cluster may still hold."""
+    """An unneeded allocation that the cluster may not have released."""
 
-    #: The cluster's own name of it.
+    #: The allocation's name in the cluster.
     name: str
-    #: The cluster's reason, or what is not known of it.
+    #: Why the allocation was not released: the cluster's reason, or the facts that are unknown.
     why: str
-    #: Gives it back, whether or not a service runs.
+    #: A command that releases the allocation, with or without a running service.
     command: tuple[str, ...]
 
 
 def files(data: Path) -> list[Path]:
-    """Return the files of a data directory that may say so."""
+    """Return the files in a data directory that may list unreleased allocations."""
     return sorted(data.glob(_HELD))
 
 
 def read(file: Path) -> tuple[Leftover, ...]:
-    """Return the contents of a file. Raise OSError, or ValueError if the file is damaged."""
+    """Return the allocations that a file lists. Raise OSError if the file is unreadable, or ValueError if it
+    is damaged."""
     try:
         return msgspec.json.decode(file.read_bytes(), type=tuple[Leftover, ...])
     except (ValueError, RecursionError) as error:
@@ -37,5 +38,5 @@ def read(file: Path) -> tuple[Leftover, ...]:
 
 
 def text(left: Sequence[Leftover]) -> str:
-    """Return the text of a file."""
+    """Return the allocations as the text of a file."""
     return msgspec.json.format(msgspec.json.encode(list(left)).decode(), indent=1) + "\n"

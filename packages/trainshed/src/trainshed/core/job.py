@@ -1,8 +1,7 @@
-"""The validated specification of a job, one model for both public APIs; how a replica's process ended, and
-the public error of a job that may follow.
+"""The validated specification of a job, the record of a replica's end, and the public error of a job.
 
-Specifications are built only by `core.specs.vertex` and `core.specs.ml`, so that no user of a `JobSpec` need
-check it again.
+Both public APIs share one specification. Only `core.specs.vertex` and `core.specs.ml` create specifications,
+so other code need not validate a `JobSpec` again.
 """
 
 import enum
@@ -31,9 +30,9 @@ class Machine(Struct, frozen=True):
 
     type: str
     vcpus: float
-    #: The type's nominal memory.
+    #: The nominal memory of the machine type.
     memory_bytes: int
-    #: How much of it a replica may use (spec/machines#memory).
+    #: Maximum memory of a replica on this machine (spec/machines#memory).
     memory_limit_bytes: int
     accelerators: Accelerators | None = None
 
@@ -46,21 +45,20 @@ class Disk(Struct, frozen=True):
 
 
 class Program(Struct, frozen=True):
-    """The program of a replica: a Python package (`module` set) or a container (`module` is None).
-
-    A package job installs `package_uris` in order and runs `python -m module args`.
-    """
+    """The program of a replica: a Python package if `module` is set, otherwise a container. A package job
+    installs `package_uris` in order and runs `python -m module args`."""
 
     runtime: RuntimeChoice
     #: The image of a container, or the executor image of a package job.
     image_uri: str = ""
     package_uris: tuple[str, ...] = ()
-    #: SHA-256 of each of them when the job was made, or its beginning; "" = it is not pinned, () = none is.
+    #: SHA-256 digests, complete or shortened, of the packages at the job's creation. "" for a package that is
+    #: not pinned, and an empty tuple if no package is pinned.
     package_digests: tuple[str, ...] = ()
     module: str | None = None
-    #: Overrides the entry point of a container's image (facts/program#arguments).
+    #: Overrides the ENTRYPOINT of a container's image (facts/program#arguments).
     command: tuple[str, ...] = ()
-    #: Arguments of the module; of a container they override those of its image (facts/program#arguments).
+    #: Arguments of the module. For a container, they override the CMD of its image (facts/program#arguments).
     args: tuple[str, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
 
@@ -72,7 +70,7 @@ class Program(Struct, frozen=True):
 
     @property
     def environment(self) -> tuple[RuntimeChoice, tuple[JobPackage, ...]]:
-        """The parts to prepare for it: a runtime, and the packages on top."""
+        """The environment to prepare for the program: a runtime with the packages on top."""
         names_gsutil = any("gsutil" in word for word in (*self.command, *self.args))
         return replace(self.runtime, gsutil=names_gsutil), self.packages
 
@@ -80,7 +78,7 @@ class Program(Struct, frozen=True):
 class WorkerPool(Struct, frozen=True):
     """One worker pool."""
 
-    #: 0..3: primary, workers, parameter servers or reducers, evaluators.
+    #: 0: primary. 1: workers. 2: parameter servers or reducers. 3: evaluators.
     position: int
     replica_count: int
     machine: Machine
@@ -104,9 +102,9 @@ DEFAULT_TIMEOUT = 7 * 24 * 3600 * 10**9
 class Scheduling(Struct, frozen=True):
     """Time limits and retry options."""
 
-    #: Nanoseconds that it may run.
+    #: Maximum running time in nanoseconds.
     timeout: int = DEFAULT_TIMEOUT
-    #: Nanoseconds that it may wait; None = no limit.
+    #: Maximum waiting time in nanoseconds, or None for no limit.
     max_wait: int | None = None
     priority: int = 0
     restart_job_on_worker_restart: bool = False
@@ -115,9 +113,9 @@ class Scheduling(Struct, frozen=True):
 
 
 _SLASHES_OF_A_BUCKET: Final = 2
-"""The number of slashes in `gs://BUCKET`."""
+"""Number of slashes in `gs://BUCKET`."""
 LOG_DIRECTORY: Final = "AIP_TENSORBOARD_LOG_DIR"
-"""The variable with the directory to which a Vertex program writes event files."""
+"""The variable with the directory for event files of a Vertex program."""
 _MOUNT: Final = "/gcs/"
 
 
@@ -126,34 +124,34 @@ class JobSpec(Struct, frozen=True):
 
     api: Api
     region: str
-    #: Only the pools that have replicas, ascending by position; pool 0 has exactly one.
+    #: Only the pools with replicas, ascending by position. Pool 0 has exactly one replica.
     pools: tuple[WorkerPool, ...]
     scheduling: Scheduling
-    #: The spec as given, as JSON text in the public spelling: the `job` entry of CLUSTER_SPEC.
+    #: The spec of the request as JSON text in the public spelling: the `job` entry of CLUSTER_SPEC.
     job_json: str
-    #: The account as which its programs run; None = the project's default one.
+    #: The service account of the job's programs. None selects the project's default account.
     service_account: str | None = None
-    #: `gs://` URIs below which it writes: of a job of Vertex, and of an `ml` job.
+    #: `gs://` URIs below which the job writes: `base_output_directory` for Vertex, `job_dir` for `ml`.
     base_output_directory: str | None = None
     job_dir: str | None = None
-    #: Of an `ml` job; None = it runs in containers, or in the newest version.
+    #: The runtime version of an `ml` job. None for a job in containers or on the newest version.
     runtime_version: str | None = None
     use_chief_in_tf_config: bool = False
-    #: Notices for the timeline and the first lines of the log (spec/submit#defaults,
-    #: spec/submit#warnings, spec/runtimes#substitutes).
+    #: Notices for the timeline and the first lines of the log (spec/submit#defaults, spec/submit#warnings,
+    #: spec/runtimes#substitutes).
     warnings: tuple[str, ...] = ()
-    #: Number of the trial that this job is, as text. An `ml` trial's job is named `JOB.TRIAL`.
+    #: Number of the trial that this job evaluates, as text. An `ml` trial's job is called `JOB.TRIAL`.
     trial: str | None = None
     #: The name under which an `ml` trial's program reports its objective.
     metric_tag: str | None = None
     #: The part of a dataset that is written to files before the programs start.
     data: SplitPlan | None = None
-    #: The id of the persistent resource on whose machines it runs; None = it has its own machines.
+    #: The id of the persistent resource whose machines run the job. None if the job has its own machines.
     persistent_resource: str | None = None
 
     @property
     def primary(self) -> ReplicaId:
-        """The replica that speaks for the job."""
+        """The replica whose exit decides the job's success."""
         return ReplicaId(self.pools[0].position, 0)
 
     def replicas(self) -> tuple[ReplicaId, ...]:
@@ -161,18 +159,17 @@ class JobSpec(Struct, frozen=True):
 
     @property
     def output(self) -> str | None:
-        """The gs:// directory below which the job is to write, without a slash at its end; None if it has
-        none, or only a whole bucket."""
+        """The gs:// directory below which the job writes, without a slash at its end. None if the job has
+        none, or only a bucket without a directory."""
         uri = (self.base_output_directory or self.job_dir or "").rstrip("/")
         return uri if uri.count("/") > _SLASHES_OF_A_BUCKET else None
 
     @property
     def log_directory(self) -> str | None:
-        """The `gs://` URI of the directory of the job's event files, without a slash at its end;
-        None for a job without one.
+        """The `gs://` URI of the job's directory for event files, without a slash at its end, or None.
 
-        For `ml` v1 it is the job's own directory. A Vertex program writes to the value of the
-        variable if the user sets it. Such a value counts only if it is in a bucket.
+        For `ml` v1 it is the job's own directory. On Vertex, the job's variable overrides the default if its
+        value is in a bucket.
         """
         if self.api is Api.ML:
             return self.job_dir.rstrip("/") if self.job_dir else None
@@ -180,32 +177,33 @@ class JobSpec(Struct, frozen=True):
         if value is not None:
             if value.startswith(_MOUNT):
                 value = f"gs://{value.removeprefix(_MOUNT)}"
-            # The service cannot know a value that the program computes at its start.
+            # The service does not know values that the program computes at its start.
             return value.rstrip("/") if value.startswith("gs://") and "$(" not in value else None
         base = self.base_output_directory
         return f"{base.removesuffix('/')}/logs" if base else None
 
     @property
     def tensorboard(self) -> str | None:
-        """The name of the Tensorboard to which the job's curves are written as well."""
+        """The name of the Tensorboard that also receives the job's curves, or None."""
         if self.api is Api.ML or '"tensorboard"' not in self.job_json:
             return None
         return json.loads(self.job_json).get("tensorboard") or None
 
     @property
     def runtime_notices(self) -> tuple[str, ...]:
-        """The notices about the pools' runtimes: what was asked for and what is given instead, each once."""
+        """The distinct notices about the pools' runtimes, which compare the requested and the actual
+        runtime."""
         notices = (notice for pool in self.pools for notice in pool.program.runtime.notices)
         return tuple(dict.fromkeys(notices))
 
     @property
     def substitutions(self) -> tuple[str, ...]:
-        """Those of the `runtime_notices` that say that another version or Python is given."""
+        """The `runtime_notices` about another framework version or another Python than requested."""
         choices = (pool.program.runtime for pool in self.pools)
         return tuple(dict.fromkeys(choice.notices[0] for choice in choices if not choice.is_exact))
 
     def pool(self, position: int) -> WorkerPool:
-        """Return the pool at `position`. Raise KeyError if the job has none there."""
+        """Return the pool at `position`. Raise KeyError if the job has no such pool."""
         for pool in self.pools:
             if pool.position == position:
                 return pool
@@ -216,7 +214,7 @@ SpecT_co = TypeVar("SpecT_co", covariant=True)
 
 
 class JobDraft(Struct, Generic[SpecT_co], frozen=True):
-    """The contents of a valid request to create a job or tuning job; `labels` keep their order."""
+    """The contents of a valid request to create a job or tuning job. `labels` keep their order."""
 
     spec: SpecT_co
     display_name: str
@@ -224,50 +222,51 @@ class JobDraft(Struct, Generic[SpecT_co], frozen=True):
 
 
 class ExitRecord(Struct, frozen=True, kw_only=True):
-    """How a replica's main process ended, as its shim saw it (spec/invariants#shims, "attempt record").
+    """How a replica's main process ended, as recorded by its shim (spec/invariants#shims, "attempt record").
 
     Exactly one of `exit_code` and `signal` is set.
     """
 
     exit_code: int | None
     signal: int | None
-    #: The replica's memory limit was hit, and the main process died of it.
+    #: Whether the replica reached its memory limit and the main process was killed.
     oom: bool
-    #: Nanoseconds since the epoch.
+    #: Start of the main process, in nanoseconds since the epoch.
     started: Nanos
-    #: Nanoseconds since the epoch.
+    #: End of the main process, in nanoseconds since the epoch.
     ended: Nanos
-    #: Lines written to the log in all, so that readers know the log is whole.
+    #: Total number of lines in the log, so that readers can detect its end.
     log_lines: int = 0
-    #: Of a program that failed, the last lines of its log: at most 8 KiB.
+    #: The last lines of a failed program's log: at most 8 KiB.
     tail: str = ""
-    #: How many other processes of the replica were killed at the memory limit.
+    #: Number of the replica's other processes that were killed at the memory limit.
     child_oom: int = 0
-    #: It had been asked to stop before it ended.
+    #: Whether the replica received a request to stop before it ended.
     stopped: bool = False
-    #: The stall watchdog ended it.
+    #: Whether the stall watchdog ended the program.
     stalled: bool = False
-    #: It was ended because its files exceeded the replica's disk limit.
+    #: Whether the program was ended because its files exceeded the replica's disk limit.
     out_of_disk: bool = False
 
 
 class JobError(Struct, frozen=True):
-    """The public error of a job: a google.rpc code and the public message (spec/failures#messages), with
-    typed facts beside it."""
+    """The public error of a job: a google.rpc code, the public message (spec/failures#messages) and typed
+    facts."""
 
     #: A google.rpc code.
     code: int
     #: The public message.
     message: str
-    #: A value of `core.failure.evidence.Cause`, or "trials" or "model"; None = of no work's end.
+    #: A value of `core.failure.evidence.Cause`, or "trials" or "model". None if the error is not about the
+    #: end of a job.
     cause: str | None = None
-    #: The replica whose end it was; None = the whole attempt's.
+    #: The replica whose end caused the error, or None for the whole attempt.
     replica: str | None = None
-    #: The published exit status.
+    #: The published exit status of the replica.
     status: int | None = None
-    #: The last lines of that replica's log.
+    #: The last lines of the replica's log.
     tail: str = ""
-    #: The error in one sentence, if the message does not start with it.
+    #: The error in one sentence, unless the message begins with it.
     reason: str | None = None
-    #: Advice for the user; None = no advice is known.
+    #: Advice for the user, or None if no advice is known.
     advice: str | None = None

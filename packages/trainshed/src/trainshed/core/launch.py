@@ -1,4 +1,4 @@
-"""The launch plan: a printable value that holds everything about how one replica is started."""
+"""The launch plan: all inputs of a replica's start as one printable value."""
 
 from msgspec import Struct
 
@@ -6,62 +6,63 @@ from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.units import Bytes
 
 REDUCTION_PACKAGES = "/opt/trainshed/reduction"
-"""Where programs in container images find the package `trainshed_reduction`."""
+"""Directory of the package `trainshed_reduction` for programs in container images."""
 METRIC_FILE = "CLOUD_ML_HP_METRIC_FILE"
-"""The variable with the path of a trial's metrics file (facts/program#variables). An engine that
-cannot show this path to a single replica sets another path."""
+"""The variable with the path of a trial's metrics file (facts/program#variables). An engine that cannot
+provide this path to a single replica sets another path."""
 REDUCTION_REPORT_FILE = "TRAINSHED_REDUCTION_REPORT_FILE"
-"""The variable that names the file in which workers and reducers report (spec/reduction#reports). Engines may
-put another path in its place as well."""
+"""The variable with the path of the report file for workers and reducers (spec/reduction#reports). An engine
+may set another path."""
 STALL_LABEL = "trainshed-stall-after"
-"""Label of a job: whole seconds without progress after which its programs are ended, 0 = never."""
+"""Label of a job: the whole seconds without progress after which its programs are ended. 0 disables the
+limit."""
 WARM_LABEL = "trainshed-warm-start"
-"""Label of a job: "on" = its programs begin with their frameworks imported, where that is possible, "off" =
-they do not."""
+"""Label of a job: "on" starts its programs in a process with imported frameworks if possible. "off" disables
+such warm starts."""
 
 
 class ImageRoot(Struct, frozen=True):
-    """The root file system that a program sees instead of the machine's."""
+    """A root file system that the program sees instead of the machine's."""
 
-    #: Its content stays unchanged, whatever the program writes; None = whoever starts the program is in
-    #: the image already, and adds the variables that it sets (`trainshed_cluster.remote.agent`).
+    #: Directory of the image, whose content never changes. None if the agent already runs in the image and
+    #: adds the image's variables (`trainshed_cluster.remote.agent`).
     directory: str | None
-    #: As in the container image; None = /.
+    #: The container image's working directory, or None for /.
     workdir: str | None = None
-    #: As in the container image, `USER[:GROUP]` by name or number; None = root.
+    #: The container image's user as `USER[:GROUP]` by name or number, or None for root.
     user: str | None = None
 
 
 class Software(Struct, frozen=True):
-    """The software that a program runs in: an environment of the service, or a container image."""
+    """The software of a program: an environment of the service, or a container image."""
 
-    #: Directory of a minimal Python environment, used in place and read-only, or copied into the slot where
-    #: nothing can be mounted.
+    #: Directory of a minimal Python environment, which is used in place and read-only. If mounts are not
+    #: possible, the environment is copied into the slot.
     template: str | None = None
-    #: Directories of commands, put on PATH after those of the slot's own Python.
+    #: Directories of commands, added to PATH after the slot's own Python.
     path: tuple[str, ...] = ()
-    #: Directories that the program must not be able to write to, root or not.
+    #: Directories that the program cannot write to, even as root.
     read_only: tuple[str, ...] = ()
-    #: The program runs in this file system; None = in the machine's.
+    #: The root file system of the program, or None for the machine's.
     image: ImageRoot | None = None
 
 
 class Limits(Struct, frozen=True):
     """The limits of one replica."""
 
-    #: None = no limit.
+    #: Memory limit in bytes, or None without a limit.
     memory: Bytes | None = None
-    #: Bytes of the disk that the job asked for, watched by its shim (spec/submit#defaults); None = not known.
+    #: The disk size in bytes that the job requests, enforced by the shim (spec/submit#defaults). None if
+    #: unknown.
     disk: Bytes | None = None
-    #: Relative share of the processors, 100 per vCPU; None = as any other process.
+    #: Relative CPU share: 100 per vCPU. None selects the default share of a process.
     cpu_weight: int | None = None
-    #: Nanoseconds without any sign of progress after which the program is ended; None = it is not watched.
+    #: Nanoseconds without any sign of progress after which the program is ended. None disables the limit.
     stall_after: int | None = None
 
 
 class Account(Struct, frozen=True):
-    """The identity with which the replica's own endpoint acts for it towards buckets, and the machine that
-    its metadata describe."""
+    """The identity of a replica at its own endpoint, for buckets, and the machine type for its metadata."""
 
     project: str = ""
     service_account: str = ""
@@ -72,40 +73,40 @@ class Account(Struct, frozen=True):
 
 
 class ReductionPart(Struct, frozen=True):
-    """A replica's part in a Reduction Server (spec/reduction#reports); by default it has none."""
+    """The role of a replica in a Reduction Server (spec/reduction#reports). By default it has none."""
 
-    #: Directory of the package that it reduces by; in a container image it is shown at `REDUCTION_PACKAGES`.
+    #: Directory of the package for reductions. In a container image it is mounted at `REDUCTION_PACKAGES`.
     packages: str | None = None
-    #: How many reducers the job has; the replica's reports about them are stored. None = there are none,
-    #: and nothing is stored.
+    #: Number of the job's reducers. The replica's reports about them are stored. None for jobs without
+    #: reducers, whose reports are not stored.
     reducers: int | None = None
-    #: Whether the user gets a warning if the program ends without having used them.
+    #: Whether the user receives a warning if the program ends without using the reducers.
     is_expected: bool = False
 
 
 class WarmStart(Struct, frozen=True):
-    """The start of a program in a fork of an interpreter that has imported its frameworks (docs/adr/0083)."""
+    """The start of a program as a fork of an interpreter that has imported its frameworks (docs/adr/0083)."""
 
-    #: Directory of the runtime's Python environment, to which the interpreter belongs; None = there is
-    #: none.
+    #: Directory of the runtime's Python environment with the interpreter, or None if a warm start is not
+    #: possible.
     runtime: str | None = None
-    #: Frameworks that are imported there.
+    #: The frameworks that the interpreter has imported.
     modules: tuple[str, ...] = ()
-    #: Why it cannot be had, as a clause.
+    #: Why a warm start is not possible, as a clause.
     cold_because: str | None = None
 
 
 class LaunchPlan(Struct, frozen=True):
-    """How to start one incarnation of one replica."""
+    """All inputs for the start of one incarnation of a replica."""
 
     job_uid: JobUid
     attempt: int
     replica: ReplicaId
     incarnation: int
-    #: The first item is looked up on the PATH of `environ`.
+    #: The program's command line. The first item is searched on the PATH of `environ`.
     argv: tuple[str, ...]
-    #: Complete except for what only the slot knows (`HOME`, `TMPDIR`, the `PATH` prefix of its own Python,
-    #: the storage endpoint), which the engine adds.
+    #: The program's variables, except those that the engine adds for the slot: `HOME`, `TMPDIR`, the storage
+    #: endpoint and the prefix of `PATH` for the slot's own Python.
     environ: tuple[tuple[str, str], ...]
     hostname: str
     address: str
@@ -114,10 +115,10 @@ class LaunchPlan(Struct, frozen=True):
     software: Software = Software()
     limits: Limits = Limits()
     account: Account = Account()
-    #: (name, directory) of the buckets that are shown as /gcs/NAME.
+    #: (name, directory) of the buckets that are mounted at /gcs/NAME.
     buckets: tuple[tuple[str, str], ...] = ()
-    #: The program's reports to its metrics file are stored (spec/tuning#measurements).
+    #: Whether the program's reports to its metrics file are stored (spec/tuning#measurements).
     watch_metrics: bool = False
     reduction: ReductionPart = ReductionPart()
-    #: The warm start that was asked for (spec/program#warm-starts); None = none was.
+    #: The requested warm start (spec/program#warm-starts), or None if none was requested.
     warm: WarmStart | None = None

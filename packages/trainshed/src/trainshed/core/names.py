@@ -1,6 +1,6 @@
-"""Typed names of resources: the only place where a name is parsed or put together.
+"""Typed names of resources. Only this module parses or builds a name.
 
-`_id` is one component (`my_job`), `_name` the full path (`projects/p/jobs/my_job`).
+In identifiers, `_id` is one component (`my_job`), and `_name` is the full path (`projects/p/jobs/my_job`).
 """
 
 import enum
@@ -15,18 +15,18 @@ from msgspec.structs import force_setattr
 from trainshed.core.errors import InvalidRequest, Violation
 
 JobUid = NewType("JobUid", int)
-"""Identity of a job inside the service: a positive 63-bit integer, ascending with creation time."""
+"""Identity of a job inside the service: a positive 63-bit integer that ascends with creation time."""
 
 
 class Api(enum.StrEnum):
-    """The public surface a job was created through."""
+    """The public API through which a job was created."""
 
     VERTEX = "vertex"
     ML = "ml"
 
 
 class Collection(enum.StrEnum):
-    """The collection of a Vertex job in its location. Names of `ml` jobs have none."""
+    """The collection that contains a Vertex job in its location. Names of `ml` jobs have no collection."""
 
     CUSTOM_JOBS = "customJobs"
     TUNING_JOBS = "hyperparameterTuningJobs"
@@ -40,9 +40,9 @@ _ML_JOB = re.compile(r"projects/([^/]+)/jobs/([^/]+)")
 class JobName(Struct, frozen=True, order=True):
     """The public name of a job: a custom job, a tuning job or a training pipeline.
 
-    `location` is the Vertex location; for `ml` v1 jobs, whose names have none, it is "". The job of trial 3
-    of the `ml` tuning job `census` is called `census.3`. `collection` counts for Vertex only, where ids are
-    unique without it.
+    `location` is the Vertex location. Names of `ml` v1 jobs have no location, so it is "". The job of trial 3
+    of the `ml` tuning job `census` is called `census.3`. `collection` applies to Vertex only. Vertex ids are
+    unique even without the collection.
     """
 
     api: Api
@@ -58,12 +58,12 @@ class JobName(Struct, frozen=True, order=True):
         return f"{place}/{self.collection}/{self.job_id}"
 
     def of_trial(self, number: int) -> "JobName":
-        """Return the name of the job of a trial of this `ml` tuning job."""
+        """Return the name of the job that evaluates a trial of this `ml` tuning job."""
         return JobName(self.api, self.project_id, self.location, f"{self.job_id}.{number}")
 
     @staticmethod
     def parse(name: str) -> "JobName":
-        """Read a full job name of either API. Raise ValueError for anything else."""
+        """Parse a full job name of either API. Raise ValueError for an invalid name."""
         if match := _VERTEX_JOB.fullmatch(name):
             return JobName(Api.VERTEX, match[1], match[2], match[4], Collection(match[3]))
         if match := _ML_JOB.fullmatch(name):
@@ -75,13 +75,13 @@ class JobName(Struct, frozen=True, order=True):
 
 
 PLACE: Final = "projects/PROJECT/locations/LOCATION"
-"""The beginning of the forms of names."""
+"""The beginning of name forms in error messages."""
 
 
 def read_name(name: str, form: str, of: str) -> tuple[str, ...]:
-    """Return the parts of a name for the words of its form, such as
-    `projects/PROJECT/locations/LOCATION`. Raise InvalidRequest on the field `of` for a name of
-    another form."""
+    """Return the parts of a name that replace the words of its form, such as
+    `projects/PROJECT/locations/LOCATION`. Raise InvalidRequest on the field `of` if the name has another
+    form."""
     match = _pattern(form).fullmatch(name)
     if match is None:
         raise InvalidRequest((Violation(of, f"{name!r} is not a name of the form {form}."),))
@@ -101,7 +101,7 @@ _MAX_NUMBER: Final = 2**63 - 1
 
 
 class StudyName(Struct, frozen=True, order=True):
-    """`projects/P/locations/L/studies/S`, in either API."""
+    """A study's name in either API: `projects/P/locations/L/studies/S`."""
 
     project_id: str
     location: str
@@ -111,24 +111,24 @@ class StudyName(Struct, frozen=True, order=True):
         return f"projects/{self.project_id}/locations/{self.location}/studies/{self.study_id}"
 
     def trial(self, number: int) -> str:
-        """Return the name of one of its trials."""
+        """Return the name of a trial of this study."""
         return f"{self}/trials/{number}"
 
     @staticmethod
     def parse(name: str, *, of: str = "name") -> "StudyName":
-        """Read a study's name. Raise InvalidRequest on the field `of` for anything else."""
+        """Parse a study's name. Raise InvalidRequest on the field `of` for an invalid name."""
         return StudyName(*read_name(name, _STUDY, of))
 
     @staticmethod
     def parse_trial(name: str, *, of: str = "name") -> "tuple[StudyName, int]":
-        """Return the study and the trial's number. Raise InvalidRequest on the field `of` for anything
-        else."""
+        """Parse a trial's name. Return the study's name and the trial's number. Raise InvalidRequest on the
+        field `of` for an invalid name."""
         *study, number = read_name(name, f"{_STUDY}/trials/NUMBER", of)
         return StudyName(*study), min(int(number), _MAX_NUMBER)
 
 
 class ModelName(Struct, frozen=True, order=True):
-    """`projects/P/locations/L/models/M`; `@1` or `@alias` after it asks for a version."""
+    """A model's name: `projects/P/locations/L/models/M`. A suffix `@1` or `@alias` selects a version."""
 
     project_id: str
     location: str
@@ -139,8 +139,8 @@ class ModelName(Struct, frozen=True, order=True):
 
     @staticmethod
     def parse(name: str, *, of: str = "name") -> "tuple[ModelName, str]":
-        """Return the model and what follows its `@` ("" = nothing). Raise InvalidRequest on the field `of`
-        for anything else."""
+        """Parse a model's name. Return the name and the version after its `@`, or "" without a version. Raise
+        InvalidRequest on the field `of` for an invalid name."""
         if "@" not in name:
             return ModelName(*read_name(name, _MODEL, of)), ""
         *model, version = read_name(name, f"{_MODEL}@VERSION", of)
@@ -148,7 +148,7 @@ class ModelName(Struct, frozen=True, order=True):
 
 
 class EvaluationName(Struct, frozen=True, order=True):
-    """`projects/P/locations/L/models/M/evaluations/E`."""
+    """An evaluation's name: `projects/P/locations/L/models/M/evaluations/E`."""
 
     model: ModelName
     evaluation_id: int
@@ -158,8 +158,8 @@ class EvaluationName(Struct, frozen=True, order=True):
 
     @staticmethod
     def parse(name: str, *, of: str = "name") -> "EvaluationName":
-        """Read an evaluation's name, with or without a version of its model. Raise InvalidRequest on the
-        field `of` for anything else."""
+        """Parse an evaluation's name, with or without a version of its model. Raise InvalidRequest on the
+        field `of` for an invalid name."""
         model = f"{_MODEL}@VERSION" if "@" in name else _MODEL
         project_id, location, model_id, *_, number = read_name(
             name, f"{model}/evaluations/NUMBER", of
@@ -170,7 +170,8 @@ class EvaluationName(Struct, frozen=True, order=True):
 
 
 class ReplicaId(Struct, frozen=True, order=True):
-    """One replica of a job: worker pool position (0..3) and index within it (facts/program#roles)."""
+    """Identifies a replica of a job by its worker pool (0..3) and its index in the pool
+    (facts/program#roles)."""
 
     pool: int
     index: int
@@ -180,7 +181,8 @@ class ReplicaId(Struct, frozen=True, order=True):
         return self.pool == 0 and self.index == 0
 
     def __str__(self) -> str:
-        """Return `workerpool1-0`: the name that Vertex uses, and that of log tasks, files and directories."""
+        """Return the replica's name on Vertex, such as `workerpool1-0`. Log tasks, files and directories use
+        the same name."""
         return f"workerpool{self.pool}-{self.index}" if self.pool < SERVICE.pool else SERVICE_TASK
 
     @staticmethod
@@ -192,10 +194,9 @@ class ReplicaId(Struct, frozen=True, order=True):
 
 
 SERVICE_TASK = "service"
-"""The task of the lines in a job's log that the service itself has written
-(facts/lifecycle#service-lines)."""
+"""The task of the service's own lines in a job's log (facts/lifecycle#service-lines)."""
 SERVICE = ReplicaId(4, 0)
-"""The writer of those lines: it takes the place of a replica among the writers of a job's log, but is none.
+"""Identifies the service as the writer of its own lines in a job's log. It is not a replica, and
 `ReplicaId.parse` never returns it."""
 
 ML_ROLES = ("master", "worker", "ps", "evaluator")
@@ -203,7 +204,7 @@ ML_ROLES = ("master", "worker", "ps", "evaluator")
 
 
 def public_replica_name(api: Api, replica: ReplicaId) -> str:
-    """Return the name used in public messages: `workerpool0-0` (Vertex), `master 0` (`ml`)
+    """Return a replica's name for public messages: `workerpool0-0` (Vertex), `master 0` (`ml`)
     (spec/failures#messages)."""
     if api is Api.ML and replica != SERVICE:
         return f"{ML_ROLES[replica.pool]} {replica.index}"
@@ -211,19 +212,17 @@ def public_replica_name(api: Api, replica: ReplicaId) -> str:
 
 
 def log_task_name(api: Api, replica: ReplicaId) -> str:
-    """Return the `task_name` label of a replica's log lines, `workerpool0-0` or `master-replica-0`; for the
-    service's lines, `service`."""
+    """Return the `task_name` label of a replica's log lines: `workerpool0-0` or `master-replica-0`, or
+    `service` for the service's own lines."""
     if api is Api.ML and replica != SERVICE:
         return f"{ML_ROLES[replica.pool]}-replica-{replica.index}"
     return str(replica)
 
 
 def project_number(project_id: str) -> int:
-    """Return a stable 12-digit number for a project id; a numeric id stands for itself.
-
-    The public services number projects; programs meet the number in CLOUD_ML_PROJECT_ID
-    (facts/program#variables).
-    """
+    """Return a stable 12-digit number for a project id, or the id itself if it is numeric. The public
+    services number projects, and programs receive the number in CLOUD_ML_PROJECT_ID
+    (facts/program#variables)."""
     if project_id.isascii() and project_id.isdigit():
         return int(project_id)
     return 10**11 + int(_digest(project_id)[:16], 16) % (9 * 10**11)
@@ -236,36 +235,37 @@ def _digest(text: str) -> str:
 
 
 def ids_by_number(ids: Iterable[str]) -> dict[str, str]:
-    """Return the ids of projects by their numbers in resource names; "" is ignored."""
+    """Return project ids by their project numbers. The empty id is ignored."""
     return {str(project_number(project_id)): project_id for project_id in ids if project_id}
 
 
 def normalize_email(email: str) -> str:
-    """Return an e-mail address in the form for storage and comparison: in lower case."""
+    """Return an e-mail address in lower case, for storage and comparison."""
     return email.lower()
 
 
 def normalize_emails(record: Struct, *fields: str) -> None:
-    """Normalize the addresses in these fields of a frozen record. Only for its `__post_init__`."""
+    """Normalize the e-mail addresses in the given fields of a frozen record. Only for its `__post_init__`."""
     for name in fields:
         if (email := getattr(record, name)) != (normal := normalize_email(email)):
             force_setattr(record, name, normal)
 
 
 DEFAULT_BUCKET: Final = "trainshed"
-"""The bucket in which code of the service's own project is staged."""
+"""The bucket for staged code of the service's own project."""
 _MAX_BUCKET_CHARS: Final = 63
 _IN_BUCKETS: Final = re.compile(r"[a-z0-9_-]*[a-z0-9]")
 
 
 def default_bucket(own: str, project_id: str) -> str:
-    """Return the name of the bucket in which a project's code is staged. `own`: the service's own project."""
+    """Return the name of the bucket for a project's staged code. `own`: the service's own project."""
     if project_id == own:
         return DEFAULT_BUCKET
     name = f"{DEFAULT_BUCKET}-{project_id}"
     if _IN_BUCKETS.fullmatch(project_id) and len(name) <= _MAX_BUCKET_CHARS:
         return name
-    # Upper case, dots and colons of a domain's project, or too long: no other project has such a name.
+    # Project ids with upper case, dots or colons, and long ids, are replaced by a digest. No other project
+    # has such a bucket.
     return f"{DEFAULT_BUCKET}--{_digest(project_id)[:16]}"
 
 

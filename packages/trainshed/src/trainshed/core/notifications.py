@@ -1,7 +1,8 @@
-"""Whom to notify that a job has ended or stalls or that a budget is used up, what is sent, and when it is
-tried again. Pure (ADR 78).
+"""Decides which targets receive a notification about an ended job, a stalled job or a used budget. Also
+creates the contents and schedules retries. Pure (ADR 78).
 
-Jobs name targets by a label, never an address: the service calls only addresses that its operator has set.
+Jobs select targets by a label, never by an address. The service sends notifications only to addresses that
+its operator has set.
 """
 
 import enum
@@ -20,18 +21,18 @@ from trainshed.core.usage import Budget
 from trainshed.core.works import Work
 
 LABEL: Final = "trainshed-notify"
-"""Label of a job: names of targets, with `_` between them."""
+"""Label of a job: names of targets, separated by `_`."""
 _SECOND: Final = 10**9
 _PAUSES: Final = tuple(seconds * _SECOND for seconds in (10, 30, 120, 600, 1800, 3600))
-"""Nanoseconds between two tries; the last one is repeated."""
+"""Nanoseconds between two attempts to send a notification. The last value repeats."""
 GIVEN_UP_AFTER: Final = 24 * 3600 * _SECOND
-"""Nanoseconds after which a notification that could not be sent is given up."""
+"""Nanoseconds after which the service stops trying to send a notification."""
 _MAX_ERROR_CHARS: Final = 2_000
-"""The most characters of a job's error in a notification."""
+"""Maximum number of characters of a job's error in a notification."""
 
 
 class Occasion(enum.StrEnum):
-    """Why a notification is sent."""
+    """The event that causes a notification."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -48,44 +49,48 @@ class Target(Struct, frozen=True):
     """A receiver of notifications."""
 
     name: str
-    #: The occasions on which it is notified.
+    #: The occasions for which the target receives notifications.
     on: frozenset[Occasion]
-    #: It is notified of every job; otherwise only of those whose label names it.
+    #: Whether the target receives notifications about all jobs, or only about jobs with its name in their
+    #: label.
     every_job: bool = False
-    #: The percentages of budgets at which it is notified, ascending.
+    #: The percentages of budgets at which the target receives a notification, ascending.
     budgets: tuple[int, ...] = ()
 
 
 class Notification(Struct, frozen=True):
     """One notification for one target."""
 
-    #: None = it is not of a job.
+    #: The uid of the notification's job, or None if it is not about a job.
     job_uid: JobUid | None
     target: str
     occasion: Occasion
-    #: Nanoseconds since the epoch.
+    #: Creation of the notification, in nanoseconds since the epoch.
     created: Nanos
-    #: JSON in its sent form.
+    #: The JSON body to send.
     content: str
 
 
 def targets_of(labels: Iterable[tuple[str, str]]) -> tuple[str, ...]:
-    """Return the names of the targets that a job's label lists."""
+    """Return the names of the targets in the job's label."""
     return tuple(filter(None, dict(labels).get(LABEL, "").split("_")))
 
 
 def notifications(
     work: Work, entries: Sequence[TimelineEntry], targets: Iterable[Target], now: Nanos, page: str
 ) -> tuple[Notification, ...]:
-    """Return the notifications of a step. `work`: the work after the step; `entries`: the step's
-    own. A job of a tuning job or pipeline has none, since its parent is reported. `page`: the
-    address of the service, below which jobs have their pages."""
+    """Return the notifications that follow from a step of a job.
+
+    `work`: the work after the step. `entries`: the timeline entries of the step. `page`: the service's
+    address, which is the prefix of links to jobs. Jobs of a tuning job or pipeline cause no notifications,
+    because their parent does.
+    """
     if work.parent is not None:
         return ()
     stalled = any(entry.details.get("stalled") is True for entry in entries)
     occasions = [Occasion.STALLED] if stalled else []
     if work.state.is_final:
-        # No commit follows the step that ends a job, so its end is reported once.
+        # The step that ends a job is its last commit, so the end is reported once.
         occasions.append(Occasion(work.state.value.lower()))
     if not occasions:
         return ()
@@ -99,11 +104,11 @@ def notifications(
 
 
 class BudgetNotice(Struct, frozen=True):
-    """A notification of a budget, which a target gets once."""
+    """A notification about a budget, which a target receives once."""
 
-    #: When the budget's month began (ns).
+    #: Start of the budget's month (ns).
     month: Nanos
-    #: Its subject: the budget with its limit, and the percentage.
+    #: The subject: the budget with its limit, and the percentage.
     subject: str
     notification: Notification
 
@@ -111,8 +116,9 @@ class BudgetNotice(Struct, frozen=True):
 def budget_notices(
     budgets: Iterable[Budget], month: Nanos, targets: Iterable[Target], now: Nanos
 ) -> tuple[BudgetNotice, ...]:
-    """Return who is to hear of budgets that have reached a mark: of each the highest percentage. A hard
-    budget that is used up is heard of by all that hear of budgets."""
+    """Return notifications about budgets that have reached a target's percentage. For each budget, only the
+    highest percentage is reported. Targets with any percentage receive a notification when a hard budget is
+    used up."""
     notices: list[BudgetNotice] = []
     for budget in budgets:
         for target in targets:
@@ -137,7 +143,7 @@ def budget_notices(
 
 
 def content(work: Work, occasion: Occasion, now: Nanos, page: str) -> str:
-    """Return what is sent of a job."""
+    """Return the JSON body of a notification about a job."""
     message = linked(work.error.message, work.uid, page) if work.error else ""
     data: dict[str, Any] = {
         "name": str(work.name),
@@ -158,13 +164,14 @@ def content(work: Work, occasion: Occasion, now: Nanos, page: str) -> str:
 
 
 def _event(kind: str, now: Nanos, data: Mapping[str, Any]) -> str:
-    """Return what is sent: an object with `type`, `timestamp` and `data`, as Standard Webhooks has it."""
+    """Return a notification's body: an object with `type`, `timestamp` and `data`, as defined by Standard
+    Webhooks."""
     event = {"type": kind, "timestamp": _moment(now), "data": data}
     return json.dumps(event, ensure_ascii=False)
 
 
 def mail_of(event: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the subject and the text of a mail, from what `content` has made."""
+    """Return the subject and the text of an e-mail from the result of `content`."""
     data = event["data"]
     if event["type"] == "budget.reached":
         return _budget_mail(data)
@@ -200,8 +207,8 @@ def _budget_mail(data: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def next_try(created: Nanos, tries: int, now: Nanos) -> int | None:
-    """Return when a notification is tried again (ns since the epoch) after `tries` failed tries; None = it is
-    given up."""
+    """Return the time of the next attempt to send a notification (ns since the epoch) after `tries` failed
+    attempts. Return None if the service stops trying."""
     due = now + _PAUSES[min(tries, len(_PAUSES)) - 1]
     return due if due - created <= GIVEN_UP_AFTER else None
 

@@ -1,7 +1,7 @@
-"""The Python packages of a job, each pinned to the content that it had when the job was made. Pure.
+"""Pins the Python packages of a job to their contents at the job's creation. Pure.
 
-A package is pinned by the SHA-256 of its content. `trainshed run` also puts the digest into the path at which
-it stages a package, so that a job file, a command for gcloud or a program of the SDK pins it as well.
+A package is pinned by the SHA-256 of its content. `trainshed run` also includes the digest in the path of a
+staged package. A job file, a gcloud command or a program with the SDK therefore pins the package as well.
 """
 
 import re
@@ -10,27 +10,28 @@ from typing import Final
 from msgspec import Struct
 
 COPY_LABEL: Final = "trainshed-copy-of"
-"""Label of a job: the uid of the job of the same project that it is a copy of. Its packages must be what that
-job was made with."""
+"""Label of a job copy: the uid of the original job in the same project. The copy requires the package
+contents of the original job."""
 
 _STAGED: Final = "trainshed-run"
 """The directory of a bucket in which `trainshed run` stages packages."""
 _DIGITS: Final = 32
-"""Digits of the digest in such a path: too many to make another content that fits. Older paths have 16."""
+"""Number of digits of the digest in a staged package's path. An attacker cannot create other content that
+matches 32 digits. Older paths have 16 digits."""
 _STAGED_PATH: Final = re.compile(rf"gs://[^/]+/{_STAGED}/([0-9a-f]{{16,64}})/[^/]+")
 
 
 class JobPackage(Struct, frozen=True, order=True):
-    """One package of a job."""
+    """One Python package of a job."""
 
-    #: `gs://BUCKET/PATH`.
+    #: The package's location: `gs://BUCKET/PATH`.
     uri: str
-    #: The first hexadecimal digits of the SHA-256 of its content; "" = it is not pinned.
+    #: The first hexadecimal digits of the SHA-256 of the package's content, or "" if it is not pinned.
     digest: str = ""
 
     def fault(self, digest: str) -> str | None:
-        """Return what is wrong if the content with this SHA-256 is installed for it, and what to do; None if
-        nothing is."""
+        """Return an error with advice if a content with this SHA-256 does not match the pinned package.
+        Return None if it matches."""
         if digest.startswith(self.digest):
             return None
         bucket = self.uri.split("/")[2]
@@ -44,12 +45,12 @@ class JobPackage(Struct, frozen=True, order=True):
 
 
 def staged_name(digest: str, filename: str) -> str:
-    """Return the name of the object at which `trainshed run` stages a package. `digest`: SHA-256 in
+    """Return the object name under which `trainshed run` stages a package. `digest`: the SHA-256 in
     hexadecimal digits."""
     return f"{_STAGED}/{digest[:_DIGITS]}/{filename}"
 
 
 def digest_in(uri: str) -> str:
-    """Return the digest in the path of a staged package; "" if there is none."""
+    """Return the digest in the path of a staged package, or "" if the path contains none."""
     match = _STAGED_PATH.fullmatch(uri)
     return match[1] if match else ""

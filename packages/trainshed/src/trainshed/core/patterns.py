@@ -1,10 +1,10 @@
-"""Patterns that callers supply: wildcards and regular expressions, matched in time linear in the text. Pure.
+"""Matches wildcards and regular expressions from callers in time linear in the text. Pure.
 
-Python's own `re` backtracks, and a short expression such as `(a+)+$` can keep it busy for hours. So no
-expression of a caller is matched by it. Wildcards are, as `fnmatch` translates them: what was found of one
-part is not tried again. Regular expressions are matched by RE2, which has no look-around and no
-back-references and never exceeds its memory limit. RE2 is loaded with the first regular expression: with the
-C++ library that it needs, it costs a service 2.5 MB.
+Python's own `re` backtracks, and a short expression such as `(a+)+$` can occupy it for hours. It is therefore
+never used for callers' regular expressions. `fnmatch` translates wildcards into patterns without
+backtracking. RE2 matches regular expressions. RE2 does not support look-around and back-references, and never
+exceeds its memory limit. It is loaded with the first regular expression, because its C++ library needs 2.5 MB
+of memory.
 """
 
 import enum
@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Final
 
 
 class Operator(enum.StrEnum):
-    """An operator in its written form. HAS: a text contains another, or matches one with `*`."""
+    """A comparison operator as written in a filter. HAS: a text contains another text, or matches a text with
+    `*`."""
 
     EQUAL = "="
     NOT_EQUAL = "!="
@@ -32,16 +33,16 @@ if TYPE_CHECKING:
     import re2
 
 MAX_LENGTH: Final = 1000
-"""The most characters of a regular expression."""
+"""Maximum number of characters of a regular expression."""
 MAX_STEPS: Final = 2000
-"""The most instructions that an expression may become: `((a{30}){30})` is short, but much work for each
-character of a text."""
+"""Maximum number of RE2 instructions of a regular expression. `((a{30}){30})` is short, but needs much work
+for each character of a text."""
 _MEMORY: Final = 1 << 20
-"""Bytes that matching may use to remember what it has worked out before."""
+"""Bytes that RE2 may use to cache its intermediate results."""
 _SIGNS: Final = re.compile(r"[?\[]")
-"""What `fnmatch` has meanings for besides `*`."""
+"""Characters in addition to `*` that have a special meaning for `fnmatch`."""
 _ABSENT: Final = ("invalid perl operator", "invalid escape sequence")
-"""RE2's words for features of other libraries that it lacks."""
+"""RE2's error texts for features of other regular expression libraries."""
 
 
 class PatternError(ValueError):
@@ -50,17 +51,17 @@ class PatternError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Regex:
-    """A regular expression in the syntax of RE2. Equal to another one of the same text."""
+    """A regular expression in the syntax of RE2. Two expressions with the same text are equal."""
 
     text: str
     _compiled: "re2.Pattern" = field(repr=False, compare=False)
 
     def found_in(self, text: str) -> bool:
-        """Whether any part of the text matches."""
+        """Return whether any part of the text matches."""
         return self._compiled.search(_bytes(text)) is not None
 
     def is_all_of(self, text: str) -> bool:
-        """Whether the whole text matches."""
+        """Return whether the whole text matches."""
         return self._compiled.fullmatch(_bytes(text)) is not None
 
 
@@ -99,8 +100,8 @@ def compile_regex(
 
 
 def compile_wildcard(pattern: str) -> Callable[[str], bool]:
-    """Return a function that checks whether a whole text matches the pattern. `*` matches any
-    text, including an empty one."""
+    """Return a function that checks whether a whole text matches the pattern. `*` matches any text, including
+    an empty one."""
     compiled = re.compile(fnmatch.translate(_SIGNS.sub(r"[\g<0>]", pattern)))
     return lambda text: compiled.match(text) is not None
 
@@ -126,31 +127,31 @@ def _fault(text: str, error: "re2.error") -> str:
 
 
 def _bytes(text: str) -> bytes:
-    """Encode as UTF-8; half a character, which JSON can spell, becomes a question mark."""
+    """Encode a text as UTF-8. Unpaired surrogates, which JSON can contain, become question marks."""
     return text.encode(errors="replace")
 
 
 MAX_WILDCARDS: Final = 4
-"""The most wildcards in one URI: matching a name takes time in proportion to them."""
+"""Maximum number of wildcards in one URI. The time for matching a name grows with their number."""
 _WILD: Final = re.compile(r"\*\*+|\*|\?")
 _MEANING: Final = {"**": ".*", "*": "[^/]*", "?": "[^/]"}
 _MAX_STEPS: Final = 1 << 16
-"""More than the longest name of an object makes of a pattern."""
+"""Maximum number of RE2 instructions of a wildcard. Patterns for the longest object names need fewer."""
 
 
 def fixed_part(pattern: str) -> str:
-    """Return the part with which all names that match begin."""
+    """Return the common prefix of all names that match the pattern."""
     wildcard = _WILD.search(pattern)
     return pattern if wildcard is None else pattern[: wildcard.start()]
 
 
 def count(pattern: str) -> int:
-    """Return how many wildcards it has."""
+    """Return the number of wildcards in the pattern."""
     return len(_WILD.findall(pattern))
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Whether the pattern matches the name of an object."""
+    """Return whether the pattern matches the name of an object."""
     return _compiled(pattern).is_all_of(name)
 
 

@@ -1,9 +1,8 @@
-"""Training pipelines: their durable records with the models that they leave, and what the backing job shows
-leads to a pipeline's next state (facts/resources#pipelines). Pure.
+"""Training pipelines: their stored records, their models, and the effects of the backing job's state on a
+pipeline (facts/resources#pipelines). Pure.
 
-A pipeline and its job are stored in one step, so that a pipeline never waits for its job. The model is
-registered in the commit that ends the pipeline. Times are nanoseconds since the epoch; 0 = the moment has not
-come.
+A pipeline and its job are stored in one step, so every pipeline has its job. The model is registered in the
+commit that ends the pipeline. Times are nanoseconds since the epoch. 0 means that the event has not happened.
 """
 
 import enum
@@ -24,24 +23,23 @@ from trainshed.core.units import Nanos
 
 
 class Task(enum.StrEnum):
-    """The kind of the pipeline's job: a custom job, or a tuning job whose best trial gives the
-    model."""
+    """The kind of the pipeline's job: a custom job, or a tuning job whose best trial provides the model."""
 
     CUSTOM = "custom_task"
     TUNING = "hyperparameter_tuning_task"
 
 
 class ModelDraft(Struct, frozen=True):
-    """The model that a pipeline is to leave."""
+    """The model that a pipeline will create."""
 
-    #: Id of the model that is made, or that gets a new version.
+    #: Id of the new model, or of the existing model that receives a new version.
     model_id: str
     display_name: str
-    #: modelToUpload as given.
+    #: `modelToUpload` of the request in public JSON.
     public_json: str
-    #: The gs:// directory of its files; None = the job's model directory.
+    #: The gs:// directory of the model's files. None selects the job's model directory.
     artifact_uri: str | None = None
-    #: The model exists already (`parentModel`), and gets a new version.
+    #: Whether the model already exists (`parentModel`) and receives a new version.
     is_new_version: bool = False
     aliases: tuple[str, ...] = ()
     labels: tuple[tuple[str, str], ...] = ()
@@ -51,29 +49,29 @@ class PipelineSpec(Struct, frozen=True):
     """A valid training pipeline."""
 
     task: Task
-    #: The gs:// directory below which its job leaves its model.
+    #: The gs:// directory below which the pipeline's job writes its model.
     output: str | None = None
     model: ModelDraft | None = None
 
 
 class Pipeline(WorkRecord, frozen=True, kw_only=True):
-    """A training pipeline, whose states are its job's. Only a cancel decides its outcome in
+    """A training pipeline. It has the same states as its job. Only a cancel decides its outcome in
     advance."""
 
     spec: PipelineSpec
-    #: Its backing job; 0 = there is none yet.
+    #: The uid of the backing job, or 0 before its creation.
     job: JobUid = JobUid(0)
-    #: The custom job of the best trial of a tuning task; 0 = not known yet.
+    #: The custom job of the best trial of a tuning task, or 0 if unknown.
     best_job: JobUid = JobUid(0)
-    #: `MODEL_NAME@VERSION` that it left.
+    #: The model version that the pipeline created, as `MODEL_NAME@VERSION`.
     model: str | None = None
 
 
 class ModelVersion(Struct, frozen=True):
-    """One version of a model. Moments in nanoseconds since the epoch."""
+    """One version of a model. Times are in nanoseconds since the epoch."""
 
     name: ModelName
-    #: Counts from 1.
+    #: Number of the version, from 1.
     version: int
     display_name: str
     #: The model's input fields in public JSON.
@@ -81,29 +79,29 @@ class ModelVersion(Struct, frozen=True):
     artifact_uri: str
     created: Nanos
     updated: Nanos
-    #: "default" is among them for exactly one version of each model.
+    #: Aliases of the version. Exactly one version of each model has the alias "default".
     aliases: tuple[str, ...] = ()
     labels: tuple[tuple[str, str], ...] = ()
-    #: Name of the pipeline that trained it; None = it was uploaded.
+    #: Name of the pipeline that trained the version, or None for an uploaded version.
     pipeline: str | None = None
-    #: For an uploaded version: name of the job in whose output directory its artifacts lie, or whose program
-    #: uploaded it; None = neither.
+    #: The job behind an uploaded version: the job whose output directory contains the artifacts, or whose
+    #: program uploaded the version. None without such a job.
     job: str | None = None
 
 
 class ModelEvaluation(Struct, frozen=True):
-    """The quality of one version of a model, as a user imported it."""
+    """Metrics of one version of a model, as a user imported them."""
 
     name: EvaluationName
     version: int
-    #: The evaluation in public JSON, as given.
+    #: The evaluation in public JSON, as in the request.
     public_json: str
-    #: Nanoseconds since the epoch.
+    #: Creation of the evaluation, in nanoseconds since the epoch.
     created: Nanos
 
 
 def created(pipeline: Pipeline, backing: Job | TuningJob) -> Pipeline:
-    """Return the pipeline in its stored form, together with its job."""
+    """Return a new pipeline in its stored form, with its backing job."""
     transition = WorkTransition(pipeline, pipeline.created)
     transition.change(job=backing.uid)
     transition.fire_job(JobTrigger.ADMITTED)
@@ -111,13 +109,14 @@ def created(pipeline: Pipeline, backing: Job | TuningJob) -> Pipeline:
 
 
 def cancel(transition: WorkTransition[Pipeline], event: CancelRequested) -> None:
-    """Accept a cancel; the running job is cancelled by the reconciler that looks at the pipeline next."""
+    """Accept a cancel of the pipeline. The controller cancels the running job at the pipeline's next step."""
     if not transition.job.state.is_final and transition.job.outcome is None:
         transition.cancel(event, f"The pipeline {job_timeline.cancelled_by(event)}")
 
 
 def observe(transition: WorkTransition[Pipeline], backing: Job | TuningJob | None) -> None:
-    """Apply what the backing job shows, except its success (`succeed`). `backing` None: it is gone."""
+    """Apply the state of the backing job to the pipeline, except its success (`succeed`). `backing` is None
+    if the job was deleted."""
     pipeline = transition.job
     if pipeline.state.is_final:
         return
@@ -148,8 +147,8 @@ def observe(transition: WorkTransition[Pipeline], backing: Job | TuningJob | Non
 
 
 def artifacts(pipeline: Pipeline, best_trial: int) -> str:
-    """Return where the model of a job that succeeded must be: artifactUri, else the job's model directory,
-    for a tuning task that of its best trial (facts/resources#trials)."""
+    """Return the URI of a successful job's model: artifactUri, or the job's model directory. For a tuning
+    task, use the directory of the best trial (facts/resources#trials)."""
     draft = pipeline.spec.model
     assert draft is not None
     if draft.artifact_uri:
@@ -162,8 +161,8 @@ def artifacts(pipeline: Pipeline, best_trial: int) -> str:
 def succeed(
     transition: WorkTransition[Pipeline], version: ModelVersion | None, best_job: JobUid
 ) -> None:
-    """End the pipeline because its job succeeded; its model, if one was asked for, is registered in the same
-    commit. `best_job`: the job of the best trial of a tuning task, 0 = it was none."""
+    """End the pipeline after its job succeeded. A requested model is registered in the same commit.
+    `best_job`: the job of the best trial of a tuning task, or 0 for other tasks."""
     version_name = f"{version.name}@{version.version}" if version else None
     transition.fire_job(JobTrigger.SUCCEEDED)
     at = max(transition.now, transition.job.updated)
@@ -182,8 +181,8 @@ def model_fault(
     *,
     is_there: bool,
 ) -> str | None:
-    """Return why a successful job leaves no model; None = it leaves one. `versions`: the versions
-    of the model with this name; `is_there`: whether an object exists at `uri`."""
+    """Return why a successful job provides no model, or None if it does. `versions`: the versions of the
+    model with this name. `is_there`: whether an object exists at `uri`."""
     if not is_there:
         return (
             f"{uri} contains no model. The program must write its model to the directory in "
@@ -202,21 +201,21 @@ def model_fault(
 
 
 def fail(transition: WorkTransition[Pipeline], fault: str) -> None:
-    """End the pipeline because its job succeeded and leaves no model (`model_fault`)."""
+    """Fail the pipeline because its successful job provides no model, for the reason from `model_fault`."""
     text = f"The training job succeeded, but {fault}"
     _end(transition, JobTrigger.FAILED, JobError(INVALID_ARGUMENT, text, cause="model"))
 
 
 def model_name(pipeline: Pipeline, draft: ModelDraft) -> ModelName:
-    """Return the name of the model that the pipeline is to leave."""
+    """Return the name of the model that the pipeline will create."""
     return ModelName(pipeline.name.project_id, pipeline.name.location, draft.model_id)
 
 
 def model_version(
     pipeline: Pipeline, uri: str, versions: tuple[ModelVersion, ...], now: Nanos
 ) -> ModelVersion:
-    """Return the pipeline's version. It follows `versions`, the existing versions of the model
-    (newest first)."""
+    """Return the pipeline's model version. It follows `versions`, the existing versions of the model (newest
+    first)."""
     draft = pipeline.spec.model
     assert draft is not None
     draft_json = json.loads(draft.public_json)

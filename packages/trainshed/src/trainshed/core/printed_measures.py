@@ -1,7 +1,7 @@
-"""Reads printed measurements, such as `loss: 0.0444 - val_accuracy: 0.9863`. Pure.
+"""Reads measurements from printed lines, such as `loss: 0.0444 - val_accuracy: 0.9863`. Pure.
 
-A number counts if the name before it is the name of a measure. Its position follows from the
-counter of the line (`core.progress`), or from the epoch in an earlier line.
+A number counts if the word before it is the name of a measure. Its position is the counter in the line
+(`core.progress`), or the epoch from an earlier line.
 """
 
 import math
@@ -22,13 +22,13 @@ _MEASURES: Final = frozenset(
         *("iou", "miou", "bleu", "wer", "cer", "psnr", "fid", "nll", "kl", "elbo", "lr", "rouge"),
     )
 )
-"""The words by which a name is known for that of a measure."""
+"""Words that identify a name as that of a measure."""
 _PARTS: Final = {
     **dict.fromkeys(("train", "training"), "train"),
     **dict.fromkeys(("val", "valid", "validation", "eval", "evaluation", "dev"), "validation"),
     "test": "test",
 }
-"""The part of the data that was measured, by a word of the name."""
+"""The measured part of the data (train, validation or test), by a word of the name."""
 _IDLE: Final = frozenset(("average", "avg", "mean", "total", "running", "current", "epoch", "step"))
 _NUMBER: Final = r"[-+]?\d{1,15}+(?:\.\d{0,18}+)?+(?:[eE][-+]?\d{1,3}+)?+|nan|NaN|[-+]?inf"
 _PAIR: Final = re.compile(
@@ -42,54 +42,57 @@ _ASIDE: Final = ("lr", "learning rate", "grad norm", "epoch", "runtime", "sample
 
 
 class Point(Struct, frozen=True):
-    """One value."""
+    """One printed value of a measure."""
 
-    #: Where it belongs: the epoch with a part of it, the step, or the number of the line.
+    #: Position of the value: the epoch with its fraction, the step, or the number of the line.
     step: float
-    #: When it was printed, in seconds.
+    #: Time at which the value was printed, in seconds.
     at: float
     value: float
 
 
 class Series(Struct):
-    """One measure of one part of the data."""
+    """The values of one measure for one part of the data."""
 
-    #: Such as "loss".
+    #: The name of the measure, such as "loss".
     measure: str
-    #: "train", "validation" or "test".
+    #: The part of the data: "train", "validation" or "test".
     part: str
     #: The unit of `step`: "epoch", "step", or "line" if the program prints neither.
     unit: str
     points: list[Point] = field(default_factory=list[Point])
-    #: Of so many points one is kept, and how many came since the last that stays.
+    #: One of `every` points is kept. `since` counts the points after the last kept point.
     every: int = 1
     since: int = 0
 
 
 class Measures:
-    """Takes the lines of a program in their order. Its memory is bounded: 16 series of `most` points each;
-    with more, every other point is forgotten, now and from then on. `was_restarted`: the program was started
-    again on the way."""
+    """Reads the lines of a program in order and collects its measures.
+
+    The memory is limited to 16 series of `most` points each. If a series is full, every other point is
+    deleted, and from then on every other point is ignored. `was_restarted`: whether the program was restarted
+    during these lines.
+    """
 
     def __init__(self, *, most: int = 400, was_restarted: bool = False) -> None:
         self._most = most
         self._was_restarted = was_restarted
         self._series: dict[tuple[str, str], Series] = {}
         self._epoch: float | None = None
-        #: Programs that count epochs from zero print the number of the running epoch.
+        #: Whether the program counts epochs from zero. It then prints the number of the running epoch.
         self._from_zero = False
 
     @property
     def series(self) -> tuple[Series, ...]:
-        """The series, in the order in which they began."""
+        """The series, in order of their first values."""
         return tuple(self._series.values())
 
     def restarted(self) -> None:
-        """Note that the program was started again."""
+        """Record that the program was restarted."""
         self._was_restarted = True
 
     def feed(self, at: float, text: str) -> None:
-        """Take a line that was printed at `at`, in seconds."""
+        """Process a line that was printed at `at`, in seconds."""
         line = last_state(text)
         line_counts = counts(line)
         epoch = next((count for count in line_counts if count.level is Level.EPOCH), None)
@@ -101,7 +104,8 @@ class Measures:
             self._add(measure, part, unit, Point(step, at, value))
 
     def _place(self, line_counts: tuple[Count, ...], epoch: Count | None) -> tuple[float, str]:
-        """Return where the line belongs, and what that counts; (-1, "line") = it does not say."""
+        """Return the position of a line and the unit of the position, or (-1, "line") if the line contains no
+        position."""
         inner = next((count for count in line_counts if count.level is Level.STEP), None)
         if inner is not None and not (inner.total and self._epoch is not None):
             return inner.done, "step"
@@ -120,13 +124,12 @@ class Measures:
             series = self._series[measure, part] = Series(measure, part, unit)
         points = series.points
         if points and unit == series.unit != "line" and point.step == points[-1].step:
-            # A bar is printed once more when it is full.
+            # A progress bar is often printed again when it is complete.
             points[-1] = point
             return
         goes_back = bool(points) and point.step < points[-1].step
         if goes_back and self._was_restarted and unit != "line":
-            # It continues from a checkpoint and measures some steps again. Its latest values
-            # count.
+            # The program continues from a checkpoint and repeats some steps. The latest values count.
             series.since = 0
             while points and points[-1].step >= point.step:
                 points.pop()
@@ -145,19 +148,20 @@ class Measures:
 
 
 def rank(measure: str) -> tuple[bool, bool, str]:
-    """Return what measures are ordered by: loss comes first, what is no result of the training last."""
+    """Return the sort key of a measure: losses come first, values that are not results of the training come
+    last."""
     return measure in _ASIDE, "loss" not in measure, measure
 
 
 def measured(line: str) -> Iterator[tuple[str, str, float]]:
-    """Yield (measure, part of the data, value) for each measure that a line names."""
+    """Yield (measure, part of the data, value) for each measure in a line."""
     of_line: str | None = None
     for match in _PAIR.finditer(line):
         if of_line is None:
-            # `Test set: Average loss: 0.05`
+            # For lines such as `Test set: Average loss: 0.05`.
             of_line = _part(_words(line[: min(match.start(), 24)]))
         first, _, second = match[1].lower().partition(" ")
-        # Of two words the first may be anything: `INFO loss: 0.5`.
+        # The first of two words may be unrelated, as in `INFO loss: 0.5`.
         name = match[1] if first in _PARTS or first in _IDLE or not second else second
         if not _MEASURES.isdisjoint(_words(name)):
             measure, part = split_name(name)
@@ -165,8 +169,8 @@ def measured(line: str) -> Iterator[tuple[str, str, float]]:
 
 
 def values_of(name: str, line: str) -> Iterator[float]:
-    """Yield the finite values that a line has of one measure: by this name, or by another one of the same
-    measure and part of the data (`Validation accuracy` for `val_acc`)."""
+    """Yield the finite values of one measure in a line. Another name of the same measure and part of the data
+    also matches, such as `Validation accuracy` for `val_acc`."""
     wanted, meant = name.lower(), split_name(name)
     for match in _PAIR.finditer(last_state(line)):
         whole = match[1].lower()
@@ -192,14 +196,16 @@ class Bound(Struct, frozen=True):
     """A condition on the last value of a measure, such as `val_accuracy>0.9`."""
 
     name: str
-    #: One of `_COMPARE`.
+    #: The comparison operator, a key of `_COMPARE`.
     compare: str
     limit: float
 
     def admits(self, name: str, part: str, value: float | None) -> bool:
-        """Whether a measure is meant, and its last value passes. `name`: as a program or an event file has
-        it; `part`: the part of the data, if the name has none. A value that is no finite number passes
-        nowhere."""
+        """Return whether the condition is about this measure and accepts its value.
+
+        `name`: the name from a program or an event file. `part`: the part of the data, if the name does not
+        contain it. NaN and infinite values are never accepted.
+        """
         (measure, own), (wanted, of) = split_name(name), split_name(self.name)
         is_meant = measure == wanted != "" and of in ("", own or part)
         return (
@@ -211,8 +217,8 @@ class Bound(Struct, frozen=True):
 
 
 def read_bound(text: str) -> Bound:
-    """Read a text such as `val_accuracy > 0.9`. Raise ValueError, with the valid form, for other
-    texts."""
+    """Parse a condition such as `val_accuracy > 0.9`. Raise ValueError, with the valid form, for an invalid
+    text."""
     match = _BOUND.fullmatch(text.strip())
     try:
         limit = float(match[3]) if match else math.nan
@@ -227,8 +233,8 @@ def read_bound(text: str) -> Bound:
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """Return the measure and the part of the data that a name such as `val_loss` stands for; the part is ""
-    if it names none."""
+    """Split a name such as `val_loss` into the measure and the part of the data. The part is "" if the name
+    contains none."""
     words = _words(name)
     kept = [
         word

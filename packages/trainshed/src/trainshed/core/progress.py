@@ -1,10 +1,9 @@
-"""Estimates the progress and the remaining time of a program from the lines that it prints. Pure.
+"""Estimates the progress and the remaining time of a program from its printed lines. Pure.
 
-A line counts only if it contains the completed amount, and the total or the unit: bars of tqdm,
-Keras, Lightning and Hugging Face, and lines that count epochs or steps. One of a program's
-counters measures the whole program: its epochs if their total is known, otherwise a bar or steps
-that do not start over repeatedly. The estimate assumes a constant speed; the time before a restart
-does not count.
+A line counts only if it contains the completed amount, and the total or the unit. Such lines are bars of
+tqdm, Keras, Lightning and Hugging Face, and lines that count epochs or steps. One of a program's counters
+measures the whole program: its epochs if their total is known, otherwise a bar or steps that do not start
+over repeatedly. The estimate assumes a constant speed. The time before a restart does not count.
 """
 
 import enum
@@ -17,30 +16,30 @@ from msgspec.structs import replace
 
 
 class Level(enum.IntEnum):
-    """The size of the unit that is counted: an epoch holds many steps."""
+    """The size of a counted unit. For example, one epoch contains many steps."""
 
     STEP = 0
     EPOCH = 1
 
 
 class Count(Struct, frozen=True):
-    """A count in a line: how much is done of how much."""
+    """A counter in a line: the completed amount and the total."""
 
     level: Level
-    #: The counted unit, such as "epoch"; for a bar the text before it, without its numbers; "" =
+    #: The counted unit, such as "epoch". For a bar, the text before the bar without its numbers. "" if
     #: unknown.
     what: str
     done: float
-    #: 0 = unknown.
+    #: The total amount, or 0 if unknown.
     total: float
-    #: The rest of the line has numbers as well, as lines at the end of an epoch do.
+    #: Whether the line contains further numbers, as at the end of an epoch.
     has_more: bool = False
-    #: The line contains its epoch: it counts within that epoch, not over the whole program.
+    #: Whether the line also contains its epoch. The counter then starts again in each epoch.
     is_within: bool = False
 
     @property
     def text(self) -> str:
-        """The count in words, such as "epoch 3 of 10"."""
+        """The counter as text, such as "epoch 3 of 10"."""
         done, total = (f"{n:,.0f}" if n >= 10_000 else f"{n:g}" for n in (self.done, self.total))
         counted = f"{done} of {total}" if self.total else done
         return f"{self.what} {counted}" if self.what in LEVELS else counted
@@ -50,7 +49,7 @@ LEVELS: Final = {
     **dict.fromkeys(("epoch", "round", "generation", "episode"), Level.EPOCH),
     **dict.fromkeys(("step", "iteration", "iter", "batch", "update", "timestep"), Level.STEP),
 }
-"""The level of a counter, by the word for one unit of it."""
+"""The level of a counter, by the word for one unit."""
 
 _ASIDE: Final = re.compile(
     r"\b(?:map|filter|loading|downloading|tokeni[sz]ing|generating|casting|extracting|resolving|fetching"
@@ -58,11 +57,11 @@ _ASIDE: Final = re.compile(
     r"|installing|validation|validating|valid|val|evaluation|evaluating|eval|testing|test|predicting)\b",
     re.IGNORECASE,
 )
-"""Names of work that is done before the training, or beside it."""
+"""Names of work outside the training, such as loading of data. Its counters do not measure the program."""
 
 _NAME: Final = r"(epoch|step|iteration|iter|batch|round|generation|episode|update|timestep)s?"
 _WORD: Final = (
-    # Not "5 ms/step", not "time per step: 12".
+    # Do not match "5 ms/step" and "time per step: 12".
     rf"(?<![\w/])(?<!\bper )(?:global[_ ]?|train_|training_|current_|total_(?=times))?{_NAME}\b"
 )
 _NUMBER: Final = r"(\d{1,12})"
@@ -77,13 +76,13 @@ _WITHOUT_TOTAL: Final = re.compile(
 _AMOUNT: Final = r"(\d{1,12}(?:\.\d{1,6})?)([kMG]?)"
 _BAR: Final = re.compile(rf"(\d{{1,3}})%\|[^|]{{0,300}}\|\s{{0,3}}{_AMOUNT}/{_AMOUNT}")
 _STEPS: Final = (
-    # `12/50 ━━━` and `12/50 - 4s`, of Keras.
+    # Bars of Keras: `12/50 ━━━` and `12/50 - 4s`.
     re.compile(rf"^\s{{0,12}}{_NUMBER}/{_NUMBER} (?:[━╸╺\[]|- \d)"),
-    # `[6400/60000 (11%)]`, of PyTorch's examples.
+    # Lines of PyTorch's examples: `[6400/60000 (11%)]`.
     re.compile(rf"\[{_NUMBER}/{_NUMBER} \(\s{{0,3}}\d{{1,3}}(?:\.\d{{1,3}})?%\)\]"),
 )
 _ROUND: Final = re.compile(r"^\[(\d{1,9})\]\s{1,4}[\w' @]{1,60}[-:]")
-"""`[12]\ttrain-rmse:0.4`, as XGBoost and LightGBM print their rounds."""
+"""`[12] train-rmse:0.4`, as XGBoost and LightGBM print their rounds."""
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;]{0,12}[A-Za-z]")
 _DIGITS: Final = re.compile(r"\d{1,12}")
 _MULTIPLES: Final = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9}
@@ -92,17 +91,19 @@ _MAX_NAME_CHARS: Final = 60
 
 
 def counts(text: str) -> tuple[Count, ...]:
-    """Return all that a line (`last_state`) counts: epochs before steps, and of either the last one first."""
+    """Return all counters in a line (`last_state`). Epochs come before steps, and later counters come before
+    earlier ones."""
     words, bars = _words(text), _bars(text)
     if bars:
-        # The numbers behind the epoch are the bar's: they do not say that the epoch is over.
+        # The numbers after the epoch belong to the bar. They do not show the end of the epoch.
         words = [replace(count, has_more=False) for count in words if count.level]
         bars = [replace(bar, is_within=bool(words)) for bar in bars]
     return tuple(sorted(words + bars, key=lambda count: -count.level))
 
 
 def last_state(text: str) -> str:
-    """Return what is left to see of a line that was overwritten, without colours; of a long line, its end."""
+    """Return the visible text of a line that was overwritten with carriage returns, without colors. Only the
+    end of a long line is returned."""
     text = text[-_MAX_LINE_CHARS:].rstrip("\r\x08").rpartition("\r")[2]
     return _COLOURS.sub("", text).rpartition("\x08")[2]
 
@@ -123,7 +124,7 @@ def _words(text: str) -> list[Count]:
         return [Count(Level.EPOCH, "round", float(match[1]), 0, True)]
     words = list(by_word.values())
     if any(count.level is Level.STEP and count.total for count in words):
-        # The line is about a step: its further numbers do not say that the epoch is over.
+        # The line describes a step. Its further numbers do not show the end of the epoch.
         return [replace(count, has_more=False) for count in words]
     return words
 
@@ -151,8 +152,8 @@ _ARGUMENT: Final = re.compile(
 
 
 def totals_of(arguments: Sequence[str]) -> Mapping[str, float]:
-    """Return the totals on a program's command line (`--epochs 10`, `--max_steps=500`,
-    `trainer.max_epochs=10`), by what is counted. They are for lines that count without a total."""
+    """Return the totals from a program's command line (`--epochs 10`, `--max_steps=500`,
+    `trainer.max_epochs=10`), by unit. They complete counters without a total."""
     by_word: dict[str, float] = {}
     for place, argument in enumerate(arguments):
         match = _ARGUMENT.fullmatch(argument)
@@ -167,39 +168,40 @@ def totals_of(arguments: Sequence[str]) -> Mapping[str, float]:
 
 _MAX_COUNTERS: Final = 32
 _NEARLY: Final = 0.97
-"""A counter that has come so far counts as complete when it starts over."""
+"""A counter with this share of its total counts as complete when it starts over."""
 
 
 _MIN_IDLE: Final = 60.0
-"""Seconds without a count that are never shown."""
+"""Minimum time in seconds without a count before it is displayed."""
 _INTERVALS: Final = 3
 
 
 class Estimate(Struct, frozen=True):
-    """How far a program is."""
+    """The estimated progress of a program."""
 
-    #: From 0 to 1; None = not known.
+    #: Completed share from 0 to 1, or None if unknown.
     done: float | None
-    #: In words, such as "epoch 3 of 10", with the time since the last count if that is unusually long.
+    #: The progress as text, such as "epoch 3 of 10". After an unusually long time without a count, the text
+    #: includes that time.
     text: str
-    #: Seconds that it will still run; None = too little is known.
+    #: Remaining seconds, or None if unknown.
     remaining: float | None = None
 
 
 class _Counter(Struct):
     """One counter of a program and its observed growth."""
 
-    #: As it was seen last, with its total.
+    #: The last observed count with its total.
     count: Count
-    #: When it grew last, in seconds.
+    #: Time of the last growth, in seconds.
     at: float
-    #: It started over after it was complete.
+    #: Whether the counter started over after it was complete.
     is_repeated: bool = False
-    #: It was seen before it was complete.
+    #: Whether the counter was observed before it was complete.
     has_grown: bool = False
-    #: The first number of it.
+    #: The first observed number of the counter.
     first: float = 0.0
-    #: Number of lines of an epoch with more than its number, as at its end, minus the other lines.
+    #: Number of lines that appear at the end of an epoch, minus the number of other lines.
     ends: int = 0
 
     @property
@@ -216,11 +218,11 @@ class _Counter(Struct):
 
 
 class Tracker:
-    """Takes the lines of a program in their order, and estimates its progress. `began`: when the program was
-    started, in seconds of the lines' clock; `totals`: the total of each count, for lines that do not give it
-    (`totals_of`).
+    """Reads the lines of a program in order, and estimates its progress.
 
-    Its memory is bounded, whatever it is given: 32 counters."""
+    `began`: the start of the program, in seconds of the lines' clock. `totals`: the total by unit
+    (`totals_of`), for lines without a total. The memory is limited to 32 counters for any input.
+    """
 
     __slots__ = ("_began", "_counters", "_first", "_growths", "_totals")
 
@@ -228,20 +230,20 @@ class Tracker:
         self, began: float | None = None, totals: Mapping[str, float] | None = None
     ) -> None:
         self._began = began
-        #: When it counted first since its start, and how much was done by then.
+        #: Time and completed share of the first count since the program's start.
         self._first: tuple[float, float] | None = None
         self._totals = dict(totals or {})
         self._counters: dict[tuple[str, float], _Counter] = {}
-        #: How often counters grew since the start of the program.
+        #: Number of counter changes since the start of the program.
         self._growths = 0
 
     def restarted(self) -> None:
-        """Record that the program was restarted: its earlier work no longer counts for its speed."""
+        """Record that the program was restarted. Its earlier work no longer counts for its speed."""
         self._began = self._first = None
         self._growths = 0
 
     def feed(self, at: float, text: str) -> None:
-        """Take a line that was printed at `at`, in seconds."""
+        """Process a line that was printed at `at`, in seconds."""
         line_counts = counts(last_state(text))
         has_steps = any(count.level is Level.STEP for count in line_counts)
         for count in line_counts:
@@ -267,8 +269,8 @@ class Tracker:
         counter.ends += end
 
     def estimate(self, now: float) -> Estimate | None:
-        """Estimate how far the program is at `now`, which is no earlier than its last line; None if no line
-        has counted anything."""
+        """Return the estimated progress at `now`, which is not before the program's last line. Return None if
+        no line contains a counter."""
         if not self._counters:
             return None
         last = max(counter.at for counter in self._counters.values())
@@ -276,55 +278,56 @@ class Tracker:
         idle = _idle_text(silence) if silence >= self._patience(last) else ""
         governor, share = self._governor(), self._share()
         if governor is None or share is None:
-            # A share of one bar of many would be read as a share of the whole.
+            # Users may mistake the share of one bar for the share of the whole program.
             return Estimate(None, self._shown().count.text + idle)
         text = governor.count.text + idle
         if share >= 1:
             return Estimate(1.0, text, None if idle else 0.0)
         began, before = self._first or (now, 1.0)
         if share <= before and self._began is not None:
-            # It took no longer than the program so far.
+            # With an unchanged share, assume that the work took the time since the program's start.
             began, before = self._began, 0.0
         if share <= before or last <= began:
             return Estimate(share, text)
         rest = (last - began) / (share - before) * (1 - share)
-        # Less what was presumably done since its last line.
+        # Subtract the time since the last line.
         left = rest - max(silence, 0.0)
         is_over = left <= 0 and share < _NEARLY
         return Estimate(share, text, None if idle or is_over else max(left, 0.0))
 
     def _patience(self, last: float) -> float:
-        """Return after how many seconds without a count the time is shown: a few usual intervals."""
+        """Return the number of seconds without a count after which the time is displayed: a few usual
+        intervals."""
         began = self._began if self._began is not None else self._first[0] if self._first else last
         return max(_MIN_IDLE, _INTERVALS * (last - began) / max(self._growths, 1))
 
     def _shown(self) -> _Counter:
-        """Return the counter that is shown where none governs."""
+        """Return the counter to display if no counter measures the whole program."""
         return max(
             self._counters.values(),
             key=lambda seen: (not seen.is_aside, seen.count.total > 0, seen.count.level, seen.at),
         )
 
     def _governor(self) -> _Counter | None:
-        """Return the counter that measures the whole program; None if none does."""
+        """Return the counter that measures the whole program, or None."""
         counters = self._counters.values()
         known = [seen for seen in counters if seen.count.total > 0 and not seen.count.is_within]
         epochs = [seen for seen in known if seen.count.level is Level.EPOCH]
         if epochs:
             return max(epochs, key=lambda seen: seen.at)
-        # A counter that was only seen complete is ambiguous.
+        # A counter that was observed only when complete is ambiguous.
         once = [
             seen for seen in known if seen.has_grown and not (seen.is_repeated or seen.is_aside)
         ]
         if any(seen.count.level is Level.EPOCH for seen in counters):
-            # There are epochs, but not how many of them; each epoch has bars of its own.
+            # The number of epochs is unknown, and each epoch has its own bars.
             most = max((seen.count.total for seen in known), default=0.0)
             once = [seen for seen in once if seen.count.total == most]
         ahead = [seen for seen in once if not seen.is_through]
         return ahead[0] if ahead else max(once, key=lambda seen: seen.at, default=None)
 
     def _share(self) -> float | None:
-        """Return what part of the program is done; None if that is not known."""
+        """Return the completed share of the program, or None if unknown."""
         governor = self._governor()
         if governor is None:
             return None
@@ -355,7 +358,7 @@ def _idle_text(seconds: float) -> str:
 
 
 def remaining_text(remaining: float | None) -> str:
-    """Return a time in seconds as text, such as `about 12 min left`; "" = not known."""
+    """Return a time in seconds as text, such as `about 12 min left`, or "" if unknown."""
     if remaining is None:
         return ""
     if remaining < 1:

@@ -1,5 +1,4 @@
-"""Reads from a job's public resource, in short, what it asked for: machines, images, programs, output.
-Pure."""
+"""Extracts the main values of a job's public resource: machines, images, programs, output. Pure."""
 
 import re
 from collections.abc import Mapping
@@ -14,11 +13,12 @@ _NONE: Final = "ACCELERATOR_TYPE_UNSPECIFIED"
 
 
 class Pool(Struct, frozen=True):
-    """Replicas that have the same machine and program."""
+    """Replicas with the same machine and program."""
 
     name: str
     count: int
-    #: Machine type, or scale tier of a master without one; "" = that of the scale tier.
+    #: Machine type, or the scale tier if the master has no machine type. "" for machines that the scale tier
+    #: determines.
     machine: str
     accelerator: str = ""
     image: str = ""
@@ -29,8 +29,8 @@ class Pool(Struct, frozen=True):
 
     @property
     def parameters(self) -> dict[str, str]:
-        """The parameters among the arguments: `--rate=0.1`, `--rate 0.1`, `--fast`, `model.rate=0.1`; and the
-        variables."""
+        """The program's parameters: the options among its arguments (`--rate=0.1`, `--rate 0.1`, `--fast`,
+        `model.rate=0.1`), and its variables."""
         parameters: dict[str, str] = {}
         for place, word in enumerate(self.args):
             name, equals, value = word.partition("=")
@@ -48,12 +48,13 @@ class Requested(Struct, frozen=True):
     """The main values of a job's specification."""
 
     pools: tuple[Pool, ...]
-    #: gs:// URI of its output directory.
+    #: gs:// URI of the output directory.
     output: str | None = None
 
 
 def requested(resource: Mapping[str, Any]) -> Requested:
-    """Return what a job asked for: a custom job, tuning job or pipeline of Vertex, or a job of `ml`."""
+    """Return the main values of a job's resource: a custom job, tuning job or pipeline of Vertex, or an `ml`
+    job."""
     training: Any = resource.get("trainingInput")
     if training:
         return Requested(tuple(_roles(training)), training.get("jobDir"))
@@ -73,7 +74,8 @@ def requested(resource: Mapping[str, Any]) -> Requested:
 
 
 def _plain(value: Any) -> Any:
-    """Return JSON, which a pipeline has as its client wrote it, with names in camelCase and without nulls."""
+    """Return the JSON of a pipeline with names in camelCase and without nulls. The stored JSON has the
+    client's own form."""
     if isinstance(value, dict):
         members = cast("dict[str, Any]", value).items()
         return {

@@ -1,7 +1,7 @@
-"""A request as it came: typed reading of its fields, and the list of everything wrong with it.
+"""Reads the typed fields of a request and collects all of its errors.
 
-Owns the field paths; knows no rule about any field. The package `wire` has already refused unknown fields and
-wrong types, so a value is read as the type that the public message gives it.
+Determines the field paths for errors, but contains no rules about particular fields. The package `wire` has
+already rejected unknown fields and wrong types, so values have the types of the public message.
 """
 
 import re
@@ -18,20 +18,20 @@ _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _DURATION = re.compile(r"(-?)(\d+)(?:\.(\d{1,9}))?s")
 _PLAIN = (str, int, float)
 _MAPPINGS = (dict, Mapping)
-"""The type that JSON is read as comes first: a check for the protocol costs ten times as much."""
+"""`dict` is the first type because the check for the protocol `Mapping` is ten times slower."""
 
 
 def snake_case(name: str) -> str:
-    """Return `worker_pool_specs` for `workerPoolSpecs`."""
+    """Return a camelCase name in snake_case: `worker_pool_specs` for `workerPoolSpecs`."""
     return _HUMP.sub("_", name).lower()
 
 
 _own_name = lru_cache(4096)(snake_case)
-"""For names in the code. Names from callers may be long and must not be cached."""
+"""Cached conversion for names in the code only. Names from callers may be long and must not be cached."""
 
 
 class Faults:
-    """Everything wrong with one request, in the order in which it was found."""
+    """All errors of one request, in the order in which they were found."""
 
     def __init__(self) -> None:
         self._found: dict[Violation, None] = {}
@@ -41,8 +41,8 @@ class Faults:
 
     @contextmanager
     def gathered(self, at: str = "") -> Generator[None]:
-        """Add the violations of an InvalidRequest that is raised in the block. `at`: the prefix of their
-        fields, with its dot."""
+        """Add the violations of an InvalidRequest that the block raises. `at`: a prefix for their fields,
+        including its dot."""
         try:
             yield
         except InvalidRequest as error:
@@ -54,16 +54,16 @@ class Faults:
         return tuple(self._found)
 
     def refuse(self) -> None:
-        """Raise InvalidRequest if anything was found."""
+        """Raise InvalidRequest if there are violations."""
         if self._found:
             raise InvalidRequest(self.violations)
 
 
 class Section(Struct, eq=False):
-    """One message of a request: `values` in public JSON, at `path` (snake_case, "" at the top).
+    """One message of a request: `values` in public JSON, at `path` (snake_case, "" for the request itself).
 
-    Nothing changes one; it is not frozen because that would make it cost three times as much, and a request
-    has dozens.
+    The fields of a section never change. The class is not frozen because creation would take three times as
+    long, and a request has dozens of sections.
     """
 
     values: Mapping[str, Any]
@@ -76,20 +76,20 @@ class Section(Struct, eq=False):
         return f"{self.path}.{own}" if self.path else own
 
     def fault(self, name: str, description: str) -> None:
-        """Report what is wrong with the field `name`; "" reports the section itself."""
+        """Report an error in the field `name`, or in the section itself for ""."""
         self.faults.add(self.at(name) if name else self.path, description)
 
     def check(self, name: str, fault: str | None) -> None:
-        """Report `fault` of the field `name`, if there is one."""
+        """Report `fault` for the field `name`, unless it is empty."""
         if fault:
             self.fault(name, fault)
 
     def has(self, name: str) -> bool:
-        """Whether the field was given, even with its default value."""
+        """Return whether the request contains the field, even with its default value."""
         return name in self.values
 
     def is_set(self, name: str) -> bool:
-        """Whether the field differs from its default value."""
+        """Return whether the field differs from its default value."""
         value = self.values.get(name)
         return value is not None and not is_blank(value)
 
@@ -97,16 +97,17 @@ class Section(Struct, eq=False):
         return str(self.values.get(name) or "")
 
     def enum(self, name: str) -> str:
-        """Return the value's name; "" for the unspecified one."""
+        """Return the enum value of the field, or "" for the unspecified value."""
         value = self.text(name)
         return "" if value.endswith("_UNSPECIFIED") else value
 
     def integer(self, name: str) -> int:
-        """Return an int32 or int64 (a string in proto3 JSON); 0 when unset."""
+        """Return an int32 or int64 field (a string in proto3 JSON), or 0 if unset."""
         return int(self.values.get(name) or 0)
 
     def number(self, name: str) -> float:
-        """Return a double; 0 when unset. It may be infinite or NaN, which public JSON spells as texts."""
+        """Return a double field, or 0 if unset. The value may be infinite or NaN, which public JSON encodes
+        as text."""
         return float(self.values.get(name) or 0)
 
     def _items(self, name: str) -> Sequence[Any]:
@@ -119,14 +120,14 @@ class Section(Struct, eq=False):
         return bool(self.values.get(name, False))
 
     def count(self, name: str) -> int:
-        """Return how many elements the repeated field `name` has."""
+        """Return the number of elements of the repeated field `name`."""
         return len(self._items(name))
 
     def texts(self, name: str) -> tuple[str, ...]:
         return tuple(str(item) for item in self._items(name))
 
     def checked_texts(self, name: str, fault: Callable[[str], str | None]) -> tuple[str, ...]:
-        """Return the texts of the field `name`, and report what is wrong with any of them."""
+        """Return the texts of the field `name`, and report errors in any of them."""
         texts = self.texts(name)
         for index, text in enumerate(texts):
             if wrong := fault(text):
@@ -134,23 +135,22 @@ class Section(Struct, eq=False):
         return texts
 
     def duration(self, name: str) -> int | None:
-        """Return nanoseconds, or None when unset."""
+        """Return a duration field in nanoseconds, or None if unset."""
         value = self.values.get(name)
         return None if value is None else nanoseconds(str(value))
 
     def section(self, name: str) -> "Section":
-        """Return the message `name`; an unset one reads as empty."""
+        """Return the message in the field `name`, or an empty message if unset."""
         return Section(_mapping(self.values.get(name)), self.at(name), self.faults)
 
     def sections(self, name: str) -> Iterator["Section"]:
-        """Yield the messages of the repeated field `name`, each with its index in its path."""
+        """Yield the messages of the repeated field `name`. The path of each message contains its index."""
         for index, item in enumerate(self._items(name)):
             yield Section(_mapping(item), f"{self.at(name)}[{index}]", self.faults)
 
 
 def is_blank(value: object) -> bool:
-    """Return whether a JSON value is blank: null, empty, zero, or an object with only blank
-    values."""
+    """Return whether a JSON value is blank: null, empty, zero, or an object with only blank values."""
     if value is None or isinstance(value, _PLAIN):
         return value in (None, "", 0, "0", False)
     if isinstance(value, _MAPPINGS):
@@ -161,8 +161,8 @@ def is_blank(value: object) -> bool:
 
 
 def nanoseconds(duration: str) -> int:
-    """Return the nanoseconds of a proto3 JSON duration (`"7200s"`, `"-1.5s"`). Raise ValueError for anything
-    else."""
+    """Return a proto3 JSON duration (`"7200s"`, `"-1.5s"`) in nanoseconds. Raise ValueError for another
+    text."""
     match = _DURATION.fullmatch(duration)
     if match is None:
         raise ValueError(f"{duration!r} is not a duration such as 7200s")

@@ -1,9 +1,8 @@
-"""Persistent resources: machines that are reserved for the jobs of their project that name them
-(spec/queue#reservations). Pure.
+"""Persistent resources: machines that are reserved for jobs of their project (spec/queue#reservations). Pure.
 
-A resource gets its machines like a job: its holds wait in the scheduler's queue, count against quotas, and
-keep their places until they are released. Jobs that name the resource are placed on its machines only, one
-replica on each machine.
+A resource receives its machines like a job. Its holds wait in the scheduler's queue, count against quotas,
+and keep their machines until they are released. A job selects the resource by its name. Its replicas then run
+only on the machines of the resource, with one replica per machine.
 """
 
 import enum
@@ -22,28 +21,28 @@ from trainshed.core.names import PLACE, JobName, JobUid, ReplicaId, read_name
 from trainshed.core.units import Nanos, text_micros
 
 STOCK_OUT: Final = 8
-"""A google.rpc.Code: RESOURCE_EXHAUSTED."""
+"""The google.rpc.Code RESOURCE_EXHAUSTED."""
 RESOURCE_ID: Final = re.compile(r"[a-z](?:[a-z0-9-]{0,61}[a-z0-9])?")
 
 
 class ReservationState(enum.StrEnum):
     """The public states of a persistent resource."""
 
-    #: It waits for its machines.
+    #: The resource is waiting for its machines.
     PROVISIONING = "PROVISIONING"
     RUNNING = "RUNNING"
-    #: It is being deleted; jobs that run on it are being cancelled.
+    #: The resource is being deleted, and its jobs are being cancelled.
     STOPPING = "STOPPING"
-    #: Its machines can never be placed. It reserves nothing.
+    #: The resource reserves nothing, because no nodes can provide its machines.
     ERROR = "ERROR"
-    #: Jobs that run on it are being stopped, and start again.
+    #: The jobs of the resource are being stopped, and will start again.
     REBOOTING = "REBOOTING"
-    #: It waits for further machines.
+    #: The resource is waiting for additional machines.
     UPDATING = "UPDATING"
 
 
 class PersistentResourceName(Struct, frozen=True, order=True):
-    """`projects/P/locations/L/persistentResources/R`."""
+    """A persistent resource's name: `projects/P/locations/L/persistentResources/R`."""
 
     project_id: str
     location: str
@@ -55,38 +54,38 @@ class PersistentResourceName(Struct, frozen=True, order=True):
 
     @staticmethod
     def parse(name: str, *, of: str = "name") -> "PersistentResourceName":
-        """Raises InvalidRequest on the field `of` for a name of another form."""
+        """Parse a persistent resource's name. Raise InvalidRequest on the field `of` for an invalid name."""
         return PersistentResourceName(*read_name(name, f"{PLACE}/persistentResources/RESOURCE", of))
 
 
 def resource_of(name: JobName, spec: JobSpec) -> PersistentResourceName | None:
-    """Return the name of the persistent resource on which a job runs; None = it has its own machines."""
+    """Return the name of the persistent resource for a job, or None if the job has its own machines."""
     if spec.persistent_resource is None:
         return None
     return PersistentResourceName(name.project_id, name.location, spec.persistent_resource)
 
 
 class ResourcePool(Struct, frozen=True):
-    """Equal machines of a resource."""
+    """Equal machines of a persistent resource."""
 
     id: str
     machine: Machine
     disk: Disk
-    #: The number of machines to reserve now.
+    #: The current number of machines to reserve.
     count: int
 
 
 class Hold(Struct, frozen=True):
-    """Machines that are placed together, like the replicas of a job."""
+    """Machines of a persistent resource that are placed together, like the replicas of a job."""
 
     uid: JobUid
-    #: The position of the pool, and a number in it.
+    #: The machines of the hold. Each is identified by the position of its pool and a number.
     replicas: tuple[ReplicaId, ...]
-    #: (machine, node); () = it waits.
+    #: (machine, node) of each placed machine. Empty while the hold waits.
     places: tuple[tuple[ReplicaId, str], ...] = ()
-    #: When it got its places (ns).
+    #: Time at which the hold was placed (ns).
     since: Nanos = 0
-    #: When it was requested (ns).
+    #: Time of the hold's request (ns).
     created: Nanos = 0
 
 
@@ -94,22 +93,22 @@ class PersistentResource(Struct, frozen=True):
     """A persistent resource in its stored form."""
 
     name: PersistentResourceName
-    #: The resource in public JSON, as the client sent it, with the ids of all pools.
+    #: The client's resource in public JSON, with ids of all pools.
     public_json: str
-    #: Nanoseconds since the epoch, as are `updated` and `started`.
+    #: Time of creation in nanoseconds since the epoch. `updated` and `started` have the same unit.
     created: Nanos
     updated: Nanos
     pools: tuple[ResourcePool, ...]
     holds: tuple[Hold, ...]
     display_name: str = ""
     labels: tuple[tuple[str, str], ...] = ()
-    #: The address of its creator.
+    #: The address of the resource's creator.
     person: str = ""
-    #: When it got its first machines; 0 = not yet.
+    #: Time at which the resource received its first machines, or 0.
     started: Nanos = 0
     error: JobError | None = None
     is_rebooting: bool = False
-    #: The address of the person who deletes it; None = it is not being deleted.
+    #: The address of the user who deletes the resource. None if it is not being deleted.
     deleted_by: str | None = None
     #: The name of the operation that finishes when the resource is RUNNING, in ERROR, or deleted.
     operation: str = ""
@@ -130,7 +129,7 @@ class PersistentResource(Struct, frozen=True):
 
     @property
     def is_settled(self) -> bool:
-        """Whether its operation is finished."""
+        """Return whether the operation of the resource is finished."""
         return self.state in (ReservationState.RUNNING, ReservationState.ERROR)
 
     def pool(self, replica: ReplicaId) -> ResourcePool:
@@ -149,18 +148,18 @@ Used = Mapping[tuple[str, str], int]
 """The numbers of machines that jobs of a resource use, by kind (`kind_of`) and node."""
 
 Change = Callable[[PersistentResource, Used], PersistentResource | None]
-"""Returns the new resource; None = deleted."""
+"""A function that returns the changed resource, or None to delete it."""
 
 
 def kind_of(machine: Machine) -> str:
-    """Return the kind of a machine: `n1-standard-4`, `n1-standard-4 with 2 NVIDIA_TESLA_T4`. A job's replica
-    runs on a machine of its own kind."""
+    """Return the kind of a machine, such as `n1-standard-4` or `n1-standard-4 with 2 NVIDIA_TESLA_T4`. Each
+    replica of a job requires a machine of its own kind."""
     devices = machine.accelerators
     return f"{machine.type} with {devices.count} {devices.type}" if devices else machine.type
 
 
 def fault_of_job(resource: PersistentResource | None, name: str, spec: JobSpec) -> str | None:
-    """Return why a job can never run on the resource of that name; None = it can."""
+    """Return why a job can never run on the resource with this name, or None if it can."""
     if resource is None:
         return f"{name} does not exist. Create it first, or omit the field."
     if resource.state in (ReservationState.STOPPING, ReservationState.ERROR):
@@ -181,7 +180,7 @@ def fault_of_job(resource: PersistentResource | None, name: str, spec: JobSpec) 
 
 
 def first_hold(uid: JobUid, pools: Sequence[ResourcePool], now: Nanos) -> Hold:
-    """Return the hold of a new resource."""
+    """Return the first hold of a new resource."""
     replicas = (ReplicaId(at, n) for at, pool in enumerate(pools) for n in range(pool.count))
     return Hold(uid, tuple(replicas), created=now)
 
@@ -189,7 +188,8 @@ def first_hold(uid: JobUid, pools: Sequence[ResourcePool], now: Nanos) -> Hold:
 def placed(
     resource: PersistentResource, uid: JobUid, places: tuple[tuple[ReplicaId, str], ...], now: Nanos
 ) -> PersistentResource:
-    """Return the resource after one of its holds got all its places, or some machines of it got others."""
+    """Return the resource after all machines of one of its holds were placed, or after some of them moved to
+    other nodes."""
 
     def moved(hold: Hold) -> Hold:
         current = dict(hold.places) | dict(places)
@@ -201,7 +201,7 @@ def placed(
 
 
 def refused(resource: PersistentResource, uid: JobUid, error: JobError) -> PersistentResource:
-    """Return the resource after the decision that a hold can never get its places."""
+    """Return the resource after the decision that a hold can never be placed."""
     hold = next((hold for hold in resource.holds if hold.uid == uid and not hold.places), None)
     if hold is None or not resource.started:
         return resource if hold is None else replace(resource, error=error)
@@ -214,9 +214,11 @@ def refused(resource: PersistentResource, uid: JobUid, error: JobError) -> Persi
 def resized(
     resource: PersistentResource, counts: Sequence[int], used: Used, new_uid: JobUid, now: Nanos
 ) -> PersistentResource:
-    """Return the resource with these numbers of machines in its pools. Further machines become a
-    new hold. Unused machines are released, starting with waiting ones. Raise ValueError, with the
-    sentence, if more machines are in use."""
+    """Return the resource with new numbers of machines in its pools.
+
+    Additional machines become a new hold. Unused machines are released, and waiting machines are released
+    first. Raise ValueError, with a complete sentence, if more machines are in use.
+    """
     left = resource.slots()
     left.subtract(used)
     dropped: set[ReplicaId] = set()
@@ -254,8 +256,8 @@ def resized(
 
 
 def settled(resource: PersistentResource, used: Used, has_jobs: bool) -> PersistentResource | None:
-    """Return the resource as it follows from its jobs: a reboot ends when no job uses a machine. None = it is
-    deleted. `has_jobs`: whether any of its jobs is unfinished."""
+    """Return the resource after a change of its jobs, or None to delete it. A reboot ends when no job uses a
+    machine. `has_jobs`: whether the resource has unfinished jobs."""
     if resource.deleted_by is not None:
         return resource if has_jobs else None
     return resource if used else replace(resource, is_rebooting=False)

@@ -1,11 +1,10 @@
-"""The resume report of a drill: the steps in a program's log lines, the affected replicas, whether
-the job continued where it was, and the cost (spec/operations#drills).
+"""The resume report of a drill: the affected replicas, the steps in the log, whether the job resumed, and the
+lost work (spec/operations#drills).
 
-Programs write steps in many ways, and one program also prints numbers that are not its own
-progress ("restored from step 100"). Therefore the lines before a fault are examined first. The
-most frequent *kind* of line counts (`core.progress`), and lines of other kinds are ignored. The
-effect of a drill is read from the details of timeline entries (`core.lifecycle.timeline`), never
-from their texts.
+Programs write steps in many forms. They also print numbers that are not their own progress ("restored from
+step 100"). The report therefore examines the lines before the fault first. The most frequent *kind* of line
+counts (`core.progress`), and other kinds are ignored. The effect of a drill is determined from the details of
+timeline entries (`core.lifecycle.timeline`), never from their texts.
 """
 
 import enum
@@ -25,14 +24,14 @@ _OF_CHECKPOINTS: Final = re.compile(
     r"restor|resum|(continu\w+|go\w* on) (from|after|at)|load|sav(ed|ing)|checkpoint|ckpt", re.I
 )
 _WORDS: Final = {word: word for word in LEVELS} | {"globalstep": "step"}
-"""The words for a step in the names of fields of JSON lines."""
+"""Words for a step in the field names of JSON lines."""
 _MAX_READ_CHARS: Final = 4096
-"""How many characters of a line are looked at: a step is at its beginning."""
+"""Maximum number of characters that are examined in each line, because steps are usually at its beginning."""
 
 
 class Line(Protocol):
-    """A log line (`store.logs.lines.LogLine`). `at`: ns; `payload`: the JSON object of the line, if it is
-    one."""
+    """A log line (`store.logs.lines.LogLine`). `at`: time in ns. `payload`: the JSON object of a JSON
+    line."""
 
     @property
     def at(self) -> int: ...
@@ -43,32 +42,30 @@ class Line(Protocol):
 
 
 class Step(Struct, frozen=True):
-    """A step number and when it was written (ns)."""
+    """A step number and the time at which it was written (ns)."""
 
     number: int
     at: Nanos
 
 
 class Series(Struct, frozen=True):
-    """The lines of one kind."""
+    """Log lines of one kind, which count the same unit."""
 
     #: The word for the number (`step`, `epoch`, …).
     word: str
-    #: They are those about checkpoints, or all others.
+    #: Whether the lines are about checkpoints.
     of_checkpoints: bool = False
 
     def step(self, line: Line) -> Step | None:
-        """Return the step in the line; None if the line is not of this kind."""
+        """Return the step in the line, or None if the line has another kind."""
         number = _told(line).get(self)
         return None if number is None else Step(number, line.at)
 
 
 def learned(lines: Iterable[Line]) -> Series | None:
-    """Return the kind of line that shows progress: the most frequent one, and of equally frequent
-    ones the finest. None if no line shows progress.
-
-    Lines about checkpoints count only if there are no others.
-    """
+    """Return the kind of line that shows progress: the most frequent kind, and among equally frequent kinds
+    the one with the smallest unit. Lines about checkpoints count only if no other lines show progress. None
+    if no line shows progress."""
     kinds = Counter(kind for line in lines for kind in _told(line))
     return max(
         kinds,
@@ -78,7 +75,7 @@ def learned(lines: Iterable[Line]) -> Series | None:
 
 
 def _told(line: Line) -> dict[Series, int]:
-    """Return each number in the line that may be a step."""
+    """Return each number in the line that may be a step, by its kind of line."""
     text = line.text[:_MAX_READ_CHARS]
     of_checkpoints = _OF_CHECKPOINTS.search(text) is not None
     numbers = {
@@ -97,27 +94,28 @@ _ENDED: Final = frozenset({"replica_exited", "replica_lost", "service_failed"})
 
 
 class Hit(Struct, frozen=True):
-    """A drill that fired, and what followed. Times are nanoseconds; 0 = the moment has not come."""
+    """The fault of a drill and the following events. Times are in nanoseconds. 0 means that the event has not
+    happened."""
 
     drill: Drill
-    #: Start of the incarnation that was hit.
+    #: Start of the affected incarnation.
     began: Nanos
-    #: Its end; the injection, if its end is not recorded.
+    #: End of the affected incarnation, or the time of the fault if the end was not recorded.
     ended: Nanos
-    #: The timeline's entry of the failure table's decision; None = not decided yet.
+    #: The timeline entry with the failure table's decision, or None before the decision.
     verdict: TimelineEntry | None
-    #: The next incarnation's start, in this attempt or a later one.
+    #: Start of the next incarnation, in this attempt or a later one.
     restarted: Nanos = 0
-    #: The attempt of that next incarnation, and its number.
+    #: Attempt and number of the next incarnation.
     attempt: int = 0
     incarnation: int = 0
-    #: The start of the one after that.
+    #: Start of the incarnation after the next one.
     until: Nanos = 0
 
 
 def hits(job: Job, timeline: Sequence[TimelineEntry]) -> tuple[Hit, ...]:
-    """Return the drills that fired, in the order of their numbers. `timeline` is in the order in which it was
-    written."""
+    """Return the drills whose faults were injected, in the order of their numbers. `timeline` is in the order
+    in which it was written."""
     return tuple(_hit(drill, timeline) for drill in job.drills if not drill.is_armed)
 
 
@@ -150,8 +148,7 @@ def _hit(drill: Drill, timeline: Sequence[TimelineEntry]) -> Hit:
 
 
 def _verdict(drill: Drill, timeline: Sequence[TimelineEntry]) -> TimelineEntry | None:
-    """Return the first verdict after the injection that names the drill, or is about the replica that it
-    hit."""
+    """Return the first verdict after the fault that refers to the drill or to its replica."""
     fired = False
     for entry in timeline:
         details = entry.details
@@ -167,18 +164,18 @@ def _verdict(drill: Drill, timeline: Sequence[TimelineEntry]) -> TimelineEntry |
 
 
 class Outcome(enum.StrEnum):
-    """Whether a program went on after a fault where it had been."""
+    """Whether a program continued its earlier work after a fault."""
 
-    #: The first step after the fault is beyond the first one ever.
+    #: The first step after the fault is larger than the job's first step.
     RESUMED = "resumed"
-    #: The first step after the fault is not beyond the first one ever.
+    #: The first step after the fault is not larger than the job's first step.
     STARTED_OVER = "started_over"
-    #: The program's output does not show the result.
+    #: The program's output does not show whether the program resumed.
     UNKNOWN = "unknown"
 
 
 class Result(enum.StrEnum):
-    """The result of all drills of a job that fired, together."""
+    """The combined result of all drills of a job whose faults were injected."""
 
     PASS = "PASS"
     FAIL = "FAIL"
@@ -186,9 +183,11 @@ class Result(enum.StrEnum):
 
 
 class Progress(Struct, frozen=True):
-    """The steps of the log around a fault. `source`: the replica that printed the lines, None =
-    all replicas. `ascending`: the numbers only grew until the fault; otherwise they do not show
-    the progress of the job."""
+    """The steps in the log around a fault.
+
+    `source`: the replica that printed the lines, or None for all replicas. `ascending`: whether the numbers
+    only increased until the fault. Otherwise they do not show the progress of the job.
+    """
 
     source: str | None = None
     word: str = "step"
@@ -199,40 +198,41 @@ class Progress(Struct, frozen=True):
 
 
 class Finding(Struct, frozen=True):
-    """The findings on the fault of one drill."""
+    """The report about the fault of one drill."""
 
     hit: Hit
     progress: Progress
-    #: When the next incarnation wrote its first line, nanoseconds; 0 = it has not.
+    #: Time of the next incarnation's first line (ns), or 0 without a line.
     first_line: Nanos
     outcome: Outcome
-    #: Steps done again; None = not known.
+    #: Number of repeated steps, or None if unknown.
     lost: int | None
-    #: Why the outcome is not known; None = it is.
+    #: Why the outcome is unknown, or None if it is known.
     why: str | None
     advice: str
 
     @property
     def down(self) -> int | None:
-        """Nanoseconds from the end of the incarnation that was hit to the next one's start; None if there is
-        none."""
+        """Return the nanoseconds between the end of the affected incarnation and the start of the next one.
+        None without a next incarnation."""
         return max(0, self.hit.restarted - self.hit.ended) if self.hit.restarted else None
 
     @property
     def silent(self) -> int | None:
-        """Nanoseconds from that end to the next incarnation's first line; None if there is none."""
+        """Return the nanoseconds between the end of the affected incarnation and the first line of the next
+        one. None without such a line."""
         return max(0, self.first_line - self.hit.ended) if self.first_line else None
 
 
 def find(hit: Hit, progress: Progress, first_line: int, *, in_bucket: bool, over: bool) -> Finding:
-    """Return the finding on one drill. `in_bucket`: the job names a place in a bucket for what it writes.
-    `over`: the job is over, so nothing more can come."""
+    """Return the report about one drill. `in_bucket`: whether the job has an output directory in a bucket.
+    `over`: whether the job has finished, so that no more lines can follow."""
     first, before, after = progress.first, progress.before, progress.after
     if not hit.restarted or not (first and before and after) or not progress.ascending:
         why, then = _unknown(hit, progress, over=over)
         advice = f"unknown: {why}; {then}."
         return Finding(hit, progress, first_line, Outcome.UNKNOWN, None, why, advice)
-    # The gap may show although nothing was lost, if a program logs only each tenth step.
+    # With a program that logs only each tenth step, the numbers may differ although no step was repeated.
     lost = max(0, before.number - after.number + 1)
     outcome, advice = Outcome.RESUMED, "resumed: nothing was lost."
     if after.number <= first.number:
@@ -258,7 +258,7 @@ _NOT_IN_BUCKET: Final = (
 
 
 def result(findings: tuple[Finding, ...]) -> Result:
-    """Return FAIL if one started over, PASS if all resumed, and otherwise UNKNOWN."""
+    """Return FAIL if any program started over, PASS if all programs resumed, and otherwise UNKNOWN."""
     outcomes = {finding.outcome for finding in findings}
     if Outcome.STARTED_OVER in outcomes:
         return Result.FAIL
@@ -266,7 +266,7 @@ def result(findings: tuple[Finding, ...]) -> Result:
 
 
 def _unknown(hit: Hit, progress: Progress, *, over: bool) -> tuple[str, str]:
-    """Return why it is not known whether the program resumed, and what to do about that."""
+    """Return why it is unknown whether the program resumed, and advice."""
     later = (
         "order another drill, earlier or of a longer job"
         if over

@@ -1,8 +1,8 @@
-"""Types of runtimes for other packages: the runtime of a program, whether it is the requested one,
-and its optional container image.
+"""Types for runtimes: the runtime of a program, its differences from the requested one, and the container
+image of a program.
 
-The package `runtimes` creates the values. This module defines their types and the protocol for
-validation.
+The package `runtimes` creates the values. This module also defines the interface of the runtime catalog for
+the validation of requests.
 """
 
 from typing import Protocol
@@ -10,71 +10,68 @@ from typing import Protocol
 from msgspec import Struct
 
 CONTAINER = "container"
-"""The family of a choice that is no environment of the service, but a container image that is run as it
-is."""
+"""The family of a program that runs in a container image instead of an environment of the service."""
 
 REDUCERS = "reduction-server"
 """The family of this service's own reducers, which replace the reduction-server images."""
 
 
 class OldWay(Struct, frozen=True):
-    """A variable by which a newer framework does as the older one did that a job asked for."""
+    """A variable that makes a newer framework behave like the requested older one."""
 
     variable: str
     value: str
-    #: The variable for the opposite: where the job sets it, this one is not set.
+    #: The variable for the opposite behavior. If a job sets that variable, this one is not set.
     unless: str
 
 
 class RuntimeChoice(Struct, frozen=True):
-    """The runtime that a program will run in."""
+    """The runtime of a program."""
 
     #: A folder of the package `runtimes` (`python`, `scikit-learn`), or `CONTAINER`.
     family: str
-    #: The framework's version within the family; "" for plain Python.
+    #: The framework's version, or "" for plain Python.
     version: str
-    #: `major.minor`.
+    #: The version of Python as `major.minor`.
     python_version: str
-    #: Differences between the requested and the actual runtime: the first lines of the job's log
-    #: and an entry on its timeline (spec/runtimes#substitutes). Empty if the job gets exactly the
-    #: requested one.
+    #: Differences between the requested and the actual runtime: the first lines of the job's log and an entry
+    #: on its timeline (spec/runtimes#substitutes). Empty if the job receives exactly the requested runtime.
     notices: tuple[str, ...] = ()
-    #: For a container, the image that is run. An operator's image map may have put it in the place of the one
-    #: asked for.
+    #: For a container, the image to run. An operator's image map may have replaced the requested image.
     image: str = ""
-    #: The behaviors in which a newer framework imitates the requested one.
+    #: The variables that make a newer framework behave like the requested one.
     old_ways: tuple[OldWay, ...] = ()
-    #: Modules of the job's packages may import each other without a dot, as in Python 2.
+    #: Whether modules of the job's packages may import each other without a dot, as in Python 2.
     implicit_imports: bool = False
-    #: Whether it has the requested version and Python. If not, the first notice states the
+    #: Whether the runtime has the requested version and Python. If not, the first notice states the
     #: difference.
     is_exact: bool = True
-    #: The program's command line names gsutil, so that it is prepared beside the runtime.
+    #: Whether the program's command line contains gsutil, which is then installed in addition to the runtime.
     gsutil: bool = False
 
 
 class RuntimeRefusal(Struct, frozen=True):
-    """The reason why no runtime is a substitute, and the similar available ones."""
+    """The reason why no runtime can replace a requested one, and similar available ones."""
 
     reason: str
 
 
 class Image(Struct, frozen=True):
-    """A container image, with its own entry point, command and environment."""
+    """A container image with its ENTRYPOINT, CMD and environment."""
 
-    #: Directory of its unpacked root file system, which is read-only; None = the engine's cluster
-    #: provides the image, and programs start inside it.
+    #: Directory of the unpacked, read-only root file system. None if the engine's cluster provides the image
+    #: and programs start inside it.
     root: str | None
-    #: Identifies the content, whatever the image is called.
+    #: A digest that identifies the content of the image, independent of its name.
     digest: str
     entrypoint: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
     environ: tuple[tuple[str, str], ...] = ()
-    #: Working directory; None = /.
+    #: The image's working directory, or None for /.
     workdir: str | None = None
-    #: `USER[:GROUP]` by name or number; None = root.
+    #: The image's user as `USER[:GROUP]` by name or number, or None for root.
     user: str | None = None
-    #: Why the image's own settings could not be read, as a clause; None = they were.
+    #: Why the settings of the image are unknown, as a clause. None if they are known.
     unread: str | None = None
 
 
@@ -89,9 +86,6 @@ class RuntimeCatalog(Protocol):
     def for_runtime_version(
         self, runtime_version: str, python_version: str
     ) -> RuntimeChoice | RuntimeRefusal:
-        """Return the runtime nearest to an `ml` runtimeVersion; "" means the service's default
-        (spec/submit#defaults).
-
-        The caller has checked before, with `core.catalog`, that the pair is legal.
-        """
+        """Return the runtime that is most similar to an `ml` runtimeVersion, or the service's default for ""
+        (spec/submit#defaults). The caller must have validated the two versions with `core.catalog`."""
         ...

@@ -1,8 +1,8 @@
-"""References to secrets in jobs, `$(secret:NAME)` within the value of a variable, and the marks
-that replace them until a program starts.
+"""References to secrets in jobs, `$(secret:NAME)` in the value of a variable, and the marks that replace them
+until a program starts. Pure.
 
-A launch plan contains marks, never values. A reader of the plan sees only the names of the
-secrets. Only `marked` makes marks from a job's own text. Pure.
+A launch plan contains marks, never secret values. A reader of the plan sees only the names of the secrets.
+Only the function `marked` creates marks from a job's own text.
 """
 
 import re
@@ -13,23 +13,23 @@ from msgspec import Struct
 MAX_NAME = 255
 MAX_VALUE_BYTES = 64 << 10
 MIN_VALUE_CHARS = 4
-"""Anything shorter could not be kept out of a log without taking half of the log with it."""
+"""Minimum length of a secret's value. Hiding a shorter text would also remove many other parts of a log."""
 
 PATTERN = r"\$\(secret:([^()]*)\)"
-"""A reference as a job writes it; `SecretRef.parse` reads group 1."""
+"""Matches a reference to a secret in a job. `SecretRef.parse` parses group 1."""
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,254}")
 _VERSION = re.compile(r"[1-9][0-9]{0,8}")
 _REFERENCE = re.compile(rf"\$\$\(|{PATTERN}|\$\(secret:")
 _MADE = re.compile(r"\.job-token\.([0-9]+)")
-# Two code points that Unicode reserves for internal use: no text that is meant for others has them.
+# Two code points that Unicode reserves for internal use, so they do not occur in ordinary texts.
 _BEGIN, _END = "\ufdd0", "\ufdd1"
 _MARK = re.compile(f"{_BEGIN}([^{_BEGIN}{_END}]*){_END}")
 _NO_MARK = str.maketrans({_BEGIN: "\ufffd", _END: "\ufffd"})
 
 
 class SecretRef(Struct, frozen=True, order=True):
-    """A secret of the job's project; `version` 0 = the newest there is."""
+    """A secret of the job's project. `version` 0 selects the newest version."""
 
     name: str
     version: int = 0
@@ -39,14 +39,14 @@ class SecretRef(Struct, frozen=True, order=True):
 
     @property
     def job_uid(self) -> int:
-        """The job for whose replicas the service makes this token, instead of looking a secret up
-        (`job_mark`, spec/reduction); 0 = it is a secret of a project."""
+        """Return the uid of the job for whose replicas the service generates this token (`job_mark`,
+        spec/reduction). Return 0 for a secret of a project."""
         match = _MADE.fullmatch(self.name)
         return int(match[1]) if match else 0
 
     @staticmethod
     def parse(text: str) -> "SecretRef":
-        """Read `NAME` or `NAME@VERSION`. Raise ValueError for anything else."""
+        """Parse `NAME` or `NAME@VERSION`. Raise ValueError for another text."""
         name, at, version = text.partition("@")
         if fault := name_fault(name):
             raise ValueError(fault)
@@ -61,7 +61,7 @@ class SecretRef(Struct, frozen=True, order=True):
 
 
 def name_fault(name: str) -> str | None:
-    """Return what is wrong with the name of a secret; None = nothing."""
+    """Return the error in the name of a secret, or None if the name is valid."""
     if _NAME.fullmatch(name):
         return None
     return (
@@ -71,7 +71,8 @@ def name_fault(name: str) -> str | None:
 
 
 def value_fault(value: str) -> str | None:
-    """Return what is wrong with the value of a secret, without showing the value; None = nothing."""
+    """Return the error in the value of a secret, or None if the value is valid. The error never contains the
+    value."""
     if "\0" in value:
         return (
             "It contains a zero byte, which variables cannot contain. Store binary data as base64."
@@ -94,8 +95,8 @@ def value_fault(value: str) -> str | None:
 
 
 def references(text: str) -> Iterator[SecretRef]:
-    """Yield the secrets in a variable's value, in order. Malformed references are skipped;
-    `text_fault` reports them."""
+    """Yield the references to secrets in a variable's value, in order. Malformed references are skipped,
+    because `text_fault` reports them."""
     for match in _REFERENCE.finditer(text):
         if match[1] is not None:
             try:
@@ -105,7 +106,7 @@ def references(text: str) -> Iterator[SecretRef]:
 
 
 def text_fault(text: str) -> str | None:
-    """Return what is wrong with the references in a variable's value; None = nothing."""
+    """Return the error in the references to secrets in a variable's value, or None if all are valid."""
     for match in _REFERENCE.finditer(text):
         if match[0] == "$$(":
             continue
@@ -122,8 +123,8 @@ def text_fault(text: str) -> str | None:
 
 
 def argument_fault(text: str) -> str | None:
-    """Return why an argument may not name a secret; None = it names none. Everybody on the machine can read a
-    command line, so a secret gets there only by way of a variable, and not by mistake."""
+    """Return an error if an argument contains a reference to a secret, otherwise None. All users of a machine
+    can read command lines, so an argument may contain a secret only through a variable."""
     if any(match[0] != "$$(" for match in _REFERENCE.finditer(text)):
         return (
             "Arguments cannot contain secrets. Use the secret in the value of a variable "
@@ -134,7 +135,7 @@ def argument_fault(text: str) -> str | None:
 
 
 def marks_fault(text: str) -> str | None:
-    """Return what is wrong with a text that could pass for one with marks in it; None = nothing."""
+    """Return an error if a text contains the special characters of secret marks, otherwise None."""
     if _BEGIN in text or _END in text:
         return (
             "It contains U+FDD0 or U+FDD1, which are not characters and have a special use "
@@ -144,7 +145,8 @@ def marks_fault(text: str) -> str | None:
 
 
 def marked(reference: str, otherwise: str) -> str:
-    """Return the mark for what stands between `$(secret:` and `)`; `otherwise` if that names no secret."""
+    """Return the mark for the text between `$(secret:` and `)`, or `otherwise` if the text is not the name of
+    a secret."""
     try:
         return f"{_BEGIN}{SecretRef.parse(reference)}{_END}"
     except ValueError:
@@ -152,39 +154,39 @@ def marked(reference: str, otherwise: str) -> str:
 
 
 def job_mark(job_uid: int) -> str:
-    """Return the mark of the token by which a job's reducers and workers know each other. No job can name it,
-    since no secret's name begins with a dot."""
+    """Return the mark of the token with which a job's reducers and workers authenticate each other. No job
+    can request this token, because names of secrets cannot begin with a dot."""
     return f"{_BEGIN}.job-token.{job_uid}{_END}"
 
 
 def unmarked(text: str) -> str:
-    """Return the text without anything that could pass for a mark. For texts other than values of a job's
+    """Return the text without the special characters of secret marks. For all texts except values of a job's
     variables."""
     return text.translate(_NO_MARK)
 
 
 def markers_in(text: str) -> tuple[SecretRef, ...]:
-    """Return the secrets whose marks a text of a launch plan holds."""
+    """Return the secrets whose marks a text of a launch plan contains."""
     return tuple(map(_meant, _MARK.findall(text)))
 
 
 def named_in(argv: Iterable[str], environ: Iterable[tuple[str, str]]) -> frozenset[SecretRef]:
-    """Return every secret that a launch plan needs."""
+    """Return all secrets that a launch plan needs."""
     texts = (*argv, *(value for _, value in environ))
     return frozenset(ref for text in texts for ref in markers_in(text))
 
 
 def reveal(text: str, values: Mapping[SecretRef, str]) -> str:
-    """Return the text with the values in place of their marks. Raise KeyError for a secret that is not among
-    them."""
+    """Return the text with the secret values in place of their marks. Raise KeyError for a secret without a
+    value."""
     return _MARK.sub(lambda match: values[_meant(match[1])], text)
 
 
 def resolved(
     argv: tuple[str, ...], environ: tuple[tuple[str, str], ...], values: Mapping[SecretRef, str]
 ) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...], tuple[str, ...]]:
-    """Return the arguments and the variables of a launch plan with the values in them, and the texts that
-    must be kept out of the program's log. Raise KeyError for a secret that is not among `values`."""
+    """Return the arguments and the variables of a launch plan with their secret values, and the values to
+    hide from the program's log. Raise KeyError for a secret that is not in `values`."""
     refs = sorted(named_in(argv, environ))
     masked = tuple(dict.fromkeys(values[ref] for ref in refs))
     return (
@@ -195,5 +197,5 @@ def resolved(
 
 
 def _meant(mark: str) -> SecretRef:
-    """Return the secret that the text within a mark names."""
+    """Return the secret that the text in a mark represents."""
     return SecretRef(mark) if _MADE.fullmatch(mark) else SecretRef.parse(mark)

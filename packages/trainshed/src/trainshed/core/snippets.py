@@ -1,7 +1,7 @@
-"""A job of either API as a gcloud command, as a program with the client libraries, and as JSON,
-for use with other clients.
+"""Formats a job of either API as a gcloud command, as a program with the client libraries, and as JSON, for
+use with other clients.
 
-The job is the JSON that its API's create accepts. The user of a snippet has pointed their shell at
+The job is the JSON that its API's create method accepts. The user of a snippet has configured their shell for
 the service (`trainshed env`).
 """
 
@@ -17,7 +17,7 @@ _FILE = "job.json"
 
 
 class SnippetForm(StrEnum):
-    """The language into which a job is put."""
+    """The output format of a snippet."""
 
     GCLOUD = "gcloud"
     PYTHON = "python"
@@ -25,7 +25,7 @@ class SnippetForm(StrEnum):
 
 
 def snippet(form: SnippetForm, api: Api, project: str, region: str, job: Mapping[str, Any]) -> str:
-    """Return the job in that form; the text ends with a line end."""
+    """Return a snippet that creates the job. The text ends with a line end."""
     if form is SnippetForm.JSON:
         return _json(job) + "\n"
     if form is SnippetForm.GCLOUD:
@@ -90,8 +90,8 @@ def _flag(name: str, value: str) -> str:
 
 
 def _list_flag(name: str, texts: Sequence[Any]) -> str:
-    """Return the flag of a list. If items hold commas, another character stands between them, which gcloud
-    takes at the beginning."""
+    """Return the flag for a list. If items contain commas, the flag declares another separator in gcloud's
+    syntax."""
     items = [str(text) for text in texts]
     between = next((mark for mark in ",;|~:#" if not any(mark in item for item in items)), "\x1f")
     prefix = "" if between == "," and not items[0].startswith("^") else f"^{between}^"
@@ -103,8 +103,8 @@ def _command(words: Sequence[str]) -> str:
 
 
 def _with_file(words: Sequence[str], config: Any, last: Sequence[str] = ()) -> str:
-    """Return the command, which reads what it has no flags for from a file, and before it the lines that
-    write the file."""
+    """Return shell lines that write a file with the options that have no flags, followed by the command that
+    reads the file."""
     file = f"cat > {_FILE} <<'END'\n{_json(config)}\nEND\n"
     return file + _command([*words, f"--config={_FILE}", *last])
 
@@ -140,6 +140,6 @@ def _python_ml(project: str, job: Mapping[str, Any]) -> str:
 
 
 def _quoted(job: Mapping[str, Any]) -> str:
-    """Return the JSON of a job as a text of Python over several lines."""
+    """Return the JSON of a job as a Python string literal over several lines."""
     text = _json(job).replace("'''", r"\u0027\u0027\u0027")
     return f"r'''{text}'''"

@@ -1,8 +1,7 @@
-"""The streams of replicas besides events, which their shims write, read through one port.
+"""The interface for streams of data that replicas' shims write in addition to events.
 
-Every engine runs the same shim, so the content of a stream is the same everywhere: whole lines of
-JSON. The last line may be torn. The engine determines where the bytes are, and how they reach the
-service.
+Every engine runs the same shim, so all streams have the same format: whole lines of JSON. Only the last line
+may be incomplete. Engines determine the location of the bytes and their way to the service.
 """
 
 import enum
@@ -36,34 +35,39 @@ class StreamSource(Struct, frozen=True):
 
 
 class Segment(Protocol):
-    """A part of a stream. Its bytes only grow, at the end. Its methods block for as long as a small read
-    takes."""
+    """A part of a stream. It only grows at its end. Its methods block for the time of a small read."""
 
     def size(self) -> int:
-        """Return the number of bytes that can be read now; 0 once it has been removed."""
+        """Return the number of readable bytes, or 0 after the segment has been removed."""
         ...
 
     def read(self, offset: int, size: int) -> bytes:
-        """Return at most `size` bytes from `offset`; b"" at the end, or once it has been removed."""
+        """Return at most `size` bytes from `offset`. Return b"" at the end, or after the segment has been
+        removed."""
         ...
 
 
 class Streams(Protocol):
-    """All streams of an engine. They outlive slots and nodes, until `remove`. Thread-safe. Readers
-    have no state to release: a follower of a stream continues from its last offset when an event
-    announces more data."""
+    """All streams of an engine. They remain after the end of slots and nodes, until `remove`. Thread-safe.
+
+    Readers have no state to release. A reader that follows a stream continues from its last offset when an
+    event announces more data.
+    """
 
     def sources(self, job_uid: JobUid) -> Sequence[StreamSource]:
-        """Return every replica of every attempt that has any stream, in no order. Blocks briefly."""
+        """Return all replicas of all attempts of a job that have streams, in no particular order. Blocks
+        briefly."""
         ...
 
     def open(self, source: StreamSource, kind: StreamKind) -> Sequence[Segment]:
-        """Return the present segments, oldest first, each of which starts with a whole line; () if
-        there are none. A LOG may have many segments, and only the last one grows; any other stream
-        has one. Blocks briefly."""
+        """Return the present segments of a stream, oldest first, or () if it has none.
+
+        Each segment starts with a whole line. A LOG may have many segments, and only the last one grows. Any
+        other stream has one segment. Blocks briefly.
+        """
         ...
 
     def remove(self, job_uid: JobUid) -> None:
-        """Delete all streams of a job, if there are any. Blocks. Raise OSError if that fails; the call may
-        then be repeated."""
+        """Delete all streams of a job. Blocks. Raise OSError if the deletion fails. The caller may then
+        retry."""
         ...

@@ -1,5 +1,5 @@
-"""Shells in replicas and the requests for them, what is kept of a failed replica, and by which names a job
-offers web pages. Plain values; and `Terminals`, the optional half of the engine port."""
+"""Shells in replicas, the saved files of failed replicas, and the names of a job's web pages. Also defines
+`Terminals`, the optional part of the engine port."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -11,34 +11,34 @@ from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.units import Bytes, Nanos
 
 MAX_ROWS = 1000
-"""The most rows, and the most columns, of a terminal."""
+"""Maximum number of rows and of columns of a terminal."""
 MAX_COMMAND_BYTES = 16 << 10
-"""The most bytes of a command line: it is passed on in one piece."""
+"""Maximum bytes of a command line, which is sent as one message."""
 _LABEL = re.compile(r"[\w .-]*")
 _TERM = re.compile(r"[A-Za-z0-9][A-Za-z0-9+._-]{0,63}")
 
 
 class TerminalRequest(Struct, frozen=True):
-    """A shell to be opened."""
+    """A request to open a shell."""
 
-    #: The name in its prompt.
+    #: A name for the prompt of the shell.
     label: str = ""
-    #: With a terminal of `rows` and `columns`, of the kind `term`; otherwise with plain streams, through
-    #: which any bytes come unchanged.
+    #: Whether the shell has a terminal of the kind `term` with `rows` and `columns`. Otherwise it has plain
+    #: streams, which transfer all bytes unchanged.
     is_terminal: bool = True
     rows: int = 24
     columns: int = 80
     term: str = "xterm-256color"
-    #: A command line to run; None = an interactive shell.
+    #: A command line to run, or None for an interactive shell.
     command: str | None = None
-    #: The destination in place of a shell: the number of a TCP port, or the name of a Unix socket
+    #: A destination to connect to instead of a shell: the number of a TCP port, or the name of a Unix socket
     #: in the program's directory.
     port: str | None = None
-    #: (name, directory) of the buckets that it sees in an autopsy.
+    #: (name, directory) of the buckets that are mounted for a shell in an autopsy.
     buckets: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
-        """Raise ValueError for what no shell can be given."""
+        """Raise ValueError if a field is not valid for a shell."""
         if not (0 < self.rows <= MAX_ROWS and 0 < self.columns <= MAX_ROWS):
             raise ValueError(f"a terminal has 1 to {MAX_ROWS} rows and columns")
         if not _TERM.fullmatch(self.term):
@@ -59,35 +59,33 @@ class TerminalRequest(Struct, frozen=True):
 
 
 class Autopsy(Struct, frozen=True):
-    """The remains of a failed replica.
-
-    Exactly one of `exit_code`, `signal` and `lost` describes its end.
-    """
+    """The saved files of a failed replica. Exactly one of `exit_code`, `signal` and `lost` describes the
+    replica's end."""
 
     job_uid: JobUid
     attempt: int
     replica: ReplicaId
-    #: The incarnation that failed.
+    #: The failed incarnation.
     incarnation: int
-    #: When it was kept: nanoseconds since the epoch, as is `expires`.
+    #: Time at which the files were saved, in nanoseconds since the epoch. `expires` has the same unit.
     kept: int
     expires: Nanos
-    #: Bytes on disk; None = not counted yet.
+    #: Bytes on disk, or None before they are counted.
     size: Bytes | None = None
     exit_code: int | None = None
     signal: int | None = None
-    #: It died of its memory limit.
+    #: Whether the replica was killed at its memory limit.
     oom: bool = False
-    #: Why nothing more is known.
+    #: The reason why no exit status is known.
     lost: str | None = None
-    #: The last lines of its log.
+    #: The last lines of the replica's log.
     tail: str = ""
-    #: Its command line.
+    #: The command line of the replica's program.
     argv: tuple[str, ...] = ()
 
     @property
     def how(self) -> str:
-        """How it ended, in words."""
+        """A text that describes how the replica ended."""
         if self.lost is not None:
             return f"lost: {self.lost}"
         if self.oom:
@@ -96,20 +94,21 @@ class Autopsy(Struct, frozen=True):
 
 
 class Terminal(Protocol):
-    """A shell in a replica, as its caller sees it. One reader and one writer at a time."""
+    """A shell in a replica, from the perspective of its caller. Only one task may read and one may write at a
+    time."""
 
     @property
     def status(self) -> int | None:
-        """The shell's exit status, 128 + N after signal N; None while it runs, and if it was ended
-        with its replica."""
+        """The shell's exit status, or 128 + N after signal N. None while the shell runs, or if it ended
+        together with its replica."""
         ...
 
     async def read(self) -> bytes:
-        """Return the next output; b"" once the shell has ended."""
+        """Return the next output, or b"" once the shell has ended."""
         ...
 
     async def write(self, data: bytes) -> None:
-        """Send input. Waits for a shell that does not read; does nothing if it has ended."""
+        """Send input. Waits for a shell that does not read. Has no effect after the shell has ended."""
         ...
 
     async def end_input(self) -> None:
@@ -117,36 +116,36 @@ class Terminal(Protocol):
         ...
 
     def resize(self, rows: int, columns: int) -> None:
-        """Tell the shell the terminal's new size."""
+        """Inform the shell about the terminal's new size."""
         ...
 
     def close(self) -> None:
-        """Hang up, which ends the shell. May be called twice."""
+        """End the shell. May be called twice."""
         ...
 
 
 PAGES_LABEL: Final = "trainshed-ports"
-"""Label of a job: `NAME-PORT` or `NAME`, with `_` between them. A `NAME` without a port is the
-Unix socket NAME.sock in the directory of the primary's program, which programs of other jobs
-cannot reach."""
+"""Label of a job with its web pages: `NAME-PORT` or `NAME`, separated by `_`. A `NAME` without a port is the
+Unix socket NAME.sock in the directory of the primary's program. Programs of other jobs cannot reach that
+socket."""
 NOTEBOOK: Final = "notebook"
 _ENTRY: Final = re.compile(r"([a-z][a-z0-9]{0,19})(?:-([1-9][0-9]{0,4}))?")
 HIGHEST: Final = 65_535
 
 
 def is_port(port: str) -> bool:
-    """Whether a text is the number of a port."""
+    """Return whether a text is a valid port number."""
     return len(port) < 6 and port.isascii() and port.isdecimal() and 0 < int(port) <= HIGHEST
 
 
 def dashboard_port(uid: JobUid) -> int:
-    """Return the port for the dashboard of a job: programs may share a network, so jobs have different
-    ones."""
+    """Return the port for the dashboard of a job. Different jobs use different ports, because their programs
+    may share a network."""
     return 10_000 + uid % 9_973
 
 
 def page_entry(name: str, port: str) -> str:
-    """Return what the label has for a page. Raises ValueError."""
+    """Return the text for a page in the label. Raise ValueError for an invalid name or port."""
     text = f"{name}-{port}" if port else name
     if _ENTRY.fullmatch(text) is None or (port and not is_port(port)):
         raise ValueError(
@@ -157,13 +156,13 @@ def page_entry(name: str, port: str) -> str:
 
 
 def are_pages(text: str) -> bool:
-    """Whether a text is a value of `PAGES_LABEL`, with each name once."""
+    """Return whether a text is a valid value of `PAGES_LABEL` with unique names."""
     pages = pages_of([(PAGES_LABEL, text)]).values()
     return len(pages) > text.count("_") and all(p.endswith(".sock") or is_port(p) for p in pages)
 
 
 def pages_of(labels: Iterable[tuple[str, str]]) -> Mapping[str, str]:
-    """Return the pages that a job offers: by name the number of the port, or the name of the socket."""
+    """Return the pages of a job: the port number or the socket name, by page name."""
     entries = map(_ENTRY.fullmatch, dict(labels).get(PAGES_LABEL, "").split("_"))
     return {made[1]: made[2] or f"{made[1]}.sock" for made in entries if made is not None}
 
@@ -174,8 +173,8 @@ class TerminalRefused(Exception):
 
 @runtime_checkable
 class Terminals(Protocol):
-    """The additional interface of such an engine, besides `engines.port.Engine`. The default
-    implementation is for engines without shells and without remains of failed replicas."""
+    """The optional interface of an engine with shells, in addition to `engines.port.Engine`. The default
+    implementation is for engines without shells and without saved files of failed replicas."""
 
     async def open_terminal(
         self,
@@ -185,29 +184,34 @@ class Terminals(Protocol):
         incarnation: int,
         request: TerminalRequest,
     ) -> Terminal:
-        """Open a shell beside the program of one live incarnation, or a connection to a port as the program
-        could make it: it has the program's view of the machine, its rights and its limits, and is ended with
-        it. It neither keeps the replica alive nor decides how that ends. Raises TerminalRefused."""
+        """Open a shell next to the program of a live incarnation, or connect to a port that the program can
+        reach.
+
+        The shell has the program's view of the machine, permissions and limits, and ends with the program. It
+        does not keep the replica alive and does not affect how the replica ends. Raises TerminalRefused.
+        """
         raise TerminalRefused("this engine does not support shells")
 
     def autopsies(self, job_uid: JobUid) -> tuple[Autopsy, ...]:
-        """Return what is kept of the job's failed replicas, in order of attempt and replica. Never blocks. A
-        replica's files are kept when its slot is released, if it failed and was not stopped, for as long as
-        the operator has set."""
+        """Return the autopsies of the job's failed replicas, in order of attempt and replica. Never blocks.
+
+        A failed replica's files are saved when its slot is released, for the time that the operator has set.
+        The files of stopped replicas are not saved.
+        """
         return ()
 
     async def open_autopsy(
         self, job_uid: JobUid, attempt: int, replica: ReplicaId, request: TerminalRequest
     ) -> Terminal:
-        """Open a shell where a failed replica's program ran: with the program's view of the machine, the
-        files that it left, and its environment without secrets. Raises TerminalRefused."""
+        """Open a shell with a failed replica's files, its program's view of the machine, and its environment
+        without secrets. Raises TerminalRefused."""
         raise TerminalRefused("this engine does not keep the files of failed replicas")
 
     async def delete_autopsy(self, job_uid: JobUid, attempt: int, replica: ReplicaId) -> bool:
-        """Delete what is kept of a replica; return whether there was any. Raises TerminalRefused if a shell
-        is open in it."""
+        """Delete the autopsy of a replica. Return whether it existed. Raise TerminalRefused if a shell is
+        open in it."""
         return False
 
 
 class NoTerminals(Terminals):
-    """`Terminals` of an engine that has none."""
+    """Implements `Terminals` for an engine without shells."""

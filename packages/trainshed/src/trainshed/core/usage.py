@@ -1,9 +1,9 @@
-"""Usage of jobs: how long they hold machines. Usage reports, budgets and the fair share's memory are computed
-from it. Pure.
+"""Usage of jobs: how long they use machines. Usage reports, budgets and the fair share are computed from it.
+Pure.
 
-Usage of an attempt counts from the start of its first program until its last replica has ended. Builds of
-environments, which jobs share, and waits for a cluster's nodes are not usage. A job never counts more of a
-node than the node has: in relaxed capacity, machine types may be larger than nodes.
+Usage of an attempt counts from the start of its first program until the end of its last replica. Environment
+builds, which jobs share, and waits for a cluster's nodes do not count. The usage on a node never exceeds the
+node's size. In relaxed capacity, machine types may be larger than nodes.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,26 +23,26 @@ from trainshed.core.reservations import PersistentResource
 from trainshed.core.units import Nanos
 
 HOUR: Final = 3600 * 10**9
-"""Nanoseconds."""
+"""One hour in nanoseconds."""
 
 
 class MachineTime(Struct, frozen=True):
-    """Use of one machine type on a node by similar jobs, in hours."""
+    """Usage of one machine type on a node by similar jobs, in hours."""
 
     project_id: str
-    #: The address of the user who is responsible for the jobs; "" = unknown.
+    #: The address of the responsible user, or "" if unknown.
     person: str
     labels: tuple[tuple[str, str], ...]
-    #: "" = none was found for it, or all nodes together.
+    #: The node. "" if no node was recorded, or for all nodes together.
     node: str
-    #: The public machine type, and the type of its accelerators ("" = it has none).
+    #: The public machine type, and the type of its accelerators ("" without accelerators).
     machine: str
     accelerator: str
     machine_hours: float = 0
     cpu_hours: float = 0
     gigabyte_hours: float = 0
     gpu_hours: float = 0
-    #: Of these hours, the hours with records of replicas, and the hours at work in these records.
+    #: The part of the CPU hours with usage records of replicas, and the busy hours in these records.
     seen_cpu_hours: float = 0
     busy_cpu_hours: float = 0
     seen_gpu_hours: float = 0
@@ -53,32 +53,32 @@ class MachineTime(Struct, frozen=True):
 
 
 class Use(Struct, frozen=True):
-    """Machines of one type that an attempt held on a node."""
+    """Machines of one type that an attempt used on a node."""
 
     project_id: str
     person: str
     labels: tuple[tuple[str, str], ...]
-    #: The job's full name.
+    #: The full name of the job.
     job: str
-    #: "" = none was found for the replicas.
+    #: The node, or "" if none was recorded for the replicas.
     node: str
     replicas: tuple[ReplicaId, ...]
-    #: Nanoseconds since the epoch.
+    #: Start of the usage, in nanoseconds since the epoch.
     began: Nanos
     ended: Nanos
     machine: str
     accelerator: str
-    #: How many machines. The next three are their sums, at most what the node has.
+    #: Number of machines. The next three fields are the sums over these machines, limited to the node's size.
     machines: int
     vcpus: float
     memory_bytes: int
     accelerators: int
-    #: How many were at work on average; None = no replica left a record of it.
+    #: Average number of busy CPUs, or None without usage records of a replica.
     busy_cpus: float | None = None
     busy_gpus: float | None = None
 
     def within(self, since: Nanos, until: Nanos) -> MachineTime:
-        """Return what was used between these moments."""
+        """Return the part of the usage between two times."""
         hours = max(0, min(self.ended, until) - max(self.began, since)) / HOUR
         return MachineTime(
             project_id=self.project_id,
@@ -104,8 +104,8 @@ class Prices(Struct, frozen=True):
     per_hour: Mapping[str, float] = {}
 
     def cost(self, used: MachineTime) -> float:
-        """Return the cost. Types without a price are free. A machine that had fewer processors than its type
-        costs that part of the price."""
+        """Return the cost of a usage. Types without a price are free. A machine with fewer processors than
+        its type costs a proportional part of the price."""
         machine = machine_types().get(used.machine)
         hours = used.cpu_hours / machine.vcpus if machine else used.machine_hours
         price = self.per_hour.get
@@ -113,13 +113,16 @@ class Prices(Struct, frozen=True):
 
 
 Owner = tuple[str, str, tuple[tuple[str, str], ...], str]
-"""The project, the person, the labels and the full name of a job or of a persistent resource."""
+"""The project, the responsible user, the labels and the full name of a job or of a persistent resource."""
 
 
 def uses(job: Job, until: Nanos, nodes: Mapping[str, Node]) -> tuple[Use, ...]:
-    """Return what the newest attempt has used until a moment; () if none of its programs has started, or if
-    it runs on a persistent resource, which is charged itself. `nodes`: the known nodes by name."""
-    # Records of earlier versions lack `began`.
+    """Return the usage of the newest attempt until a given time.
+
+    Empty if none of its programs has started, or if the job runs on a persistent resource, whose usage is
+    recorded separately. `nodes`: the known nodes by name.
+    """
+    # Records of earlier versions do not contain `began`.
     began = job.began or min((r.started for r in job.replicas if r.started), default=0)
     if not began or job.spec.persistent_resource is not None:
         return ()
@@ -135,8 +138,8 @@ def reserved(
     nodes: Mapping[str, Node],
     after: PersistentResource | None = None,
 ) -> Iterator[Use]:
-    """Yield the machines that a persistent resource has reserved until a moment, except the
-    machines that it keeps in the state `after`."""
+    """Yield the usage of the machines that a persistent resource reserves until a given time, except the
+    machines that it still has in the state `after`."""
     name = resource.name
     owner = (name.project_id, resource.person, resource.labels, str(name))
     kept = {hold.uid: dict(hold.places) for hold in after.holds} if after is not None else {}
@@ -157,7 +160,7 @@ def _machines(
     nodes: Mapping[str, Node],
 ) -> tuple[Use, ...]:
     began, until = span
-    #: Processors, bytes of memory and accelerators of each node that the pools before have left.
+    #: Processors, bytes of memory and accelerators of each node that remain after the earlier pools.
     left = {
         node.name: (node.vcpus, node.memory_bytes, sum(count for _, count in node.accelerators))
         for node in map(nodes.get, {*places.values()})
@@ -196,7 +199,7 @@ def _machines(
 
 
 def released(before: Job, after: Job, nodes: Mapping[str, Node]) -> tuple[Use, ...]:
-    """Return what an attempt that ended between two stored states has used; () if none did."""
+    """Return the usage of an attempt that ended between two stored states, or () if none ended."""
     if not before.placed or before.placed == after.placed:
         return ()
     began, ended = (after.began, after.ended) if after.ended else (after.began_before, after.freed)
@@ -204,29 +207,29 @@ def released(before: Job, after: Job, nodes: Mapping[str, Node]) -> tuple[Use, .
 
 
 def budgeted(used: MachineTime, prices: Prices) -> dict[str, float]:
-    """Return how much of each metric of `BUDGETS` this is."""
+    """Return the usage as amounts by metric of `BUDGETS`."""
     return {COST: prices.cost(used), CPU_HOURS: used.cpu_hours, GPU_HOURS: used.gpu_hours}
 
 
 class Budget(Struct, frozen=True):
-    """A budget of a month, and where it stands."""
+    """A budget of a month, with its used amount."""
 
     key: QuotaKey
-    #: More than 0. The unit is that of the metric: hours, or money.
+    #: The limit, which is more than 0, in the unit of the metric: hours or money.
     limit: float
     used: float
-    #: Percentages of the limit at which something is done, ascending.
+    #: Percentages of the limit that cause an action, ascending.
     marks: tuple[int, ...]
 
     @property
     def reached(self) -> int:
-        """The highest of the marks that is reached; 0 = none is."""
+        """The highest reached mark, or 0 if none is reached."""
         reached = [mark for mark in self.marks if self.used >= self.limit * mark / 100]
         return max(reached, default=0)
 
 
 def month_of(now: Nanos) -> tuple[Nanos, Nanos]:
-    """Return when the calendar month of a moment begins and ends, in UTC."""
+    """Return the start and the end of the calendar month that contains a time, in UTC."""
     at = datetime.fromtimestamp(now // 10**9, UTC)
     begins = datetime(at.year, at.month, 1, tzinfo=UTC)
     ends = datetime(at.year + at.month // 12, at.month % 12 + 1, 1, tzinfo=UTC)

@@ -1,9 +1,8 @@
-"""Decides whether a program starts warm, in a fork of a process that has imported its runtime's
-frameworks (spec/program#warm-starts, docs/adr/0083). Pure.
+"""Decides whether a program starts warm: as a fork of a process that has imported the runtime's frameworks
+(spec/program#warm-starts, docs/adr/0083). Pure.
 
-Considers only a job and its program's variables. Conditions of the machine are checked elsewhere:
-by the engine that keeps preloaders, and by a preloader's fork, which checks the files that the
-program would import.
+The decision depends only on a job and its program's variables. The engine's preloaders check conditions of
+the machine, including the files that the program would import.
 """
 
 import re
@@ -13,7 +12,7 @@ from typing import Final, Literal
 from trainshed.core.launch import WarmStart
 
 WarmStarts = Literal["trials", "on", "off"]
-"""Which programs begin warm without a label: those of trials whose program is a package, all, or none."""
+"""The programs that start warm without a label: programs of trials in packages, all programs, or none."""
 
 ENVIRONMENT: Final = {
     "LANG": "C.UTF-8",
@@ -21,23 +20,22 @@ ENVIRONMENT: Final = {
     "PYTHONUNBUFFERED": "1",
     "CUDA_VISIBLE_DEVICES": "",
 }
-"""The values with which frameworks are imported, of variables that an import may read."""
+"""Values of variables that an import may read, for the import of frameworks."""
 
 _READ_AT_IMPORT: Final = re.compile(
     "PYTHON|LD_|GLIBC_|MALLOC_|LANG|LC_|OMP_|GOMP_|KMP_|MKL_|OPENBLAS_|GOTO_|BLIS_|VECLIB_|NUMEXPR_|NPY_|NUMPY_"
     "|SCIPY_|SKLEARN_|JOBLIB_|THREADPOOL|PANDAS_|TORCH|PYTORCH_|ATEN_|TRITON_|DNNL_|ONEDNN_|CUDA|CUBLAS_|CUDNN_"
     "|NVIDIA_|TF_|XLA_|KERAS_|JAX_|XGBOOST_|MPL"
 )
-"""How the names of variables begin that an import may read: the interpreter's, the C library's, and
-frameworks'."""
+"""Prefixes of variables that an import may read: those of the interpreter, the C library and frameworks."""
 _READ_LATER: Final = frozenset(
     {
-        # Read by `site`, which is run again, and by the program itself.
+        # The module `site`, which runs again in the fork, and the program itself read these variables.
         "PYTHONUSERBASE",
         "PYTHONFAULTHANDLER",
-        # Read by tf.distribute when a strategy is made.
+        # tf.distribute reads this variable when a strategy is created.
         "TF_CONFIG",
-        # Read by torch.load when it is called.
+        # torch.load reads these variables at each call.
         "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD",
         "TORCH_FORCE_WEIGHTS_ONLY_LOAD",
     }
@@ -61,7 +59,7 @@ _PLAIN: Final = {
     "CUDA_DEVICE_ORDER": re.compile("FASTEST_FIRST|PCI_BUS_ID"),
     "KERAS_BACKEND": re.compile("tensorflow|torch|jax"),
 }
-"""Variables that frameworks may be imported with as a program sets them, with the form of a harmless
+"""Variables whose values from a program may be used for an import of frameworks, with the form of a harmless
 value."""
 
 
@@ -74,8 +72,8 @@ def of_program(
     gpus: int,
     reduces: bool,
 ) -> WarmStart:
-    """Return the warm start of one program, whose job asks for it. `runtime`: the directory of its runtime's
-    environment; `modules`: the modules to import."""
+    """Return the warm start of a program whose job requests it. `runtime`: the directory of its runtime's
+    environment. `modules`: the modules to import."""
     why = None
     if in_image:
         why = "it runs in a container image, not in a runtime of this service"
@@ -91,15 +89,14 @@ def of_program(
 
 
 def _is_python(argv: Sequence[str]) -> bool:
-    """Whether a command line is an interpreter with a module, a text or a file, and no other option."""
+    """Return whether a command line runs Python with a module, a text or a file, and no other option."""
     if len(argv) < 2 or argv[0].rpartition("/")[2] not in ("python", "python3"):
         return False
     return not argv[1].startswith("-") or (argv[1] in ("-m", "-c") and len(argv) > 2)
 
 
 def own_values(environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """Return the variables that require a new import of frameworks: numbers of threads and similar
-    values."""
+    """Return the variables that require a separate import of frameworks, such as numbers of threads."""
     return tuple(
         sorted(
             (name, value)
@@ -110,8 +107,8 @@ def own_values(environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 
 
 def differing(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the names of variables that an import may read, and whose value in a program is unlike that in
-    any preloader: a preloader has the service's rights, and a value may name what is to be loaded."""
+    """Return the names of variables that an import may read and whose values no preloader can use. A
+    preloader has the service's permissions, and such a value may specify code to load."""
     variables = {name for name in (*environ, *ENVIRONMENT) if _READ_AT_IMPORT.match(name)}
     own = {name for name, _ in own_values(environ)}
     return tuple(

@@ -1,7 +1,7 @@
-"""All that clients create, wait for and cancel: a job, a tuning job, a training pipeline.
+"""The three types of work that clients create, wait for and cancel: a job, a tuning job, a training pipeline.
 
-The three have a uid, a name, labels, times, a state, an error and a timeline in common, and are stored,
-listed, cancelled and reported alike.
+All have a uid, a name, labels, times, a state, an error and a timeline. They are stored, listed, cancelled
+and reported in the same way.
 """
 
 from trainshed.core.lifecycle.records import Job

@@ -25,8 +25,7 @@ _IMAGE_NAME = (
 )
 _NAME = re.compile(_IMAGE_NAME)
 _IMAGE = re.compile(_REPOSITORY + _IMAGE_NAME + r"(?::(?P<tag>latest|slim))?")
-# The first ones for PyTorch, with their Python in the name:
-# `gcr.io/cloud-ml-public/pytorch_cpu_2_7:1_0_preview`.
+# PyTorch's oldest images have Python in their names: `gcr.io/cloud-ml-public/pytorch_cpu_2_7:1_0_preview`.
 _FIRST = re.compile(
     r"gcr\.io/cloud-ml-public/(?P<framework>pytorch)_(?P<device>cpu|gpu)_(?P<python>\d_\d+)"
     r":(?P<version>\d+_\d+)(?:_\w+)?"
@@ -57,20 +56,22 @@ NO_REFERENCE = (
 class PrebuiltImage(Struct, frozen=True):
     """Contents of a prebuilt image."""
 
-    #: The canonical name, `tensorflow` or `scikit-learn` for instance.
+    #: The canonical name of the framework, such as `tensorflow` or `scikit-learn`.
     framework: str
     device: str
-    #: `major.minor` of the framework.
+    #: Version of the framework as `major.minor`.
     version: str
-    #: `major.minor` of Python.
+    #: Version of Python as `major.minor`.
     python: str
-    #: The framework and the essentials are enough: the tag `slim`, which only this service has.
+    #: Whether the image has the tag `slim`, which only this service supports. The environment then contains
+    #: only the framework and the essential packages.
     slim: bool = False
 
 
 @functools.cache
 def _listed() -> dict[tuple[str, str], tuple[str, ...]]:
-    """Return the Pythons of the listed images by (framework, `major.minor`), in the order of the table."""
+    """Return the Python versions of the listed images by (framework, `major.minor`), in the order of the
+    table."""
     releases: dict[tuple[str, str], tuple[str, ...]] = {}
     for framework, version, python in table("images")["images"].values():
         key = (framework, ".".join(version.split(".")[:2]))
@@ -80,11 +81,9 @@ def _listed() -> dict[tuple[str, str], tuple[str, ...]]:
 
 @functools.lru_cache(1024)
 def parse_prebuilt(uri: str) -> PrebuiltImage | None:
-    """Read the URI of a prebuilt training image. Return None if the table does not contain it.
-
-    A name without a Python suffix selects the oldest Python that is listed for its version. The
-    tag must be `latest`, `slim` or absent.
-    """
+    """Parse the URI of a prebuilt training image. Return None if the table does not contain the image. A name
+    without a Python suffix selects the oldest Python that is listed for its version. The tag must be
+    `latest`, `slim` or absent."""
     if first := _FIRST.fullmatch(uri):
         version, python = (first[part].replace("_", ".") for part in ("version", "python"))
         return PrebuiltImage(
@@ -114,7 +113,8 @@ def parse_prebuilt(uri: str) -> PrebuiltImage | None:
 
 
 def prebuilt_name(name: str) -> str | None:
-    """Return the URI of a prebuilt image from its name without a repository; None if there is none."""
+    """Return the URI of a prebuilt image from its name without a repository, or None if the image does not
+    exist."""
     uri = f"us-docker.pkg.dev/vertex-ai/training/{name}"
     return uri if "/" not in name and parse_prebuilt(uri) else None
 
@@ -125,16 +125,19 @@ def listed_images() -> tuple[str, ...]:
 
 
 def short_names() -> tuple[str, ...]:
-    """Return the framework names that `named_image` takes, each once."""
+    """Return the framework names that `named_image` accepts, without duplicates."""
     return tuple(dict.fromkeys(framework for framework, _ in _listed() if framework != "ray"))
 
 
 @functools.cache
 def named_image(name: str, *, gpu: bool = False) -> str | None:
-    """Return the URI of the listed image for `pytorch`, `tensorflow=2.11`, `tensorflow==2.11` or
-    `tensorflow:2.11`: the newest version unless one is named, its newest Python, and for CPUs unless `gpu` is
-    asked for. None if `name` is no such name. Raise ValueError, which names the versions, for a version that
-    is not listed."""
+    """Return the URI of the listed image for a short name: `pytorch`, `tensorflow=2.11`, `tensorflow==2.11`
+    or `tensorflow:2.11`.
+
+    The defaults are the newest version, its newest Python, and CPUs. With `gpu`, the image is for GPUs.
+    Return None if `name` is not a short name. Raise ValueError, which lists the versions, for an unlisted
+    version.
+    """
     word, _, version = re.sub("==|:", "=", name, count=1).partition("=")
     framework = _FRAMEWORKS.get(word)
     if framework not in short_names():
@@ -161,23 +164,24 @@ def named_image(name: str, *, gpu: bool = False) -> str | None:
 
 
 def nearest_prebuilt(uri: str) -> str:
-    """Return `" Did you mean …?"` with a listed image that is near to `uri`, or ""."""
+    """Return `" Did you mean …?"` with the listed image whose name is most similar to `uri`, or "" if none is
+    similar."""
     name, names = uri.rsplit("/", 1)[-1].split(":", maxsplit=1)[0], listed_images()
     return closest(name, (*names, *(listed.partition(".py")[0] for listed in names)))
 
 
 def is_reduction_server(uri: str) -> bool:
-    """Whether the URI names the reduction-server image (facts/machines#bandwidth)."""
+    """Return whether the URI is that of a reduction-server image (facts/machines#bandwidth)."""
     return _REDUCTION_SERVER.fullmatch(uri) is not None
 
 
 def is_reference(uri: str) -> bool:
-    """Whether the text is a reference of an image."""
+    """Return whether the text is a valid image reference."""
     return _REFERENCE.fullmatch(uri) is not None
 
 
 def _place(version: str) -> int:
-    """Return the place of `major.minor` among versions: minor ones count only within a major one."""
+    """Return the sort key of a version `major.minor`, which compares both parts as numbers."""
     major, minor = version.split(".")
     return int(major) * 10_000 + int(minor)
 
@@ -188,7 +192,7 @@ def _order(version: str) -> tuple[int, ...]:
 
 @functools.cache
 def runtime_versions() -> dict[str, tuple[str, ...]]:
-    """Return the Pythons of each runtime version, oldest first; both ascending."""
+    """Return the Python versions of each runtime version. Versions ascend from the oldest to the newest."""
     return {
         version: tuple(pythons)
         for version, pythons in table("runtime_versions")["pythonVersions"].items()
@@ -196,22 +200,20 @@ def runtime_versions() -> dict[str, tuple[str, ...]]:
 
 
 def newest() -> str:
-    """Return the version for which the default runtime counts, where a rule depends on the version."""
+    """Return the version whose rules apply to jobs on the default runtime."""
     return next(reversed(runtime_versions()))
 
 
 def default_python(runtime_version: str) -> str:
-    """Return the runtime's own Python: the newest that goes with it. Raise KeyError for an unknown
+    """Return the default Python of a runtime version: its newest Python. Raise KeyError for an unknown
     version."""
     return runtime_versions()[runtime_version][-1]
 
 
 def pair_fault(runtime_version: str, python_version: str) -> str | None:
-    """Return why the two do not go together, in the public words (facts/limits#error-texts), or None when
-    they do.
-
-    "" as runtime version means the default runtime, "" as Python version the runtime's own.
-    """
+    """Return why a runtime version and a Python version do not match, in the public wording
+    (facts/limits#error-texts), or None if they match. "" selects the default runtime or the runtime's default
+    Python."""
     known = runtime_versions()
     pythons = known.get(runtime_version or newest())
     if pythons is not None and (not python_version or python_version in pythons):
@@ -229,7 +231,8 @@ def pair_fault(runtime_version: str, python_version: str) -> str | None:
 
 
 def is_python2(runtime_version: str, python_version: str) -> bool:
-    """Return whether jobs of this pair ran on Python 2, which was the default of old runtimes."""
+    """Return whether jobs with this runtime version and Python version ran on Python 2. Old runtimes used
+    Python 2 by default."""
     pythons = runtime_versions().get(runtime_version, ())
     return (
         (python_version or "2.7") == "2.7"
@@ -239,6 +242,6 @@ def is_python2(runtime_version: str, python_version: str) -> bool:
 
 
 def names_chief(runtime_version: str | None) -> bool:
-    """Return whether TF_CONFIG of this runtime (None = the newest) contains `chief` rather than
-    `master` (facts/program#tf_config)."""
+    """Return whether TF_CONFIG of this runtime version contains `chief` rather than `master`
+    (facts/program#tf_config). None is the newest version."""
     return _order(runtime_version or newest()) >= _order(table("runtime_versions")["chiefFrom"])

@@ -1,7 +1,7 @@
 """Machine types: size, usable memory, price in ML units, and the accelerators that each type supports.
 
-Source: facts/machines#accelerators; for the K80 older tables, since the samples of both services still ask
-for it. Published gigabytes are GiB. TPUs are left out: no node has any.
+Source: facts/machines#accelerators. K80s are from older tables, because samples of both services still
+request them. Published gigabytes are GiB. TPUs are omitted, because no node has TPUs.
 """
 
 import functools
@@ -14,10 +14,12 @@ from trainshed.core.names import Api
 
 GIB = 2**30
 EVICTION_RESERVE = 100 * 2**20
-"""Bytes kept free below the limit at which a host would start to evict (spec/machines#memory)."""
+"""Number of bytes that must stay free below the memory limit, before a host starts to evict
+(spec/machines#memory)."""
 
 _RESERVED = ((4, 25), (4, 20), (8, 10), (112, 6))
-"""(GiB of this tier, per cent of it that the platform keeps); above all tiers 2 per cent."""
+"""Tiers of memory: (GiB in the tier, per cent that the platform reserves). Above all tiers it reserves 2 per
+cent."""
 _RESERVED_ABOVE = 2
 
 
@@ -27,24 +29,24 @@ class MachineType(Struct, frozen=True):
     name: str
     vcpus: float
     memory_bytes: int
-    #: Memory limit of a replica on this machine (`_memory_limit`).
+    #: Memory limit in bytes of a replica on this machine (`_memory_limit`).
     memory_limit_bytes: int
-    #: A request must name the machine's accelerators as well.
+    #: Whether a request must also specify the machine's accelerators.
     needs_accelerators: bool
-    #: The APIs in which a request may name the type; empty for a type that only a scale tier uses.
+    #: The APIs whose requests may use the type. Empty for a type that only a scale tier uses.
     apis: frozenset[Api]
-    #: A type of the older `ml` category, whose accelerators, if any, come with the name.
+    #: Whether the type belongs to the older category of `ml`, in which the name determines the accelerators.
     is_legacy: bool = False
-    #: The accelerators of a legacy type; None = it has none.
+    #: Accelerators of a legacy type, or None if the type has none.
     accelerator_type: str | None = None
     accelerator_count: int = 0
-    #: Largest outgoing bandwidth in Gbit/s; None = unknown.
+    #: Maximum outgoing bandwidth in Gbit/s, or None if unknown.
     egress_gbps: float | None = None
 
 
 def _memory_limit(memory_bytes: int) -> int:
-    """Return what the platform's tiered share leaves of a machine's memory (spec/machines#memory). 0 = it is
-    not known."""
+    """Return the memory in bytes that remains after the platform's reservation, which depends on the
+    machine's memory (spec/machines#memory). 0 if the memory is unknown."""
     if memory_bytes <= 0:
         return 0
     left, reserved = memory_bytes, 0
@@ -58,7 +60,7 @@ def _memory_limit(memory_bytes: int) -> int:
 
 @functools.cache
 def machine_types() -> dict[str, MachineType]:
-    """Return every known type by name, in the order of the table."""
+    """Return all known machine types by name, in the order of the table."""
     data = table("machines")
     types: dict[str, MachineType] = {}
     for section in ("computeEngine", "tierOnly"):
@@ -89,17 +91,17 @@ def machine_types() -> dict[str, MachineType]:
 
 
 def named_in(api: Api) -> tuple[MachineType, ...]:
-    """Return the types that a request to `api` may name."""
+    """Return the machine types that a request to `api` may specify."""
     return tuple(machine for machine in machine_types().values() if api in machine.apis)
 
 
 CUSTOM_TIER = "CUSTOM"
 DEFAULT_TIER = "BASIC"
-"""The zero value of the enum, which a request without a tier gets."""
+"""The first value of the enum, which is the default for requests without a tier."""
 
 
 class TierPool(Struct, frozen=True):
-    """One pool of a predefined tier; `accelerator_type` is None where it has none."""
+    """One pool of a predefined tier. `accelerator_type` is None for a pool without accelerators."""
 
     position: int
     machine_type: str
@@ -135,8 +137,10 @@ _BASE_ACCELERATOR = "NVIDIA_TESLA_V100"
 def units_per_hour(
     machine_type: str, accelerator_type: str = "", accelerator_count: int = 0
 ) -> float:
-    """Return the ML units that one node costs per hour (facts/machines#ml-units). A legacy type's price
-    includes its accelerators. Types that are not in the price list count as n1-standard vCPUs and V100s.
+    """Return the ML units that one node costs per hour (facts/machines#ml-units).
+
+    A legacy type's price includes its accelerators. Types outside the price list are charged as n1-standard
+    vCPUs and V100s.
     """
     data = table("ml_units")
     if machine_type in data["legacy"]:
@@ -149,11 +153,11 @@ def units_per_hour(
 
 
 def consumed_units(nodes: Iterable[float], running: int) -> float:
-    """Return the ML units of a job, as `ml` v1 reports them. Its `nodes` (units per hour) ran for `running`
-    nanoseconds.
+    """Return the ML units of a job, as `ml` v1 reports them.
 
-    Started minutes count as whole minutes, with a minimum of ten node-minutes per job. The sum is rounded to
-    two decimals, like the public service's.
+    `nodes` are the units per hour of each node, which ran for `running` nanoseconds. Started minutes count as
+    whole minutes, with a minimum of ten node-minutes per job. The sum is rounded to two decimals, as in the
+    public service.
     """
     rates = list(nodes)
     minutes = -(-max(running, 0) // MINUTE)
@@ -166,17 +170,18 @@ def consumed_units(nodes: Iterable[float], running: int) -> float:
 
 K80 = "NVIDIA_TESLA_K80"
 RETIRED = frozenset({K80})
-"""Types that the public services no longer have; a job that asks for one is accepted, with a notice."""
+"""Accelerator types that the public services have removed. Jobs with such a type are accepted with a
+notice."""
 
 
 def accelerator_types(api: Api) -> tuple[str, ...]:
-    """Return the public enum names of `api`, without the unspecified one."""
+    """Return the public enum names of `api`, without the unspecified value."""
     return tuple(table("accelerators")["types"][api.value])
 
 
 @functools.cache
 def allowed(machine: MachineType, api: Api) -> Mapping[str, tuple[int, ...]]:
-    """Return the accelerator types that go with `machine`, each with its counts."""
+    """Return the accelerator types that `machine` supports, each with its allowed counts."""
     name = machine.name
     data = table("accelerators")
     known = set(accelerator_types(api))

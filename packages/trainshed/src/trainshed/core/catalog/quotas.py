@@ -1,7 +1,7 @@
-"""Quotas: the metrics that a job uses, and the amounts (facts/limits#quotas, spec/queue#quotas).
+"""Quotas: their metrics, and the amounts that a job uses (facts/limits#quotas, spec/queue#quotas).
 
-Names are in the form that operators type: `cpus_n1_e2`, `NVIDIA_TESLA_T4`, `pd_ssd_gb`.
-Preemptible jobs have metrics of their own.
+Metric names have the form that operators type: `cpus_n1_e2`, `NVIDIA_TESLA_T4`, `pd_ssd_gb`. Preemptible jobs
+have separate metrics.
 """
 
 import functools
@@ -12,38 +12,35 @@ from trainshed.core.job import Disk, Machine, Strategy
 from trainshed.core.names import Api
 
 JOBS = "jobs"
-"""The metric of how many jobs hold their places at once, in all regions together."""
+"""Metric: the maximum number of placed jobs in all regions together."""
 QUEUED = "queued_jobs"
-"""The metric of how many jobs may wait: with so many, none can be submitted."""
+"""Metric: the maximum number of waiting jobs. At the maximum, new jobs are rejected."""
 PRIORITY = "highest_priority"
-"""The metric of the priority that a job may have at most."""
+"""Metric: the highest priority that a job may have."""
 GLOBAL = "global"
-"""In place of a region: metrics that have none."""
+"""Replaces the region for metrics without a region."""
 GPU_HOURS = "gpu_hours_per_month"
 CPU_HOURS = "cpu_hours_per_month"
 COST = "cost_per_month"
 BUDGETS = (COST, CPU_HOURS, GPU_HOURS)
-"""Metrics of use in a calendar month. When one is used up, no new jobs start."""
+"""Metrics of usage in a calendar month. If one of them is used up, no new jobs start."""
 HARD = "_hard"
 """Suffix of the metrics whose limits also stop running jobs."""
 HARD_BUDGETS = tuple(f"{metric}{HARD}" for metric in BUDGETS)
 SHARE = "share"
-"""How much of the fair share a project, or a person in it, is due; without it 1."""
+"""Metric: the weight of a project, or of a user in it, in the fair share. Default: 1."""
 OF_ALL_REGIONS = (JOBS, QUEUED, PRIORITY, SHARE, *BUDGETS, *HARD_BUDGETS)
 PREEMPTIBLE = "preemptible_"
 _SHARED_FAMILIES = {"n1": "n1_e2", "e2": "n1_e2"}
-"""N1 and E2 machines use one quota together."""
+"""N1 and E2 machines share one quota."""
 _DISKS = ("hyperdisk_balanced_gb", "pd_ssd_gb", "pd_standard_gb")
 
 
 def usage_of(
     strategy: Strategy, pools: Iterable[tuple[Machine, Disk, int]]
 ) -> tuple[tuple[str, float], ...]:
-    """Return (metric, amount) that a job with these numbers of replicas on these machines and disks takes
-    while it is placed, sorted by metric, without zeros.
-
-    CPUs, devices and gigabytes. Disks count in full for spot and flex-start jobs too.
-    """
+    """Return the quota usage of a placed job with these pools: (metric, amount) for CPUs, accelerators and
+    disk gigabytes, sorted by metric, without zeros. Disks count in full for spot and flex-start jobs too."""
     sums: dict[str, float] = {}
     prefix = PREEMPTIBLE if strategy is not Strategy.STANDARD else ""
     for machine, disk, count in pools:
@@ -60,7 +57,7 @@ def usage_of(
 
 @functools.cache
 def metrics() -> tuple[str, ...]:
-    """Return every metric that a job may use, sorted."""
+    """Return all metrics that a job may use, sorted."""
     plain = {_family(name) for name in machine_types()} | set(accelerator_types(Api.VERTEX))
     preemptible = {f"{PREEMPTIBLE}{metric}" for metric in plain}
     return tuple(sorted({*plain, *preemptible, *_DISKS, *OF_ALL_REGIONS}))
@@ -68,5 +65,5 @@ def metrics() -> tuple[str, ...]:
 
 def _family(machine_type: str) -> str:
     family, dash, _ = machine_type.partition("-")
-    # The older types of `ml` are sizes of N1.
+    # The older machine types of `ml` have the sizes of N1 machines.
     return f"cpus_{_SHARED_FAMILIES.get(family, family) if dash else 'n1_e2'}"

@@ -1,5 +1,5 @@
-"""Regions in which each public API trains, the accelerators that Vertex lists there, and the hosts that
-programs call."""
+"""Regions in which each public API trains, the accelerators that Vertex lists in each region, and the API
+hosts that programs call."""
 
 import functools
 from typing import Final
@@ -29,7 +29,7 @@ _OF_ALL_REGIONS: Final = (
 
 @functools.cache
 def apis() -> tuple[str, ...]:
-    """Return the hosts of the APIs: first those for all regions, then each region's own."""
+    """Return the host names of the APIs: first the hosts for all regions, then each region's own hosts."""
     return (
         *(f"{name}.{_DOMAIN}" for name in _OF_ALL_REGIONS),
         *(f"{region}-aiplatform.{_DOMAIN}" for region in regions(Api.VERTEX)),

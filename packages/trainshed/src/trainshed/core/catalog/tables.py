@@ -1,7 +1,7 @@
-"""Reads the tables of the wheel. Contains their locations, but not their meaning.
+"""Reads the JSON tables that are part of the installed package.
 
-The files below `data/` contain public facts only. Each catalog module defines its own table types
-and cites its section of the facts.
+The files below `data/` contain public facts only. Each catalog module defines its own table types and cites
+its section of the facts.
 """
 
 import functools
@@ -14,5 +14,5 @@ _DATA: Final = Path(__file__).with_name("data")
 
 @functools.cache
 def table(name: str) -> dict[str, Any]:
-    """Return the content of `data/<name>.json`, which is read once. Callers must not change it."""
+    """Return the cached content of `data/<name>.json`. Callers must not change it."""
     return json.loads((_DATA / f"{name}.json").read_bytes())

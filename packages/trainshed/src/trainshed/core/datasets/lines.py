@@ -1,33 +1,33 @@
-"""Lines and CSV records of a file that comes in blocks, one record at a time, and rows to be written."""
+"""Splits a file that arrives in blocks into lines and CSV records, and formats rows for output files."""
 
 import csv
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 MAX_RECORD: Final = 16 << 20
-"""The most bytes of one record."""
+"""Maximum bytes of one record."""
 _MARK: Final = b"\xef\xbb\xbf"
-"""The mark with which some programs begin a UTF-8 file."""
+"""The byte order mark at the beginning of some UTF-8 files."""
 _ZIPPED: Final = b"\x1f\x8b"
 
 
 class BadData(Exception):
-    """A file of a dataset is not what it should be. The message names the file and the row."""
+    """A file of a dataset has an invalid form. The message contains the file and the row."""
 
 
 class Record(NamedTuple):
-    """One row of a file. A tuple, because there are millions."""
+    """One row of a file. A tuple, because a dataset may have millions of rows."""
 
-    #: Counts from 1, without empty lines.
+    #: Number of the row in the file, from 1, without empty lines.
     row: int
-    #: The line on which it begins, from 1.
+    #: Number of the line at which the record begins, from 1.
     line: int
     fields: list[str]
 
 
 def lines(blocks: Iterable[bytes], uri: str) -> Iterator[bytes]:
-    """Yield the lines of a file without their ends, whether or not the last one has an end. Raise BadData for
-    a compressed file or too long a line."""
+    """Yield the lines of a file without their line ends. The last line need not have one. Raise BadData for a
+    compressed file or a line that is too long."""
     rest, number = b"", 0
     for block in _unmarked(blocks, uri):
         pieces = (rest + block).split(b"\n")
@@ -41,7 +41,7 @@ def lines(blocks: Iterable[bytes], uri: str) -> Iterator[bytes]:
 
 
 def _unmarked(blocks: Iterable[bytes], uri: str) -> Iterator[bytes]:
-    """Yield the blocks without the mark that a file may begin with. Raise BadData for a compressed file."""
+    """Yield the blocks of a file without its byte order mark. Raise BadData for a compressed file."""
     source = iter(blocks)
     first = b""
     for block in source:
@@ -58,13 +58,13 @@ def _unmarked(blocks: Iterable[bytes], uri: str) -> Iterator[bytes]:
 
 
 def records(blocks: Iterable[bytes], uri: str) -> Iterator[Record]:
-    """Yield the rows of a CSV file. Raise BadData for a file that cannot be read so."""
+    """Yield the rows of a CSV file. Raise BadData if the file is not valid CSV."""
     is_at_end = False
 
     def texts() -> Iterator[str]:
         nonlocal is_at_end
         for raw in lines(blocks, uri):
-            # Bytes that are no UTF-8 are passed on unchanged.
+            # Bytes that are not valid UTF-8 are copied unchanged.
             yield raw.decode("utf-8", "surrogateescape") + "\n"
         is_at_end = True
 
@@ -99,7 +99,7 @@ _CARRIAGE_RETURN: Final = (
 
 
 class _Echo:
-    """The output of a CSV writer: returns the text, which the writer returns in turn."""
+    """An output for a CSV writer: its `write` returns the text, and the writer returns that to its caller."""
 
     def write(self, text: str) -> str:
         return text
@@ -109,5 +109,5 @@ _writer: Final[Any] = csv.writer(_Echo(), lineterminator="\r\n")
 
 
 def row_of(fields: Iterable[str]) -> bytes:
-    """Return a row in its written form, without a line end."""
+    """Return a row as a line of CSV, without a line end."""
     return _writer.writerow(fields)[:-2].encode("utf-8", "surrogateescape")

@@ -1,4 +1,4 @@
-"""The data of a dataset that are written for a program: the files to read, the split of each row,
+"""Describes the data of a dataset that are written for a program: the files to read, the split of each row,
 and the names of the written files (facts/datasets#splits)."""
 
 import enum
@@ -12,7 +12,7 @@ from trainshed.core.units import Nanos, whole_second
 
 
 class Split(enum.StrEnum):
-    """A set of rows; the names of its files begin with the value."""
+    """A set of rows, such as the training rows. The names of its files begin with the value."""
 
     TRAINING = "training"
     VALIDATION = "validation"
@@ -21,24 +21,24 @@ class Split(enum.StrEnum):
 
 SPLITS: Final = tuple(Split)
 DEFAULT: Final = (0.8, 0.1, 0.1)
-"""Fractions of the splits where a request gives none."""
+"""Fractions of the splits for requests without fractions."""
 
 
 class SplitMethod(enum.StrEnum):
-    """How a row is assigned to a split."""
+    """The method that assigns rows to splits."""
 
     FRACTION = "fraction"
-    #: A column names the split.
+    #: A column contains the split of each row.
     PREDEFINED = "predefined"
 
 
 class SplitRule(Struct, frozen=True):
-    """Which row goes to which split."""
+    """Assigns each row to a split."""
 
     method: SplitMethod = SplitMethod.FRACTION
-    #: The parts for training, validation and test; they add up to 1.
+    #: The fractions of rows for training, validation and test. Their sum is 1.
     fractions: tuple[float, float, float] = DEFAULT
-    #: The column that decides; "" = none does.
+    #: The column that determines the split, or "" for methods without a column.
     key: str = ""
 
 
@@ -49,33 +49,33 @@ class SplitPlan(Struct, frozen=True):
     kind: DatasetKind
     files: tuple[DataFiles, ...]
     rule: SplitRule
-    #: gs:// URI of the directory that the files are written to, without a `/` at its end.
+    #: gs:// URI of the output directory, without a `/` at its end.
     directory: str
-    #: All rows are written as one set, whose files are called `data-…`.
+    #: Whether all rows are written as one set, whose file names begin with `data-`.
     is_whole: bool = False
 
     @property
     def splits(self) -> tuple[Split, ...]:
-        """The splits that are written; the first one is the whole set."""
+        """The splits that are written. A plan for all rows as one set uses only the first split."""
         return SPLITS[:1] if self.is_whole else SPLITS
 
     @property
     def format(self) -> str:
-        """The value of AIP_DATA_FORMAT, which is also the ending of file names."""
+        """The value of AIP_DATA_FORMAT, which is also the extension of the files."""
         return "csv" if self.kind.is_table else "jsonl"
 
     def pattern(self, split: Split) -> str:
-        """Return the value of AIP_TRAINING_DATA_URI, or of its like for another split."""
+        """Return the pattern of a split's files, such as the value of AIP_TRAINING_DATA_URI."""
         return f"{self.directory}/{self._stem(split)}-*.{self.format}"
 
     @property
     def env(self) -> tuple[tuple[str, str], ...]:
-        """Variables for every program that reads it."""
+        """The variables for every program that reads the data."""
         places = ((f"AIP_{split.upper()}_DATA_URI", self.pattern(split)) for split in SPLITS)
         return (("AIP_DATA_FORMAT", self.format), *places)
 
     def shard(self, split: Split, number: int) -> str:
-        """Return the URI of a split's file; `number` counts from 0."""
+        """Return the URI of one file of a split. `number` counts from 0."""
         return f"{self.directory}/{self._stem(split)}-{number:05}.{self.format}"
 
     def _stem(self, split: Split) -> str:
@@ -83,19 +83,20 @@ class SplitPlan(Struct, frozen=True):
 
     @property
     def manifest(self) -> str:
-        """URI of the file that marks all other files as complete."""
+        """URI of the file that is written last. Its existence shows that all other files are complete."""
         return f"{self.directory}/manifest.json"
 
 
 class DirectoryCopy(Struct, frozen=True):
-    """A copy of all objects below one directory to another one. Both are gs:// URIs that end with a slash."""
+    """A copy of all objects below one directory to another directory. Both are gs:// URIs that end with a
+    slash."""
 
     source: str
     target: str
 
 
 class Export(Struct, frozen=True):
-    """An export of a dataset (`plan`) or of the files of a model (`copy`); the other one is None."""
+    """An export of a dataset (`plan`) or of the files of a model (`copy`). Exactly one of the two is set."""
 
     #: The project whose service agent reads and writes the files.
     project: str
@@ -111,9 +112,9 @@ class Export(Struct, frozen=True):
 
 
 def completed(parts: Sequence[float]) -> tuple[float, float, float]:
-    """Return fractions that add up to 1. If all are zero, return the default. The remainder of a
-    smaller sum goes to the splits without a fraction, in the proportions of the default. If all
-    three splits have fractions, it goes to training."""
+    """Return fractions whose sum is 1. If all are zero, return the default. If the sum is smaller than 1, the
+    remainder goes to the splits without a fraction, in the proportions of the default. If all three splits
+    have fractions, the remainder goes to training."""
     if not any(parts):
         return DEFAULT
     left = max(1 - sum(parts), 0.0)
@@ -128,12 +129,12 @@ def completed(parts: Sequence[float]) -> tuple[float, float, float]:
 
 
 def directory_name(dataset_id: str, annotation: str, at: Nanos) -> str:
-    """Return `dataset-ID-TYPE-TIME`; `at`: nanoseconds since the epoch."""
+    """Return the directory name `dataset-ID-TYPE-TIME`. `at` is in nanoseconds since the epoch."""
     return f"dataset-{dataset_id}-{annotation}-{whole_second(at // 10**9)}.{at // 1000 % 10**6:06}Z"
 
 
 def model_directory_name(display_name: str, at: Nanos) -> str:
-    """Return `model-export-NAME-TIME`; `at`: nanoseconds since the epoch (facts/models#export). Characters of
-    the display name that do not fit into a path are replaced by `-`."""
+    """Return the directory name `model-export-NAME-TIME` (facts/models#export). `at` is in nanoseconds since
+    the epoch. Characters of the display name that are not allowed in a path are replaced by `-`."""
     plain = "".join(c if c.isalnum() or c in "-_." else "-" for c in display_name)
     return f"model-export-{plain}-{whole_second(at // 10**9)}.{at // 10**6 % 1000:03}Z"

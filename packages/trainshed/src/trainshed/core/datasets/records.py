@@ -1,5 +1,5 @@
-"""Datasets: the names of files in buckets, what the files are (facts/datasets#kinds), and the public schemas
-of them and of annotations (facts/datasets#formats). No rows are stored."""
+"""Records of datasets: the names and formats of their files in buckets (facts/datasets#kinds), and the public
+schemas of datasets and annotations (facts/datasets#formats). Rows are not stored."""
 
 import enum
 from typing import Final
@@ -10,11 +10,11 @@ from trainshed.core.names import PLACE, read_name
 from trainshed.core.units import Nanos
 
 METADATA_SCHEMAS: Final = "gs://google-cloud-aiplatform/schema/dataset/metadata"
-"""Directory of the public schemas by which clients say which kind a dataset is."""
+"""Directory of the public schemas that determine the kind of a dataset."""
 
 
 class DatasetKind(enum.StrEnum):
-    """The kind of a dataset, by the name of the public schema of its metadata."""
+    """The kind of a dataset, determined by the public schema of its metadata."""
 
     TABULAR = "tabular"
     TIME_SERIES = "time_series"
@@ -23,7 +23,8 @@ class DatasetKind(enum.StrEnum):
 
     @property
     def is_table(self) -> bool:
-        """Whether it is rows of CSV files with a header; otherwise it is items with annotations."""
+        """Return whether a dataset of this kind has rows in CSV files with a header. Other kinds have items
+        with annotations."""
         return self in (DatasetKind.TABULAR, DatasetKind.TIME_SERIES)
 
     @property
@@ -35,7 +36,7 @@ KINDS_BY_SCHEMA: Final = {kind.schema_uri: kind for kind in DatasetKind}
 
 
 class DatasetName(Struct, frozen=True, order=True):
-    """`projects/P/locations/L/datasets/D`."""
+    """A dataset's name: `projects/P/locations/L/datasets/D`."""
 
     project_id: str
     location: str
@@ -46,19 +47,18 @@ class DatasetName(Struct, frozen=True, order=True):
 
     @staticmethod
     def parse(name: str, *, of: str = "name") -> "DatasetName":
-        """Read a dataset's name. Raise InvalidRequest on the field `of` for anything else."""
+        """Parse a dataset's name. Raise InvalidRequest on the field `of` for an invalid name."""
         return DatasetName(*read_name(name, f"{PLACE}/datasets/DATASET", of))
 
 
 class DataFiles(Struct, frozen=True):
-    """Files of one form: those of a table, or those of one import."""
+    """Files of one format: the files of a table, or the files of one import."""
 
-    #: gs:// URIs, which may have wildcards (`wildcards`).
+    #: gs:// URIs of the files. They may contain wildcards (`wildcards`).
     uris: tuple[str, ...]
-    #: The URI of the import schema, which specifies the lines of imported files; "" = rows of a
-    #: table.
+    #: The URI of the import schema, which specifies the format of the lines. "" for rows of a table.
     schema_uri: str = ""
-    #: The labels of every item in them.
+    #: The labels of every item in the files.
     labels: tuple[tuple[str, str], ...] = ()
 
 
@@ -68,19 +68,19 @@ class Dataset(Struct, frozen=True):
     name: DatasetName
     kind: DatasetKind
     display_name: str
-    #: Nanoseconds since the epoch, as is `updated`.
+    #: Time of creation, in nanoseconds since the epoch. `updated` has the same unit.
     created: Nanos
     updated: Nanos
-    #: `metadata` as given, as JSON text; "null" if none was.
+    #: `metadata` of the request as JSON text. "null" if the request has no metadata.
     metadata: str = "null"
     description: str = ""
     labels: tuple[tuple[str, str], ...] = ()
-    #: In the order in which they were imported; those of a table are given when it is made.
+    #: The files in the order of their imports. Files of a table are set when the dataset is created.
     files: tuple[DataFiles, ...] = ()
 
     @property
     def etag(self) -> str:
-        """Changes whenever the dataset does."""
+        """Return a version id that changes with every change of the dataset."""
         return str(self.updated // 1000)
 
 
@@ -90,9 +90,9 @@ _ANNOTATION_END: Final = "_1.0.0.yaml"
 
 
 class ImportFormat(Struct, frozen=True):
-    """The form of the lines in imported files."""
+    """The format of the lines in imported files."""
 
-    #: The name of the schema's file, without its ending.
+    #: The name of the schema file, without its extension.
     name: str
     kind: DatasetKind
     #: The name of the annotations in the lines.
@@ -115,16 +115,17 @@ FORMATS: Final = {
         ImportFormat("text_classification_multi_label", _TEXT, "text_classification"),
     )
 }
-"""Import formats by URI. Others are refused: no public program trains on them by a program of its own."""
+"""Supported import formats by URI. Other formats are rejected, because users' own programs do not train on
+them."""
 OTHERWISE: Final = (
     "To use other data, list the files and their properties in a CSV file, and "
     "create a tabular dataset from it."
 )
-"""Advice for items that no supported format describes."""
+"""Advice for items without a supported format."""
 
 
 def annotation_of(uri: str) -> str:
-    """Return the name of an annotation schema; "" if there is none with this URI."""
+    """Return the name of the annotation schema with this URI, or "" if none exists."""
     name = uri.removeprefix(f"{_ROOT}/annotation/").removesuffix(_ANNOTATION_END)
     known = any(entry.annotation == name for entry in FORMATS.values())
     return name if known and uri == annotation_uri(name) else ""
@@ -135,7 +136,7 @@ def annotation_uri(name: str) -> str:
 
 
 def annotations_of(kind: DatasetKind) -> tuple[str, ...]:
-    """Return the annotations that a dataset of this kind can have, each once."""
+    """Return the distinct annotations that a dataset of this kind supports."""
     return tuple(
         dict.fromkeys(entry.annotation for entry in FORMATS.values() if entry.kind is kind)
     )

@@ -1,9 +1,8 @@
-"""The rows of a dataset's files, each with its split: rows of a table in CSV files, and items of
-other datasets. JSON lines of items stay unchanged, and their CSV lines become JSON
-(facts/datasets#formats).
+"""Assigns each row of a dataset to a split: rows of a table in CSV files, and items of other datasets.
 
-A row always goes to the same split. Unless the row contains its split, a hash of the dataset and
-the row's place determines it (facts/datasets#splits).
+JSON lines of items stay unchanged, and CSV lines of items become JSON (facts/datasets#formats). A row always
+gets the same split. If the row does not contain its split, a hash of the dataset and the row's position
+determines it (facts/datasets#splits).
 """
 
 import hashlib
@@ -19,22 +18,22 @@ from trainshed.core.datasets.plans import SPLITS, Split, SplitMethod, SplitRule
 from trainshed.core.datasets.records import FORMATS, DataFiles, DatasetKind, ImportFormat
 
 Blocks = Callable[[], Iterable[bytes]]
-"""Reads a file from its beginning each time it is called."""
+"""A function that returns the blocks of a file from its beginning, at each call."""
 
 
 class TableFile(Struct, frozen=True):
-    """One CSV file."""
+    """One CSV file of a table."""
 
     uri: str
     blocks: Blocks
 
 
 class Table:
-    """CSV files with one header: the first line of the first file. Any other file may repeat it or begin with
-    a row."""
+    """CSV files with one header, which is the first line of the first file. Other files may repeat the header
+    or begin with a row."""
 
     def __init__(self, files: Iterable[TableFile]) -> None:
-        """Read the beginning of the first file. Raise BadData if it is no table."""
+        """Read the header from the first file. Raise BadData if the file is not a table."""
         self._files = tuple(files)
         first = next(self._rows_of(self._files[0]), None)
         if first is None:
@@ -45,7 +44,7 @@ class Table:
         self.columns = first.fields
 
     def position(self, column: str) -> int:
-        """Return the position of a column. Raise BadData if there is none."""
+        """Return the position of a column. Raise BadData if the table has no such column."""
         if column not in self.columns:
             raise BadData(
                 f"{self._files[0].uri} has no column {column!r}; it has {names(self.columns)}."
@@ -53,11 +52,11 @@ class Table:
         return self.columns.index(column)
 
     def rows(self) -> Iterator[tuple[TableFile, Record]]:
-        """Yield all rows, without headers. Raise BadData for a row that does not fit the header."""
+        """Yield all rows, without headers. Raise BadData for a row whose length differs from the header."""
         width = len(self.columns)
         for file in self._files:
             for record in self._rows_of(file):
-                # Not read through properties: this is done for each of millions of rows.
+                # Local variables instead of properties, because this loop runs for millions of rows.
                 row, line, fields = record
                 if row == 1 and self._is_header(file, fields):
                     continue
@@ -81,8 +80,8 @@ class Table:
 
 
 def of_table(table: Table, rule: SplitRule, dataset: str) -> Iterator[tuple[bytes, Split | None]]:
-    """Yield each row with its split; None: it is ignored. Raise BadData for files that are no such
-    table."""
+    """Yield each row of a table with its split. None means that the row is ignored. Raise BadData for invalid
+    files."""
     if rule.method is SplitMethod.PREDEFINED:
         at = table.position(rule.key)
         for _, record in table.rows():
@@ -97,19 +96,19 @@ _WHOLE: Final = 1 << 64
 
 
 def word(dataset: str, content: str, row: int = 0) -> int:
-    """Return a whole number below 2**64 for a row of a file, or for an item: evenly spread, and the same at
-    each reading."""
+    """Return a whole number below 2**64 for a row of a file, or for an item. The numbers are evenly
+    distributed, and the same row always gets the same number."""
     place = f"{dataset}\0{content}\0{row}".encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.blake2b(place, digest_size=8).digest())
 
 
 def split_at(number: int, ends: tuple[int, int]) -> Split:
-    """Return the split of a row that has this `word`."""
+    """Return the split for a number that `row_hash` has returned."""
     return SPLITS[(number >= ends[0]) + (number >= ends[1])]
 
 
 def bounds(fractions: tuple[float, float, float]) -> tuple[int, int]:
-    """Return the words (`word`) from which on a row belongs to validation and to test."""
+    """Return the smallest row hashes that belong to validation and to test."""
     training, validation, test = fractions
     first = round(training * _WHOLE) if validation or test else _WHOLE
     return first, round((training + validation) * _WHOLE) if test else _WHOLE
@@ -125,15 +124,16 @@ _SAID: Final = {
 
 
 def labelled(text: str) -> Split | None:
-    """Return the split that a column, an ML_USE or a label names; None if it names none."""
+    """Return the split that a column, an ML_USE or a label specifies, or None if the text is not the name of
+    a split."""
     return _SAID.get(text.strip().lower())
 
 
 def names(columns: Iterable[str]) -> str:
-    """Return columns as an error shows them."""
+    """Return column names in the form for error messages."""
     shown = list(columns)
     more = f" and {len(shown) - 20} more" if len(shown) > 20 else ""
-    # Those of other encodings hold what no message can.
+    # Names in other encodings may contain bytes that a message cannot contain.
     return ", ".join(shown[:20]).encode(errors="replace").decode() + more
 
 
@@ -148,7 +148,7 @@ _CONTENT: Final = {
     DatasetKind.TEXT: ("textContent", "textGcsUri"),
 }
 _BOX: Final = 8
-"""Fields of a bounding box: x and y of four corners. The second and the fourth corner may be
+"""Number of fields of a bounding box: x and y of four corners. The second and the fourth corner may be
 omitted."""
 
 
@@ -169,16 +169,16 @@ class ItemFile(Struct, frozen=True):
 
 
 class Item(Struct, frozen=True):
-    """One item as a program reads it."""
+    """One item in the form for programs."""
 
     raw: bytes
-    #: The image or text, or where it is: all items of one content go to one split.
+    #: The text, or the URI of the image or text. All items with the same content get the same split.
     content: str
     labels: Mapping[str, str]
 
 
 def items(file: ItemFile) -> Iterator[Item]:
-    """Yield the items of a file. Raise BadData if it is not of its format."""
+    """Yield the items of a file. Raise BadData if the file does not have its format."""
     parsed = _of_csv(file) if file.is_csv else _of_json(file)
     own = dict(file.files.labels)
     for read, raw in parsed:
@@ -188,7 +188,8 @@ def items(file: ItemFile) -> Iterator[Item]:
             line = raw
         else:
             whole = {**public, _LABELS: labels} if own else public
-            # Bytes of a CSV file that are no UTF-8 pass unchanged, half a surrogate pair of JSON escaped.
+            # Bytes of a CSV file that are not UTF-8 are copied unchanged. Unpaired surrogates of JSON are
+            # escaped.
             text = json.dumps(whole, ensure_ascii=not file.is_csv)
             line = text.encode("utf-8", "surrogateescape")
         content = next(
@@ -198,8 +199,8 @@ def items(file: ItemFile) -> Iterator[Item]:
 
 
 def _completed(form: ImportFormat, item: dict[str, Any]) -> dict[str, Any]:
-    """Return an item with the fields of both forms that programs read: the label as a value and in
-    a list, and a text's file in either field. Return the item itself if no field is missing."""
+    """Return an item with the fields of both common forms: the label as a value and in a list, and the URI of
+    a text in either field. Return the item itself if no field is missing."""
     more: dict[str, Any] = {}
     label, labels = item.get(_LABEL), item.get(_LABEL_LIST)
     if form.name.endswith("_classification_single_label"):
@@ -215,7 +216,7 @@ def _completed(form: ImportFormat, item: dict[str, Any]) -> dict[str, Any]:
 def of_items(
     files: Iterable[ItemFile], rule: SplitRule, dataset: str
 ) -> Iterator[tuple[bytes, Split]]:
-    """Yield each item with its split. An item's own ML use comes before the fractions."""
+    """Yield each item with its split. An item's ML use has priority over the fractions."""
     ends = bounds(rule.fractions)
     for file in files:
         for item in items(file):
@@ -245,7 +246,7 @@ def _of_json(file: ItemFile) -> Iterator[tuple[dict[str, Any], bytes | None]]:
 
 
 def _of_csv(file: ItemFile) -> Iterator[tuple[dict[str, Any], bytes | None]]:
-    """Yield an item for each image or text: successive lines about one image are one item."""
+    """Yield an item for each image or text. Successive lines about one image become one item."""
     item: dict[str, Any] = {}
     last = ""
     for record in records(file.blocks(), file.uri):
@@ -265,7 +266,7 @@ def _of_csv(file: ItemFile) -> Iterator[tuple[dict[str, Any], bytes | None]]:
 
 
 def _parts(file: ItemFile, record: Record, place: str) -> tuple[str, str, Sequence[str]]:
-    """Return the ML use ("" if none is given), the content and the fields after it."""
+    """Return the ML use ("" if missing), the content, and the remaining fields of a CSV line."""
     fields = [field.strip() for field in record.fields]
     use = ""
     if fields[0].upper() in _USES and len(fields) > 1:
@@ -331,8 +332,7 @@ def _box(rest: Sequence[str], place: str) -> dict[str, Any]:
 
 
 def _joined(item: dict[str, Any], more: dict[str, Any]) -> bool:
-    """Add another line's boxes to those of the same image; False if they are of another kind, or have another
-    ML use."""
+    """Add the boxes of another line to an item. Return False if the boxes have another kind or ML use."""
     if _BOXES in item and _BOXES in more and item.get(_LABELS) == more.get(_LABELS):
         item[_BOXES] += more[_BOXES]
         return True

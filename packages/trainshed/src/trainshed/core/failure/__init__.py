@@ -1,1 +1,1 @@
-"""Why a replica stopped or an attempt failed, and what follows: one ordered table (spec/failures#rules)."""
+"""Causes of failed replicas and attempts, and the ordered table of consequences (spec/failures#rules)."""

@@ -1,7 +1,7 @@
-"""Advice on the error in a failed program's last lines, and on how it ended. Pure.
+"""Advice on the error in a failed program's last lines, and on the program's end. Pure.
 
-`advice.toml` has the rows of errors that a few patterns recognize, and the texts of the rest. Each function
-returns a few sentences on what the user can do; None if the lines report something else.
+`advice.toml` contains the rows for errors that a few patterns recognize, and all other texts. Each function
+returns a few sentences that advise the user, or None if the lines contain no known error.
 """
 
 import json
@@ -27,19 +27,20 @@ ON_TIME_LIMITS: Final = (
 )
 """Advice for users whose replicas repeatedly reach a time limit of the cluster."""
 _SDK_SCRIPT: Final = "aiplatform_custom_trainer_script"
-"""The package in which the Vertex SDK puts a script."""
+"""The package into which the Vertex SDK puts a script."""
 _RUN_PROGRAM: Final = "trainshed_program."
-"""The package in which `trainshed run` puts a program, and its dot."""
+"""The prefix of modules that `trainshed run` has packaged."""
 
 
 def advice(tail: str, spec: JobSpec, pool: int) -> str | None:
-    """Return advice on the error in the last lines of a program of that pool; None if there is none."""
+    """Return advice on the error in the last lines of a program of this pool, or None if no advice is
+    known."""
     program = spec.pool(pool).program
     return _on_module(tail, program) or _on_command(tail) or _on_row(tail, spec, program)
 
 
 def advice_on_end(ended: ExitRecord, status: int, spec: JobSpec, pool: int) -> str | None:
-    """Return advice on the end of a program of that pool, or None if none applies. `status`: the
+    """Return advice on the end of a program of this pool, or None if no advice is known. `status`: the
     published exit status."""
     if ended.oom or ended.child_oom:
         return _on_memory(spec, pool)
@@ -54,7 +55,7 @@ def _texts() -> dict[str, Any]:
 
 
 def _on_row(tail: str, spec: JobSpec, program: Program) -> str | None:
-    """Return the text of the first row that matches."""
+    """Return the text of the first row of `advice.toml` that matches the last lines, or None."""
     has_own_image = program.runtime.family == CONTAINER
     facts = {
         "own_image": has_own_image,
@@ -71,7 +72,7 @@ def _on_row(tail: str, spec: JobSpec, program: Program) -> str | None:
 
 
 def _value(row: Mapping[str, Any], tail: str) -> str | None:
-    """Return the value that a row finds in the last lines; None if it does not match."""
+    """Return the part of the last lines that a row's pattern captures, or None if the row does not match."""
     if not re.search(row.get("requires", ""), tail):
         return None
     lines = tail.rstrip().splitlines()
@@ -90,7 +91,7 @@ def _value(row: Mapping[str, Any], tail: str) -> str | None:
 
 
 def _on_command(tail: str) -> str | None:
-    """Advise a job whose command is one text in place of a list."""
+    """Return advice for a job that specifies its command as one text instead of a list, or None."""
     absent = ": command not found; looked in "
     name = next((line.partition(absent)[0] for line in tail.splitlines() if absent in line), "")
     if " " not in name:
@@ -105,10 +106,10 @@ def _on_command(tail: str) -> str | None:
     )
 
 
-# A module is missing. The advice depends on how the job was submitted.
+# Advice for missing modules. It depends on the way in which the job was submitted.
 
 _MISSING_MODULE: Final = re.compile(r"(?:Error|python[\d.]*): No module named '?([A-Za-z_][\w.]*)")
-"""Matches a traceback's last line, and the error of an interpreter that is to run a module."""
+"""Matches the last line of a traceback, and the error of an interpreter that cannot find its module."""
 
 
 def _on_module(tail: str, program: Program) -> str | None:
@@ -143,8 +144,8 @@ def _on_module(tail: str, program: Program) -> str | None:
     text = f"{own} If it is in a distribution of the package index: {install}."
     package = (program.module or "").rpartition(".")[0]
     if way == "package" and package:
-        # Programs that were written for Python 2 import their neighbours by their bare names, many public
-        # samples among them.
+        # Programs written for Python 2, such as many public samples, import modules of their own package
+        # without the package name.
         return (
             f"If {root} is a file of your own in {package}/, import it by its package: `from {package} "
             f"import {root}`. {text}"
@@ -153,7 +154,7 @@ def _on_module(tail: str, program: Program) -> str | None:
 
 
 def _distribution(module: str) -> str | None:
-    """Return the name of a well-known module's distribution on the package index."""
+    """Return the name of the distribution on the package index that contains a well-known module, or None."""
     root, *below = module.split(".")
     if (root, *below[:1]) == ("google", "cloud"):
         return "-".join((root, *below[:2])).replace("_", "-") if below[1:] else None
@@ -162,7 +163,7 @@ def _distribution(module: str) -> str | None:
 
 
 def _with_framework(framework: str | None, program: Program) -> str | None:
-    """Return how the job would get an environment with the framework; None if it has one, or needs none."""
+    """Return advice on images with this framework, or None if the job has the framework or needs none."""
     if framework is None or program.runtime.family in (framework, CONTAINER):
         return None
     image = framework if _way(program) == "run" else images.named_image(framework)
@@ -173,7 +174,7 @@ def _with_framework(framework: str | None, program: Program) -> str | None:
 
 
 def _way(program: Program) -> str:
-    """Return the way in which a program was submitted: a name below `[modules]` in `advice.toml`."""
+    """Return the way in which a program was submitted, as a key of `[modules]` in `advice.toml`."""
     module = program.module or ""
     if any(_SDK_SCRIPT in word for word in (module, *program.command, *program.args)):
         return "sdk"
@@ -182,18 +183,18 @@ def _way(program: Program) -> str:
     return "container" if program.runtime.family == CONTAINER else "command"
 
 
-# How a program ended: the signal behind an exit status, and the memory that it may use.
+# Advice for exit statuses that represent a signal, and for memory limits.
 
 _NEGATIVE: Final = {256 - number: number for number in (6, 9, 11)}
-"""Statuses of programs that exit with the return code that Python's subprocess reports for a signal, such as
--11."""
+"""Signals by exit status, for programs that exit with the return code that Python's subprocess reports for a
+signal, such as -11."""
 _DUMPED: Final = re.compile(r"Fatal Python error|Current thread 0x")
-"""The lines of Python's fault handler."""
+"""Lines that Python's fault handler prints."""
 
 
 def _on_signal(tail: str, status: int, *, is_signal: bool) -> str | None:
-    """Return which signal an exit status reports, and how to find its cause; None if it reports none.
-    `is_signal`: the status is a bare signal number."""
+    """Return the signal that an exit status represents, and how to find its cause, or None if the status
+    represents no signal. `is_signal`: the status is the bare number of a signal."""
     number = status if is_signal and status < 128 else status - 128 if 128 < status < 160 else 0
     number = number or _NEGATIVE.get(status, 0)
     text = _texts()["signals"].get(str(number))
@@ -204,7 +205,7 @@ def _on_signal(tail: str, status: int, *, is_signal: bool) -> str | None:
 
 
 def _on_memory(spec: JobSpec, pool: int) -> str:
-    """Return how much memory a replica of the pool may use, and the next machine type with more."""
+    """Return advice with the memory limit of the pool's replicas and the next larger machine type."""
     machine = spec.pool(pool).machine
     text = (
         f"The memory limit of a replica on {machine.type or 'this machine'} is "
@@ -221,8 +222,8 @@ def _on_memory(spec: JobSpec, pool: int) -> str:
 
 
 def _next_larger(pool: WorkerPool) -> MachineType | None:
-    """Return the machine type with more memory that is nearest to the pool's, of the same series if there is
-    one."""
+    """Return the smallest machine type with more memory than the pool's machine, preferably of the same
+    series, or None."""
     types = machine_types()
     own = types.get(pool.machine.type)
     if own is None:

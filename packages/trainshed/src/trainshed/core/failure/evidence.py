@@ -1,4 +1,4 @@
-"""The evidence that rows of the failure table use: the cause of an end, and its known facts."""
+"""The evidence that rows of the failure table match: the cause of an end, and its known facts."""
 
 import enum
 from typing import Final
@@ -10,49 +10,49 @@ from trainshed.core.names import JobName, ReplicaId, public_replica_name
 
 
 class Cause(enum.StrEnum):
-    """Why a replica, or a whole attempt, came to its end."""
+    """Why a replica or a whole attempt ended."""
 
-    #: Its program ended with an exit code.
+    #: The program ended with an exit code.
     EXITED = "exited"
-    #: A signal ended its program.
+    #: A signal ended the program.
     SIGNALLED = "signalled"
-    #: It was ended at its memory limit.
+    #: The program was killed at its memory limit.
     OUT_OF_MEMORY = "out_of_memory"
-    #: It was ended at its disk limit.
+    #: The program was ended at its disk limit.
     OUT_OF_DISK = "out_of_disk"
-    #: The stall watchdog ended it.
+    #: The stall watchdog ended the program.
     STALLED = "stalled"
-    #: It was asked to leave its node, or its node ended it.
+    #: The replica had to leave its node, or its node ended the replica.
     LEFT = "left"
-    #: It is gone without a record, and it is not known how.
+    #: The replica disappeared without an attempt record and for an unknown reason.
     LOST = "lost"
-    #: Its node failed, according to the cluster.
+    #: The cluster reports that the replica's node failed.
     NODE_FAILED = "node_failed"
-    #: The agent on its node is gone.
+    #: The agent on the replica's node disappeared.
     AGENT_LOST = "agent_lost"
-    #: Somebody cancelled its allocation.
+    #: A user or administrator of the cluster cancelled the allocation.
     ALLOCATION_REVOKED = "allocation_revoked"
-    #: Its allocation came to its time limit.
+    #: The allocation reached its time limit.
     ALLOCATION_EXPIRED = "allocation_expired"
-    #: The cluster gave its allocation to another job, or suspended it for too long.
+    #: The cluster gave the allocation to another job, or suspended it for too long.
     CLUSTER_PREEMPTED = "cluster_preempted"
-    #: Its node evicted its Pod.
+    #: The node evicted the replica's Pod.
     POD_EVICTED = "pod_evicted"
-    #: The job's own package cannot be installed.
+    #: A package of the job cannot be installed.
     PACKAGE = "package"
-    #: The job's dataset cannot be split.
+    #: The rows of the job's dataset cannot be assigned to splits.
     DATA = "data"
-    #: The engine will never start it.
+    #: The engine can never start the job.
     REJECTED = "rejected"
-    #: The service failed.
+    #: The service itself failed.
     SERVICE = "service"
-    #: No node can take the job.
+    #: No node can run the job.
     STOCK_OUT = "stock_out"
-    #: Its capacity went to another job of this service.
+    #: The scheduler gave the job's capacity to another job of this service.
     PREEMPTED = "preempted"
-    #: A hard budget is used up.
+    #: A hard budget of the job's project or user is used up.
     BUDGET = "budget"
-    #: A user or a time limit ended the job.
+    #: A user or a time limit cancelled the job.
     CANCELLED = "cancelled"
 
 
@@ -66,27 +66,27 @@ CLUSTER_LOSSES: Final = frozenset(
         Cause.POD_EVICTED,
     }
 )
-"""Causes of the loss of a replica on a cluster, where it is known how it was lost."""
+"""Causes of lost replicas on a cluster whose reason is known."""
 
 
 class Evidence(Struct, frozen=True):
-    """The end of a replica or of an attempt, with what is known of it."""
+    """The known facts about the end of a replica or of an attempt."""
 
     cause: Cause
     name: JobName
-    #: None = the end of the whole attempt.
+    #: The replica that ended, or None for the whole attempt.
     replica: ReplicaId | None = None
-    #: The attempt record; None = there is none.
+    #: The attempt record, or None if it does not exist.
     exit: ExitRecord | None = None
-    #: The replica's pool runs a Python package.
+    #: Whether the replica's pool runs a Python package.
     is_package: bool = True
-    #: The replica's pool runs reducers.
+    #: Whether the replica's pool runs reducers.
     is_reducer: bool = False
-    #: The cause in words, for losses and failures of the service.
+    #: The cause as text, for losses and failures of the service.
     text: str | None = None
-    #: The job's region, for the stock-out message.
+    #: The region of the job, for the message about a stock-out.
     region: str = ""
-    #: Advice for the user; None = no advice is known.
+    #: Advice for the user, or None if no advice is known.
     advice: str | None = None
 
     @property
@@ -99,14 +99,18 @@ class Evidence(Struct, frozen=True):
 
     @property
     def public_name(self) -> str:
-        """The replica as public messages name it; the primary where the whole attempt is meant."""
+        """Return the replica's name in public messages. For a whole attempt, return the name of the
+        primary."""
         return public_replica_name(self.name.api, self.replica or ReplicaId(0, 0))
 
     @property
     def status(self) -> int | None:
-        """The exit status that public messages give; None without a record. A signal is published bare for
-        package jobs (6, 11) and as 128 + n for containers (134, 139); an out-of-memory kill is 137 for both
-        (spec/failures#messages, spec/failures#out-of-memory, facts/lifecycle#errors)."""
+        """Return the exit status for public messages, or None without an attempt record
+        (spec/failures#messages, spec/failures#out-of-memory, facts/lifecycle#errors).
+
+        A signal is published as its number for package jobs (6, 11) and as 128 plus its number for containers
+        (134, 139). An out-of-memory kill is 137 for both.
+        """
         if self.exit is None:
             return None
         if self.exit.oom:
@@ -118,9 +122,11 @@ class Evidence(Struct, frozen=True):
 
 
 def cause_of_exit(exit_record: ExitRecord) -> Cause:
-    """Return the cause that an attempt record shows. An end after a request to stop is due to that request,
-    whoever made it and whatever the exit code: a program that saves its state and then exits 0 is not
-    finished (docs/adr/0011)."""
+    """Return the cause that an attempt record shows.
+
+    If the replica received a request to stop, the request is the cause, for every exit code. A program that
+    saves its state and then exits with 0 is not finished (docs/adr/0011).
+    """
     if exit_record.stopped:
         return Cause.LEFT
     if exit_record.oom:

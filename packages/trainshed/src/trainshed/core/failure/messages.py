@@ -1,5 +1,5 @@
-"""The public messages of a job's end, and the typed facts beside them (spec/failures#messages,
-facts/lifecycle#errors, facts/lifecycle#payload). Words only."""
+"""The public messages about the end of a job, and the typed facts that accompany them
+(spec/failures#messages, facts/lifecycle#errors, facts/lifecycle#payload)."""
 
 import contextlib
 import enum
@@ -17,14 +17,14 @@ INVALID_ARGUMENT = 3
 INTERNAL = 13
 
 _MAX_BODY_CHARS: Final = 2000
-"""Characters of the last lines in a message."""
+"""Maximum number of characters of a program's last lines in a message."""
 _MORE: Final = "To find out more about why your job exited please check the logs: "
 _PUBLIC: Final = "https://console.cloud.google.com"
 INTERNAL_ERROR_MESSAGE = "Internal error occurred for the current attempt"
 
 
 class Message(enum.StrEnum):
-    """Which public message a rule gives."""
+    """Selects the public message of a failure rule."""
 
     NONE = "none"
     USER_CODE = "user_code"
@@ -41,7 +41,8 @@ class Message(enum.StrEnum):
 
 
 def public_message(code: int, message: Message, evidence: Evidence, own: str | None) -> JobError:
-    """Return the job's public error. `own`: an operator's words in place of those of `message`."""
+    """Return the job's public error. `own`: an operator's text that replaces the text of `message`, or
+    None."""
     return JobError(
         code,
         _text(message, evidence) if own is None else _filled(own, evidence),
@@ -55,7 +56,7 @@ def public_message(code: int, message: Message, evidence: Evidence, own: str | N
 
 
 def _reason(evidence: Evidence) -> str | None:
-    """Return the error in one sentence; None = the message contains it."""
+    """Return the error in one sentence, or None if the message contains the error."""
     ended = evidence.exit
     if evidence.text or ended is None or ended.oom or ended.out_of_disk:
         return evidence.text
@@ -81,9 +82,9 @@ _TEXTS: Final = {
     ),
     Message.INTERNAL: f"{INTERNAL_ERROR_MESSAGE}: {{reason}}",
 }
-"""The messages that are a text with facts in it, as an operator's own may be."""
+"""Message texts with facts in braces. Operators' own texts have the same form."""
 FACTS: Final = ("replica", "status", "region", "reason")
-"""The facts that a text may name in braces, such as `{replica}`."""
+"""The facts that a message text may contain in braces, such as `{replica}`."""
 
 
 def _text(message: Message, evidence: Evidence) -> str:
@@ -94,7 +95,8 @@ def _text(message: Message, evidence: Evidence) -> str:
     if message in (Message.OUT_OF_MEMORY, Message.LOST) and evidence.advice:
         return f"{_filled(_TEXTS[message], evidence)}\n{evidence.advice}"
     if message is Message.PACKAGE and evidence.is_package:
-        # The public services install packages in the replica, whose status that is.
+        # The public services install packages in the replica, so the failed installation sets the replica's
+        # status.
         return _user_code(evidence, 1, evidence.text)
     if message is Message.PACKAGE:
         return "\n".join(filter(None, (evidence.text, f"{_MORE}{logs_link(evidence.name)}")))
@@ -115,7 +117,7 @@ def _tail(evidence: Evidence) -> str:
 
 
 def _shown(line: str) -> str:
-    """Return a line as the log shows it: for a JSON object with a message, only the message."""
+    """Return a line in the log's form: for a JSON object with a message, only the message."""
     if line.startswith("{") and line.endswith("}"):
         with contextlib.suppress(ValueError, RecursionError):
             message = json.loads(line).get("message")
@@ -136,19 +138,19 @@ def _user_code(evidence: Evidence, status: int, body: str | None) -> str:
 
 
 def linked(message: str, uid: JobUid, pages: str) -> str:
-    """Return the message with a link to a current address, since records outlive addresses. `uid`:
-    the uid of the failed job; `pages`: the address of the service's pages of jobs. A message
-    without a link stays unchanged."""
+    """Return the message with a current link to the job's page, because addresses may change. `uid`: the uid
+    of the failed job. `pages`: the current address of the console's job pages. A message without a link stays
+    unchanged."""
     head, more, link = message.rpartition(_MORE)
     if not more or " " in link or "\n" in link:
         return message
-    # A pipeline's error may be that of its job, whose number is then in the link.
+    # A pipeline may publish the error of its job. The link then contains the number of that job.
     number = link.rpartition("/jobs/")[2]
     return f"{head}{more}{pages}/jobs/{number if number.isdecimal() else uid}"
 
 
 def logs_link(name: JobName) -> str:
-    """Return the public message's link to a job's log (facts/lifecycle#payload)."""
+    """Return the link to a job's log for public messages (facts/lifecycle#payload)."""
     query = f'resource.type="ml_job"\nresource.labels.job_id="{name.job_id}"'
     return (
         f"{_PUBLIC}/logs/viewer?project={project_number(name.project_id)}"

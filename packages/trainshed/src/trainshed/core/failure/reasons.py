@@ -1,9 +1,8 @@
-"""Describes the end of a program in one sentence, from the last lines of its log and its status.
-Pure.
+"""Describes the end of a program in one sentence, from its status and the last lines of its log. Pure.
 
-Programs report errors in many forms: the last line of a Python traceback, an error of a shell, a
-C++ runtime or another language. A launcher's report about the failure of its child follows the
-child's own error.
+Programs report errors in many forms: the last line of a Python traceback, an error of a shell, of a C++
+runtime or of another language. A launcher's report about the failure of its child follows the child's own
+error.
 """
 
 import re
@@ -14,7 +13,7 @@ from typing import Final
 from msgspec import Struct
 
 MAX_CHARS: Final = 300
-"""Characters of a reason."""
+"""Maximum number of characters of a reason."""
 _ABOVE: Final = (
     "During handling of the above exception, another exception occurred:",
     "The above exception was the direct cause of the following exception:",
@@ -26,36 +25,35 @@ _PREFIX: Final = re.compile(
     r"|\((?:\w+ )?pid=\d+[^)]*\) "
     r"| *[|+] )+"
 )
-"""Prefixes of a line's text: colors, a rank, a time, a Ray process, the frame of an exception
-group."""
+"""Prefixes of log lines: colors, a rank, a time, a Ray process, the frame of an exception group."""
 _GOES_ON: Final = re.compile(r"(?::|validation errors? for \S+)$")
-"""The end of a line after which the next ones say what it is about."""
+"""Matches the end of a line whose error text continues on the next lines."""
 _TRACEBACK: Final = "Traceback (most recent call last):"
 _EXCEPTION_NAME: Final = re.compile(
     r"(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Exited|Expired|Timeout|NotFound)\b(?:: .*)?"
 )
-"""The line of a Python exception whose traceback does not stand before it."""
+"""Matches a Python exception without a traceback before it."""
 _WRAPS: Final = re.compile(
     r"ChildFailedError|CalledProcessError|BrokenProcessPool|Process(?:Raised|Exited)Exception|RayTaskError"
     r"|DataLoader worker \(pid|Connection (?:reset|closed) by peer|SystemExit|MaybeEncodingError|NCCL"
 )
-"""Errors about the failure of another process, which may have printed the reason."""
+"""Errors that report the failure of another process, which may have printed the actual reason."""
 _OTHERS: Final = re.compile(
     r"what\(\):|Exception in thread|^panic: |panicked at|^Error in |^ERROR: LoadError"
     r"|(?i:\b(?:error|fatal|failed|failure|denied|refused|cannot|can't|unable|invalid|missing|unbound|no such"
     r"|not found|not permitted|could not|unhandled|out of memory|no space left|enospc|too many"
     r"|timed? ?out|unrecognized|corrupt\w*|exceeded|stack smashing|mismatch|unsupported|expired|unknown)\b)"
 )
-"""Lines in which other programs report an error."""
+"""Errors of programs in other languages and of shells."""
 _WEAK: Final = re.compile(
     r"(?i)(?:\d+ (?:error|warning)s?|0 failed|execution halted|.*core dumped\)?|make\S*: \*\*\* "
     r"|npm \S+ a complete log|.*failed \(exitcode: )"
 )
-"""Error lines without information."""
+"""Error lines that contain no useful information."""
 _ROOT_CAUSE: Final = re.compile(
     r"\S*ChildFailedError:\n(?>(?s:.*)Root Cause)(?>[^=]*?\brank +: (\d+))(?>[^=]*?exitcode +: (\S+))"
 )
-"""torchrun's report about the first failed process, in a frame behind its own error."""
+"""torchrun's report about the first failed process, which follows torchrun's own error."""
 _SIGNALS: Final = {
     signal.SIGABRT: "it aborted itself",
     signal.SIGSEGV: "a segmentation fault in native code",
@@ -84,17 +82,19 @@ _STATUSES: Final = {
 
 
 class _Said(Struct, frozen=True):
-    """An error in the lines of a log."""
+    """An error that was found in the lines of a log."""
 
     text: str
-    #: A preceding line states that this error followed from the error before it.
+    #: Whether a preceding line states that the previous error caused this error.
     follows: bool = False
 
 
 def reason(lines: Sequence[str], *, status: int, number: int | None, child_oom: int = 0) -> str:
-    """Return the cause of a program's end. `lines`: the last lines of its log; `status`: the
-    published exit status; `number`: the signal that ended it, None = no signal; `child_oom`:
-    number of its processes that were killed at the memory limit."""
+    """Return the cause of a program's end.
+
+    `lines`: the last lines of its log. `status`: the published exit status. `number`: the signal that ended
+    the program, or None. `child_oom`: the number of its processes that were killed at the memory limit.
+    """
     plain = [line[prefix.end() :] if (prefix := _PREFIX.match(line)) else line for line in lines]
     error_text = _said([line.rstrip() for line in plain])
     if child_oom:
@@ -113,7 +113,7 @@ def reason(lines: Sequence[str], *, status: int, number: int | None, child_oom: 
 
 
 def _said(lines: Sequence[str]) -> str:
-    """Return the error in the lines that ended a program; "" if they contain none."""
+    """Return the error in the lines that ended the program, or "" if they contain no error."""
     errors = list(_exceptions(lines))
     if not errors:
         return _last_told(lines)
@@ -124,7 +124,7 @@ def _said(lines: Sequence[str]) -> str:
             break
         first = errors[index - 1]
     if last is first and _WRAPS.search(last.text):
-        # The output of the other process need not be an exception.
+        # The other process may have printed its error in any form.
         before = lines[
             : next(at for at, line in enumerate(lines) if line and last.text.startswith(line))
         ]
@@ -134,7 +134,7 @@ def _said(lines: Sequence[str]) -> str:
 
 
 def _exceptions(lines: Sequence[str]) -> Iterator[_Said]:
-    """Yield the exceptions of Python in the lines."""
+    """Yield the Python exceptions in the lines."""
     inside = follows = False
     for index, line in enumerate(lines):
         if line.endswith(_TRACEBACK):
@@ -147,7 +147,7 @@ def _exceptions(lines: Sequence[str]) -> Iterator[_Said]:
 
 
 def _last_told(lines: Sequence[str]) -> str:
-    """Return the last line that reports an error; "" if no line does."""
+    """Return the last line that reports an error, or "" if no line does."""
     for index in range(len(lines) - 1, -1, -1):
         text = lines[index].strip()
         if _OTHERS.search(text) and not _WEAK.match(text):
@@ -166,7 +166,7 @@ def _with_more(lines: Sequence[str], index: int) -> str:
 
 
 def _signal(number: int) -> str:
-    """Return what a signal means; "" for a number that is none."""
+    """Return a text about the signal with this number, or "" if the number is not that of a signal."""
     try:
         name = signal.Signals(number).name
     except ValueError:

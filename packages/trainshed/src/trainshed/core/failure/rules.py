@@ -1,4 +1,5 @@
-"""A rule of the failure table, and how a verdict is found. The rows themselves are in `table.toml`."""
+"""Defines the rows of the failure table, and applies them to find a verdict. `table.toml` contains the
+rows."""
 
 import enum
 from collections.abc import Sequence
@@ -10,11 +11,11 @@ from trainshed.core.failure.messages import Message, public_message
 from trainshed.core.job import JobError
 
 Counters = tuple[tuple[str, int], ...]
-"""How often something was done, by the name of the failure rule that demanded it."""
+"""How often each failure rule has caused an action, such as a restart, by the name of the rule."""
 
 
 class Action(enum.StrEnum):
-    """The action of a row after its restarts and retries are used up."""
+    """The action of a failure rule after its restarts and retries are used up."""
 
     #: The job succeeds.
     SUCCEED = "succeed"
@@ -22,14 +23,15 @@ class Action(enum.StrEnum):
     DONE = "done"
     #: The job fails.
     FAIL = "fail"
-    #: The job is retried without a limit, and not one attempt is counted; if it forbids retries it fails.
+    #: The job is retried without a limit, and its attempts are not counted. A job that forbids retries fails.
     WAIT = "wait"
     #: The job is cancelled.
     CANCEL = "cancel"
 
 
 class Match(Struct, frozen=True):
-    """When a row applies: every field that is given must match. An empty set and None match anything."""
+    """The conditions of a failure rule. All set fields must match. An empty set and None match every
+    value."""
 
     causes: frozenset[Cause]
     exit_codes: frozenset[int] = frozenset()
@@ -52,42 +54,42 @@ class Match(Struct, frozen=True):
 class Rule(Struct, frozen=True):
     """One row of the failure table.
 
-    Applied in this order: restart the replica while `restarts` are left, then retry the job while `retries`
-    are left, then `action`.
+    Its steps apply in this order: restart the replica while `restarts` remain, then retry the job while
+    `retries` remain, then carry out `action`.
     """
 
     name: str
     match: Match
     action: Action
-    #: Code of the public error, unless for SUCCEED and DONE.
+    #: Code of the public error. Not used by SUCCEED and DONE.
     code: int = 0
-    #: Message of the public error, likewise.
+    #: Message of the public error. Not used by SUCCEED and DONE.
     message: Message = Message.NONE
-    #: Restarts of one replica in one attempt; with a `window`, within that.
+    #: Maximum number of restarts of one replica in one attempt, or within `window` if set.
     restarts: int = 0
-    #: Nanoseconds in which `restarts` are counted; None = the whole attempt.
+    #: The period in nanoseconds in which `restarts` are counted. None counts them for the whole attempt.
     window: int | None = None
-    #: Minimum nanoseconds from the start of a replica to its first, second, … restart, which
-    #: delays restarts of early failures. The last value repeats.
+    #: Minimum nanoseconds from the start of a replica to its first, second, … restart. The last value
+    #: repeats. Early failures thus restart later.
     spacing: tuple[int, ...] = ()
-    #: Retries of the job, over its whole life.
+    #: Maximum number of retries of the job in its whole life.
     retries: int = 0
-    #: Nanoseconds to wait before the first, second, … retry; the last one repeats.
+    #: Nanoseconds before the first, second, … retry. The last value repeats.
     back_off: tuple[int, ...] = ()
-    #: The job gives its capacity back and waits for new.
+    #: Whether the job releases its capacity and waits for new capacity before a retry.
     gives_room: bool = False
     #: Factor by which each retry raises the memory limits.
     memory_growth: float = 1.0
-    #: Largest product of these factors.
+    #: Maximum total factor of raised memory limits.
     memory_cap: float = 1.0
-    #: disableRetries does not forbid its retries while nothing of the attempt ran.
+    #: Whether the rule may retry a job with disableRetries, if no program of the attempt has run.
     unstoppable: bool = False
-    #: An operator's own words in place of `message`.
+    #: An operator's text, which replaces the text of `message`.
     text: str | None = None
 
 
 class Effect(enum.StrEnum):
-    """The consequence of a verdict."""
+    """The consequence of a verdict for the replica or the job."""
 
     JOB_SUCCEEDS = "job_succeeds"
     REPLICA_DONE = "replica_done"
@@ -107,49 +109,49 @@ _EFFECTS = {
 
 
 class Spent(Struct, frozen=True):
-    """Restarts and retries used so far, and their limits. Times in nanoseconds."""
+    """The used restarts and retries, and their limits. Times are in nanoseconds."""
 
     now: int
-    #: Restarts of the replica in this attempt, by rule.
+    #: Number of restarts of the replica in this attempt, by rule.
     restarts: Counters = ()
-    #: When the last of these were.
+    #: Times of the replica's recent restarts, for rules with a window.
     recent: tuple[int, ...] = ()
-    #: Retries of the job, by rule.
+    #: Number of retries of the job, by rule.
     retries: Counters = ()
-    #: How many attempts the job had that count.
+    #: Number of the job's attempts that count towards the maximum.
     attempt: int = 1
-    #: The number of the last attempt that the job may have.
+    #: Maximum number of attempts of the job.
     max_attempts: int = 10
-    #: The job does not set disableRetries.
+    #: Whether the job permits retries (it does not set disableRetries).
     may_retry: bool = True
-    #: The job sets restartJobOnWorkerRestart.
+    #: Whether the job sets restartJobOnWorkerRestart.
     whole_job: bool = False
-    #: No program of the attempt can have been started.
+    #: Whether no program of the attempt can have started.
     nothing_ran: bool = False
-    #: Time since the start of the replica; 0 = it never started.
+    #: Nanoseconds since the start of the replica, or 0 if it never started.
     lived: int = 0
 
 
 class Verdict(Struct, frozen=True):
-    """The rule that matched and what it means now."""
+    """The matching rule and its consequence for one end."""
 
     rule: Rule
     effect: Effect
-    #: Which restart or retry this one is; None = it is neither.
+    #: Number of this restart or retry, or None for other consequences.
     count: int | None = None
-    #: How many there may be of these; None = there is no limit.
+    #: Maximum number of these restarts or retries, or None without a limit.
     budget: int | None = None
     #: Nanoseconds before the restart or the next attempt.
     back_off: int = 0
-    #: The limit of the rule that is used up, in words; None = none is.
+    #: A text with the rule's limits that are used up, or None.
     spent: str | None = None
-    #: The job's public error; None = the job does not end, or ends without one.
+    #: The public error of the job. None if the job continues or ends without an error.
     error: JobError | None = None
 
 
 def judge(evidence: Evidence, spent: Spent, rules: Sequence[Rule]) -> Verdict:
-    """Return the verdict of the first rule that matches. Raise AssertionError if none does; the last rows of
-    a table prevent that."""
+    """Return the verdict of the first rule that matches. Raise AssertionError if no rule matches. The last
+    rows of a table match every end."""
     for rule in rules:
         if rule.match.holds(evidence):
             return _apply(rule, evidence, spent)
@@ -200,13 +202,14 @@ def _apply(rule: Rule, evidence: Evidence, spent: Spent) -> Verdict:
 
 
 def _nth(pauses: tuple[int, ...], before: int) -> int:
-    """Return the pause after `before` earlier ones. The last pause repeats; without any there is none."""
+    """Return the next pause after `before` earlier pauses. The last pause repeats. Without pauses, return
+    0."""
     return pauses[min(before, len(pauses) - 1)] if pauses else 0
 
 
 def retry_budget(rule: Rule, spent: Spent) -> int:
-    """Return how many retries of the job the row allows in all: `retries`, or else its restarts, where these
-    are restarts of the whole job."""
+    """Return the total number of job retries that the rule allows: its `retries`, or its restarts if a
+    restart affects the whole job."""
     return rule.retries or (rule.restarts if _whole_job(rule, spent) else 0)
 
 
@@ -215,10 +218,10 @@ def _whole_job(rule: Rule, spent: Spent) -> bool:
 
 
 def count(counters: Counters, name: str) -> int:
-    """Return the count of a rule."""
+    """Return the number of actions that a rule has caused."""
     return dict(counters).get(name, 0)
 
 
 def counted(counters: Counters, name: str) -> Counters:
-    """Return the counters with one more for a rule."""
+    """Return the counters with the count of a rule increased by one."""
     return tuple({**dict(counters), name: count(counters, name) + 1}.items())

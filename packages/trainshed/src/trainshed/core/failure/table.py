@@ -1,8 +1,9 @@
-"""Reads the failure table: the built-in rows in `table.toml`, and an operator's in the configuration
-(spec/failures#overrides). Both are entries of `[[failure_rules]]`.
+"""Reads the failure table: the built-in rows from `table.toml`, and an operator's rows from the configuration
+(spec/failures#overrides).
 
-An operator's entry is a whole row. One with the name of a built-in row goes before that, which decides what
-the entry does not match; any other name makes a new row. docs/failure-table.md explains this to operators.
+Both are entries of `[[failure_rules]]`, and each entry is a complete row. An entry with the name of a
+built-in row is inserted before that row, which still decides the ends that the entry does not match. Any
+other name creates a new row. docs/failure-table.md explains the entries to operators.
 """
 
 import re
@@ -20,10 +21,11 @@ from trainshed.core.failure.messages import FACTS, Message
 from trainshed.core.failure.rules import Action, Match, Rule
 
 Entry = Mapping[str, object]
-"""An entry as the configuration has it."""
+"""One entry of `[[failure_rules]]` as parsed from the configuration."""
 
 MAX_ATTEMPTS: Final = 10
-"""Attempts of one job in all, whatever the rows would still give (spec/failures#budgets)."""
+"""Maximum number of attempts of one job, independent of the remaining restarts and retries
+(spec/failures#budgets)."""
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _CODES = re.compile(r"(\d{1,3})-(\d{1,3})")
@@ -32,13 +34,14 @@ _OUR_OWN = {
     *(Action.WAIT, Action.CANCEL, Cause.CANCELLED),
     *(Message.NONE, Message.BUDGET, Message.CANCELLED),
 }
-"""Fields that only built-in rows may use, for rows about cancellations and budgets."""
+"""Values that only built-in rows may use, for cancellations and budgets."""
 _WORDS = ("causes", "action", "message")
 _CAUSES = tuple(cause for cause in Cause if cause not in _OUR_OWN)
 _MESSAGES = tuple(message for message in Message if message not in _OUR_OWN)
 _ACTIONS = tuple(action for action in Action if action not in _OUR_OWN)
 _DEFAULT_PLACE: Final = "out_of_memory"
-"""The row before which a new one is put: after those of success and of reducers, before every failure."""
+"""New rows are inserted before this row by default: after the rows for success and reducers, before all
+failures."""
 _OF_A_REPLICA = CLUSTER_LOSSES | {
     Cause.EXITED,
     Cause.SIGNALLED,
@@ -53,7 +56,8 @@ _WITHOUT_CAPACITY = frozenset({Cause.STOCK_OUT, Cause.PREEMPTED, Cause.BUDGET})
 
 
 class WrongRules(ValueError):
-    """Entries that cannot be used. `violations` lists all that is wrong, each with its entry and field."""
+    """The configuration contains invalid entries. `violations` lists all errors with their entry and
+    field."""
 
     def __init__(self, violations: Sequence[str]) -> None:
         super().__init__("\n".join(violations))
@@ -101,12 +105,12 @@ def _text(value: str) -> str:
 
 
 class _Field(NamedTuple):
-    """The constraints of a field of an entry."""
+    """Constraints on one field of an entry."""
 
     type: Any
-    #: The requirement, as the end of a sentence.
+    #: The requirement as the end of an error sentence.
     must_be: str
-    #: Makes the value of `Rule` or `Match` of it. Raises ValueError.
+    #: Converts the field's value for `Rule` or `Match`. Raises ValueError.
     made: Callable[[Any], Any] = lambda value: value
 
 
@@ -156,12 +160,12 @@ _FIELDS: Final = {
     **_MATCHES,
     **_GIVES,
 }
-"""All fields of an entry, in the order in which an error lists them."""
+"""All fields of an entry, in the order in which errors list them."""
 
 
 def table_with(entries: Sequence[Entry]) -> tuple[Rule, ...]:
-    """Return the table in force: the built-in one with an operator's entries, which apply in their order.
-    Built-in rows stay, so that every end has a verdict. Raise WrongRules with all violations."""
+    """Return the effective failure table: the built-in rows with an operator's entries, inserted in their
+    order. Built-in rows remain, so that every end has a verdict. Raise WrongRules with all violations."""
     table, wrong, seen = list(RULES), list[str](), set[str]()
     for position, entry in enumerate(entries):
         read, faults = _read(entry)
@@ -184,7 +188,7 @@ def table_with(entries: Sequence[Entry]) -> tuple[Rule, ...]:
         if not faults:
             made = _rule(read)
             faults += _contradictions(made)
-            # A faulty entry, which is reported, is no place.
+            # A faulty entry has no row, so another entry cannot be inserted before it.
             table.insert(names.index(place if place in names else _DEFAULT_PLACE), made)
         wrong += [f"{where}.{text}" for text in faults]
     if wrong:
@@ -193,8 +197,8 @@ def table_with(entries: Sequence[Entry]) -> tuple[Rule, ...]:
 
 
 def _read(entry: Entry, *, is_built_in: bool = False) -> tuple[dict[str, Any], list[str]]:
-    """Read the fields that the entry gives. Return them, and what is wrong with them or missing, as `field:
-    words`."""
+    """Convert the fields of an entry. Return the converted fields and a list of errors in the form `field:
+    text`."""
     read: dict[str, Any] = {}
     wrong: list[str] = []
     for field, value in entry.items():
@@ -218,17 +222,17 @@ def _read(entry: Entry, *, is_built_in: bool = False) -> tuple[dict[str, Any], l
 
 
 def _rule(read: Mapping[str, Any]) -> Rule:
-    """Return the row of an entry whose fields are all right by themselves."""
+    """Return the row of an entry whose fields are valid individually."""
     match = Match(**{field: read[field] for field in _MATCHES if field in read})
     gives = {field: read[field] for field in _GIVES if field in read}
     return Rule(read["name"], match, **gives)
 
 
 def _contradictions(rule: Rule) -> Iterator[str]:
-    """Yield what each field allows and the row as a whole does not."""
+    """Yield errors of fields that are valid individually but contradict each other."""
     causes, match = rule.match.causes, rule.match
     if rule.action is not Action.FAIL:
-        # A failure of the service may be the whole attempt's; the end of a reducer is always a replica's.
+        # A failure of the service may end a whole attempt. A reducer's end is always the end of a replica.
         if not causes <= (_MAY_HAVE_A_REPLICA if match.reducer else _OF_A_REPLICA):
             yield (
                 f'action: "{rule.action}" requires that a replica ended; for this cause, use "fail"'

@@ -1,1 +1,1 @@
-"""The life of a job as pure functions: states, events, and what follows from them."""
+"""The life of a job as pure functions: states, events and their consequences."""

@@ -1,5 +1,5 @@
-"""The consequences of the end of a replica or an attempt: the verdict, and every change that it
-demands (spec/failures#rules)."""
+"""The consequences of the end of a replica or an attempt: the verdict, and all changes that follow from it
+(spec/failures#rules)."""
 
 from typing import Any, assert_never
 
@@ -33,10 +33,11 @@ from trainshed.core.lifecycle.transition import Transition
 from trainshed.core.units import Nanos
 
 _EXPIRED_OFTEN = 2
-"""Ends by a time limit after which a program may have made no progress."""
+"""Number of ends at a cluster's time limit after which the user receives a warning, because the program may
+have made no progress."""
 _NOTHING_RUNS = (AttemptState.WAITING, AttemptState.PREPARING)
 _PREEMPTIONS = (Cause.PREEMPTED, Cause.CLUSTER_PREEMPTED, Cause.BUDGET)
-"""Causes by which a job loses the capacity that its programs still use."""
+"""Causes for which a job loses capacity that its programs still use."""
 
 
 def evidence(
@@ -47,7 +48,8 @@ def evidence(
     exit_record: ExitRecord | None = None,
     text: str | None = None,
 ) -> Evidence:
-    """Gather what the failure table judges by; `replica` None: the attempt as a whole."""
+    """Return the facts about an end that the failure table matches. For an end of the whole attempt,
+    `replica` is None."""
     spec = transition.job.spec
     pool = replica.id.pool if replica else 0
     known = Evidence(
@@ -69,8 +71,11 @@ def evidence(
 def judge_end(
     transition: Transition, evidence: Evidence, replica: Replica | None = None, *, drill: int = 0
 ) -> None:
-    """Ask the failure table for a verdict, record it and carry it out. Once the end of the attempt is
-    decided, only the outcome of a primary that had ended before still counts (spec/lifecycle#cancel)."""
+    """Find the verdict of the failure table for an end, record the verdict and carry it out.
+
+    If the end of the attempt is already decided, a later event can change the outcome only if it reports the
+    earlier end of a primary (spec/lifecycle#cancel).
+    """
     spent = _spent(transition, replica)
     verdict = judge(evidence, spent, transition.policy.rules)
     job = transition.job
@@ -102,8 +107,8 @@ def judge_end(
 
 
 def _warn_of_time_limit(transition: Transition, evidence: Evidence, verdict: Verdict) -> None:
-    """Add a warning for the first replica that time limits have ended so often, which it may never survive.
-    Others of its gang end with it."""
+    """Record a warning when the first replica of a gang reaches this number of ends by time limits. The
+    program may never finish within the limit. Other replicas of the gang end at the same time."""
     name, replicas = verdict.rule.name, transition.job.replicas
     if all(count(replica.restarts, name) < _EXPIRED_OFTEN for replica in replicas):
         ran = max(
@@ -113,8 +118,8 @@ def _warn_of_time_limit(transition: Transition, evidence: Evidence, verdict: Ver
 
 
 def begin_elsewhere(transition: Transition, replica: Replica) -> bool:
-    """Begin the next incarnation of a replica that had to leave its node before it started. Nothing was lost
-    with it, and nothing is counted. Return False if the attempt is to end, and the replica with it."""
+    """Start the next incarnation of a replica that had to leave its node before it started. This is not
+    counted as a restart. Return False if the attempt is about to end."""
     if transition.job.phase not in (AttemptState.STARTING, AttemptState.RUNNING):
         return False
     _begin_again(transition, replica)
@@ -122,12 +127,11 @@ def begin_elsewhere(transition: Transition, replica: Replica) -> bool:
 
 
 def mark_running_if_all_up(transition: Transition) -> None:
-    """Make the attempt and the job RUNNING as soon as every replica runs or has ended
-    (spec/lifecycle#start)."""
+    """Set the attempt and the job to RUNNING once every replica runs or has ended (spec/lifecycle#start)."""
     job = transition.job
     if job.phase is not AttemptState.STARTING:
         return
-    # A finished replica here has no next incarnation: the job continues without it.
+    # The job continues without its finished replicas.
     if not all(r.state is ReplicaState.RUNNING or r.state.is_over for r in job.replicas):
         return
     transition.fire_attempt(AttemptTrigger.ALL_UP)
@@ -138,26 +142,26 @@ def mark_running_if_all_up(transition: Transition) -> None:
 
 
 def decide(transition: Transition, outcome: Outcome) -> None:
-    """Set how the job will end, and stop what still lives of its attempt."""
+    """Set the outcome of the job, and stop the processes of its attempt."""
     transition.change(outcome=outcome, retry=None)
     end_attempt(transition)
 
 
 def end_attempt(transition: Transition) -> None:
-    """Start to stop the attempt. Replicas without a process are lost at once, since no engine will
-    report their end."""
+    """Begin to stop the attempt. Replicas without a process become LOST at once, because no engine reports
+    their end."""
     nothing_runs = transition.job.phase in _NOTHING_RUNS
     if not transition.fire_attempt(AttemptTrigger.END_DECIDED):
         return
     for replica in transition.job.replicas:
-        # A replica without a place has no process, so no engine will report its end.
+        # A replica without a node has no process, so no engine reports its end.
         if not replica.state.is_over and (nothing_runs or not replica.node):
             transition.fire_replica(replica.id, ReplicaTrigger.LOST)
 
 
 def settle(transition: Transition) -> None:
-    """End the job, or begin its next attempt, as soon as nothing of this one lives (spec/lifecycle#end,
-    spec/invariants#last-lines-first)."""
+    """Finish the job, or start its next attempt, once all replicas of this attempt have ended
+    (spec/lifecycle#end, spec/invariants#last-lines-first)."""
     job = transition.job
     if job.phase is not AttemptState.STOPPING or not all(r.state.is_over for r in job.replicas):
         return
@@ -173,9 +177,9 @@ def settle(transition: Transition) -> None:
 
 
 def _last_end(transition: Transition) -> Nanos:
-    """Return the latest end of the attempt's replicas. A restarted service receives these ends
-    late. Return now if an end is unknown or belongs to an earlier attempt. The result is never
-    before the start of the job."""
+    """Return the latest end of the attempt's replicas. A restarted service receives these ends late. If an
+    end is unknown or belongs to an earlier attempt, return the current time. The result is never before the
+    start of the job."""
     job, replicas = transition.job, transition.job.replicas if transition.job.placed else ()
     ends = [replica.exit.ended if replica.exit else transition.now for replica in replicas]
     return max(min(max(ends, default=transition.now), transition.now), job.started, job.created)
@@ -201,9 +205,8 @@ def _spent(transition: Transition, replica: Replica | None) -> Spent:
 
 
 def _ended_the_job_before(evidence: Evidence, verdict: Verdict, decided: int) -> bool:
-    """Return whether a primary ended on its own and for good before a cancel or a retry was
-    decided. It then keeps its own outcome, although its end is reported later
-    (spec/lifecycle#cancel)."""
+    """Return whether a primary ended on its own and finally before a cancel or a retry was decided. The
+    primary's outcome then counts, although its end is reported later (spec/lifecycle#cancel)."""
     return (
         evidence.replica is not None
         and evidence.replica.is_primary
@@ -232,8 +235,8 @@ def _notice(evidence: Evidence) -> StopNotice | None:
 
 
 def _restart(transition: Transition, replica: Replica, verdict: Verdict) -> None:
-    """Begin the replica's next incarnation, at once or after a pause, on the same node unless it has to leave
-    that."""
+    """Start the replica's next incarnation, at once or after a pause. It uses the same node unless the
+    replica has to leave the node."""
     window = verdict.rule.window
     recent = (
         (*(at for at in replica.recent if at > transition.now - window), transition.now)
@@ -250,7 +253,7 @@ def _restart(transition: Transition, replica: Replica, verdict: Verdict) -> None
 
 
 def _begin_again(transition: Transition, replica: Replica, **changes: Any) -> None:
-    """Begin the next incarnation of a replica that is over."""
+    """Start the next incarnation of a replica that has ended."""
     leaves = bool(replica.leaving)
     transition.fire_replica(
         replica.id,
@@ -268,12 +271,13 @@ def _begin_again(transition: Transition, replica: Replica, **changes: Any) -> No
 
 
 def _retry(transition: Transition, evidence: Evidence, verdict: Verdict) -> None:
-    """Give this attempt up for the next one, which begins when nothing of this one lives."""
+    """End this attempt and prepare the next one, which starts once all replicas of this attempt have
+    ended."""
     rule = verdict.rule
     growth = min(transition.job.memory_factor * rule.memory_growth, max(rule.memory_cap, 1.0))
     if transition.job.spec.persistent_resource is not None:
         growth = 1.0  # Its machines are reserved with the memory that they have.
-    # With more memory it may not fit where it is: the scheduler has to place it again.
+    # With more memory, the replicas may not fit on their nodes, so the scheduler must place them again.
     grows = growth > transition.job.memory_factor
     keeps_room = not rule.gives_room and not verdict.back_off and not grows
     transition.change(
@@ -295,7 +299,7 @@ def _next_attempt(transition: Transition, retry: Retry) -> None:
     job = transition.job
     if not retry.keeps_room or not job.replicas:
         transition.fire_attempt(AttemptTrigger.RETRY_LATER)
-        # Time that it has waited for capacity is not running time either.
+        # Waits for capacity do not count as running time.
         waited = max(0, transition.now - job.not_before) if job.started and job.not_before else 0
         transition.change(
             retry=None, not_before=retry.not_before, waited=Nanos(job.waited + waited)

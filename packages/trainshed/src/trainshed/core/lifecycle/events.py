@@ -1,4 +1,5 @@
-"""Events of a job (past tense), instructions for it (imperative), and the entries of its timeline."""
+"""Events of a job (named in the past tense), instructions for a job (imperative), and entries of its
+timeline."""
 
 import enum
 from typing import Any
@@ -23,60 +24,60 @@ class JobAdmitted(Struct, frozen=True):
 
     #: The node of each replica.
     nodes: tuple[tuple[ReplicaId, str], ...]
-    #: The attempt that it is for; None = whichever is next.
+    #: The number of the admitted attempt, or None for the next attempt.
     attempt: int | None = None
 
 
 class CapacityRefused(Struct, frozen=True):
-    """There is no node on which the gang, or a part of it, could ever run: a stock-out."""
+    """No set of nodes can ever run the gang or a part of it: a stock-out."""
 
     #: The missing resource.
     reason: str
 
 
 class Preempted(Struct, frozen=True):
-    """The job has to give its capacity back."""
+    """The scheduler requires the job to release its capacity."""
 
-    #: The reason, in words that every reader of the job may see.
+    #: The reason as text for all readers of the job.
     reason: str
-    #: BUDGET: a hard budget is used up.
+    #: BUDGET if a hard budget is used up, otherwise PREEMPTED.
     cause: Cause = Cause.PREEMPTED
 
 
 class RuntimePrepared(Struct, frozen=True):
-    """Every environment the attempt needs is built and its packages are installed."""
+    """All environments of the attempt are built and their packages are installed."""
 
     attempt: int
-    #: Nanoseconds that the attempt waited for it; 0 = all was there before.
+    #: Nanoseconds that the attempt waited for its environments, or 0 if they existed before.
     took: int = 0
 
 
 class PreparationFailed(Struct, frozen=True):
-    """The job's programs that do not run yet cannot be started."""
+    """Programs of the job that have not started cannot be started."""
 
     attempt: int
     message: str
-    #: PACKAGE or DATA, which are the user's fault; REJECTED; or SERVICE.
+    #: PACKAGE and DATA are errors of the user. REJECTED and SERVICE are the other values.
     cause: Cause
 
 
 class StartDelayed(Struct, frozen=True):
-    """Replicas of the attempt that have places cannot be started yet."""
+    """Replicas of the attempt that have nodes cannot start yet."""
 
     attempt: int
     delay: Delay
 
 
 class NodesGiven(Struct, frozen=True):
-    """The cluster has given replicas of the attempt other nodes than they were placed on."""
+    """The cluster has moved replicas of the attempt to other nodes than the scheduler planned."""
 
     attempt: int
-    #: The new node of each of them.
+    #: The new node of each moved replica.
     nodes: tuple[tuple[ReplicaId, str], ...]
 
 
 class ReplicaPlaced(Struct, frozen=True):
-    """A replica that had lost its place has another one, on `node`."""
+    """A replica without a node has been placed on `node`."""
 
     attempt: int
     replica: ReplicaId
@@ -85,66 +86,67 @@ class ReplicaPlaced(Struct, frozen=True):
 
 
 class NodeLeft(Struct, frozen=True):
-    """A node is no longer in use: the replicas on it have to leave."""
+    """The service no longer uses a node, so its replicas must leave the node."""
 
     node: str
-    #: Why, in words.
+    #: The reason as text.
     reason: str
-    #: Replicas that run there and may stay: they may be well, and if they are lost, that will be reported.
+    #: Running replicas that may stay on the node, because they may still work. Their loss would be reported
+    #: separately.
     staying: tuple[ReplicaId, ...] = ()
 
 
 class PauseOver(Struct, frozen=True):
-    """A pause before a restart ends."""
+    """The pause before a restart has ended."""
 
-    #: Nanoseconds since the epoch, as are all `at` below.
+    #: Time of the event in nanoseconds since the epoch. All `at` fields below have the same unit.
     at: Nanos
 
 
 class CancelCause(enum.StrEnum):
-    """Why a job is to end before its program does."""
+    """Why a job is cancelled."""
 
-    #: A user cancelled it.
+    #: A user cancelled the job.
     USER = "user"
-    #: It waited for capacity as long as it may.
+    #: The job reached its maximum waiting time.
     MAX_WAIT = "max_wait"
-    #: It ran as long as it may.
+    #: The job reached its maximum running time.
     TIMEOUT = "timeout"
-    #: The trial that it runs was stopped early.
+    #: The job's trial was stopped early.
     EARLY_STOP = "early_stop"
-    #: The tuning job or pipeline that made it is to end.
+    #: The job's tuning job or pipeline is ending.
     PARENT = "parent"
-    #: The job whose program made it is over.
+    #: The job whose program created this job has finished.
     CREATOR = "creator"
-    #: It did nothing for longer than the operator allows.
+    #: The job was idle for longer than the operator allows.
     IDLE = "idle"
 
 
 class CancelRequested(Struct, frozen=True):
-    """A user, a limit or a parent wants the job to end."""
+    """A user, a limit or a parent has requested the end of the job."""
 
     cause: CancelCause
-    #: When the request was accepted; a primary that exited before keeps its own outcome.
+    #: When the request was accepted. A primary that exited earlier keeps its own outcome.
     at: Nanos
-    #: The user that cancelled it, or the finished job that created it; None = no particular actor.
+    #: The user who cancelled the job, or the finished job that created it. None without a particular actor.
     by: Actor | None = None
 
 
 class DrillOrdered(Struct, frozen=True):
-    """A user ordered a drill; the job's machine gives it its number."""
+    """A user ordered a drill. `step` assigns the drill's number."""
 
     drill: Drill
 
 
 class DrillTriggered(Struct, frozen=True):
-    """The log line or the moment that a drill waits for has come."""
+    """The condition of a drill is met: its log line was written, or its replica has started."""
 
     number: int
     at: Nanos
 
 
 class DrillLanded(Struct, frozen=True):
-    """The fault of a drill was handed to the replica, or there was nothing left to hit."""
+    """The engine has injected a drill's fault, or the replica had already ended."""
 
     number: int
 
@@ -172,22 +174,22 @@ Event = (
 
 
 class PrepareRuntime(Struct, frozen=True):
-    """Build the environments and install the packages of this attempt, then report."""
+    """Build the environments and install the packages of this attempt, then report the result."""
 
     attempt: int
 
 
 class StartReplicas(Struct, frozen=True):
-    """Allocate the gang's slots and start the replicas that have no process yet. Slots of earlier attempts
-    are released first."""
+    """Allocate the gang's slots and start the replicas without a process. Slots of earlier attempts are
+    released first."""
 
     attempt: int
-    #: (replica, incarnation) of each that is to start.
+    #: (replica, incarnation) of each replica to start.
     waiting: tuple[tuple[ReplicaId, int], ...]
 
 
 class StopReplica(Struct, frozen=True):
-    """Ask one replica to stop (SIGTERM, grace, SIGKILL); it reports its end."""
+    """Request one replica to stop (SIGTERM, grace period, SIGKILL). The replica reports its end."""
 
     attempt: int
     replica: ReplicaId
@@ -195,11 +197,11 @@ class StopReplica(Struct, frozen=True):
 
 
 class StopReplicas(Struct, frozen=True):
-    """Ask every living replica to stop (SIGTERM, grace, SIGKILL); each reports its end. No replica of the
-    attempt starts afterwards."""
+    """Request every live replica to stop (SIGTERM, grace period, SIGKILL). Each replica reports its end. No
+    replica of the attempt starts afterwards."""
 
     attempt: int
-    #: (replica, incarnation) of each that is not known to have started; it must not start either.
+    #: (replica, incarnation) of each replica that may not have started. These incarnations must never start.
     waiting: tuple[tuple[ReplicaId, int], ...] = ()
 
 
@@ -214,7 +216,7 @@ class InjectFault(Struct, frozen=True):
 
 
 class ReleaseSlots(Struct, frozen=True):
-    """Release the slots of all attempts up to this one; nothing of them lives."""
+    """Release the slots of all attempts up to this one. Their replicas have ended."""
 
     attempt: int
 
@@ -225,10 +227,10 @@ Instruction = (
 
 
 class TimelineEntry(Struct, frozen=True):
-    """One line of the job's timeline, for people and programs."""
+    """One entry of the job's timeline, for users and programs."""
 
     at: Nanos
-    #: A short stable word.
+    #: A short stable identifier of the entry's kind.
     kind: str
     message: str
     details: dict[str, Any] = field(default_factory=dict[str, Any])

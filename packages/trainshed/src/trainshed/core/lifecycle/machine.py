@@ -1,8 +1,7 @@
-"""The life of a job as one pure function: `step(job, event, now)` (spec/lifecycle,
-spec/invariants).
+"""The life of a job as one pure function: `step(job, event, now)` (spec/lifecycle, spec/invariants).
 
-Pending work is not stored: `transition.instructions(job)` and `deadlines(job)` follow from the
-stored job, so a crash loses none of it (docs/adr/0003).
+Pending work is not stored: `transition.instructions(job)` and `deadlines(job)` derive it from the stored job.
+A crash therefore loses no pending work (docs/adr/0003).
 """
 
 from collections.abc import Mapping
@@ -65,25 +64,28 @@ from trainshed.core.units import Nanos
 
 _POLICY = FailurePolicy()
 _STOPPED_THERE = "it was stopped on its node, but not by the service"
-"""A node's agent stops its replicas when it has not heard from the service for a whole lease."""
+"""The text for replicas that the node's agent has stopped because it lost contact with the service for a
+whole lease."""
 
 
 class Deadline(Struct, frozen=True):
-    """The event that happens to the job at `at` (ns) if it has not moved on by then."""
+    """An event that the job receives at the time `at` (ns), unless its state changes first."""
 
     at: Nanos
     event: Event
 
 
 def step(job: Job, event: Event, now: Nanos, policy: FailurePolicy = _POLICY) -> Step[Job]:
-    """Apply one event to the job. Events of an earlier attempt or incarnation, and repeated
-    events, are ignored, because engines may report twice. Raise IllegalTransition for an event
-    that can never come in the job's state."""
+    """Apply one event to the job.
+
+    Events of an earlier attempt or incarnation, and repeated events, are ignored, because engines may report
+    an event twice. Raise IllegalTransition for an event that is impossible in the job's state.
+    """
     if job.state.is_final:
         return Step(job)
     transition = Transition(job, now, policy)
     _take(transition, event)
-    # The drills that wait for no log line and whose replica runs.
+    # Fire the drills that wait only for their replica to run.
     for drill in transition.job.drills:
         is_due = drill.is_armed and not drill.at_line
         if is_due and drill_target(transition.job, drill) is not None:
@@ -148,9 +150,11 @@ def _take_of_replica(
 
 
 def deadlines(job: Job) -> tuple[Deadline, ...]:
-    """Return the events that time will bring: a cancel when maxWaitTime passes before the first RUNNING, or
-    at the running limit (spec/lifecycle#time-limits); ends of pauses. Once the job's end is decided, there
-    are none."""
+    """Return the events that the job will receive at fixed times.
+
+    These are cancellations at the end of maxWaitTime before the first RUNNING, cancellations at the running
+    limit (spec/lifecycle#time-limits), and ends of pauses. A job whose end is decided has no deadlines.
+    """
     if job.state.is_final or job.outcome is not None:
         return ()
     scheduling = job.spec.scheduling
@@ -214,14 +218,14 @@ def _preempted(transition: Transition, event: Preempted) -> None:
     if job.phase is not AttemptState.STOPPING:
         judge_end(transition, evidence(transition, event.cause, text=event.reason))
     elif job.retry is not None and job.retry.keeps_room:
-        # It is being shut down for another attempt anyway: that one has to ask for capacity again, and
-        # nothing is counted.
+        # The attempt is already stopping for a retry. Only the capacity of the next attempt changes, and no
+        # retry is counted.
         transition.change(retry=replace(job.retry, keeps_room=False))
 
 
 def _node_left(transition: Transition, event: NodeLeft) -> None:
-    """Make the replicas on the node leave it, except running replicas that may stay. A finished
-    replica keeps its record; its next incarnation, if any, runs elsewhere."""
+    """Request the replicas on a node to leave it, except running replicas that may stay. A finished replica
+    keeps its record. Its next incarnation, if any, runs on another node."""
     job = transition.job
     if not job.is_placed:
         return
@@ -239,8 +243,8 @@ def _node_left(transition: Transition, event: NodeLeft) -> None:
 
 
 def _began(transition: Transition, at: Nanos) -> Nanos:
-    """Return when a replica started: not before the creation of its job and not later than now,
-    regardless of clock errors. Limits count from it. 0 = not started."""
+    """Return the start time of a replica, limited to the range from the creation of its job to now. Clock
+    errors therefore cannot affect time limits. 0 if the replica has not started."""
     return max(min(at, transition.now), transition.job.created) if at else 0
 
 
@@ -272,8 +276,8 @@ def _replica_lost(transition: Transition, replica: Replica, event: ReplicaLost) 
     is_unbegun = event.cause == NEVER_STARTED and event.loss is Cause.LOST and not replica.started
     if was_asked and is_unbegun and begin_elsewhere(transition, lost):
         return
-    # Programs on a failing node are asked to leave as well, so a loss that the engine can explain is the
-    # better cause.
+    # Programs on a failing node also receive requests to leave. A loss that the engine can explain is the
+    # more precise cause.
     if was_asked and event.loss is Cause.LOST:
         cause, text = Cause.LEFT, replica.leaving
     else:
@@ -283,8 +287,8 @@ def _replica_lost(transition: Transition, replica: Replica, event: ReplicaLost) 
 
 
 def _put_out(transition: Transition, replica: Replica, cause: Cause, text: str | None) -> Replica:
-    """Mark a replica whose Pod was evicted for a move, since its place is taken or the node has
-    problems. Return the replica."""
+    """Mark a replica whose Pod was evicted as leaving its node, so that its next incarnation runs elsewhere.
+    Return the replica."""
     if cause is not Cause.POD_EVICTED or replica.leaving:
         return replica
     return transition.change_replica(replica.id, leaving=text)
@@ -294,7 +298,7 @@ def _cancel_requested(transition: Transition, event: CancelRequested) -> None:
     job = transition.job
     if job.outcome is not None and (
         job.outcome.state is not JobState.FAILED
-        # By itself, before the cancel was accepted.
+        # The primary ended on its own before the cancel was accepted.
         or any(r.id.is_primary and r.exit and r.exit.ended <= event.at for r in job.replicas)
     ):
         return
@@ -316,7 +320,8 @@ def _pause_over(transition: Transition, event: PauseOver) -> None:
 def _current(
     job: Job, event: ReplicaStarted | ReplicaNoted | ReplicaExited | ReplicaLost | ReplicaPlaced
 ) -> Replica | None:
-    """Return the replica that an event is about; None if the event is of another attempt or incarnation."""
+    """Return the replica that an event refers to, or None if the event is from another attempt or
+    incarnation."""
     if event.attempt != job.attempt:
         return None
     for replica in job.replicas:
@@ -331,8 +336,8 @@ def _current(
 def _take_preparation(
     transition: Transition, event: RuntimePrepared | StartDelayed | NodesGiven
 ) -> None:
-    """Apply an event of the attempt's preparation: start what is prepared, record delays, and take over the
-    nodes that the cluster has chosen."""
+    """Apply an event of the attempt's preparation: start prepared replicas, record delays, or set the nodes
+    that the cluster has chosen."""
     if event.attempt != transition.job.attempt:
         return
     match event:
@@ -346,7 +351,8 @@ def _take_preparation(
 
 
 def _take_nodes(transition: Transition, nodes: Mapping[ReplicaId, str]) -> None:
-    """Set the nodes that the cluster has chosen for replicas, which were only placed by a wish."""
+    """Set the nodes that the cluster has chosen. The scheduler's placement on a cluster is only a
+    preference."""
     if transition.job.phase not in (
         AttemptState.STARTING,
         AttemptState.RUNNING,
@@ -365,7 +371,7 @@ def _take_nodes(transition: Transition, nodes: Mapping[ReplicaId, str]) -> None:
 
 
 def _tell_delay(transition: Transition, delay: Delay) -> None:
-    """Record why the start waits, unless that is no news or nothing is left to start."""
+    """Record why the start is delayed, unless the reason is unchanged or all replicas have started."""
     job = transition.job
     waits = job.phase in (AttemptState.STARTING, AttemptState.RUNNING) and any(
         replica.state is ReplicaState.WAITING for replica in job.replicas
@@ -407,7 +413,7 @@ def _take_drill(transition: Transition, event: DrillOrdered | DrillTriggered | D
 
 
 def drill_target(job: Job, drill: Drill) -> Replica | None:
-    """Return the replica that the drill is for, if it is running."""
+    """Return the target replica of the drill if it is running, otherwise None."""
     if job.phase not in (AttemptState.STARTING, AttemptState.RUNNING):
         return None
     for replica in job.replicas:
@@ -451,17 +457,19 @@ def _set_drill(transition: Transition, changed: Drill) -> None:
     transition.change(drills=drills)
 
 
-# --- the way out where the machine itself fails ---
+# --- fallback for errors in the state machine itself ---
 
 GIVEN_UP_RULE = "machine_failed"
 _MAY_LIVE = (AttemptState.STARTING, AttemptState.RUNNING, AttemptState.STOPPING)
 
 
 def give_up(job: Job, event: Event, cause: str, now: Nanos) -> Step[Job]:
-    """End the job because `event` could not be applied (`cause`). Uses no transition table, since these may
-    be what failed. An end that the event reports is taken as such, so that the job does not wait for it
-    again. An outcome that was decided before stands: an accepted cancel is never lost
-    (spec/lifecycle#cancel)."""
+    """End the job because `event` could not be applied (`cause`).
+
+    Transition tables are not used, because the error may be in them. If the event reports the end of a
+    replica, the replica counts as ended. An earlier outcome is kept, so an accepted cancel is never lost
+    (spec/lifecycle#cancel).
+    """
     if job.state.is_final:
         return Step(job)
     replicas = tuple(
@@ -490,8 +498,8 @@ def give_up(job: Job, event: Event, cause: str, now: Nanos) -> Step[Job]:
 def give_up_parent(
     work: W, name: str, cause: str, now: Nanos
 ) -> tuple[W, tuple[TimelineEntry, TimelineEntry]]:
-    """End work that runs through other jobs (`name`: what an entry calls it) because of `cause`. Uses no
-    transition table, since these may be what failed. An outcome that was decided before stands."""
+    """End a tuning job or pipeline because of `cause`. `name` is its kind for the timeline. Transition tables
+    are not used, because the error may be in them. An earlier outcome is kept."""
     error = JobError(INTERNAL, INTERNAL_ERROR_MESSAGE, cause=Cause.SERVICE.value, reason=cause)
     outcome = work.outcome or Outcome(JobState.FAILED, GIVEN_UP_RULE, error, now)
     at = max(now, work.updated)
@@ -502,8 +510,8 @@ def give_up_parent(
 
 
 def _is_nowhere(job: Job, replica: Replica, event: Event) -> bool:
-    """Return whether the replica's end will not be reported (again): it has no node, or the event
-    reports its end."""
+    """Return whether no further event will report the replica's end: it has no node, or this event reports
+    its end."""
     if replica.state.is_over:
         return False
     ends_here = isinstance(event, ReplicaExited | ReplicaLost) and (

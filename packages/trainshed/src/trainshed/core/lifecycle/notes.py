@@ -1,7 +1,7 @@
-"""Notes of replicas as entries of the timeline: on disks, reductions, files that went to no bucket and warm
-starts (spec/reduction#reports, spec/machines#disk).
+"""Records notes of replicas as timeline entries: about disks, reductions, lost files and warm starts
+(spec/reduction#reports, spec/machines#disk).
 
-Replicas on one node see the same file system, so a node's shortage is recorded once, for as long as it lasts.
+Replicas on one node share a file system, so each shortage of a node's disk is recorded only once.
 """
 
 from typing import Any, Final
@@ -16,22 +16,22 @@ NO_ROOM: Final = "disk_no_room"
 ROOM_AGAIN: Final = "disk_room_again"
 _WARM_START: Final = "warm_start"
 KINDS: Final = {
-    # As `trainshed.replica.observe.disk` names them.
+    # Names from `trainshed.replica.observe.disk`.
     **dict.fromkeys((NO_ROOM, ROOM_AGAIN, "disk_nearly_full", "disk_exceeded"), "disk"),
     **dict.fromkeys(("disk_log_waits", "disk_log_goes_on"), "disk"),
-    # As `trainshed.replica.supervisor` does, in `shim`, `sidecars` and `warm_start`.
+    # Names from `trainshed.replica.supervisor`: `shim`, `sidecars` and `warm_start`.
     "grace_used": "grace",
     "storage_written_here": "storage",
     "rank_claimed": "ranks",
     "started_warm": _WARM_START,
     "started_cold": _WARM_START,
 }
-"""The kind of the entry by the note's name. All other notes are on a reduction."""
+"""The kind of the timeline entry by the name of the note. All other notes are about a reduction."""
 
 
 def take_note(transition: Transition, replica: Replica, event: ReplicaNoted) -> None:
-    """Record a note; of a node's shortage only its beginning and its end."""
-    # Numbers ascend; after the service was down, notes that it knows are reported once more.
+    """Record a replica's note. For a node's disk shortage, record only its beginning and its end."""
+    # Numbers ascend. After a restart of the service, engines report old notes again.
     if event.number <= replica.notes:
         return
     job, node, kind = transition.job, replica.node, KINDS.get(event.name, "reduction")

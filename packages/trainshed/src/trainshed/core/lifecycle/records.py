@@ -1,7 +1,6 @@
-"""The durable record of a job: what is stored, with who made it and its drills (spec/operations#drills), and
-all that the machine decides from.
+"""The stored record of a job, with its creator and its drills (spec/operations#drills).
 
-Times are nanoseconds since the epoch; 0 = the moment has not come.
+Times are nanoseconds since the epoch. 0 means that the event has not happened.
 """
 
 import enum
@@ -19,49 +18,49 @@ from trainshed.core.units import Nanos
 class DrillKind(enum.StrEnum):
     """The failure that a drill injects."""
 
-    #: The replica is asked to leave its node, as for maintenance.
+    #: The replica must leave its node, as for maintenance.
     MAINTENANCE = "maintenance"
     #: The replica is killed from outside.
     KILL = "kill"
     #: The main process is killed as if at its memory limit.
     OOM = "oom"
-    #: The main process gets SIGSEGV.
+    #: The main process receives SIGSEGV.
     SEGV = "segv"
     #: The attempt is judged as if it had been preempted.
     PREEMPT = "preempt"
-    #: The attempt is judged as if there were a stock-out.
+    #: The attempt is judged as if no nodes could run it (a stock-out).
     STOCKOUT = "stockout"
     #: The attempt is judged as if the service had failed.
     INTERNAL = "internal"
 
     @property
     def is_of_process(self) -> bool:
-        """Whether the engine injects the fault into the replica's processes; the other kinds need no
+        """Whether the engine injects the fault into the replica's processes. The other kinds need no
         engine."""
         return self in (DrillKind.KILL, DrillKind.OOM, DrillKind.SEGV)
 
 
 class Drill(Struct, frozen=True):
-    """One ordered fault.
+    """One ordered fault, which is injected once.
 
-    It fires once, when the replica is running and a line of its log, written after the drill was ordered,
-    matches `at_line`; without `at_line` as soon as the replica runs.
+    It waits until the replica runs and a new line of its log matches `at_line`. Without `at_line` it waits
+    only until the replica runs.
     """
 
-    #: Counts a job's drills from 1.
+    #: Number of the drill within its job, from 1.
     number: int
     kind: DrillKind
     replica: ReplicaId
-    #: When it was ordered (ns).
+    #: Time of the order (ns).
     ordered: Nanos
     at_line: str | None = None
-    #: When it fired (ns); 0 = it is armed.
+    #: Time of the injection (ns), or 0 before it.
     fired: Nanos = 0
-    #: The attempt that it hit.
+    #: Number of the attempt in which the fault was injected.
     attempt: int = 0
-    #: The incarnation that it hit.
+    #: Number of the incarnation in which the fault was injected.
     incarnation: int = 0
-    #: The fault is known to have landed.
+    #: Whether the injection is confirmed.
     done: bool = False
 
     @property
@@ -70,16 +69,16 @@ class Drill(Struct, frozen=True):
 
 
 OUTLIVES_LABEL = "trainshed-outlives"
-"""Label of jobs that a program of a job creates: "on" = the created job continues when its creator
-ends."""
+"""Label of jobs that a program of a job creates: with "on", the created job continues after the end of its
+creator."""
 
 
 class ActingJob(Struct, frozen=True):
-    """The job whose program made or cancelled something."""
+    """The job whose program created or cancelled a resource."""
 
     uid: JobUid
     name: JobName
-    #: The job that begins the line in which each job made the next; the job itself if a person made it.
+    #: The first job in a chain of jobs that create each other. For a job that a user created, the job itself.
     root: JobUid
     #: The address of the user who created the first job.
     person: str = ""
@@ -91,9 +90,9 @@ class ActingJob(Struct, frozen=True):
 class Actor(Struct, frozen=True):
     """The actor that created or cancelled a resource."""
 
-    #: The address of the principal.
+    #: The e-mail address of the user or service account.
     email: str
-    #: The job whose program it was; None = it was a person.
+    #: The job whose program acted, or None if a user acted.
     job: ActingJob | None = None
 
     def __post_init__(self) -> None:
@@ -101,7 +100,7 @@ class Actor(Struct, frozen=True):
 
     @property
     def person(self) -> str:
-        """The address of the person or service account who answers for it: quotas and usage count by it."""
+        """The address of the responsible user or service account, whose quotas and usage count."""
         return self.job.person if self.job is not None else self.email
 
     def __str__(self) -> str:
@@ -109,7 +108,7 @@ class Actor(Struct, frozen=True):
 
 
 def person_of(creator: Actor | None) -> str:
-    """Return the address of the user who is responsible for a creator's work; "" if unknown."""
+    """Return the address of the user who is responsible for a creator's work, or "" if unknown."""
     return creator.person if creator is not None else ""
 
 
@@ -118,75 +117,75 @@ class Replica(Struct, frozen=True):
 
     id: ReplicaId
     state: ReplicaState = ReplicaState.WAITING
-    #: Counts from 1. Fences: at most one incarnation of a replica lives.
+    #: Number of the incarnation, from 1. At most one incarnation of a replica lives at a time.
     incarnation: int = 1
-    #: The node that it is placed on; None = it waits for one.
+    #: The node of the replica, or None if the replica waits for a node.
     node: str | None = None
-    #: When it started (ns).
+    #: Start of the replica (ns).
     started: Nanos = 0
-    #: How it ended; None = it has not, or there is no record.
+    #: How the replica ended. None before its end or without an attempt record.
     exit: ExitRecord | None = None
-    #: Why it was asked to leave its node; None = it was not.
+    #: Why the replica must leave its node, or None.
     leaving: str | None = None
-    #: Restarts in this attempt, by rule.
+    #: Number of restarts in this attempt, by rule.
     restarts: Counters = ()
-    #: When the last restarts were (ns), for rules that limit their rate.
+    #: Times of the last restarts (ns), for rules that limit the restart rate.
     recent: tuple[int, ...] = ()
-    #: The node that it had to leave, or that it was lost with.
+    #: The node that the replica had to leave, or with which it was lost. Its next incarnation avoids this
+    #: node.
     avoid: str | None = None
-    #: How many notes of this incarnation are recorded.
+    #: Number of recorded notes of this incarnation.
     notes: int = 0
-    #: It is not started before this moment (ns); 0 = there is no pause.
+    #: Earliest start of the replica (ns), or 0 without a pause.
     not_before: Nanos = 0
-    #: How this incarnation's program started: "started warm: ..." or "started cold: ..."; None =
-    #: unknown.
+    #: How this incarnation's program started: "started warm: ..." or "started cold: ...". None if unknown.
     began: str | None = None
 
 
 class StopNotice(enum.StrEnum):
     """Why the platform stops a program, as its metadata server reports it. A program that a user or a time
-    limit stops gets no notice."""
+    limit stops receives no notice."""
 
-    #: The capacity goes to another job.
+    #: The scheduler gives the capacity to another job.
     PREEMPTED = "preempted"
-    #: The replica has to leave its node.
+    #: The replica must leave its node.
     MAINTENANCE = "maintenance"
 
 
 class Outcome(Struct, frozen=True):
-    """How the job will end, decided before its last replicas are down."""
+    """The decided end of a job. It is set before the last replicas have stopped."""
 
     state: JobState
     #: The row of the failure table, or the cause of the cancel.
     rule: str
     error: JobError | None = None
-    #: When it was decided (ns); of a cancel: when it was accepted.
+    #: Time of the decision (ns). For a cancel, the time of its acceptance.
     at: Nanos = 0
-    #: The notice that running programs get; None = none.
+    #: The stop notice for running programs, or None.
     notice: StopNotice | None = None
 
 
 class Retry(Struct, frozen=True):
-    """Why the attempt is given up, and how the next one begins."""
+    """Why the current attempt ends, and how the next attempt starts."""
 
-    #: The row of the failure table that decided it.
+    #: The row of the failure table that caused the retry.
     rule: str
-    #: When it was decided (ns).
+    #: Time of the decision (ns).
     at: Nanos
-    #: The next attempt begins at once in the same places; otherwise the job waits for places.
+    #: Whether the next attempt starts at once on the same nodes. Otherwise, the job waits for capacity.
     keeps_room: bool = True
-    #: The job is not admitted before this moment (ns).
+    #: Earliest admission of the next attempt (ns).
     not_before: Nanos = 0
-    #: The notice that running programs get; None = none.
+    #: The stop notice for running programs, or None.
     notice: StopNotice | None = None
 
 
 class Parent(Struct, frozen=True):
-    """The tuning job or pipeline that made a job."""
+    """The tuning job or pipeline that created a job."""
 
     uid: JobUid
     name: JobName
-    #: Number of the trial that the job evaluates; 0 = it is the backing job of a pipeline.
+    #: Number of the trial that the job evaluates, or 0 for the job of a pipeline.
     trial: int = 0
 
 
@@ -196,71 +195,71 @@ class WorkRecord(Struct, frozen=True):
     uid: JobUid
     name: JobName
     display_name: str
-    #: The created resource in public JSON (input fields only), from which views are made.
+    #: The request's resource in public JSON, with input fields only. Views are created from it.
     public_json: str
     created: Nanos
     updated: Nanos
     labels: tuple[tuple[str, str], ...] = ()
     state: JobState = JobState.QUEUED
-    #: When it was running for the first time: all replicas of a job, or a first trial.
+    #: First time at which all replicas of the job ran, or at which the first trial ran.
     started: Nanos = 0
     ended: Nanos = 0
-    #: Its decided end; None = it is not decided. The state follows when nothing of it lives.
+    #: The decided outcome, or None. The state changes only after all parts of the work have ended.
     outcome: Outcome | None = None
-    #: Its public error once it is over.
+    #: The public error of finished work.
     error: JobError | None = None
-    #: Its creator, never set for a pipeline; None = a client.
+    #: The tuning job or pipeline that created the job, or None for a client. Never set for a pipeline.
     parent: Parent | None = None
-    #: The client that made it, or its parent; None = it is not known.
+    #: The client that created the record, or the creator of its parent. None if unknown.
     creator: Actor | None = None
 
     @property
     def maker(self) -> ActingJob | None:
-        """The job whose program made it; None = a person or the service did."""
+        """Return the job whose program created this work, or None if a user or the service did."""
         return self.creator.job if self.creator is not None and self.parent is None else None
 
 
 class Job(WorkRecord, frozen=True, kw_only=True):
-    """A job that runs replicas (a custom job, an `ml` training job), and its current attempt."""
+    """A job that runs replicas (a custom job or an `ml` training job), with its current attempt."""
 
     spec: JobSpec
-    #: How long retries have waited for places after it was running (ns).
+    #: Total nanoseconds that retries have waited for capacity after the job first ran.
     waited: Nanos = 0
-    #: Counts from 1; 0 before the first admission.
+    #: Number of the current attempt, from 1. 0 before the first admission.
     attempt: int = 0
-    #: Since when that attempt holds its places on nodes (ns); 0 = it holds none.
+    #: Time since which the attempt has nodes (ns), or 0 without nodes.
     placed: Nanos = 0
-    #: When the first program of that attempt started (ns), from which usage counts; 0 = none has.
+    #: Start of the attempt's first program (ns), from which usage counts. 0 before any start.
     began: Nanos = 0
-    #: The same of the attempt before, and when its last replica had ended.
+    #: `began` of the previous attempt, and the end of its last replica.
     began_before: Nanos = 0
     freed: Nanos = 0
-    #: State of that attempt; WAITING while no attempt has places.
+    #: State of the current attempt. WAITING while no attempt has capacity.
     phase: AttemptState = AttemptState.WAITING
     replicas: tuple[Replica, ...] = ()
-    #: Set while the attempt is ended for the next one.
+    #: Set while the attempt is stopped for the next one.
     retry: Retry | None = None
-    #: Job retries so far, by rule.
+    #: Number of job retries so far, by rule.
     retries: Counters = ()
-    #: It is not admitted before this moment (ns).
+    #: Earliest admission of the job (ns).
     not_before: Nanos = 0
     #: The factor by which out-of-memory retries have raised each replica's memory limit.
     memory_factor: float = 1.0
     drills: tuple[Drill, ...] = ()
-    #: Nodes of this attempt that were reported to have little disk space left.
+    #: Nodes of this attempt whose disks are nearly full.
     short_disks: tuple[str, ...] = ()
-    #: The last recorded reason why the attempt does not start; None = there was none, or something has
-    #: started since.
+    #: The last recorded reason for a delayed start. None without a delay, or after a replica has started.
     delay: Delay | None = None
 
     @property
     def is_placed(self) -> bool:
-        """Whether it holds places on nodes now."""
+        """Return whether the job has nodes now."""
         return self.phase not in (AttemptState.WAITING, AttemptState.OVER) and bool(self.replicas)
 
     @property
     def running_until(self) -> Nanos:
-        """When its running limit ends it (ns); 0 = that does not count now (spec/lifecycle#time-limits)."""
+        """Return the time at which the running limit ends the job (ns), or 0 if the limit does not apply now
+        (spec/lifecycle#time-limits)."""
         if not self.started or self.phase is AttemptState.WAITING:
             return 0
         return self.started + self.waited + self.spec.scheduling.timeout

@@ -1,4 +1,5 @@
-"""Events of replicas, as engines report them: the part of `events` that agents on nodes load as well."""
+"""Events of replicas, as engines report them. A separate module, because agents on nodes load only these
+events."""
 
 from typing import Final
 
@@ -10,7 +11,7 @@ from trainshed.core.names import ReplicaId
 from trainshed.core.units import Nanos
 
 NEVER_STARTED: Final = "never started"
-"""Cause of the loss of a replica that was stopped before it started, and that will never start."""
+"""The cause of a loss for a replica that was stopped before it started, and that will never start."""
 
 
 class ReplicaStarted(Struct, frozen=True):
@@ -23,46 +24,46 @@ class ReplicaStarted(Struct, frozen=True):
 
 
 class ReplicaExited(Struct, frozen=True):
-    """The replica's main process ended and its log and attempt record are sealed."""
+    """The replica's main process ended, and its log and attempt record are complete."""
 
     attempt: int
     replica: ReplicaId
     incarnation: int
     exit: ExitRecord
-    #: For a stopped replica: the cluster's plan for its place, if the cluster has announced it.
+    #: For a stopped replica: the cluster's reason for the stop, if known.
     loss: Cause = Cause.LOST
-    #: The same in words.
+    #: The same reason as text.
     cause: str | None = None
 
 
 class ReplicaLost(Struct, frozen=True):
-    """The replica is gone without an attempt record, or never came up and never will."""
+    """The replica ended without an attempt record, or can never start."""
 
     attempt: int
     replica: ReplicaId
     incarnation: int
     cause: str
-    #: Whether it was lost because the service itself failed.
+    #: Whether a failure of the service itself caused the loss.
     by_service: bool = False
-    #: How it was lost, as far as its engine knows: one of `CLUSTER_LOSSES`, or at the memory or disk limit.
+    #: The cause of the loss that the engine knows: one of `CLUSTER_LOSSES`, or the memory or disk limit.
     loss: Cause = Cause.LOST
 
 
 class ReplicaNoted(Struct, frozen=True):
-    """A replica's program, or its shim, has something to say to people (spec/reduction#reports)."""
+    """A replica's program or shim reports a note for users (spec/reduction#reports)."""
 
     attempt: int
     replica: ReplicaId
     incarnation: int
-    #: Counts the incarnation's notes from 1.
+    #: Number of the note within its incarnation, from 1.
     number: int
     at: Nanos
     #: The kind of the note.
     name: str
-    #: INFO, WARNING or ERROR.
+    #: The severity: INFO, WARNING or ERROR.
     severity: str
     text: str
 
 
 ReplicaEvent = ReplicaStarted | ReplicaExited | ReplicaLost | ReplicaNoted
-"""The events that engines report of replicas."""
+"""The events that engines report about replicas."""

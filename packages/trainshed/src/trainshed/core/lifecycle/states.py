@@ -1,13 +1,14 @@
-"""States and triggers of the state machines: job (with tuning job and pipeline), attempt, replica, operation.
+"""States and triggers of the state machines: job (also for tuning jobs and pipelines), attempt, replica,
+operation.
 
-The transitions between the states are in `core.lifecycle.transition`.
+`core.lifecycle.transition` defines the transitions between the states.
 """
 
 import enum
 
 
 class JobState(enum.StrEnum):
-    """States of a job; the package `api` spells them for each public surface (spec/lifecycle#states)."""
+    """States of a job. The package `api` translates them for each public API (spec/lifecycle#states)."""
 
     QUEUED = "QUEUED"
     PREPARING = "PREPARING"
@@ -23,17 +24,18 @@ class JobState(enum.StrEnum):
 
 
 class JobTrigger(enum.StrEnum):
-    """The triggers that move a job from state to state."""
+    """The triggers that change the state of a job."""
 
-    #: An attempt got capacity.
+    #: An attempt received capacity.
     ADMITTED = "admitted"
-    #: Every replica of the attempt runs or is over.
+    #: Every replica of the attempt runs or has ended.
     ALL_UP = "all up"
-    #: The attempt is given up for another one.
+    #: The attempt is stopped for another attempt.
     RETRIED = "retried"
-    #: A user or a limit ends the job.
+    #: A user or a limit cancels the job.
     CANCEL_ACCEPTED = "cancel accepted"
-    #: Its success is decided, and nothing of the job lives any more. The next two are alike.
+    #: The job's outcome is decided, and all of its replicas have ended. This also applies to the next two
+    #: triggers.
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"
@@ -42,51 +44,51 @@ class JobTrigger(enum.StrEnum):
 class AttemptState(enum.StrEnum):
     """States of a job's attempt."""
 
-    #: No attempt has capacity: the first one, or the next one, waits for it.
+    #: The attempt waits for capacity.
     WAITING = "WAITING"
-    #: It has capacity, and its environments are being built.
+    #: The attempt has capacity, and its environments are being built.
     PREPARING = "PREPARING"
-    #: Its replicas may have processes.
+    #: Replicas of the attempt may have processes.
     STARTING = "STARTING"
-    #: There was a moment when each of its replicas ran or was over.
+    #: All replicas of the attempt ran or had ended at the same time.
     RUNNING = "RUNNING"
-    #: It is to end, for the next attempt or with the job, and something of it may live.
+    #: The attempt is being stopped, for a retry or for the end of the job. Some replicas may still live.
     STOPPING = "STOPPING"
-    #: Nothing of it lives, and no other attempt will follow.
+    #: All replicas have ended, and no other attempt follows.
     OVER = "OVER"
 
 
 class AttemptTrigger(enum.StrEnum):
-    """The triggers that move an attempt from state to state."""
+    """The triggers that change the state of an attempt."""
 
-    #: It got capacity.
+    #: The attempt received capacity.
     ADMITTED = "admitted"
-    #: Its environments are built.
+    #: The attempt's environments are built.
     PREPARED = "prepared"
-    #: Every replica of it runs or is over.
+    #: Every replica of the attempt runs or has ended.
     ALL_UP = "all up"
-    #: Its processes are to be stopped.
+    #: The processes of the attempt must be stopped.
     END_DECIDED = "end decided"
-    #: Nothing of it lives, and the next attempt follows in its capacity.
+    #: All replicas have ended, and the next attempt uses the same capacity.
     RETRY_IN_PLACE = "retry in place"
-    #: Nothing of it lives; its capacity is given back, and the next attempt waits for new.
+    #: All replicas have ended. The capacity is released, and the next attempt waits for new capacity.
     RETRY_LATER = "retry later"
-    #: Nothing of it lives, and the job is over.
+    #: All replicas have ended, and the job has finished.
     ENDED = "ended"
 
 
 class ReplicaState(enum.StrEnum):
     """States of one replica within an attempt."""
 
-    #: Its incarnation has no process yet.
+    #: The incarnation has no process yet.
     WAITING = "WAITING"
-    #: Its program was started.
+    #: The program was started.
     RUNNING = "RUNNING"
-    #: It was asked to leave its node, and its end will not count as its program's own.
+    #: The replica was requested to leave its node. Its end does not count as the program's own end.
     STOPPING = "STOPPING"
-    #: Its program ended, and the attempt record is sealed.
+    #: The program ended, and the attempt record is complete.
     EXITED = "EXITED"
-    #: It is gone and left no record of how.
+    #: The replica disappeared without a record of its end.
     LOST = "LOST"
 
     @property
@@ -95,7 +97,7 @@ class ReplicaState(enum.StrEnum):
 
 
 class ReplicaTrigger(enum.StrEnum):
-    """The triggers that move a replica from state to state. RESTARTED: another incarnation is to follow."""
+    """The triggers that change the state of a replica. RESTARTED means that another incarnation follows."""
 
     STARTED = "started"
     ASKED_TO_LEAVE = "asked to leave"
@@ -105,7 +107,7 @@ class ReplicaTrigger(enum.StrEnum):
 
 
 class OperationState(enum.StrEnum):
-    """States of a long-running operation: `done` is false in the first."""
+    """States of a long-running operation. `done` is false in the first state."""
 
     RUNNING = "RUNNING"
     SUCCEEDED = "SUCCEEDED"

@@ -1,5 +1,5 @@
-"""The words of a job's timeline: the entries of each step, and the reasons of cancellations. Decides
-nothing."""
+"""The texts of a job's timeline: the entries of each step, and the reasons for cancellations. This module
+makes no decisions."""
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -17,23 +17,23 @@ from trainshed.core.names import public_replica_name
 from trainshed.core.units import Nanos
 
 _MAX_NAMED_REPLICAS = 5
-"""How many replicas a message names where there are many."""
+"""Maximum number of replica names in a message."""
 _BECAUSE: Final = {
     JobState.SUCCEEDED: ": the job is done",
     JobState.CANCELLED: ": the job was cancelled",
     JobState.FAILED: ": the job has failed",
 }
-"""Why the service has stopped a replica, by the outcome of its job."""
+"""Why the service stopped a replica, by the outcome of its job."""
 _EXIT_DETAILS: Final = (
     *("exit_code", "signal", "oom", "stopped", "stalled", "out_of_disk", "log_lines"),
 )
-"""The fields of an attempt record that the details of its entry have."""
+"""The fields of an attempt record that a timeline entry includes in its details."""
 
 
 def _of_replica(
     at: Nanos, kind: str, job: Job, replica: Replica, text: str, **details: object
 ) -> TimelineEntry:
-    """Return an entry on a replica. `text` continues the sentence after the replica's name."""
+    """Return a timeline entry about a replica. `text` continues the sentence after the replica's name."""
     which = {"attempt": job.attempt, "replica": str(replica.id), "incarnation": replica.incarnation}
     message = f"{public_replica_name(job.name.api, replica.id)} {text}"
     return TimelineEntry(at, kind, message, which | details)
@@ -54,7 +54,7 @@ def again(job: Job, now: Nanos) -> TimelineEntry:
 
 
 def waits_again(job: Job, now: Nanos) -> TimelineEntry:
-    # Rounded up to tenths of a second, because the pause was decided a moment ago.
+    # Rounded up to tenths of a second, because the pause began a moment before `now`.
     pause = -(-max(0, job.not_before - now) // 10**8) * 10**8
     when = f" in {_duration(pause)}" if pause else ""
     details = {"not_before": job.not_before}
@@ -86,8 +86,8 @@ def nodes_given(job: Job, replicas: Sequence[Replica], now: Nanos) -> TimelineEn
 
 
 def expected_start(expected: int) -> str:
-    """Say when a cluster expects a start (`expected`, ns since the epoch): to the minute, since it is a
-    guess."""
+    """Return the expected start time of a cluster as text (`expected`: ns since the epoch). The time is
+    rounded to the minute because it is an estimate."""
     moment = datetime.fromtimestamp(expected / 10**9, UTC)
     return f"start expected at {moment:%Y-%m-%d %H:%M} UTC"
 
@@ -122,14 +122,14 @@ def running(job: Job, at: Nanos) -> TimelineEntry:
 
 
 def exited(job: Job, replica: Replica, exit_record: ExitRecord) -> Iterator[TimelineEntry]:
-    """Yield the entry of a replica's exit. Child processes killed for want of memory come first, in an entry
-    of their own; the main process's end decides (spec/failures#out-of-memory)."""
+    """Yield the entries for a replica's exit. Child processes that were killed for lack of memory have a
+    separate entry, which comes first. The end of the main process decides (spec/failures#out-of-memory)."""
     ended = exit_record.ended
     if many := exit_record.child_oom:
         text = f"lost {many} child process{'es' * (many > 1)} to the memory limit."
         yield _of_replica(ended, "child_out_of_memory", job, replica, text, count=many)
     details = {name: getattr(exit_record, name) for name in _EXIT_DETAILS}
-    # Why the service has stopped it, as far as the outcome of its job is known by then.
+    # Why the service stopped the replica, if the outcome of its job is already known.
     why = _BECAUSE.get(job.outcome.state, "") if exit_record.stopped and job.outcome else ""
     yield _of_replica(
         ended, "replica_exited", job, replica, f"{_how(exit_record)}{why}.", **details
@@ -146,7 +146,7 @@ def lost(job: Job, replica: Replica, event: ReplicaLost, now: Nanos) -> Timeline
 def verdict(
     job: Job, evidence: Evidence, verdict: Verdict, now: Nanos, drill: int
 ) -> TimelineEntry:
-    """Return the entry of a verdict: what the failure table decided, by which row and on what evidence
+    """Return the entry for a verdict: the decision of the failure table, its row and the evidence
     (spec/failures#rules)."""
     details: dict[str, object] = {
         "rule": verdict.rule.name,
@@ -178,8 +178,8 @@ def verdict(
 
 
 def time_limit(evidence: Evidence, verdict: Verdict, ran: Nanos, now: Nanos) -> TimelineEntry:
-    """Return the warning about a replica that time limits of the cluster end again and again. `ran`: how long
-    it ran the last time."""
+    """Return the warning about a replica that time limits of the cluster end repeatedly. `ran`: how long the
+    replica ran the last time."""
     text = (
         f"A time limit of the cluster has stopped {evidence.public_name} "
         f"{verdict.count} times, most recently after {_rounded(ran)}. {evidence.advice}"
@@ -206,12 +206,12 @@ def _which_drill(drill: Drill) -> dict[str, object]:
 
 
 def refused_event(name: str, message: str, now: Nanos) -> TimelineEntry:
-    """Return the entry of an event that the service could not apply, so that it gave the attempt up."""
+    """Return the entry for an event that the service could not apply, so that it ended the attempt."""
     return TimelineEntry(now, "service_failed", f"{name}: {message}")
 
 
 def cancel_requested(event: CancelRequested, message: str) -> TimelineEntry:
-    """Return the entry of an accepted cancel. Its details say who cancelled, where that is known."""
+    """Return the entry for an accepted cancel. Its details contain the actor, if known."""
     details: dict[str, object] = {}
     if event.by is not None:
         details["principal"] = event.by.email
@@ -226,7 +226,7 @@ def over(outcome: Outcome, now: Nanos) -> TimelineEntry:
 
 
 def cancelled_by(event: CancelRequested) -> str:
-    """Return the end of a sentence about a cancellation, which states the actor. A person is "the
+    """Return the end of a sentence about a cancellation, which states the actor. A person is called "the
     user", as in the public texts."""
     if event.by is None or event.by.job is None:
         return "was cancelled by the user."
@@ -239,7 +239,7 @@ def cancelled_by(event: CancelRequested) -> str:
 
 
 def cancel_reason(event: CancelRequested, scheduling: Scheduling) -> str:
-    """Return the public reason of a cancellation, for whatever has these time limits."""
+    """Return the public reason for a cancellation. `scheduling` contains the time limits."""
     if event.cause in (CancelCause.USER, CancelCause.CREATOR):
         return f"The job {cancelled_by(event)}"
     limit = scheduling.max_wait if event.cause is CancelCause.MAX_WAIT else scheduling.timeout
@@ -257,7 +257,7 @@ _CANCELLED: Final = {
     CancelCause.TIMEOUT: "The job was cancelled because it ran longer than its maximum running time of {} "
     "seconds.",
 }
-"""The reasons of automatic cancellations."""
+"""The reasons for automatic cancellations."""
 
 
 def _ordinal(number: int) -> str:
@@ -273,7 +273,7 @@ _FOLLOWS: Final = {
     Effect.JOB_FAILS: "the job fails",
     Effect.JOB_CANCELLED: "the job is cancelled",
 }
-"""The consequence of a verdict."""
+"""The consequence of a verdict as text."""
 
 
 def _follows(evidence: Evidence, verdict: Verdict) -> str:

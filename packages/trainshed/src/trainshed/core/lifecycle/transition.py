@@ -1,12 +1,11 @@
-"""One step of a job: the changes of an event, the entries of its timeline, and the instructions
-that follow from its new state (docs/adr/0003).
+"""One step of a job: the changes of an event, the entries of its timeline, and the instructions that follow
+from the new state (docs/adr/0003).
 
-Every change of a state uses a transition table. For each (state, trigger), a cell of `tables.toml`
-contains the next state, or why nothing happens, or why the trigger cannot come. A table is total:
-building one with a missing cell raises ValueError. Diagrams in docs/lifecycle.md are made from
-them; tests/unit/test_lifecycle_tables.py walks every cell.
-
-A `Transition` lives as long as one step; its result is frozen.
+Every change of a state uses a transition table. A cell of `tables.toml` contains, for each (state, trigger),
+the next state, or why the trigger has no effect, or why it is impossible. A table is total: building a table
+with a missing cell raises ValueError. The diagrams in docs/lifecycle.md are generated from the tables, and
+tests/unit/test_lifecycle_tables.py tests every cell. A `Transition` exists only for one step. Its result is
+frozen.
 """
 
 import enum
@@ -52,30 +51,33 @@ Trigger = TypeVar("Trigger", bound=enum.StrEnum)
 
 
 class IllegalTransition(Exception):
-    """A trigger came in a state in which it can never come: a bug of this service. The message
+    """A trigger arrived in a state in which it is impossible. This is a bug of the service. The message
     contains the preceding events."""
 
 
 class Next(Struct, Generic[State], frozen=True):
-    """The trigger leads to `state` (which may be the same)."""
+    """The trigger changes the state to `state`, which may be the same state."""
 
     state: State
 
 
 class Ignore(Struct, frozen=True):
-    """Nothing happens, for the reason `why`."""
+    """The trigger has no effect, for the reason `why`."""
 
     why: str
 
 
 class Illegal(Struct, frozen=True):
-    """The trigger can never come in this state, for the reason `why`."""
+    """The trigger is impossible in this state, for the reason `why`."""
 
     why: str
 
 
 class Table(Generic[State, Trigger]):
-    """All cells of one state machine. `rows`: for each state the cells by trigger, as in `tables.toml`."""
+    """All cells of one state machine.
+
+    `rows`: for each state, the cells by trigger, as in `tables.toml`.
+    """
 
     def __init__(
         self,
@@ -98,8 +100,8 @@ class Table(Generic[State, Trigger]):
                 self.cells[state, trigger] = _cell(states, text)
 
     def fire(self, state: State, trigger: Trigger, timeline: Iterable[str] = ()) -> State | None:
-        """Return the next state; None if the trigger is ignored. Raise IllegalTransition, with the lines of
-        `timeline` in its message, if the trigger can never come here."""
+        """Return the next state, or None if the trigger is ignored. Raise IllegalTransition if the trigger is
+        impossible here. Its message contains the lines of `timeline`."""
         cell = self.cells[state, trigger]
         if isinstance(cell, Illegal):
             story = "".join(f"\n  {line}" for line in timeline)
@@ -132,7 +134,7 @@ REPLICA: Final = Table("replica", ReplicaState, ReplicaTrigger, ROWS["replica"])
 
 
 class FailurePolicy(Struct, frozen=True):
-    """The failure table in force, and how many attempts a job gets in all."""
+    """The effective failure table, and the maximum number of attempts of a job."""
 
     rules: tuple[Rule, ...] = RULES
     max_attempts: int = MAX_ATTEMPTS
@@ -142,21 +144,21 @@ W = TypeVar("W", bound=WorkRecord)
 
 
 class Step(Struct, Generic[W], frozen=True):
-    """The result of an event. An event that changes nothing gives the same job and no entries."""
+    """The result of an event. An event without effect returns the same job and no entries."""
 
     job: W
     timeline: tuple[TimelineEntry, ...] = ()
 
 
 class WorkTransition(Generic[W]):
-    """A record while one commit of it is prepared."""
+    """Collects the changes of a record for one commit."""
 
     __slots__ = ("_before", "_entries", "job", "now")
 
     def __init__(self, job: W, now: Nanos) -> None:
-        #: Always a valid record: between two calls nothing is half done.
+        #: Always a valid record, because every method completes its change.
         self.job = job
-        #: Nanoseconds since the epoch.
+        #: The time of the step, in nanoseconds since the epoch.
         self.now = now
         self._before = job
         self._entries: list[TimelineEntry] = []
@@ -166,19 +168,19 @@ class WorkTransition(Generic[W]):
         self._entries.extend(entries)
 
     def change(self, **changes: Any) -> None:
-        """Set fields of the record that no table governs."""
+        """Set fields of the record that are not subject to a transition table."""
         self.job = replace(self.job, **changes)
 
     def fire_job(self, trigger: JobTrigger) -> bool:
-        """Fire the job's table; return False if the trigger is ignored. Raise IllegalTransition if it can
-        never come."""
+        """Apply a trigger to the state of the job. Return False if the trigger is ignored. Raise
+        IllegalTransition if it is impossible."""
         state = JOB.fire(self.job.state, trigger, self._so_far())
         if state is not None and state is not self.job.state:
             self.change(state=state)
         return state is not None
 
     def cancel(self, event: CancelRequested, message: str) -> None:
-        """Accept a cancel, for the public reason `message`: how the record ends is decided."""
+        """Accept a cancel: set the outcome CANCELLED with the public reason `message`."""
         self.fire_job(JobTrigger.CANCEL_ACCEPTED)
         self.record(timeline.cancel_requested(event, message))
         error = JobError(CANCELLED, message, cause=Cause.CANCELLED.value)
@@ -192,7 +194,8 @@ class WorkTransition(Generic[W]):
         return Step(self.job, tuple(self._entries))
 
     def _so_far(self) -> Iterator[str]:
-        """Yield what an illegal transition reports: the record before it, and the entries until then."""
+        """Yield lines for the error about an illegal transition: the original record and the new timeline
+        entries."""
         before = self._before
         yield f"{type(before).__name__} {before.uid} ({before.name}): {before.state}"
         for entry in self._entries:
@@ -200,7 +203,7 @@ class WorkTransition(Generic[W]):
 
 
 class Transition(WorkTransition[Job]):
-    """A job while one event is applied to it."""
+    """Collects the changes of a job while one event is applied."""
 
     __slots__ = ("policy",)
 
@@ -214,8 +217,8 @@ class Transition(WorkTransition[Job]):
         return super().step()
 
     def fire_attempt(self, trigger: AttemptTrigger) -> bool:
-        """Fire the attempt's table; return False if the trigger is ignored. Raise IllegalTransition if it can
-        never come."""
+        """Apply a trigger to the state of the attempt. Return False if the trigger is ignored. Raise
+        IllegalTransition if it is impossible."""
         phase = ATTEMPT.fire(self.job.phase, trigger, self._so_far())
         if phase is not None:
             self.change(phase=phase)
@@ -224,8 +227,8 @@ class Transition(WorkTransition[Job]):
     def fire_replica(
         self, replica: ReplicaId, trigger: ReplicaTrigger, **changes: Any
     ) -> Replica | None:
-        """Fire a replica's table, set its `changes`, and return it; None if the trigger is ignored. Raise
-        IllegalTransition if it can never come."""
+        """Apply a trigger to the state of a replica, set its `changes`, and return the replica. Return None
+        if the trigger is ignored. Raise IllegalTransition if it is impossible."""
         before = self.replica(replica)
         state = REPLICA.fire(before.state, trigger, self._so_far())
         if state is None:
@@ -233,7 +236,7 @@ class Transition(WorkTransition[Job]):
         return self.change_replica(replica, state=state, **changes)
 
     def change_replica(self, replica: ReplicaId, **changes: Any) -> Replica:
-        """Set fields of a replica that no table governs, and return it."""
+        """Set fields of a replica that are not subject to a transition table, and return the replica."""
         changed = replace(self.replica(replica), **changes)
         if changed.started:
             self.change(began=min(self.job.began or changed.started, changed.started))
@@ -256,8 +259,9 @@ class Transition(WorkTransition[Job]):
 
 
 def instructions(job: Job) -> tuple[Instruction, ...]:
-    """Return what a stored job demands now, in order; each instruction may be carried out again."""
-    # They have a node and, as far as is known, no process yet.
+    """Return the instructions that follow from a stored job, in order. Each instruction may be carried out
+    repeatedly."""
+    # Replicas that have a node but no known process.
     waiting = [r for r in job.replicas if r.state is ReplicaState.WAITING and r.node]
     match job.phase:
         case AttemptState.WAITING | AttemptState.OVER:
@@ -267,7 +271,7 @@ def instructions(job: Job) -> tuple[Instruction, ...]:
         case AttemptState.STARTING | AttemptState.RUNNING:
             return tuple(_while_running(job, [r for r in waiting if not r.not_before]))
         case AttemptState.STOPPING:
-            # Those that were asked to leave their node may not have started, either.
+            # Replicas that were requested to leave their node may not have started, either.
             waiting += [
                 r for r in job.replicas if r.state is ReplicaState.STOPPING and not r.started
             ]

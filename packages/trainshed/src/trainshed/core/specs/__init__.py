@@ -1,1 +1,1 @@
-"""Validated job specifications: one model for both public APIs, and the parsers that fill it."""
+"""Parsers of both public APIs, which return validated job specifications of one common form."""

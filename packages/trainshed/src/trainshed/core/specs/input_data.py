@@ -1,5 +1,5 @@
-"""`inputDataConfig` of a pipeline, or the configuration of an export, becomes a `SplitPlan` or a list of
-everything wrong with it (facts/datasets#splits)."""
+"""Converts `inputDataConfig` of a pipeline, or the configuration of an export, to a `SplitPlan` or a list of
+all its errors (facts/datasets#splits)."""
 
 import re
 from typing import Final
@@ -50,10 +50,12 @@ _UNSERVED: Final = {
 
 
 def read_data(pipeline: Section, dataset: Dataset | None, at: Nanos) -> SplitPlan | None:
-    """Read `inputDataConfig`. Return None if it is omitted, the dataset is unknown or has no such
-    files, or the destination is wrong. `dataset`: the dataset of the request, None if unknown;
-    `at`: creation time of the pipeline (ns). Errors are added to the section's faults; the plan of
-    a faulty request is not usable."""
+    """Parse `inputDataConfig`.
+
+    Return None if it is omitted, if the dataset is unknown or has no such files, or if the destination is
+    wrong. `dataset`: the dataset of the request, or None if unknown. `at`: creation time of the pipeline
+    (ns). Errors are added to the section's faults. The plan of a faulty request is not usable.
+    """
     if not pipeline.has("inputDataConfig"):
         return None
     config = pipeline.section("inputDataConfig")
@@ -69,7 +71,7 @@ def read_data(pipeline: Section, dataset: Dataset | None, at: Nanos) -> SplitPla
 
 
 def read_export(config: Section, dataset: Dataset, at: Nanos) -> SplitPlan | None:
-    """Read `exportConfig` of a dataset; without a split, all rows are one set. See `read_data`."""
+    """Parse `exportConfig` of a dataset. Without a split, all rows form one set. See `read_data`."""
     _refuse_unserved(config)
     if config.text("exportUse") == "CUSTOM_CODE_TRAINING" and not config.has("fractionSplit"):
         config.fault("fractionSplit", "It must be set for the export use CUSTOM_CODE_TRAINING.")
@@ -119,7 +121,7 @@ def _read_plan(config: Section, dataset: Dataset | None, at: Nanos) -> SplitPlan
 
 
 def dataset_id_fault(dataset: str) -> str | None:
-    """Return what is wrong with a dataset's id; None = nothing."""
+    """Return the error in a dataset's id, or None if it is valid."""
     if _DATASET_ID.fullmatch(dataset):
         return None
     return (
@@ -128,7 +130,8 @@ def dataset_id_fault(dataset: str) -> str | None:
 
 
 def _read_annotation(config: Section, dataset: Dataset | None) -> str:
-    """Read the name of the annotation schema; "" if there is none, or it does not fit the dataset."""
+    """Return the name of the annotation schema, or "" if the request has none or it does not match the
+    dataset."""
     uri = config.text("annotationSchemaUri")
     if not uri:
         return ""
@@ -181,7 +184,7 @@ def _read_fractions(split: Section) -> tuple[float, float, float]:
     for name, fraction in fractions.items():
         if not 0 <= fraction <= 1:
             split.fault(name, f"The fraction must be from 0 to 1, not {fraction:g}.")
-    # A sum such as 0.7 + 0.2 + 0.1 may come out a little above 1.
+    # With floats, a sum such as 0.7 + 0.2 + 0.1 may be slightly larger than 1.
     if sum(fractions.values()) > 1 + 1e-9:
         split.fault(
             "", f"The fractions add up to {sum(fractions.values()):g}; at most 1 is allowed."

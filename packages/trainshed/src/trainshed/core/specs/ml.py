@@ -1,8 +1,8 @@
-"""An `ml` v1 training job in public JSON becomes a `JobSpec`, or a list of everything wrong with it.
+"""Converts an `ml` v1 training job in public JSON to a `JobSpec`, or to a list of all its errors.
 
 Rules: spec/submit#refusals, facts/resources#ml, facts/lifecycle#scheduling, facts/packaging#runtime-versions,
-facts/limits, facts/tuning#ml. Field paths are those the public service was seen to use: snake_case from
-`trainingInput` down (`runtime_version`), the job's own fields likewise.
+facts/limits, facts/tuning#ml. Field paths have the observed form of the public service: snake_case without
+`trainingInput` (`runtime_version`). Fields of the job itself have the same form.
 """
 
 from collections.abc import Mapping
@@ -27,25 +27,25 @@ from trainshed.core.study.spec import MedianStopping, Metric, StudySpec
 from trainshed.core.tuning.records import TuningSpec
 
 MIN_WAIT = 1800 * 10**9
-"""Nanoseconds; the shortest maxWaitTime (facts/lifecycle#scheduling)."""
+"""Minimum maxWaitTime in nanoseconds (facts/lifecycle#scheduling)."""
 MAX_PRIORITY = 1000
 
 WITHOUT_EFFECT = {
     "network": "the job uses the network of its host",
     "encryptionConfig": "the job's files are stored without that key",
 }
-"""Fields of the training input that are not served, and what happens instead."""
+"""Unsupported fields of the training input, and the actual behavior for each."""
 
 
 def parse_job(
     public: Mapping[str, Any], *, runtimes: RuntimeCatalog, max_trials: int = 0
 ) -> JobDraft[JobSpec | TuningSpec]:
-    """Read a Job, whose id is the display name; with hyperparameters it is a tuning job, and the time limits
-    of its trials' job are the whole job's.
+    """Parse a Job. Its id is also its display name.
 
-    `public` is its JSON: camelCase keys, enum names, int64 as strings, unset fields absent, as the package
-    `wire` hands it on. `max_trials` is the limit of one tuning job, 0 = none. Raise InvalidRequest, which
-    lists every violation, if there is one.
+    With hyperparameters it is a tuning job, and its time limits apply to the whole tuning job. `public` is
+    the job's JSON: camelCase keys, enum names, int64 as strings, unset fields absent, as the package `wire`
+    provides it. `max_trials` is the limit of one tuning job, 0 for no limit. Raise InvalidRequest with all
+    violations.
     """
     faults = Faults()
     job = Section(public, "", faults)
@@ -57,7 +57,8 @@ def parse_job(
     if not job.has("trainingInput"):
         job.fault("trainingInput", "The training input must be set.")
         faults.refuse()
-    # The service names a training job's fields without the message they are in (facts/limits#error-texts).
+    # The public service reports fields of a training job without the message that contains them
+    # (facts/limits#error-texts).
     training = Section(job.section("trainingInput").values, "", faults)
     hardware = read_hardware(training)
     programs, version = read_programs(training, [hw.role for hw in hardware], runtimes)
@@ -133,7 +134,7 @@ def _read_region(training: Section) -> str:
 
 
 def _ignored(training: Section, hardware: tuple[Hardware, ...]) -> tuple[str, ...]:
-    """Return warnings about fields that have no effect."""
+    """Return warnings about fields without effect."""
     texts = [*syntax.ignored(training, WITHOUT_EFFECT)]
     if training.flag("useChiefInTfConfig") and training.text("runtimeVersion"):
         texts.append(
@@ -159,9 +160,9 @@ DEFAULT_TAG = "training/hptuning/metric"
 def _read_tuning(
     training: Section, job_id: str, max_trials: int
 ) -> tuple[StudySpec, tuple[int, int, int]]:
-    """Read what is searched and measured, and how many trials there are, by default 1 in all and 1 at a time.
-    What is wrong is reported to the section's faults. Whether the job exists whose trials this one continues
-    from is for the API to say."""
+    """Parse the parameters, the metric and the numbers of trials (default: 1 in total and 1 at a time).
+    Errors are added to the section's faults. The API checks whether the job exists whose trials this job
+    continues."""
     search = training.section("hyperparameters")
     tag = search.text("hyperparameterMetricTag") or DEFAULT_TAG
     search.check("hyperparameterMetricTag", tag_fault(tag) or syntax.string_fault(tag))

@@ -1,6 +1,5 @@
-"""Pools of an `ml` v1 job: scale tier, machines, counts, accelerators, disks, and the programs
-(spec/submit#ml-jobs).
-"""
+"""Parses the pools of an `ml` v1 job: scale tier, machines, counts, accelerators, disks, and the programs
+(spec/submit#ml-jobs)."""
 
 from collections.abc import Mapping, Sequence
 
@@ -23,7 +22,8 @@ from trainshed.core.specs import syntax, worker_pool
 
 
 class Role(Struct, frozen=True):
-    """One of the four roles: its pool position and the fields that describe it ("" = no such field)."""
+    """One of the four roles: its pool position and the fields that describe it ("" for a role without this
+    field)."""
 
     position: int
     type_field: str
@@ -40,7 +40,7 @@ ROLES = (
 
 
 class Hardware(Struct, frozen=True):
-    """The machines and disk of one role that has replicas."""
+    """The machines and disk of one role with replicas."""
 
     role: Role
     count: int
@@ -49,8 +49,8 @@ class Hardware(Struct, frozen=True):
 
 
 def read_hardware(training: Section) -> tuple[Hardware, ...]:
-    """Read the machines of every role that has replicas, ascending by position. Errors are added
-    to the section's faults."""
+    """Parse the machines of every role with replicas, ascending by position. Errors are added to the
+    section's faults."""
     tier = training.text("scaleTier") or DEFAULT_TIER
     if tier == CUSTOM_TIER:
         return _custom(training)
@@ -76,7 +76,8 @@ def read_hardware(training: Section) -> tuple[Hardware, ...]:
 
 
 def _refuse_explicit(training: Section, tier: str) -> None:
-    """Refuse machine types, counts and accelerators beside a predefined tier, which sets them all."""
+    """Reject machine types, counts and accelerators in a request with a predefined tier, because the tier
+    determines them."""
     text = f"Scale tier {tier} sets the %s itself. Omit this field, or use scale tier CUSTOM."
     for role in ROLES:
         syntax.refuse(
@@ -148,8 +149,8 @@ _OF_CONTAINERS: Mapping[str, str] = dict.fromkeys(
 def read_programs(
     training: Section, roles: Sequence[Role], runtimes: RuntimeCatalog
 ) -> tuple[dict[int, Program], str | None]:
-    """Read the programs of `roles`, by pool position, and the runtime version (None = an image, or
-    the newest). Errors are added to the section's faults."""
+    """Parse the programs of `roles`, by pool position, and the runtime version (None for an image or the
+    newest version). Errors are added to the section's faults."""
     version = training.text("runtimeVersion")
     image = training.section("masterConfig").text("imageUri")
     if version and image:
@@ -163,7 +164,7 @@ def read_programs(
 
 
 def _package(training: Section, runtimes: RuntimeCatalog) -> Program:
-    """Read the package job that every role runs, on the runtime version or on the default runtime."""
+    """Parse the package that every role runs, on the requested runtime version or the default runtime."""
     version, python = training.text("runtimeVersion"), training.text("pythonVersion")
     runtime = worker_pool.UNKNOWN_RUNTIME
     if fault := images.pair_fault(version, python):
@@ -202,7 +203,7 @@ def _containers(
     programs: dict[int, Program] = {}
     for role in roles:
         config = training.section(role.config_field)
-        # Roles without an image of their own run the master's (facts/program#arguments).
+        # Roles without an image of their own use the master's image (facts/program#arguments).
         image = config.text("imageUri") or master_image
         programs[role.position] = _container(training, config, image, role, runtimes)
     return programs

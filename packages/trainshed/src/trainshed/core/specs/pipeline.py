@@ -1,9 +1,8 @@
-"""Turns a TrainingPipeline in public JSON into a `PipelineSpec` and its job, or into a list of all
-its errors.
+"""Converts a TrainingPipeline in public JSON to a `PipelineSpec` and its job, or to a list of all its errors.
 
-Rules: facts/resources#tuning-jobs, facts/program#variables, facts/packaging#measured. The custom
-task and the tuning task are supported. The description of the model is read here. The API and the
-controller check whether a parent model exists.
+Rules: facts/resources#tuning-jobs, facts/program#variables, facts/packaging#measured. The custom task and the
+tuning task are supported. This module parses the description of the model. The API and the controller check
+whether a parent model exists.
 """
 
 import json
@@ -36,8 +35,8 @@ _CHILD = {Task.CUSTOM: "-custom-job", Task.TUNING: "-hyperparameter-tuning-job"}
 
 
 class ParsedPipeline(JobDraft[PipelineSpec], frozen=True):
-    """A valid training pipeline. `job`: what it runs, with a display name and labels that come from the
-    pipeline's."""
+    """A valid training pipeline. `job`: the backing job, whose display name and labels come from the
+    pipeline."""
 
     job: JobDraft[JobSpec | TuningSpec]
 
@@ -53,14 +52,13 @@ def parse_pipeline(
     dataset: Dataset | None,
     at: Nanos,
 ) -> ParsedPipeline:
-    """Read a TrainingPipeline.
+    """Parse a TrainingPipeline.
 
-    `public` is its public JSON, whose trainingTaskInputs are ignored; `inputs` contains those
-    inputs in public JSON: a CustomJobSpec, or the study, trial job and counts of a tuning job.
-    `region` is the request's; `max_trials` the limit of one tuning job, 0 = none; `new_id` the id
-    of a model without an id in the request; `dataset` the dataset of the request, None = not set
-    or unknown; `at` the creation time of the pipeline (ns). Raise InvalidRequest, which lists
-    every violation.
+    `public` is its public JSON, whose trainingTaskInputs are ignored. `inputs` contains those inputs in
+    public JSON: a CustomJobSpec, or the study, trial job and counts of a tuning job. `region` is the
+    request's region. `max_trials` is the limit of one tuning job, 0 for no limit. `new_id` is the id for a
+    model without an id in the request. `dataset` is the dataset of the request, or None if not set or
+    unknown. `at` is the creation time of the pipeline (ns). Raise InvalidRequest with all violations.
     """
     pipeline = Section(public, "", Faults())
     display_name = syntax.read_display_name(pipeline)
@@ -80,7 +78,7 @@ def parse_pipeline(
     pipeline.faults.refuse()
     assert task is not None and job is not None, "an unknown task is a fault"
     if data is not None:
-        # A program's own variables may override those of the data.
+        # A program's own variables may override the variables for its data.
         pools = tuple(
             replace(pool, program=replace(pool.program, env=(*data.env, *pool.program.env)))
             for pool in job.pools
@@ -112,8 +110,8 @@ def _read_task(pipeline: Section) -> Task | None:
 
 
 def _idle(pipeline: Section) -> tuple[str, ...]:
-    """Return warnings about a model's id and parent: the SDK sends them even where no model is to be
-    uploaded."""
+    """Return warnings about a model id or parent without a model to upload. The SDK sends these fields in any
+    case."""
     if pipeline.has("modelToUpload"):
         return ()
     return tuple(
@@ -126,7 +124,7 @@ def _idle(pipeline: Section) -> tuple[str, ...]:
 def _read_model(
     pipeline: Section, region: str, new_id: str, *, is_placed: bool
 ) -> ModelDraft | None:
-    """Read `modelToUpload` with its id or parent. `is_placed`: the job has an output directory."""
+    """Parse `modelToUpload` with its id or parent. `is_placed`: whether the job has an output directory."""
     if not pipeline.has("modelToUpload"):
         return None
     model = pipeline.section("modelToUpload")
@@ -155,7 +153,7 @@ def _read_model(
 
 
 def _read_model_id(pipeline: Section, region: str, new_id: str) -> tuple[str, bool]:
-    """Read the id of the model, and whether a new version of an existing model is asked for."""
+    """Parse the id of the model, and whether the request adds a version to an existing model."""
     own_id, parent = pipeline.text("modelId"), pipeline.text("parentModel")
     pipeline.check("modelId", syntax.model_id_fault(own_id) if own_id else None)
     if not parent:

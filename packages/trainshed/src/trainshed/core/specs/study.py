@@ -1,7 +1,8 @@
-"""A Vertex StudySpec in public JSON becomes a `StudySpec`, or a list of everything wrong with it
+"""Converts a Vertex StudySpec in public JSON to a `StudySpec`, or to a list of all its errors
 (spec/tuning#studies, facts/tuning#vertex).
 
-Used by the study API and by tuning jobs, whose rules are stricter: they have one objective.
+The study API and tuning jobs use this module. Tuning jobs have stricter rules: they have exactly one
+objective.
 """
 
 from collections.abc import Mapping
@@ -41,12 +42,13 @@ _UNSERVED = {
     "requests no further trial."
 }
 _RESERVED_TAGS = frozenset({"checkpoint_path", "global_step", "timestamp", "trial"})
-"""Members that every line of a trial's metrics file has besides the metric (facts/tuning#metrics)."""
+"""Members that every line of a trial's metrics file contains in addition to the metric
+(facts/tuning#metrics)."""
 
 
 def parse_study(public: Mapping[str, Any]) -> tuple[str, StudySpec]:
-    """Read the display name and the specification of a Study of the Vertex study API, given as public JSON.
-    Raise InvalidRequest, which lists every violation, if there is one."""
+    """Parse the display name and the specification of a Study of the Vertex study API. `public` is its public
+    JSON. Raise InvalidRequest with all violations."""
     study = Section(public, "", Faults())
     display_name = syntax.read_display_name(study)
     spec = read_study_spec(study.section("studySpec"), for_tuning_job=False)
@@ -55,8 +57,8 @@ def parse_study(public: Mapping[str, Any]) -> tuple[str, StudySpec]:
 
 
 def read_study_spec(section: Section, *, for_tuning_job: bool) -> StudySpec:
-    """Read a StudySpec of any message that has one. Errors are added to the section's faults; the
-    spec of a faulty request is not usable."""
+    """Parse the StudySpec in a message. Errors are added to the section's faults. The spec of a faulty
+    request is not usable."""
     metrics = _read_metrics(section, for_tuning_job=for_tuning_job)
     syntax.refuse(section, _UNSERVED)
     parameters = read_parameters(section, "parameters", VERTEX)
@@ -71,8 +73,8 @@ def read_study_spec(section: Section, *, for_tuning_job: bool) -> StudySpec:
 
 
 def _read_metrics(study: Section, *, for_tuning_job: bool) -> tuple[Metric, ...]:
-    """Read the repeated field `metrics`: ids without white space, each once; at least one. A tuning job has
-    exactly one, because it has one best trial (docs/tuning.md)."""
+    """Parse the repeated field `metrics`: at least one metric, with unique ids without white space. A tuning
+    job has exactly one metric, because it has one best trial (docs/tuning.md)."""
     aims: list[Metric] = []
     for section in study.sections("metrics"):
         name = section.text("metricId")
@@ -102,13 +104,13 @@ def _read_metrics(study: Section, *, for_tuning_job: bool) -> tuple[Metric, ...]
 
 
 def read_goal(section: Section) -> Goal:
-    """Read `goal`; left out it is to maximize, as in the public services."""
+    """Parse `goal`. The default is MAXIMIZE, as in the public services."""
     return syntax.read_choice(section, "goal", _GOALS)
 
 
 def read_algorithm(section: Section, parameters: tuple[Parameter, ...]) -> Algorithm:
-    """Read `algorithm`; a grid has no DOUBLE parameters (facts/tuning#ml; the public text of
-    Vertex has the same rule)."""
+    """Parse `algorithm`. A grid search cannot have DOUBLE parameters (facts/tuning#ml). The public text of
+    Vertex has the same rule."""
     algorithm = syntax.read_choice(section, "algorithm", _ALGORITHMS)
     endless = [p.id for p in parameters if p.type is ParameterType.DOUBLE]
     if algorithm is Algorithm.GRID_SEARCH and endless:
@@ -121,7 +123,7 @@ def read_algorithm(section: Section, parameters: tuple[Parameter, ...]) -> Algor
 
 
 def tag_fault(tag: str) -> str:
-    """Return what is wrong with the name by which a trial's program is to report a metric."""
+    """Return the error in the name under which a trial's program reports a metric, or "" if it is valid."""
     if tag not in _RESERVED_TAGS:
         return ""
     return (
@@ -136,12 +138,12 @@ _RULES = (
     "convexAutomatedStoppingSpec",
     "convexStopConfig",
 )
-"""The early stopping rules; all are decided as the median (docs/tuning.md). The last is the deprecated form
-of the convex one."""
+"""The early stopping rules. All of them are decided by the median rule (docs/tuning.md). The last is the
+deprecated form of the convex rule."""
 
 
 def _read_stopping(study: Section) -> MedianStopping | None:
-    """Read the one early stopping rule of a StudySpec; None if there is none."""
+    """Parse the early stopping rule of a StudySpec, or return None if it has none."""
     present = [name for name in _RULES if study.has(name)]
     if not present:
         return None

@@ -1,8 +1,8 @@
-"""The parameter tree of a study, in the field names of the two messages that have one
-(spec/tuning#parameters, facts/tuning#ml, facts/tuning#vertex).
+"""Parses the parameter tree of a study, with the field names of both APIs (spec/tuning#parameters,
+facts/tuning#ml, facts/tuning#vertex).
 
-Vertex puts the values of each type into a message of its own and nests children; the `ml` training job has
-everything flat and no children. The rules are the same for both.
+Vertex has a separate message for the values of each type, and nested children. In the `ml` training job all
+fields are flat and parameters have no children. The rules are the same for both.
 """
 
 import itertools
@@ -19,7 +19,7 @@ from trainshed.core.study.spec import SAME, Parameter, ParameterType, Scale, Val
 
 MAX_DISCRETE_VALUES = 1_000
 MAX_INTEGER = 2**53 - 1
-"""Largest bound of an integer parameter. Beyond it, not every integer has a float, and searches calculate
+"""Maximum bound of an integer parameter. Larger integers are not all exact as floats, and searches calculate
 with floats (docs/tuning.md)."""
 
 CONDITIONS = {
@@ -37,7 +37,7 @@ _SCALES = {
 
 
 def _read_bounds(space: Section, kind: ParameterType) -> tuple[float, float]:
-    """Read `minValue` and `maxValue`, both inclusive. The default of each is 0."""
+    """Parse `minValue` and `maxValue`, both inclusive. The default of each is 0."""
     low, high = space.number("minValue"), space.number("maxValue")
     if not space.has("minValue") and not space.has("maxValue"):
         space.fault("maxValue", "The minimum and the maximum value must be set.")
@@ -81,7 +81,7 @@ def _discrete_fault(values: tuple[float, ...]) -> str:
 
 
 def _read_scale(section: Section, parameter: Parameter) -> Scale:
-    """Read `scaleType`; left out it is linear."""
+    """Parse `scaleType`. The default is linear."""
     scale = syntax.read_choice(section, "scaleType", _SCALES)
     if parameter.type is ParameterType.CATEGORICAL:
         if section.enum("scaleType") not in ("", "NONE"):
@@ -103,8 +103,8 @@ def _read_scale(section: Section, parameter: Parameter) -> Scale:
 
 
 def _read_default(section: Section, parameter: Parameter) -> Value | None:
-    """Read `defaultValue`, which only the messages of Vertex have. For a DISCRETE parameter the nearest value
-    is taken."""
+    """Parse `defaultValue`, which exists only in messages of Vertex. For a DISCRETE parameter, the nearest
+    value is used."""
     if not section.has("defaultValue"):
         return None
     if parameter.type is ParameterType.CATEGORICAL:
@@ -125,7 +125,7 @@ def _read_default(section: Section, parameter: Parameter) -> Value | None:
 
 
 def _read_condition(item: Section, parent: Parameter) -> tuple[Value, ...]:
-    """Read the parent's values for which a child is active."""
+    """Parse the parent's values for which a child is active."""
     wanted = CONDITIONS[parent.type]
     conditions = [name for name in CONDITIONS.values() if item.has(name)]
     if conditions != [wanted]:
@@ -143,7 +143,8 @@ def _read_condition(item: Section, parent: Parameter) -> tuple[Value, ...]:
 
 
 def _parents_values(parent: Parameter, text: str, categories: Container[str]) -> Sequence[Value]:
-    """Return the parent's value that a text means; () if there is none. `categories`: its own."""
+    """Return the parent's value that a text represents, or () if no value matches. `categories`: the parent's
+    categories."""
     if parent.type is ParameterType.CATEGORICAL:
         return [text] if text in categories else ()
     if parent.type is ParameterType.INTEGER:
@@ -153,7 +154,7 @@ def _parents_values(parent: Parameter, text: str, categories: Container[str]) ->
 
 
 MAX_PARAMETERS = 1_000
-"""Limit of the nodes of one tree; bounds what a mistake can cost (docs/tuning.md)."""
+"""Maximum number of nodes of one tree. It limits the cost of faulty requests (docs/tuning.md)."""
 
 _NESTED = {
     ParameterType.DOUBLE: "doubleValueSpec",
@@ -164,13 +165,12 @@ _NESTED = {
 
 
 class Words(Struct, frozen=True):
-    """The field names of one message."""
+    """The field names of one message type."""
 
-    #: The field that names the parameter.
+    #: The field with the parameter's id.
     id: str
-    #: If true, the values of each type are in a message of their own, which determines the type,
-    #: and conditional parameters exist. If false, a field `type` determines it, and there are
-    #: none.
+    #: Whether the values of each type are in a separate message, which determines the type. Conditional
+    #: parameters exist only in this form. Otherwise, the field `type` determines the type.
     nested: bool
     discrete_values: str = "values"
     categories: str = "values"
@@ -184,8 +184,8 @@ _CHILDREN = "conditionalParameterSpecs"
 
 
 def read_parameters(study: Section, name: str, words: Words) -> tuple[Parameter, ...]:
-    """Read the tree in the repeated field `name`, depth first. Errors are added to the section's
-    faults; the parameters of a faulty request are not usable."""
+    """Parse the tree in the repeated field `name`, depth first. Errors are added to the section's faults. The
+    parameters of a faulty request are not usable."""
     reader = _TreeReader(words)
     reader.read(study.sections(name))
     if not reader.parameters:
@@ -202,7 +202,7 @@ def read_parameters(study: Section, name: str, words: Words) -> tuple[Parameter,
 
 
 class _TreeReader:
-    """Reads the nodes of one tree, and gathers them in depth-first order."""
+    """Parses the nodes of one tree, and collects them in depth-first order."""
 
     def __init__(self, words: Words) -> None:
         self._words = words
@@ -235,7 +235,7 @@ class _TreeReader:
 
     def check_ids(self) -> None:
         """Report ids that occur at two nodes, unless the nodes' conditions exclude each other
-        (facts/tuning#vertex): where their branches part, no value of the parent leads into both."""
+        (facts/tuning#vertex). They do so if no value of a common ancestor activates both branches."""
         whens = [
             frozenset[Value | None]([None] if p.parent is None else p.when) for p in self.parameters
         ]
@@ -259,7 +259,7 @@ class _TreeReader:
                 )
 
     def _lineage(self, position: int) -> list[int]:
-        """Return the node's ancestors from the root down, itself last."""
+        """Return the node's ancestors from the root to the node itself."""
         path = [position]
         while (parent := self.parameters[path[-1]].parent) is not None:
             path.append(parent)
@@ -277,7 +277,7 @@ def _read_id(section: Section, words: Words) -> str:
 
 
 def _read_parameter(section: Section, words: Words, kind: ParameterType | None) -> Parameter:
-    """Read one node without its place in the tree. `kind` None: its type is not known."""
+    """Parse one node without its position in the tree. `kind` is None if the node's type is unknown."""
     name = _read_id(section, words)
     if kind is None:
         return Parameter(name, ParameterType.CATEGORICAL)

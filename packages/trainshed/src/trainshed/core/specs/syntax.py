@@ -1,7 +1,7 @@
-"""Checks of the texts in a request: labels, bucket paths, names, arguments, variables.
+"""Checks texts in a request: labels, bucket paths, names, arguments, variables.
 
-A `..._fault` function returns what is wrong and what would be right, or "" if nothing is. A `read_...`
-function reports that to the section's faults.
+A function `..._fault` returns the error and the valid form, or "" for a valid text. A function `read_...`
+adds errors to the section's faults.
 """
 
 import json
@@ -27,12 +27,13 @@ MAX_ENV = 100
 MAX_ARGS_CHARS = 100_000
 MAX_PACKAGES = 100
 MIN_LETTERS = 2
-"""A list of so many single characters is taken for a text."""
+"""A list with this many or more single characters is treated as a text that Python has split by mistake."""
 MAX_ENV_BYTES = 600_000
-"""Limit of all variables of a program: Linux starts none whose variables and arguments exceed 2 MiB."""
+"""Maximum bytes of all variables of a program. Linux rejects programs whose variables and arguments exceed 2
+MiB."""
 MAX_OBJECT_BYTES = 1024
 MAX_DURATION = 100 * 366 * 24 * 3600 * 10**9
-"""Nanoseconds; keeps every deadline within 63 bits."""
+"""Maximum duration in nanoseconds. It keeps all deadlines within 63 bits."""
 
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
 _MODULE = re.compile(r"[^\W\d][\w-]*(\.[^\W\d][\w-]*)*")
@@ -45,7 +46,7 @@ _ACCOUNT_NUMBER = re.compile(r"\d+")
 
 
 def bucket_path_fault(uri: str, *, needs_object: bool = False) -> str:
-    """Return the error in `gs://BUCKET/OBJECT`. Without `needs_object` the bucket is enough."""
+    """Return the error in a path `gs://BUCKET/OBJECT`. Without `needs_object`, the bucket is sufficient."""
     if not uri.startswith("gs://"):
         return f"{uri!r} is not a Cloud Storage path. Use the form gs://BUCKET/PATH."
     bucket, _, name = uri[5:].partition("/")
@@ -65,7 +66,7 @@ def bucket_path_fault(uri: str, *, needs_object: bool = False) -> str:
 
 
 def job_id_fault(job_id: str) -> str:
-    """Return what is wrong with the id of an `ml` job (spec/submit#ml-jobs, facts/limits#ids)."""
+    """Return the error in the id of an `ml` job (spec/submit#ml-jobs, facts/limits#ids)."""
     if not job_id:
         return "The job needs an id: letters, digits and underscores, starting with a letter."
     if not _JOB_ID.fullmatch(job_id) or len(job_id) > MAX_JOB_ID:
@@ -77,12 +78,12 @@ def job_id_fault(job_id: str) -> str:
 
 
 def form_fault(pattern: re.Pattern[str], text: str, form: str) -> str:
-    """Return what is wrong with a text that has to match. `form`: what it is not, as a clause."""
+    """Return an error if a text does not match a pattern. `form`: a clause that describes the valid form."""
     return "" if pattern.fullmatch(text) else f"{text!r} is not {form}."
 
 
 def model_id_fault(model_id: str) -> str:
-    """Return what is wrong with the id of a Vertex model (facts/resources#vertex)."""
+    """Return the error in the id of a Vertex model (facts/resources#vertex)."""
     return form_fault(
         _MODEL_ID,
         model_id,
@@ -92,7 +93,7 @@ def model_id_fault(model_id: str) -> str:
 
 
 def alias_fault(alias: str) -> str:
-    """Return what is wrong with an alias of a Vertex model's version."""
+    """Return the error in an alias of a model version on Vertex."""
     return form_fault(
         _ALIAS,
         alias,
@@ -116,7 +117,7 @@ def service_account_fault(account: str) -> str:
 
 
 def read_display_name(section: Section) -> str:
-    """Read `displayName`: 1 to 128 characters (facts/limits#labels)."""
+    """Parse `displayName`: 1 to 128 characters (facts/limits#labels)."""
     check_texts(section, "displayName")
     if not section.text("displayName"):
         section.fault("displayName", "The display name must be set.")
@@ -124,7 +125,7 @@ def read_display_name(section: Section) -> str:
 
 
 def check_texts(section: Section, *names: str) -> None:
-    """Report texts that are too long to be shown, or so long that a list of many would fill the memory."""
+    """Report texts that are too long for display, or that would use too much memory in lists."""
     for name in names:
         most = MAX_DISPLAY_NAME if name == "displayName" else MAX_TEXT
         if len(section.text(name)) > most:
@@ -132,9 +133,9 @@ def check_texts(section: Section, *names: str) -> None:
 
 
 def read_labels(request: Section) -> tuple[tuple[str, str], ...]:
-    """Read the request's labels; each faulty one is reported under its own key (facts/limits#labels)."""
+    """Parse the request's labels. Each faulty label is reported under its own key (facts/limits#labels)."""
     entries = cast("Mapping[str, Any]", request.values.get("labels") or {})
-    # A retry adds one of its own.
+    # A copy of a job has an additional label of the service.
     if len(entries.keys() - {COPY_LABEL}) > MAX_LABELS:
         request.fault(
             "labels", f"The field has {len(entries)} labels; at most {MAX_LABELS} are allowed."
@@ -164,13 +165,13 @@ def _label_fault(text: str, part: str) -> str:
 
 
 def _is_label_letter(letter: str) -> bool:
-    """Whether it is a letter of any script that is not upper case, or a decimal digit."""
+    """Return whether the character is a decimal digit, or a letter of any script that is not upper case."""
     return letter.isdecimal() or (letter.isalpha() and letter == letter.lower())
 
 
 def read_choice(section: Section, name: str, choices: Mapping[str, T]) -> T:
-    """Read an enum, whose values `choices` has by their public names; the first one is for none or a wrong
-    one."""
+    """Parse an enum. `choices` contains the values by their public names. The first value is used for an
+    unset or invalid field."""
     value = section.enum(name)
     if value not in choices:
         section.fault(name, f"{value!r} is not one of {', '.join(filter(None, choices))}.")
@@ -180,7 +181,7 @@ def read_choice(section: Section, name: str, choices: Mapping[str, T]) -> T:
 def read_distinct(
     section: Section, name: str, noun: str, fault: Callable[[str], str | None]
 ) -> tuple[str, ...]:
-    """Read a list of distinct texts."""
+    """Parse a list of texts without duplicates."""
     seen: set[str] = set()
 
     def wrong(text: str) -> str | None:
@@ -193,7 +194,8 @@ def read_distinct(
 
 
 def ignored(section: Section, instead: Mapping[str, str]) -> tuple[str, ...]:
-    """Return warnings about fields that are set and not served. `instead`: by field, what happens."""
+    """Return warnings about fields that are set but not supported. `instead`: the actual behavior, by
+    field."""
     return tuple(
         f"{section.at(name)} is not supported by this service: {what}."
         for name, what in instead.items()
@@ -202,14 +204,14 @@ def ignored(section: Section, instead: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def refuse(section: Section, reasons: Mapping[str, str]) -> None:
-    """Report the fields that are set and cannot be served. `reasons`: by field, why, and what to do."""
+    """Report fields that are set and cannot be supported. `reasons`: the reason and advice, by field."""
     for name, reason in reasons.items():
         if section.is_set(name):
             section.fault(name, reason)
 
 
 def read_env(section: Section) -> tuple[tuple[str, str], ...]:
-    """Read the `env` of a program, in its order; a later variable of the same name wins
+    """Parse the `env` of a program, in its order. A later variable of the same name overrides an earlier one
     (facts/program#variables)."""
     if (count := section.count("env")) > MAX_ENV:
         section.fault("env", f"The field has {count} variables; at most {MAX_ENV} are allowed.")
@@ -238,9 +240,12 @@ def read_env(section: Section) -> tuple[tuple[str, str], ...]:
 
 
 def read_arguments(section: Section, name: str, *, expanded: bool = False) -> tuple[str, ...]:
-    """Read a list of program arguments: no zero byte, at most 100,000 characters in all
-    (facts/limits#sizes). `expanded`: `$(VAR)` is replaced in them. `$(secret:NAME)` is then
-    rejected, because users may expect its replacement too."""
+    """Parse a list of program arguments: no zero byte, at most 100,000 characters in total
+    (facts/limits#sizes).
+
+    `expanded`: whether `$(VAR)` is replaced in the arguments. `$(secret:NAME)` is then rejected, because
+    users may expect its replacement too.
+    """
     if (length := sum(map(len, section.texts(name)))) > MAX_ARGS_CHARS:
         section.fault(
             name,
@@ -266,8 +271,8 @@ def _words(text: str) -> list[str]:
 
 
 def _list_fault(words: tuple[str, ...], *, is_command: bool) -> str:
-    """Return what is wrong with a list that was made of a text: of its characters, as Python does it, or with
-    the whole text as the name of the program."""
+    """Return an error about a list that was made from a text by mistake: Python split the text into
+    characters, or the whole text is the name of the program."""
     first = words[0].split() if is_command and words else []
     if len(first) > 1 and "/" not in first[0]:
         example = ", ".join(json.dumps(word) for word in (*_words(words[0]), *words[1:])[:8])
@@ -287,7 +292,7 @@ def _list_fault(words: tuple[str, ...], *, is_command: bool) -> str:
 
 
 def read_packages(section: Section) -> tuple[str, ...]:
-    """Read `packageUris`: at least one, at most 100, each a gs:// object (facts/packaging#packages)."""
+    """Parse `packageUris`: 1 to 100 gs:// objects (facts/packaging#packages)."""
     count = section.count("packageUris")
     if not count:
         section.fault("packageUris", "At least one Python package must be set as gs://BUCKET/PATH.")
@@ -300,19 +305,20 @@ def read_packages(section: Section) -> tuple[str, ...]:
 
 
 def read_module(section: Section) -> str:
-    """Read `pythonModule`."""
+    """Parse `pythonModule`."""
     module = section.text("pythonModule")
     section.check("pythonModule", module_fault(module))
     return module
 
 
 def package_fault(uri: str) -> str:
-    """Return what is wrong with the path of a Python package."""
+    """Return the error in the path of a Python package."""
     return bucket_path_fault(uri, needs_object=True)
 
 
 def cluster_size_fault(replicas: int) -> str:
-    """Return why CLUSTER_SPEC and TF_CONFIG cannot hold the addresses of so many replicas."""
+    """Return an error if CLUSTER_SPEC and TF_CONFIG cannot contain the addresses of this number of
+    replicas."""
     most = MAX_STRING_BYTES // BYTES_PER_ENDPOINT
     if fits_cluster_spec("", replicas):
         return ""
@@ -323,7 +329,7 @@ def cluster_size_fault(replicas: int) -> str:
 
 
 def cluster_size_warnings(job_json: str, replicas: int) -> tuple[str, ...]:
-    """Return the warning about a job that CLUSTER_SPEC, TF_CONFIG and CLOUD_ML_JOB cannot repeat."""
+    """Return a warning if the job's JSON is too long for CLUSTER_SPEC, TF_CONFIG and CLOUD_ML_JOB."""
     if fits_cluster_spec(job_json, replicas):
         return ()
     return (
@@ -334,8 +340,8 @@ def cluster_size_warnings(job_json: str, replicas: int) -> tuple[str, ...]:
 
 
 def string_fault(text: str, beside: str = "") -> str | None:
-    """Return what is wrong with one argument or one variable's value. `beside`: the text before it in the
-    same string."""
+    """Return the error in one argument or one variable's value. `beside`: the preceding text of the same
+    string."""
     if "\0" in text:
         return "It contains a zero byte, which programs cannot receive. Remove it."
     if len(f"{beside}{text}".encode()) > MAX_STRING_BYTES:

@@ -1,5 +1,4 @@
-"""A Vertex HyperparameterTuningJob in public JSON becomes a `TuningSpec`, or a list of everything wrong with
-it.
+"""Converts a Vertex HyperparameterTuningJob in public JSON to a `TuningSpec`, or to a list of all its errors.
 
 Rules: spec/tuning, facts/resources#tuning-jobs, facts/tuning#vertex, facts/tuning#failing-trials.
 """
@@ -21,11 +20,11 @@ from trainshed.core.tuning.records import TuningSpec
 def parse_tuning_job(
     public: Mapping[str, Any], *, region: str, runtimes: RuntimeCatalog, max_trials: int
 ) -> JobDraft[TuningSpec]:
-    """Read a HyperparameterTuningJob, given as public JSON.
+    """Parse a HyperparameterTuningJob in public JSON.
 
-    `region` is the location of the request and taken as given; `max_trials` is the limit of one job, 0 =
-    none. Raise InvalidRequest, which lists every violation, if there is one; field paths are snake_case from
-    the job down.
+    `region` is the location of the request and is not validated. `max_trials` is the limit of one job, 0 for
+    no limit. Raise InvalidRequest with all violations. Their field paths are in snake_case, relative to the
+    job.
     """
     job = Section(public, "", Faults())
     display_name = syntax.read_display_name(job)
@@ -39,8 +38,8 @@ def parse_tuning_job(
 def read_tuning_spec(
     section: Section, *, region: str, runtimes: RuntimeCatalog, max_trials: int
 ) -> TuningSpec:
-    """Read the study, the trials' job and the counts of any message that has them. Errors are
-    added to the section's faults; the spec of a faulty request is not usable."""
+    """Parse the study, the trials' job and the counts in a message. Errors are added to the section's faults.
+    The spec of a faulty request is not usable."""
     study = read_study_spec(section.section("studySpec"), for_tuning_job=True)
     trial = read_job_spec(section.section("trialJobSpec"), region, runtimes)
     fields = ("maxTrialCount", "parallelTrialCount", "maxFailedTrialCount")
@@ -50,8 +49,8 @@ def read_tuning_spec(
 def read_counts(
     section: Section, fields: tuple[str, str, str], default: int, *, max_trials: int
 ) -> tuple[int, int, int]:
-    """Read from three fields how many trials there are in all and at once (`default` for none), and how many
-    may fail (0 = the service decides)."""
+    """Parse three fields: the total number of trials, the number of parallel trials (`default` if unset), and
+    the number of trials that may fail (0: the service decides)."""
     most, parallel = (section.integer(field) or default for field in fields[:2])
     failed = section.integer(fields[2])
     if most < 1:

@@ -1,8 +1,7 @@
-"""A Vertex CustomJob in public JSON becomes a `JobSpec`, or a list of everything wrong with it.
+"""Converts a Vertex CustomJob in public JSON to a `JobSpec`, or to a list of all its errors.
 
-Rules: spec/submit, facts/resources#vertex, facts/lifecycle#scheduling, facts/packaging, facts/limits. Fields
-that are read but not served are either refused, where the program could not run as meant, or named in a
-warning, where it runs all the same.
+Rules: spec/submit, facts/resources#vertex, facts/lifecycle#scheduling, facts/packaging, facts/limits.
+Unsupported fields cause an error if the program could not run as intended. Otherwise they cause a warning.
 """
 
 from collections.abc import Mapping
@@ -30,8 +29,7 @@ from trainshed.core.runtime import RuntimeCatalog
 from trainshed.core.specs import syntax, worker_pool
 
 FLEX_START_WAIT = 24 * 3600 * 10**9
-"""Default wait of a FLEX_START job for its machines, in nanoseconds (facts/lifecycle#scheduling).
-"""
+"""Default maximum wait of a FLEX_START job for its machines, in nanoseconds (facts/lifecycle#scheduling)."""
 
 _STRATEGIES = {
     "": Strategy.STANDARD,
@@ -48,7 +46,7 @@ WITHOUT_EFFECT = {
     "models": "only internal jobs of the public service use it",
     "protectedArtifactLocationId": "protected artifacts do not exist",
 }
-"""Fields of the job's spec that are not served, and what happens instead."""
+"""Unsupported fields of the job's spec, and the actual behavior for each."""
 
 _WITHOUT_EFFECT_ON_MACHINES: Mapping[str, str] = dict.fromkeys(
     ("reservationAffinity", "gpuPartitionSize"), "the job uses the resources of the host"
@@ -58,12 +56,11 @@ _WITHOUT_EFFECT_ON_MACHINES: Mapping[str, str] = dict.fromkeys(
 def parse_custom_job(
     public: Mapping[str, Any], *, region: str, runtimes: RuntimeCatalog
 ) -> JobDraft[JobSpec]:
-    """Read a CustomJob.
+    """Parse a CustomJob.
 
     `public` is its proto3 JSON: camelCase keys, enum names, int64 as strings, unset fields absent, as the
-    wire package hands it on. `region` is the location of the request and taken as given. Raise
-    InvalidRequest, which lists every violation, if there is one; field paths are snake_case from the
-    CustomJob down.
+    package `wire` provides it. `region` is the location of the request and is not validated. Raise
+    InvalidRequest with all violations. Their field paths are in snake_case, relative to the CustomJob.
     """
     job = Section(public, "", Faults())
     display_name = syntax.read_display_name(job)
@@ -74,8 +71,8 @@ def parse_custom_job(
 
 
 def read_job_spec(spec: Section, region: str, runtimes: RuntimeCatalog) -> JobSpec:
-    """Read a CustomJobSpec of any message that has one. Errors are added to the section's faults;
-    the spec of a faulty request is not usable."""
+    """Parse the CustomJobSpec in a message. Errors are added to the section's faults. The spec of a faulty
+    request is not usable."""
     pools = read_pools(spec, runtimes)
     scheduling = _read_scheduling(spec.section("scheduling"))
     spec.check("serviceAccount", syntax.service_account_fault(spec.text("serviceAccount")))
@@ -110,7 +107,7 @@ def read_job_spec(spec: Section, region: str, runtimes: RuntimeCatalog) -> JobSp
 
 
 def unserved(resource: Section) -> tuple[str, ...]:
-    """Return warnings about fields of a job or pipeline itself that are not served."""
+    """Return warnings about unsupported fields of a job or pipeline itself."""
     instead = {"encryptionSpec": "the job's files are stored without that key"}
     return syntax.ignored(resource, instead)
 
@@ -133,7 +130,7 @@ def _read_scheduling(section: Section) -> Scheduling:
     return Scheduling(
         timeout=timeout,
         max_wait=wait or None,
-        # Disabling retries also turns restarts of the whole job off (facts/lifecycle#scheduling).
+        # Without retries, the whole job is not restarted either (facts/lifecycle#scheduling).
         restart_job_on_worker_restart=section.flag("restartJobOnWorkerRestart") and not no_retries,
         disable_retries=no_retries,
         strategy=strategy,
@@ -141,7 +138,7 @@ def _read_scheduling(section: Section) -> Scheduling:
 
 
 def _check_tensorboard(spec: Section) -> None:
-    """Check the form of its name. Whether there is such a one is for the API to say."""
+    """Check the form of the Tensorboard's name. The API checks whether the Tensorboard exists."""
     if name := spec.text("tensorboard"):
         with spec.faults.gathered():
             read_name(name, f"{PLACE}/tensorboards/TENSORBOARD", spec.at("tensorboard"))
@@ -158,7 +155,7 @@ def _read_output_directory(spec: Section) -> str | None:
 
 
 def _ignored(spec: Section) -> tuple[str, ...]:
-    """Return warnings about fields that have no effect."""
+    """Return warnings about fields without effect."""
     texts = [*syntax.ignored(spec, WITHOUT_EFFECT)]
     for pool in islice(spec.sections("workerPoolSpecs"), MAX_POOLS):
         texts += syntax.ignored(pool.section("machineSpec"), _WITHOUT_EFFECT_ON_MACHINES)
@@ -175,8 +172,8 @@ _UNSERVED: Mapping[str, str] = dict.fromkeys(
 
 
 def read_pools(job_spec: Section, runtimes: RuntimeCatalog) -> tuple[WorkerPool, ...]:
-    """Read the pools that have replicas. Errors are added to the section's faults; the pools of a
-    faulty request are not usable."""
+    """Parse the pools with replicas. Errors are added to the section's faults. The pools of a faulty request
+    are not usable."""
     count = job_spec.count("workerPoolSpecs")
     sections = list(islice(job_spec.sections("workerPoolSpecs"), MAX_POOLS))
     if not sections:
@@ -291,7 +288,7 @@ _NO_PACKAGE = (
 
 
 def read_machine(spec: Section, *, is_reducer: bool) -> Machine:
-    """Read a MachineSpec. Errors are added to the section's faults."""
+    """Parse a MachineSpec. Errors are added to the section's faults."""
     if not spec.text("machineType"):
         spec.fault("machineType", "The machine type must be set, for example n1-standard-4.")
         return _NO_MACHINE

@@ -1,9 +1,9 @@
-"""Reads and checks the common parts of a worker pool in both public APIs: its machine,
-accelerators and disk (facts/machines#disks), the runtime of its image, the default program of a
-container (spec/program#arguments, facts/packaging#images), and the program of reducers. Warns of
-valid pools that may not do what their author expects (spec/submit#warnings). Pure.
+"""Parses the parts of a worker pool that both public APIs share, and warns about valid pools that may not
+work as their author expects (spec/submit#warnings). Pure.
 
-The workers decide whether there are enough reducers (`trainshed_reduction.layout`).
+These parts are the machine with its accelerators and disk (facts/machines#disks), the runtime of the image,
+the default program of a container (spec/program#arguments, facts/packaging#images), and the program of
+reducers. The workers decide whether there are enough reducers (`trainshed_reduction.layout`).
 """
 
 import re
@@ -27,14 +27,14 @@ DISK_TYPES = {
     Api.ML: ("pd-ssd", "pd-standard"),
 }
 HYPERDISK_MACHINES = frozenset({"a3-ultragpu-8g", "a4-highgpu-8g"})
-"""Machines whose default disk is hyperdisk-balanced (facts/machines#disks)."""
+"""Machines with hyperdisk-balanced as their default disk (facts/machines#disks)."""
 MIN_DISK_GB = 100
 MAX_DISK_GB = 64_000
 MAX_REPLICAS = 2_000
-"""Limit of one pool: bounds what a mistyped count can cost."""
+"""Maximum number of replicas in one pool. It limits the cost of a mistyped number."""
 NO_TPU = "This service has no TPUs. Choose machines with GPUs, or without accelerators."
 UNKNOWN_RUNTIME = RuntimeChoice(family="", version="", python_version="")
-"""The runtime of a program whose image or version was refused."""
+"""The runtime of a program whose image or version was rejected."""
 _MODULE, _PACKAGES = "--module_name", "--package_uris"
 REDUCERS_ELSEWHERE = (
     "The reduction server runs only in the third worker pool (worker_pool_specs[2])."
@@ -44,12 +44,12 @@ _IGNORED = (
     "of worker pool 2. (gcloud applies --command and --args to all pools.)"
 )
 _REFERENCE = "$("
-"""Begins a reference, which is replaced by another variable's value, or a secret's."""
+"""The beginning of a reference, which is replaced by the value of another variable or of a secret."""
 
 
 def read_machine_type(section: Section, field: str, api: Api) -> MachineType | None:
-    """Read the name of a machine type that a request to `api` may name; None for another, which is reported
-    in the public words (facts/limits#error-texts)."""
+    """Parse the name of a machine type for requests to `api`. Return None for an invalid type, which is
+    reported in the public wording (facts/limits#error-texts)."""
     name = section.text(field)
     kind = machines.machine_types().get(name)
     if kind is not None and api in kind.apis:
@@ -63,7 +63,8 @@ def read_machine_type(section: Section, field: str, api: Api) -> MachineType | N
 
 
 def machine_of(machine: MachineType, devices: Accelerators | None = None) -> Machine:
-    """Return the pool's machine of a type, with its sizes. A legacy type brings its own accelerators."""
+    """Return the machine of a type for a pool, with its sizes. A legacy type includes its own
+    accelerators."""
     if devices is None and machine.accelerator_type:
         devices = Accelerators(machine.accelerator_type, machine.accelerator_count)
     memory, limit = machine.memory_bytes, machine.memory_limit_bytes
@@ -73,7 +74,7 @@ def machine_of(machine: MachineType, devices: Accelerators | None = None) -> Mac
 def read_accelerators(
     section: Section, fields: tuple[str, str], machine: MachineType, api: Api
 ) -> Accelerators | None:
-    """Read the type and the count of accelerators, and whether they go with the machine."""
+    """Parse the type and the number of accelerators, and check whether the machine supports them."""
     (type_field, count_field), allowed = fields, machines.allowed(machine, api)
     kind, count = section.enum(type_field), section.integer(count_field)
     choices = "; ".join(f"{name} x {_either(counts)}" for name, counts in allowed.items())
@@ -100,12 +101,12 @@ def read_accelerators(
 
 
 def default_disk(machine_type: str) -> Disk:
-    """Return the disk of a machine whose job names none."""
+    """Return the default disk of a machine type."""
     return Disk("hyperdisk-balanced") if machine_type in HYPERDISK_MACHINES else Disk()
 
 
 def read_disk(section: Section, api: Api, machine_type: str = "") -> Disk:
-    """Read `bootDiskType` and `bootDiskSizeGb` of a disk spec, defaults filled in (spec/machines#disk,
+    """Parse `bootDiskType` and `bootDiskSizeGb` of a disk spec, with defaults (spec/machines#disk,
     facts/machines#disks)."""
     default = default_disk(machine_type)
     disk_type = section.text("bootDiskType") or default.type
@@ -131,8 +132,8 @@ def _either(counts: Iterable[int]) -> str:
 def read_runtime(
     section: Section, field: str, image_uri: str, runtimes: RuntimeCatalog, elsewhere: str
 ) -> RuntimeChoice:
-    """Return the runtime that replaces the image in `field`. `elsewhere`: why it may not be the
-    reduction server's; "" = it may. Errors are added to the section's faults."""
+    """Return the runtime that replaces the image in `field`. `elsewhere`: the reason why reduction-server
+    images are not allowed here, or "" if they are allowed. Errors are added to the section's faults."""
     if not images.is_reference(image_uri):
         section.fault(field, f"{image_uri!r} {images.NO_REFERENCE}")
     elif elsewhere and images.is_reduction_server(image_uri):
@@ -151,24 +152,24 @@ def read_runtime(
 
 
 def needs_command(runtime: RuntimeChoice, image_uri: str) -> bool:
-    """Return whether a container of that image needs a command: an environment replaces the image
-    and has no entry point (a reducer's has one). If the runtime is unknown because it was
-    rejected, the image's name decides."""
+    """Return whether a container with this image needs a command: an environment replaces the image and has
+    no entry point. Reducers have an entry point. If the runtime is unknown because it was rejected, the
+    image's name decides."""
     if not runtime.family:
         return images.parse_prebuilt(image_uri) is not None
     return runtime.family not in (CONTAINER, REDUCERS)
 
 
 def names_package(program: Program) -> bool:
-    """Whether the arguments are meant for the program that the published training images run by themselves.
-    It installs the packages of `--package_uris` and runs the module of `--module_name` with all other
+    """Return whether the arguments are for the program in the published training images. That program
+    installs the packages of `--package_uris` and runs the module of `--module_name` with all other
     arguments."""
     return not program.command and bool(_taken(program.args, _MODULE)[0])
 
 
 def read_package(program: Program, section: Section, field: str) -> Program:
-    """Return the package job that the arguments in `field` describe. Errors are added to the
-    section's faults."""
+    """Return the package job that the arguments in `field` describe. Errors are added to the section's
+    faults."""
     modules, others = _taken(program.args, _MODULE)
     uris, others = _taken(others, _PACKAGES)
     packages = tuple(uri for text in uris for uri in text.split(",") if uri)
@@ -182,7 +183,8 @@ def read_package(program: Program, section: Section, field: str) -> Program:
 
 
 def _taken(args: tuple[str, ...], name: str) -> tuple[list[str], tuple[str, ...]]:
-    """Return the values of an option, given as `NAME=VALUE` or as two arguments, and all other arguments."""
+    """Return the values of an option, written as `NAME=VALUE` or as two arguments, and all other
+    arguments."""
     values: list[str] = []
     others: list[str] = []
     rest = iter(args)
@@ -197,25 +199,25 @@ def _taken(args: tuple[str, ...], name: str) -> tuple[list[str], tuple[str, ...]
 
 
 def are_reducers(runtime: RuntimeChoice) -> bool:
-    """Whether a reduction-server image stands for this service's reducers, and not for what an operator has
-    mapped it to."""
+    """Return whether a reduction-server image selects this service's reducers. False if an operator has
+    mapped the image to another program."""
     return runtime.family == REDUCERS
 
 
 def reducer_program(
     runtime: RuntimeChoice, image_uri: str, env: tuple[tuple[str, str], ...], *, is_chosen: bool
 ) -> Program:
-    """Return the program of a reducer. `is_chosen`: the job sets a program, which a notice reports
-    as unused: gcloud cannot omit it."""
+    """Return the program of a reducer. `is_chosen`: whether the job sets a program. A notice then reports
+    that program as unused, because gcloud requires one."""
     if is_chosen:
         runtime = replace(runtime, notices=(*runtime.notices, _IGNORED))
     return Program(runtime=runtime, image_uri=image_uri, env=env)
 
 
 def check_reduction_variables(pools: Sequence[Section]) -> None:
-    """Check the variables of the Reduction Server in the `env` of a job's pools that take part in
-    it. Errors are added to the sections' faults. Values with a `$(NAME)`, which are known only
-    when a program starts, are left to the program."""
+    """Check the variables of the Reduction Server in the `env` of the pools that take part in a reduction.
+    Errors are added to the sections' faults. Values with `$(NAME)` are known only when a program starts, so
+    the program checks them."""
     for pool in pools:
         for spec in (pool.section("containerSpec"), pool.section("pythonPackageSpec")):
             env = list(spec.sections("env"))
@@ -226,11 +228,12 @@ def check_reduction_variables(pools: Sequence[Section]) -> None:
 
 
 _TRAINS_ACROSS_REPLICAS = frozenset({"tensorflow", "pytorch", CONTAINER})
-"""Runtime families whose framework uses workers, or may: what is in a container image is not known."""
+"""Runtime families whose programs may use several workers. The program in a container image is unknown and
+may also do so."""
 _HAS_PARAMETER_SERVERS = frozenset({"tensorflow", CONTAINER})
 USE_NONE = frozenset({"python", "scikit-learn", "tensorflow", "xgboost"})
-"""The runtime families whose programs have no use for reducers. One that is not named here, such as a
-container image of the user's, may be anything."""
+"""The runtime families whose programs cannot use reducers. All other programs may use them, such as those in
+users' container images."""
 
 
 def pool_warnings(pools: tuple[WorkerPool, ...]) -> tuple[str, ...]:
@@ -265,7 +268,7 @@ def pool_warnings(pools: tuple[WorkerPool, ...]) -> tuple[str, ...]:
 
 
 def _reducer_warnings(pools: tuple[WorkerPool, ...]) -> tuple[str, ...]:
-    """Return the warnings for a job with reducers; none if these are of use, or if that is not known."""
+    """Return the warnings about unused reducers, or none if the job may use its reducers."""
     if reducers_of(pools) is None:
         return ()
     workers = [pool for pool in pools if pool.position < PS_POOL]
@@ -285,8 +288,8 @@ def _reducer_warnings(pools: tuple[WorkerPool, ...]) -> tuple[str, ...]:
 
 
 def without_gpus(pools: tuple[WorkerPool, ...], there: Collection[str]) -> str | None:
-    """Return the warning about a job that asks for GPUs while no node has any; None = there is no cause for
-    it (spec/queue#capacity). `there`: the types of accelerators that nodes have."""
+    """Return a warning if a job requests GPUs and no node has GPUs, otherwise None (spec/queue#capacity).
+    `there`: the types of accelerators on the nodes."""
     devices = sorted(kind for kind in _devices(pools) if kind.startswith("NVIDIA"))
     if not devices or any(kind.startswith("NVIDIA") or not kind for kind in there):
         return None
@@ -300,7 +303,7 @@ _DIRECTORY = re.compile(r"/gcs/([a-z0-9][a-z0-9._-]{1,220}[a-z0-9])")
 
 
 def named_directories(pools: tuple[WorkerPool, ...]) -> Iterator[str]:
-    """Yield the buckets that the programs of these pools expect as `/gcs/NAME`."""
+    """Yield the buckets that the programs of these pools expect as directories `/gcs/NAME`."""
     for pool in pools:
         program = pool.program
         for text in (*program.command, *program.args, *(value for _, value in program.env)):
@@ -308,7 +311,7 @@ def named_directories(pools: tuple[WorkerPool, ...]) -> Iterator[str]:
 
 
 def not_mounted(bucket: str) -> str:
-    """Return the warning about a bucket that a program will not find as a directory."""
+    """Return a warning about a bucket that is not mounted as a directory."""
     return (
         f"The job's programs refer to /gcs/{bucket}, but this directory does not exist. "
         "The bucket is in an external store, has versioning, or holds new objects, and "
@@ -326,5 +329,5 @@ def _idle(role: str, family: str) -> str:
 
 
 def _devices(pools: tuple[WorkerPool, ...]) -> set[str]:
-    """Return the types of accelerators that these pools ask for."""
+    """Return the types of accelerators that these pools request."""
     return {pool.machine.accelerators.type for pool in pools if pool.machine.accelerators}

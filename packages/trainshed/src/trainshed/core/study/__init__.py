@@ -1,1 +1,1 @@
-"""Studies and their trials: parameters, measurements, states, and what may happen to them. Pure."""
+"""Studies and their trials: parameters, measurements, states and allowed changes. Pure."""

@@ -1,9 +1,7 @@
-"""The possible changes of a trial, and its state afterwards: one transition table, and pure
-changes of `Trial` that obey it.
+"""The allowed changes of a trial: one transition table, and pure functions that return the changed `Trial`.
 
-The triggers come from clients of the study APIs as well as from the controller. Therefore an
-`Illegal` cell is an error of the caller (FailedPrecondition) and not of the service. Times are ns
-since the epoch.
+Clients of the study APIs trigger changes, as well as the controller. Therefore an `Illegal` cell is an error
+of the caller (FailedPrecondition) and not of the service. Times are in ns since the epoch.
 """
 
 import enum
@@ -18,55 +16,55 @@ from trainshed.core.units import Nanos
 
 
 class TrialTrigger(enum.StrEnum):
-    """The triggers that move a trial from state to state, as what is done to it."""
+    """The triggers that change the state of a trial. Their values complete the sentence "The trial cannot be
+    ..."."""
 
-    #: It was given to a client.
+    #: The trial was assigned to a client.
     ASSIGNED = "assigned to a client"
-    #: A measurement of it came.
+    #: A measurement of the trial arrived.
     MEASURED = "measured"
-    #: An early stopping rule or a StopTrial call asked it to stop.
+    #: An early stopping rule or a StopTrial call requested the trial to stop.
     STOP_ASKED = "stopped"
-    #: It ended with a final measurement.
+    #: The trial ended with a final measurement.
     COMPLETED = "completed"
-    #: It ended without one.
+    #: The trial ended without a final measurement.
     FOUND_INFEASIBLE = "completed as infeasible"
 
 
 TRIAL: Final = Table("trial", TrialState, TrialTrigger, ROWS["trial"])
 
 NOT_MEASURED: Final = "It was completed without a measurement of every metric of its study."
-"""Why a trial is infeasible that was completed without anything to become its final measurement
+"""Why a trial is infeasible if it is completed without a measurement that can be final
 (facts/resources#trials, facts/tuning#metrics)."""
 
 
 def assigned(trial: Trial, client: str, now: Nanos) -> Trial:
-    """Return the trial, which `client` evaluates from now on. Raise FailedPrecondition unless it is
-    REQUESTED."""
+    """Return the trial after its assignment to `client`. Raise FailedPrecondition unless it is REQUESTED."""
     return replace(_moved(trial, TrialTrigger.ASSIGNED), client=client, started=now)
 
 
 def measured(trial: Trial, now: Nanos) -> Trial:
-    """Return the trial after a measurement of it by its evaluator. Raise FailedPrecondition if it
-    has ended."""
+    """Return the trial after its client has added a measurement. Raise FailedPrecondition if it has ended."""
     return replace(_moved(trial, TrialTrigger.MEASURED), started=trial.started or now)
 
 
 def stopped(trial: Trial) -> Trial:
-    """Return the trial, which is to stop; it may be asked twice. Raise FailedPrecondition if it is over."""
+    """Return the trial after a request to stop. Requests may be repeated. Raise FailedPrecondition if it has
+    ended."""
     return replace(_moved(trial, TrialTrigger.STOP_ASKED), stopped_early=True)
 
 
 def completed(trial: Trial, final: Measurement | None, now: Nanos) -> Trial:
-    """Return the trial as completed with this final measurement, or as infeasible if there is none. Raise
-    FailedPrecondition if it was over before: a final measurement is never replaced."""
+    """Return the trial as completed with this final measurement, or as infeasible if `final` is None. Raise
+    FailedPrecondition if it has already ended, because a final measurement is never replaced."""
     if final is None:
         return infeasible(trial, NOT_MEASURED, now)
     return replace(_moved(trial, TrialTrigger.COMPLETED), final=final, ended=now)
 
 
 def infeasible(trial: Trial, reason: str, now: Nanos) -> Trial:
-    """Return the trial as over without a final measurement. Raise FailedPrecondition if it was over
-    before."""
+    """Return the trial as ended without a final measurement. Raise FailedPrecondition if it has already
+    ended."""
     moved = _moved(trial, TrialTrigger.FOUND_INFEASIBLE)
     return replace(moved, final=None, infeasible_reason=reason, ended=now)
 

@@ -1,6 +1,6 @@
-"""The progress of a study: final measurements, objectives, and its optimal trials.
+"""The progress of a study: final measurements, objectives, and its optimal trials. Pure.
 
-Pure, and without numpy: the service calls it for every trial that ends.
+The module does not use numpy, because the service calls it at the end of every trial.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,17 +11,17 @@ from trainshed.core.study.spec import Goal, Metric, Selection, StudySpec
 
 
 def score(metric: Metric, value: float) -> float:
-    """Return the value with a sign such that more is better, whatever the goal."""
+    """Return the value of a metric with its sign changed for MINIMIZE, so that a larger score is better."""
     return value if metric.goal is Goal.MAXIMIZE else -value
 
 
 def final_measurement(spec: StudySpec, measurements: Iterable[Measurement]) -> Measurement | None:
-    """Return the final one of a trial's measurements, which are in chronological order. None if no
-    measurement can be final; then the trial is infeasible (facts/tuning#metrics).
+    """Select the final one of a trial's measurements, which are in chronological order.
 
-    A measurement that lacks one of the study's metrics cannot be a final one. LAST: the last one
-    that has all. BEST: the one with the best value of the objective, the earliest of equal ones.
-    The public API does not define the best of several objectives; then it is the last one, too.
+    Return None if no measurement contains all metrics of the study. The trial is then infeasible
+    (facts/tuning#metrics). LAST: the last complete measurement. BEST: the complete measurement with the best
+    objective, and the earliest of equal ones. The public API does not define BEST for several objectives, so
+    the last complete measurement is used.
     """
     ids = [metric.id for metric in spec.metrics]
     complete = [item for item in measurements if None not in map(item.value, ids)]
@@ -37,9 +37,11 @@ Scores = tuple[float, ...]
 
 
 def optimal_trials(spec: StudySpec, trials: Sequence[Trial]) -> tuple[Trial, ...]:
-    """Return the Pareto-optimal trials, ascending by number; for one objective the best, with all equal ones.
+    """Return the Pareto-optimal trials, ascending by number. For one objective, return all trials with the
+    best value.
 
-    Trials without a final measurement of all metrics are left out. Takes at most n times the front.
+    Trials without a final measurement of all metrics are omitted. The time is at most n times the size of the
+    front.
     """
     rated = [(scores, trial) for trial in trials if (scores := _scores(spec, trial.final))]
     front = _front({scores for scores, _ in rated})
@@ -48,14 +50,15 @@ def optimal_trials(spec: StudySpec, trials: Sequence[Trial]) -> tuple[Trial, ...
 
 
 def _scores(spec: StudySpec, final: Measurement | None) -> Scores:
-    """Return the metrics, more is better in each; () if one is missing."""
+    """Return the scores of all metrics, for which larger is better, or () if a metric is missing."""
     values = [(metric, final.value(metric.id)) for metric in spec.metrics] if final else []
     scores = tuple(score(metric, value) for metric, value in values if value is not None)
     return scores if len(scores) == len(spec.metrics) else ()
 
 
 def _front(all_scores: set[Scores]) -> set[Scores]:
-    """Return what nothing dominates. In descending order what dominates others comes before them."""
+    """Return the scores that no other scores dominate. In descending order, dominating scores precede
+    dominated ones."""
     front: set[Scores] = set()
     for scores in sorted(all_scores, reverse=True):
         if not any(all(map(ge, other, scores)) for other in front):

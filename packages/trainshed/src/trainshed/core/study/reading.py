@@ -1,7 +1,7 @@
-"""Checks a client's data about a trial against the study's specification: parameters and
-measurements (spec/tuning#measurements, facts/tuning#vertex).
+"""Checks a client's data about a trial against the study's specification: parameters and measurements
+(spec/tuning#measurements, facts/tuning#vertex).
 
-All errors are added to the faults of the request's sections. The results are then not usable.
+All errors are added to the faults of the request's sections. The results of a faulty request are not usable.
 """
 
 import math
@@ -19,7 +19,8 @@ from trainshed.core.units import Nanos
 
 
 def read_parameters(spec: StudySpec, trial: Section) -> Parameters:
-    """Return the parameters of a trial in the order of the tree: each active one once, and no others."""
+    """Parse the parameters of a trial, in the order of the tree. The request must contain each active
+    parameter once, and no others."""
     by_id: dict[str, Section] = {}
     for entry in trial.sections("parameters"):
         name = entry.text("parameterId")
@@ -32,7 +33,7 @@ def read_parameters(spec: StudySpec, trial: Section) -> Parameters:
     for index, node in enumerate(spec.parameters):
         value = None
         if node.parent in unclear:
-            # The parent is wrong: it is not known whether this one is active, so nothing is reported.
+            # With an invalid parent, it is unknown whether the child is active, so no error is reported.
             unclear.add(index)
             settled.add(node.id)
         elif node.parent is None or (
@@ -50,11 +51,9 @@ def read_parameters(spec: StudySpec, trial: Section) -> Parameters:
 
 
 def read_measurement(spec: StudySpec, measurement: Section, *, final: bool) -> Measurement:
-    """Return a measurement of known metrics with finite values; a final one has all metrics of the study.
-
-    One with neither step nor elapsed time counts as made at step 0: the public guide's own example adds such
-    measurements.
-    """
+    """Parse a measurement of known metrics with finite values. A final measurement contains all metrics of
+    the study. A measurement with neither step nor elapsed time counts as step 0, because the public guide's
+    example omits both."""
     known = [metric.id for metric in spec.metrics]
     by_metric: dict[str, float] = {}
     for entry in measurement.sections("metrics"):
@@ -104,8 +103,7 @@ def _read_value(node: Parameter, entry: Section | None, trial: Section) -> Value
 
 
 def _value(node: Parameter, raw: object) -> Value | None:
-    """Return the legal value that is meant, in the type that the specification gives; None if there is
-    none."""
+    """Return the parameter's value in its specified type, or None if it is not allowed."""
     if node.type is ParameterType.CATEGORICAL:
         return raw if isinstance(raw, str) and raw in node.categories else None
     if isinstance(raw, bool) or not isinstance(raw, float | int) or not math.isfinite(raw):
@@ -123,7 +121,8 @@ def _value(node: Parameter, raw: object) -> Value | None:
 
 
 def _report_others(spec: StudySpec, by_name: Mapping[str, Section], settled: set[str]) -> None:
-    """Report the parameters that are not of the study, or not active with the others that were given."""
+    """Report parameters that do not belong to the study, or are not active in combination with the other
+    values."""
     for name, entry in by_name.items():
         conditions = [
             f"{spec.parameters[node.parent].id} = {listed(map(_shown, node.when))}"
@@ -141,7 +140,7 @@ def _report_others(spec: StudySpec, by_name: Mapping[str, Section], settled: set
 
 
 def _legal(node: Parameter) -> str:
-    """Return the values that a parameter may take, in words."""
+    """Return the allowed values of a parameter as text."""
     match node.type:
         case ParameterType.DOUBLE:
             return f"numbers from {_shown(node.low)} to {_shown(node.high)}"
@@ -160,12 +159,12 @@ def _shown(value: Value) -> str:
 def parse_trial(
     spec: StudySpec, study: StudyUid, public: Mapping[str, Any], now: Nanos
 ) -> tuple[Trial, tuple[Measurement, ...]]:
-    """Return the trial of a request, given as public JSON, without a number, and its measurements,
-    ascending by (step, elapsed) and each pair once.
+    """Parse the trial of a request in public JSON. Return the trial without a number, and its measurements,
+    ascending by (step, elapsed) without duplicates.
 
-    A final measurement makes it SUCCEEDED, unless its state is INFEASIBLE. A trial that is only
-    requested is REQUESTED and has no client. The next client that requests suggestions receives
-    it. Raise InvalidRequest, which lists every violation.
+    A final measurement makes the trial SUCCEEDED, unless its state is INFEASIBLE. A trial without an
+    evaluation is REQUESTED and has no client. The next client that requests suggestions receives it. Raise
+    InvalidRequest with all violations.
     """
     sent = Section(public, "trial", Faults())
     parameters = read_parameters(spec, sent)

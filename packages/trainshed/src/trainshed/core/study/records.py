@@ -1,6 +1,6 @@
-"""The durable records of a study, and of its trials (spec/tuning#studies).
+"""The stored records of studies and their trials (spec/tuning#studies).
 
-Times are nanoseconds since the epoch; 0 = the moment has not come.
+Times are nanoseconds since the epoch. 0 means that the event has not happened.
 """
 
 import enum
@@ -13,23 +13,23 @@ from trainshed.core.study.spec import StudySpec, Value
 from trainshed.core.units import Nanos
 
 MAX_TRIALS: Final = 1000
-"""Most trials of a study."""
+"""Maximum number of trials of a study."""
 StudyUid = NewType("StudyUid", int)
-"""Identity of a study; a tuning job's study has the job's own uid."""
+"""Identity of a study. A tuning job's study has the uid of the job."""
 
 
 class TrialState(enum.StrEnum):
     """States of a trial."""
 
-    #: It is proposed, and no client evaluates it yet.
+    #: The trial is proposed, but no client evaluates it yet.
     REQUESTED = "REQUESTED"
-    #: Somebody evaluates it.
+    #: A client evaluates the trial.
     ACTIVE = "ACTIVE"
-    #: It received a request to stop, and may still report.
+    #: The trial received a request to stop, but may still report measurements.
     STOPPING = "STOPPING"
-    #: It has a final measurement.
+    #: The trial has a final measurement.
     SUCCEEDED = "SUCCEEDED"
-    #: It is over and has none.
+    #: The trial ended without a final measurement.
     INFEASIBLE = "INFEASIBLE"
 
     @property
@@ -38,68 +38,70 @@ class TrialState(enum.StrEnum):
 
 
 class Measurement(Struct, frozen=True):
-    """The measurement of a trial at one moment. Values are finite."""
+    """The measurement of a trial at one moment. All values are finite."""
 
-    #: Value by metric id.
+    #: Values by metric id.
     metrics: tuple[tuple[str, float], ...]
-    #: The number of steps that it had made.
+    #: Number of steps of the trial at the measurement.
     step: int = 0
-    #: How long it had run, in nanoseconds.
+    #: Running time of the trial at the measurement, in nanoseconds.
     elapsed: int = 0
 
     def value(self, metric: str) -> float | None:
-        """Return the value of a metric; None if it was not measured."""
+        """Return the value of a metric, or None if it was not measured."""
         return next((value for name, value in self.metrics if name == metric), None)
 
 
 Parameters = tuple[tuple[str, Value], ...]
-"""The active parameters of a trial: value by id, in the order of the tree."""
+"""The active parameters of a trial as (id, value), in the order of the tree."""
 
 
 class Trial(Struct, frozen=True):
-    """One trial of a study; its measurements are rows of their own. Moments in nanoseconds since the epoch, 0
-    = not yet."""
+    """One trial of a study. Its measurements are stored separately.
+
+    Times are in nanoseconds since the epoch. 0 means that the event has not happened.
+    """
 
     study: StudyUid
-    #: Counts from 1 within the study; its text is the public id.
+    #: Number of the trial within its study, from 1. As text, it is the public id.
     number: int
     state: TrialState
     parameters: Parameters
     created: Nanos
     started: Nanos = 0
     ended: Nanos = 0
-    #: The client that evaluates it; "" = no particular client.
+    #: The client that evaluates the trial, or "" for no particular client.
     client: str = ""
     final: Measurement | None = None
     infeasible_reason: str = ""
-    #: The custom job that evaluates it; 0 = none.
+    #: The custom job that evaluates the trial, or 0.
     job: JobUid = JobUid(0)
-    #: An early stopping rule or a StopTrial call stopped it.
+    #: Whether an early stopping rule or a StopTrial call stopped the trial.
     stopped_early: bool = False
 
 
 class StudyState(enum.StrEnum):
     """States of a study."""
 
-    #: Trials may be suggested.
+    #: The study may suggest trials.
     ACTIVE = "ACTIVE"
-    #: It was paused.
+    #: The study was paused.
     INACTIVE = "INACTIVE"
-    #: It has reached one of its limits, or nothing is left to try.
+    #: The study has reached one of its limits, or has no points left to try.
     COMPLETED = "COMPLETED"
 
 
 class Study(Struct, frozen=True):
-    """A study that clients asked for, or a tuning job's."""
+    """A study of a client of the study API, or of a tuning job."""
 
     uid: StudyUid
     name: StudyName
-    #: Unique in its location.
+    #: Display name, unique in its location.
     display_name: str
     spec: StudySpec
-    #: The study in public JSON, as given.
+    #: The study of the request in public JSON.
     public_json: str
-    #: Nanoseconds since the epoch.
+    #: Creation of the study, in nanoseconds since the epoch.
     created: Nanos
     state: StudyState = StudyState.ACTIVE
     inactive_reason: str = ""

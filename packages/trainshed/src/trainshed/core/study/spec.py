@@ -1,7 +1,7 @@
-"""The validated specification of a study: what is searched, what is measured, and how
-(spec/tuning#measurements, facts/tuning).
+"""The validated specification of a study: its parameters, metrics and algorithm (spec/tuning#measurements,
+facts/tuning).
 
-Built only by `core.specs`, so that no user of a `StudySpec` need check it again.
+Only `core.specs` creates specifications, so other code need not validate a `StudySpec` again.
 """
 
 import enum
@@ -11,11 +11,11 @@ from msgspec import Struct
 Value = float | int | str
 """The value of a parameter: a float for DOUBLE and DISCRETE, an int for INTEGER, a text for CATEGORICAL."""
 SAME = 1e-10
-"""Discrete values this near are one (facts/tuning#vertex)."""
+"""Two discrete values count as the same if they differ by at most this number (facts/tuning#vertex)."""
 
 
 def is_same(value: Value, other: Value) -> bool:
-    """Whether two values of one parameter are the same one."""
+    """Return whether two values of one parameter are the same."""
     if isinstance(value, str) or isinstance(other, str):
         return value == other
     return abs(value - other) <= SAME
@@ -29,8 +29,8 @@ class ParameterType(enum.StrEnum):
 
 
 class Scale(enum.StrEnum):
-    """How a numeric parameter is scaled before it is searched. LOG and REVERSE_LOG need positive values;
-    REVERSE_LOG resolves the top of the range most finely."""
+    """The scale of a numeric parameter in the search. LOG and REVERSE_LOG require positive values.
+    REVERSE_LOG has the highest resolution at the top of the range."""
 
     LINEAR = "LINEAR"
     LOG = "LOG"
@@ -43,7 +43,7 @@ class Goal(enum.StrEnum):
 
 
 class Algorithm(enum.StrEnum):
-    """The algorithm that proposes trials. DEFAULT is Bayesian (docs/adr/0018)."""
+    """The algorithm that proposes trials. DEFAULT is Bayesian optimization (docs/adr/0018)."""
 
     DEFAULT = "DEFAULT"
     GRID_SEARCH = "GRID_SEARCH"
@@ -51,14 +51,14 @@ class Algorithm(enum.StrEnum):
 
 
 class Selection(enum.StrEnum):
-    """Which of a trial's measurements becomes its final one."""
+    """Selects which of a trial's measurements becomes the final one."""
 
     LAST = "LAST"
     BEST = "BEST"
 
 
 class Noise(enum.StrEnum):
-    """How noisy repeated evaluations of one point are, by the study. UNKNOWN counts as LOW."""
+    """The expected noise of repeated evaluations of one point. UNKNOWN counts as LOW."""
 
     UNKNOWN = "UNKNOWN"
     LOW = "LOW"
@@ -66,12 +66,12 @@ class Noise(enum.StrEnum):
 
 
 class Parameter(Struct, frozen=True):
-    """One node of the parameter tree. One id may occur at several nodes whose conditions exclude
-    each other."""
+    """One node of the parameter tree. Several nodes may have the same id if their conditions exclude each
+    other."""
 
     id: str
     type: ParameterType
-    #: Inclusive bounds of a DOUBLE or INTEGER.
+    #: Inclusive bounds of a DOUBLE or INTEGER parameter.
     low: float = 0.0
     high: float = 0.0
     #: The values of a DISCRETE parameter, ascending.
@@ -79,37 +79,38 @@ class Parameter(Struct, frozen=True):
     #: The values of a CATEGORICAL parameter.
     categories: tuple[str, ...] = ()
     scale: Scale = Scale.LINEAR
-    #: The public field `defaultValue`; None = not given.
+    #: The public field `defaultValue`, or None if unset.
     default: Value | None = None
-    #: Position in `StudySpec.parameters` of a conditional parameter's parent; None = it is always active.
+    #: For a conditional parameter, the position of its parent in `StudySpec.parameters`. None if the
+    #: parameter is always active.
     parent: int | None = None
-    #: The parent's values for which it is active.
+    #: The parent's values for which the parameter is active.
     when: tuple[Value, ...] = ()
 
 
 class Metric(Struct, frozen=True):
-    """A value by which a trial is judged."""
+    """A metric that measures the quality of a trial."""
 
     id: str
     goal: Goal
 
 
 class MedianStopping(Struct, frozen=True):
-    """Stops trials that are worse than the median of the others' running averages."""
+    """Stops trials that are worse than the median of the other trials' running averages."""
 
-    #: Curves are compared by elapsed time instead of steps.
+    #: Whether curves are compared by elapsed time instead of steps.
     use_elapsed: bool = False
 
 
 class StudySpec(Struct, frozen=True):
-    """The search space, the metrics, and the algorithm of a study."""
+    """The parameters, the metrics and the algorithm of a study."""
 
-    #: Depth first, each parent before its children.
+    #: The nodes of the parameter tree, depth first. Each parent precedes its children.
     parameters: tuple[Parameter, ...]
-    #: At least one.
+    #: The metrics of the study, at least one.
     metrics: tuple[Metric, ...]
     algorithm: Algorithm = Algorithm.DEFAULT
     selection: Selection = Selection.LAST
     noise: Noise = Noise.UNKNOWN
-    #: None = no trial is stopped early.
+    #: The early stopping rule, or None if trials are not stopped early.
     median_stopping: MedianStopping | None = None

@@ -1,2 +1,1 @@
-"""The definition of a hyperparameter tuning job and its possible changes; each of its trials is a
-custom job. Pure."""
+"""Hyperparameter tuning jobs and their allowed changes. Each trial is a custom job. Pure."""

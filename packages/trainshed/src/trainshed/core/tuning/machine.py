@@ -1,11 +1,10 @@
-"""The life of a tuning job as pure functions (spec/tuning#trials): the state of its trials' jobs
-determines its next state.
+"""The life of a tuning job as pure functions (spec/tuning#trials): the states of its trials' jobs determine
+its next state.
 
-A reconciler passes in the running trials (`observe`), requests as many further ones as are
-`wanted` from an algorithm, stores them with the job (`core.tuning.trial_jobs`), and cancels the
-jobs of `to_cancel`. Everything follows from the stored job and the stored trials, so a restarted
-service continues where it stopped. A trial, its job and the tuning job's own record are one commit
-(docs/adr/0017).
+The controller passes the running trials to `observe`. It requests as many new trials as `wanted` returns from
+an algorithm, and stores them with the job (`core.tuning.trial_jobs`). It then cancels the jobs that
+`to_cancel` returns. All decisions follow from the stored job and the stored trials, so a restarted service
+continues from its last state. Changes of a trial, its job and the tuning job are one commit (docs/adr/0017).
 """
 
 from collections.abc import Sequence
@@ -31,15 +30,17 @@ from trainshed.core.units import Nanos
 
 _SOME_FAILED = 3
 _FAILED_RATIO = 2
-"""Without a limit of its own a job ends at its first trial if that fails, and later once three trials have
-failed, and more than twice as many as have succeeded (facts/tuning#failing-trials gives no figures;
-docs/tuning.md)."""
+"""By default, a job fails if its first trial fails. Later it fails after three failed trials, if more than
+twice as many trials failed as succeeded (facts/tuning#failing-trials has no figures; docs/tuning.md)."""
 
 
 class Sight(Struct, frozen=True):
-    """The observations of a running trial: its record; its stored job (None: deleted); all its
-    measurements, ascending by step, and the stored ones among them; every tag under which its
-    program reported a value; and its TensorFlow summaries (None: not read)."""
+    """The observed state of a running trial.
+
+    `trial`: its record. `job`: its stored job, or None if deleted. `measurements`: all its measurements,
+    ascending by step. `stored`: its stored measurements. `tags`: all tags for which its program reported a
+    value. `summaries`: its TensorFlow summaries, or None if they were not read.
+    """
 
     trial: Trial
     job: Job | None
@@ -50,38 +51,38 @@ class Sight(Struct, frozen=True):
 
     @property
     def news(self) -> tuple[Measurement, ...]:
-        """The measurements that are not stored yet. The same value at the same step is not new: the program
-        reported another metric there, or a retried attempt came by once more."""
+        """The measurements that are not stored yet. An equal value at the same step is not new. It occurs if
+        the program reported another metric, or if a retried attempt repeated the step."""
         known = {(stored.step, stored.metrics) for stored in self.stored}
         return tuple(m for m in self.measurements if (m.step, m.metrics) not in known)
 
 
 class Transition(WorkTransition[TuningJob]):
-    """A tuning job while one commit of it is prepared."""
+    """Collects the changes of a tuning job for one commit."""
 
     __slots__ = ("measurements", "trials")
 
     def __init__(self, job: TuningJob, now: Nanos) -> None:
         super().__init__(job, now)
-        #: The trials that are new or changed, by number.
+        #: The new or changed trials, by number.
         self.trials: dict[int, Trial] = {}
-        #: The measurements that are new, each with the number of its trial.
+        #: The new measurements, each with the number of its trial.
         self.measurements: list[tuple[int, Measurement]] = []
 
     def running(self, number: int) -> RunningTrial | None:
-        """Return the running trial of that number; None if it is over."""
+        """Return the running trial with this number, or None if it has ended."""
         return next((other for other in self.job.running if other.number == number), None)
 
     def current(self, trial: Trial) -> Trial:
-        """Return a trial as this transition has left it."""
+        """Return a trial with the changes of this transition."""
         return self.trials.get(trial.number, trial)
 
     def store(self, trial: Trial) -> None:
-        """Store a trial that is new or has changed."""
+        """Store a new or changed trial."""
         self.trials[trial.number] = trial
 
     def over(self, trial: Trial) -> None:
-        """Store a trial that has ended, and take it from the running ones."""
+        """Store a trial that has ended, and remove it from the running trials."""
         self.store(trial)
         self.change(
             running=tuple(other for other in self.job.running if other.number != trial.number)
@@ -89,7 +90,7 @@ class Transition(WorkTransition[TuningJob]):
 
 
 def observe(transition: Transition, sights: Sequence[Sight]) -> None:
-    """Apply what the running trials show."""
+    """Apply the observed states of the running trials."""
     for sight in sights:
         if (running := transition.running(sight.trial.number)) is not None:
             _take(transition, running, sight)
@@ -97,8 +98,11 @@ def observe(transition: Transition, sights: Sequence[Sight]) -> None:
 
 
 def cancel(transition: Transition, event: CancelRequested) -> None:
-    """End the job and its trials. Nothing changes if the job is over or is being cancelled already, or if
-    `event` is the end of maxWaitTime and the job has started."""
+    """Cancel the tuning job and its trials.
+
+    Has no effect if the job has finished or is being cancelled, or if `event` is the end of maxWaitTime and
+    the job has started.
+    """
     job = transition.job
     if job.state.is_final or (job.outcome is not None and job.outcome.state is JobState.CANCELLED):
         return
@@ -110,7 +114,7 @@ def cancel(transition: Transition, event: CancelRequested) -> None:
 
 
 def stop_trial(transition: Transition, trial: Trial, why: str) -> None:
-    """End a trial early, for the reason `why`. Its measurements count."""
+    """Stop a trial early for the reason `why`. Its measurements count."""
     running = transition.running(trial.number)
     if running is None or running.stopping or transition.job.outcome is not None:
         return
@@ -125,7 +129,7 @@ def stop_trial(transition: Transition, trial: Trial, why: str) -> None:
 
 
 def wanted(job: TuningJob) -> int:
-    """Return how many trials should begin now."""
+    """Return the number of trials that can start now."""
     if job.state.is_final or job.outcome is not None or job.exhausted:
         return 0
     left = job.spec.max_trials - job.begun
@@ -133,15 +137,15 @@ def wanted(job: TuningJob) -> int:
 
 
 def to_cancel(job: TuningJob) -> tuple[tuple[JobUid, CancelCause], ...]:
-    """Return the jobs of trials that are to end, and why; cancelling one again harms nothing."""
+    """Return the jobs of trials to cancel, each with its cause. Repeated cancels have no effect."""
     if job.outcome is not None:
         return tuple((trial.job, CancelCause.PARENT) for trial in job.running)
     return tuple((trial.job, CancelCause.EARLY_STOP) for trial in job.running if trial.stopping)
 
 
 def deadlines(job: TuningJob) -> tuple[Deadline, ...]:
-    """Return the time limits of an `ml` job, which are the whole job's. On Vertex each trial's job has its
-    own, and there are none here (docs/tuning.md)."""
+    """Return the time limits of an `ml` job, which apply to the whole job. A Vertex job has none here,
+    because each trial's job has its own limits (docs/tuning.md)."""
     if job.state.is_final or job.outcome is not None or job.name.api is not Api.ML:
         return ()
     scheduling = job.spec.trial.scheduling
@@ -168,7 +172,7 @@ def _take(transition: Transition, running: RunningTrial, sight: Sight) -> None:
 
 
 def _show_progress(transition: Transition, job: Job) -> None:
-    """Move the tuning job to the state that the first of its trials has come to."""
+    """Set the state of the tuning job to the most advanced state of its trials."""
     if transition.job.state is JobState.QUEUED and job.state is not JobState.QUEUED and job.attempt:
         transition.fire_job(JobTrigger.ADMITTED)
     if (
@@ -231,7 +235,7 @@ def _infeasible(
 
 
 def _too_many_failed(job: TuningJob) -> bool:
-    """Whether the job is to fail because of its failed trials (facts/tuning#failing-trials)."""
+    """Return whether the job fails because of its failed trials (facts/tuning#failing-trials)."""
     if limit := job.spec.max_failed_trials:
         return job.failed >= limit
     if job.succeeded + job.infeasible == 1:
@@ -248,7 +252,7 @@ def _is_best(job: TuningJob, final: Measurement) -> bool:
 
 
 def settle(transition: Transition) -> None:
-    """End the job as soon as no trial runs and none is to follow."""
+    """Finish the job once no trial runs and no more trials follow."""
     job = transition.job
     if job.running or job.state.is_final:
         return
@@ -275,13 +279,13 @@ def settle(transition: Transition) -> None:
 
 
 def give_up(job: TuningJob, cause: str, now: Nanos) -> tuple[TuningJob, tuple[TimelineEntry, ...]]:
-    """End the job because of `cause`; the jobs of its trials are to be cancelled."""
+    """End the job because of `cause`. The caller must cancel the jobs of its trials."""
     ended, entries = give_up_parent(job, "Tuning", cause, now)
     return replace(ended, running=(), infeasible=job.infeasible + len(job.running)), entries
 
 
 def abandoned(trials: Sequence[Trial], cause: str, now: Nanos) -> tuple[Trial, ...]:
-    """Return the trials that ran, as they end with their job."""
+    """Return the unfinished trials of an ended job as infeasible."""
     return tuple(
         replace(
             trial,

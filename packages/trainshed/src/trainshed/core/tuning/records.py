@@ -1,6 +1,6 @@
-"""The durable record of a hyperparameter tuning job. Its trials are rows of their own (`core.study.records`).
+"""The stored record of a hyperparameter tuning job. Its trials are stored separately (`core.study.records`).
 
-Times are nanoseconds since the epoch; 0 = the moment has not come.
+Times are nanoseconds since the epoch. 0 means that the event has not happened.
 """
 
 from msgspec import Struct
@@ -16,33 +16,33 @@ class TuningSpec(Struct, frozen=True):
     """A valid tuning job of either API."""
 
     study: StudySpec
-    #: The job of each trial, before its parameters and directories are put in.
+    #: The job of each trial, before its parameters and directories are added.
     trial: JobSpec
     max_trials: int
     parallel_trials: int
-    #: 0 = the service decides (docs/tuning.md).
+    #: Maximum number of failed trials. 0: the service decides (docs/tuning.md).
     max_failed_trials: int = 0
-    #: The tuning jobs whose trials count as this one's past, oldest first (`ml` resumePreviousJobId).
+    #: Earlier tuning jobs whose trials are used as history, oldest first (`ml` resumePreviousJobId).
     resumed: tuple[StudyUid, ...] = ()
     #: The number of this job's first trial.
     first_trial: int = 1
 
 
 class RunningTrial(Struct, frozen=True):
-    """A trial that is not over."""
+    """A trial that has not ended."""
 
     number: int
     job: JobUid
-    #: Why it was stopped early; None = it was not.
+    #: Why the trial was stopped early, or None if it was not.
     stopping: str | None = None
 
 
 class SeenSummaries(Struct, frozen=True):
     """The observed state of a trial's TensorFlow summaries."""
 
-    #: The directory in which they were looked for, with all below it.
+    #: The directory that was searched for summaries, including its subdirectories.
     uri: str
-    #: The tags of all scalars in them, in order.
+    #: The tags of all scalars in the summaries, in order.
     tags: tuple[str, ...]
 
 
@@ -55,22 +55,22 @@ class TuningJob(WorkRecord, frozen=True, kw_only=True):
     next_trial: int = 1
     succeeded: int = 0
     infeasible: int = 0
-    #: Those of the `infeasible` trials that count against the job.
+    #: Number of the `infeasible` trials that count as failures of the job.
     failed: int = 0
-    #: Number of the best trial so far; 0 = none.
+    #: Number of the best trial so far, or 0.
     best: int = 0
-    #: Its value of the objective.
+    #: The objective value of the best trial.
     best_value: float = 0.0
-    #: No further trial begins: the algorithm has nothing left to try, or the study has reached a limit of its
-    #: own.
+    #: Whether no more trials start, because the algorithm has no points left or the study has reached a limit
+    #: of its own.
     exhausted: bool = False
 
     @property
     def study(self) -> StudyUid:
-        """The study under which its trials are stored."""
+        """The study that contains the job's trials."""
         return StudyUid(self.uid)
 
     @property
     def begun(self) -> int:
-        """How many trials of its own it has begun so far."""
+        """Number of trials that this job has started so far."""
         return self.next_trial - self.spec.first_trial

@@ -1,5 +1,5 @@
-"""The words of a tuning job's timeline: the entries of its trials, and the reasons of its end. Decides
-nothing."""
+"""The texts of a tuning job's timeline: the entries of its trials, and the reasons for its end. This module
+makes no decisions."""
 
 from trainshed.core.errors import listed
 from trainshed.core.job import JobError
@@ -58,7 +58,7 @@ def running(now: Nanos) -> TimelineEntry:
 
 
 def over(job: TuningJob, now: Nanos) -> TimelineEntry:
-    """Return the entry of the job's end, with its best trial."""
+    """Return the entry for the job's end, with its best trial."""
     state = job.state.value.lower()
     counts = f"{job.succeeded} of {job.begun} trials succeeded"
     best = f"; the best is trial {job.best} with {job.best_value:g}" if job.best else ""
@@ -71,8 +71,8 @@ def over(job: TuningJob, now: Nanos) -> TimelineEntry:
 def no_metric(
     api: Api, wanted: str, reported: tuple[str, ...], summaries: SeenSummaries | None
 ) -> str:
-    """Return why a trial whose program went well has no result; the most common cause is a tag that is
-    spelled differently."""
+    """Return why a trial has no result although its program succeeded. The most common cause is a misspelled
+    tag."""
     field = "hyperparameterMetricTag" if api is Api.ML else "metricId"
     names = (*reported, *(summaries.tags if summaries is not None else ()))
     if wanted in names:
@@ -96,7 +96,7 @@ def no_metric(
 
 def too_many_failed(job: TuningJob, trial: Trial, cause: JobError | None) -> str:
     if job.failed == 1:
-        # The public service ends a job whose first trial fails, whatever the rest would do
+        # The public service ends a job whose first trial fails, without trying the other trials
         # (facts/tuning#failing-trials).
         head = f"Trial {trial.number} failed, and the other trials would fail too"
     else:
@@ -113,5 +113,5 @@ def assignment(parameters: Parameters) -> str:
 
 
 def shown(value: Value) -> str:
-    """Format a value for people: floats with six digits."""
+    """Format a parameter's value for users: floats with six digits."""
     return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -1,7 +1,6 @@
-"""How the trials of a tuning job begin: each with a record, a custom job of its own, and a line of the
-timeline.
+"""Starts the trials of a tuning job: creates the record of each trial, its custom job, and a timeline entry.
 
-The job of a trial gets its parameters as arguments, and directories of its own (spec/program#arguments,
+The job of a trial receives the parameters as arguments, and directories of its own (spec/program#arguments,
 spec/tuning#parameters, facts/program#arguments).
 """
 
@@ -25,17 +24,17 @@ from trainshed.core.tuning.records import RunningTrial, TuningJob
 from trainshed.core.units import Nanos
 
 _EXACT = 2**53
-"""Up to this number, every integer is the same number as a float."""
+"""All integers up to this number are exact as floats."""
 _SHORTENED = 110
-"""How many characters of a tuning job's display name those of its trials begin with; the public limit is
-128."""
+"""Number of characters of a tuning job's display name that the names of its trials' jobs include. The public
+limit is 128."""
 
 
 def begin(
     transition: Transition, proposals: Sequence[tuple[Parameters, JobUid]], *, exhausted: bool
 ) -> tuple[tuple[Job, TimelineEntry], ...]:
-    """Begin the next trials, with the parameters and the uids of their jobs that are proposed. `exhausted`:
-    no trial will follow them. Return their jobs, each with the first entry of its timeline."""
+    """Start the next trials with their proposed parameters and job uids. `exhausted`: no more trials will
+    follow. Return their jobs, each with the first entry of its timeline."""
     made: list[tuple[Job, TimelineEntry]] = []
     for parameters, uid in proposals:
         job = transition.job
@@ -66,7 +65,7 @@ def begin(
 
 
 def _trial_job(job: TuningJob, trial: Trial, now: Nanos) -> Job:
-    """Return the custom job that evaluates a trial, in its first stored form."""
+    """Return the new custom job that evaluates a trial."""
     if job.name.api is Api.ML:
         name = job.name.of_trial(trial.number)
     else:
@@ -88,12 +87,11 @@ def _trial_job(job: TuningJob, trial: Trial, now: Nanos) -> Job:
 
 
 def trial_spec(spec: JobSpec, number: int, parameters: Parameters) -> JobSpec:
-    """Return the job of trial `number`: `spec` with `--name value` after the arguments of every
-    program except the reducers'.
+    """Return the job of trial `number`: `spec` with `--name value` after the arguments of every program
+    except the reducers' (facts/program#arguments, facts/program#output-directory).
 
-    A container that has neither command nor arguments gets the parameters as its arguments, in
-    place of the image's arguments. The job's output goes below a directory of that number
-    (facts/program#arguments, facts/program#output-directory).
+    A container that has neither command nor arguments receives the parameters as its arguments, in place of
+    the image's arguments. The job's output directory becomes a subdirectory with that number.
     """
     arguments = tuple(word for name, value in parameters for word in (f"--{name}", printed(value)))
     pools: list[WorkerPool] = []
@@ -104,7 +102,7 @@ def trial_spec(spec: JobSpec, number: int, parameters: Parameters) -> JobSpec:
         pools.append(replace(pool, program=program))
     scheduling = spec.scheduling
     if spec.api is Api.ML:
-        # The limit applies to the wait for the first trial; later trials wait without a limit.
+        # The limit applies to the wait for the first trial. Later trials wait without a limit.
         scheduling = replace(scheduling, max_wait=None)
     return replace(
         spec,
@@ -117,12 +115,11 @@ def trial_spec(spec: JobSpec, number: int, parameters: Parameters) -> JobSpec:
 
 
 def printed(value: Value) -> str:
-    """Return a value as programs and `ml` views are given it: the shortest text that reads back as the same
-    value.
+    """Format a value for programs and `ml` views: the shortest text that parses to the same value
+    (docs/tuning.md).
 
-    A float without a fraction is printed without one: programs read a DISCRETE batch size with `int`, and
-    what reads a float takes `64` as well (docs/tuning.md). A negative one is printed without an exponent:
-    argparse takes `-1e-05` for an option, and refuses it.
+    A float without a fraction has no decimal point, because programs parse a DISCRETE batch size with `int`.
+    A negative float has no exponent, because argparse treats `-1e-05` as an option and rejects it.
     """
     if isinstance(value, float) and value.is_integer() and abs(value) <= _EXACT:
         return str(int(value))
