@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.unit.jobs import job
-from trainshed.api.calls.paging import SCAN_LIMIT, Page, decode_number, encode_token, list_jobs
+from trainshed.api.calls.paging import SCAN_LIMIT, Page, decode_position, encode_token, list_jobs
 from trainshed.api.filters.jobs import JobFilter, JobTest
 from trainshed.core.errors import InvalidRequest
 from trainshed.core.names import Api, JobUid
@@ -19,7 +19,7 @@ QUERY = ("projects/p1", "state=X")
 @pytest.mark.parametrize("position", ["x", "-1", "1.5", "9" * 20, "9" * 5000, "٣"])
 def test_forged_page_token_without_a_number_is_rejected(position: str) -> None:
     with pytest.raises(InvalidRequest):
-        decode_number(encode_token(position, *QUERY), *QUERY)
+        decode_position(encode_token(position, *QUERY), *QUERY)
 
 
 class History:

@@ -17,9 +17,9 @@ def poll_times(news: list[float]) -> list[float]:
         begin, pace = loop.time(), Pace(Notices())
         for at in news:
             await asyncio.sleep(max(0.0, begin + at - loop.time()))
-            await pace.begin()
+            await pace.start_read()
             moments.append(round(loop.time() - begin, 3))
-            pace.looked()
+            pace.finish_read()
 
     virtual.run(Clock(0), run_stream(), [])
     return moments

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.unit.jobs import job
-from trainshed.api.calls.progress import book_of_lists
+from trainshed.api.calls.progress import list_progress_reader
 from trainshed.core.printed_measures import Measures, measured, values_of
 from trainshed.core.streams import StreamSource
 from trainshed.store.logs.progress import Sample
@@ -148,7 +148,7 @@ async def test_few_long_lines_are_much(
         threads.add(threading.current_thread().name)
 
     monkeypatch.setattr(Measures, "feed", feed)
-    await book_of_lists().look(Logs(), job())  # pyright: ignore[reportArgumentType]
+    await list_progress_reader().read(Logs(), job())  # pyright: ignore[reportArgumentType]
     assert (threading.main_thread().name not in threads) == is_aside
 
 
@@ -162,11 +162,11 @@ async def test_a_look_from_before_a_retry_leaves_the_new_log_to_be_read() -> Non
             await asyncio.sleep(0)
             return Sample((), 800)
 
-    book, old = book_of_lists(), job()
+    book, old = list_progress_reader(), job()
     jobs = (old, replace(old, attempt=old.attempt + 1), old)
     async with asyncio.TaskGroup() as looks:
         for known in jobs:
-            looks.create_task(book.look(Logs(), known))  # pyright: ignore[reportArgumentType]
+            looks.create_task(book.read(Logs(), known))  # pyright: ignore[reportArgumentType]
     assert places == [(old.attempt, 0), (old.attempt + 1, 0), (old.attempt + 1, 800)]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from trainshed.api.calls.http import logged
+from trainshed.api.calls.http import serve_logged
 from trainshed.telemetry.lines import (
     OWN_DISTRIBUTIONS,
     JsonLines,
@@ -133,7 +133,7 @@ def asked(path: str, sent: bytes | None, *, status: int = 200) -> tuple[dict[byt
     headers = [] if sent is None else [(b"x-request-id", sent)]
     scope = {"type": "http", "method": "GET", "path": path, "headers": headers}
     receive: Any = None
-    asyncio.run(logged(answer, scope, receive, send, Meters()))
+    asyncio.run(serve_logged(answer, scope, receive, send, Meters()))
     return dict(started[0]["headers"]), seen[0]
 
 

@@ -63,7 +63,7 @@ def test_invalid_plan_is_rejected_at_start(house: House) -> None:
 
 def test_trial_reports_0_for_metrics_missing_in_its_rule(house: House) -> None:
     emulate(house, {"job": "a", "metrics": {"accuracy": 0.5}})
-    assert house.services.instead is not None
-    spec = house.services.instead("a", vertex(custom_job()), ("accuracy", "loss"))
+    assert house.services.replace_spec is not None
+    spec = house.services.replace_spec("a", vertex(custom_job()), ("accuracy", "loss"))
     rule = json.loads(spec.pools[0].program.command[-1])
     assert rule["metrics"] == {"accuracy": 0.5, "loss": 0}

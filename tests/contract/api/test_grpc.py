@@ -95,7 +95,7 @@ async def test_long_error_is_shortened_to_fit_into_a_trailer(house: GrpcHouse) -
     status = await refused(house, CREATE, create_request(job).SerializeToString())
     assert status.code == code("INVALID_ARGUMENT")
     assert status.message.startswith("List of found errors:\t1.Field: ")
-    assert "over REST" in status.message
+    assert "REST responses" in status.message
     listed = violations_of(status)
     assert listed[0].field.endswith("package_uris[0]")
     assert len(listed) > 30

@@ -76,7 +76,7 @@ async def test_slow_log_filter_returns_short_pages_until_it_finishes(
 ) -> None:
     """With a time limit of 0, each request checks only the first entry of a batch. Following pages
     find the last entry."""
-    monkeypatch.setattr(paging, "SECONDS", 0.0)
+    monkeypatch.setattr(paging, "SCAN_SECONDS", 0.0)
     await write_long_lines(house, lines=3)
     house.write_log(1000, "workerpool0-1", (START + 900 * SECOND, "b"))
     token, lines, pages = "", list[str](), 0

@@ -13,11 +13,11 @@ from urllib.parse import parse_qsl
 from trainshed.access.permissions import PERMISSIONS
 from trainshed.access.principals import Principal
 from trainshed.api.calls.call import Call
-from trainshed.api.calls.errors import refusal
+from trainshed.api.calls.errors import public_error
 from trainshed.api.calls.registry import Registry
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.versions import Version
-from trainshed.api.projects import LIST_PROJECTS, visible
+from trainshed.api.projects import LIST_PROJECTS, visible_projects
 from trainshed.api.trainshed_v1 import transport
 from trainshed.core.errors import NotFound
 from trainshed.store.notices import Notices
@@ -43,7 +43,7 @@ class InProcessCaller:
     async def projects(self, principal: Principal) -> Sequence[str]:
         """Return the sorted IDs of the projects that the principal may list. A principal with access to all
         projects also gets the projects of past jobs."""
-        known = visible(principal, self._services)
+        known = visible_projects(principal, self._services)
         if PERMISSIONS[LIST_PROJECTS] in principal.rights.everywhere:
             return sorted({*known, *await self._services.reader.projects()})
         return sorted({*known, *principal.rights.projects})
@@ -80,7 +80,7 @@ class InProcessCaller:
                 routes.bind, route, variables, parse_qsl(query, keep_blank_values=True), body
             )
             call = Call(principal, self._services, route.rpc.full_name)
-            message = await self._registry.answered(call, Version.V1, len(body), read)
+            message = await self._registry.answer(call, Version.V1, len(body), read)
             return await asyncio.to_thread(to_public, message)
 
 
@@ -92,5 +92,5 @@ def _refused() -> Generator[None]:
     except Refused:
         raise
     except Exception as error:
-        public = refusal(error, "trainshed_v1", "a call from within")
+        public = public_error(error, "trainshed_v1", "a call from within")
         raise Refused(public.code, public.message, public.violations) from error

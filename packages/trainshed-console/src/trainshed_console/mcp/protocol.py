@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 
 from msgspec import Struct
 
-from trainshed.api.calls.http import MAX_BODY, error_answer, read_aside
+from trainshed.api.calls.http import MAX_BODY, error_response, parse_by_size
 from trainshed.api.calls.services import ApiSettings, Authenticate
 from trainshed.api.trainshed_v1.call import read
 from trainshed.core.errors import InvalidRequest
@@ -52,7 +52,7 @@ class McpSurface:
         self._submitting = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await serve(Request(scope, receive), self._answer, error_answer, receive, send)
+        await serve(Request(scope, receive), self._answer, error_response, receive, send)
 
     async def _answer(self, call: Request) -> Response:
         """Answer a request. Raises Unauthenticated, BodyTooLarge, BodyNotRead."""
@@ -62,7 +62,7 @@ class McpSurface:
         principal = await self._authenticate(call.headers.get("authorization"))
         body = await call.decoded_body(MAX_BODY)
         try:
-            message = await read_aside(len(body), lambda: decode_text(body))
+            message = await parse_by_size(len(body), lambda: decode_text(body))
         except WireError as error:
             return _failed(None, _Fault(-32700, str(error)))
         if fault := _malformed(message):

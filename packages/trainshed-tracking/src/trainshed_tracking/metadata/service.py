@@ -369,7 +369,7 @@ def handlers(stores: Stores) -> Handlers:
         StoreName.parse,
         lambda _: stores.metadata_stores,
         _store_view,
-        Listing[MetadataStore]("metadata stores", {}, {}, largest=1_000),
+        Listing[MetadataStore]("metadata stores", {}, {}, max_page=1_000),
     )
     bound: dict[str, Handler] = {
         "AddContextArtifactsAndExecutions": partial(add_members, stores),
@@ -396,7 +396,7 @@ _MOMENTS: Final[Mapping[str, Callable[[Node], Nanos]]] = {
     "update_time": lambda node: node.updated,
 }
 _LISTING: Final = Listing[Node](
-    "nodes", _TEXTS, {**_MOMENTS, "display_name": _TEXTS["display_name"]}, largest=1_000
+    "nodes", _TEXTS, {**_MOMENTS, "display_name": _TEXTS["display_name"]}, max_page=1_000
 )
 _IN_CONTEXT: Final = {"in_context": (EdgeRole.MEMBER, False)}
 _LINKS: Final[Mapping[NodeKind, Mapping[str, tuple[EdgeRole, bool]]]] = {

@@ -90,7 +90,7 @@ def _kind(stores: Stores, level: Level) -> BoardKind:
         lambda text: BoardName.parse(text, level),
         lambda _: stores.tensorboards,
         _view,
-        Listing(_plural(level), _TEXTS, _ORDERS, page, largest=1_000),
+        Listing(_plural(level), _TEXTS, _ORDERS, page, max_page=1_000),
         lambda parent: {"parent": _parent(level, parent), "level": level},
         _plural(level),
     )

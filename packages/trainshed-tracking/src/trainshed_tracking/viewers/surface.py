@@ -13,8 +13,14 @@ from pathlib import Path
 from typing import Final
 
 from trainshed.access.principals import Credential
-from trainshed.api.calls.errors import Refusal, refusal
-from trainshed.api.calls.http import NDJSON, LinkPage, error_answer, refusal_answer, sent_object
+from trainshed.api.calls.errors import PublicError, public_error
+from trainshed.api.calls.http import (
+    NDJSON,
+    LinkPage,
+    error_response,
+    public_error_response,
+    read_json_object,
+)
 from trainshed.api.calls.links import OPEN_VIEW, Links, guesses, holder
 from trainshed.core.errors import PermissionDenied, RequestError, Unauthenticated
 from trainshed.eventloop.background import joined
@@ -60,7 +66,7 @@ class ViewerSurface:
         self._closing = closing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await serve(Request(scope, receive), self.answer, error_answer, receive, send)
+        await serve(Request(scope, receive), self.answer, error_response, receive, send)
 
     async def answer(self, request: Request) -> Response:
         """Answer a request. Raises the errors of wrong requests."""
@@ -74,10 +80,12 @@ class ViewerSurface:
             f"{request.method} {request.path} does not exist. "
             "`trainshed tensorboard JOB` prints the link to a job's TensorBoard."
         )
-        return _PAGE.answer(request) or refusal_answer(Refusal(StatusCode.NOT_FOUND, text))
+        return _PAGE.answer(request) or public_error_response(
+            PublicError(StatusCode.NOT_FOUND, text)
+        )
 
     async def _open(self, request: Request) -> Response:
-        fields = await sent_object(request, _MAX_BODY)
+        fields = await read_json_object(request, _MAX_BODY)
         view = str(fields.get("view"))
         whose = self._links.read(view_link(view), str(fields.get("key")))
         with guesses(request.scope):
@@ -156,7 +164,7 @@ async def _opening(
         try:
             await opening
         except RequestError as error:
-            yield _line({"error": refusal(error, "trainshed_v1", path).message})
+            yield _line({"error": public_error(error, "trainshed_v1", path).message})
             return
         yield _line({"path": path})
     finally:

@@ -1,5 +1,5 @@
-"""Additions: what other distributions bring to a service, found by entry points of one group. The service
-imports nothing of them. Each names an `AdditionFactory`:
+"""Additions: extensions of the service from other distributions. The service finds them by the entry points
+of one group and imports nothing else of them. Each entry point refers to an `AdditionFactory`:
 
     [project.entry-points."trainshed.additions"]
     mine = "mypackage.addition:new_addition"
@@ -38,15 +38,15 @@ ADDITIONS: Final = "trainshed.additions"
 
 
 class Issuers(Protocol):
-    """The issuers of OpenID Connect by which browsers sign in, and what is asked of them for that."""
+    """The OpenID Connect issuers for signing in with a browser, and the requests to them."""
 
     @property
     def by_name(self) -> Mapping[str, Issuer]:
-        """Those that a browser may choose."""
+        """The issuers that users may choose in the browser."""
         ...
 
     async def published(self, issuer: Issuer) -> Mapping[str, Any]:
-        """Return what an issuer publishes of itself (OpenID Connect Discovery). Raises Unavailable."""
+        """Return an issuer's metadata (OpenID Connect Discovery). Raises Unavailable."""
         ...
 
     async def fetched(
@@ -57,116 +57,117 @@ class Issuers(Protocol):
         form: bytes | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Mapping[str, Any]:
-        """Return the JSON object at an address of an issuer. Raises Unavailable; Unauthenticated with the
-        text `refusal` if it refuses what it is sent."""
+        """Return the JSON object at an address of an issuer. Raises Unavailable, and Unauthenticated with the
+        text `refusal` if the issuer rejects the request."""
         ...
 
     async def verified(self, issuer: Issuer, token: str, nonce: str) -> Mapping[str, Any]:
-        """Return what an ID token says that answers a sign-in with this nonce. Raises Unauthenticated,
+        """Return the claims of an ID token for a sign-in with this nonce. Raises Unauthenticated and
         Unavailable."""
         ...
 
 
 class AdditionContext(Struct, frozen=True):
-    """What an addition may use. It is built before the API is, and before the event loop has work."""
+    """The services that an addition may use. Created before the API and before the event loop has work."""
 
     settings: ApiSettings
-    #: The service's data directory, in which an addition may keep files of its own.
+    #: The service's data directory. An addition may store files of its own in it.
     data: Path
     #: Nanoseconds since the epoch.
     now: Callable[[], int]
-    #: Set when the service stops; streams end then.
+    #: Set when the service stops. Streams then end.
     closing: asyncio.Event
     tokens: TokenAuthority
     authenticate: Authenticate
     issuers: Issuers
-    #: 32 bytes for what is signed while a browser signs in; they stay the same from start to start.
+    #: A key of 32 bytes that signs cookies during sign-in. It stays the same after a restart.
     sign_in_key: bytes
-    #: The Unix socket at which the bucket process takes requests that the service has authenticated.
+    #: The Unix socket of the bucket process for requests that the service has authenticated.
     gateway: Path
-    #: Who may do what now, by what they have shown.
+    #: Returns the current permissions of credentials.
     access: AccessKeeper
-    #: Makes and reads the keys of links.
+    #: Creates and reads the keys of links.
     links: Links
-    #: The database; an addition makes parts of its own of the writer and the snapshots.
+    #: The database. An addition derives its own writers and snapshots from it.
     store: Store
-    #: Points of curves.
+    #: The points of curves.
     points: PointFiles
-    #: Returns a fresh identity; they ascend with time.
+    #: Returns a new unique ID. IDs increase with time.
     new_uid: Callable[[], JobUid]
     runtimes: LocalRuntimes
-    #: Returns the terms on which processes are confined that show what programs wrote. To be called in a
-    #: thread after the start. Raises BuildFailed.
+    #: Returns the confinement of processes that show files written by programs. Call it in a thread after the
+    #: start. Raises BuildFailed.
     terms: Callable[[], InstallationTerms]
-    #: Returns a directory's place on this disk; None: it has no event files, or its project may not read it.
-    #: Blocks. Raises FailedPrecondition: it is elsewhere.
+    #: Returns the path of a log directory on this disk, or None if it has no event files or its project may
+    #: not read it. Blocks. Raises FailedPrecondition if the directory is on another machine.
     event_files: Callable[[LogDirectory], ShownDirectory | None]
 
 
 Mounts = Mapping[str, Application]
-"""HTTP applications by the first segment of the paths that they answer."""
+"""HTTP applications by the first segment of their paths."""
 
 
 class Addition(Struct, frozen=True):
-    """What one addition brings."""
+    """The methods and pages of one addition."""
 
     handlers: Handlers = field(default_factory=dict[str, Handler])
     #: Methods that return a stream.
     streams: StreamHandlers = field(default_factory=dict[str, StreamHandler])
-    #: For those of its methods whose requests can be checked in part.
+    #: Checks for methods whose requests can be checked in part.
     checks: Checks = field(default_factory=dict[str, Check])
-    #: Makes its applications, which may call methods of the API. Called once, when all handlers are known.
+    #: Creates the addition's HTTP applications, which may call methods of the API. Called once, when all
+    #: handlers are registered.
     mounts: Callable[[Services, Registry], Mounts] = lambda services, registry: {}
-    #: Returns an address that signs a browser in once, with the rights of who has shown this, and opens its
-    #: pages; None = it has none.
+    #: Returns an address that signs a browser in once with the rights of these credentials, and opens the
+    #: addition's pages. None = the addition has no pages.
     link: Callable[[Credential], str] | None = None
-    #: What jobs have to do with what it keeps; None = nothing.
+    #: The relation of jobs to the addition's resources; None = no relation.
     tracking: Tracking | None = None
 
 
 AdditionFactory = Callable[[AdditionContext], Addition]
-"""Builds an addition. It must not block, because the service starts meanwhile."""
+"""Creates an addition. It must not block, because the service is starting."""
 
 
 class AdditionUnusable(Exception):
-    """An addition cannot be loaded, or serves what is served already. The message says which and what to
-    do."""
+    """An addition cannot be loaded, or serves a method or path that is already served. The message contains
+    its name and the remedy."""
 
 
 def load_additions(context: AdditionContext) -> dict[str, Addition]:
-    """Return the additions that are installed, by name. Raises AdditionUnusable."""
-    return {point.name: _built(point, context) for point in _installed()}
+    """Load the installed additions and return them by name. Raises AdditionUnusable."""
+    return {point.name: _load(point, context) for point in _entry_points()}
 
 
 def import_additions() -> None:
-    """Import all that can be loaded, so that the records which they keep in the database are known."""
-    for point in _installed():
-        # Of any kind, as below; the start says what is wrong with it.
+    """Import all loadable additions, so that their database records are registered."""
+    for point in _entry_points():
+        # Any exception: the start of the service reports it.
         with contextlib.suppress(Exception):
             point.load()
 
 
-def _installed() -> "list[EntryPoint]":
+def _entry_points() -> "list[EntryPoint]":
     from importlib.metadata import entry_points
 
     return sorted(entry_points(group=ADDITIONS), key=lambda point: point.name)
 
 
-def _built(point: "EntryPoint", context: AdditionContext) -> Addition:
+def _load(point: "EntryPoint", context: AdditionContext) -> Addition:
     try:
         return cast("AdditionFactory", point.load())(context)
     except Exception as failure:
-        # Of any kind: it is code of others, and nobody else would say whose.
-        whose = point.dist.name if point.dist is not None else point.value
+        # Any exception: an addition is foreign code, and the error must name its distribution.
+        distribution = point.dist.name if point.dist is not None else point.value
         raise AdditionUnusable(
-            f"The addition {point.name!r} of {whose} cannot be loaded ({type(failure).__name__}: "
-            f"{failure}). Install the version of {whose} for trainshed {context.settings.version}, or "
-            f"remove it: pip uninstall {whose}"
+            f"The addition {point.name!r} of {distribution} cannot be loaded ({type(failure).__name__}: "
+            f"{failure}). Install the version of {distribution} for trainshed {context.settings.version}, or "
+            f"remove it: pip uninstall {distribution}"
         ) from failure
 
 
 def registry_with(additions: Mapping[str, Addition]) -> Registry:
-    """Return the registry of what is built in and of the additions' methods. Raises AdditionUnusable."""
+    """Return the registry of the built-in methods and the additions' methods. Raises AdditionUnusable."""
     handlers, checks = dict(BUILT_IN.handlers), dict(BUILT_IN.checks)
     streams = dict(BUILT_IN.streams)
     for name, addition in additions.items():
@@ -185,14 +186,14 @@ def registry_with(additions: Mapping[str, Addition]) -> Registry:
 def mounts_with(
     additions: Mapping[str, Addition], services: Services, registry: Registry, own: Mounts
 ) -> Mounts:
-    """Return the service's `own` mounts and those of the additions. Raises AdditionUnusable."""
+    """Return the service's `own` mounts and the mounts of the additions. Raises AdditionUnusable."""
     mounts = dict(own)
     for name, addition in additions.items():
-        brought = addition.mounts(services, registry)
-        if twice := sorted(mounts.keys() & brought.keys()):
+        added = addition.mounts(services, registry)
+        if twice := sorted(mounts.keys() & added.keys()):
             raise AdditionUnusable(
                 f"The addition {name!r} serves /{twice[0]}, which another addition already serves. "
                 "Uninstall one of the two."
             )
-        mounts |= brought
+        mounts |= added
     return mounts

@@ -1,12 +1,11 @@
-"""gRPC over the registry of handlers, and the server of it.
+"""gRPC over the registry of handlers, and the gRPC server.
 
-One generic gRPC handler serves all methods through the same handlers as REST (`api.rest`). It knows no method
-by name; `v1beta1` of the Vertex services is an alias. Routing headers (`x-goog-request-params`) are not read,
-because requests contain the same.
+One generic gRPC handler serves all methods with the same handlers as REST (`api.rest`). It contains no method
+names; `v1beta1` of the Vertex services is an alias. Routing headers (`x-goog-request-params`) are ignored,
+because requests contain the same values.
 
-This module also decides how much of a refusal fits into a trailer: clients drop trailers that are too large
-(by gRPC's default, any above 8 KiB may be dropped) and report that instead of the error, so a refusal that is
-too long is shortened.
+This module also limits the size of errors in trailers. Clients may drop trailers above 8 KiB (gRPC's default)
+and report the dropped trailer instead of the error, so long errors are shortened.
 """
 
 import asyncio
@@ -26,8 +25,8 @@ from trainshed.access.authentication_limits import SOURCE, AuthenticationLimiter
 from trainshed.access.principals import Principal
 from trainshed.api.calls.audit import record_failed_authentication
 from trainshed.api.calls.call import Call
-from trainshed.api.calls.errors import Refusal, not_served, refusal
-from trainshed.api.calls.http import HEADER, identified, log_request, most_of
+from trainshed.api.calls.errors import PublicError, not_served, public_error
+from trainshed.api.calls.http import HEADER, log_request, max_body_size, request_id_of
 from trainshed.api.calls.registry import Registry
 from trainshed.api.calls.services import Authenticate, Services
 from trainshed.api.calls.versions import BETA, V1, Version
@@ -41,40 +40,46 @@ from trainshed.wire.status import StatusCode, Violation, WireError, status_messa
 
 
 @contextmanager
-def _kept_quiet() -> Generator[None]:
-    """Set what gRPC's core reads while it is loaded, for it alone: programs that are started do not inherit
-    it. By default it writes a line to stderr for every stray connection, and where the process forks it acts
-    in the child, which breaks open connections on its way to another program (grpc/grpc#28557). What the
-    operator has set is kept."""
+def _quiet_grpc_environment() -> Generator[None]:
+    """Set environment variables that gRPC's core reads during its import, and remove them for child
+    processes.
+
+    By default, gRPC writes a line to stderr for every stray connection. After a fork it also runs code in the
+    child process, which breaks open connections when the child starts another program (grpc/grpc#28557).
+    Variables that the operator has set stay unchanged.
+    """
     quiet = {"GRPC_VERBOSITY": "NONE", "GRPC_ENABLE_FORK_SUPPORT": "0"}
-    ours = quiet.keys() - os.environ.keys()
-    os.environ.update((name, quiet[name]) for name in ours)
+    added = quiet.keys() - os.environ.keys()
+    os.environ.update((name, quiet[name]) for name in added)
     try:
         yield
     finally:
-        for name in ours:
+        for name in added:
             del os.environ[name]
 
 
-with _kept_quiet():
+with _quiet_grpc_environment():
     grpc: Any = importlib.import_module("grpc")
     aio: Any = importlib.import_module("grpc.aio")
 
 
 _CODES: Final[dict[int, Any]] = {code.value[0]: code for code in grpc.StatusCode}
 DETAILS: Final = "grpc-status-details-bin"
-"""The trailer that holds a google.rpc.Status: code and message again, and the details."""
-_MOST_TRAILER: Final = 7_000
-"""Most bytes of message and details together, as encoded on the wire."""
-_SHORT_MESSAGE: Final = 300
-_DESCRIPTION: Final = 60
-_FIELD: Final = 200
-"""Lengths are in characters. A short message alone fits even if each character takes four bytes."""
-_REST: Final = " ... (shortened to fit into a gRPC trailer; over REST the answer is whole)"
+"""The trailer with a google.rpc.Status, which contains the code, the message, and the details."""
+_MAX_TRAILER_SIZE: Final = 7_000
+"""Maximum size in bytes of message and details together, as encoded on the wire."""
+_MAX_SHORT_MESSAGE: Final = 300
+_MAX_DESCRIPTION: Final = 60
+_MAX_FIELD: Final = 200
+"""These lengths are in characters. A short message fits even if each character has four bytes."""
+_SHORTENED_SUFFIX: Final = (
+    " ... (shortened to fit into a gRPC trailer; REST responses are complete)"
+)
 
 
 class GrpcTransport(aio.ServerInterceptor):  # pyright: ignore[reportUntypedBaseClass]
-    """The public APIs for a grpc.aio server, which asks for the handler of a call on its event loop."""
+    """The public APIs for a grpc.aio server, which requests the handler of each call from this
+    interceptor."""
 
     def __init__(self, services: Services, authenticate: Authenticate, registry: Registry) -> None:
         self._services = services
@@ -83,20 +88,22 @@ class GrpcTransport(aio.ServerInterceptor):  # pyright: ignore[reportUntypedBase
         self._authentication_limiter = AuthenticationLimiter(
             partial(record_failed_authentication, services)
         )
-        self._running: set[asyncio.Task[bytes | Refusal]] = set()
+        self._running: set[asyncio.Task[bytes | PublicError]] = set()
         self._methods: dict[str, tuple[pool.Api, Rpc]] = {}
         for api in pool.APIS:
             for path, rpc in routes.rpcs(api).items():
                 self._methods.setdefault(path, (api, rpc))
 
     async def intercept_service(self, continuation: Any, details: Any) -> Any:
-        """Return the handler of one call. Every path has one, if only to say what is wrong. It takes the
-        request as a stream, of which nothing is read before the caller is known, so that no message of an
-        unauthenticated one is held in memory."""
+        """Return the handler of one call. Every path has a handler, at least to report an error.
+
+        The handler receives the request as a stream and reads it only after authentication, so that no
+        message of an unauthenticated caller is held in memory.
+        """
         path: str = details.method
         metadata: Iterable[tuple[str, str | bytes]] = details.invocation_metadata
         header = _value(metadata, "authorization")
-        identity, began = identified(_value(metadata, HEADER) or ""), time.perf_counter()
+        identity, began = request_id_of(_value(metadata, HEADER) or ""), time.perf_counter()
 
         async def handle(requests: Any, context: Any) -> bytes:
             request_id.set(identity)
@@ -104,11 +111,11 @@ class GrpcTransport(aio.ServerInterceptor):  # pyright: ignore[reportUntypedBase
             try:
                 principal = await self._authenticate(header)
             except Exception as error:
-                is_there = aliased(path) in self._methods or _known(path)
-                outcome = refusal(error, "", path) if is_there else self._unserved(path)
+                is_served = canonical_path(path) in self._methods or _known(path)
+                outcome = public_error(error, "", path) if is_served else self._unserved(path)
                 return await self._end(context, path, outcome, identity, began)
-            # A call that its client gives up is still completed: a job that was stored without waking the
-            # controller would wait until the service's next start.
+            # A call continues after its client disconnects. Otherwise a job that was stored without waking
+            # the controller would wait until the service restarts.
             task = joined(self._answer(path, principal, await anext(aiter(requests), b"")))
             self._running.add(task)
             task.add_done_callback(self._running.discard)
@@ -117,40 +124,40 @@ class GrpcTransport(aio.ServerInterceptor):  # pyright: ignore[reportUntypedBase
         async def stream(requests: Any, context: Any) -> AsyncGenerator[bytes]:
             request_id.set(identity)
             SOURCE.set(_source(context))
-            outcome: bytes | Refusal = b""
+            outcome: bytes | PublicError = b""
             try:
                 principal = await self._authenticate(header)
                 async with aclosing(self._open(path, principal, requests)) as responses:
                     async for response in responses:
                         yield response
-            except Exception as error:  # A caller is answered whatever goes wrong.
-                outcome = refusal(error, api, path)
+            except Exception as error:  # The caller receives a response for any exception.
+                outcome = public_error(error, api, path)
             await self._end(context, path, outcome, identity, began)
 
-        api, rpc = self._methods.get(aliased(path), ("", None))
+        api, rpc = self._methods.get(canonical_path(path), ("", None))
         if rpc is not None and rpc.streams:
             return grpc.stream_stream_rpc_method_handler(stream)
         return grpc.stream_unary_rpc_method_handler(handle)
 
     async def _open(self, path: str, principal: Principal, requests: Any) -> AsyncGenerator[bytes]:
         """Yield the responses of a stream. Only its first request is read."""
-        _, rpc = self._methods[aliased(path)]
+        _, rpc = self._methods[canonical_path(path)]
         first = await anext(aiter(requests), b"")
         call = Call(principal, self._services, rpc.full_name)
-        responses = await self._registry.opened(call, len(first), partial(_read, rpc, first))
+        responses = await self._registry.open_stream(call, len(first), partial(_read, rpc, first))
         async with aclosing(responses):
             async for response in responses:
                 yield response.SerializeToString()
 
     async def _end(
-        self, context: Any, path: str, outcome: bytes | Refusal, identity: str, began: float
+        self, context: Any, path: str, outcome: bytes | PublicError, identity: str, began: float
     ) -> bytes:
-        """Send the outcome to the caller, with the request's id; count and log it. `began`: by
-        `time.perf_counter`."""
-        refused = outcome if isinstance(outcome, Refusal) else None
+        """Send the outcome and the request ID to the caller, and count and log the call. `began`: the start
+        by `time.perf_counter`."""
+        refused = outcome if isinstance(outcome, PublicError) else None
         code = _CODES[refused.code.number if refused is not None else 0]
         log_request("gRPC", path, code.name, began)
-        if (known := self._methods.get(aliased(path))) is not None:
+        if (known := self._methods.get(canonical_path(path))) is not None:
             seconds = time.perf_counter() - began
             name = known[1].full_name
             self._services.meters.requests.observe(seconds, "grpc", name, code.name)
@@ -158,41 +165,41 @@ class GrpcTransport(aio.ServerInterceptor):  # pyright: ignore[reportUntypedBase
         if refused is not None:
             if refused.code is StatusCode.UNAUTHENTICATED:
                 await self._authentication_limiter.delay_failure(SOURCE.get())
-            message, status = fitting(refused)
+            message, status = fit_to_trailer(refused)
             await context.abort(code, message, ((DETAILS, status), *trailers))
         context.set_trailing_metadata(trailers)
         return cast(bytes, outcome)
 
     async def finish(self, seconds: float) -> None:
-        """Wait at most `seconds` for calls that still run although their clients gave them up."""
+        """Wait at most `seconds` for running calls whose clients have disconnected."""
         if self._running:
             await asyncio.wait(self._running, timeout=seconds)
 
-    async def _answer(self, path: str, principal: Principal, request: bytes) -> bytes | Refusal:
-        api, rpc = self._methods.get(aliased(path), ("", None))
+    async def _answer(self, path: str, principal: Principal, request: bytes) -> bytes | PublicError:
+        api, rpc = self._methods.get(canonical_path(path), ("", None))
         try:
             if rpc is None:
                 return self._unserved(path)
             read, version = partial(_read, rpc, request), version_of(path)
             call = Call(principal, self._services, rpc.full_name)
-            answer = await self._registry.answered(call, version, len(request), read)
+            answer = await self._registry.answer(call, version, len(request), read)
             return answer.SerializeToString()
-        except Exception as error:  # A caller is answered whatever goes wrong.
-            return refusal(error, api, path)
+        except Exception as error:  # The caller receives a response for any exception.
+            return public_error(error, api, path)
 
-    def _unserved(self, path: str) -> Refusal:
-        """Return the refusal for a path without a handler. For a method of the public APIs, raise the same as
-        over REST."""
+    def _unserved(self, path: str) -> PublicError:
+        """Return the error for a path without a handler. For a method of the public APIs, raise the same
+        error as over REST."""
         if (known := _known(path)) is not None:
             raise not_served(known, self._registry.methods)
         services = ", ".join(sorted({name.rpartition(".")[0] for name in self._registry.methods}))
-        text = f"There is no method {path} in the APIs that are served here: {services}."
-        return Refusal(StatusCode.UNIMPLEMENTED, text)
+        text = f"The method {path} does not exist. This service serves {services}."
+        return PublicError(StatusCode.UNIMPLEMENTED, text)
 
 
 def _source(context: Any) -> str:
-    """Return the address of the caller; "" for jobs' own programs, which call by a Unix socket. The name of a
-    connection that was passed on contains the address (`serve.relay`)."""
+    """Return the network address of the caller; "" for programs of jobs, which connect by a Unix socket. The
+    name of a forwarded connection contains the address (`serve.relay`)."""
     kind, _, address = unquote(context.peer()).partition(":")
     if kind == "unix-abstract":
         return address.split("/")[-2]
@@ -200,21 +207,21 @@ def _source(context: Any) -> str:
 
 
 def _known(path: str) -> routes.KnownMethod | None:
-    names = (some.removeprefix("/").replace("/", ".") for some in (aliased(path), path))
+    names = (some.removeprefix("/").replace("/", ".") for some in (canonical_path(path), path))
     return next(filter(None, map(routes.find_by_name, names)), None)
 
 
 def _read(rpc: Rpc, request: bytes) -> Message:
-    """Parse a request, with the same checks as over REST, and clear fields that only the service writes.
-    Raises WireError."""
-    if len(request) > (most := most_of(rpc.method)):
-        raise WireError((Violation("", f"Request size exceeds the limit: {most} bytes."),))
+    """Parse a request with the same checks as over REST, and clear fields that only the service sets. Raises
+    WireError."""
+    if len(request) > (max_size := max_body_size(rpc.method)):
+        raise WireError((Violation("", f"Request size exceeds the limit: {max_size} bytes."),))
     message = pool.message_class(rpc.request)()
     try:
         message.ParseFromString(request)
     except DecodeError:
         raise WireError(
-            (Violation("", f"The request is no readable message of the type {rpc.request}."),)
+            (Violation("", f"The request is not a valid {rpc.request} message. Send this type."),)
         ) from None
     wire_json.check_received(message)
     return message
@@ -228,81 +235,82 @@ def _value(metadata: Iterable[tuple[str, str | bytes]], name: str) -> str | None
 
 
 def version_of(path: str) -> Version:
-    """Return the version that a gRPC path (`/package.Service/Method`) names."""
+    """Return the version in a gRPC path (`/package.Service/Method`)."""
     if path.startswith(f"/{BETA}"):
         return Version.V1BETA1
-    return Version.V1 if path.startswith(f"/{V1}") else Version.UNSAID
+    return Version.V1 if path.startswith(f"/{V1}") else Version.UNSPECIFIED
 
 
-def aliased(path: str) -> str:
+def canonical_path(path: str) -> str:
     """Return the path of the method that serves `path`."""
     is_beta = version_of(path) is Version.V1BETA1
     return f"/{V1}{path[len(BETA) + 1 :]}" if is_beta else path
 
 
-def fitting(refused: Refusal) -> tuple[str, bytes]:
-    """Return a refusal's message and its serialized google.rpc.Status, shortened until they fit into a
-    trailer: texts are cut, and the first violations told, with the number of the others."""
+def fit_to_trailer(refused: PublicError) -> tuple[str, bytes]:
+    """Return an error's message and its serialized google.rpc.Status, shortened to fit into a trailer. Long
+    texts are cut, and only the first violations are included, with the number of omitted violations."""
     message, violations = refused.message, refused.violations
     status = _status(refused, message, violations)
     if _fits(message, status):
         return message, status
-    message = message[:_SHORT_MESSAGE] + _REST
-    short = [Violation(v.field[:_FIELD], v.description[:_DESCRIPTION]) for v in violations]
-    kept = len(short)
+    message = message[:_MAX_SHORT_MESSAGE] + _SHORTENED_SUFFIX
+    short = [Violation(v.field[:_MAX_FIELD], v.description[:_MAX_DESCRIPTION]) for v in violations]
+    shown = len(short)
     while not _fits(message, status):
-        more = f"... and {len(short) - kept} more; over REST all are told"
-        further = [Violation("", more)] if kept < len(short) else []
-        status = _status(refused, message, (*short[:kept], *further))
-        kept = kept * 9 // 10
+        more = f"... and {len(short) - shown} more. REST responses contain all errors."
+        further = [Violation("", more)] if shown < len(short) else []
+        status = _status(refused, message, (*short[:shown], *further))
+        shown = shown * 9 // 10
     return message, status
 
 
-def _status(refused: Refusal, message: str, violations: Sequence[Violation]) -> bytes:
+def _status(refused: PublicError, message: str, violations: Sequence[Violation]) -> bytes:
     status: Message = status_message(refused.code, message, violations, reason=refused.reason)
     return status.SerializeToString(deterministic=True)
 
 
 def _fits(message: str, status: bytes) -> bool:
-    """Whether both fit, as they are encoded on the wire: messages by percents, binary trailers as base64."""
+    """Whether message and status fit into a trailer as encoded on the wire: messages in percent encoding,
+    binary trailers in base64."""
     plain = sum(
         1 if 0x20 <= byte <= 0x7E and byte != 0x25 else 3
         for byte in message.encode(errors="replace")
     )
-    return plain + (len(status) + 2) // 3 * 4 <= _MOST_TRAILER
+    return plain + (len(status) + 2) // 3 * 4 <= _MAX_TRAILER_SIZE
 
 
 OPTIONS: Final = (
-    # gRPC's own default. A message of many small parts takes forty times its bytes once it is parsed.
+    # gRPC's own default. A message of many small parts takes forty times its size after parsing.
     ("grpc.max_receive_message_length", 4 << 20),
     ("grpc.max_send_message_length", -1),
     ("grpc.max_concurrent_streams", 128),
     ("grpc.max_metadata_size", 16 << 10),
     ("grpc.absolute_max_metadata_size", 64 << 10),
-    # For the TLS handshake, or for the first frame.
+    # Timeout of the TLS handshake or of the first frame.
     ("grpc.server_handshake_timeout_ms", 20_000),
-    # Clients may send keepalive pings as often as they like.
+    # Clients may send keepalive pings at any rate.
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_ping_strikes", 0),
-    # Notices a client whose machine is gone; gRPC's default is two hours.
+    # Detects clients whose machine is gone; gRPC's default is two hours.
     ("grpc.keepalive_time_ms", 300_000),
-    # Limits how long connections without calls occupy places. Calls under way finish, and clients reconnect
-    # silently. `max_connection_idle_ms` ends connections with an error that clients print.
+    # Limits how long connections without calls stay open. Running calls finish, and clients reconnect
+    # silently. `max_connection_idle_ms` closes connections with an error that clients print.
     ("grpc.max_connection_age_ms", 300_000),
-    # By default two services share a port, and each gets some of the calls.
+    # By default two services share a port, and each receives some of the calls.
     ("grpc.so_reuseport", 0),
 )
 
 
 class Identity(Struct, frozen=True):
-    """What the server presents over TLS, as PEM: its key, and its certificate with the intermediate ones."""
+    """The server's private key and its certificate chain for TLS, in PEM."""
 
     key: bytes
     chain: bytes
 
 
 class GrpcServer:
-    """A gRPC server; created and used on one event loop."""
+    """A gRPC server. Create and use it on one event loop."""
 
     def __init__(
         self,
@@ -312,14 +320,14 @@ class GrpcServer:
         *,
         registry: Registry = BUILT_IN,
     ) -> None:
-        """`connections`: how many each address takes at once."""
+        """`connections`: maximum number of connections per address."""
         self._transport = GrpcTransport(services, authenticate, registry)
         options = (*OPTIONS, ("grpc.max_allowed_incoming_connections", connections))
         self._server: Any = aio.server(interceptors=(self._transport,), options=options)
 
     def listen(self, address: str, identity: Identity | None = None) -> None:
-        """Listen at `unix:PATH` or `HOST:PORT`, with TLS if there is an identity. Raises RuntimeError if it
-        cannot."""
+        """Listen at `unix:PATH` or `HOST:PORT`, with TLS if there is an identity. Raises RuntimeError if the
+        address is not available."""
         if identity is None:
             self._server.add_insecure_port(address)
         else:
@@ -330,7 +338,7 @@ class GrpcServer:
         await self._server.start()
 
     async def stop(self, grace: float) -> None:
-        """Take no more calls, and give open ones at most `grace` seconds; calls that their clients gave up
-        get as long once more."""
+        """Reject new calls and wait at most `grace` seconds for open calls. Then wait at most as long again
+        for calls whose clients have disconnected."""
         await self._server.stop(grace)
         await self._transport.finish(grace)

@@ -1,6 +1,6 @@
-"""`GET /metrics`: the service's own metrics in the format of Prometheus (docs/metrics.md).
+"""`GET /metrics`: the service's own metrics in the Prometheus format (docs/metrics.md).
 
-Most numbers come from `telemetry.meters`.
+`telemetry.meters` provides most of the numbers.
 """
 
 import tomllib
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from trainshed.access.permissions import authorize
-from trainshed.api.calls.http import no_such_method, refusal_answer
+from trainshed.api.calls.http import public_error_response, unknown_method
 from trainshed.api.calls.services import Authenticate, Services
 from trainshed.core.capacity import Load, NodeStatus
 from trainshed.core.catalog.quotas import CPU_HOURS, GPU_HOURS
@@ -20,42 +20,42 @@ from trainshed.httpd.messages import Request, Response
 from trainshed.telemetry.meters import Histogram, Labels
 
 METHOD: Final = "trainshed.v1.Service.GetMetrics"
-_PROJECTS: Final = 100
-"""Projects with series of their own; all others are one, whose name is ""."""
+_MAX_PROJECTS: Final = 100
+"""Maximum number of projects with their own series. All other projects share the label ""."""
 _RESOURCES: Final = {CPU_HOURS: "cpu", GPU_HOURS: "gpu"}
-_KIND: Final = b"text/plain; version=0.0.4; charset=utf-8"
+_CONTENT_TYPE: Final = b"text/plain; version=0.0.4; charset=utf-8"
 _FAMILIES: Final[Mapping[str, Any]] = tomllib.loads(
     Path(__file__).with_name("metrics.toml").read_text("utf-8")
 )
-_ESCAPED: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+_ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 Values = Mapping[Labels, float]
-"""The samples of a family, by their labels."""
+"""The samples of a metric family by their labels."""
 
 
 class MetricsSurface:
-    """Answers requests for `/metrics`."""
+    """Handles requests for `/metrics`."""
 
     def __init__(self, services: Services, authenticate: Authenticate) -> None:
         self._services = services
         self._authenticate = authenticate
 
     async def answer(self, request: Request) -> Response:
-        """Return the metrics; a refusal for another path or method. Raises Unauthenticated,
+        """Return the metrics, or an error for another path or method. Raises Unauthenticated and
         PermissionDenied."""
         if request.method != "GET" or request.path != "/metrics":
-            return refusal_answer(no_such_method(request))
+            return public_error_response(unknown_method(request))
         request.api = "trainshed_v1"
         principal = await self._authenticate(request.headers.get("authorization"))
-        # Principals of one project are refused, because the metrics cover all projects.
+        # Callers with rights in only one project are rejected, because the metrics cover all projects.
         authorize(principal, METHOD, ())
         return Response(
-            "".join(_lines(self._services)).encode(), headers=((b"content-type", _KIND),)
+            "".join(_lines(self._services)).encode(), headers=((b"content-type", _CONTENT_TYPE),)
         )
 
 
 def _lines(services: Services) -> Iterable[str]:
-    values = {**_of_load(services.capacity.load()), **_of_nodes(services.capacity.nodes())}
+    values = {**_load_values(services.capacity.load()), **_node_values(services.capacity.nodes())}
     lag, meters = services.lag(), services.meters
     values |= {
         "info": {(services.settings.version,): 1},
@@ -82,28 +82,31 @@ def _lines(services: Services) -> Iterable[str]:
             yield from (_sample(name, labels, *item) for item in sorted(values[key].items()))
 
 
-def _of_load(load: Load) -> Mapping[str, Values]:
-    # Those of people are not told: there may be ten thousand.
+def _load_values(load: Load) -> Mapping[str, Values]:
+    # Without quotas of users, because there may be ten thousand of them.
     own = [quota for quota in load.quotas if not quota.key.person]
     quotas = {(quota.key.project_id, quota.key.region, quota.key.metric): quota for quota in own}
     return {
         "jobs": {(api.value, state): count for (api, state), count in load.jobs.items()},
         "jobs_waiting": {(): load.waiting},
-        **_of_projects(load),
-        "quota_limit": {of: q.limit for of, q in quotas.items() if q.limit is not None},
-        "quota_used": {of: quota.used for of, quota in quotas.items()},
-        "quota_waiting": {of: quota.waiting for of, quota in quotas.items()},
+        **_project_values(load),
+        "quota_limit": {
+            label_values: q.limit for label_values, q in quotas.items() if q.limit is not None
+        },
+        "quota_used": {label_values: quota.used for label_values, quota in quotas.items()},
+        "quota_waiting": {label_values: quota.waiting for label_values, quota in quotas.items()},
     }
 
 
-def _of_projects(load: Load) -> Mapping[str, Values]:
-    """Return what projects do, by name those with most jobs, then most use: anybody may make up names."""
+def _project_values(load: Load) -> Mapping[str, Values]:
+    """Return jobs and usage by project. Only projects with the most jobs and usage have their own labels,
+    because callers can invent project names."""
     weights: defaultdict[str, float] = defaultdict(float)
     for (project, _), hours in load.used.items():
         weights[project] += hours
     for (project, _), count in load.jobs_of_projects.items():
         weights[project] += count * 10**9
-    shown = set(nlargest(_PROJECTS, weights, key=lambda project: weights[project]))
+    shown = set(nlargest(_MAX_PROJECTS, weights, key=lambda project: weights[project]))
     jobs: Counter[Labels] = Counter()
     for (project, state), count in load.jobs_of_projects.items():
         jobs[project if project in shown else "", state] += count
@@ -114,7 +117,7 @@ def _of_projects(load: Load) -> Mapping[str, Values]:
     return {"project_jobs": jobs, "project_used_seconds": used}
 
 
-def _of_nodes(nodes: Sequence[NodeStatus]) -> Mapping[str, Values]:
+def _node_values(nodes: Sequence[NodeStatus]) -> Mapping[str, Values]:
     return {
         "node_ready": {(node.name, node.condition.value): not node.cause for node in nodes},
         **{
@@ -132,15 +135,16 @@ def _of_nodes(nodes: Sequence[NodeStatus]) -> Mapping[str, Values]:
 
 def _histogram(name: str, labels: Sequence[str], histogram: Histogram) -> Iterable[str]:
     bounds = [*map(str, histogram.bounds), "+Inf"]
-    for of, series in sorted(histogram.series.items()):
+    for label_values, series in sorted(histogram.series.items()):
         for bound, count in zip(bounds, accumulate(series.counts), strict=True):
-            yield _sample(f"{name}_bucket", (*labels, "le"), (*of, bound), count)
-        yield _sample(f"{name}_count", labels, of, sum(series.counts))
-        yield _sample(f"{name}_sum", labels, of, series.total)
+            yield _sample(f"{name}_bucket", (*labels, "le"), (*label_values, bound), count)
+        yield _sample(f"{name}_count", labels, label_values, sum(series.counts))
+        yield _sample(f"{name}_sum", labels, label_values, series.total)
 
 
-def _sample(name: str, labels: Sequence[str], of: Labels, value: float) -> str:
+def _sample(name: str, labels: Sequence[str], label_values: Labels, value: float) -> str:
     pairs = ",".join(
-        f'{label}="{text.translate(_ESCAPED)}"' for label, text in zip(labels, of, strict=True)
+        f'{label}="{text.translate(_ESCAPES)}"'
+        for label, text in zip(labels, label_values, strict=True)
     )
     return f"{name}{{{pairs}}} {float(value)}\n" if pairs else f"{name} {float(value)}\n"

@@ -1,8 +1,8 @@
 """AI Platform Training, `ml` v1 (facts/resources#ml): projects.jobs (create, get, list, cancel, and patch of
 labels), and projects.getConfig.
 
-A job with hyperparameters is a tuning job, and each of its trials is a job of its own, `JOB.TRIAL`, which can
-be read and cancelled but is not listed.
+A job with hyperparameters is a tuning job. Each of its trials is a separate job, `JOB.TRIAL`, which clients
+can read and cancel but not list.
 """
 
 import base64
@@ -14,7 +14,7 @@ from google.protobuf.message import Message
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trainshed.api.calls.call import Call, Handlers, sent
+from trainshed.api.calls.call import Call, Handlers, public_field
 from trainshed.api.calls.masks import read_update_mask
 from trainshed.api.calls.paging import list_jobs, page_size
 from trainshed.api.calls.parents import ProjectName
@@ -57,18 +57,18 @@ from trainshed.wire import pool
 
 _SERVICE: Final = "google.cloud.ml.v1.JobService"
 _ACCOUNT: Final = "trainshed@localhost"
-"""It stands for the service."""
-_DEFAULT_PAGE: Final = 20
-_LARGEST_PAGE: Final = 100
+"""The service account of the service itself."""
+_DEFAULT_PAGE_SIZE: Final = 20
+_MAX_PAGE_SIZE: Final = 100
 _RESUME: Final = "hyperparameters.resume_previous_job_id"
 
 
 def check_create(
     call: Call, request: Any, further: tuple[Violation, ...] = ()
 ) -> JobDraft[JobSpec | TuningSpec]:
-    """Return the job to create. Raises InvalidRequest with all faults, including those in `further`."""
+    """Return the job to create. Raises InvalidRequest with all errors, including those in `further`."""
     services = call.services
-    public = sent(call, request, "job")
+    public = public_field(call, request, "job")
     return checked(
         lambda: parse_job(
             public, runtimes=services.runtimes, max_trials=services.settings.max_study_trials
@@ -80,26 +80,26 @@ def check_create(
     )
 
 
-async def asked_for(call: Call, request: Any) -> JobDraft[Any]:
-    """Return the job to create, after all checks. Raises InvalidRequest with all faults."""
-    _, further = await _resumed(call, request)
+async def requested_job(call: Call, request: Any) -> JobDraft[Any]:
+    """Return the job to create after all checks. Raises InvalidRequest with all errors."""
+    _, further = await _resumed_job(call, request)
     return check_create(call, request, further)
 
 
 async def create(call: Call, request: Any) -> Message:
     services = call.services
-    resumed, further = await _resumed(call, request)
-    # `public` was made of the request as it came.
+    resumed, further = await _resumed_job(call, request)
+    # `public` is the original request, without the values of the resumed job.
     call = call if resumed is None else replace(call, public=None)
     draft = check_create(call, request, further)
     if isinstance(draft.spec, TuningSpec):
-        draft = replace(draft, spec=_resuming(draft.spec, resumed))
+        draft = replace(draft, spec=_with_resumed_studies(draft.spec, resumed))
     name = JobName(Api.ML, ProjectName.parse(request.parent).project_id, "", draft.display_name)
-    made = new_job(services, services.new_uid(), name, draft, sent(call, request, "job"))
+    made = new_job(services, services.new_uid(), name, draft, public_field(call, request, "job"))
     await store_works(services, call.principal, made)
-    # Read again for the etag, which only the store can make.
+    # Read the stored job again, because only the store computes the etag.
     work, etag = await services.reader.job(made.name)
-    set_outputs(request.job, work, etag, evidence=NOTHING_TRIED)
+    set_outputs(request.job, work, etag, trial_records=NO_TRIALS)
     return request.job
 
 
@@ -110,12 +110,12 @@ async def get(call: Call, request: Any) -> Message:
 
 async def list_(call: Call, request: Any) -> Message:
     parent = ProjectName.parse(request.parent)
-    wanted = compile_job_filter(request.filter, STATES)
-    size = page_size(request.page_size, default=_DEFAULT_PAGE, maximum=_LARGEST_PAGE)
+    job_filter = compile_job_filter(request.filter, STATES)
+    size = page_size(request.page_size, default=_DEFAULT_PAGE_SIZE, maximum=_MAX_PAGE_SIZE)
     page = await list_jobs(
         call.services.reader,
         JobQuery(parent.project_id, Api.ML, None, limit=size),
-        wanted,
+        job_filter,
         token=request.page_token,
         question=(str(parent), request.filter),
     )
@@ -133,11 +133,11 @@ async def cancel(call: Call, request: Any) -> Message:
 
 
 async def update(call: Call, request: Any) -> Message:
-    """Replace the labels, which are all that can change. `job.etag` guards against a lost update. What is
-    stored already is not checked again: a notification target may be there no longer."""
+    """Replace the labels, the only fields that can change. `job.etag` prevents lost updates. Unchanged labels
+    are not checked again, because a notification target may no longer exist."""
     name = _job_name(request.name)
     if "labels" not in read_update_mask(request.update_mask.paths, ("labels", "etag")):
-        text = "Only labels can be updated: give updateMask=labels."
+        text = "Only labels can be updated. Use updateMask=labels."
         raise InvalidRequest((Violation("update_mask", text),))
     faults = Faults()
     labels = read_labels(Section({"labels": dict(request.job.labels)}, "", faults))
@@ -148,7 +148,7 @@ async def update(call: Call, request: Any) -> Message:
     etag = base64.b64encode(request.job.etag).decode()
     changed = await services.intake.replace_labels(name, labels, etag, services.now())
     services.notices.publish(changed.uid)
-    # The controller has a running job's labels in memory, and goes by them: who is notified, for instance.
+    # The controller has the labels of running jobs in memory and uses them, for example for notifications.
     services.wake(changed.uid)
     work, etag = await services.reader.job(name)
     return await _view(call, work, etag)
@@ -166,13 +166,14 @@ async def get_config(call: Call, request: Any) -> Message:
 
 
 async def list_operations(call: Call, request: Any) -> Message:
-    """Return none: training jobs make no operations. `gcloud ai-platform operations list` asks for them."""
+    """Return no operations, because training jobs have none. `gcloud ai-platform operations list` calls this
+    method."""
     ProjectName.parse(request.name, field="name")
     return pool.message("google.longrunning.ListOperationsResponse")
 
 
 async def get_operation(call: Call, request: Any) -> Message:
-    raise NotFound(f"{request.name} does not exist: training jobs have no operations")
+    raise NotFound(f"{request.name} does not exist. Training jobs have no operations.")
 
 
 HANDLERS: Final[Handlers] = {
@@ -187,25 +188,28 @@ HANDLERS: Final[Handlers] = {
 }
 
 
-def _check_alone(call: Call, request: Any) -> None:
-    # What a resumed search leaves out only the store knows.
+def _check_without_store(call: Call, request: Any) -> None:
+    # Only the store has the values that a resumed search omits.
     if not request.job.training_input.hyperparameters.resume_previous_job_id:
         check_create(call, request)
 
 
-CHECKS: Final[Checks] = {f"{_SERVICE}.CreateJob": _check_alone}
+CHECKS: Final[Checks] = {f"{_SERVICE}.CreateJob": _check_without_store}
 
 
 def _job_name(text: str) -> JobName:
     name = read_job_name(text)
     if name.api is not Api.ML:
-        raise NotFound(f"Job {text!r} was not found: it is the name of one of Vertex AI.")
+        raise NotFound(
+            f"Job {text!r} was not found, because this is the name of a Vertex AI job. Use "
+            "projects/PROJECT/jobs/JOB."
+        )
     return name
 
 
-async def _resumed(call: Call, request: Any) -> tuple[TuningJob | None, tuple[Violation, ...]]:
-    """Return the tuning job that a new one resumes, and violations if that cannot be done. What the request
-    leaves out of the search is put in as it was before (facts/tuning#ml)."""
+async def _resumed_job(call: Call, request: Any) -> tuple[TuningJob | None, tuple[Violation, ...]]:
+    """Return the tuning job that a new job resumes, and violations if resuming is not possible. Fields of the
+    search that the request omits are copied from the resumed job (facts/tuning#ml)."""
     search = request.job.training_input.hyperparameters
     if not search.resume_previous_job_id:
         return None, ()
@@ -214,9 +218,9 @@ async def _resumed(call: Call, request: Any) -> tuple[TuningJob | None, tuple[Vi
     try:
         work, _ = await call.services.reader.job(name)
     except NotFound:
-        return None, (Violation(_RESUME, f"{name} does not exist; name a job of this project."),)
+        return None, (Violation(_RESUME, f"{name} does not exist. Use a job of this project."),)
     if not isinstance(work, TuningJob):
-        text = f"{name} did not tune hyperparameters, so it cannot be resumed."
+        text = f"{name} is not a tuning job and cannot be resumed. Use a tuning job."
         return None, (Violation(_RESUME, text),)
     if not work.state.is_final:
         text = f"{name} is {work.state}. Wait until it finishes, or cancel it, and submit again."
@@ -229,9 +233,9 @@ async def _resumed(call: Call, request: Any) -> tuple[TuningJob | None, tuple[Vi
     return work, ()
 
 
-def _resuming(spec: TuningSpec, previous: TuningJob | None) -> TuningSpec:
-    """Return the specification with what was tried before it. Raises InvalidRequest if that was another
-    search."""
+def _with_resumed_studies(spec: TuningSpec, previous: TuningJob | None) -> TuningSpec:
+    """Return the specification together with the studies it resumes. Raises InvalidRequest if the previous
+    job was a different search."""
     if previous is None:
         return spec
     before = previous.spec.study
@@ -242,7 +246,8 @@ def _resuming(spec: TuningSpec, previous: TuningJob | None) -> TuningSpec:
     differing = [words for words, alike in same.items() if not alike]
     if differing:
         text = (
-            f"{previous.name} was another search: {' and '.join(differing)} must be the same in both jobs. "
+            f"{previous.name} is a different search: {' and '.join(differing)} must be the "
+            "same in both jobs. "
             "Use the same values, or omit the field."
         )
         raise InvalidRequest((Violation(_RESUME, text),))
@@ -252,15 +257,15 @@ def _resuming(spec: TuningSpec, previous: TuningJob | None) -> TuningSpec:
 
 
 async def _view(call: Call, work: Work, etag: str, *, in_list: bool = False) -> Message:
-    """Return the Job message with a tuning job's trials. A list does not read the trials' jobs, of which
-    there may be very many: it shows the state of each trial as its study knows it."""
-    services, evidence = call.services, NOTHING_TRIED
+    """Return the Job message with a tuning job's trials. A list does not read the jobs of trials, because
+    there may be very many. It shows the state of each trial from its study."""
+    services, trial_records = call.services, NO_TRIALS
     if isinstance(work, TuningJob):
         trials = await services.studies.history((work.study,))
         children = () if in_list else await services.reader.children(work.uid)
-        evidence = Evidence(trials, tuple(job for job in children if isinstance(job, Job)))
+        trial_records = TrialRecords(trials, tuple(job for job in children if isinstance(job, Job)))
     shown = with_link(services, work)
-    view: Any = job_view(shown, etag, queue_position(services.capacity, work), evidence)
+    view: Any = job_view(shown, etag, queue_position(services.capacity, work), trial_records)
     if view.training_input.enable_web_access:
         if isinstance(work, Job):
             links = links_of(services, call.principal, work)
@@ -281,33 +286,33 @@ STATES: Final[Mapping[str, JobState | None]] = {
     **{state.value: state for state in JobState},
     "STATE_UNSPECIFIED": None,
 }
-"""Public state names; None for the one that no job here is ever in."""
+"""Job states by public state name; None for the state that no job has."""
 
 JOB: Final = "google.cloud.ml.v1.Job"
 
 
-class Evidence(Struct, frozen=True):
-    """A tuning job's trials, and, if they were read, the jobs that evaluate them; in any order."""
+class TrialRecords(Struct, frozen=True):
+    """A tuning job's trials and, if available, the jobs that evaluate them, in any order."""
 
     trials: Sequence[Trial] = ()
     jobs: Sequence[Job] = ()
 
 
-NOTHING_TRIED: Final = Evidence()
+NO_TRIALS: Final = TrialRecords()
 
 
 def job_view(
-    record: Work, etag: str, position: int = 0, evidence: Evidence = NOTHING_TRIED
+    record: Work, etag: str, position: int = 0, trial_records: TrialRecords = NO_TRIALS
 ) -> Message:
-    """Return the Job message of a stored job; `etag` as the store gives it. `position`: its place in the
-    queue, 0 = none. `evidence`: what a tuning job has tried."""
+    """Return the Job message of a stored job. `etag`: from the store; `position`: the position in the queue,
+    0 = not queued; `trial_records`: the trials of a tuning job."""
     view = wire_json.from_public(JOB, json.loads(record.public_json))
-    set_outputs(view, record, etag, position, evidence)
+    set_outputs(view, record, etag, position, trial_records)
     return view
 
 
 def set_outputs(
-    view: Any, record: Work, etag: str, position: int = 0, evidence: Evidence = NOTHING_TRIED
+    view: Any, record: Work, etag: str, position: int = 0, trial_records: TrialRecords = NO_TRIALS
 ) -> None:
     view.job_position = position
     view.state = record.state.value
@@ -315,10 +320,10 @@ def set_outputs(
     set_micros(view.create_time, record.created)
     set_micros(view.start_time, record.started)
     set_micros(view.end_time, record.ended)
-    # Programs read `trainingOutput` of a job in any state: it is `{}` until there is a result.
+    # Programs read `trainingOutput` of a job in any state. Without a result it is `{}`.
     view.training_output.SetInParent()
     if isinstance(record, TuningJob):
-        _set_tuning_output(view.training_output, record, evidence)
+        _set_tuning_output(view.training_output, record, trial_records)
     elif isinstance(record, Job) and record.ended:
         view.training_output.consumed_ml_units = _consumed(
             record.spec, record.started, record.ended
@@ -329,26 +334,26 @@ def set_outputs(
     view.labels.update(dict(record.labels))
 
 
-def _set_tuning_output(output: Any, record: TuningJob, evidence: Evidence) -> None:
-    """Set the trials: finished ones first, the best of them at the top, then those without a result, then
-    those that run (facts/resources#ml)."""
+def _set_tuning_output(output: Any, record: TuningJob, trial_records: TrialRecords) -> None:
+    """Set the trials of a tuning job: finished trials from best to worst, then trials without a result, then
+    running trials (facts/resources#ml)."""
     output.is_hyperparameter_tuning_job = True
     metric = record.spec.study.metrics[0]
     output.hyperparameter_metric_tag = metric.id
     output.completed_trial_count = record.succeeded
-    states = {job.parent.trial: job.state for job in evidence.jobs if job.parent is not None}
-    for trial in sorted(evidence.trials, key=lambda trial: _rank(trial, metric)):
+    states = {job.parent.trial: job.state for job in trial_records.jobs if job.parent is not None}
+    for trial in sorted(trial_records.trials, key=lambda trial: _sort_key(trial, metric)):
         _set_trial(output.trials.add(), trial, metric, states.get(trial.number))
     if record.ended:
         trials = (
             _consumed(record.spec.trial, trial.started, trial.ended or record.ended)
-            for trial in evidence.trials
+            for trial in trial_records.trials
         )
         output.consumed_ml_units = round(sum(trials), 2)
 
 
 def _consumed(spec: JobSpec, started: int, ended: int) -> float:
-    """Return the ML units that a job used between two moments in nanoseconds; `started` 0 = it never ran."""
+    """Return the ML units that a job used between two times in nanoseconds; `started` 0 = it never ran."""
     nodes: list[float] = []
     for pool_ in spec.pools:
         devices = pool_.machine.accelerators
@@ -359,9 +364,9 @@ def _consumed(spec: JobSpec, started: int, ended: int) -> float:
     return consumed_units(nodes, ended - started if started else 0)
 
 
-def _rank(trial: Trial, metric: Metric) -> tuple[int, float, int]:
-    """Return a sort key: the best first, then those that ended without a result, then those that run; of
-    equals the earlier one."""
+def _sort_key(trial: Trial, metric: Metric) -> tuple[int, float, int]:
+    """Return a sort key: finished trials from best to worst, then trials without a result, then running
+    trials. Ties are in order of trial number."""
     value = trial.final.value(metric.id) if trial.final is not None else None
     if value is None:
         return (1 if trial.state.is_over else 2, 0.0, trial.number)
@@ -383,8 +388,8 @@ def _set_trial(view: Any, trial: Trial, metric: Metric, job: JobState | None) ->
 
 
 def _trial_state(trial: Trial, job: JobState | None) -> JobState:
-    """Return a trial's state as a job's state: that of its own job if it is known, except for one that ended
-    without a result."""
+    """Return a trial's state as a job's state. This is the state of the trial's job if known, except for a
+    trial without a result."""
     if trial.state is TrialState.SUCCEEDED:
         return JobState.SUCCEEDED
     if trial.state is TrialState.INFEASIBLE:
@@ -393,7 +398,7 @@ def _trial_state(trial: Trial, job: JobState | None) -> JobState:
 
 
 def _error_message(record: Work) -> str:
-    """Return what went wrong, or, from the moment a cancellation is decided, its reason."""
+    """Return the error message of a job, or, once a cancellation is decided, the reason for it."""
     if record.error is not None:
         return record.error.message
     decided = None if isinstance(record, Pipeline) else record.outcome

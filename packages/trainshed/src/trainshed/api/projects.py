@@ -16,7 +16,7 @@ from trainshed.access.book import AccessBook, Project
 from trainshed.access.permissions import ADMIN_BUCKETS, PERMISSIONS, authorize
 from trainshed.access.policy import Grant, bindings_of, member_fault, role_fault
 from trainshed.access.principals import Principal
-from trainshed.api.calls.call import Call, HandCall, Handlers, HandMethods
+from trainshed.api.calls.call import Call, Handlers, JsonCall, JsonMethods
 from trainshed.api.calls.errors import not_served
 from trainshed.api.calls.masks import read_update_mask
 from trainshed.api.calls.parents import ProjectName
@@ -45,11 +45,11 @@ _UPDATE: Final = f"{_V3}.UpdateProject"
 _DELETE: Final = f"{_V3}.DeleteProject"
 _UNDELETE: Final = f"{_V3}.UndeleteProject"
 _SET: Final = f"{_V3}.SetIamPolicy"
-CREATING: Final = "cp."
-"""How the ids of operations begin that make projects."""
-_CHANGED: Final = ("display_name", "labels")
-_MOST_MEMBERS: Final = 1_500
-"""Most members of a project's policy, as on the public service."""
+CREATION_PREFIX: Final = "cp."
+"""Prefix of the IDs of operations that create projects."""
+_UPDATABLE_FIELDS: Final = ("display_name", "labels")
+_MAX_MEMBERS: Final = 1_500
+"""Maximum number of members in a project's policy, as on the public service."""
 
 
 async def get_project(call: Call, request: Any) -> Message:
@@ -59,33 +59,34 @@ async def get_project(call: Call, request: Any) -> Message:
 
 
 async def list_projects(call: Call, request: Any) -> Message:
-    """List the projects that the caller may see, all in one page. Raises InvalidRequest for a search."""
+    """List the projects that the caller may see, on one page. Raises InvalidRequest for a search."""
     if getattr(request, "query", ""):
-        text = "Projects are not searched here: leave it out, and choose from all."
+        text = "Searching projects is not supported. Omit the query, and select from the full list."
         raise InvalidRequest((Violation("query", text),))
     views = [
-        _view(call.services.access.book, name) for name in visible(call.principal, call.services)
+        _view(call.services.access.book, name)
+        for name in visible_projects(call.principal, call.services)
     ]
     verb = call.method.rpartition(".")[2]
     return pool.message(f"google.cloud.resourcemanager.v3.{verb}Response", projects=views)
 
 
 async def create_project(call: Call, request: Any) -> Message:
-    """Make a project, and return an operation that is done."""
+    """Create a project and return a finished operation."""
     project = request.project
-    made = await create(
+    created = await create(
         call.services, project.project_id, project.display_name, dict(project.labels)
     )
-    return _done(CREATING, _view(call.services.access.book, made))
+    return _finished_operation(CREATION_PREFIX, _view(call.services.access.book, created))
 
 
 async def update_project(call: Call, request: Any) -> Message:
-    """Change a project's display name and labels, and return an operation that is done."""
+    """Change a project's display name and labels, and return a finished operation."""
     name = ProjectName.parse(request.project.name, field="project.name").project_id
-    paths = read_update_mask(request.update_mask.paths, _CHANGED, request.project)
+    paths = read_update_mask(request.update_mask.paths, _UPDATABLE_FIELDS, request.project)
     texts = {"display_name": request.project.display_name, "labels": dict(request.project.labels)}
     await _update(call.services, name, {path: texts[path] for path in paths})
-    return _done("up.", _view(call.services.access.book, name))
+    return _finished_operation("up.", _view(call.services.access.book, name))
 
 
 async def _update(services: Services, name: str, texts: Mapping[str, Any]) -> None:
@@ -99,24 +100,24 @@ async def _update(services: Services, name: str, texts: Mapping[str, Any]) -> No
 
 
 async def delete_project(call: Call, request: Any) -> Message:
-    """Delete a project with its roles and service accounts, and return an operation that is done. Raises
-    NotFound, FailedPrecondition."""
+    """Delete a project with its roles and service accounts, and return a finished operation. Raises NotFound
+    and FailedPrecondition."""
     name = ProjectName.parse(request.name, field="name").project_id
     view = _view(call.services.access.book, name)
-    await _forget(call.services, name)
-    return _done("dp.", view)
+    await _delete(call.services, name)
+    return _finished_operation("dp.", view)
 
 
-async def _forget(services: Services, name: str) -> None:
-    """Delete a project. Its contents remain, for the owners of the service."""
+async def _delete(services: Services, name: str) -> None:
+    """Delete a project. Its contents remain available to the owners of the service."""
     if name == services.settings.project:
         raise FailedPrecondition(f"{name} is the service's own project, which cannot be deleted.")
 
     def remove(book: AccessBook) -> AccessBook:
         known = book.projects.get(name)
         if (known is None or known.deleted) and not book.policy.of_project(name):
-            raise NotFound(f"There is no project {name}: nobody made it, or has a role in it.")
-        detail["removed"] = _listed(book.policy.of_project(name))
+            raise NotFound(f"The project {name} does not exist. Check the project ID.")
+        detail["removed"] = _grant_texts(book.policy.of_project(name))
         return book.without_project(name, services.now())
 
     detail: dict[str, object] = {}
@@ -126,8 +127,8 @@ async def _forget(services: Services, name: str) -> None:
     await tell_jobs(services, own, "deleted")
 
 
-def _done(prefix: str, view: Any) -> Message:
-    """Return an operation of a project that is done."""
+def _finished_operation(prefix: str, view: Any) -> Message:
+    """Return a finished operation of a project."""
     number = project_number(view.project_id)
     operation: Any = pool.message(
         "google.longrunning.Operation", name=f"operations/{prefix}{number}", done=True
@@ -142,7 +143,7 @@ async def get_policy(call: Call, request: Any) -> Message:
 
 
 async def set_policy(call: Call, request: Any) -> Message:
-    """Replace who has which role in a project. Raises InvalidRequest, Aborted for an outdated etag."""
+    """Replace the roles of members in a project. Raises InvalidRequest, and Aborted for an outdated etag."""
     name = ProjectName.parse(request.resource, field="resource").project_id
     grants = _grants(name, request.policy)
     former: frozenset[Grant] = frozenset()
@@ -155,8 +156,8 @@ async def set_policy(call: Call, request: Any) -> Message:
                 f"The policy of {name} has changed since you read it. Read it again, apply your change, "
                 "and send it with the new etag."
             )
-        detail["added"] = _listed(grants - former)
-        detail["removed"] = _listed(former - grants)
+        detail["added"] = _grant_texts(grants - former)
+        detail["removed"] = _grant_texts(former - grants)
         return book.with_grants(name, grants)
 
     detail: dict[str, object] = {}
@@ -165,12 +166,12 @@ async def set_policy(call: Call, request: Any) -> Message:
 
 
 async def test_permissions(call: Call, request: Any) -> Message:
-    """Return which of the requested permissions the caller has. Roles are given in projects, so the answer is
-    the same for every resource of one. Only the form of a resource's name is checked, because the public
-    method does not reveal whether a resource exists."""
+    """Return the requested permissions that the caller has. Roles are granted on projects, so the result is
+    the same for every resource of a project. Only the form of the resource's name is checked, because the
+    public method does not reveal whether a resource exists."""
     faults = Faults()
     with faults.gathered():
-        # Of the form `projects/P`, followed by pairs of collection and id.
+        # The form is `projects/P`, followed by pairs of collection and ID.
         parts = request.resource.split("/")
         ProjectName.parse("/".join(parts[:2]), field="resource")
         if len(parts) % 2 or not all(parts):
@@ -187,7 +188,7 @@ async def test_permissions(call: Call, request: Any) -> Message:
     principal = call.principal
     mine = principal.rights.within(request.resource.split("/")[1])
     if principal.program is not None and request.resource.count("/") == 1 and mine:
-        # The rights of programs in their project's buckets are not a role (`buckets.admission`).
+        # Programs have rights in their project's buckets without a role (`buckets.admission`).
         mine |= ADMIN_BUCKETS
     permissions = dict.fromkeys(request.permissions)
     return pool.message(
@@ -211,100 +212,100 @@ HANDLERS: Final[Handlers] = {
 }
 
 
-async def get_by_v1(call: HandCall) -> dict[str, Any]:
-    """Return the public Project resource of v1. Raises PermissionDenied, InvalidRequest."""
-    return _view_of_v1(call.services.access.book, _allowed(call, _GET))
+async def get_by_v1(call: JsonCall) -> dict[str, Any]:
+    """Return the public v1 Project resource. Raises PermissionDenied and InvalidRequest."""
+    return _view_of_v1(call.services.access.book, _authorized_project(call, _GET))
 
 
-async def list_by_v1(call: HandCall) -> dict[str, Any]:
-    """Return v1's list of the projects that the caller may see. Raises PermissionDenied."""
+async def list_by_v1(call: JsonCall) -> dict[str, Any]:
+    """Return the v1 list of the projects that the caller may see. Raises PermissionDenied."""
     authorize(call.principal, LIST_PROJECTS)
     book = call.services.access.book
-    names = visible(call.principal, call.services)
+    names = visible_projects(call.principal, call.services)
     return {"projects": [_view_of_v1(book, name) for name in names]}
 
 
-async def create_by_v1(call: HandCall) -> dict[str, Any]:
-    """Make the project of a v1 request, and return an operation that is done. Raises PermissionDenied,
-    InvalidRequest, AlreadyExists."""
+async def create_by_v1(call: JsonCall) -> dict[str, Any]:
+    """Create the project of a v1 request and return a finished operation. Raises PermissionDenied,
+    InvalidRequest and AlreadyExists."""
     authorize(call.principal, _CREATE, ())
     name = str(call.body.get("projectId") or "")
     await create(call.services, name, str(call.body.get("name") or ""), _labels(call))
     return _creation(call.services.access.book, name)
 
 
-def _labels(call: HandCall) -> dict[str, str]:
+def _labels(call: JsonCall) -> dict[str, str]:
     try:
         return msgspec.convert(call.body.get("labels") or {}, dict[str, str])
     except msgspec.ValidationError as error:
-        raise InvalidRequest((Violation("labels", f"They must be texts: {error}."),)) from None
+        raise InvalidRequest((Violation("labels", f"Labels must be strings: {error}."),)) from None
 
 
-async def update_by_v1(call: HandCall) -> dict[str, Any]:
-    """Replace a project's display name and labels. Raises PermissionDenied, InvalidRequest."""
-    name = _allowed(call, _UPDATE)
+async def update_by_v1(call: JsonCall) -> dict[str, Any]:
+    """Replace a project's display name and labels. Raises PermissionDenied and InvalidRequest."""
+    name = _authorized_project(call, _UPDATE)
     texts = {"display_name": str(call.body.get("name") or ""), "labels": _labels(call)}
     await _update(call.services, name, texts)
     return _view_of_v1(call.services.access.book, name)
 
 
-async def delete_by_v1(call: HandCall) -> dict[str, Any]:
-    """Do as v3 does. Raises PermissionDenied, NotFound, FailedPrecondition."""
-    await _forget(call.services, _allowed(call, _DELETE))
+async def delete_by_v1(call: JsonCall) -> dict[str, Any]:
+    """Delete a project as in v3. Raises PermissionDenied, NotFound and FailedPrecondition."""
+    await _delete(call.services, _authorized_project(call, _DELETE))
     return {}
 
 
-async def undelete_by_v1(call: HandCall) -> dict[str, Any]:
-    """Have a project back that was deleted, without its former roles. Raises PermissionDenied, NotFound."""
-    name = _allowed(call, _UNDELETE)
+async def undelete_by_v1(call: JsonCall) -> dict[str, Any]:
+    """Restore a deleted project without its former roles. Raises PermissionDenied and NotFound."""
+    name = _authorized_project(call, _UNDELETE)
 
     def restore(book: AccessBook) -> AccessBook:
         known = book.projects.get(name)
         if known is None or known.deleted is None:
-            raise NotFound(f"There is no project {name} that was deleted.")
+            raise NotFound(f"No deleted project {name} exists. Check the project ID.")
         return book.with_project(replace(known, deleted=None))
 
     await call.services.access.change(restore, name, f"projects/{name}")
     return {}
 
 
-def _allowed(call: HandCall, method: str) -> str:
-    """Return the id of the project that a request names, if the caller may do that there. Raises
-    PermissionDenied, InvalidRequest."""
+def _authorized_project(call: JsonCall, method: str) -> str:
+    """Return the ID of the project in a request if the caller has the method's permission there. Raises
+    PermissionDenied and InvalidRequest."""
     project = call.names["project"]
     authorize(call.principal, method, (project,))
     return ProjectName.parse(f"projects/{project}", field="project_id").project_id
 
 
-async def creation_by_v1(call: HandCall) -> dict[str, Any]:
-    """Return v1's operation that made a project. Raises PermissionDenied, NotFound, NotServed (it is another
-    operation)."""
+async def get_creation_by_v1(call: JsonCall) -> dict[str, Any]:
+    """Return the v1 operation that created a project. Raises PermissionDenied, NotFound, and NotServed for
+    other operations."""
     operation = call.names["operation"]
-    if not operation.startswith(CREATING):
+    if not operation.startswith(CREATION_PREFIX):
         path = "/v1/operations/{operation}"
         raise not_served(KnownMethod("google.longrunning.Operations.GetOperation", path), ())
-    number = operation.removeprefix(CREATING)
+    number = operation.removeprefix(CREATION_PREFIX)
     authorize(call.principal, _GET, (number,))
     for name in call.services.access.book.projects:
         if number == str(project_number(name)):
             return _creation(call.services.access.book, name)
-    raise NotFound(f"There is no operation {operation[:200]!r}.")
+    raise NotFound(f"The operation {operation[:200]!r} does not exist. Check its name.")
 
 
-async def enable_service(call: HandCall) -> dict[str, Any]:
-    """Answer gcloud, which enables an API in each project that it has made: all are always served."""
+async def enable_service(call: JsonCall) -> dict[str, Any]:
+    """Return success to gcloud, which enables an API in each new project. All APIs are always available."""
     await get_by_v1(call)
     return {"name": "operations/noop.DONE_OPERATION", "done": True}
 
 
-METHODS: Final[HandMethods] = {
+METHODS: Final[JsonMethods] = {
     ("GET", "/v1/projects/{project}"): (_GET, get_by_v1),
     ("GET", "/v1/projects"): (LIST_PROJECTS, list_by_v1),
     ("POST", "/v1/projects"): (_CREATE, create_by_v1),
     ("PUT", "/v1/projects/{project}"): (_UPDATE, update_by_v1),
     ("DELETE", "/v1/projects/{project}"): (_DELETE, delete_by_v1),
     ("POST", "/v1/projects/{project}:undelete"): (_UNDELETE, undelete_by_v1),
-    ("GET", "/v1/operations/{operation}"): (_GET, creation_by_v1),
+    ("GET", "/v1/operations/{operation}"): (_GET, get_creation_by_v1),
     ("POST", "/v1/projects/{project}/services/{service}:enable"): (_GET, enable_service),
 }
 """The v1 methods that gcloud calls."""
@@ -312,7 +313,7 @@ METHODS: Final[HandMethods] = {
 
 def _creation(book: AccessBook, name: str) -> dict[str, Any]:
     return {
-        "name": f"operations/{CREATING}{project_number(name)}",
+        "name": f"operations/{CREATION_PREFIX}{project_number(name)}",
         "done": True,
         "response": {
             "@type": "type.googleapis.com/google.cloudresourcemanager.v1.Project",
@@ -324,7 +325,7 @@ def _creation(book: AccessBook, name: str) -> dict[str, Any]:
 async def create(
     services: Services, name: str, display_name: str, labels: Mapping[str, str]
 ) -> str:
-    """Make a project, and return its id. Raises InvalidRequest, AlreadyExists."""
+    """Create a project and return its ID. Raises InvalidRequest and AlreadyExists."""
     ProjectName.parse(f"projects/{name}", field="project_id")
     _check(display_name, labels)
     project = Project(name, services.now(), display_name, labels)
@@ -335,9 +336,9 @@ async def create(
             text = (
                 "was deleted and its contents are kept"
                 if known and known.deleted
-                else "exists already"
+                else "already exists"
             )
-            raise AlreadyExists(f"The project {name} {text}; choose another id.")
+            raise AlreadyExists(f"The project {name} {text}. Use another ID.")
         return book.with_project(project)
 
     await services.access.change(add, name, f"projects/{name}")
@@ -345,20 +346,21 @@ async def create(
 
 
 def _check(display_name: str, labels: Mapping[str, str]) -> None:
-    """Raise InvalidRequest for texts of a project that are too long: every process keeps them all."""
+    """Raise InvalidRequest for texts of a project that are too long, because every process holds them in
+    memory."""
     project = Section({"displayName": display_name, "labels": labels}, "", Faults())
     check_texts(project, "displayName")
     read_labels(project)
     project.faults.refuse()
 
 
-def visible(principal: Principal, services: Services) -> Sequence[str]:
-    """Return the projects that are known here and that the caller may see, in order."""
+def visible_projects(principal: Principal, services: Services) -> Sequence[str]:
+    """Return the known projects that the caller may see, in order."""
     book = services.access.book
     permission = PERMISSIONS[LIST_PROJECTS]
     if permission in principal.rights.everywhere:
-        made = (name for name, known in book.projects.items() if known.deleted is None)
-        return sorted({services.settings.project, *made, *book.policy.projects()})
+        created = (name for name, known in book.projects.items() if known.deleted is None)
+        return sorted({services.settings.project, *created, *book.policy.projects()})
     return sorted(name for name, held in principal.rights.projects.items() if permission in held)
 
 
@@ -375,7 +377,7 @@ def policy_view(grants: Iterable[Grant]) -> Message:
 
 
 def _grants(project: str, policy: Any) -> frozenset[Grant]:
-    """Return the grants of a policy. Raises InvalidRequest, which names everything that is wrong."""
+    """Return the grants of a policy. Raises InvalidRequest with all errors."""
     faults = Faults()
     grants: set[Grant] = set()
     for index, binding in enumerate(policy.bindings):
@@ -392,19 +394,19 @@ def _grants(project: str, policy: Any) -> frozenset[Grant]:
     if policy.audit_configs:
         text = "Audit configuration is not supported: every change is recorded. Omit the field."
         faults.add("policy.audit_configs", text)
-    if len(grants) > _MOST_MEMBERS:
-        text = f"It has {len(grants)} members in all; at most {_MOST_MEMBERS} are allowed."
+    if len(grants) > _MAX_MEMBERS:
+        text = f"The policy has {len(grants)} members. At most {_MAX_MEMBERS} are allowed."
         faults.add("policy.bindings", text)
     faults.refuse()
     return frozenset(grants)
 
 
 def _etag(grants: Iterable[Grant]) -> bytes:
-    text = json.dumps(sorted(_listed(grants)))
+    text = json.dumps(sorted(_grant_texts(grants)))
     return hashlib.sha256(text.encode()).digest()[:8]
 
 
-def _listed(grants: Iterable[Grant]) -> list[str]:
+def _grant_texts(grants: Iterable[Grant]) -> list[str]:
     return sorted(f"{grant.role} {grant.member}" for grant in grants)
 
 
@@ -418,7 +420,7 @@ def _view(book: AccessBook, name: str) -> Message:
         state="DELETE_REQUESTED" if project.deleted else "ACTIVE",
         labels=dict(project.labels),
     )
-    # Projects that nobody made have no creation time, so it is the Unix epoch.
+    # A project that was not created explicitly has no creation time, so it is the Unix epoch.
     view.create_time.FromNanoseconds(project.created)
     view.update_time.FromNanoseconds(project.created)
     return view

@@ -1,4 +1,4 @@
-"""The methods that every service serves. Additions bring further ones (`api/additions.py`)."""
+"""The built-in methods of every service. Additions add further methods (`api/additions.py`)."""
 
 from types import MappingProxyType
 from typing import Final

@@ -1,7 +1,7 @@
-"""Service accounts and their keys, as gcloud and Google's libraries call IAM (`iam` v1), and the exchanges by
-which one gets an account's token (`iamcredentials` v1, RFC 7523).
+"""Service accounts and their keys for gcloud and Google's libraries (IAM, `iam` v1), and the token exchanges
+for service accounts (`iamcredentials` v1, RFC 7523).
 
-Roles are given to accounts where they are given to people, in projects (`api.projects`).
+Service accounts receive their roles in projects, like users (`api.projects`).
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from trainshed.access.book import AccessBook, AccountKey, ServiceAccount
 from trainshed.access.permissions import authorize
 from trainshed.access.policy import member_fault, member_of
 from trainshed.access.principals import Bearer
-from trainshed.api.calls.call import HandCall, HandHandler, HandMethods
+from trainshed.api.calls.call import JsonCall, JsonHandler, JsonMethods
 from trainshed.api.calls.masks import read_update_mask
 from trainshed.api.calls.parents import ProjectName
 from trainshed.api.calls.services import Authenticate, Services
@@ -47,10 +47,10 @@ from trainshed.store.audit import concerns
 
 _IAM: Final = "google.iam.admin.v1.IAM"
 _ID: Final = re.compile(r"[a-z][a-z0-9-]{4,28}[a-z0-9]")
-_MOST_KEYS: Final = 10
-"""Most keys of an account, as on the public service."""
+_MAX_KEYS: Final = 10
+"""Maximum number of keys of an account, as on the public service."""
 _SECONDS: Final = re.compile(r"([1-9][0-9]{0,5})(?:\.0*)?s")
-_FOR_EVER: Final = "9999-12-31T23:59:59Z"
+_NO_EXPIRY: Final = "9999-12-31T23:59:59Z"
 _ALL_PROJECTS: Final = "-"
 _TOKEN_EXCHANGE: Final = "urn:ietf:params:oauth:grant-type:token-exchange"
 
@@ -58,65 +58,74 @@ _TOKEN_EXCHANGE: Final = "urn:ietf:params:oauth:grant-type:token-exchange"
 _Text = Annotated[str, msgspec.Meta(max_length=256)]
 
 
-class _Described(Struct, rename="camel"):
-    """What a request says of an account; None = nothing."""
+class _AccountTexts(Struct, rename="camel"):
+    """The texts of an account in a request; None = not set."""
 
     display_name: _Text | None = None
     description: _Text | None = None
 
 
-async def create(call: HandCall) -> dict[str, Any]:
-    """Make an account. Raises InvalidRequest, AlreadyExists."""
+async def create(call: JsonCall) -> dict[str, Any]:
+    """Create a service account. Raises InvalidRequest and AlreadyExists."""
     project = ProjectName.parse(f"projects/{call.names['project']}", field="name").project_id
-    id_ = str(call.body.get("accountId") or "")
+    account_id = str(call.body.get("accountId") or "")
     faults = Faults()
-    if not _ID.fullmatch(id_):
-        text = f"{id_!r} is not 6 to 30 of a-z, 0-9 and '-', with a letter first and no '-' at the end."
+    if not _ID.fullmatch(account_id):
+        text = (
+            f"{account_id!r} is not 6 to 30 characters of a-z, 0-9 and '-'. Start with a letter "
+            "and do not end with '-'."
+        )
         faults.add("accountId", text)
-    email = f"{id_}@{project}.iam.gserviceaccount.com"
-    # Members of policies have no capitals: it would have the roles of another project's account.
+    email = f"{account_id}@{project}.iam.gserviceaccount.com"
+    # Members of policies are in lower case. Otherwise the account would have the roles of another project's
+    # account.
     if project != project.lower() or member_fault(member_of(f"a@{email.partition('@')[2]}")):
-        text = f"{project!r} has a capital, ':' or '_', which no account's address may have."
+        text = (
+            f"{project!r} contains a capital, ':' or '_'. Addresses of accounts cannot contain "
+            "these: use another project."
+        )
         faults.add("name", text)
-    account = _described(call, ServiceAccount(email, project, call.services.now()), faults)
+    account = _with_texts(call, ServiceAccount(email, project, call.services.now()), faults)
 
     def add(book: AccessBook) -> AccessBook:
         if email in book.accounts:
-            raise AlreadyExists(f"The service account {email} exists already; choose another id.")
+            raise AlreadyExists(
+                f"The service account {email} already exists. Use another accountId."
+            )
         return book.with_account(account)
 
     await call.services.access.change(add, project, _name(project, email))
     return _view(account)
 
 
-async def list_(call: HandCall) -> dict[str, Any]:
-    """List a project's accounts, all in one page."""
+async def list_(call: JsonCall) -> dict[str, Any]:
+    """List a project's service accounts on one page."""
     accounts = call.services.access.book.accounts.values()
     own = [account for account in accounts if account.project == call.names["project"]]
     return {"accounts": [_view(account) for account in sorted(own, key=lambda known: known.email)]}
 
 
-async def get(call: HandCall) -> dict[str, Any]:
+async def get(call: JsonCall) -> dict[str, Any]:
     return _view(_account(call))
 
 
-async def update(call: HandCall) -> dict[str, Any]:
-    """Change an account's display name and description. Raises InvalidRequest, NotFound."""
+async def update(call: JsonCall) -> dict[str, Any]:
+    """Change an account's display name and description. Raises InvalidRequest and NotFound."""
     paths = [path for path in str(call.body.get("updateMask") or "").split(",") if path]
-    mask = read_update_mask(paths, _Described.__struct_fields__)
-    await _change(call, lambda book, now: book.with_account(_described(call, now, Faults(), mask)))
+    mask = read_update_mask(paths, _AccountTexts.__struct_fields__)
+    await _change(call, lambda book, now: book.with_account(_with_texts(call, now, Faults(), mask)))
     return _view(_account(call))
 
 
-async def switch(disabled: bool, call: HandCall) -> dict[str, Any]:
-    """Refuse an account's tokens from now on, or take them again. Raises NotFound."""
-    email, what = _account(call).email, "disabled" if disabled else "enabled again"
+async def set_disabled(disabled: bool, call: JsonCall) -> dict[str, Any]:
+    """Disable or enable an account, whose tokens are then rejected or accepted. Raises NotFound."""
+    email, new_state = _account(call).email, "disabled" if disabled else "enabled again"
     await _change(call, lambda book, now: book.with_account(replace(now, disabled=disabled)))
-    await tell_jobs(call.services, (email,), what)
+    await tell_jobs(call.services, (email,), new_state)
     return {}
 
 
-async def delete(call: HandCall) -> dict[str, Any]:
+async def delete(call: JsonCall) -> dict[str, Any]:
     """Delete an account with its keys, tokens and roles. Raises NotFound."""
     email, now = _account(call).email, call.services.now()
     await _change(call, lambda book, _: book.without_account(email, now))
@@ -124,32 +133,32 @@ async def delete(call: HandCall) -> dict[str, Any]:
     return {}
 
 
-async def create_key(call: HandCall) -> dict[str, Any]:
-    """Make a key, and return its private half this once, as the file that Google's clients read. Raises
-    NotFound, InvalidRequest, FailedPrecondition."""
+async def create_key(call: JsonCall) -> dict[str, Any]:
+    """Create a key and return its private half, only in this response, as a credentials file of Google's
+    clients. Raises NotFound, InvalidRequest and FailedPrecondition."""
     account = _account(call)
     kind = call.body.get("privateKeyType") or "TYPE_GOOGLE_CREDENTIALS_FILE"
     if kind != "TYPE_GOOGLE_CREDENTIALS_FILE":
-        text = "Only TYPE_GOOGLE_CREDENTIALS_FILE (json) is served, which every client reads."
+        text = "Only TYPE_GOOGLE_CREDENTIALS_FILE (json) is supported. Omit the field."
         raise InvalidRequest((Violation("privateKeyType", text),))
     public, private = await asyncio.to_thread(account_tokens.new_key)
-    id_ = sha256(public.encode()).hexdigest()[:40]
+    key_id = sha256(public.encode()).hexdigest()[:40]
     host = name_of(urlsplit(call.root).netloc)
-    key = AccountKey(id_, account.email, public, call.services.now(), host)
+    key = AccountKey(key_id, account.email, public, call.services.now(), host)
 
     def add(book: AccessBook, account: ServiceAccount) -> AccessBook:
-        if sum(known.email == account.email for known in book.keys.values()) >= _MOST_KEYS:
+        if sum(known.email == account.email for known in book.keys.values()) >= _MAX_KEYS:
             raise FailedPrecondition(
-                f"{account.email} already has the maximum of {_MOST_KEYS} keys. Delete one first (gcloud "
+                f"{account.email} already has the maximum of {_MAX_KEYS} keys. Delete one first (gcloud "
                 "iam service-accounts keys delete)."
             )
         return book.with_key(key)
 
-    await _change(call, add, key=id_)
+    await _change(call, add, key=key_id)
     file = {
         "type": "service_account",
         "project_id": account.project,
-        "private_key_id": id_,
+        "private_key_id": key_id,
         "private_key": private,
         "client_email": account.email,
         "client_id": _unique_id(account),
@@ -161,39 +170,43 @@ async def create_key(call: HandCall) -> dict[str, Any]:
     return {**_key_view(call, key), "privateKeyType": kind, "privateKeyData": content}
 
 
-async def list_keys(call: HandCall) -> dict[str, Any]:
+async def list_keys(call: JsonCall) -> dict[str, Any]:
     email = _account(call).email
     keys = [key for key in call.services.access.book.keys.values() if key.email == email]
     return {"keys": [_key_view(call, key) for key in sorted(keys, key=lambda key: key.created)]}
 
 
-async def get_key(call: HandCall) -> dict[str, Any]:
+async def get_key(call: JsonCall) -> dict[str, Any]:
     return _key_view(call, _key(call))
 
 
-async def delete_key(call: HandCall) -> dict[str, Any]:
-    """Delete a key: what it has signed is refused from now on. Raises NotFound."""
+async def delete_key(call: JsonCall) -> dict[str, Any]:
+    """Delete a key. Tokens that it has signed are rejected from now on. Raises NotFound."""
     await _change(call, lambda book, _: book.without_key(_key(call).id), key=call.names["key"])
     return {}
 
 
-async def generate_access_token(call: HandCall) -> dict[str, Any]:
-    """Return an access token of an account for somebody who may speak for it. Raises NotFound,
-    InvalidRequest, FailedPrecondition."""
+async def generate_access_token(call: JsonCall) -> dict[str, Any]:
+    """Return an access token of an account for a caller with the permission to impersonate it. Raises
+    NotFound, InvalidRequest and FailedPrecondition."""
     account = _account(call)
     lifetime = _SECONDS.fullmatch(str(call.body.get("lifetime") or f"{LIFETIME}s"))
     seconds = int(lifetime[1]) if lifetime else 0
     if not 0 < seconds <= LIFETIME:
-        text = f"It is a number of seconds with an s, at most {LIFETIME}s."
+        text = f"The lifetime must be a number of seconds followed by s, at most {LIFETIME}s."
         raise InvalidRequest((Violation("lifetime", text),))
     token = call.services.access.origin_of(call.principal)
-    # What a lent token obtains would outlive the credentials by which that was lent.
+    # A token that is obtained by an impersonation token would outlive the credentials of the impersonation.
     if call.body.get("delegates") or (isinstance(token, Bearer) and token.borrower):
-        text = "Chains of accounts are not served: have the role on it, and ask by your own token."
+        text = (
+            "Chains of accounts are not supported. Request the token with your own token and a "
+            "role on the account."
+        )
         raise InvalidRequest((Violation("delegates", text),))
     if account.disabled:
         raise FailedPrecondition(
-            f"The service account {account.email} is disabled: enable it first."
+            f"The service account {account.email} is disabled. Run `gcloud iam service-accounts enable "
+            f"{account.email}`."
         )
     groups = (
         call.services.access.book.policy.groups_with_roles(token.groups)
@@ -210,16 +223,18 @@ async def generate_access_token(call: HandCall) -> dict[str, Any]:
     }
 
 
-async def exchanged(
+async def exchange_token(
     services: Services, authenticate: Authenticate, form: bytes
 ) -> tuple[int, dict[str, Any]]:
-    """Return (HTTP status, JSON answer) for a form with an assertion that a key of an account has signed, or
-    with an ID token of an issuer (RFC 8693)."""
+    """Return (HTTP status, JSON response) for a form with a signed assertion of an account's key, or with an
+    ID token of an issuer (RFC 8693)."""
     fields = parse_qs(form.decode("utf-8", "replace"))
     if fields.get("grant_type") == [_TOKEN_EXCHANGE]:
-        return await _taken(services, authenticate, fields.get("subject_token", [""])[0])
+        return await _exchange_id_token(
+            services, authenticate, fields.get("subject_token", [""])[0]
+        )
     if fields.get("grant_type") != [GRANT]:
-        text = f"Only {GRANT} and {_TOKEN_EXCHANGE} are served."
+        text = f"This grant_type is not supported. Use {GRANT} or {_TOKEN_EXCHANGE}."
         return 400, {"error": "unsupported_grant_type", "error_description": text}
     assertion = fields.get("assertion", [""])[0]
     try:
@@ -230,10 +245,10 @@ async def exchanged(
     return 200, {"access_token": token, "token_type": "Bearer", "expires_in": LIFETIME}
 
 
-async def _taken(
+async def _exchange_id_token(
     services: Services, authenticate: Authenticate, id_token: str
 ) -> tuple[int, dict[str, Any]]:
-    """Return the answer for an ID token, which is a token here as it is."""
+    """Return the response for an ID token, which the service accepts unchanged as an access token."""
     try:
         bearer = (await authenticate(f"Bearer {id_token}")).credential
         if not isinstance(bearer, Bearer) or not bearer.issuer:
@@ -254,14 +269,14 @@ async def _taken(
 
 _ACCOUNTS: Final = "/v1/projects/{project}/serviceAccounts"
 _ACCOUNT: Final = f"{_ACCOUNTS}/{{account}}"
-_METHODS: Final[HandMethods] = {
+_METHODS: Final[JsonMethods] = {
     ("POST", _ACCOUNTS): (f"{_IAM}.CreateServiceAccount", create),
     ("GET", _ACCOUNTS): (f"{_IAM}.ListServiceAccounts", list_),
     ("GET", _ACCOUNT): (f"{_IAM}.GetServiceAccount", get),
     ("PATCH", _ACCOUNT): (f"{_IAM}.PatchServiceAccount", update),
     ("DELETE", _ACCOUNT): (f"{_IAM}.DeleteServiceAccount", delete),
-    ("POST", f"{_ACCOUNT}:disable"): (f"{_IAM}.DisableServiceAccount", partial(switch, True)),
-    ("POST", f"{_ACCOUNT}:enable"): (f"{_IAM}.EnableServiceAccount", partial(switch, False)),
+    ("POST", f"{_ACCOUNT}:disable"): (f"{_IAM}.DisableServiceAccount", partial(set_disabled, True)),
+    ("POST", f"{_ACCOUNT}:enable"): (f"{_IAM}.EnableServiceAccount", partial(set_disabled, False)),
     ("POST", f"{_ACCOUNT}/keys"): (f"{_IAM}.CreateServiceAccountKey", create_key),
     ("GET", f"{_ACCOUNT}/keys"): (f"{_IAM}.ListServiceAccountKeys", list_keys),
     ("GET", f"{_ACCOUNT}/keys/{{key}}"): (f"{_IAM}.GetServiceAccountKey", get_key),
@@ -273,11 +288,11 @@ _METHODS: Final[HandMethods] = {
 }
 
 
-async def _answered(handler: HandHandler, call: HandCall) -> dict[str, Any]:
-    """Answer a call if its principal may make it in the account's project. Raises PermissionDenied.
+async def _authorize_and_call(handler: JsonHandler, call: JsonCall) -> dict[str, Any]:
+    """Handle a call if its principal has the permission in the account's project. Raises PermissionDenied.
 
-    An account may be named without its project (`projects/-`). Whether there is one must not be told to
-    whoever may not see it.
+    A request may omit the account's project (`projects/-`). Callers without the permission must not learn
+    whether the account exists.
     """
     project = call.names["project"]
     if project == _ALL_PROJECTS:
@@ -291,26 +306,29 @@ async def _answered(handler: HandHandler, call: HandCall) -> dict[str, Any]:
     except PermissionDenied:
         if call.names["project"] == _ALL_PROJECTS:
             raise PermissionDenied(
-                f"{call.principal.email} may not call {call.method} on {call.names['account'][:200]!r}, or "
-                "there is no such service account."
+                f"{call.principal.email} may not call {call.method} on "
+                f"{call.names['account'][:200]!r}, or the service account does not exist."
             ) from None
         raise
     return await handler(replace(call, names={**call.names, "project": project}))
 
 
-METHODS: Final[HandMethods] = {
-    place: (name, partial(_answered, handler)) for place, (name, handler) in _METHODS.items()
+METHODS: Final[JsonMethods] = {
+    place: (name, partial(_authorize_and_call, handler))
+    for place, (name, handler) in _METHODS.items()
 }
 
 
 async def _change(
-    call: HandCall, to: Callable[[AccessBook, ServiceAccount], AccessBook], **detail: object
+    call: JsonCall,
+    update_book: Callable[[AccessBook, ServiceAccount], AccessBook],
+    **detail: object,
 ) -> None:
-    """Store what `to` makes of the book and of the account as it is in it. Raises NotFound."""
+    """Store the result of `update_book` for the current book and account. Raises NotFound."""
     account = _account(call)
     name = _name(account.project, account.email)
     await call.services.access.change(
-        lambda book: to(book, _account(call)), account.project, name, detail
+        lambda book: update_book(book, _account(call)), account.project, name, detail
     )
 
 
@@ -322,38 +340,40 @@ def _names(account: ServiceAccount) -> tuple[str, str]:
     return normalize_email(account.email), _unique_id(account)
 
 
-def _account(call: HandCall) -> ServiceAccount:
-    """Return the account that the path names, by its address or its unique id. Raises NotFound."""
+def _account(call: JsonCall) -> ServiceAccount:
+    """Return the account in the path, by its address or unique ID. Raises NotFound."""
     name, project = normalize_email(call.names["account"]), call.names["project"]
     for account in call.services.access.book.accounts.values():
         if account.project == project and name in _names(account):
             return account
     where = f" in the project {project}" if project else ""
-    create = f"`gcloud iam service-accounts create NAME --project={project or 'PROJECT'}` makes one"
-    raise NotFound(f"There is no service account {name[:200]!r}{where}; {create}.")
+    create = f"`gcloud iam service-accounts create NAME --project={project or 'PROJECT'}`"
+    raise NotFound(f"The service account {name[:200]!r} does not exist{where}. Create it: {create}")
 
 
-def _key(call: HandCall) -> AccountKey:
-    """Return the key that the path names. Raises NotFound."""
+def _key(call: JsonCall) -> AccountKey:
+    """Return the key in the path. Raises NotFound."""
     key = call.services.access.book.keys.get(call.names["key"])
     if key is None or key.email != _account(call).email:
-        raise NotFound(f"There is no key {call.names['key'][:200]!r} of this service account.")
+        raise NotFound(
+            f"This service account has no key {call.names['key'][:200]!r}. List its keys first."
+        )
     return key
 
 
-def _described(
-    call: HandCall, account: ServiceAccount, faults: Faults, mask: Sequence[str] = ()
+def _with_texts(
+    call: JsonCall, account: ServiceAccount, faults: Faults, mask: Sequence[str] = ()
 ) -> ServiceAccount:
-    """Return the account with the texts that a request sets, or those of its mask, of which it clears what it
-    leaves out. Raises InvalidRequest, for `faults` as well."""
-    sent = _Described()
+    """Return the account with the texts of a request, or with the fields of its mask; omitted fields of the
+    mask are cleared. Raises InvalidRequest, also for `faults`."""
+    texts = _AccountTexts()
     try:
-        sent = msgspec.convert(call.body.get("serviceAccount") or {}, _Described)
+        texts = msgspec.convert(call.body.get("serviceAccount") or {}, _AccountTexts)
     except msgspec.ValidationError as error:
         faults.add("serviceAccount", f"{error}.")
     faults.refuse()
-    fields = mask or [name for name in sent.__struct_fields__ if getattr(sent, name) is not None]
-    return replace(account, **{name: getattr(sent, name) or "" for name in fields})
+    fields = mask or [name for name in texts.__struct_fields__ if getattr(texts, name) is not None]
+    return replace(account, **{name: getattr(texts, name) or "" for name in fields})
 
 
 def _view(account: ServiceAccount) -> dict[str, Any]:
@@ -369,18 +389,19 @@ def _view(account: ServiceAccount) -> dict[str, Any]:
     }
 
 
-def _key_view(call: HandCall, key: AccountKey) -> dict[str, Any]:
+def _key_view(call: JsonCall, key: AccountKey) -> dict[str, Any]:
     return {
         "name": f"{_name(call.names['project'], key.email)}/keys/{key.id}",
         "keyAlgorithm": "KEY_ALG_RSA_2048",
         "keyOrigin": "GOOGLE_PROVIDED",
         "keyType": "USER_MANAGED",
         "validAfterTime": f"{whole_second(key.created // 10**9)}Z",
-        "validBeforeTime": _FOR_EVER,
+        "validBeforeTime": _NO_EXPIRY,
     }
 
 
 def _unique_id(account: ServiceAccount) -> str:
-    """Return the 21 digits by which the public API names an account that is made anew under its address."""
+    """Return the account's 21-digit ID in the public API. It changes when the account is deleted and created
+    again."""
     digest = sha256(f"{account.email} {account.created}".encode()).digest()
     return f"1{int.from_bytes(digest[:8]) % 10**20:020d}"

@@ -117,8 +117,8 @@ class Emulation:
         return replace(
             services,
             runtimes=_AnyImage(services.runtimes),
-            instead=self._instead,
-            sent=self._receive,
+            replace_spec=self._instead,
+            on_request=self._receive,
         )
 
     def _rules(self) -> tuple[Rule, ...]:

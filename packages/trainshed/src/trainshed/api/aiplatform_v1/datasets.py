@@ -15,7 +15,7 @@ from trainshed.api.aiplatform_v1 import operations
 from trainshed.api.aiplatform_v1.kinds import Kind
 from trainshed.api.aiplatform_v1.locations import known_location
 from trainshed.api.aiplatform_v1.views import V1, message
-from trainshed.api.calls.call import Call, camel
+from trainshed.api.calls.call import Call, camel_case
 from trainshed.api.calls.masks import read_update_mask
 from trainshed.api.calls.paging import Listing
 from trainshed.api.calls.services import Services
@@ -241,7 +241,7 @@ def _spelled(metadata: Any) -> Any:
     if not isinstance(metadata, dict):
         return metadata
     members = cast("dict[str, Any]", metadata)
-    return {camel(name): _spelled(member) for name, member in members.items()}
+    return {camel_case(name): _spelled(member) for name, member in members.items()}
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
@@ -332,7 +332,7 @@ KIND: Final = Kind(
             "create_time": lambda record: record.created,
             "update_time": lambda record: record.updated,
         },
-        largest=1_000,
+        max_page=1_000,
     ),
 )
 """Datasets, newest first. Deleting one leaves its files where they are; pipelines that began before go on."""

@@ -15,8 +15,8 @@ from msgspec import Struct
 from trainshed.api.aiplatform_v1 import operations, views
 from trainshed.api.aiplatform_v1.locations import known_location
 from trainshed.api.aiplatform_v1.views import V1, message
-from trainshed.api.calls.call import Call, Handler, Handlers, sent
-from trainshed.api.calls.errors import installing
+from trainshed.api.calls.call import Call, Handler, Handlers, public_field
+from trainshed.api.calls.errors import install_command
 from trainshed.api.calls.paging import list_jobs, page_size
 from trainshed.api.calls.parents import LocationName
 from trainshed.api.calls.registry import Checks
@@ -127,7 +127,7 @@ def check(
     including those in `further`."""
     services, key = call.services, _SPECS[field]
     parent = known_location(request.parent)
-    public = sent(call, request, field)
+    public = public_field(call, request, field)
 
     def parse() -> JobDraft[Any]:
         if field == _CUSTOM:
@@ -147,7 +147,7 @@ async def asked_for(field: str, call: Call, request: Any) -> JobDraft[Any]:
     """Return what `check` returns, after the checks that need the store as well. A job of an experiment that
     names no run gets one of its own only where it is created."""
     key = _SPECS[field]
-    spec = sent(call, request, field).get(key, {})
+    spec = public_field(call, request, field).get(key, {})
     place = known_location(request.parent)
     missing = await unknown_references(call.services, place, spec, snake_case(key))
     return check(field, call, request, missing)
@@ -178,7 +178,7 @@ async def unknown_references(
         return (*secrets, *await services.tracking.unknown(place, spec, path))
     text = (
         "An addition that is not installed stores it. On the service's machine, run "
-        f"{installing('tracking')} and restart the service, or omit the field."
+        f"{install_command('tracking')} and restart the service, or omit the field."
     )
     return (*secrets, *(Violation(f"{path}.{field}", text) for field in tracked))
 
@@ -227,9 +227,11 @@ async def create_custom_job(call: Call, request: Any) -> Message:
         if tracking is not None and spec.experiment and not spec.experiment_run:
             await asked_for(_CUSTOM, call, request)  # A refused request must not create a run.
             run = await made.enter_async_context(tracking.make_run(spec.experiment))
-            spec.experiment_run = sent(call, request, _CUSTOM)["jobSpec"]["experimentRun"] = run
+            spec.experiment_run = public_field(call, request, _CUSTOM)["jobSpec"][
+                "experimentRun"
+            ] = run
         draft = await asked_for(_CUSTOM, call, request)
-        public = sent(call, request, _CUSTOM)
+        public = public_field(call, request, _CUSTOM)
         job = new_vertex_job(call.services, known_location(request.parent), draft, public)
         await store_works(call.services, call.principal, job)
     if tracking is not None and spec.experiment_run:
@@ -240,7 +242,7 @@ async def create_custom_job(call: Call, request: Any) -> Message:
 
 async def create_tuning_job(call: Call, request: Any) -> Message:
     draft = await asked_for(_TUNING, call, request)
-    public = sent(call, request, _TUNING)
+    public = public_field(call, request, _TUNING)
     job = new_vertex_job(call.services, known_location(request.parent), draft, public)
     await store_works(call.services, call.principal, job)
     created = request.hyperparameter_tuning_job

@@ -10,7 +10,7 @@ from typing import Any, Final
 from google.protobuf.message import Message
 
 from trainshed.api.calls.call import Call, Handlers
-from trainshed.api.calls.paging import cut, decode_token, page_size
+from trainshed.api.calls.paging import decode_token, first_page, page_size
 from trainshed.api.calls.parents import LocationName, ProjectName
 from trainshed.core.catalog.regions import regions
 from trainshed.core.errors import NotFound, closest
@@ -43,7 +43,7 @@ async def list_(call: Call, request: Any) -> Message:
     size = page_size(request.page_size, default=100, maximum=1_000)
     start = decode_token(request.page_token, str(project))
     later = sorted(region for region in regions(Api.VERTEX) if region > start)
-    page, token = cut(later, size, str, str(project))
+    page, token = first_page(later, size, str, str(project))
     return pool.message(
         "google.cloud.location.ListLocationsResponse",
         locations=[_view(LocationName(project.project_id, region)) for region in page],

@@ -20,7 +20,7 @@ from trainshed.api.aiplatform_v1.operations import operation_view
 from trainshed.api.aiplatform_v1.views import V1, message
 from trainshed.api.calls.call import Call, Handlers
 from trainshed.api.calls.errors import NotServed
-from trainshed.api.calls.paging import Listing, cut, decode_number, page_size
+from trainshed.api.calls.paging import Listing, decode_position, first_page, page_size
 from trainshed.api.calls.registry import Checks
 from trainshed.api.calls.services import Services
 from trainshed.api.resources.operations import wait_for
@@ -102,9 +102,9 @@ async def list_trials(call: Call, request: Any) -> Message:
     study = await study_above(call, request)
     size = page_size(request.page_size, default=_TRIALS, maximum=_TRIALS)
     question = (str(study.name), "trials")
-    after = decode_number(request.page_token, *question)
+    after = decode_position(request.page_token, *question)
     rows = await call.services.studies.trials(study.uid, after, size + 1)
-    page, token = cut(rows, size, lambda trial: trial.number, *question)
+    page, token = first_page(rows, size, lambda trial: trial.number, *question)
     shown = await _views(call, study, page)
     return message("ListTrialsResponse", trials=shown, next_page_token=token)
 

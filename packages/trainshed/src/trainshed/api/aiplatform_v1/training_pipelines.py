@@ -16,8 +16,8 @@ from trainshed.api.aiplatform_v1 import job_service, views
 from trainshed.api.aiplatform_v1.datasets import require_files
 from trainshed.api.aiplatform_v1.locations import known_location
 from trainshed.api.aiplatform_v1.views import V1, message
-from trainshed.api.calls.call import Call, Handlers, sent
-from trainshed.api.calls.checks import within
+from trainshed.api.calls.call import Call, Handlers, public_field
+from trainshed.api.calls.checks import is_within
 from trainshed.api.calls.parents import LocationName
 from trainshed.api.calls.registry import Checks
 from trainshed.api.calls.services import Services
@@ -87,7 +87,7 @@ def check_create(
     now = services.now()
     pipeline = request.training_pipeline
     inputs, unreadable = read_inputs(pipeline)
-    public = sent(call, request, "training_pipeline")
+    public = public_field(call, request, "training_pipeline")
 
     def parse() -> ParsedPipeline:
         return parse_pipeline(
@@ -108,7 +108,9 @@ def check_create(
             # Without what only follows from inputs that could not be read.
             fields = tuple(violation.field for violation in unreadable)
             own = tuple(
-                v for v in invalid.violations if not any(within(v.field, path) for path in fields)
+                v
+                for v in invalid.violations
+                if not any(is_within(v.field, path) for path in fields)
             )
             raise InvalidRequest(own) from None
 

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def record_secrets(texts: Iterable[tuple[str, str]]) -> None:
-    """Add the names of the job's secrets to the audit record of the current call."""
+    """Add the names of a new job's secrets to the audit record of the current call."""
     refs = (ref for _, text in texts for ref in secrets.references(text))
     if (names := ", ".join(sorted({ref.name for ref in refs}))) and (call := under_way()):
         call.record.detail = {"secrets": names if len(names) <= 120 else f"{names[:117]}..."}
@@ -32,9 +32,12 @@ async def audited(
     project: str = "",
     resource: str = "",
 ) -> T:
-    """Return the answer and record the call: in the transaction of its first write, or afterwards if it
-    wrote nothing or lacked a permission. `project`, `resource`: the subject of the request, if known. Raises
-    Unauthenticated if the credentials became invalid, for example while the body was sent."""
+    """Return the answer and record the call in the audit log.
+
+    The record is part of the transaction of the call's first write. A call that writes nothing or lacks a
+    permission is recorded after its end. `project`, `resource`: the subject of the request, if known. Raises
+    Unauthenticated if the credentials became invalid, for example while the body was sent.
+    """
     services.access.revalidate(principal)
     if not is_recorded(method):
         return await answer()

@@ -1,4 +1,4 @@
-"""One call of an API method, and the forms of its handlers."""
+"""A call of an API method, and the types of its handlers."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -22,14 +22,14 @@ class Call(Struct, frozen=True):
     public: dict[str, Any] | None = None
 
 
-def sent(call: Call, request: Any, name: str) -> dict[str, Any]:
+def public_field(call: Call, request: Any, name: str) -> dict[str, Any]:
     """Return the value of the request's field `name`, in public JSON."""
     if call.public is None:
         return wire_json.to_public(getattr(request, name))
-    return call.public.setdefault(camel(name), {})
+    return call.public.setdefault(camel_case(name), {})
 
 
-# The request's fields are those of the method's request message, which only the descriptors know.
+# Any: the fields of the request message are known only from its protobuf descriptor.
 Handler = Callable[[Call, Any], Awaitable[Message]]
 """Returns the response message for a request message. Raises the errors of `api.calls.errors`."""
 
@@ -38,7 +38,7 @@ Handlers = Mapping[str, Handler]
 """Handlers by full method name."""
 
 
-class HandCall(Struct, frozen=True):
+class JsonCall(Struct, frozen=True):
     """One call of a method without protobuf messages: request and response are JSON."""
 
     principal: Principal
@@ -48,19 +48,19 @@ class HandCall(Struct, frozen=True):
     #: The variables of its path.
     names: Mapping[str, str]
     body: Mapping[str, Any]
-    #: Scheme and authority by which the caller reached the service.
+    #: Scheme and authority of the address that the caller used.
     root: str
 
 
-HandHandler = Callable[[HandCall], Awaitable[dict[str, Any]]]
+JsonHandler = Callable[[JsonCall], Awaitable[dict[str, Any]]]
 """Checks the permission and handles the call. Raises the errors of `api.calls.errors`."""
 
 
-HandMethods = Mapping[tuple[str, str], tuple[str, HandHandler]]
+JsonMethods = Mapping[tuple[str, str], tuple[str, JsonHandler]]
 """Methods by HTTP verb and path, with their full names."""
 
 
-def camel(field: str) -> str:
+def camel_case(field: str) -> str:
     """Return `displayName` for `display_name`."""
-    first, *others = field.split("_")
-    return first + "".join(map(str.title, others))
+    first, *words = field.split("_")
+    return first + "".join(map(str.title, words))

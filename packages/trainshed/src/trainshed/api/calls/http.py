@@ -1,5 +1,5 @@
-"""What the API's surfaces share over HTTP: ids of requests and their lines in the log, size limits, JSON
-answers, errors in the public form, and pages that open by a link."""
+"""Common parts of the HTTP surfaces: request IDs and request logs, size limits, JSON responses, errors in the
+public form, and pages of links."""
 
 import asyncio
 import logging
@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
-from trainshed.api.calls.errors import Refusal, refusal
+from trainshed.api.calls.errors import PublicError, public_error
 from trainshed.httpd.messages import (
     CHALLENGE,
     JSON,
@@ -30,51 +30,52 @@ from trainshed.wire.json import decode_text
 from trainshed.wire.status import StatusCode, Violation, WireError, error_body
 
 MAX_BODY: Final = 10 * 1024 * 1024
-"""Most bytes of a request that makes something; the public services have the same limit."""
+"""Maximum size in bytes of a request that creates or writes something. The public services have the same
+limit."""
 SMALL_BODY: Final = 64 * 1024
-"""Most bytes of a request that makes nothing."""
-_MAKING: Final = (
+"""Maximum size in bytes of all other requests."""
+_WRITING_PREFIXES: Final = (
     *("Add", "BatchCreate", "BatchImport", "Complete", "Create", "Import"),
     *("Set", "Update", "Upload", "Write"),
 )
 
 NDJSON: Final = b"application/x-ndjson"
 T = TypeVar("T")
-LARGE: Final = 16 << 10
-"""Bytes of a request from which on it is read in a thread."""
+LARGE_BODY: Final = 16 << 10
+"""Minimum size in bytes of requests that are parsed in a thread."""
 _reader: Final = ThreadPoolExecutor(1, "large-requests")
 HEADER: Final = "x-request-id"
 METHOD: Final = "trainshed.method"
-"""Key in a scope: the full name of the method that answers, unless it is a stream."""
+"""Key in a scope: the full name of the called method, unless it is a stream."""
 _HEADER: Final = HEADER.encode()
 _WELL_FORMED: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
-_KEY: Final = re.compile(r"(?<=/with/)[^/]+|(?<=/tensorboard/)([0-9-]+/)[^/]+")
-"""A storage address with a key in it (`buckets.callers`), or that of a view of TensorBoard with its mark:
-whoever reads it may use the buckets, or look."""
-_numbers: Final = random.Random()
-"""Ids are no secrets: they only tell requests apart, and should not cost a system call each."""
+_SECRET_PART: Final = re.compile(r"(?<=/with/)[^/]+|(?<=/tensorboard/)([0-9-]+/)[^/]+")
+"""The key in a storage address (`buckets.callers`), or the mark in the address of a TensorBoard view. Logs
+must not contain them, because they grant access to buckets and views."""
+_random: Final = random.Random()
+"""Request IDs are not secret and only distinguish requests, so they need no system call each."""
 _log = logging.getLogger("trainshed.requests")
 
 
-async def logged(
+async def serve_logged(
     application: Application, scope: Scope, receive: Receive, send: Send, meters: Meters
 ) -> None:
-    """Have an HTTP request answered that has its id meanwhile. At its end count it, if its scope names the
-    method (`METHOD`), and log it at level info."""
+    """Serve an HTTP request under its request ID. At its end, log it at level info, and count it if its scope
+    contains the method (`METHOD`)."""
     sent = next((value for name, value in scope["headers"] if name == _HEADER), b"")
-    identity, status, began = identified(sent.decode("latin-1")), 0, time.perf_counter()
+    identity, status, began = request_id_of(sent.decode("latin-1")), 0, time.perf_counter()
 
-    async def answered(message: Message) -> None:
+    async def send_with_id(message: Message) -> None:
         nonlocal status
         if message["type"] == "http.response.start":
             status = message["status"]
-            others = [pair for pair in message.get("headers", ()) if pair[0] != _HEADER]
-            message = {**message, "headers": [*others, (_HEADER, identity.encode())]}
+            headers = [pair for pair in message.get("headers", ()) if pair[0] != _HEADER]
+            message = {**message, "headers": [*headers, (_HEADER, identity.encode())]}
         await send(message)
 
     token = request_id.set(identity)
     try:
-        await application(scope, receive, answered)
+        await application(scope, receive, send_with_id)
     finally:
         if status and (method := scope.get(METHOD)):
             meters.requests.observe(time.perf_counter() - began, "rest", method, str(status))
@@ -82,71 +83,75 @@ async def logged(
         request_id.reset(token)
 
 
-def identified(identity: str) -> str:
-    """Return a request's id: the one that its sender gave it, if it is well-formed, else a new one."""
+def request_id_of(identity: str) -> str:
+    """Return the request ID of a client if it is well-formed, or a new one."""
     if identity and _WELL_FORMED.fullmatch(identity):
         return identity
-    return f"{_numbers.getrandbits(64):016x}"
+    return f"{_random.getrandbits(64):016x}"
 
 
 def log_request(method: str, path: str, status: str, began: float) -> None:
-    """Log one line for an answered request. `began`: by `time.perf_counter`."""
+    """Log one line for a finished request. `began`: the start by `time.perf_counter`."""
     if not _log.isEnabledFor(logging.INFO):
         return
     milliseconds = (time.perf_counter() - began) * 1e3
-    _log.info("%s %s %s %.1f ms", method, _KEY.sub(r"\1KEY", path), status, milliseconds)
+    _log.info("%s %s %s %.1f ms", method, _SECRET_PART.sub(r"\1KEY", path), status, milliseconds)
 
 
-def most_of(method: str) -> int:
-    """Return the most bytes that a request of a public method may have, by its name: many if it makes or
-    writes something, few otherwise."""
-    return MAX_BODY if method.startswith(_MAKING) else SMALL_BODY
+def max_body_size(method: str) -> int:
+    """Return the maximum size in bytes of a request of a public method: MAX_BODY for methods that create or
+    write something, SMALL_BODY for others."""
+    return MAX_BODY if method.startswith(_WRITING_PREFIXES) else SMALL_BODY
 
 
-def json_answer(body: bytes) -> Response:
+def json_response(body: bytes) -> Response:
     return sized(body, JSON)
 
 
-def refusal_answer(refused: Refusal) -> Response:
-    """Return an answer in the public error form."""
+def public_error_response(refused: PublicError) -> Response:
+    """Return a response in the public error form."""
     more = (CHALLENGE,) if refused.code is StatusCode.UNAUTHENTICATED else ()
     body = error_body(refused.code, refused.message, refused.violations)
     return sized(body, JSON, refused.code.http, more)
 
 
-def error_answer(request: Request, error: Exception) -> Response:
-    """Return what a caller of `request.api` is told of `error`. Logs a fault of the service itself."""
-    return refusal_answer(refusal(error, request.api, f"{request.method} {request.raw_path}"))
+def error_response(request: Request, error: Exception) -> Response:
+    """Return the response to a caller of `request.api` for an exception. Logs internal errors."""
+    return public_error_response(
+        public_error(error, request.api, f"{request.method} {request.raw_path}")
+    )
 
 
-def no_such_method(request: Request, where: str = "") -> Refusal:
-    """Return the refusal of a request that nothing serves."""
-    text = f"There is no method {request.method} {request.raw_path}{where}."
-    return Refusal(StatusCode.NOT_FOUND, text)
+def unknown_method(request: Request) -> PublicError:
+    """Return the error for a request whose path or method is not served."""
+    text = f"The method {request.method} {request.raw_path} does not exist. Check the address."
+    return PublicError(StatusCode.NOT_FOUND, text)
 
 
-async def sent_object(request: Request, most: int) -> dict[str, Any]:
-    """Return the JSON object of a request of at most so many bytes; {} for an empty body. Raises WireError,
-    BodyTooLarge, BodyNotRead."""
-    text = await request.decoded_body(most)
-    value = await read_aside(len(text), lambda: decode_text(text))
+async def read_json_object(request: Request, max_size: int) -> dict[str, Any]:
+    """Return the JSON object in a request body of at most `max_size` bytes; {} for an empty body. Raises
+    WireError, BodyTooLarge and BodyNotRead."""
+    text = await request.decoded_body(max_size)
+    value = await parse_by_size(len(text), lambda: decode_text(text))
     if not isinstance(value, dict):
         wrong = "Invalid JSON payload received. The body must be an object: {...}."
         raise WireError((Violation("", wrong),))
     return cast("dict[str, Any]", value)
 
 
-async def read_aside(size: int, work: Callable[[], T]) -> T:
-    """Call `work`, which reads a request of `size` bytes, and return its result. Large requests are read in a
-    thread, one at a time, so that other requests go on meanwhile. Their contents are limited beforehand
-    (`wire.json`), because the interpreter's lock lets other threads in between two steps, not within one.
-    `work` blocks, and must use nothing that belongs to the event loop."""
-    if size < LARGE:
-        return work()
-    return await asyncio.get_running_loop().run_in_executor(_reader, work)
+async def parse_by_size(size: int, parse: Callable[[], T]) -> T:
+    """Call `parse`, which parses a request of `size` bytes, and return its result.
+
+    Large requests are parsed in a thread, one at a time, so that the event loop continues to serve other
+    requests. `wire.json` limits their contents beforehand, because the interpreter switches threads only
+    between two steps. `parse` may block, and must not use objects of the event loop.
+    """
+    if size < LARGE_BODY:
+        return parse()
+    return await asyncio.get_running_loop().run_in_executor(_reader, parse)
 
 
-_KINDS: Final = {
+_CONTENT_TYPES: Final = {
     ".html": b"text/html; charset=utf-8",
     ".js": b"text/javascript; charset=utf-8",
     ".css": b"text/css; charset=utf-8",
@@ -154,15 +159,15 @@ _KINDS: Final = {
 
 
 class LinkPage:
-    """A page that opens by a link (`calls.links`), and is itself the same for everybody.
+    """A page that a link opens (`calls.links`). Its content is the same for all users.
 
-    `path`: where it is, such as `/shell/`; its parts are below that, each by the name of its file.
-    `directory`: has the page, `page.html`, and its parts. `policy`: what it may load besides scripts.
+    `path`: the path of the page, such as `/shell/`; its files are below that path. `directory`: contains
+    `page.html` and the other files. `policy`: the content security policy in addition to scripts.
     """
 
     def __init__(self, path: str, directory: Path, policy: str) -> None:
         self._path = path
-        files = {file.name: file for file in directory.rglob("*") if file.suffix in _KINDS}
+        files = {file.name: file for file in directory.rglob("*") if file.suffix in _CONTENT_TYPES}
         self._files = {"": files.pop("page.html"), **files}
         policy = (
             f"default-src 'none'; script-src 'self'; connect-src 'self'; {policy}; "
@@ -176,7 +181,7 @@ class LinkPage:
         ]
 
     def answer(self, request: Request) -> Response | None:
-        """Return the page, or the part that a request names; None if it names none."""
+        """Return the page or the file for a request, or None if the path is neither."""
         if request.method not in ("GET", "HEAD"):
             return None
         if request.raw_path == self._path[:-1]:
@@ -186,4 +191,4 @@ class LinkPage:
         if file is None:
             return None
         body = b"" if request.method == "HEAD" else file.read_bytes()
-        return sized(body, _KINDS[file.suffix], more=self._guards)
+        return sized(body, _CONTENT_TYPES[file.suffix], more=self._guards)

@@ -1,4 +1,4 @@
-"""Prevents a confused deputy: a caller cannot create a job with more rights than its own."""
+"""Prevents a confused deputy: a caller cannot create a job with more rights than the caller has."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, cast
@@ -16,20 +16,23 @@ from trainshed.store.sqlite.reader import Reader
 _ACT_AS: Final = "iam.serviceAccounts.actAs"
 
 
-_ACCOUNT: Final = frozenset({"serviceAccount", "service_account"})
-"""The field with the service account, in both spellings of clients."""
+_ACCOUNT_FIELDS: Final = frozenset({"serviceAccount", "service_account"})
+"""The field with the service account, in the spellings of both client generations."""
 
 
-def refuse_more(principal: Principal, services: Services, texts: Sequence[tuple[str, str]]) -> None:
-    """Reject a job with more rights than its creator: another service account, and, for programs, secrets.
-    Also reject a job with a disabled or deleted account. `texts`: fields and values of the request.
+def reject_escalation(
+    principal: Principal, services: Services, texts: Sequence[tuple[str, str]]
+) -> None:
+    """Reject a job with more rights than its creator: with another service account, or, for a program as the
+    creator, with secrets. Also reject a job whose service account is disabled or deleted. `texts`: fields and
+    values of the request.
 
-    Raises PermissionDenied, which names all rights that the creator lacks, and FailedPrecondition.
+    Raises PermissionDenied, which lists all rights that the creator lacks, and FailedPrecondition.
     """
-    accounts = {normalize_email(text) for name, text in texts if name in _ACCOUNT}
+    accounts = {normalize_email(text) for name, text in texts if name in _ACCOUNT_FIELDS}
     accounts -= {"", principal.email}
     if principal.program is None:
-        refuse_accounts(principal, accounts)
+        require_act_as(principal, accounts)
     else:
         beyond = [f"the service account {account}" for account in sorted(accounts)]
         refs = (ref for _, text in texts for ref in secrets.references(text))
@@ -53,19 +56,19 @@ def refuse_more(principal: Principal, services: Services, texts: Sequence[tuple[
             )
 
 
-def refuse_accounts(principal: Principal, accounts: Iterable[str | None]) -> None:
+def require_act_as(principal: Principal, accounts: Iterable[str | None]) -> None:
     """Check that the principal may run code as these service accounts: its own, the default one (None), or
-    accounts for which it may act in their project. Raises PermissionDenied."""
+    accounts whose project grants it `actAs`. Raises PermissionDenied."""
     homes = {name: home_of(name) for name in accounts if name and name != principal.email}
     numbers = ids_by_number(principal.rights.projects) if homes else {}
-    refused = [
+    denied = [
         account
         for account, home in homes.items()
         if not principal.may(_ACT_AS, numbers.get(home, home))
     ]
-    if refused:
+    if denied:
         raise PermissionDenied(
-            f"{principal.email} may not run code as the service account {', '.join(sorted(refused))}. This "
+            f"{principal.email} may not run code as the service account {', '.join(sorted(denied))}. This "
             f"needs the permission {_ACT_AS} in the project of the account, which the role "
             "roles/iam.serviceAccountUser contains. Ask an owner of that project for the role, or leave "
             "serviceAccount out."
@@ -73,12 +76,12 @@ def refuse_accounts(principal: Principal, accounts: Iterable[str | None]) -> Non
 
 
 def texts_of(public: object) -> Iterator[tuple[str, str]]:
-    """Yield every text of a request, except labels, with the name of its field."""
+    """Yield every text of a request, except labels, with its field name."""
     parts: list[tuple[str, object]] = [("", public)]
     for (
         name,
         value,
-    ) in parts:  # Grows during the loop, which takes half the time of nested generators.
+    ) in parts:  # The list grows during the loop, which takes half the time of nested generators.
         if isinstance(value, str):
             yield name, value
         elif isinstance(value, dict):

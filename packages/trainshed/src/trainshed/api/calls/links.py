@@ -1,15 +1,15 @@
 """Links to pages that open without a token: shells in replicas of jobs, and TensorBoard views of jobs.
 
-Every holder of a link can open it, as long as its owner has the permission. The key of the link follows the
-`#`, so browsers send it to no server with the page. The page exchanges the key: for a ticket to a shell
+A link works for every holder, as long as its owner has the permission. The key of the link follows the `#`,
+so browsers do not send it to a server with the page. The page exchanges the key for a ticket to a shell
 (`Tickets`), or for the mark of a TensorBoard view, a secret part of the view's path. Unlike a cookie, a
 browser sends this path only to this host and port.
 
 Pages of jobs have their own host names, and a mark in a cookie. A browser sends the cookie to other ports of
-that host as well, so the host name contains a part that programs cannot know.
+that host as well, so the host name contains a part that programs cannot guess.
 
-A ticket is in memory for a minute and valid once. An address contains a ticket only when a browser opens a
-job's page, which uses the ticket up.
+A ticket stays in memory for a minute and is valid once. An address contains a ticket only while a browser
+opens a job's page, which consumes the ticket.
 """
 
 import base64
@@ -34,15 +34,15 @@ from trainshed.core.lifecycle.states import JobState, ReplicaState
 from trainshed.core.names import Api, JobUid, ReplicaId, log_task_name
 
 OPEN_VIEW: Final = "trainshed.v1.Jobs.Tensorboard"
-"""The method whose permission a link to a view needs."""
+"""The method whose permission a link to a view requires."""
 MOST_JOBS: Final = 20
 """Maximum number of jobs in one view."""
 LIFETIME: Final = 24 * 3600 * 10**9
 """Nanoseconds for which a mark is valid."""
-_NONCE: Final = 16
-"""Bytes that are the same for equal credentials, and differ otherwise."""
-_WORD: Final = 15
-"""Bytes of a word; a part of a host's name has at most 63 characters."""
+_NONCE_SIZE: Final = 16
+"""Size in bytes of a nonce. It is equal for equal credentials and different for others."""
+_HOST_SECRET_SIZE: Final = 15
+"""Size in bytes of the secret in a host name. A label of a host name has at most 63 characters."""
 _PAGE_HOST: Final = re.compile(r"([a-z0-9]{1,20})-([1-9][0-9]{0,18})-([a-z2-7]{24})\.")
 
 
@@ -53,7 +53,7 @@ def holder(
     projects: Iterable[str],
 ) -> Principal:
     """Return the owner of a link. `known`: returns the current principal of credentials; `shown`: the
-    credentials in the link, None = none; `method`: the method whose permission is needed. Raises
+    credentials in the link, None = no credentials; `method`: the method whose permission is required. Raises
     PermissionDenied."""
     principal = known(shown) if shown is not None else None
     permission = PERMISSIONS[method]
@@ -67,7 +67,7 @@ def holder(
 
 @contextmanager
 def guesses(scope: MutableMapping[str, Any]) -> Generator[None]:
-    """Mark a request whose link opens nothing as a guess (`access.authentication_limits`)."""
+    """Count a request with an invalid link as a guess (`access.authentication_limits`)."""
     try:
         yield
     except PermissionDenied:
@@ -93,34 +93,36 @@ class Links:
         self._now = now
         self._pages = pages
 
-    def issue(self, what: str, shown: Credential) -> str:
+    def issue(self, target: str, shown: Credential) -> str:
         """Return a key with these credentials for a target."""
         content = msgspec.json.encode(shown)
-        nonce = hmac.digest(self._key, content, hashlib.sha256)[:_NONCE]
-        holder = _text(nonce + self._veiled(nonce, content))
-        return f"{holder}.{self._sign(what, holder)}"
+        nonce = hmac.digest(self._key, content, hashlib.sha256)[:_NONCE_SIZE]
+        holder = _text(nonce + self._encrypt(nonce, content))
+        return f"{holder}.{self._sign(target, holder)}"
 
-    def read(self, what: str, issued: str) -> Credential | None:
+    def read(self, target: str, key_text: str) -> Credential | None:
         """Return the credentials in a key; None if it is not valid for this target."""
-        holder, _, signature = issued.partition(".")
+        holder, _, signature = key_text.partition(".")
         sent = signature.encode("utf-8", "surrogatepass")
-        if not hmac.compare_digest(self._sign(what, holder).encode(), sent):
+        if not hmac.compare_digest(self._sign(target, holder).encode(), sent):
             return None
         padding = "=" * (-len(holder) % 4)
         raw = base64.urlsafe_b64decode(holder + padding)
-        return msgspec.json.decode(self._veiled(raw[:_NONCE], raw[_NONCE:]), type=Credential)
+        return msgspec.json.decode(
+            self._encrypt(raw[:_NONCE_SIZE], raw[_NONCE_SIZE:]), type=Credential
+        )
 
-    def mark(self, what: str, shown: Credential) -> str:
+    def mark(self, target: str, shown: Credential) -> str:
         """Return a mark for a browser that has opened a target. It is valid for a day."""
         until = str(self._now() + LIFETIME)
-        return f"{until}.{self.issue(f'mark {what} {until}', shown)}"
+        return f"{until}.{self.issue(f'mark {target} {until}', shown)}"
 
-    def lets(self, what: str, mark: str) -> Credential | None:
+    def lets(self, target: str, mark: str) -> Credential | None:
         """Return the credentials in a mark; None if it is not valid for this target now."""
-        until, _, issued = mark.partition(".")
+        until, _, key_text = mark.partition(".")
         if not until.isdecimal() or len(until) > 19 or int(until) <= self._now():
             return None
-        return self.read(f"mark {what} {until}", issued)
+        return self.read(f"mark {target} {until}", key_text)
 
     def of_replicas(
         self, uid: JobUid, api: Api, replicas: Iterable[ReplicaId], shown: Credential
@@ -149,32 +151,32 @@ class Links:
         return f"{self.address}/jobs/{uid}/ports/{name}"
 
     def host_of(self, uid: JobUid, name: str) -> str | None:
-        """Return the address of a page's host; None = pages have no hosts here."""
+        """Return the address of a page's host, or None if pages of jobs have no host names."""
         scheme = self.address.partition("://")[0]
-        host = f"{name}-{uid}-{self._word(uid, name)}.{self._pages}"
+        host = f"{name}-{uid}-{self._host_secret(uid, name)}.{self._pages}"
         return f"{scheme}://{host}" if self._pages else None
 
     def page_at(self, host: str) -> tuple[JobUid, str] | None:
-        """Return the job and the name of the page for a Host header; None = it belongs to no page."""
+        """Return the job and the page name of a Host header, or None if the host belongs to no page."""
         made = _PAGE_HOST.match(host.lower())
         if made is None:
             return None
         uid, name = JobUid(int(made[2])), made[1]
-        return (uid, name) if hmac.compare_digest(made[3], self._word(uid, name)) else None
+        return (uid, name) if hmac.compare_digest(made[3], self._host_secret(uid, name)) else None
 
-    def _word(self, uid: JobUid, name: str) -> str:
+    def _host_secret(self, uid: JobUid, name: str) -> str:
         """Return the part of a page's host name that only this service can compute."""
         digest = hmac.digest(self._key, page_of(uid, name).encode(), hashlib.sha256)
-        return base64.b32encode(digest[:_WORD]).decode().lower()
+        return base64.b32encode(digest[:_HOST_SECRET_SIZE]).decode().lower()
 
-    def _veiled(self, nonce: bytes, content: bytes) -> bytes:
-        """Encrypt or decrypt credentials. The digest of a token must stay secret, because it opens the
-        owner's buckets (`buckets.callers`)."""
+    def _encrypt(self, nonce: bytes, content: bytes) -> bytes:
+        """Encrypt or decrypt credentials. The digest of a token must stay secret, because it grants access to
+        the owner's buckets (`buckets.callers`)."""
         pad = hashlib.shake_256(self._key + nonce).digest(len(content))
         return bytes(byte ^ cover for byte, cover in zip(content, pad, strict=True))
 
-    def _sign(self, what: str, holder: str) -> str:
-        text = f"veiled {what} {holder}".encode("utf-8", "surrogatepass")
+    def _sign(self, target: str, holder: str) -> str:
+        text = f"veiled {target} {holder}".encode("utf-8", "surrogatepass")
         return _text(hmac.digest(self._key, text, hashlib.sha256))
 
 
@@ -194,8 +196,9 @@ def _text(content: bytes) -> str:
 
 TICKET_LIFETIME: Final = 60 * 10**9
 """Nanoseconds for which a ticket is valid."""
-_MOST: Final = 1000
-"""Maximum number of unused tickets. Beyond it, the oldest ticket of the user with the most is deleted."""
+_MAX_TICKETS: Final = 1000
+"""Maximum number of unused tickets. Beyond it, the oldest ticket of the user with the most tickets is
+deleted."""
 
 
 class Ticket(Struct, frozen=True):
@@ -203,9 +206,9 @@ class Ticket(Struct, frozen=True):
 
     job_uid: JobUid
     replica: ReplicaId
-    #: The address of its user, for the job's timeline.
+    #: The network address of the user, for the job's timeline.
     who: str
-    #: The owner, whose permission it needs.
+    #: The owner, whose permission the ticket requires.
     principal: Principal
     #: The attempt of the autopsy; None = the running replica.
     autopsy: int | None = None
@@ -223,11 +226,11 @@ class Tickets:
         self._waiting: dict[bytes, tuple[Ticket, int]] = {}
 
     def issue(self, ticket: Ticket) -> tuple[str, int]:
-        """Return a token for a ticket, and until when it is good (ns)."""
+        """Return the token of a new ticket and its expiry time (ns)."""
         now = self._now()
         for old in [key for key, (_, until) in self._waiting.items() if until <= now]:
             del self._waiting[old]
-        while len(self._waiting) >= _MOST:
+        while len(self._waiting) >= _MAX_TICKETS:
             whose = {key: waiting.principal.email for key, (waiting, _) in self._waiting.items()}
             most, _ = Counter(whose.values()).most_common(1)[0]
             del self._waiting[next(key for key, email in whose.items() if email == most)]
@@ -236,7 +239,7 @@ class Tickets:
         return token, now + TICKET_LIFETIME
 
     def redeem(self, token: str) -> Ticket | None:
-        """Return the ticket of a token, which is void afterwards; None if it is not good."""
+        """Return the ticket of a token and invalidate the token, or return None if the token is not valid."""
         waiting = self._waiting.pop(_digest(token), None)
         return waiting[0] if waiting is not None and waiting[1] > self._now() else None
 

@@ -5,12 +5,12 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from trainshed.api.calls.call import camel
+from trainshed.api.calls.call import camel_case
 from trainshed.core.errors import InvalidRequest, Violation
 
 
 def apply_read_mask(answer: Message, request: Any) -> Message:
-    """Return a resource, or a list of resources, with only the fields in the request's `read_mask`. Raises
+    """Return a resource or a list of resources with only the fields in the request's `read_mask`. Raises
     InvalidRequest."""
     mask = getattr(request, "read_mask", None)
     if mask is None or not mask.paths or "*" in mask.paths:
@@ -24,19 +24,21 @@ def apply_read_mask(answer: Message, request: Any) -> Message:
                     f"{','.join(mask.paths)!r} is not made of fields of {resource.DESCRIPTOR.name}."
                 )
                 raise InvalidRequest((Violation("read_mask", f"{wrong} Write name,displayName."),))
-            kept = type(resource)()
-            mask.MergeMessage(resource, kept)
-            resource.CopyFrom(kept)
+            masked = type(resource)()
+            mask.MergeMessage(resource, masked)
+            resource.CopyFrom(masked)
     return answer
 
 
 def read_update_mask(
     paths: Sequence[str], allowed: Sequence[str], resource: Any = None
 ) -> tuple[str, ...]:
-    """Return the fields of a mask, without duplicates; paths may be in snake_case or camelCase. Without a
-    mask: the fields that are set in `resource`. With `*`: all fields. Without a resource: (). Raises
-    InvalidRequest for fields that cannot be updated."""
-    spelled = {camel(field): field for field in allowed}
+    """Return the fields of an update mask without duplicates. Paths may be in snake_case or camelCase.
+
+    Without a mask, the result contains the fields that are set in `resource`, or nothing without a resource.
+    `*` selects all fields. Raises InvalidRequest for fields that cannot be updated.
+    """
+    spelled = {camel_case(field): field for field in allowed}
     fields = tuple(dict.fromkeys(spelled.get(path, path) for path in paths if path != "*"))
     if wrong := [field for field in fields if field not in allowed]:
         text = f"Only {', '.join(allowed)} can be updated, not {', '.join(wrong)}."

@@ -1,8 +1,8 @@
-"""Pages of lists: sizes, opaque tokens, a bounded search with a filter.
+"""Pages of lists: sizes, opaque tokens, and a limited search with a filter.
 
-A token says where the previous page ended and is bound to the request that it was given for. Filters are
-applied off the event loop: all scans share one thread, in which they take short turns. However many callers
-send expensive filters, they keep one thread busy at most, and share it fairly.
+A token contains the end of the previous page and is valid only for the same request. Filters are applied
+outside the event loop: all scans share one thread, in which they take short turns. Any number of expensive
+filters therefore uses at most one thread, which is shared fairly.
 """
 
 import asyncio
@@ -27,21 +27,21 @@ from trainshed.store.port import Every, JobQuery
 from trainshed.store.sqlite.reader import Reader
 
 SCAN_LIMIT: Final = 2_000
-"""Jobs that one request reads before it answers a short page with a token to go on."""
-_MOST_ORDERS: Final = 10
-"""Most fields that a list can be ordered by."""
+"""Number of jobs that one request reads. After that it returns a short page with a token."""
+_MAX_ORDERS: Final = 10
+"""Maximum number of fields in `order_by`."""
 _CHUNK: Final = 250
-_MOST_STEPS: Final = 10
-"""Most calls of the store in one request."""
+_MAX_QUERIES: Final = 10
+"""Maximum number of store queries of one request."""
 _DIGEST_SIZE: Final = 8
-_MOST_DIGITS: Final = 19
-_LARGEST: Final = 2**63 - 1
-"""The largest number that the store can compare with."""
+_MAX_DIGITS: Final = 19
+_MAX_NUMBER: Final = 2**63 - 1
+"""The largest number in queries of the store."""
 T = TypeVar("T")
-SECONDS: Final = 1.0
-"""Seconds of computing time that one request may use; then it answers what it has, with a token to go on."""
-_TURN: Final = 0.02
-"""Seconds of computing time after which another scan gets its turn."""
+SCAN_SECONDS: Final = 1.0
+"""Computing time in seconds that one request may use. After that it returns its partial page with a token."""
+_TURN_SECONDS: Final = 0.02
+"""Computing time in seconds after which another scan gets its turn."""
 _THREAD: Final = ThreadPoolExecutor(1, thread_name_prefix="scans")
 
 
@@ -55,11 +55,16 @@ class Page(Struct, frozen=True):
 
 
 def page_size(requested: int, *, default: int, maximum: int, field: str = "page_size") -> int:
-    """Return the size to serve: 0 means the default, more than the maximum means the maximum. Raises
-    InvalidRequest for a negative size."""
+    """Return the page size to serve: the default for 0, and at most the maximum. Raises InvalidRequest for a
+    negative size."""
     if requested < 0:
         raise InvalidRequest(
-            (Violation(field, f"{requested} is negative; leave it out for {default} per page."),)
+            (
+                Violation(
+                    field,
+                    f"{requested} is negative. Omit the field for {default} results per page.",
+                ),
+            )
         )
     return min(requested or default, maximum)
 
@@ -73,29 +78,29 @@ def _in_order(records: Iterable[T], text: str, fields: Mapping[str, Callable[[T]
             case [field, *direction] if field in fields and direction in ([], ["asc"], ["desc"]):
                 orders.append((fields[field], direction == ["desc"]))
             case _:
-                raise _no_order(part.strip(), fields)
-    if len(orders) > _MOST_ORDERS:
-        raise _no_order(text, fields)
+                raise _invalid_order(part.strip(), fields)
+    if len(orders) > _MAX_ORDERS:
+        raise _invalid_order(text, fields)
     ordered = list(records)
     for key, descending in reversed(orders):
         ordered.sort(key=key, reverse=descending)
     return ordered
 
 
-def _no_order(text: str, fields: Iterable[str]) -> InvalidRequest:
+def _invalid_order(text: str, fields: Iterable[str]) -> InvalidRequest:
     advice = f"use {', '.join(fields)}, each with or without desc, separated by commas."
-    return InvalidRequest((Violation("order_by", f"{text!r} is no order; {advice}"),))
+    return InvalidRequest((Violation("order_by", f"{text!r} is not a valid order; {advice}"),))
 
 
 def encode_token(position: str, *question: str) -> str:
-    """Return an opaque token for `position`, valid only together with the same `question`."""
+    """Return an opaque token for `position` that is valid only together with the same `question`."""
     packed = _digest((*question, position)) + position.encode()
     return base64.urlsafe_b64encode(packed).decode().rstrip("=")
 
 
 def decode_token(token: str, *question: str) -> str:
-    """Return the position of a token; "" for no token. Raises InvalidRequest for one that is not ours or of
-    another question."""
+    """Return the position of a token; "" for no token. Raises InvalidRequest for an invalid token or a token
+    of another question."""
     if not token:
         return ""
     try:
@@ -104,49 +109,49 @@ def decode_token(token: str, *question: str) -> str:
     except (binascii.Error, ValueError):
         packed, position = b"", ""
     if not position or packed[:_DIGEST_SIZE] != _digest((*question, position)):
-        raise _refused()
+        raise _invalid_token()
     return position
 
 
-def decode_number(token: str, *question: str) -> int:
+def decode_position(token: str, *question: str) -> int:
     """Return the position of a token as a number; 0 for no token. Raises InvalidRequest."""
-    return position_number(decode_token(token, *question) or "0")
+    return parse_position(decode_token(token, *question) or "0")
 
 
-def position_number(position: str) -> int:
-    """Return a position as a number. Raises InvalidRequest: callers can make up tokens, so it may be none."""
-    if not (position.isascii() and position.isdecimal()) or len(position) > _MOST_DIGITS:
-        raise _refused()
-    return min(int(position), _LARGEST)
+def parse_position(position: str) -> int:
+    """Return a position as a number. Raises InvalidRequest, because callers can invent tokens."""
+    if not (position.isascii() and position.isdecimal()) or len(position) > _MAX_DIGITS:
+        raise _invalid_token()
+    return min(int(position), _MAX_NUMBER)
 
 
-def cut(
+def first_page(
     rows: Sequence[T], size: int, position: Callable[[T], object], *question: str
 ) -> tuple[Sequence[T], str]:
-    """Return a page of the first `size` rows, and the token of the next one, which begins behind the position
-    of the last row; "" unless there are more rows."""
+    """Return the first `size` rows and the token of the next page, which starts after the last row. The token
+    is "" on the last page."""
     page = rows[:size]
     return page, encode_token(str(position(page[-1])), *question) if len(rows) > size else ""
 
 
 async def list_jobs(
-    reader: Reader, query: JobQuery, wanted: JobFilter, *, token: str, question: tuple[str, ...]
+    reader: Reader, query: JobQuery, job_filter: JobFilter, *, token: str, question: tuple[str, ...]
 ) -> Page:
-    """Return a page of at most `query.limit` jobs that pass the filter. Reads about SCAN_LIMIT jobs at most,
-    for no longer than a scan may take.
+    """Return a page of at most `query.limit` jobs that match the filter. Reads about SCAN_LIMIT jobs at most,
+    within the time limit of a scan.
 
-    A page can be short, or empty, and still carry a token, because older jobs were not examined yet. So a
-    request costs the same however long the history is (spec/invariants#finished-jobs). What can be decided
-    without reading a job is left to the store, whose indexes answer most filters at once (ADR 3).
+    A page can be short or empty and still have a token, because older jobs were not read yet. The cost of a
+    request therefore does not grow with the history (spec/invariants#finished-jobs). The store evaluates
+    conditions that need no read of the job; its indexes answer most filters (ADR 3).
     """
-    after = decode_number(token, *question)
+    after = decode_position(token, *question)
     passing_jobs: list[tuple[Work, str]] = []
     scanned = 0
-    scan = Scan(wanted.passes)
-    for _ in range(_MOST_STEPS):
-        # One more than is wanted tells whether there is a next page at all.
+    scan = Scan(job_filter.passes)
+    for _ in range(_MAX_QUERIES):
+        # One row more than requested shows whether a next page exists.
         chunk = min(_CHUNK, query.limit + 1) if scanned == 0 else _CHUNK
-        where = wanted.where or Every(())
+        where = job_filter.where or Every(())
         matches = await reader.matching(replace(query, after=after, limit=chunk), where)
         rows, went_to = matches.jobs, matches.went_to
         verdicts = await scan.judge([job for job, _ in rows])
@@ -167,7 +172,7 @@ async def list_jobs(
     return Page(tuple(passing_jobs), encode_token(str(after), *question))
 
 
-def _refused() -> InvalidRequest:
+def _invalid_token() -> InvalidRequest:
     text = (
         "The page token belongs to another request. Repeat the parent, filter and order of the original "
         "request, or start again without a token."
@@ -183,15 +188,15 @@ def _digest(question: tuple[str, ...]) -> bytes:
 
 
 class Scan(Generic[T]):
-    """Applies the filter of one request, within the computing time that a request may use."""
+    """Applies the filter of one request within its computing time."""
 
     def __init__(self, passes: Callable[[T], bool], *, seconds: float | None = None) -> None:
         self._passes = passes
-        self._left = SECONDS if seconds is None else seconds
+        self._left = SCAN_SECONDS if seconds is None else seconds
 
     async def judge(self, rows: Sequence[T]) -> list[bool]:
-        """Return whether each row passes; for fewer rows once the time is used up, but always for the first
-        one."""
+        """Return whether each row matches. After the time limit the result covers fewer rows, but at least
+        the first."""
         if self._passes is everything:
             return [True] * len(rows)
         verdicts: list[bool] = []
@@ -200,11 +205,11 @@ class Scan(Generic[T]):
             verdicts += await loop.run_in_executor(_THREAD, self._turn, rows, len(verdicts))
         return verdicts
 
-    def _turn(self, rows: Sequence[T], at: int) -> list[bool]:
+    def _turn(self, rows: Sequence[T], start: int) -> list[bool]:
         began = time.thread_time()
-        turn, verdicts = min(_TURN, self._left), list[bool]()
-        while at + len(verdicts) < len(rows):
-            verdicts.append(self._passes(rows[at + len(verdicts)]))
+        turn, verdicts = min(_TURN_SECONDS, self._left), list[bool]()
+        while start + len(verdicts) < len(rows):
+            verdicts.append(self._passes(rows[start + len(verdicts)]))
             if time.thread_time() - began >= turn:
                 break
         self._left -= time.thread_time() - began
@@ -212,41 +217,47 @@ class Scan(Generic[T]):
 
 
 class Listing(Struct, Generic[T], frozen=True):
-    """What a short list of records can be filtered and ordered by."""
+    """The filters and orders of a short list of records."""
 
-    #: What is listed, in the plural.
+    #: The plural noun of the records.
     noun: str
     texts: Mapping[str, Callable[[T], str]]
     orders: Mapping[str, Callable[[T], Any]]
-    #: Records of a page: by default, and at most.
+    #: Default and maximum number of records on a page.
     page: int = 100
-    largest: int = 100
-    #: What tells a record from all others.
+    max_page: int = 100
+    #: Returns the unique key of a record.
     key: Callable[[Any], str] = lambda record: str(record.name)
 
     async def page_of(
         self,
         records: Iterable[T],
         request: Any,
-        what: str,
+        parent: str,
         passes: Callable[[T], bool] | None = None,
     ) -> tuple[list[T], str]:
-        """Return one page of the records that pass the request's filter, in its order, and the next page's
-        token: the key of its first record, and how many come before, since any may be gone by then. `what`:
-        whose list it is; `passes`: the filter, None = it is by texts and labels. Raises InvalidRequest."""
-        size = page_size(request.page_size, default=self.page, maximum=self.largest)
+        """Return one page of the records that match the request's filter, in the requested order, and the
+        token of the next page.
+
+        The token contains the key of the next page's first record and the number of records before it,
+        because records may be deleted between requests. `parent`: the name of the list's parent; `passes`:
+        the filter, None = a filter by texts and labels. Raises InvalidRequest.
+        """
+        size = page_size(request.page_size, default=self.page, maximum=self.max_page)
         text = getattr(request, "filter", "")
         passes = passes or record_filter(text, self.noun, self.texts)
         order = getattr(request, "order_by", "")
         ordered = _in_order(records, order, self.orders)
-        question = (what, text, order)
+        question = (parent, text, order)
         count, _, first = decode_token(request.page_token, *question).partition(" ")
-        # There is no time limit, since a token counts what passes. The cost is bounded, because names are
-        # short and a filter's tests are limited in number.
+        # Without a time limit, because a token counts matching records. Names are short and a filter's tests
+        # are limited, which limits the cost.
         verdicts = await Scan(passes, seconds=math.inf).judge(ordered)
         passing = list(itertools.compress(ordered, verdicts))
         keys = [self.key(record) for record in passing if first]
-        start = keys.index(first) if first in keys else position_number(count or "0")
-        page, rest = passing[start : start + size], passing[start + size :]
-        token = encode_token(f"{start + size} {self.key(rest[0])}", *question) if rest else ""
+        start = keys.index(first) if first in keys else parse_position(count or "0")
+        page, next_page = passing[start : start + size], passing[start + size :]
+        token = (
+            encode_token(f"{start + size} {self.key(next_page[0])}", *question) if next_page else ""
+        )
         return page, token

@@ -1,4 +1,4 @@
-"""The names in requests. `projects/P` and `projects/P/locations/L` are parsed here, all others in `core`."""
+"""Parses parents in requests: `projects/P` and `projects/P/locations/L`. `core` parses all other names."""
 
 import re
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from trainshed.core.errors import InvalidRequest, NotFound, Violation
 
-# Project ids, project numbers, and ids of a domain (`example.com:lab`).
+# Project IDs, project numbers, and IDs with a domain (`example.com:lab`).
 _PROJECT = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._:-]{0,61}[A-Za-z0-9])?")
 _LOCATION = re.compile(r"[a-z][a-z0-9-]{0,62}")
 
@@ -27,7 +27,7 @@ class ProjectName(Struct, frozen=True):
             case ["projects", project] if _PROJECT.fullmatch(project):
                 return ProjectName(project)
             case _:
-                raise _not_a_parent(field, name, "projects/PROJECT")
+                raise _invalid_parent(field, name, "projects/PROJECT")
 
 
 class LocationName(Struct, frozen=True):
@@ -48,18 +48,18 @@ class LocationName(Struct, frozen=True):
             ) and _LOCATION.fullmatch(location):
                 return LocationName(project, location)
             case _:
-                raise _not_a_parent(field, name, "projects/PROJECT/locations/LOCATION")
+                raise _invalid_parent(field, name, "projects/PROJECT/locations/LOCATION")
 
 
-def _not_a_parent(field: str, name: str, expected: str) -> InvalidRequest:
+def _invalid_parent(field: str, name: str, expected: str) -> InvalidRequest:
     spaces = " A project ID has no spaces; use the ID, not the name." if " " in name else ""
     text = f"{name!r} is not a name of the form {expected}.{spaces}"
     return InvalidRequest((Violation(field, text),))
 
 
-def refuse_numbers(projects: Iterable[str]) -> None:
-    """Raise NotFound for a number of which nothing is known. Those of known projects were replaced by their
-    ids before."""
+def reject_numbers(projects: Iterable[str]) -> None:
+    """Raise NotFound for an unknown project number. Numbers of known projects were already replaced by their
+    IDs."""
     for project in projects:
         if project.isdecimal():
             raise NotFound(

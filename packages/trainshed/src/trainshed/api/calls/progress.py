@@ -1,8 +1,7 @@
-"""Reads the logs of programs when somebody asks, and remembers what follows from them, so that later looks
-read only what is new.
+"""Derives progress and measures from the logs of programs on request. Later calls read only new lines.
 
-Nothing is read of a job that nobody asks about. The first look samples the job's whole log, so that it does
-not matter who looked before, or whether the service was away.
+The log of a job is read only after the first request for the job. The first call samples the whole log, so
+earlier requests and restarts of the service do not change the result.
 """
 
 import asyncio
@@ -19,103 +18,105 @@ from trainshed.core.streams import StreamSource
 from trainshed.store.logs.progress import Sample
 from trainshed.store.logs.reader import LogReader
 
-_AT_ONCE: Final = 4_000
-"""Characters that are looked at on the event loop: some milliseconds, whatever they are."""
+_MAX_PARSED_ON_LOOP: Final = 4_000
+"""Maximum number of characters to parse on the event loop. It takes a few milliseconds."""
 _SECOND: Final = 10**9
 
 
-class Followed(Struct):
-    """The state of reading the log of a job's primary program, or of another one."""
+class LogState(Struct):
+    """The state of reading the log of one program."""
 
     attempt: int
     incarnation: int
-    #: How far it is.
+    #: The program's progress.
     progress: Tracker
-    #: What it prints of what it measures.
+    #: The measures that the program prints.
     measures: Measures
-    #: How many bytes of its log were read.
+    #: Number of bytes that were read.
     place: int = 0
-    #: The last line that was read; None = none yet.
+    #: The last line that was read; None = no line yet.
     last_line: str | None = None
-    #: The job was over before its log was read: nothing more comes.
-    is_whole: bool = False
-    #: Held during a look.
+    #: The job had finished before its log was read, so the log is complete.
+    is_complete: bool = False
+    #: Held while the log is read.
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def feed(self, sample: Sample) -> None:
-        for at, text in sample.lines:
-            self.progress.feed(at / _SECOND, text)
-            self.measures.feed(at / _SECOND, text)
+        for time, text in sample.lines:
+            self.progress.feed(time / _SECOND, text)
+            self.measures.feed(time / _SECOND, text)
 
 
-class LogBook:
-    """Remembers what follows from the logs of the `most` jobs that somebody asked about last. `points`: most
-    points of a measure. `whole`: bytes of new lines that are read completely."""
+class ProgressReader:
+    """Progress and measures from the logs of the last `max_jobs` requested jobs. `points`: maximum number of
+    points of a measure. `complete_size`: bytes of new lines that are read completely; longer texts are
+    sampled."""
 
-    def __init__(self, most: int, points: int, whole: int) -> None:
-        self._most = most
+    def __init__(self, max_jobs: int, points: int, complete_size: int) -> None:
+        self._max_jobs = max_jobs
         self._points = points
-        self._whole = whole
-        self._followed: OrderedDict[tuple[JobUid, ReplicaId], Followed] = OrderedDict()
+        self._complete_size = complete_size
+        self._states: OrderedDict[tuple[JobUid, ReplicaId], LogState] = OrderedDict()
 
-    async def look(self, logs: LogReader, job: Job, replica: Replica | None = None) -> Followed:
-        """Return what is known of a job, which has begun, by what a replica prints; None = its primary. Reads
-        a bounded number of bytes."""
+    async def read(self, logs: LogReader, job: Job, replica: Replica | None = None) -> LogState:
+        """Return the log state of a started job for one replica; None = its primary replica. Reads a limited
+        number of bytes."""
         replica = replica or primary_of(job)
-        followed = self._of(job, replica)
-        async with followed.lock:
-            if followed.is_whole:
-                return followed
-            # A look that began before a retry may come after one that knows of it.
-            if (followed.attempt, followed.incarnation) < (job.attempt, replica.incarnation):
-                if followed.attempt != job.attempt:
-                    followed.place = 0
-                followed.attempt, followed.incarnation = job.attempt, replica.incarnation
-                followed.progress.restarted()
-                followed.measures.restarted()
-            source = StreamSource(job.uid, followed.attempt, replica.id)
-            sample = await logs.sampled(source, followed.place, self._whole)
-            followed.place = sample.place
-            followed.last_line = sample.last or followed.last_line
-            if sum(len(text) for _, text in sample.lines) > _AT_ONCE:
-                await asyncio.to_thread(followed.feed, sample)
+        state = self._of(job, replica)
+        async with state.lock:
+            if state.is_complete:
+                return state
+            # A call that started before a retry may end after a call that already handled the retry.
+            if (state.attempt, state.incarnation) < (job.attempt, replica.incarnation):
+                if state.attempt != job.attempt:
+                    state.place = 0
+                state.attempt, state.incarnation = job.attempt, replica.incarnation
+                state.progress.restarted()
+                state.measures.restarted()
+            source = StreamSource(job.uid, state.attempt, replica.id)
+            sample = await logs.sampled(source, state.place, self._complete_size)
+            state.place = sample.place
+            state.last_line = sample.last or state.last_line
+            if sum(len(text) for _, text in sample.lines) > _MAX_PARSED_ON_LOOP:
+                await asyncio.to_thread(state.feed, sample)
             else:
-                followed.feed(sample)
-            followed.is_whole = job.state.is_final
-        return followed
+                state.feed(sample)
+            state.is_complete = job.state.is_final
+        return state
 
-    def knows(self, job: Job) -> bool:
-        """Whether somebody has asked about the job before."""
-        return (job.uid, primary_of(job).id) in self._followed
+    def has_read(self, job: Job) -> bool:
+        """Whether the job's log was requested before."""
+        return (job.uid, primary_of(job).id) in self._states
 
-    def _of(self, job: Job, replica: Replica) -> Followed:
+    def _of(self, job: Job, replica: Replica) -> LogState:
         key = job.uid, replica.id
-        followed = self._followed.get(key)
-        if followed is None:
+        state = self._states.get(key)
+        if state is None:
             began = replica.started / _SECOND if replica.started else None
             program = job.spec.pool(replica.id.pool).program
             tracker = Tracker(began, totals_of((*program.command, *program.args)))
             measures = Measures(most=self._points, was_restarted=replica.incarnation > 1)
-            followed = Followed(job.attempt, replica.incarnation, tracker, measures)
-            self._followed[key] = followed
-            if len(self._followed) > self._most:
-                self._followed.popitem(last=False)
-        self._followed.move_to_end(key)
-        return followed
+            state = LogState(job.attempt, replica.incarnation, tracker, measures)
+            self._states[key] = state
+            if len(self._states) > self._max_jobs:
+                self._states.popitem(last=False)
+        self._states.move_to_end(key)
+        return state
 
 
-def book_of_lists() -> LogBook:
-    """Return a book for lists: some 80 kB for each of many jobs, and for a look some 20 ms at most."""
-    return LogBook(most=1000, points=32, whole=32 << 10)
+def list_progress_reader() -> ProgressReader:
+    """Return a reader for lists of jobs: about 80 kB for each of many jobs, and at most about 20 ms per
+    call."""
+    return ProgressReader(max_jobs=1000, points=32, complete_size=32 << 10)
 
 
-def book_of_curves() -> LogBook:
-    """Return a book for pages of jobs, some 800 kB each. Much of a log is read: an epoch may be named only
-    once, long before its measures."""
-    return LogBook(most=100, points=400, whole=1 << 20)
+def page_progress_reader() -> ProgressReader:
+    """Return a reader for the pages of single jobs, about 800 kB each. It reads much of a log, because an
+    epoch may be printed only once, long before its measures."""
+    return ProgressReader(max_jobs=100, points=400, complete_size=1 << 20)
 
 
 def primary_of(job: Job) -> Replica:
-    """Return a job's primary replica, also before it has one."""
+    """Return a job's primary replica, or an unstarted one if the job has none yet."""
     own = (replica for replica in job.replicas if replica.id == job.spec.primary)
     return next(own, Replica(job.spec.primary))

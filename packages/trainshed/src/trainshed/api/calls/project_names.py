@@ -1,7 +1,8 @@
-"""Projects in the names of requests: find them for the permission check, and replace project numbers by ids.
+"""Projects in the names of requests: finds them for the permission check, and replaces project numbers by
+IDs.
 
-A request names its project in its own text fields (`name`, `parent`, ...), as `projects/P/...`, or in the
-name of the resource that it carries. Only Logging also lists bare projects, and entries that name their logs.
+A request contains its project in its own text fields (`name`, `parent`, ...) as `projects/P/...`, or in the
+name of its resource. Only Logging also lists bare project IDs, and entries with the names of their logs.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -38,56 +39,57 @@ _NAMES: Final = frozenset(
 _LISTS: Final = frozenset(
     {"artifacts", "child_contexts", "executions", "resource_names", "time_series"}
 )
-"""Fields with several names. A field of one name with such a name counts as one of `_NAMES`."""
+"""Fields with several names. A single-valued field with one of these names counts as one of `_NAMES`."""
 
 
-_BARE: Final = "project_ids"
+_BARE_IDS: Final = "project_ids"
 
 
 _ENTRIES: Final = "entries"
 
 
-_PARTS: Final = frozenset({_ENTRIES, "events", "requests", "write_run_data_requests"})
+_REPEATED_PARTS: Final = frozenset({_ENTRIES, "events", "requests", "write_run_data_requests"})
 
 
-_NAMED: Final = _NAMES | _LISTS
+_NAME_FIELDS: Final = _NAMES | _LISTS
 
 
-_RENAMED: Final = _NAMED | {"experiment", "experiment_run", "model"}
+_REPLACED: Final = _NAME_FIELDS | {"experiment", "experiment_run", "model"}
 """Fields in which project numbers are replaced, also within a resource such as a job's specification."""
 
 
-_RENAMED_LISTS: Final = _LISTS | {_BARE}
+_REPLACED_LISTS: Final = _LISTS | {_BARE_IDS}
 
 
 _FILTER: Final = "filter"
 
 
-_FREE: Final = frozenset({"metadata", "training_task_inputs"})
-"""Fields with free content of the caller, in which nothing is replaced."""
+_FREE_CONTENT: Final = frozenset({"metadata", "training_task_inputs"})
+"""Fields with free content of the caller. Nothing is replaced in them."""
 
 
-def name_by_id(request: Message, ids: Iterable[str]) -> None:
-    """Replace project numbers in the names of a request by ids, because both identify the same project.
-    Programs find the number in CLOUD_ML_PROJECT_ID. `ids`: the projects to recognize; "" is ignored."""
+def replace_project_numbers(request: Message, ids: Iterable[str]) -> None:
+    """Replace project numbers in the names of a request by IDs, because both identify the same project.
+    Programs receive the number in CLOUD_ML_PROJECT_ID. `ids`: the projects to recognize; "" is ignored."""
     numbers = _by_number(tuple(ids))
-    # Most requests name no project by its number. Searching the serialized request for the digits is cheaper
-    # than walking its fields.
+    # Most requests contain no project number. Searching the serialized request for the digits is cheaper than
+    # walking its fields.
     content = request.SerializePartialToString()
     if any(_digits(name) in content for name in numbers):
-        _rename(request, numbers)
+        _replace(request, numbers)
 
 
 def id_of(number: str, principal: Principal, services: Services) -> str:
-    """Return the id of the project with this number; the number if the principal has no access to it."""
-    return ids_by_number(known_to(principal, services)).get(number, number)
+    """Return the ID of the project with this number, or the number if the principal has no access to the
+    project."""
+    return ids_by_number(projects_known_to(principal, services)).get(number, number)
 
 
-def known_to(principal: Principal, services: Services) -> tuple[str, ...]:
+def projects_known_to(principal: Principal, services: Services) -> tuple[str, ...]:
     """Return the projects whose numbers the principal may use."""
     book = services.access.book
-    others = (*book.projects, *book.policy.projects()) if principal.rights.everywhere else ()
-    return (*principal.rights.projects, services.settings.project, *others)
+    administered = (*book.projects, *book.policy.projects()) if principal.rights.everywhere else ()
+    return (*principal.rights.projects, services.settings.project, *administered)
 
 
 @lru_cache(1024)
@@ -98,33 +100,33 @@ def _digits(name: str) -> bytes:
 
 @lru_cache(16)
 def _by_number(ids: tuple[str, ...]) -> Mapping[str, str]:
-    """Return prefixes of names: the prefix with the number as key, the one with the id as value."""
+    """Return the prefix of names with a project's ID, by the prefix with its number."""
     return {
         f"projects/{number}/": f"projects/{project_id}/"
         for number, project_id in ids_by_number(ids).items()
     }
 
 
-def _rename(message: Message, numbers: Mapping[str, str]) -> None:
+def _replace(message: Message, numbers: Mapping[str, str]) -> None:
     for part, value in message.ListFields():
-        if part.name in _PARTS:
-            for below in value:
-                _rename(below, numbers)
-        elif part.name in _RENAMED_LISTS and part.is_repeated:
-            value[:] = [_renamed(text, numbers) for text in value]
+        if part.name in _REPEATED_PARTS:
+            for item in value:
+                _replace(item, numbers)
+        elif part.name in _REPLACED_LISTS and part.is_repeated:
+            value[:] = [_with_id(text, numbers) for text in value]
         elif part.type == FieldDescriptor.TYPE_STRING:
-            if part.name in _RENAMED and (name := _renamed(value, numbers)) != value:
+            if part.name in _REPLACED and (name := _with_id(value, numbers)) != value:
                 setattr(message, part.name, name)
             elif part.name == _FILTER:
                 for old, new in numbers.items():
                     setattr(message, part.name, getattr(message, part.name).replace(old, new))
-        elif isinstance(value, Message) and part.name not in _FREE:
-            _rename(value, numbers)
+        elif isinstance(value, Message) and part.name not in _FREE_CONTENT:
+            _replace(value, numbers)
 
 
-def _renamed(name: str, numbers: Mapping[str, str]) -> str:
-    """Return a name with the project's id. Also accepts a project without more: `projects/P`, or `P` as in
-    Logging."""
+def _with_id(name: str, numbers: Mapping[str, str]) -> str:
+    """Return a name with the project's ID instead of its number. Also accepts `projects/P` and, for Logging,
+    `P`."""
     for old, new in numbers.items():
         if name.startswith(old):
             return new + name[len(old) :]
@@ -134,18 +136,18 @@ def _renamed(name: str, numbers: Mapping[str, str]) -> str:
 
 
 def projects_of(request: Message) -> Iterator[str]:
-    """Yield the project of each name in a request, by id or number; "" for a name without a project."""
+    """Yield the project of each name in a request, by ID or number; "" for a name without a project."""
     for part, value in request.ListFields():
         is_list = part.name in _LISTS and part.is_repeated
-        if not is_list and part.type == FieldDescriptor.TYPE_STRING and part.name in _NAMED:
+        if not is_list and part.type == FieldDescriptor.TYPE_STRING and part.name in _NAME_FIELDS:
             yield project_in(value)
         elif is_list:
             yield from map(project_in, value)
-        elif part.name == _BARE:
+        elif part.name == _BARE_IDS:
             yield from value
         elif part.name == _ENTRIES:
-            for below in value:
-                yield from projects_of(below)
+            for item in value:
+                yield from projects_of(item)
         elif _is_named(part):
             yield from filter(None, [project_in(value.name)])
 
@@ -160,7 +162,8 @@ def project_in(name: str) -> str:
 
 
 def subject_of(request: Message) -> str:
-    """Return the name of the resource of a request: its own, that of the resource in it, or the parent's."""
+    """Return the name of the resource of a request: its own name, the name of its resource, or the parent's
+    name."""
     for name in ("name", "resource", "parent"):
         if text := getattr(request, name, ""):
             return str(text)

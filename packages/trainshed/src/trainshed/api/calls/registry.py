@@ -1,4 +1,5 @@
-"""The methods of a service: read the request, check the permission, call the handler, on every transport."""
+"""The methods of a service. Each call is parsed, authorized and handled in the same way on every
+transport."""
 
 import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Set
@@ -11,13 +12,18 @@ from msgspec.structs import replace
 from trainshed.access.permissions import authorize
 from trainshed.api.calls.audit import audited, record_secrets
 from trainshed.api.calls.call import Call, Handlers
-from trainshed.api.calls.checks import completed
+from trainshed.api.calls.checks import with_check_violations
 from trainshed.api.calls.errors import not_served
-from trainshed.api.calls.http import LARGE, read_aside
-from trainshed.api.calls.impersonation import refuse_more, texts_of
+from trainshed.api.calls.http import LARGE_BODY, parse_by_size
+from trainshed.api.calls.impersonation import reject_escalation, texts_of
 from trainshed.api.calls.masks import apply_read_mask
-from trainshed.api.calls.project_names import known_to, name_by_id, projects_of, subject_of
-from trainshed.api.calls.streams import StreamHandlers, guarded
+from trainshed.api.calls.project_names import (
+    projects_known_to,
+    projects_of,
+    replace_project_numbers,
+    subject_of,
+)
+from trainshed.api.calls.streams import StreamHandlers, guard_stream
 from trainshed.api.calls.versions import Version
 from trainshed.core.errors import PermissionDenied
 from trainshed.wire import json as wire_json
@@ -27,7 +33,7 @@ from trainshed.wire.status import WireError
 T = TypeVar("T")
 
 
-_CREATING: Final = frozenset(
+_JOB_CREATION_METHODS: Final = frozenset(
     {
         "google.cloud.aiplatform.v1.JobService.CreateCustomJob",
         "google.cloud.aiplatform.v1.JobService.CreateHyperparameterTuningJob",
@@ -38,7 +44,7 @@ _CREATING: Final = frozenset(
 
 
 Check = Callable[[Call, Any], object]
-"""Validates a request message without side effects. Raises InvalidRequest, or another refusal."""
+"""Validates a request message without side effects. Raises InvalidRequest or another request error."""
 
 
 Checks = Mapping[str, Check]
@@ -48,11 +54,11 @@ Checks = Mapping[str, Check]
 class Registry(Struct, frozen=True):
     """The methods that a service serves."""
 
-    #: By their full names.
+    #: Handlers by full method name.
     handlers: Handlers
-    #: Checks that can run before a large request is read completely.
+    #: Checks that can run before a large request is parsed completely.
     checks: Checks
-    #: Methods that return a stream, by their full names.
+    #: Stream handlers by full method name.
     streams: StreamHandlers = {}
 
     @property
@@ -60,7 +66,7 @@ class Registry(Struct, frozen=True):
         """The full names of all methods."""
         return self.handlers.keys() | self.streams.keys()
 
-    async def opened(
+    async def open_stream(
         self, call: Call, size: int, read: Callable[[], Message]
     ) -> AsyncGenerator[Message]:
         """Return the stream of responses to a first request of `size` bytes, which `read` parses. Raises
@@ -68,46 +74,48 @@ class Registry(Struct, frozen=True):
         handler = self.streams.get(call.method)
         if handler is None:
             raise not_served(_known(call.method), self.methods)
-        request = await read_aside(size, read)
-        name_by_id(request, known_to(call.principal, call.services))
-        responses = await _performed(handler, call, request)
-        return guarded(responses, call.services, call.principal)
+        request = await parse_by_size(size, read)
+        replace_project_numbers(request, projects_known_to(call.principal, call.services))
+        responses = await _perform(handler, call, request)
+        return guard_stream(responses, call.services, call.principal)
 
-    async def answered(
+    async def answer(
         self, call: Call, version: Version, size: int, read: Callable[[], Message]
     ) -> Message:
-        """Return the response to a request of `size` bytes, which `read` parses. A large one is read and
-        checked in a thread, except for checks that need the store. Raises NotServed, PermissionDenied,
+        """Return the response to a request of `size` bytes, which `read` parses. A large request is parsed
+        and checked in a thread, except for checks that need the store. Raises NotServed, PermissionDenied,
         WireError, and the errors of the handler."""
         handler, check = self.handlers.get(call.method), self.checks.get(call.method)
         if handler is None:
             raise not_served(_known(call.method), self.methods)
 
-        def named(request: Message) -> Message:
-            name_by_id(request, known_to(call.principal, call.services))
+        def with_project_ids(request: Message) -> Message:
+            replace_project_numbers(request, projects_known_to(call.principal, call.services))
             return request
 
-        def checked(request: Message) -> Message:
+        def check_request(request: Message) -> Message:
             if check is not None:
-                # `_performed` rejects and records callers without permission. They see no other errors.
+                # `_perform` rejects and records callers without permission. They receive no other errors.
                 with contextlib.suppress(PermissionDenied):
                     authorize(call.principal, call.method, tuple(projects_of(request)))
                     check(call, request)
             return request
 
-        def read_whole() -> Message:
+        def parse_and_check() -> Message:
             try:
-                request = named(read())
+                request = with_project_ids(read())
             except WireError as refused:
                 if check is None:
                     raise
-                raise completed(refused, lambda broken: checked(named(broken))) from None
-            return checked(request) if size >= LARGE else request
+                raise with_check_violations(
+                    refused, lambda broken: check_request(with_project_ids(broken))
+                ) from None
+            return check_request(request) if size >= LARGE_BODY else request
 
-        request = await read_aside(size, read_whole)
-        answer = apply_read_mask(await _performed(handler, call, request), request)
+        request = await parse_by_size(size, parse_and_check)
+        answer = apply_read_mask(await _perform(handler, call, request), request)
         service = call.method.rpartition(".")[0]
-        call.services.beta.dress(answer, version, made=service not in routes.MIXIN_SERVICES)
+        call.services.beta.set_types(answer, version, created=service not in routes.MIXIN_SERVICES)
         return answer
 
 
@@ -115,22 +123,22 @@ def _known(method: str) -> routes.KnownMethod:
     return routes.find_by_name(method) or routes.KnownMethod(method, "")
 
 
-async def _performed(handler: Callable[[Call, Any], Awaitable[T]], call: Call, request: Any) -> T:
-    """Return the response of a handler, if the principal has the permission in all projects of the request.
-    Raises PermissionDenied, and the errors of the handler."""
+async def _perform(handler: Callable[[Call, Any], Awaitable[T]], call: Call, request: Any) -> T:
+    """Return the response of a handler if the principal has the permission in all projects of the request.
+    Raises PermissionDenied and the errors of the handler."""
     principal, services, method = call.principal, call.services, call.method
     projects = tuple(projects_of(request))
 
     async def answer() -> T:
         authorize(principal, method, projects)
         allowed = call
-        if method in _CREATING:
+        if method in _JOB_CREATION_METHODS:
             allowed = replace(call, public=wire_json.to_public(request))
             texts = list(texts_of(allowed.public))
-            refuse_more(principal, services, texts)
+            reject_escalation(principal, services, texts)
             record_secrets(texts)
-        if services.sent is not None:
-            services.sent(method, request)
+        if services.on_request is not None:
+            services.on_request(method, request)
         return await handler(allowed, request)
 
     project, resource = next(iter(projects), ""), subject_of(request)

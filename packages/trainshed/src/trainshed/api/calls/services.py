@@ -1,4 +1,4 @@
-"""What handlers work with: stores, clocks and settings, handed in by the composition root."""
+"""Dependencies of handlers: stores, clocks and settings, which the composition root passes in."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -12,7 +12,7 @@ from trainshed.access.principals import Credential, Principal
 from trainshed.access.sealing import Sealer
 from trainshed.api.calls.links import Links, Tickets
 from trainshed.api.calls.parents import LocationName
-from trainshed.api.calls.progress import LogBook, book_of_curves, book_of_lists
+from trainshed.api.calls.progress import ProgressReader, list_progress_reader, page_progress_reader
 from trainshed.api.calls.versions import BetaOperations
 from trainshed.core.capacity import Load, NodeStatus, Preflight, QuotaStatus, Waiting
 from trainshed.core.curves import CurveWriter
@@ -47,93 +47,93 @@ Authenticate = Callable[[str | None], Awaitable[Principal]]
 
 
 class ContentDigest(Struct, frozen=True):
-    """What an object contains."""
+    """The digest and size of an object's content."""
 
-    #: SHA-256 in hexadecimal digits; None = it is not known.
+    #: SHA-256 in hexadecimal digits; None = not known.
     sha256: str | None = None
     size: Bytes = Bytes(0)
-    #: Why it is not known, as a clause about the object; None = it is.
+    #: The reason why the digest is not known, as a clause about the object; None = the digest is known.
     unknown: str | None = None
 
 
 class Exports(Protocol):
-    """Carries out exports of models and datasets beside requests."""
+    """Exports models and datasets outside the requests."""
 
     def moment(self) -> Nanos:
-        """Return the current time (ns) for the name of an export's directory. No two exports have the same
+        """Return the current time (ns) for the name of an export's directory. Every export has a different
         millisecond."""
         ...
 
     async def begin(self, operation: Operation) -> None:
-        """Store an export, and start it. Its end is published as a notice of its subject."""
+        """Store an export and start it. A notice of its subject announces its end."""
         ...
 
     def stop(self, name: str) -> None:
-        """Stop writing for a cancelled operation. Does nothing if it is no running export."""
+        """Stop writing for a cancelled operation. Has no effect on other operations."""
         ...
 
 
 class BucketProbe(Protocol):
-    """What the API asks of the buckets. Cheap, unless noted: it reads small files at most."""
+    """The API's view of the buckets. Methods are cheap and read small files at most, unless their docstrings
+    state otherwise."""
 
     def ensure(self, name: str, location: str, project: str) -> None:
-        """Make a project's bucket if it is not there. Waits for the disk: call it in a thread. Raises
+        """Create a project's bucket if it does not exist. Waits for the disk: call it in a thread. Raises
         Unavailable."""
         ...
 
     def bucket_location(self, name: str) -> str | None:
-        """Return a bucket's location (`US`, `us-central1`); None if there is no bucket of this name."""
+        """Return a bucket's location (`US`, `us-central1`), or None if no bucket has this name."""
         ...
 
     def is_closed(self, name: str, project: str, account: str | None = None) -> bool:
-        """Whether programs of a project may not read from an existing bucket as this service account; None =
-        under any."""
+        """Whether a project's programs may not read from an existing bucket as this service account; None =
+        as any account."""
         ...
 
     def is_unmounted(self, name: str) -> bool:
-        """Whether there is such a bucket, and programs do not see it as /gcs/NAME."""
+        """Whether the bucket exists and programs do not see it as /gcs/NAME."""
         ...
 
     def shown(self, project: str) -> tuple[tuple[str, str], ...]:
-        """Return those that a project's programs see, by name and directory. Raises Unavailable."""
+        """Return the buckets that a project's programs can see, by name and directory. Raises Unavailable."""
         ...
 
     def open(self, uri: str) -> BinaryIO:
         """Open the content of an object. Blocks. Raises FileNotFoundError, and OSError if the object exists
-        and cannot be read."""
+        but cannot be read."""
         ...
 
     def digest(self, uri: str, limit: Bytes) -> "ContentDigest":
-        """Return the digest of an object's content, if that has at most `limit` bytes. It reads all of the
-        content: call it in a thread."""
+        """Return the digest of an object's content if the content has at most `limit` bytes. Reads the
+        complete content: call it in a thread."""
         ...
 
     def has_object(self, uri: str) -> bool:
-        """Whether there is an object that matches a gs:// URI, which may have wildcards such as `*`. May
-        block for long: call it in a thread."""
+        """Whether an object matches a gs:// URI, which may contain wildcards such as `*`. May block for a
+        long time: call it in a thread."""
         ...
 
     def last_written(self, uri: str) -> Nanos | None:
-        """Return when something below a gs:// URI was last written (ns); 0 = there is nothing, None = it
-        cannot be known. Call it in a thread."""
+        """Return the last write time (ns) below a gs:// URI; 0 = no objects, None = not known. Call it in a
+        thread."""
         ...
 
 
 class CapacityView(Protocol):
-    """What the controller knows about capacity: nodes, quotas, which jobs wait and why. Cheap, never
+    """The controller's view of capacity: nodes, quotas, and waiting jobs with their reasons. Cheap; never
     blocks."""
 
     def why(self, uid: JobUid) -> Waiting | None:
-        """Return why a job waits; None if it does not."""
+        """Return the reason why a job waits, or None if it does not wait."""
         ...
 
     def position(self, uid: JobUid) -> int:
-        """Return a job's position among those that wait, 1 = next; 0 = it does not wait."""
+        """Return a job's position in the queue, 1 = next; 0 = the job does not wait."""
         ...
 
     async def preflight(self, job: Job) -> Preflight:
-        """Return whether a job like this one, which is not stored, would be admitted now. Raises
-        Unavailable."""
+        """Return whether a job like this unstored one would be admitted now. Raises Unavailable."""
         ...
 
     def nodes(self) -> tuple[NodeStatus, ...]: ...
@@ -141,27 +141,27 @@ class CapacityView(Protocol):
     def accelerators(self) -> tuple[str, ...]: ...
 
     def quotas(self, project_id: str) -> tuple[QuotaStatus, ...]:
-        """Return every quota of the project that has a limit or is used."""
+        """Return all quotas of the project with a limit or with usage."""
         ...
 
     def holding(self) -> tuple[Job, ...]:
-        """Return the jobs that hold places now."""
+        """Return the jobs that occupy capacity now."""
         ...
 
     def uses(self, job: Job, until: Nanos) -> tuple[Use, ...]:
-        """Return what the newest attempt of a job has used until a moment."""
+        """Return the usage of a job's newest attempt up to a time."""
         ...
 
     def load(self) -> Load:
-        """Return the load of all projects together."""
+        """Return the total load of all projects."""
         ...
 
     async def readmit(self, node: str) -> None:
-        """Let a node that was found unfit take work again. Raises Unavailable."""
+        """Return an unfit node to service. Raises Unavailable."""
         ...
 
     async def capacity_changed(self) -> None:
-        """Tell the controller that drained nodes or quotas were changed in the store."""
+        """Notify the controller of changes to drained nodes or quotas in the store."""
         ...
 
 
@@ -169,11 +169,11 @@ class Reserving(Protocol):
     """The persistent resources of the service."""
 
     async def wait_for_changes(self) -> None:
-        """Wait until no change is being stored: a reader of a finished operation then sees its effect."""
+        """Wait until no change is being stored. A reader of a finished operation then sees its effect."""
         ...
 
     def get(self, name: PersistentResourceName) -> PersistentResource:
-        """Raises NotFound."""
+        """Return a persistent resource. Raises NotFound."""
         ...
 
     def find(self, name: PersistentResourceName) -> PersistentResource | None: ...
@@ -185,11 +185,12 @@ class Reserving(Protocol):
     def used(self, name: PersistentResourceName) -> Used: ...
 
     def why(self, resource: PersistentResource) -> Waiting | None:
-        """Return why machines of a resource are not reserved yet; None = all are."""
+        """Return the reason why machines of a resource are not reserved yet; None = all machines are
+        reserved."""
         ...
 
     def uses(self, until: Nanos) -> Iterable[Use]:
-        """Return what all resources have reserved until a moment."""
+        """Return the reserved usage of all resources up to a time."""
         ...
 
     async def create(self, resource: PersistentResource, operation: Operation) -> None:
@@ -199,8 +200,8 @@ class Reserving(Protocol):
     async def change(
         self, name: PersistentResourceName, change: Change, begun: Operation | None = None
     ) -> None:
-        """Replace a resource by what `change`, a pure function, returns for it, with a new running operation.
-        Raises NotFound, and what `change` raises."""
+        """Replace a resource by the result of `change`, a pure function, and store a new running operation.
+        Raises NotFound and the errors of `change`."""
         ...
 
 
@@ -209,74 +210,76 @@ Spec = Mapping[str, Any]
 
 
 class Tracking(Protocol):
-    """What jobs have to do with experiments, tensorboards and what shows these: an addition's. Methods raise
-    Unavailable, and as they say."""
+    """The relation of jobs to experiments, TensorBoards and viewers, which an addition implements. All
+    methods raise Unavailable, in addition to their own errors."""
 
     async def unknown(self, place: LocationName, spec: Spec, path: str) -> tuple[Violation, ...]:
-        """Return violations for what a job in that location names and does not exist. `path`: of the
-        specification in the request."""
+        """Return violations for names in a job's specification that do not exist in that location. `path`:
+        the field of the specification in the request."""
         ...
 
     def make_run(self, experiment: str) -> AbstractAsyncContextManager[str]:
-        """Make a run for a job that names none, and yield its name; delete it if what follows raises."""
+        """Create a run for a job without one and yield its name. Deletes the run if the caller's block
+        raises."""
         ...
 
     async def add_to_run(self, run: str, job: JobName) -> None:
-        """Add a job to its run, if that still exists."""
+        """Add a job to its run if the run still exists."""
         ...
 
     def curves(self, job: Job) -> CurveWriter | None:
-        """Return what writes the job's curves to the tensorboard that it names; None = it names none."""
+        """Return the writer of the job's curves to its TensorBoard, or None if the job has no TensorBoard."""
         ...
 
     async def view(self, works: Sequence[Work], shown: Credential) -> ViewLink:
-        """Return a link, for whoever has shown this, to what these works wrote. Raises FailedPrecondition
-        if they were told no directory for event files."""
+        """Return a link to the event files of these works, for the owner of the credentials. Raises
+        FailedPrecondition if the works have no directory for event files."""
         ...
 
     async def link_if_any(self, work: Work, shown: Credential) -> str | None:
-        """Return such a link to what a work wrote; None = it wrote nothing."""
+        """Return a link to the event files of a work, or None if the work wrote none."""
         ...
 
     def end_views(self, job: JobUid) -> None:
-        """End what shows a job, without waiting for that."""
+        """Close the views of a job without waiting."""
         ...
 
     async def close(self) -> None:
-        """End all that shows jobs, and wait until it is gone."""
+        """Close all views of jobs and wait until they are closed."""
         ...
 
 
 WriteLog = Callable[[JobUid, int, ReplicaId, Sequence[str]], Awaitable[None]]
-"""Adds lines to the log of a live replica of an attempt, as if its program had printed them. Raises
+"""Appends lines to the log of a live replica of an attempt, as if its program had printed them. Raises
 Unavailable."""
 
 
 class ApiSettings(Struct, frozen=True):
-    """What answers say of this installation."""
+    """Properties of this installation that responses contain."""
 
     #: The service's version.
     version: str
-    #: Default of clients that were told nothing else, as is `region`.
+    #: Default project for clients without their own setting.
     project: str
+    #: Default region for clients without their own setting.
     region: str
     #: Address of the pages of jobs to which errors refer.
     pages: str
-    #: Most trials of a study; 0 = any number.
+    #: Maximum number of trials of a study; 0 = no limit.
     max_study_trials: int = MAX_TRIALS
     prices: Prices = Prices()
-    #: Notification targets that jobs may name.
+    #: Notification targets that jobs may use.
     notify: tuple[str, ...] = ()
     #: The service's data directory; None = not known.
     data: str | None = None
-    #: How long a job is kept after its end, as in the settings; None = for ever.
+    #: Retention time of finished jobs, as in the settings; None = forever.
     retention_jobs: str | None = None
-    #: The scheduler that gives jobs their nodes instead of the service, such as Slurm; "" = the service does.
+    #: The scheduler that assigns nodes to jobs, such as Slurm; "" = the service itself.
     queue: str = ""
 
 
 class Services(Struct, frozen=True):
-    """Everything a handler may use."""
+    """All dependencies of handlers."""
 
     intake: Intake
     reader: Reader
@@ -295,18 +298,18 @@ class Services(Struct, frozen=True):
     buckets: BucketProbe
     #: Nanoseconds since the epoch.
     now: Callable[[], int]
-    #: Returns a fresh identity; they ascend with time.
+    #: Returns a new unique ID. IDs increase with time.
     new_uid: Callable[[], JobUid]
-    #: Tells the controller that a job has something to do.
+    #: Notifies the controller that a job has work to do.
     wake: Callable[[JobUid], None]
-    #: Stores new jobs, tuning jobs and pipelines, all or none, and wakes the controller for them. Raises as
+    #: Stores new jobs, tuning jobs and pipelines, all or none, and wakes the controller. Raises the errors of
     #: `Intake.create`.
     create: Callable[..., Awaitable[None]]
-    #: Tells the controller that an operation of a study waits. Its end is published as a notice of
-    #: `JobUid(study)`.
+    #: Notifies the controller of a waiting operation of a study. A notice of `JobUid(study)` announces its
+    #: end.
     suggest: Callable[[StudyUid], None]
     exports: Exports
-    #: Returns what the model of a study expects over some of its parameters, given its trials. Raises
+    #: Returns the prediction of a study's model over some of its parameters, based on its trials. Raises
     #: AdvisorFailed.
     outlook: Callable[[StudySpec, Sequence[TrialData], Sequence[str]], Awaitable[Outlook]]
     capacity: CapacityView
@@ -317,30 +320,31 @@ class Services(Struct, frozen=True):
     settings: ApiSettings
     #: Whether the operator allows shells.
     allows_shells: bool = True
-    #: None = its addition is not installed.
+    #: None = the addition is not installed.
     tracking: Tracking | None = None
-    #: None = the engine takes no lines.
+    #: None = the engine does not accept log lines.
     write_log: WriteLog | None = None
-    #: Set when the server shuts down, so that streams end and no more jobs are taken.
+    #: Set when the server shuts down. Streams then end, and new jobs are rejected.
     closing: asyncio.Event = field(default_factory=asyncio.Event)
-    #: What the engine can isolate and limit here.
+    #: The isolation and limits that the engine provides on this machine.
     promises: Callable[[], Mapping[str, object]] = dict[str, object]
-    #: Returns how late the event loop is.
+    #: Returns the current delay of the event loop.
     lag: Callable[[], Lag] = Lag
-    #: When the service began, in ns since the epoch; None = not known.
+    #: Start time of the service in ns since the epoch; None = not known.
     started: Nanos | None = None
-    #: Notifications to be sent; None = nobody is ever notified.
+    #: Notifications to send; None = notifications are off.
     outbox: Notifications | None = None
-    #: Returns what is run in place of a new job's specification, given its display name and the ids of
-    #: the metrics of a trial (`trainshed emulate`). Raises what refuses the job. None = jobs run as they are.
-    instead: Callable[[str, JobSpec, tuple[str, ...]], JobSpec] | None = None
-    #: Is shown each request of the public APIs, after the full name of its method; None = nobody is.
-    sent: Callable[[str, Message], None] | None = None
-    #: What is counted of requests and jobs.
+    #: Returns the specification to run in place of a new job's specification, given the job's display name
+    #: and the metric IDs of a trial (`trainshed emulate`). Raises the error that rejects the job. None = jobs
+    #: run unchanged.
+    replace_spec: Callable[[str, JobSpec, tuple[str, ...]], JobSpec] | None = None
+    #: Called with each request of the public APIs and its full method name; None = disabled.
+    on_request: Callable[[str, Message], None] | None = None
+    #: Counters of requests and jobs.
     meters: Meters = field(default_factory=Meters)
-    #: How far the programs are that somebody has asked about, and what they print of their measures.
-    glances: LogBook = field(default_factory=book_of_lists)
-    #: The same in more points, for pages of jobs.
-    measures: LogBook = field(default_factory=book_of_curves)
-    #: The operations that callers of `v1beta1` were given, for all transports.
+    #: Progress and printed measures of programs, for lists of jobs.
+    list_progress: ProgressReader = field(default_factory=list_progress_reader)
+    #: The same with more points, for the pages of single jobs.
+    page_progress: ProgressReader = field(default_factory=page_progress_reader)
+    #: The operations that `v1beta1` callers have created, for all transports.
     beta: BetaOperations = field(default_factory=BetaOperations)

@@ -1,5 +1,5 @@
-"""Methods that return a stream of messages, the events that end a stream early, and the pace of streams: they
-are woken by notices, never poll, and look no faster than a reader needs."""
+"""Methods that return a stream of messages, the events that end a stream early, and the pace of streams.
+Notices wake streams, so streams never poll and read no faster than a client needs."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
@@ -18,29 +18,29 @@ if TYPE_CHECKING:
     from trainshed.api.calls.call import Call
 
 StreamHandler = Callable[["Call", Any], Awaitable[AsyncGenerator[Message]]]
-"""Checks the first request of a stream and returns the responses. Raises the errors of `api.calls.errors`,
+"""Checks the first request of a stream and returns the responses. Raises the errors of `api.calls.errors`
 before and between responses."""
 StreamHandlers = Mapping[str, StreamHandler]
 """Stream handlers by full method name."""
 _RIGHTS_INTERVAL: Final = 15.0
-"""Seconds after which a program's right to a stream is checked again without a notice of its job."""
+"""Seconds after which a program's right to a stream is checked again, even without a notice of its job."""
 
 _KEEP_ALIVE: Final = 15.0
-"""Seconds of silence after which a blank line is sent."""
-_EAGER: Final = 4
-"""How many times a stream may look again without a pause. After that it pauses before each look, so that a
-job which writes or changes all the time does not make its readers cost as much as itself."""
-_PAUSE: Final = 0.02
-"""Seconds of the pause. Each such time without a look allows one more without a pause, so that rare news,
-above all a job's end, are sent as soon as they come."""
-_SHARE: Final = 4
-"""A stream pauses at least this many times as long as its last look took, because looking at a job with
-thousands of trials is expensive."""
+"""Seconds without a message after which a blank line is sent."""
+_MAX_IMMEDIATE_READS: Final = 4
+"""Number of reads that a stream may make without a delay. After that it waits before each read. A job that
+writes or changes all the time then costs its readers less than itself."""
+_READ_INTERVAL: Final = 0.02
+"""Seconds to wait between reads. Each such interval without a read allows one more immediate read, so that
+rare messages, above all a job's end, are sent at once."""
+_IDLE_FACTOR: Final = 4
+"""A stream waits at least this many times the duration of its last read, because reading a job with thousands
+of trials is expensive."""
 
 
-async def lapse_of(services: Services, principal: Principal) -> None:
-    """Return when the principal loses its right to a stream. A program loses it with the end of its job,
-    which notices announce."""
+async def wait_for_expiry(services: Services, principal: Principal) -> None:
+    """Wait until the principal loses its right to a stream. A program loses it with the end of its job, which
+    notices announce."""
     if principal.program is None:
         await services.access.lapse(principal)
         return
@@ -51,12 +51,12 @@ async def lapse_of(services: Services, principal: Principal) -> None:
         seen = services.notices.count(uid)
 
 
-async def guarded(
+async def guard_stream(
     responses: AsyncGenerator[Message], services: Services, principal: Principal
 ) -> AsyncGenerator[Message]:
-    """Yield the responses. Raises Unauthenticated when the principal loses its rights, and Unavailable when
-    the service stops."""
-    end = joined(first_of(lapse_of(services, principal), services.closing.wait()))
+    """Yield the responses of a stream. Raises Unauthenticated when the principal loses its rights, and
+    Unavailable when the service stops."""
+    end = joined(first_of(wait_for_expiry(services, principal), services.closing.wait()))
     try:
         while True:
             response = joined(_next(responses))
@@ -88,50 +88,50 @@ async def _next(responses: AsyncGenerator[Message]) -> Message | None:
 
 
 class Pace:
-    """Decides when a stream looks again. Must be created on the event loop that the stream runs on."""
+    """Determines when a stream reads again. Must be created on the event loop of the stream."""
 
     def __init__(self, notices: Notices) -> None:
         self._notices = notices
         self._loop = asyncio.get_running_loop()
-        self._silent_since = self._began = self._loop.time()
-        #: Seconds after which one more immediate look is allowed.
-        self._span = _PAUSE
-        #: Immediate looks that are allowed.
-        self._allowed = float(_EAGER)
+        self._last_message = self._began = self._loop.time()
+        #: Seconds after which one more immediate read is allowed.
+        self._span = _READ_INTERVAL
+        #: Number of immediate reads that are still allowed.
+        self._allowed = float(_MAX_IMMEDIATE_READS)
 
-    async def begin(self) -> None:
-        """Call before each look. Pauses if there were too many immediate looks already."""
+    async def start_read(self) -> None:
+        """Call before each read. Waits if too many immediate reads were made."""
         passed = self._loop.time() - self._began
-        self._allowed = min(_EAGER, self._allowed + passed / self._span)
+        self._allowed = min(_MAX_IMMEDIATE_READS, self._allowed + passed / self._span)
         if self._allowed < 1:
             await asyncio.sleep((1 - self._allowed) * self._span)
             self._allowed = 1
         self._allowed -= 1
         self._began = self._loop.time()
 
-    def looked(self) -> None:
-        """Call after a look. Its duration decides how long to pause before the next one."""
-        self._span = max(_PAUSE, (1 + _SHARE) * (self._loop.time() - self._began))
+    def finish_read(self) -> None:
+        """Call after a read. Its duration determines the wait before the next read."""
+        self._span = max(_READ_INTERVAL, (1 + _IDLE_FACTOR) * (self._loop.time() - self._began))
 
-    def spoke(self) -> None:
-        """Note that something is sent, which ends the silence."""
-        self._silent_since = self._loop.time()
+    def message_sent(self) -> None:
+        """Call after sending a message, which restarts the keep-alive interval."""
+        self._last_message = self._loop.time()
 
-    def is_silent(self) -> bool:
-        """Whether a sign of life is due. If so, the silence begins anew."""
-        if self._left() > 0:
+    def is_keep_alive_due(self) -> bool:
+        """Whether a keep-alive line is due. If so, the interval restarts."""
+        if self._seconds_left() > 0:
             return False
-        self.spoke()
+        self.message_sent()
         return True
 
-    async def news(self, counts: Mapping[JobUid, int]) -> None:
-        """Wait until there is news of one of these jobs beyond its count, or a sign of life is due."""
-        notices, left = self._notices, self._left()
+    async def wait_for_news(self, counts: Mapping[JobUid, int]) -> None:
+        """Wait for a notice of one of these jobs beyond its count, or until a keep-alive line is due."""
+        notices, left = self._notices, self._seconds_left()
         if not any(notices.count(uid) > count for uid, count in counts.items()):
             await first_of(
                 *(notices.wait_beyond(uid, count, left) for uid, count in counts.items())
             )
 
-    def _left(self) -> float:
-        """Seconds until a sign of life is due."""
-        return self._silent_since + _KEEP_ALIVE - self._loop.time()
+    def _seconds_left(self) -> float:
+        """Return the seconds until a keep-alive line is due."""
+        return self._last_message + _KEEP_ALIVE - self._loop.time()

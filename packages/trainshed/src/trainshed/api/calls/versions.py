@@ -1,9 +1,9 @@
-"""`v1beta1` of the Vertex services, served as `v1`: sets which version's types an operation carries.
+"""Serves `v1beta1` of the Vertex services as `v1`: sets the version of the types in an operation.
 
-The messages are the same on the wire; the versions differ only in the types that stand in an operation's
-`Any` fields. Clients insist on their own types, also when they poll an operation where no version is named
-(the Operations service of gRPC, `/ui/` over REST, spec/clients#operations). So the names of the newest
-operations that were handed to `v1beta1` callers are remembered, as long as the service runs.
+The messages of both versions are the same on the wire, except for the types in an operation's `Any` fields.
+Clients require their own types, also when they poll an operation at a path without a version (the Operations
+service of gRPC, `/ui/` over REST, spec/clients#operations). The service therefore remembers the newest
+operations of `v1beta1` callers in memory.
 """
 
 import enum
@@ -14,40 +14,40 @@ BETA: Final = "google.cloud.aiplatform.v1beta1."
 V1: Final = "google.cloud.aiplatform.v1."
 _OPERATION: Final = "google.longrunning.Operation"
 _PAGE: Final = "google.longrunning.ListOperationsResponse"
-_PACKED: Final = ("metadata", "response")
-_KEPT: Final = 4_096
+_ANY_FIELDS: Final = ("metadata", "response")
+_MAX_OPERATIONS: Final = 4_096
 
 
 class Version(enum.Enum):
-    """The version that a call's path names. UNSAID: the path serves the clients of both versions."""
+    """The version in a call's path. UNSPECIFIED: the path serves clients of both versions."""
 
     V1 = enum.auto()
     V1BETA1 = enum.auto()
-    UNSAID = enum.auto()
+    UNSPECIFIED = enum.auto()
 
 
 class BetaOperations:
-    """Gives operations the types that their clients know. One instance serves all transports, because a
-    client may make an operation through one and poll it through another."""
+    """Sets the types in operations to the client's version. One instance serves all transports, because a
+    client may create an operation through one transport and poll it through another."""
 
     def __init__(self) -> None:
         self._names: OrderedDict[str, None] = OrderedDict()
 
-    def dress(self, answer: Any, version: Version, *, made: bool) -> None:
-        """Change the types in an answer in place if it is an operation of `v1beta1`, or a page of operations.
-        `made`: whether the call has made the operation that it answers, rather than looked at it."""
+    def set_types(self, answer: Any, version: Version, *, created: bool) -> None:
+        """Change the types in a response in place if it is an operation of `v1beta1` or a page of operations.
+        `created`: whether the call has created the operation, instead of reading it."""
         kind = answer.DESCRIPTOR.full_name
-        if made and version is Version.V1BETA1 and kind == _OPERATION:
+        if created and version is Version.V1BETA1 and kind == _OPERATION:
             self._names[answer.name] = None
             self._names.move_to_end(answer.name)
-            if len(self._names) > _KEPT:
+            if len(self._names) > _MAX_OPERATIONS:
                 self._names.popitem(last=False)
         operations = answer.operations if kind == _PAGE else (answer,) if kind == _OPERATION else ()
         for operation in operations:
             if version is Version.V1BETA1 or (
-                version is Version.UNSAID and operation.name in self._names
+                version is Version.UNSPECIFIED and operation.name in self._names
             ):
-                for field in _PACKED:
+                for field in _ANY_FIELDS:
                     if operation.HasField(field):
                         packed = getattr(operation, field)
                         prefix, _, name = packed.type_url.rpartition("/")

@@ -21,8 +21,8 @@ from msgspec import Struct
 from trainshed.access.job_tokens import JobClaims
 from trainshed.access.permissions import authorize
 from trainshed.api.calls.call import Call, Handlers
-from trainshed.api.calls.paging import Scan, decode_token, encode_token, page_size, position_number
-from trainshed.api.calls.parents import refuse_numbers
+from trainshed.api.calls.paging import Scan, decode_token, encode_token, page_size, parse_position
+from trainshed.api.calls.parents import reject_numbers
 from trainshed.api.calls.services import Services
 from trainshed.api.filters.matching import LAST_MOMENT
 from trainshed.api.filters.syntax import FilterError
@@ -134,7 +134,7 @@ async def list_(call: Call, request: Any) -> Message:
     after: Position | None = None
     if request.page_token:
         at, _, insert_id = decode_token(request.page_token, *question).partition(":")
-        after = position_number(at), insert_id
+        after = parse_position(at), insert_id
     now = call.services.now()
     sources: list[AsyncIterator[Entry]]
     if wanted.is_of_audit:
@@ -153,7 +153,7 @@ async def list_(call: Call, request: Any) -> Message:
         ]
     page, last = await _search(merged(sources, descending=descending), wanted, size)
     if not page:
-        refuse_numbers(projects)
+        reject_numbers(projects)
     return pool.message(
         "google.logging.v2.ListLogEntriesResponse",
         entries=[message(entry) for entry in page],

@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 
 from msgspec import Struct
 
-from trainshed.api.calls.call import camel
+from trainshed.api.calls.call import camel_case
 from trainshed.api.filters.matching import (
     LAST_MOMENT,
     compile_tree,
@@ -94,8 +94,8 @@ def _leaf(leaf: Comparison | Term) -> EntryTest:
             inside and inside != ["message"]
         ):
             return _field(leaf, tuple(inside), lambda entry: entry.payload)
-        case (name, *inside) if (field := camel(name)) in _FIELDS:
-            return _field(leaf, (field, *map(camel, inside)), lambda entry: entry.fields)
+        case (name, *inside) if (field := camel_case(name)) in _FIELDS:
+            return _field(leaf, (field, *map(camel_case, inside)), lambda entry: entry.fields)
         case _:
             read = _text_field(leaf)
             test = text_test(leaf, fold_case=True)

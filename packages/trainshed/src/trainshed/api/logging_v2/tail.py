@@ -105,9 +105,9 @@ async def _responses(
         session = _Session(services, projects, wanted, window)
         pace = Pace(services.notices)
         while True:
-            await pace.begin()
+            await pace.start_read()
             await session.read()
-            pace.looked()
+            pace.finish_read()
             due = session.due()
             while entries := [message(entry) for entry in islice(due, _CHUNK)]:
                 yield pool.message("google.logging.v2.TailLogEntriesResponse", entries=entries)

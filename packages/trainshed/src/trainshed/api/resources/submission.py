@@ -216,8 +216,8 @@ def _here(
 ) -> JobSpec:
     """Return the specification as this installation runs it, with the warnings that only it can give.
     `metrics`: the ids of those that it measures, if it is a trial's."""
-    if services.instead is not None:
-        spec = services.instead(display_name, spec, metrics)
+    if services.replace_spec is not None:
+        spec = services.replace_spec(display_name, spec, metrics)
     return replace(spec, warnings=(*spec.warnings, *_warnings(services, spec)))
 
 

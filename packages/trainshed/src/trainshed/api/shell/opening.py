@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from trainshed.access.principals import Principal
-from trainshed.api.calls.impersonation import refuse_accounts
+from trainshed.api.calls.impersonation import require_act_as
 from trainshed.api.calls.links import Ticket
 from trainshed.api.calls.services import Services
 from trainshed.core.errors import FailedPrecondition, Unavailable
@@ -42,7 +42,7 @@ def live_replica(
 ) -> Replica:
     """Return a replica of a job, which runs, for somebody who may do what its program may. Raises
     PermissionDenied, and FailedPrecondition, which says what can be done instead."""
-    refuse_accounts(principal, (job.spec.service_account,))
+    require_act_as(principal, (job.spec.service_account,))
     task = log_task_name(job.name.api, replica)
     current = next((candidate for candidate in job.replicas if candidate.id == replica), None)
     if current is not None and current.state is ReplicaState.RUNNING and not job.state.is_final:

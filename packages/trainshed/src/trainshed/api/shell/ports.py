@@ -10,7 +10,7 @@ that cookie, and no page of the service is at this host.
 from functools import partial
 from typing import Final
 
-from trainshed.api.calls.errors import refusal
+from trainshed.api.calls.errors import public_error
 from trainshed.api.calls.links import Ticket, guesses, holder, page_of
 from trainshed.api.calls.services import Services
 from trainshed.api.resources.jobs import OPEN as OPEN_SHELL
@@ -81,7 +81,7 @@ class PortSurface:
 
         if isinstance(error, NoAnswer):
             error = Unavailable(f"What listens there gives no answer: {error}.")
-        refused = refusal(error, "trainshed_v1", f"{call.method} {call.raw_path}")
+        refused = public_error(error, "trainshed_v1", f"{call.method} {call.raw_path}")
         uid, name = self._page(call)
         page = _PAGE.format(
             text=escape(refused.message), again=escape(self._services.links.to_page(uid, name))

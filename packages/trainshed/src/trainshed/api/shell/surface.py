@@ -23,13 +23,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from trainshed.api.calls.audit import audited
-from trainshed.api.calls.errors import refusal
+from trainshed.api.calls.errors import public_error
 from trainshed.api.calls.http import (
     LinkPage,
-    json_answer,
-    no_such_method,
-    refusal_answer,
-    sent_object,
+    json_response,
+    public_error_response,
+    read_json_object,
+    unknown_method,
 )
 from trainshed.api.calls.links import Ticket, guesses, holder, shell_of
 from trainshed.api.calls.services import Services
@@ -89,12 +89,12 @@ class ShellSurface:
         """Answer a request. Raises whatever is wrong with a request for a ticket."""
         if (request.method, request.raw_path) == ("POST", "/shell/ticket"):
             request.api = "trainshed_v1"
-            link = await sent_object(request, _MOST)
+            link = await read_json_object(request, _MOST)
             with guesses(request.scope):
                 ticket, title = await self._ticket_by_link(link)
             token, _ = self._services.tickets.issue(ticket)
-            return json_answer(encode_text({"token": token, "title": title}))
-        return _PAGE.answer(request) or refusal_answer(no_such_method(request))
+            return json_response(encode_text({"token": token, "title": title}))
+        return _PAGE.answer(request) or public_error_response(unknown_method(request))
 
     async def _ticket_by_link(self, link: Mapping[str, Any]) -> tuple[Ticket, str]:
         """Return the ticket for the key of a job's link, and a title. Raises PermissionDenied,
@@ -145,7 +145,7 @@ class ShellSurface:
                 return
             job, terminal = await open_shell(self._services, shells, ticket, wish)
         except (RequestError, WireError) as error:
-            await _refuse(send, refusal(error, "trainshed_v1", scope["path"]).message)
+            await _refuse(send, public_error(error, "trainshed_v1", scope["path"]).message)
             return
         opened = self._services.now()
         try:

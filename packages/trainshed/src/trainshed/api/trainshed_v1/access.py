@@ -14,7 +14,7 @@ from trainshed.access.policy import Grant, member_fault, role_fault
 from trainshed.access.principals import member_of
 from trainshed.access.sealing import KeyUnusable, SecretId
 from trainshed.access.tokens import OWNER_EMAIL, digest_of, new_token
-from trainshed.api.calls.parents import refuse_numbers
+from trainshed.api.calls.parents import reject_numbers
 from trainshed.api.trainshed_v1.call import JsonCall, queried_project, read_project
 from trainshed.core.errors import FailedPrecondition, NotFound, Unavailable
 from trainshed.core.names import normalize_email
@@ -231,7 +231,7 @@ async def audit(call: JsonCall) -> records.AuditPage:
     before = call.number("pageToken", None)
     rows = await call.services.access.audited(project or None, before, _PAGE + 1)
     if not rows:
-        refuse_numbers((project,))
+        reject_numbers((project,))
     page = rows[:_PAGE]
     return records.AuditPage(
         entries=tuple([_entry(row) for row in page]),

@@ -175,7 +175,7 @@ async def resource_of(services: Services, work: Work, etag: str) -> dict[str, An
         children = await services.reader.children(work.uid) if trials else ()
         jobs = tuple(child for child in children if isinstance(child, Job))
         position = queue_position(services.capacity, work)
-        return wire_json.to_public(ml.job_view(work, etag, position, ml.Evidence(trials, jobs)))
+        return wire_json.to_public(ml.job_view(work, etag, position, ml.TrialRecords(trials, jobs)))
     match work:
         case Job():
             return wire_json.to_public(vertex.custom_job(work))
@@ -204,20 +204,20 @@ async def _descriptions(call: JsonCall, work: Work, before: int) -> AsyncGenerat
     """Yield the descriptions. `work`: as it was read when `before` was the latest notice of any job."""
     services, notices, uid = call.services, call.services.notices, work.uid
     pace, sent, counts = Pace(notices), b"", {uid: before}
-    await pace.begin()
+    await pace.start_read()
     sight = await seen(services, work)
     while True:
         text = line(await described(services, call.principal, sight))
-        pace.looked()
-        pace.spoke()
+        pace.finish_read()
+        pace.message_sent()
         yield text if text != sent else SIGN_OF_LIFE
         sent = text
         if sight.work.state.is_final:
             return
         # A job that was not listened for may have had notices already: look again.
         if sight.uids <= counts.keys():
-            await pace.news({job_uid: counts[job_uid] for job_uid in sight.uids})
-        await pace.begin()
+            await pace.wait_for_news({job_uid: counts[job_uid] for job_uid in sight.uids})
+        await pace.start_read()
         counts = {job_uid: notices.count(job_uid) for job_uid in sight.uids}
         try:
             sight = await look(services, uid)

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from trainshed.api import ml_v1
 from trainshed.api.aiplatform_v1 import job_service, training_pipelines
 from trainshed.api.calls.call import Call
-from trainshed.api.calls.checks import completed
-from trainshed.api.calls.impersonation import actor_of, refuse_more, texts_of
-from trainshed.api.calls.project_names import known_to, name_by_id
+from trainshed.api.calls.checks import with_check_violations
+from trainshed.api.calls.impersonation import actor_of, reject_escalation, texts_of
+from trainshed.api.calls.project_names import projects_known_to, replace_project_numbers
 from trainshed.api.resources.jobs import of_kind
 from trainshed.api.resources.submission import check_labels, new_job
 from trainshed.api.trainshed_v1.call import JsonCall, project_fault
@@ -72,10 +72,12 @@ async def _read(
     create_call = Call(call.principal, call.services, route.rpc.full_name)
     try:
         request = routes.bind(route, variables, (), wire_json.encode_text(body))
-        name_by_id(request, known_to(call.principal, call.services))
+        replace_project_numbers(request, projects_known_to(call.principal, call.services))
     except WireError as refused:
-        raise completed(refused, partial(_CHECKS[create_call.method], create_call)) from None
-    refuse_more(call.principal, call.services, list(texts_of(body)))
+        raise with_check_violations(
+            refused, partial(_CHECKS[create_call.method], create_call)
+        ) from None
+    reject_escalation(call.principal, call.services, list(texts_of(body)))
     draft = await _asked_for(create_call, request)
     notices = (_PIPELINE,) if route.rpc.full_name.endswith(".CreateTrainingPipeline") else ()
     spec = draft.spec
@@ -98,7 +100,7 @@ async def _asked_for(call: Call, request: Any) -> JobDraft[Any]:
             uid = call.services.new_uid()
             return (await training_pipelines.asked_for(call, request, uid)).parsed.job
         case _:
-            return await ml_v1.asked_for(call, request)
+            return await ml_v1.requested_job(call, request)
 
 
 async def _require_new(call: JsonCall, job: Job) -> None:

@@ -13,7 +13,14 @@ from msgspec import UNSET, UnsetType, structs
 from trainshed.access.permissions import PERMISSIONS
 from trainshed.access.policy import member_fault
 from trainshed.access.principals import member_of
-from trainshed.api.calls.paging import Page, cut, decode_number, encode_token, list_jobs, page_size
+from trainshed.api.calls.paging import (
+    Page,
+    decode_position,
+    encode_token,
+    first_page,
+    list_jobs,
+    page_size,
+)
 from trainshed.api.calls.services import Services
 from trainshed.api.filters.jobs import JobFilter
 from trainshed.api.filters.matching import LAST_MOMENT, everything
@@ -209,7 +216,7 @@ async def _list_below(  # noqa: PLR0917  as they were read
     bounds: Sequence[Bound],
 ) -> records.JobList:
     question = (parent, *bound)
-    after = decode_number(call.parameter("pageToken"), *question)
+    after = decode_position(call.parameter("pageToken"), *question)
     reader = call.services.reader
     work, _ = await reader.job(read_job_name(parent, field="parent"))
     children = [
@@ -217,7 +224,7 @@ async def _list_below(  # noqa: PLR0917  as they were read
         for child in reversed(await reader.children(work.uid))
         if (not after or child.uid < after) and passes(child)
     ]
-    shown, token = cut(
+    shown, token = first_page(
         children, _LARGEST_PAGE if bounds else size, lambda child: child.uid, *question
     )
     page = Page(tuple([(child, "") for child in shown]), token)

@@ -3,8 +3,8 @@ what failed ones left, and links to TensorBoard for what jobs wrote."""
 
 from trainshed.access.permissions import PERMISSIONS, authorize
 from trainshed.access.principals import Principal
-from trainshed.api.calls.errors import NotServed, installing
-from trainshed.api.calls.impersonation import refuse_accounts
+from trainshed.api.calls.errors import NotServed, install_command
+from trainshed.api.calls.impersonation import require_act_as
 from trainshed.api.calls.links import MOST_JOBS, OPEN_VIEW, Ticket
 from trainshed.api.calls.services import Services
 from trainshed.api.resources.jobs import find_job, find_work
@@ -43,7 +43,7 @@ async def open_shell(call: JsonCall) -> records.ShellTicket:
     faults.refuse()
     if autopsy:
         # The program got what lies there with the rights of the account.
-        refuse_accounts(call.principal, (job.spec.service_account,))
+        require_act_as(call.principal, (job.spec.service_account,))
         kept = _kept(shells, job, replica if wanted.replica.strip() else None, attempt)
         attempt, replica = kept.attempt, kept.replica
     else:
@@ -98,7 +98,7 @@ async def view(call: JsonCall) -> ViewLink:
     if tracking is None:
         raise NotServed(
             "TensorBoard is not available, because its addition is not installed. On the service's "
-            f"machine, run {installing('tracking')} and restart the service."
+            f"machine, run {install_command('tracking')} and restart the service."
         )
     sent, faults = call.sent(ViewRequest)
     others = sent.others

@@ -91,19 +91,19 @@ async def _lines(
     notices, loop = services.notices, asyncio.get_running_loop()
     pace = Pace(notices)
     while True:
-        await pace.begin()
+        await pace.start_read()
         count = notices.count(job.uid)
         # Before its lines, so that a job's end is not reported before its last lines can be read.
         is_over = await _is_over(services, job.uid)
         pieces = read()
         while piece := await loop.run_in_executor(_THREAD, next, pieces, b""):
-            pace.spoke()
+            pace.message_sent()
             yield piece
         if is_over or not follow:
             return
-        if pace.is_silent():
+        if pace.is_keep_alive_due():
             yield SIGN_OF_LIFE
-        await pace.news({job.uid: count})
+        await pace.wait_for_news({job.uid: count})
 
 
 async def _is_over(services: Services, uid: JobUid) -> bool:

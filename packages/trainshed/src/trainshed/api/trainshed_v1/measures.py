@@ -93,16 +93,16 @@ async def curves(call: JsonCall) -> records.JobCurves:
         views += await asyncio.to_thread(list, shown)
     if not views:
         begun = [job for job in jobs if job.started]
-        book = services.measures if isinstance(work, Job) else services.glances
+        book = services.page_progress if isinstance(work, Job) else services.list_progress
         more = len(begun) > _MOST_PRINTING
         for job in begun[-_MOST_PRINTING:]:
-            known = await book.look(services.logs, job)
+            known = await book.read(services.logs, job)
             views += [view for view in _printed(job, known.measures, most) if passes(view)]
         if call.flag("replicas") and begun and isinstance(work, Job):
             primary = primary_of(work).id
             for replica in work.replicas[:_MOST_REPLICAS]:
                 if replica.id != primary:
-                    known = await services.measures.look(services.logs, work, replica)
+                    known = await services.page_progress.read(services.logs, work, replica)
                     task = log_task_name(work.name.api, replica.id)
                     views += filter(passes, _printed(work, known.measures, most, task))
     return records.JobCurves(job=str(work.name), curves=tuple(views), more=more)
@@ -220,7 +220,7 @@ async def activity(services: Services, work: Work) -> tuple[str, Progress | None
         return "", Progress(done=share, text=words, source="trials")
     if isinstance(work, Pipeline) or work.state is not JobState.RUNNING:
         return "", None
-    known = await services.glances.look(services.logs, work)
+    known = await services.list_progress.read(services.logs, work)
     last_line = (known.last_line or "")[:_LONGEST]
     estimate = known.progress.estimate(services.now() / 1e9)
     if estimate is None:
@@ -258,9 +258,9 @@ async def _measured(services: Services, work: Work, *, reads: bool = True) -> li
             best = work.best and (await services.studies.trial(work.study, work.best)).final
             return [_Measured(name, "", (value,)) for name, value in best.metrics] if best else []
         return []
-    if not work.started or not (reads or services.glances.knows(work)):
+    if not work.started or not (reads or services.list_progress.has_read(work)):
         return []
-    known = await services.glances.look(services.logs, work)
+    known = await services.list_progress.read(services.logs, work)
     printed = [
         _Measured(series.measure, series.part, tuple([point.value for point in series.points]))
         for series in known.measures.series

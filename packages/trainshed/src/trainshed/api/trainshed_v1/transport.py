@@ -19,14 +19,14 @@ from trainshed.api.calls.http import (
     METHOD,
     NDJSON,
     SMALL_BODY,
-    json_answer,
-    no_such_method,
-    refusal_answer,
-    sent_object,
+    json_response,
+    public_error_response,
+    read_json_object,
+    unknown_method,
 )
 from trainshed.api.calls.project_names import id_of, project_in
 from trainshed.api.calls.services import Authenticate, Services
-from trainshed.api.calls.streams import lapse_of
+from trainshed.api.calls.streams import wait_for_expiry
 from trainshed.api.resources.jobs import find_work
 from trainshed.api.trainshed_v1 import (
     access,
@@ -162,7 +162,7 @@ class TrainshedSurface:
         """Answer a request over HTTP. Raises whatever is wrong with it."""
         matched = _ROUTER.match(request.method, request.raw_path)
         if matched is None:
-            return refusal_answer(no_such_method(request))
+            return public_error_response(unknown_method(request))
         request.api = "trainshed_v1"
         method, _ = matched
         if method.stream is None:
@@ -170,13 +170,13 @@ class TrainshedSurface:
         principal = await self._authenticate(request.headers.get("authorization"))
         # Where nothing is sent, nothing is received: a stream listens there for the client's leaving.
         has_body = request.method in _WITH_BODY
-        body = await sent_object(request, method.most) if has_body else {}
+        body = await read_json_object(request, method.most) if has_body else {}
         call = _call(self._services, principal, matched, request.values, body)
         if method.stream is not None:
-            lapse = partial(lapse_of, self._services, principal)
+            lapse = partial(wait_for_expiry, self._services, principal)
             parts = await method.stream(await _authorized(call, method.name))
             return Streamed(parts, self._services.closing, NDJSON, lapse)
-        return json_answer(encode_text(plain(await _answer(method, call))))
+        return json_response(encode_text(plain(await _answer(method, call))))
 
 
 async def answer(
