@@ -1,9 +1,9 @@
-"""The agent runs on a node of an attempt: it holds a local engine over a directory of the node, and a
-connection to the service, which it dials (docs/adr/0061).
+"""The agent of an attempt on a node. It owns a local engine over a directory of the node, and a connection to
+the service (docs/adr/0061).
 
-Programs and their lines outlive the connection. The agent repeats on the next connection what it told on the
-last one. If the service is silent for a whole lease it may have given the replicas to other nodes, so that
-the agent ends them.
+Programs and their output survive the loss of the connection. The agent repeats its reports on the next
+connection. After a whole lease without contact, the service may have moved the replicas to other nodes. The
+agent then ends them.
 """
 
 import asyncio
@@ -52,28 +52,30 @@ from trainshed_cluster.remote.channel import Channel, ChannelClosed
 from trainshed_cluster.remote.content.cache import NodeCache
 from trainshed_cluster.remote.dialer import Dialer
 from trainshed_cluster.remote.greeting import CONTENT, NotAdmitted
-from trainshed_cluster.remote.lease import LAST_GRACE, Lease, beat, last_grace
+from trainshed_cluster.remote.lease import LAST_GRACE, Lease, beat_interval, remaining_grace
 from trainshed_cluster.remote.messages import AgentDocument, News, Order
 from trainshed_cluster.remote.mirror import StreamSender
-from trainshed_cluster.remote.news import Known, Untold
+from trainshed_cluster.remote.news import PendingNews, SeenNews
 from trainshed_cluster.remote.terminals import Resized, Typed, carry
 
-_CLUSTERS: Final = "KUBERNETES_"
-"""How variables begin that the cluster sets for its own clients."""
-_OURS: Final = ("HOSTNAME",)
+_CLUSTER_PREFIX: Final = "KUBERNETES_"
+"""Prefix of variables that the cluster sets for its own clients."""
+_OWN_VARIABLES: Final = ("HOSTNAME",)
 
 
 def with_own_image(plan: LaunchPlan) -> LaunchPlan:
-    """Return a plan whose program runs in this process's own image with the image's variables and working
-    directory where the plan sets none; other plans unchanged. Raises FileNotFoundError if the directory does
-    not exist."""
+    """Return a plan whose program runs in this process's own image.
+
+    The plan's unset variables and working directory are taken from the image. Other plans are returned
+    unchanged. Raises FileNotFoundError if the directory does not exist.
+    """
     image = plan.software.image
     if image is None or image.directory:
         return plan
     own = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(_CLUSTERS) and name not in _OURS
+        if not name.startswith(_CLUSTER_PREFIX) and name not in _OWN_VARIABLES
     }
     environ = own | dict(plan.environ)
     image = replace(image, workdir=image.workdir or str(Path.cwd()))
@@ -84,25 +86,29 @@ def with_own_image(plan: LaunchPlan) -> LaunchPlan:
 
 log = logging.getLogger(__name__)
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
-"""Seconds between two tries to reach the service."""
-_MIRROR_EVERY = 2.0
-"""Seconds between two looks at files that nothing is told of, such as what replicas use."""
-_LAST_WORDS = 5.0
-"""Seconds that the service has to be told of their ends."""
-_OVER = (
-    "its agent ends: the service was silent for longer than the lease, or has let it go; what ran there "
-    "begins elsewhere once it counts as lost"
+_MIN_RETRY_INTERVAL, _MAX_RETRY_INTERVAL = 0.05, 2.0
+"""Seconds between two attempts to connect to the service."""
+_MIRROR_INTERVAL = 2.0
+"""Seconds between two checks of files without change events, such as replicas' usage."""
+_LAST_NEWS_TIMEOUT = 5.0
+"""Seconds to wait until the service has received the ends of programs."""
+_ENDING_MESSAGE = (
+    "the agent is ending, because its lease expired or the service released it; its programs "
+    "restart elsewhere once they count as lost"
 )
-_BEGIN = messages.Allocate | messages.Launch | messages.Adopt
-"""What is to begin something."""
+_STARTING_ORDERS = messages.Allocate | messages.Launch | messages.Adopt
+"""Orders that start something."""
 
 Connection = Channel[News, Order]
 
 
 class Agent:
-    """One node's side of an attempt. `engine`: over the agent's own directory; not started. `deadline`:
-    watched by its programs; None = it is not."""
+    """The agent's side of an attempt.
+
+    Args:
+        engine: A local engine over the agent's own directory, not started yet.
+        deadline: Shared with the programs, which end when it passes; None = no deadline.
+    """
 
     def __init__(
         self,
@@ -117,77 +123,78 @@ class Agent:
         self._engine = engine
         self._dialer = dialer
         self._sender = StreamSender(engine.streams, document.job_uid, document.attempt)
-        self._known = Known()
-        #: News that are still to be sent on the current connection.
-        self._untold = Untold()
-        #: Held while news are sent; and the number of attempts that the agent has had.
-        self._telling = asyncio.Lock()
+        self._seen_news = SeenNews()
+        #: News to send on the current connection.
+        self._pending_news = PendingNews()
+        #: Held while news is sent. `_turn` counts the attempts of this agent.
+        self._send_lock = asyncio.Lock()
         self._turn = 0
         self._shells = Crew()
-        #: Tasks of the service's orders, on whichever connection these came.
+        #: Tasks of the service's orders from all connections.
         self._orders = Crew()
         self._cache = _cache(document)
         #: The agent has no attempt now.
         self._is_resting = False
-        #: Why nothing can be run here; None = programs can be run.
+        #: Why no program can run here; None = programs can run.
         self._failure: str | None = None
         self._deadline = deadline
         self._lease = Lease(document.lease, _now(), self._show_lease)
-        self._leaving = asyncio.Event()
-        #: Set when something was seen of a replica.
-        self._seen = asyncio.Event()
-        #: The programs are being ended, and none is started any more.
-        self._is_over = False
-        #: The service has given it up, so that other programs may run in place of its own.
-        self._is_replaced = False
-        #: It has ended because its lease was over: nobody else may give its hold back.
-        self.is_forsaken = False
+        self._exit_requested = asyncio.Event()
+        #: Set when the local engine has reported an event.
+        self._news_seen = asyncio.Event()
+        #: Programs are being ended, and no new ones start.
+        self._is_ending = False
+        #: The service has revoked this agent, and other programs may have replaced its own.
+        self._is_revoked = False
+        #: The agent ended because its lease expired, so that it must release its allocation itself.
+        self.is_lease_expired = False
 
     async def run(self) -> None:
-        """Run until the service dismisses the agent, or the lease ends."""
+        """Run until the service shuts the agent down or the lease ends."""
         try:
             await self._engine.start()
         except (EngineUnavailable, LevelUnavailable, OSError) as failure:
             self._failure = str(failure)
         tasks = [
-            keep(self._watch, "hearing the local engine"),
-            keep(self._look_round, "looking at streams that nothing is told of"),
-            keep(self._talk, "talking to the service"),
+            keep(self._watch, "watching the local engine"),
+            keep(self._poll_streams, "polling streams"),
+            keep(self._stay_connected, "connecting to the service"),
         ]
-        leaving = begin(self._leaving.wait(), "waiting to be let go")
+        exit_waiter = begin(self._exit_requested.wait(), "waiting for the exit")
         try:
-            while not self._leaving.is_set():
+            while not self._exit_requested.is_set():
                 left = self._lease.until - _now()
                 if left <= 0:
-                    log.error("the service is silent, and the lease is over: programs are ended")
-                    self.is_forsaken = True
+                    log.error(
+                        "the service does not respond and the lease has expired: ending all programs"
+                    )
+                    self.is_lease_expired = True
                     break
-                await asyncio.wait([leaving], timeout=left)
-            self._is_over = True
-            # A service that has dismissed the agent knows the reason.
-            if not self._leaving.is_set():
-                self._untold.add(None, messages.Ending())
-            grace = last_grace(self._lease.until, _now())
-            await self._end_programs(0.0 if self._is_replaced else grace)
+                await asyncio.wait([exit_waiter], timeout=left)
+            self._is_ending = True
+            # If the service requested the exit, it does not need this report.
+            if not self._exit_requested.is_set():
+                self._pending_news.add(None, messages.Ending())
+            grace = remaining_grace(self._lease.until, _now())
+            await self._end_programs(0.0 if self._is_revoked else grace)
         finally:
-            for task in (*tasks, leaving):
+            for task in (*tasks, exit_waiter):
                 task.cancel()
-            await asyncio.gather(leaving, *tasks, return_exceptions=True)
+            await asyncio.gather(exit_waiter, *tasks, return_exceptions=True)
             await self._orders.settled()
             await self._shells.close()
             await self._engine.close()
 
-    async def part(self) -> None:
-        """End the programs, report their ends, and leave, because something other than the service ends this
-        process."""
-        if self._is_over:
+    async def terminate(self) -> None:
+        """End the programs, report their ends, and exit. Called on a signal from outside the service."""
+        if self._is_ending:
             return
-        self._is_over = True
+        self._is_ending = True
         if not self._is_resting:
-            log.warning("asked to end: programs have %g s", self._document.grace)
-            self._untold.add(None, messages.Ending())
+            log.warning("received a signal: programs have %g s", self._document.grace)
+            self._pending_news.add(None, messages.Ending())
             await self._stop_programs(self._document.grace, StopNotice.PREEMPTED)
-        self._leaving.set()
+        self._exit_requested.set()
 
     def _show_lease(self, until: float) -> None:
         if self._deadline is not None:
@@ -195,82 +202,84 @@ class Agent:
 
     # --- connections ---
 
-    async def _talk(self) -> None:
-        pause = _FIRST_PAUSE
+    async def _stay_connected(self) -> None:
+        pause = _MIN_RETRY_INTERVAL
         while True:
             began = time.monotonic()
             try:
                 with contextlib.closing(await self._dialer.dial()) as connection:
-                    await self._converse(connection)
+                    await self._serve_connection(connection)
             except NotAdmitted:
-                # The replicas run elsewhere by now, or are over: they must not run here as well.
-                log.warning("the service knows this agent no more: programs are ended")
-                self._is_replaced = True
-                self._leaving.set()
+                # The replicas have ended or run elsewhere. They must not run here as well.
+                log.warning("the service does not expect this agent anymore: ending all programs")
+                self._is_revoked = True
+                self._exit_requested.set()
                 return
             except OSError as error:
-                log.warning("the service is not reached: %s", error)
-            # A service that cannot take what it is sent ends each conversation soon.
-            if time.monotonic() - began > _LONGEST_PAUSE:
-                pause = _FIRST_PAUSE
+                log.warning("cannot connect to the service: %s", error)
+            # If the service cannot process the agent's messages, every connection is short.
+            if time.monotonic() - began > _MAX_RETRY_INTERVAL:
+                pause = _MIN_RETRY_INTERVAL
             await asyncio.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            pause = min(2 * pause, _MAX_RETRY_INTERVAL)
 
-    async def _converse(self, connection: Connection) -> None:
-        able = self._engine.capabilities() if self._failure is None else None
-        hello = messages.Hello(version=messages.VERSION, capabilities=able, failure=self._failure)
-        last_said = _now()
+    async def _serve_connection(self, connection: Connection) -> None:
+        capabilities = self._engine.capabilities() if self._failure is None else None
+        hello = messages.Hello(
+            version=messages.VERSION, capabilities=capabilities, failure=self._failure
+        )
+        sent_at = _now()
         await connection.send(hello)
         welcome = await connection.receive()
         if not isinstance(welcome, messages.Welcome):
-            raise ChannelClosed(f"the service began with {type(welcome).__name__}")
+            raise ChannelClosed(f"unexpected first message: {type(welcome).__name__}")
         if self._is_resting:
-            # The service wrote down who adopts it, was killed, and speaks to it as one that works.
-            self._leaving.set()
-            raise ChannelClosed("it was not told for whom it works")
-        self._lease.begin_anew(last_said)
+            # The service recorded an adoption and was killed before this agent received it.
+            self._exit_requested.set()
+            raise ChannelClosed("the adoption of this agent was interrupted")
+        self._lease.restart(sent_at)
         self._sender.resume(welcome.sizes)
-        self._untold.clear()
-        if self._is_over:
+        self._pending_news.clear()
+        if self._is_ending:
             # Sent first: the service may have to start replacements.
-            self._untold.add(None, messages.Ending())
-        for replica, news in self._known.all():
-            self._untold.add(replica, news)
-        for replica, news in self._known.latest():
-            self._untold.add(replica, news)
-        self._untold.add(None, messages.Current())
-        telling = keep(lambda: self._tell(connection), "telling the service")
-        beating = keep(lambda: self._beat(connection), "giving signs of life")
+            self._pending_news.add(None, messages.Ending())
+        for replica, news in self._seen_news.all():
+            self._pending_news.add(replica, news)
+        for replica, news in self._seen_news.latest():
+            self._pending_news.add(replica, news)
+        self._pending_news.add(None, messages.Current())
+        sending = keep(lambda: self._send_news(connection), "sending news")
+        beating = keep(lambda: self._send_beats(connection), "sending heartbeats")
         try:
             while True:
                 order = await connection.receive()
                 if isinstance(order, messages.Alive):
                     self._lease.acknowledge(order.number)
                     continue
-                self._orders.begin(self._do(connection, order), "doing what the service asked for")
+                self._orders.begin(self._answer_order(connection, order), "executing an order")
         finally:
-            telling.cancel()
+            sending.cancel()
             beating.cancel()
-            # Orders are still carried out, which may take longer than the lease.
-            await asyncio.gather(telling, beating, return_exceptions=True)
+            # Orders may take longer than the lease, and are carried out in any case.
+            await asyncio.gather(sending, beating, return_exceptions=True)
 
-    async def _beat(self, connection: Connection) -> None:
-        """Renew the lease for as long as there is a connection."""
+    async def _send_beats(self, connection: Connection) -> None:
+        """Renew the lease for as long as the connection lives."""
         with contextlib.suppress(ChannelClosed):
-            while not self._lease.is_unheard:
-                number = self._lease.say(_now())
+            while not self._lease.is_unacknowledged:
+                number = self._lease.next_number(_now())
                 connection.post(messages.Beat(number, clock=time.time_ns()))
-                await asyncio.sleep(beat(self._lease.seconds))
+                await asyncio.sleep(beat_interval(self._lease.seconds))
             connection.give_up()
 
-    async def _tell(self, connection: Connection) -> None:
-        """Send news, each after the bytes of streams that it announces. Ends the connection if it cannot
-        continue."""
+    async def _send_news(self, connection: Connection) -> None:
+        """Send news. The bytes of a stream precede the news that announces them. Closes the connection on
+        failures."""
         try:
             while True:
-                replica, news = await self._untold.next()
+                replica, news = await self._pending_news.next()
                 turn = self._turn
-                async with self._telling:
+                async with self._send_lock:
                     if turn != self._turn:
                         continue  # This belongs to an earlier attempt.
                     if replica is not None:
@@ -282,41 +291,41 @@ class Agent:
                     if news is not None:
                         await connection.send(news)
         except (ChannelClosed, OSError) as error:
-            log.warning("streams are not sent: %s", error)
+            log.warning("cannot send streams: %s", error)
             connection.close()
 
     # --- orders ---
 
-    async def _do(self, connection: Connection, order: Order) -> None:
+    async def _answer_order(self, connection: Connection, order: Order) -> None:
         if not isinstance(order, messages.Call):
             return
         try:
-            if self._is_over and isinstance(order, _BEGIN):
-                raise EngineUnavailable(_OVER)
-            answer = await self._obey(order)
+            if self._is_ending and isinstance(order, _STARTING_ORDERS):
+                raise EngineUnavailable(_ENDING_MESSAGE)
+            answer = await self._execute(order)
         except (EngineUnavailable, LaunchRejected, TerminalRefused) as failure:
             answer = messages.Answer(order.number, type(failure).__name__, str(failure))
-            if self._is_over and isinstance(failure, LaunchRejected):
-                # The order itself is valid, which the service has to know.
-                answer = messages.Answer(order.number, EngineUnavailable.__name__, _OVER)
-        except Exception as failure:  # The service has to learn of it, and other orders continue.
+            if self._is_ending and isinstance(failure, LaunchRejected):
+                # The order itself is valid. The service must not treat it as rejected.
+                answer = messages.Answer(order.number, EngineUnavailable.__name__, _ENDING_MESSAGE)
+        except Exception as failure:  # Report it; other orders continue.
             log.exception("%s failed", type(order).__name__)
             answer = messages.Answer(order.number, EngineUnavailable.__name__, repr(failure))
         with contextlib.suppress(ChannelClosed):
             await connection.send(answer)
-        if answer == messages.Answer(order.number) and isinstance(order, messages.Leave):
-            self._leaving.set()
+        if answer == messages.Answer(order.number) and isinstance(order, messages.Shutdown):
+            self._exit_requested.set()
 
-    async def _obey(self, order: messages.Call) -> messages.AnyAnswer:
+    async def _execute(self, order: messages.Call) -> messages.AnyAnswer:
         engine, uid, attempt = self._engine, self._job_uid, self._attempt
         match order:
             case messages.Allocate(requests=requests):
-                # The local engine knows only this node.
+                # The local engine has only this node.
                 here = [replace(request, node=THIS_NODE) for request in requests]
                 return messages.Slots(order.number, await engine.allocate(uid, attempt, here))
             case messages.Provide(content=content):
                 if self._cache is None:
-                    raise EngineUnavailable("this agent was not told where to keep what it is sent")
+                    raise EngineUnavailable("this agent has no cache directory for content")
                 await self._cache.have(content, lambda path: self._dialer.open(CONTENT + path))
             case messages.Launch():
                 plans = [with_own_image(plan) for plan in order.plans]
@@ -337,37 +346,37 @@ class Agent:
                 await engine.write_hosts(uid, attempt, hosts)
             case messages.OpenTerminal():
                 await self._open_terminal(order)
-            case messages.Leave():
+            case messages.Shutdown():
                 await engine.release(uid, attempt)
             case _:
-                return await self._change(order)
+                return await self._change_attempt(order)
         return messages.Answer(order.number)
 
-    async def _change(self, order: messages.Call) -> messages.AnyAnswer:
-        """Carry out an order that changes the agent's attempt."""
+    async def _change_attempt(self, order: messages.Call) -> messages.AnyAnswer:
+        """Execute an order that changes the agent's attempt."""
         match order:
-            case messages.Rest():
+            case messages.Idle():
                 await self._engine.release(self._job_uid, self._attempt)
                 if self._cache is not None:
                     self._cache.close()
-                await self._forget()
+                await self._reset_news()
                 self._is_resting = True
             case messages.Adopt(job_uid=job_uid, attempt=attempt, sizes=sizes):
-                await self._forget()
+                await self._reset_news()
                 self._is_resting = False
                 self._job_uid, self._attempt = job_uid, attempt
                 self._sender = StreamSender(self._engine.streams, job_uid, attempt)
                 self._sender.resume(sizes)
             case _:
-                raise EngineUnavailable(f"this agent does not know {type(order).__name__}")
+                raise EngineUnavailable(f"this agent does not support {type(order).__name__}")
         return messages.Answer(order.number)
 
-    async def _forget(self) -> None:
+    async def _reset_news(self) -> None:
         """Drop all news of the former attempt."""
         self._turn += 1
-        async with self._telling:
-            self._known = Known()
-            self._untold.clear()
+        async with self._send_lock:
+            self._seen_news = SeenNews()
+            self._pending_news.clear()
 
     async def _open_terminal(self, order: messages.OpenTerminal) -> None:
         terminal = await self._engine.open_terminal(
@@ -377,39 +386,41 @@ class Agent:
             stream = await self._dialer.converse(order.stream, Typed | Resized)
         except OSError as error:
             terminal.close()
-            raise EngineUnavailable(f"no stream can be opened for it: {error}") from error
-        self._shells.begin(carry(terminal, stream), "carrying a shell")
+            raise EngineUnavailable(f"cannot open a stream for the shell: {error}") from error
+        self._shells.begin(carry(terminal, stream), "forwarding a shell")
 
     def _begin_logs(self, plans: Sequence[LaunchPlan], lines: Sequence[int]) -> None:
         try:
             for plan, line in zip(plans, lines, strict=True):
                 self._sender.begin(plan.replica, line)
         except OSError as error:
-            raise EngineUnavailable(f"no log can be begun on the node: {error}") from error
+            raise EngineUnavailable(f"cannot create a log on the node: {error}") from error
 
-    # --- what is seen ---
+    # --- events of the local engine ---
 
     async def _watch(self) -> None:
         async for event in self._engine.watch():
-            self._see(event)
+            self._handle_event(event)
 
-    def _see(self, event: EngineEvent) -> None:
+    def _handle_event(self, event: EngineEvent) -> None:
         match event:
             case ReplicaReport(uid, told):
-                # What only never started because this agent ends is not reported: the service itself counts
-                # it as lost, when the agent is gone.
-                if self._is_mine(uid, told.attempt) and not (
-                    self._is_over and isinstance(told, ReplicaLost) and told.cause == NEVER_STARTED
+                # A replica that never started because this agent is ending is not reported. The service
+                # counts it as lost when the agent is gone.
+                if self._is_own(uid, told.attempt) and not (
+                    self._is_ending
+                    and isinstance(told, ReplicaLost)
+                    and told.cause == NEVER_STARTED
                 ):
                     news = _news(told)
-                    self._known.add(told.replica, told.incarnation, news)
-                    self._untold.add(told.replica, news)
-                    self._seen.set()
+                    self._seen_news.add(told.replica, told.incarnation, news)
+                    self._pending_news.add(told.replica, news)
+                    self._news_seen.set()
             case LinesWritten(uid, attempt, replica, lines):
-                if self._is_mine(uid, attempt):
+                if self._is_own(uid, attempt):
                     self._note(replica, messages.Lines(replica, lines))
             case MetricsWritten(uid, attempt, replica):
-                if self._is_mine(uid, attempt):
+                if self._is_own(uid, attempt):
                     self._note(replica, messages.Metrics(replica))
             case NodeChanged() | CapacityChanged() | StartWaits() | NodesChosen():
                 pass  # The cluster reports the state of its nodes.
@@ -417,29 +428,30 @@ class Agent:
                 assert_never(event)
 
     def _note(self, replica: ReplicaId, news: messages.Lines | messages.Metrics) -> None:
-        self._known.note(replica, news)
-        self._untold.add(replica, news)
+        self._seen_news.note(replica, news)
+        self._pending_news.add(replica, news)
 
-    def _is_mine(self, uid: JobUid, attempt: int) -> bool:
+    def _is_own(self, uid: JobUid, attempt: int) -> bool:
         return (uid, attempt) == (self._job_uid, self._attempt)
 
-    async def _look_round(self) -> None:
+    async def _poll_streams(self) -> None:
         while True:
-            await asyncio.sleep(_MIRROR_EVERY)
-            for replica in self._known.replicas():
-                self._untold.add(replica, None)
+            await asyncio.sleep(_MIRROR_INTERVAL)
+            for replica in self._seen_news.replicas():
+                self._pending_news.add(replica, None)
 
     async def _stop_programs(self, grace: float, notice: StopNotice | None = None) -> None:
-        """Stop all programs; wait until they have ended, and the service knows it if it is there."""
+        """Stop all programs. Wait for their ends, and until the service has received them if it is
+        connected."""
         uid, attempt = self._job_uid, self._attempt
         await self._engine.stop(uid, attempt, round(grace * 10**9), notice)
-        while self._known.live():
-            self._seen.clear()
-            await self._seen.wait()
-        if self._lease.until > _now() and not self._leaving.is_set():
+        while self._seen_news.live():
+            self._news_seen.clear()
+            await self._news_seen.wait()
+        if self._lease.until > _now() and not self._exit_requested.is_set():
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LAST_WORDS):
-                    await self._untold.empty()
+                async with asyncio.timeout(_LAST_NEWS_TIMEOUT):
+                    await self._pending_news.empty()
 
     async def _end_programs(self, grace: float) -> None:
         """End all programs, because the service counts them as dead."""
@@ -457,7 +469,8 @@ class Agent:
 
 
 def _now() -> float:
-    """Return the moment by which leases are counted. It goes on while the machine is suspended."""
+    """Return the current time of the leases' clock, which includes the time while the machine is
+    suspended."""
     return time.clock_gettime(kernel.BOOT_CLOCK)
 
 
@@ -476,12 +489,12 @@ def _news(event: ReplicaEvent) -> News:
 
 
 def _cache(document: AgentDocument) -> NodeCache | None:
-    """Return the node's cache; None = the node shares files with the service."""
+    """Return the node's cache, or None if the node shares files with the service."""
     return NodeCache(Path(document.cache), node=document.node) if document.cache else None
 
 
 def _require_software(plans: Sequence[LaunchPlan], node: str) -> None:
-    """Raise LaunchRejected if an environment or image that a plan names is not on this node."""
+    """Raise LaunchRejected if an environment or image of a plan does not exist on this node."""
     for plan in plans:
         software = plan.software
         if software.image is None:
@@ -490,7 +503,7 @@ def _require_software(plans: Sequence[LaunchPlan], node: str) -> None:
                     Path(path).stat()
                 except OSError as error:
                     raise LaunchRejected(
-                        f"{path}, which the program runs in, is not to be had on node {node} by user "
-                        f"{os.geteuid()}: {error.strerror}. The service's cache has to be seen there at the "
-                        "same path, and be open to that user"
+                        f"{path}, which the program requires, is not available on node {node} to user "
+                        f"{os.geteuid()}: {error.strerror}. Make the service's cache available there at the "
+                        "same path, readable for that user"
                     ) from error

@@ -1,4 +1,4 @@
-"""The service's view of one agent: whether it is connected, and which calls it has not answered yet."""
+"""The service's view of one agent: its connection, and the calls that it has not answered yet."""
 
 import asyncio
 import contextlib
@@ -15,67 +15,71 @@ from trainshed_cluster.remote.messages import AnyCall, News, Order
 
 Connection = Channel[Order, News]
 Hosts = tuple[tuple[str, str], ...]
-"""Hostnames of a gang, each with its address."""
+"""Hostname and address of each replica of a gang."""
 
-_PATIENCE = 30.0
-"""Seconds that an agent may take for what it is asked to do."""
-_RECONNECTING = 5.0
-"""Seconds that an agent may take to connect again: it tries every two seconds at least."""
+_CALL_TIMEOUT = 30.0
+"""Time limit of a call in seconds."""
+_RECONNECT_TIMEOUT = 5.0
+"""Seconds to wait for an agent to reconnect. Agents retry at least every two seconds."""
 
 
-_KINDS = {kind.__name__: kind for kind in (LaunchRejected, TerminalRefused)}
-"""What an answer may say but that something was not available."""
+_EXCEPTIONS = {kind.__name__: kind for kind in (LaunchRejected, TerminalRefused)}
+"""Exceptions that an answer may contain in addition to EngineUnavailable."""
 
 
 class AgentGone(EngineUnavailable):
-    """The agent has ended, or counts as dead. Another one may be started in its place."""
+    """The agent has ended or counts as dead. Another one may replace it."""
 
 
 class AgentHandle:
-    """One agent. `name`: the name in its certificate. `lease`: seconds that it may live without hearing from
-    the service."""
+    """One agent.
+
+    Args:
+        name: The name in its certificate.
+        lease: Seconds that it survives without contact to the service.
+    """
 
     def __init__(
-        self, name: str, job_uid: JobUid, attempt: int, part: int, node: str, *, lease: float
+        self, name: str, job_uid: JobUid, attempt: int, index: int, node: str, *, lease: float
     ) -> None:
         self.name = name
         self.lease = lease
         self.job_uid = job_uid
         self.attempt = attempt
-        #: Number of the hold in the attempt that it is in.
-        self.part = part
+        #: Number of its allocation in the attempt.
+        self.allocation_index = index
         self.node = node
         self.capabilities: Capabilities | None = None
-        #: Why nothing can be run on its node; None = programs can be run, or it is not known yet.
+        #: Why no program can run on its node; None = programs can run, or unknown.
         self.failure: str | None = None
-        #: Paths of the units of content that it may fetch.
+        #: Paths of the content units that it may fetch.
         self.granted: set[str] = set()
-        #: The gang's addresses that its replicas were told last; None = not known.
+        #: The gang's addresses that its replicas received last; None = unknown.
         self.hosts: Hosts | None = None
-        #: It will not come back: its credential is revoked.
+        #: It will not connect again: its credential is revoked.
         self.is_gone = False
-        #: Since when it is disconnected, in seconds of the monotonic clock; None = it is connected.
-        self.silent_since: float | None = time.monotonic()
-        #: It was connected to this service at least once.
+        #: Time of the disconnection in seconds of the monotonic clock; None = it is connected.
+        self.disconnected_at: float | None = time.monotonic()
+        #: It has been connected to this service.
         self.has_connected = False
-        #: It has reported everything that it knew before the connection.
+        #: It has repeated all reports from before the current connection.
         self.is_current = False
-        #: When it was last heard, or first could have been, in seconds of the monotonic clock.
-        self.heard = time.monotonic()
-        #: Seconds by which its clock was ahead of the service's, as it was told last; None = not yet.
+        #: Time of its last message, or of its creation, in seconds of the monotonic clock.
+        self.last_heard = time.monotonic()
+        #: Seconds by which its clock was ahead of the service's at the last report; None = unknown.
         self.skew: float | None = None
-        #: Its connection was closed because nothing was heard on it any more.
-        self.is_unheard = False
-        #: The cluster is just being asked to start it.
+        #: Its connection was closed after a timeout.
+        self.is_unacknowledged = False
+        #: A call to the cluster to start it is in progress.
         self.is_starting = False
-        #: It has no attempt now, and waits for another one.
-        self.is_resting = False
-        #: It has reported that it ends, and starts nothing more.
+        #: It has no attempt now and waits for another one.
+        self.is_idle = False
+        #: It has reported that it is ending and starts no more programs.
         self.is_ending = False
         self._connection: Connection | None = None
         self._answers: dict[int, asyncio.Future[messages.AnyAnswer]] = {}
         self._number = 0
-        self._changed = asyncio.Event()
+        self._state_changed = asyncio.Event()
 
     @property
     def is_connected(self) -> bool:
@@ -83,115 +87,117 @@ class AgentHandle:
 
     def connect(self, connection: Connection) -> None:
         self._connection = connection
-        self.silent_since = None
+        self.disconnected_at = None
         self.has_connected = True
-        self.is_unheard = False
+        self.is_unacknowledged = False
         self.is_current = False
-        self.heard = time.monotonic()
-        self._changed.set()
+        self.last_heard = time.monotonic()
+        self._state_changed.set()
 
     def disconnect(self, connection: Connection) -> None:
-        """Drop this connection; do nothing if the agent has another one already."""
+        """Drop this connection, unless the agent has another one already."""
         if self._connection is connection:
             self._connection = None
-            self.silent_since = time.monotonic()
-            self._fail("the connection to it broke")
+            self.disconnected_at = time.monotonic()
+            self._fail("the connection to the agent was lost")
 
-    def caught_up(self) -> None:
-        """Note that it has reported everything that it knew."""
+    def mark_current(self) -> None:
+        """Record that it has repeated all earlier reports."""
         self.is_current = True
-        self._changed.set()
+        self._state_changed.set()
 
     async def current(self) -> None:
-        """Wait, for a while, until it has reported everything that it knows, or is gone."""
+        """Wait until it has repeated all earlier reports or is gone, for a limited time."""
         with contextlib.suppress(TimeoutError, EngineUnavailable):
-            async with asyncio.timeout(_RECONNECTING):
+            async with asyncio.timeout(_RECONNECT_TIMEOUT):
                 while not (self.is_connected and self.is_current):
                     await self.connected()
                     if not self.is_current:
-                        self._changed.clear()
-                        await self._changed.wait()
+                        self._state_changed.clear()
+                        await self._state_changed.wait()
 
     def fail(self, cause: str) -> None:
         self.failure = cause
-        self._changed.set()
+        self._state_changed.set()
 
     def give_up(self) -> None:
-        """Count it as gone for good."""
+        """Mark it as permanently gone."""
         self.is_gone = True
         if self._connection is not None:
             self._connection.close()
             self._connection = None
         self._fail("it is gone")
-        self._changed.set()
+        self._state_changed.set()
 
     def acknowledge(self, number: int) -> None:
-        """Tell it that its message of that number was heard."""
+        """Acknowledge its message of that number."""
         if self._connection is not None:
-            # The connection may just have ended, which its reader is about to notice.
+            # The connection may have just ended. Its reader handles that.
             with contextlib.suppress(ChannelClosed):
                 self._connection.post(messages.Alive(number))
 
     def cut(self) -> None:
-        """Close a connection on which nothing is heard."""
+        """Close a connection after a timeout."""
         if self._connection is not None:
-            self.is_unheard = True
+            self.is_unacknowledged = True
             self._connection.give_up()
 
     async def connected(self) -> None:
-        """Wait until it is connected. Raises EngineUnavailable if it never will be, or nothing can be run
+        """Wait until it is connected. Raises EngineUnavailable if it never will be, or if no program can run
         there."""
         while not self.is_connected:
             if self.is_gone or self.failure:
                 kind = EngineUnavailable if self.failure else AgentGone
                 raise kind(f"node {self.node}: {self.failure or 'its agent is gone'}")
-            self._changed.clear()
-            await self._changed.wait()
+            self._state_changed.clear()
+            await self._state_changed.wait()
 
-    def require_staying(self) -> None:
-        """Raise EngineUnavailable if it is ending: new programs there have to wait until it is gone."""
+    def require_not_ending(self) -> None:
+        """Raise EngineUnavailable if it is ending, because new programs have to wait for its successor."""
         if self.is_ending:
             raise EngineUnavailable(
-                f"the agent on node {self.node} ends, for the service was silent for longer than the lease; "
-                "another one is started when it is gone"
+                f"the agent on node {self.node} is ending, because its lease expired; "
+                "another one starts when it is gone"
             )
 
-    async def tell_hosts(self, hosts: Hosts) -> None:
-        """Tell its replicas the gang's current addresses. Raises EngineUnavailable."""
+    async def send_hosts(self, hosts: Hosts) -> None:
+        """Send the gang's current addresses to its replicas. Raises EngineUnavailable."""
         if self.hosts != hosts:
             await self.call(messages.Hosts(hosts=hosts))
             self.hosts = hosts
 
     async def call(self, call: AnyCall) -> messages.AnyAnswer:
-        """Make a call and return its answer. Waits a while for an agent that is not connected, because after
-        a restart of the service all of them dial anew. Raises EngineUnavailable (it is not known whether the
-        call was done), LaunchRejected."""
+        """Make a call and return its answer.
+
+        Waits a limited time for the connection, because all agents reconnect after a restart of the service.
+        Raises EngineUnavailable (the outcome of the call is unknown), LaunchRejected.
+        """
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_RECONNECTING):
+            async with asyncio.timeout(_RECONNECT_TIMEOUT):
                 await self.connected()
         connection = self._connection
         if connection is None:
             raise EngineUnavailable(f"the agent on node {self.node} is not connected just now")
         self._number += 1
         number = self._number
-        answered = self._answers[number] = asyncio.get_running_loop().create_future()
+        take_answer = self._answers[number] = asyncio.get_running_loop().create_future()
         try:
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(_CALL_TIMEOUT):
                 await connection.send(replace(call, number=number))
-                answer = await answered
+                answer = await take_answer
         except (ChannelClosed, TimeoutError) as error:
             raise EngineUnavailable(
-                f"the agent on node {self.node} does not answer ({error or 'too late'})"
+                f"the agent on node {self.node} does not respond ({error or 'too late'})"
             ) from error
         finally:
             self._answers.pop(number, None)
         if isinstance(answer, messages.Answer) and answer.failure:
-            kind = _KINDS.get(answer.failure, EngineUnavailable)
+            kind = _EXCEPTIONS.get(answer.failure, EngineUnavailable)
             raise kind(f"node {self.node}: {answer.message}")
         return answer
 
-    def answered(self, answer: messages.AnyAnswer) -> None:
-        """Take over the answer to a call, if something still waits for it."""
+    def take_answer(self, answer: messages.AnyAnswer) -> None:
+        """Pass the answer to its caller, if the caller still waits for it."""
         waiting = self._answers.get(answer.number)
         if waiting is not None and not waiting.done():
             waiting.set_result(answer)

@@ -1,5 +1,5 @@
-"""Starts agents: it acquires the holds of an attempt's parts, prepares the agents' input, and has the cluster
-run them."""
+"""Starts agents: acquires the allocations of an attempt, prepares the agents' input, and starts them on the
+cluster."""
 
 import asyncio
 import secrets
@@ -15,22 +15,22 @@ from trainshed.eventloop.background import joined
 from trainshed_cluster.remote import messages
 from trainshed_cluster.remote.agent_handle import AgentHandle
 from trainshed_cluster.remote.agents import Agents
-from trainshed_cluster.remote.cluster import AgentEnded, ClusterUnavailable, Hold
+from trainshed_cluster.remote.cluster import AgentEnded, Allocation, ClusterUnavailable
 from trainshed_cluster.remote.gang import (
     FailedStarts,
     Gang,
     GangRecord,
+    agent_key,
+    allocation_name,
     delay_of_start,
-    hold_name,
-    moved,
-    no_more_starts,
-    place,
-    taken_out,
-    without_needs,
+    displaced_requests,
+    drop_unused_needs,
+    move_replicas,
+    start_failure_message,
 )
 
-_VALID = 400 * 86400.0
-"""Seconds for which a credential is valid at most; it ends with its hold anyway."""
+_MAX_VALIDITY = 400 * 86400.0
+"""Maximum validity of a credential in seconds. It ends with its allocation in any case."""
 
 
 class AgentStarter:
@@ -44,79 +44,93 @@ class AgentStarter:
         self._options = agents.options
 
     async def new_agents(self, gang: Gang, missing: Iterable[tuple[int, str]]) -> list[AgentHandle]:
-        """Make the handles of agents that are about to be started at the given (part, node) places, instead
-        of agents that are gone with their programs, and write them down. Raises EngineUnavailable."""
+        """Create and record the handles of agents at the given (allocation number, node) pairs. They replace
+        agents that are gone with their programs. Raises EngineUnavailable."""
         async with self._attempts.lock(gang.key):
-            starts = {place(part, node): secrets.token_hex(4) for part, node in missing}
-            # The new agents have given out no slots yet.
-            seats = tuple(
+            starts = {agent_key(index, node): secrets.token_hex(4) for index, node in missing}
+            # The new agents have not allocated any slots yet.
+            replica_slots = tuple(
                 msgspec.structs.replace(
-                    seat, slot=None, ended=seat.ended if gang.is_live(seat) else seat.launched
+                    replica_slot,
+                    slot=None,
+                    ended=replica_slot.ended
+                    if gang.is_live(replica_slot)
+                    else replica_slot.launched,
                 )
-                if place(seat.part, seat.request.node) in starts
-                else seat
-                for seat in gang.record.seats
+                if agent_key(replica_slot.allocation_index, replica_slot.request.node) in starts
+                else replica_slot
+                for replica_slot in gang.record.replica_slots
             )
             record = msgspec.structs.replace(
-                gang.record, agents=gang.record.agents | starts, seats=seats
+                gang.record, agents=gang.record.agents | starts, replica_slots=replica_slots
             )
             await self._attempts.write(gang, record)
             fresh = [
-                self._agents.add(gang, part, node, starts[place(part, node)])
-                for part, node in missing
+                self._agents.add(gang, index, node, starts[agent_key(index, node)])
+                for index, node in missing
             ]
         for agent in fresh:
             agent.is_starting = True
         return fresh
 
-    async def start_part(
-        self, gang: Gang, part: int, hold: Hold | None, agents: Sequence[AgentHandle]
+    async def start_agents(
+        self, gang: Gang, index: int, allocation: Allocation | None, agents: Sequence[AgentHandle]
     ) -> None:
-        """Acquire a part's hold, unless it is held, and start agents there. Raises EngineUnavailable,
+        """Acquire an allocation, unless it is given, and start agents there. Raises EngineUnavailable,
         ClusterRefused, ClusterUnavailable."""
         here = {agent.node for agent in agents}
         try:
-            if hold is None:
-                name = hold_name(self._options.identity, gang.record, part)
-                some = [need for need in gang.record.parts[part] if need.node in here]
-                hold = await self._cluster.acquire(name, some)
-            if left := here - set(hold.nodes):
-                await self._hold_anew(gang, part, hold)
-                raise ClusterUnavailable(f"{hold.name} has {', '.join(sorted(left))} no more")
+            if allocation is None:
+                name = allocation_name(self._options.identity, gang.record, index)
+                some = [need for need in gang.record.needs[index] if need.node in here]
+                allocation = await self._cluster.acquire(name, some)
+            if left := here - set(allocation.nodes):
+                await self._move_displaced(gang, index, allocation)
+                raise ClusterUnavailable(
+                    f"{allocation.name} no longer includes {', '.join(sorted(left))}"
+                )
             inputs = await asyncio.to_thread(self._inputs, gang.record, agents)
-            await asyncio.gather(*map(partial(self._start, hold), agents, inputs))
+            await asyncio.gather(*map(partial(self._start, allocation), agents, inputs))
         except AgentEnded as failure:
             for agent in agents:
                 self._agents.give_up_start(gang, agent, str(failure))
             raise
 
-    def moved(self, record: GangRecord, requests: Sequence[SlotRequest]) -> GangRecord:
-        """Return the record with those replicas on the requested nodes (`gang.moved`)."""
+    def move_replicas(self, record: GangRecord, requests: Sequence[SlotRequest]) -> GangRecord:
+        """Return the record with those replicas on the requested nodes (`gang.move_replicas`)."""
         ways = {"anywhere": self._options.anywhere, "apart": self._options.apart}
-        return moved(record, requests, self._nodes.by_name(), **ways)
+        return move_replicas(record, requests, self._nodes.by_name(), **ways)
 
-    async def _hold_anew(self, gang: Gang, part: int, hold: Hold) -> None:
-        """Give replicas whose nodes the cluster has taken out of a hold, as Slurm does with one that fails,
-        holds of their own, though the nodes may be up again."""
+    async def _move_displaced(self, gang: Gang, index: int, allocation: Allocation) -> None:
+        """Request separate allocations for replicas whose nodes the cluster removed from an allocation, as
+        Slurm does with failed nodes. Those nodes may be up again."""
         async with self._attempts.lock(gang.key):
-            requests = taken_out(gang, part, hold.nodes)
-            record = without_needs(self.moved(gang.record, requests), part, hold.nodes)
-            if all(seat.is_vacant or seat.part != part for seat in record.seats):
-                await self._cluster.give_back(hold.name)
+            requests = displaced_requests(gang, index, allocation.nodes)
+            record = drop_unused_needs(
+                self.move_replicas(gang.record, requests), index, allocation.nodes
+            )
+            if all(
+                replica_slot.is_vacant or replica_slot.allocation_index != index
+                for replica_slot in record.replica_slots
+            ):
+                await self._cluster.release(allocation.name)
             await self._attempts.write(gang, record)
 
     async def require_startable(self, gang: Gang, missing: Iterable[tuple[int, str]]) -> None:
-        """Wait until agents may be started at the given (part, node) places, if earlier ones there ended
-        before they connected. Raises EngineUnavailable if the node is to blame, which is quarantined from now
-        on, and StartFailed if no node is and there were enough tries."""
+        """Wait until agents may be started at the given (allocation number, node) pairs after failed starts.
+
+        Raises:
+            EngineUnavailable: The node is at fault and is quarantined from now on.
+            StartFailed: The node is not at fault, and no start is left.
+        """
         longest: tuple[float, str, FailedStarts] | None = None
-        for part, node in missing:
-            failed = gang.failed_starts.get(place(part, node))
+        for index, node in missing:
+            failed = gang.failed_starts.get(agent_key(index, node))
             if failed is None:
                 continue
-            pause = failed.pause(self._options.start_pauses)
+            pause = failed.pause(self._options.start_intervals)
             if pause is None:
-                raise await self._no_more(gang, part, node, failed)
+                raise await self._no_more(gang, index, node, failed)
             if longest is None or pause > longest[0]:
                 longest = pause, node, failed
         if longest is not None:
@@ -125,23 +139,23 @@ class AgentStarter:
             await asyncio.sleep(pause)
 
     async def _no_more(
-        self, gang: Gang, part: int, node: str, failed: FailedStarts
+        self, gang: Gang, index: int, node: str, failed: FailedStarts
     ) -> EngineUnavailable | StartFailed:
-        gang.failed_starts.pop(place(part, node))
-        why = no_more_starts(node, failed)
-        image = gang.image_of(part, node)
-        if self._agents.is_the_nodes(node, image):
+        gang.failed_starts.pop(agent_key(index, node))
+        why = start_failure_message(node, failed)
+        image = gang.image_of(index, node)
+        if self._agents.is_node_at_fault(node, image):
             self._nodes.quarantine(node, why)
             return EngineUnavailable(why)
         where = f"the container image {image}" if image else "the engine's settings"
         return StartFailed(
-            f"{why}. Nothing says that it is the node's fault: look at {where}, and at what "
-            "`trainshed doctor` finds"
+            f"{why}. There is no evidence that the node is at fault. Check {where}, and run "
+            "`trainshed doctor`"
         )
 
     def _inputs(self, record: GangRecord, agents: Sequence[AgentHandle]) -> list[bytes]:
-        """Return the standard input of each agent's process. Blocks: certificates are made, and the agents'
-        code may have to be read. Raises EngineUnavailable."""
+        """Return the standard input of each agent's process. Blocks: it creates certificates and may read the
+        agents' code. Raises EngineUnavailable."""
         return [
             self._options.command(agent.node).parcel(
                 messages.write_document(self._document(record, agent))
@@ -149,34 +163,35 @@ class AgentStarter:
             for agent in agents
         ]
 
-    async def _start(self, hold: Hold, agent: AgentHandle, stdin: bytes) -> None:
+    async def _start(self, allocation: Allocation, agent: AgentHandle, stdin: bytes) -> None:
         """Start an agent. Raises ClusterUnavailable."""
         try:
             argv = self._options.command(agent.node).argv
-            await self._cluster.start_agent(hold, agent.node, argv, stdin)
+            await self._cluster.start_agent(allocation, agent.node, argv, stdin)
         finally:
             agent.is_starting = False
             if not agent.is_connected:
-                agent.silent_since = agent.heard = time.monotonic()
+                agent.disconnected_at = agent.last_heard = time.monotonic()
 
     def _document(self, record: GangRecord, agent: AgentHandle) -> messages.AgentDocument:
         reports = self._cluster.report().nodes
         report = next((report for report in reports if report.node.name == agent.node), None)
         if report is None:
-            raise EngineUnavailable(f"the cluster does not list node {agent.node} any more")
+            raise EngineUnavailable(f"the cluster no longer lists node {agent.node}")
         return self._options.agent(
-            credential=self._agents.hub.issue(agent.name, self._options.now() + _VALID),
+            credential=self._agents.hub.issue(agent.name, self._options.now() + _MAX_VALIDITY),
             job_uid=agent.job_uid,
             attempt=agent.attempt,
             node=agent.node,
-            user=hold_name(self._options.identity, record, agent.part).user or None,
+            user=allocation_name(self._options.identity, record, agent.allocation_index).user
+            or None,
             address=report.address,
             lease=record.lease,
         )
 
 
-async def all_or_none(some: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Wait until all are done. If one fails, cancel the others, wait for their ends, and raise its
+async def run_all_or_cancel(some: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Wait for all coroutines. If one fails, cancel the others, wait for their ends, and raise its
     exception."""
     tasks = [joined(item) for item in some]
     try:

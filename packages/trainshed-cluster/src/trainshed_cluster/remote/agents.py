@@ -1,6 +1,7 @@
-"""Manages the agents of a cluster's nodes: who may connect, what each reports, and when one counts as dead.
+"""Manages the agents of a cluster's nodes: authentication, reports, and detection of dead agents.
 
-In one file though it is long: each of these changes what the two others go by."""
+This module is long because these three subjects share their state.
+"""
 
 import asyncio
 import contextlib
@@ -31,27 +32,27 @@ from trainshed_cluster.remote import messages
 from trainshed_cluster.remote.agent_handle import AgentHandle, Connection
 from trainshed_cluster.remote.attempts import Attempts, never_started
 from trainshed_cluster.remote.channel import ChannelClosed
-from trainshed_cluster.remote.clocks import Reading, told_skew
+from trainshed_cluster.remote.clocks import Reading, skew_message
 from trainshed_cluster.remote.cluster import (
+    AgentsMayLive,
+    AllocationEnd,
+    AllocationName,
     Cluster,
     ClusterReport,
     ClusterUnavailable,
-    HoldEnd,
-    HoldName,
-    MayLive,
 )
 from trainshed_cluster.remote.credentials import Issuer
 from trainshed_cluster.remote.gang import (
     Ended,
     Gang,
-    Seat,
-    hold_name,
-    is_the_nodes,
-    place,
-    with_another,
+    ReplicaSlot,
+    add_failed_start,
+    agent_key,
+    allocation_name,
+    is_node_at_fault,
 )
 from trainshed_cluster.remote.hub import Hub
-from trainshed_cluster.remote.lease import beat, longest_silence
+from trainshed_cluster.remote.lease import beat_interval, death_timeout
 from trainshed_cluster.remote.messages import News, Order
 from trainshed_cluster.remote.mirror import StreamCopies, TornStream
 from trainshed_cluster.remote.nodes import NO_AGENT, ClusterNodes
@@ -59,20 +60,21 @@ from trainshed_cluster.remote.options import RemoteOptions
 
 log = logging.getLogger(__name__)
 
-_TICK = 0.5
-"""Seconds between two looks at which agents are silent."""
-_SETTLED = 1.0
-"""Seconds by which a look at the cluster must be younger than an agent's silence, to tell about it."""
-_UNDECIDED = 30.0
-"""Seconds of silence for which it is waited to be told who ended an agent's hold."""
-_LOADING = 10.0
-"""Seconds that an agent may take from its start until it counts its lease."""
-_LEAVING = 10.0
-"""Seconds that an agent has to clean up, before its node is given back."""
-_CLOCK = "clock"
-"""What says that a node's clock is wrong, in the place of an agent: the next one there has the same clock."""
-_PORT = "port"
-"""File in the engine's directory: the port that agents were told last."""
+_CHECK_INTERVAL = 0.5
+"""Seconds between two checks for disconnected agents."""
+_REPORT_MARGIN = 1.0
+"""A report of the cluster proves an agent's end only if it is this many seconds younger than the
+disconnection."""
+_END_TIMEOUT = 30.0
+"""Seconds to wait for the cause of an allocation's end."""
+_LOAD_TIMEOUT = 10.0
+"""Seconds that an agent may take from its start to the start of its lease."""
+_SHUTDOWN_TIMEOUT = 10.0
+"""Seconds that an agent has to clean up before its allocation is released."""
+_CLOCK_SOURCE = "clock"
+"""Key of a node's clock trouble. It is not tied to one agent, because the next one has the same clock."""
+_PORT_FILE = "port"
+"""File in the engine's directory that contains the port for agents."""
 
 
 class Agents:
@@ -86,7 +88,7 @@ class Agents:
         streams: FileStreams,
         options: RemoteOptions,
     ) -> None:
-        #: The capabilities that an agent reported last; None = none has.
+        #: The capabilities that an agent reported last; None = none yet.
         self.capabilities: Capabilities | None = None
         self.hub: Hub[Order, News] = Hub(
             Issuer.open(options.directory / "authority"),
@@ -94,11 +96,11 @@ class Agents:
             port=options.listening.port or _last_port(options.directory),
             received=News,
             sockets=options.listening.sockets,
-            admits=self.admits,
+            is_admitted=self.is_admitted,
             serve=self.serve,
             has_preamble=self.has_preamble,
             content=self.send_content if options.library else None,
-            dialled=options.listening.dialled,
+            dialed_host=options.listening.dialed_host,
         )
         self.attempts = attempts
         self.cluster = cluster
@@ -107,195 +109,207 @@ class Agents:
         self.options = options
         #: Every agent that may connect, by the name in its certificate.
         self._by_name: dict[str, AgentHandle] = {}
-        #: When agents in a job's container image (None = none) last connected, by image and node, in
-        #: monotonic seconds.
-        self._came: dict[str | None, dict[str, float]] = {}
-        #: How the holds ended that this round of `_look_round` has found gone; None = unknown.
-        self._ends: dict[HoldName, HoldEnd | None] = {}
+        #: Monotonic time of agents' last connections, by the job's container image (None = none) and node.
+        self._last_connected: dict[str | None, dict[str, float]] = {}
+        #: The ends of allocations that this round of `_check_agents` has queried; None = unknown.
+        self._ends: dict[AllocationName, AllocationEnd | None] = {}
         self._tasks = Crew()
 
     def begin(self) -> None:
-        """Admit the agents of attempts that were written down."""
+        """Admit the agents of recorded attempts."""
         for gang in self.attempts.gangs.values():
-            seats = (seat for seat in gang.record.seats if not seat.is_vacant)
-            # The credentials of other places ended with their holds.
-            places = {place(seat.part, seat.request.node) for seat in seats}
+            replica_slots = (
+                replica_slot
+                for replica_slot in gang.record.replica_slots
+                if not replica_slot.is_vacant
+            )
+            # The credentials of vacant slots ended with their allocations.
+            places = {
+                agent_key(replica_slot.allocation_index, replica_slot.request.node)
+                for replica_slot in replica_slots
+            }
             for where in places & gang.record.agents.keys():
-                part, node = where.split("/", 1)
-                self.add(gang, int(part), node, gang.record.agents[where])
-        self._tasks.keep(self._look_round, "looking after agents")
+                index, node = where.split("/", 1)
+                self.add(gang, int(index), node, gang.record.agents[where])
+        self._tasks.keep(self._check_agents, "checking agents")
 
     async def listen(self) -> None:
-        """Listen where running agents will dial again. Raises EngineUnavailable."""
+        """Open the port that running agents dial again. Raises EngineUnavailable."""
         try:
             await self.hub.start()
-            file = str(self.options.directory / _PORT)
+            file = str(self.options.directory / _PORT_FILE)
             await asyncio.to_thread(durable.write, file, str(self.hub.port))
         except OSError as error:
             raise EngineUnavailable(
-                f"agents cannot be listened to ({error}); free the port, or name another one if no job runs"
+                f"cannot open the port for agents ({error}); free the port, or set another one if no job runs"
             ) from error
 
     async def close(self) -> None:
-        """Close all connections; the agents run on."""
+        """Close all connections. Agents continue to run."""
         await self._tasks.close()
         await self.hub.close()
 
-    # --- whom the hub admits ---
+    # --- called by the hub ---
 
-    def admits(self, name: str) -> bool:
-        """Whether an agent of that name may connect now."""
+    def is_admitted(self, name: str) -> bool:
+        """Return whether an agent of that name may connect now."""
         return name in self._by_name
 
     def has_preamble(self, name: str, line: bytes) -> bool:
-        """Whether a replica of that agent begins its connections to the buckets with this line."""
+        """Return whether a replica of that agent starts its connections to the buckets with this line."""
         agent = self._by_name.get(name)
         gang = self._gang(agent)
         if agent is None or gang is None:
             return False
         return any(
-            line == protocol.preamble(seat.identity, is_secure, notice)
-            for seat in gang.seats_of(agent)
-            if seat.identity
+            line == protocol.preamble(replica_slot.identity, is_secure, notice)
+            for replica_slot in gang.replica_slots_of(agent)
+            if replica_slot.identity
             for is_secure in (False, True)
             for notice in (None, *StopNotice)
         )
 
     async def serve(self, connection: Connection) -> None:
-        """Hear an agent out, until its connection ends."""
+        """Process an agent's messages until its connection ends."""
         agent = self._by_name.get(connection.peer)
-        if agent is None or agent.is_resting:
+        if agent is None or agent.is_idle:
             return
         try:
-            await self._hear(agent, connection)
+            await self._receive_news(agent, connection)
         except ChannelClosed as end:
             if not agent.is_gone and not self.attempts.is_closed:
                 _log(agent).warning("agent on node %s: the connection ended: %s", agent.node, end)
         except (TornStream, OSError) as error:
-            # A full disk, say: the agent keeps what it has, and begins again.
-            _log(agent).warning("agent on node %s: streams not taken: %s", agent.node, error)
+            # For example, the disk is full. The agent keeps the bytes and sends them again.
+            _log(agent).warning("agent on node %s: cannot store its streams: %s", agent.node, error)
         finally:
             agent.disconnect(connection)
-            if agent.is_resting and not agent.is_connected:
-                # Nobody would look after it.
+            if agent.is_idle and not agent.is_connected:
+                # No other code would detect its end.
                 self.give_up(agent)
 
     async def send_content(self, name: str, path: str, writer: asyncio.StreamWriter) -> None:
-        """Send an agent content that it may fetch; called by the hub."""
+        """Send an agent content that it may fetch."""
         agent, library = self._by_name.get(name), self.options.library
         if agent is None or library is None:
             writer.close()
             return
         await library.send(path, writer, granted=agent.granted)
 
-    # --- those there are ---
+    # --- the set of agents ---
 
-    def add(self, gang: Gang, part: int, node: str, start: str) -> AgentHandle:
-        """Admit an agent from now on. `start`: tells it from earlier ones in its place."""
-        hold = hold_name(self.options.identity, gang.record, part)
+    def add(self, gang: Gang, index: int, node: str, start: str) -> AgentHandle:
+        """Admit an agent from now on. `start`: random suffix of its name."""
+        allocation = allocation_name(self.options.identity, gang.record, index)
         agent = AgentHandle(
-            f"{hold}/{node}/{start}",
+            f"{allocation}/{node}/{start}",
             gang.record.job_uid,
             gang.record.attempt,
-            part,
+            index,
             node,
             lease=gang.record.lease,
         )
-        gang.agents[place(part, node)] = self._by_name[agent.name] = agent
+        gang.agents[agent_key(index, node)] = self._by_name[agent.name] = agent
         return agent
 
     async def dismiss(self, agent: AgentHandle) -> None:
-        """Have an agent clean up and end, if it can be asked to."""
+        """Let an agent clean up and exit if it is connected."""
         if agent.is_connected:
             with contextlib.suppress(EngineUnavailable, LaunchRejected, TimeoutError):
-                async with asyncio.timeout(_LEAVING):
-                    await agent.call(messages.Leave())
+                async with asyncio.timeout(_SHUTDOWN_TIMEOUT):
+                    await agent.call(messages.Shutdown())
         self.give_up(agent)
 
     def give_up_start(self, gang: Gang, agent: AgentHandle, why: str) -> None:
-        """Give up an agent that ended before it connected."""
-        where = place(agent.part, agent.node)
-        gang.failed_starts[where] = with_another(gang.failed_starts.get(where), why)
+        """Mark an agent as gone that ended before it connected."""
+        where = agent_key(agent.allocation_index, agent.node)
+        gang.failed_starts[where] = add_failed_start(gang.failed_starts.get(where), why)
         self.give_up(agent)
 
-    def is_the_nodes(self, node: str, image: str | None) -> bool:
-        """Whether it is the node's fault that agents in an image (None = none of a job's) do not connect."""
-        return is_the_nodes(node, self._came.get(image, {}))
+    def is_node_at_fault(self, node: str, image: str | None) -> bool:
+        """Return whether the node is at fault if agents in an image (None = no image of a job) do not
+        connect."""
+        return is_node_at_fault(node, self._last_connected.get(image, {}))
 
     def give_up(self, agent: AgentHandle) -> None:
         """Revoke an agent's credential."""
         agent.give_up()
-        self.nodes.tell_trouble(agent.node, agent.name, None)
+        self.nodes.report_trouble(agent.node, agent.name, None)
         self._by_name.pop(agent.name, None)
         self.hub.drop(agent.name)
 
-    # --- what they tell ---
+    # --- reports of agents ---
 
     def _gang(self, agent: AgentHandle | None) -> Gang | None:
-        """Return the gang that an agent works for; None = it rests."""
-        if agent is None or agent.is_resting:
+        """Return the gang of an agent, or None if it is idle."""
+        if agent is None or agent.is_idle:
             return None
         return self.attempts.gangs.get((agent.job_uid, agent.attempt))
 
     async def sizes(self, gang: Gang, agent: AgentHandle) -> dict[str, dict[str, int]]:
-        """Return how much the service has of the streams of an agent's replicas."""
+        """Return the sizes of the service's copies of the streams of an agent's replicas."""
         copies = StreamCopies(self._streams, *gang.key)
-        replicas = [seat.replica for seat in gang.seats_of(agent)]
+        replicas = [replica_slot.replica for replica_slot in gang.replica_slots_of(agent)]
         return await asyncio.to_thread(copies.sizes, replicas)
 
-    async def _hear(self, agent: AgentHandle, connection: Connection) -> None:
+    async def _receive_news(self, agent: AgentHandle, connection: Connection) -> None:
         gang = self._gang(agent)
         if gang is None:
             return
         hello = await connection.receive()
         if not isinstance(hello, messages.Hello) or hello.version != messages.VERSION:
-            agent.fail("its agent is of another version; start the service and the agents alike")
+            agent.fail(
+                "its agent has another version; use the same version for the service and the agents"
+            )
             return
         if hello.failure or hello.capabilities is None:
-            why = hello.failure or "its agent cannot say what it can do"
-            self.nodes.tell_trouble(agent.node, NO_AGENT, why)
+            why = hello.failure or "its agent reported no capabilities"
+            self.nodes.report_trouble(agent.node, NO_AGENT, why)
             agent.fail(why)
             return
-        self.nodes.tell_trouble(agent.node, NO_AGENT, None)
+        self.nodes.report_trouble(agent.node, NO_AGENT, None)
         agent.capabilities = self.capabilities = hello.capabilities
-        self._came.setdefault(gang.image_of(agent.part, agent.node), {})[agent.node] = (
-            time.monotonic()
-        )
+        self._last_connected.setdefault(gang.image_of(agent.allocation_index, agent.node), {})[
+            agent.node
+        ] = time.monotonic()
         copies = StreamCopies(self._streams, *gang.key)
         await connection.send(messages.Welcome(await self.sizes(gang, agent)))
         agent.connect(connection)
-        self._tasks.begin(self._remind(gang, agent), "reminding an agent")
+        self._tasks.begin(self._repeat_orders(gang, agent), "repeating orders to an agent")
         while True:
             news = await connection.receive()
-            agent.heard = time.monotonic()
+            agent.last_heard = time.monotonic()
             if (now := self._gang(agent)) is not gang:
                 if now is None:
                     if isinstance(news, messages.Answer):
-                        agent.answered(news)
+                        agent.take_answer(news)
                     elif isinstance(news, messages.Beat):
-                        # It waits as long as it hears from this service.
+                        # An idle agent lives as long as it receives acknowledgements.
                         agent.acknowledge(news.number)
                     continue
                 gang, copies = now, StreamCopies(self._streams, *now.key)
             match news:
                 case messages.Appended():
-                    # The files of a replica that has left the node are there still, and come once more.
-                    if any(seat.replica == news.replica for seat in gang.seats_of(agent)):
+                    # The node still has files of replicas that have moved, and sends them again.
+                    if any(
+                        replica_slot.replica == news.replica
+                        for replica_slot in gang.replica_slots_of(agent)
+                    ):
                         await asyncio.to_thread(copies.append, news)
                 case messages.Answer() | messages.Slots():
-                    agent.answered(news)
+                    agent.take_answer(news)
                 case _:
-                    self._learn(gang, agent, news)
+                    self._handle_news(gang, agent, news)
 
-    async def _remind(self, gang: Gang, agent: AgentHandle) -> None:
-        """Repeat the orders that were given while the agent was disconnected."""
+    async def _repeat_orders(self, gang: Gang, agent: AgentHandle) -> None:
+        """Repeat the orders that the agent missed while it was disconnected."""
         with contextlib.suppress(EngineUnavailable):
-            if any(seat.launched for seat in gang.seats_of(agent)):
-                await agent.tell_hosts(gang.hosts())
+            if any(replica_slot.launched for replica_slot in gang.replica_slots_of(agent)):
+                await agent.send_hosts(gang.hosts())
             if (grace := gang.record.stopped) is not None:
                 await agent.call(messages.Stop(grace=grace))
 
-    def _learn(self, gang: Gang, agent: AgentHandle, news: News) -> None:
+    def _handle_news(self, gang: Gang, agent: AgentHandle, news: News) -> None:
         uid, attempt = agent.job_uid, agent.attempt
         match news:
             case messages.Lines(replica, lines):
@@ -303,173 +317,182 @@ class Agents:
             case messages.Metrics(replica):
                 self.attempts.emit(MetricsWritten(uid, attempt, replica))
             case messages.Started(event) | messages.Noted(event):
-                if self._is_of(gang, agent, event):
+                if self._is_own_event(gang, agent, event):
                     self.attempts.report(gang, self._reading(news.clock).of(event))
             case messages.Exited(event) | messages.Lost(event):
-                if self._is_of(gang, agent, event):
-                    self._learn_end(gang, agent, self._reading(news.clock).of(event))
+                if self._is_own_event(gang, agent, event):
+                    self._handle_end(gang, agent, self._reading(news.clock).of(event))
             case messages.Current():
-                agent.caught_up()
+                agent.mark_current()
             case messages.Ending():
                 agent.is_ending = True
             case messages.Beat(number):
                 agent.acknowledge(number)
-                self._see_clock(agent, self._reading(news.clock))
+                self._update_skew(agent, self._reading(news.clock))
             case _:
-                raise ChannelClosed(f"{type(news).__name__} was not expected")
+                raise ChannelClosed(f"unexpected message: {type(news).__name__}")
 
-    def _learn_end(self, gang: Gang, agent: AgentHandle, end: Ended) -> None:
-        _note(gang, end)
+    def _handle_end(self, gang: Gang, agent: AgentHandle, end: Ended) -> None:
+        _record_end(gang, end)
         if agent.is_ending and isinstance(end, ReplicaExited) and end.exit.stopped:
-            self._tasks.begin(self._explain(gang, agent, end), "explaining an end")
+            self._tasks.begin(
+                self._report_end_cause(gang, agent, end), "reporting the cause of an end"
+            )
         else:
             self.attempts.report(gang, end)
 
-    async def _explain(self, gang: Gang, agent: AgentHandle, end: ReplicaExited) -> None:
-        """Report the end of a program that an agent stopped because it was asked to end, with the reason of
-        that, which the agent does not know."""
-        name = hold_name(self.options.identity, gang.record, agent.part)
-        if why := await self.cluster.ending(name):
+    async def _report_end_cause(self, gang: Gang, agent: AgentHandle, end: ReplicaExited) -> None:
+        """Report the end of a program that an agent stopped on a signal. Only the cluster knows the cause of
+        the signal."""
+        name = allocation_name(self.options.identity, gang.record, agent.allocation_index)
+        if why := await self.cluster.pending_end(name):
             end = msgspec.structs.replace(end, loss=why.loss, cause=why.why)
-            _note(gang, end)
+            _record_end(gang, end)
         self.attempts.report(gang, end)
 
     def _reading(self, clock: Nanos | None) -> Reading:
-        """Return an agent's clock, as it was just told, beside the service's."""
+        """Return an agent's reported clock together with the service's."""
         return Reading(clock, round(self.options.now() * 1e9))
 
-    def _see_clock(self, agent: AgentHandle, reading: Reading) -> None:
-        """Have it told if a node's clock is wrong. Limits and moments do not depend on it."""
+    def _update_skew(self, agent: AgentHandle, reading: Reading) -> None:
+        """Report trouble of a node whose clock is wrong. Limits and times do not depend on that clock."""
         skew = (reading.theirs - reading.ours) / 1e9 if reading.theirs else 0.0
-        # Messages take their time, which varies.
+        # The delay of messages varies.
         if agent.skew is None or abs(skew - agent.skew) >= 1:
             agent.skew = skew
-            wrong = told_skew(skew)
-            what = wrong and f"{wrong}: times in logs and curves from there are off by that"
-            self.nodes.tell_trouble(agent.node, _CLOCK, what)
+            wrong = skew_message(skew)
+            what = wrong and f"{wrong}: times in its logs and curves are wrong by that much"
+            self.nodes.report_trouble(agent.node, _CLOCK_SOURCE, what)
 
-    def _is_of(self, gang: Gang, agent: AgentHandle, event: ReplicaEvent) -> bool:
-        """Whether an event is about one of the agent's own replicas."""
-        own = {seat.replica for seat in gang.seats_of(agent)}
+    def _is_own_event(self, gang: Gang, agent: AgentHandle, event: ReplicaEvent) -> bool:
+        """Return whether an event is about one of the agent's own replicas."""
+        own = {replica_slot.replica for replica_slot in gang.replica_slots_of(agent)}
         return event.attempt == agent.attempt and event.replica in own
 
-    # --- what is lost ---
+    # --- dead agents ---
 
-    async def _look_round(self) -> None:
+    async def _check_agents(self) -> None:
         while True:
-            await asyncio.sleep(_TICK)
+            await asyncio.sleep(_CHECK_INTERVAL)
             now = time.monotonic()
             agents = tuple(self._by_name.values())
-            heard = {agent.node for agent in agents if agent.is_connected}
+            last_heard = {agent.node for agent in agents if agent.is_connected}
             nodes = {agent.node for agent in agents}
             self._ends.clear()
             for agent in agents:
-                if agent.is_connected and now - agent.heard > 2 * beat(agent.lease):
+                if agent.is_connected and now - agent.last_heard > 2 * beat_interval(agent.lease):
                     agent.cut()
-                if agent.silent_since is not None and (end := await self._gone(agent, now)):
-                    # If nothing is heard from any of several nodes, the fault is probably on this side.
-                    is_alone = end.loss is Cause.AGENT_LOST and (heard or nodes == {agent.node})
+                if agent.disconnected_at is not None and (end := await self._death_of(agent, now)):
+                    # If several nodes are silent at once, the fault is probably on this side.
+                    is_alone = end.loss is Cause.AGENT_LOST and (
+                        last_heard or nodes == {agent.node}
+                    )
                     if is_alone and self._is_cut_off(agent, now):
                         why = (
-                            f"nothing was heard from there for {agent.lease:g} s, though the "
-                            "cluster says that it is up; look at the network between it and this service"
+                            f"its agent did not respond for {agent.lease:g} s, although the "
+                            "cluster reports the node as up; check the network between it and this service"
                         )
                         self.nodes.quarantine(agent.node, why, agent.lease)
                     await self.lose(agent, end, has_started=True)
 
-    async def _gone(self, agent: AgentHandle, now: float) -> HoldEnd | None:
-        """Return why a silent agent counts as dead, and how its replicas were lost; None = it does not
-        yet."""
-        assert agent.silent_since is not None
+    async def _death_of(self, agent: AgentHandle, now: float) -> AllocationEnd | None:
+        """Return the cause of death of a disconnected agent; None = it is not certainly dead."""
+        assert agent.disconnected_at is not None
         if agent.is_starting:
             return None
-        silent = now - agent.silent_since
-        longest = longest_silence(agent.lease) + (0 if agent.has_connected else _LOADING)
-        is_over = now - agent.heard > longest
+        silent = now - agent.disconnected_at
+        longest = death_timeout(agent.lease) + (0 if agent.has_connected else _LOAD_TIMEOUT)
+        is_over = now - agent.last_heard > longest
         report = self.cluster.report()
         node = next(
             (reported for reported in report.nodes if reported.node.name == agent.node), None
         )
-        # If the cluster does not answer, nothing is known of its nodes.
+        # If the cluster does not respond, the state of its nodes is unknown.
         known = not any(reported.node.unreached for reported in report.nodes)
         is_down = known and (node is None or node.state is NodeState.GONE)
-        is_settled = report.looked >= agent.silent_since + _SETTLED
+        is_settled = report.queried_at >= agent.disconnected_at + _REPORT_MARGIN
         is_given_up = is_down and is_settled and not (node and node.is_awaited)
         if is_given_up and (is_over or self.options.down_is_lost):
             why = f" ({node.cause})" if node and node.cause else ""
-            return HoldEnd(Cause.NODE_FAILED, f"node {agent.node} is gone{why}")
-        if is_over and (suspended := self._suspended(agent, report)):
-            return HoldEnd(
+            return AllocationEnd(Cause.NODE_FAILED, f"node {agent.node} is gone{why}")
+        if is_over and (suspended := self._suspension_of(agent, report)):
+            return AllocationEnd(
                 Cause.CLUSTER_PREEMPTED,
-                f"{suspended}, and node {agent.node} has not been heard of for {agent.lease:g} s",
+                f"{suspended}, and node {agent.node} has not responded for {agent.lease:g} s",
             )
         if is_over:
-            return HoldEnd(
+            return AllocationEnd(
                 Cause.AGENT_LOST,
-                f"node {agent.node} has not been heard of for {agent.lease:g} s; its agent has ended "
+                f"node {agent.node} has not responded for {agent.lease:g} s; its agent has ended "
                 "its programs by then",
             )
         if is_down or not known or not is_settled:
-            # The node may be cut off and the programs live, whatever the cluster says of their holds.
+            # The node may be disconnected while its programs live, whatever the cluster reports about their
+            # allocations.
             return None
-        return await self._left(agent, report, silent)
+        return await self._end_of_agent(agent, report, silent)
 
-    def _suspended(self, agent: AgentHandle, report: ClusterReport) -> str | None:
-        """Return why the processes of an agent's hold stand still; None = the cluster lets them run."""
+    def _suspension_of(self, agent: AgentHandle, report: ClusterReport) -> str | None:
+        """Return why the cluster has suspended the processes of an agent's allocation; None = it has not."""
         gang = self._gang(agent)
         if gang is None:
             return None
-        return report.suspended.get(hold_name(self.options.identity, gang.record, agent.part))
+        return report.suspended.get(
+            allocation_name(self.options.identity, gang.record, agent.allocation_index)
+        )
 
-    async def _left(
+    async def _end_of_agent(
         self, agent: AgentHandle, report: ClusterReport, silent: float
-    ) -> HoldEnd | None:
-        """Return how an agent on an existing node has ended; None = it has not, or that is not known yet."""
+    ) -> AllocationEnd | None:
+        """Return the cause of the end of an agent on an existing node; None = it has not ended, or the cause
+        is not known yet."""
         gang = self._gang(agent)
         if gang is None:
             return None
-        name = hold_name(self.options.identity, gang.record, agent.part)
+        name = allocation_name(self.options.identity, gang.record, agent.allocation_index)
         if name not in report.agents:
-            return await self._end_of_hold(gang, agent, name, silent)
+            return await self._end_of_allocation(gang, agent, name, silent)
         if agent.node not in report.agents[name]:
             return _agent_ended(agent)
         return None
 
-    async def _end_of_hold(
-        self, gang: Gang, agent: AgentHandle, name: HoldName, silent: float
-    ) -> HoldEnd | None:
-        """Return how the hold of an agent ended that has been silent for `silent` seconds; None = not certain
-        yet."""
+    async def _end_of_allocation(
+        self, gang: Gang, agent: AgentHandle, name: AllocationName, silent: float
+    ) -> AllocationEnd | None:
+        """Return the cause of the end of an agent's allocation; None = not certain yet. `silent`: seconds
+        since the agent's disconnection."""
         try:
-            if name not in self._ends:  # Asked once a round, however many agents the hold had.
-                self._ends[name] = await self.cluster.ended(name)
+            if name not in self._ends:  # Queried once a round, for all agents of the allocation.
+                self._ends[name] = await self.cluster.allocation_end(name)
             end = self._ends[name]
-        except MayLive as unsure:
-            if any(gang.is_live(seat) for seat in gang.seats_of(agent)):
+        except AgentsMayLive as unsure:
+            if any(gang.is_live(replica_slot) for replica_slot in gang.replica_slots_of(agent)):
                 return None
-            return HoldEnd(Cause.AGENT_LOST, str(unsure))
+            return AllocationEnd(Cause.AGENT_LOST, str(unsure))
         except ClusterUnavailable as failure:
-            if silent < _UNDECIDED:
+            if silent < _END_TIMEOUT:
                 return None
-            _log(agent).warning("it is not known how a hold ended: %s", failure)
+            _log(agent).warning("the cause of an allocation's end is unknown: %s", failure)
             end = None
         if end is None:
             return _agent_ended(agent)
-        return HoldEnd(end.loss, f"{end.why}, and its programs on node {agent.node} with it")
+        return AllocationEnd(end.loss, f"{end.why}, and its programs on node {agent.node} with it")
 
     def _is_cut_off(self, agent: AgentHandle, now: float) -> bool:
-        """Whether a dead agent could not reach the service from a node that the cluster says is up, so that
-        another agent there could not either."""
-        assert agent.silent_since is not None
+        """Return whether a dead agent could not reach the service from a node that is up according to the
+        cluster. Another agent there could not reach it either."""
+        assert agent.disconnected_at is not None
         report = self.cluster.report()
         is_up = any(
             reported.node.name == agent.node and reported.state is not NodeState.GONE
             for reported in report.nodes
         )
-        never_came = agent.capabilities is None and now - agent.silent_since >= agent.lease
-        return is_up and (agent.is_unheard or never_came)
+        never_came = agent.capabilities is None and now - agent.disconnected_at >= agent.lease
+        return is_up and (agent.is_unacknowledged or never_came)
 
-    async def lose(self, agent: AgentHandle, end: HoldEnd, *, has_started: bool = False) -> None:
+    async def lose(
+        self, agent: AgentHandle, end: AllocationEnd, *, has_started: bool = False
+    ) -> None:
         """Count an agent as lost with all its replicas. `has_started`: the cluster had started it."""
         gang = self._gang(agent)
         if gang is None:
@@ -479,45 +502,45 @@ class Agents:
         async with self.attempts.lock(gang.key):
             if self._gang(agent) is not gang:
                 self.give_up(agent)
-                return  # The attempt was released meanwhile.
-            record, lost = gang.record, list[Seat]()
-            for seat in gang.seats_of(agent):
-                if gang.is_live(seat):
+                return  # The attempt was released in the meantime.
+            record, lost = gang.record, list[ReplicaSlot]()
+            for replica_slot in gang.replica_slots_of(agent):
+                if gang.is_live(replica_slot):
                     lost.append(
                         msgspec.structs.replace(
-                            seat, lost=seat.launched, cause=end.why, loss=end.loss
+                            replica_slot, lost=replica_slot.launched, cause=end.why, loss=end.loss
                         )
                     )
-                elif not seat.launched and record.stopped is not None:
-                    lost.append(never_started(seat))
-            for seat in lost:
-                record = record.with_seat(seat)
+                elif not replica_slot.launched and record.stopped is not None:
+                    lost.append(never_started(replica_slot))
+            for replica_slot in lost:
+                record = record.with_replica_slot(replica_slot)
             await self.attempts.write(gang, record)
-            has_slots = any(seat.slot for seat in gang.seats_of(agent))
+            has_slots = any(replica_slot.slot for replica_slot in gang.replica_slots_of(agent))
             if has_slots or not has_started or end.loss is Cause.NODE_FAILED:
                 self.give_up(agent)
             else:
                 self.give_up_start(gang, agent, end.why)
-        for seat in lost:
-            self.attempts.report_lost(gang, seat)
+        for replica_slot in lost:
+            self.attempts.report_lost(gang, replica_slot)
 
 
 def _last_port(directory: Path) -> int:
-    """Return the port that agents of running jobs will dial; 0 = none yet."""
+    """Return the port that agents of running jobs dial; 0 = none yet."""
     try:
-        return int((directory / _PORT).read_text())
+        return int((directory / _PORT_FILE).read_text())
     except (FileNotFoundError, ValueError):
         return 0
 
 
-def _note(gang: Gang, end: Ended) -> None:
+def _record_end(gang: Gang, end: Ended) -> None:
     known = gang.ends.get(end.replica)
     if known is None or known.incarnation <= end.incarnation:
         gang.ends[end.replica] = end
 
 
-def _agent_ended(agent: AgentHandle) -> HoldEnd:
-    return HoldEnd(
+def _agent_ended(agent: AgentHandle) -> AllocationEnd:
+    return AllocationEnd(
         Cause.AGENT_LOST, f"its agent on node {agent.node} has ended, and its programs with it"
     )
 

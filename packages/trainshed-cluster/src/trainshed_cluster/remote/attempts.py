@@ -1,5 +1,5 @@
-"""Keeps all attempts that have slots on a cluster, or wait for them, in memory and on disk, and reports their
-events. A change is written down before anything follows from it."""
+"""Stores all attempts with slots on a cluster, or waiting for them, in memory and on disk, and reports their
+events. Every change is stored before it takes effect."""
 
 import asyncio
 import os
@@ -24,33 +24,33 @@ from trainshed.engines.port import (
 from trainshed.eventloop.background import joined
 from trainshed.replica.protocol import NEVER_STARTED
 from trainshed.replica.system import durable
-from trainshed_cluster.remote.gang import Gang, GangRecord, Seat
+from trainshed_cluster.remote.gang import Gang, GangRecord, ReplicaSlot
 
 
 class Attempts:
-    """The attempts of a remote engine. `directory`: of their records."""
+    """The attempts of a remote engine. `directory`: contains their records."""
 
     def __init__(self, directory: Path) -> None:
         self.gangs: dict[tuple[JobUid, int], Gang] = {}
         self.is_closed = False
         self._records = Records(directory)
         self._locks: dict[tuple[JobUid, int], asyncio.Lock] = {}
-        #: The last write of each attempt's record, while it lasts.
+        #: The pending write of each attempt's record.
         self._writing: dict[tuple[JobUid, int], asyncio.Task[None]] = {}
         self._events: deque[EngineEvent] = deque()
         self._wake = asyncio.Event()
 
     async def load(self) -> None:
-        """Read what an earlier service wrote down. Raises OSError, ValueError."""
+        """Read the records of an earlier service. Raises OSError, ValueError."""
         for record in await asyncio.to_thread(lambda: list(self._records.load())):
             gang = self.gangs[record.job_uid, record.attempt] = Gang(record)
             self.report_nodes(gang)
-            for seat in record.seats:
-                if seat.lost and seat.lost == seat.launched:
-                    self.report_lost(gang, seat)
+            for replica_slot in record.replica_slots:
+                if replica_slot.lost and replica_slot.lost == replica_slot.launched:
+                    self.report_lost(gang, replica_slot)
 
     async def close(self) -> None:
-        """Wait for writes under way."""
+        """Wait for pending writes."""
         self.is_closed = True
         await asyncio.gather(*self._writing.values(), return_exceptions=True)
         self._wake.set()
@@ -59,19 +59,21 @@ class Attempts:
         """Return the lock that is held while an attempt's record is read and changed."""
         return self._locks.setdefault(key, asyncio.Lock())
 
-    def seat(self, job_uid: JobUid, attempt: int, replica: ReplicaId) -> tuple[Gang, Seat]:
-        """Return a replica's gang and seat. Raises LaunchRejected if it has none."""
+    def replica_slot(
+        self, job_uid: JobUid, attempt: int, replica: ReplicaId
+    ) -> tuple[Gang, ReplicaSlot]:
+        """Return a replica's gang and slot. Raises LaunchRejected if it has none."""
         gang = self.gangs.get((job_uid, attempt))
-        seat = gang.record.seat(replica) if gang else None
-        if gang is None or seat is None:
+        replica_slot = gang.record.replica_slot(replica) if gang else None
+        if gang is None or replica_slot is None:
             raise LaunchRejected(
                 f"{replica} of job {job_uid}, attempt {attempt}, has no slot; allocate first"
             )
-        return gang, seat
+        return gang, replica_slot
 
     async def write(self, gang: Gang, record: GangRecord) -> None:
-        """Write a gang's record, and make it current once it is on disk. Raises EngineUnavailable."""
-        # A cancelled caller does not cancel the write, and the next one has to come after it.
+        """Store a gang's record, and make it current. Raises EngineUnavailable."""
+        # A cancelled caller does not cancel the write. The next write has to wait for it.
         writing = joined(self._write_after(self._writing.get(gang.key), record))
         self._writing[gang.key] = writing
         writing.add_done_callback(lambda done: self._written(gang.key, done))
@@ -79,7 +81,7 @@ class Attempts:
             await asyncio.shield(writing)
         except OSError as error:
             raise EngineUnavailable(
-                f"the slots of job {record.job_uid} cannot be written down ({error}); make room and try again"
+                f"cannot store the slots of job {record.job_uid} ({error}); free disk space and retry"
             ) from error
         gang.record = record
 
@@ -93,80 +95,83 @@ class Attempts:
             del self._writing[key]
 
     async def delete(self, gang: Gang) -> None:
-        """Forget an attempt on disk: what it holds belongs to nobody from now on. Raises
-        EngineUnavailable."""
+        """Delete an attempt's record. Its allocations have no owner from now on. Raises EngineUnavailable."""
         if writing := self._writing.get(gang.key):
             await asyncio.wait([writing])
         try:
             await asyncio.to_thread(self._records.delete, *gang.key)
         except OSError as error:
             raise EngineUnavailable(
-                f"the record of job {gang.record.job_uid} cannot be removed: {error}"
+                f"cannot delete the record of job {gang.record.job_uid}: {error}"
             ) from error
 
     def forget(self, gang: Gang) -> None:
-        """Forget an attempt altogether, with its lock, which nothing waits for any more."""
+        """Remove an attempt from memory, with its lock."""
         self.gangs.pop(gang.key, None)
         self._locks.pop(gang.key, None)
 
-    # --- what is reported ---
+    # --- events ---
 
-    def report_lost(self, gang: Gang, seat: Seat) -> None:
-        """Report the incarnation as lost that went with its agent, or never began."""
+    def report_lost(self, gang: Gang, replica_slot: ReplicaSlot) -> None:
+        """Report the loss of an incarnation that ended with its agent or never started."""
         self.report(
             gang,
             ReplicaLost(
                 attempt=gang.record.attempt,
-                replica=seat.replica,
-                incarnation=seat.lost,
-                cause=seat.cause or NEVER_STARTED,
-                loss=seat.loss,
+                replica=replica_slot.replica,
+                incarnation=replica_slot.lost,
+                cause=replica_slot.cause or NEVER_STARTED,
+                loss=replica_slot.loss,
             ),
         )
 
-    def report_end(self, gang: Gang, seat: Seat, incarnation: int | None = None) -> None:
-        """Report again how an incarnation ended, which no agent can tell any more; None = the last one."""
-        incarnation = seat.launched if incarnation is None else incarnation
-        end = gang.ends.get(seat.replica)
+    def report_end(
+        self, gang: Gang, replica_slot: ReplicaSlot, incarnation: int | None = None
+    ) -> None:
+        """Report the end of an incarnation again, because no agent can report it. `incarnation`: None = the
+        last one."""
+        incarnation = replica_slot.launched if incarnation is None else incarnation
+        end = gang.ends.get(replica_slot.replica)
         if end is not None and end.incarnation == incarnation:
             self.report(gang, end)
         elif incarnation:
-            cause = f"superseded by incarnation {seat.launched}"
-            if incarnation == seat.launched:
-                cause = "it has ended, and how is not known any more"
+            cause = f"superseded by incarnation {replica_slot.launched}"
+            if incarnation == replica_slot.launched:
+                cause = "it has ended for an unknown reason"
             self.report(
                 gang,
                 ReplicaLost(
                     attempt=gang.record.attempt,
-                    replica=seat.replica,
+                    replica=replica_slot.replica,
                     incarnation=incarnation,
                     cause=cause,
                 ),
             )
 
     def report(self, gang: Gang, event: ReplicaEvent) -> None:
-        """Emit what was seen of a gang's replica."""
+        """Emit an event of a gang's replica."""
         self.emit(ReplicaReport(gang.record.job_uid, event))
 
     def report_delay(self, gang: Gang, delay: Delay | None) -> None:
-        """Emit what the gang's start waits for now, unless that is known already; None = nothing."""
+        """Emit the reason why the gang's start waits, if it changed; None = it does not wait."""
         if delay != gang.delay:
             gang.delay = delay
             self.emit(StartWaits(*gang.key, delay))
 
     def report_nodes(self, gang: Gang, *, is_given: bool = False) -> None:
-        """Emit the nodes of replicas that have not ended, if the cluster has chosen them. `is_given`: it has
-        just done so, for all that are to be started."""
+        """Emit the nodes that the cluster has chosen for replicas that have not ended. `is_given`: the
+        cluster has just chosen the nodes of all pending replicas."""
         nodes = tuple(
-            (seat.replica, seat.request.node)
-            for seat in gang.record.seats
-            if seat.wish and (is_given or not seat.launched or gang.is_live(seat))
+            (replica_slot.replica, replica_slot.request.node)
+            for replica_slot in gang.record.replica_slots
+            if replica_slot.wish
+            and (is_given or not replica_slot.launched or gang.is_live(replica_slot))
         )
         if nodes:
             self.emit(NodesChosen(*gang.key, nodes))
 
     def emit(self, event: EngineEvent) -> None:
-        """Have `watch` return it."""
+        """Queue an event for `watch`."""
         self._events.append(event)
         self._wake.set()
 
@@ -179,20 +184,20 @@ class Attempts:
 
 
 class Records:
-    """The files of a directory, which is made if needed. All methods block for a small file."""
+    """The record files of a directory, which is created if needed. All methods block for a small file."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
     def load(self) -> Iterator[GangRecord]:
-        """Yield all records. Raises OSError, ValueError if one cannot be read."""
+        """Yield all records. Raises OSError, or ValueError for an invalid record."""
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         for path in sorted(self._directory.glob("*.json")):
             try:
                 yield msgspec.json.decode(path.read_bytes(), type=GangRecord)
             except (ValueError, RecursionError) as error:
                 raise ValueError(
-                    f"{path} cannot be read ({error}); move it away to go on without the job's replicas"
+                    f"cannot read {path} ({error}); move it away to continue without the job's replicas"
                 ) from error
 
     def write(self, record: GangRecord) -> None:
@@ -213,8 +218,8 @@ class Records:
         return self._directory / f"{job_uid}-{attempt}.json"
 
 
-def never_started(seat: Seat, incarnation: int = 1) -> Seat:
-    """Return the seat of a replica that was stopped before it started."""
+def never_started(replica_slot: ReplicaSlot, incarnation: int = 1) -> ReplicaSlot:
+    """Return the slot of a replica that was stopped before it started."""
     return msgspec.structs.replace(
-        seat, launched=incarnation, lost=incarnation, cause=NEVER_STARTED, loss=Cause.LOST
+        replica_slot, launched=incarnation, lost=incarnation, cause=NEVER_STARTED, loss=Cause.LOST
     )

@@ -1,10 +1,8 @@
-"""A channel carries one ordered conversation over a connection: messages in MessagePack, each preceded by its
-length.
+"""An ordered exchange of messages over one connection. Each message is encoded in MessagePack and preceded by
+its length.
 
-It does not know what they mean. Messages that the other side does not take wait at the sender; those that are
-not received yet wait in the kernel, and a few of them in the connection's buffers here.
-
-Whether the other side is out of reach or hangs is for those to find out who converse (`lease.beat`).
+Messages that the peer does not read wait at the sender. Unread messages wait in the kernel, and a few in the
+connection's buffers. Callers detect an unreachable peer by heartbeats (`lease.beat_interval`).
 """
 
 import asyncio
@@ -18,127 +16,130 @@ from trainshed_cluster.remote.greeting import Streams
 Sent = TypeVar("Sent")
 Received = TypeVar("Received")
 
-LONGEST: Final = 8 << 20
-"""Bytes of a message. One that says it is longer ends the conversation."""
-_HEAD: Final = 4
-_ROOM: Final = 512 << 10
-"""Bytes that wait here to be sent, beyond which `send` waits."""
+MAX_MESSAGE_BYTES: Final = 8 << 20
+"""Maximum size of a message in bytes. A longer one ends the conversation."""
+_LENGTH_BYTES: Final = 4
+_MAX_BUFFER: Final = 512 << 10
+"""Maximum number of bytes that wait to be sent before `send` blocks."""
 
 
 class ChannelClosed(ConnectionError):
-    """The conversation has ended. The message says why; what ended it is the cause."""
+    """The conversation has ended. The message and the cause state why."""
 
 
 class MessageTooLong(ValueError):
-    """The message has more than `LONGEST` bytes. Nothing of it was sent."""
+    """The message exceeds `MAX_MESSAGE_BYTES`. Nothing was sent."""
 
 
 class Channel(Generic[Sent, Received]):
-    """One end of the conversation. It belongs to one event loop. One task receives; any may send, and
-    messages arrive in the order in which `send` took them."""
+    """One end of the conversation. It belongs to one event loop. One task receives. Any task may send, and
+    messages arrive in the order of their `send` calls."""
 
     def __init__(self, streams: Streams, received: Any, peer: str = "") -> None:
-        """`received`: the type of what comes, a Struct or a union of tagged ones. `peer`: as whom the other
-        side was recognised; "" = it is the service."""
+        """Wrap a connection.
+
+        Args:
+            received: Type of received messages: a Struct, or a union of tagged ones.
+            peer: Authenticated name of the other side; "" = the service.
+        """
         self.peer = peer
         self._reader, self._writer = streams
-        self._writer.transport.set_write_buffer_limits(high=_ROOM)
+        self._writer.transport.set_write_buffer_limits(high=_MAX_BUFFER)
         self._decoder: msgspec.msgpack.Decoder[Received] = msgspec.msgpack.Decoder(received)
         self._encoder = msgspec.msgpack.Encoder()
-        #: Why it ended; None = it has not, or one of the two has closed it.
+        #: Why the conversation ended; None = it has not, or it was closed normally.
         self.cause: BaseException | None = None
-        #: Bytes of the message whose length was read already.
-        self._coming: int | None = None
-        #: Of senders, so that one with many messages does not starve the others.
+        #: Size in bytes of the message that is being received.
+        self._incoming_length: int | None = None
+        #: Serializes senders, so that one with many messages does not starve the others.
         self._turn = asyncio.Lock()
-        self._gone = joined(self._writer.wait_closed())
-        self._gone.add_done_callback(consume_exception)
+        self._closing = joined(self._writer.wait_closed())
+        self._closing.add_done_callback(consume_exception)
 
     @property
     def is_closed(self) -> bool:
-        """Whether nothing more can be sent. Messages that came before may still be received."""
+        """Whether nothing can be sent anymore. Earlier messages may still be received."""
         return self._writer.is_closing()
 
     async def closed(self) -> None:
-        """Wait until the connection is closed. That it is lost is not noticed while many messages wait to be
-        received."""
-        await asyncio.wait((self._gone,))
+        """Wait until the connection is closed. A lost connection is not detected while many unread messages
+        wait."""
+        await asyncio.wait((self._closing,))
 
     async def send(self, message: Sent) -> None:
-        """Send a message as soon as there is room. If it is cancelled, nothing was sent. A return does not
-        mean that the message has arrived. Raises ChannelClosed, MessageTooLong."""
-        frame = self._framed(message)
+        """Send a message as soon as the buffer has space. A cancelled call sends nothing. A return does not
+        prove delivery. Raises ChannelClosed, MessageTooLong."""
+        frame = self._frame(message)
         async with self._turn:
             try:
                 await self._writer.drain()
             except OSError as error:
-                raise self._ended(error) from error
+                raise self._closed_error(error) from error
             self._write(frame)
 
     def post(self, message: Sent) -> None:
-        """Send a message without waiting, for those that are few and small. Raises ChannelClosed,
-        MessageTooLong."""
-        self._write(self._framed(message))
+        """Send a small message without waiting. Raises ChannelClosed, MessageTooLong."""
+        self._write(self._frame(message))
 
     async def receive(self) -> Received:
-        """Return the next message. May be cancelled, and loses nothing. Raises ChannelClosed."""
-        if self._coming is None:
-            self._coming = int.from_bytes(await self._read(_HEAD))
-        if self._coming > LONGEST:
-            text = f"a message came that says to have {self._coming} bytes: more than {LONGEST}"
-            raise self._end(ValueError(text))
-        frame = await self._read(self._coming)
-        self._coming = None
+        """Return the next message. A cancelled call loses nothing. Raises ChannelClosed."""
+        if self._incoming_length is None:
+            self._incoming_length = int.from_bytes(await self._read(_LENGTH_BYTES))
+        if self._incoming_length > MAX_MESSAGE_BYTES:
+            text = f"a message of {self._incoming_length} bytes exceeds the limit of {MAX_MESSAGE_BYTES}"
+            raise self._abort(ValueError(text))
+        frame = await self._read(self._incoming_length)
+        self._incoming_length = None
         try:
             return self._decoder.decode(frame)
         except (ValueError, RecursionError) as error:
-            raise self._end(ValueError(f"what came is no message: {error}")) from error
+            raise self._abort(ValueError(f"received an invalid message: {error}")) from error
 
     async def _read(self, size: int) -> bytes:
         try:
             return await self._reader.readexactly(size)
         except asyncio.IncompleteReadError as end:
-            is_torn = self._coming is not None or end.partial
-            raise self._end(
+            is_torn = self._incoming_length is not None or end.partial
+            raise self._abort(
                 ConnectionResetError("in the middle of a message") if is_torn else None
             ) from None
         except OSError as error:
-            raise self._end(error) from error
+            raise self._abort(error) from error
 
     def close(self) -> None:
-        """Close it without waiting: unsent messages are still sent if the other side takes them soon. May be
-        called twice."""
-        # asyncio's TLS that was closed twice cannot be aborted any more.
+        """Close the channel without waiting. Pending messages are still sent if the peer reads them soon. May
+        be called twice."""
+        # A TLS transport of asyncio that was closed twice cannot be aborted anymore.
         if not self._writer.is_closing():
             self._writer.close()
 
     def give_up(self) -> None:
-        """Close it at once, because the other side is out of reach or hangs: the cause is a TimeoutError."""
-        self._end(TimeoutError("nothing was heard for too long"))
+        """Close the channel at once because the peer is unreachable or hangs. The cause is a TimeoutError."""
+        self._abort(TimeoutError("the peer did not respond in time"))
 
-    def _framed(self, message: Sent) -> bytearray:
-        frame = bytearray(_HEAD)
-        self._encoder.encode_into(message, frame, _HEAD)
-        length = len(frame) - _HEAD
-        if length > LONGEST:
+    def _frame(self, message: Sent) -> bytearray:
+        frame = bytearray(_LENGTH_BYTES)
+        self._encoder.encode_into(message, frame, _LENGTH_BYTES)
+        length = len(frame) - _LENGTH_BYTES
+        if length > MAX_MESSAGE_BYTES:
             raise MessageTooLong(
-                f"{type(message).__name__} has {length} bytes: more than {LONGEST}"
+                f"{type(message).__name__} has {length} bytes; the limit is {MAX_MESSAGE_BYTES}"
             )
-        frame[:_HEAD] = length.to_bytes(_HEAD)
+        frame[:_LENGTH_BYTES] = length.to_bytes(_LENGTH_BYTES)
         return frame
 
     def _write(self, frame: bytearray) -> None:
         if self.is_closed:
-            raise self._ended()
+            raise self._closed_error()
         self._writer.write(frame)
 
-    def _end(self, cause: BaseException | None) -> ChannelClosed:
-        """Cut the connection, and return what to raise."""
-        ended = self._ended(cause)
+    def _abort(self, cause: BaseException | None) -> ChannelClosed:
+        """Abort the connection, and return the exception to raise."""
+        ended = self._closed_error(cause)
         self._writer.transport.abort()
         return ended
 
-    def _ended(self, cause: BaseException | None = None) -> ChannelClosed:
+    def _closed_error(self, cause: BaseException | None = None) -> ChannelClosed:
         self.cause = self.cause or cause
         why = f": {self.cause}" if self.cause is not None else ""
         return ChannelClosed(f"The connection has ended{why}.")

@@ -1,8 +1,8 @@
-"""Converts the moments that an agent reports from its node's clock to the service's (docs/adr/0165). Pure.
+"""Converts times of a node's clock to the service's clock (docs/adr/0165). Pure.
 
-An agent says with each report what its clock shows at that moment. The difference to the service's clock,
-in steps of ten seconds, is taken off all moments of the report. So what is reported twice stays the same,
-however long either message took.
+An agent sends its current time with each report. The difference from the service's clock, rounded to ten
+seconds, is subtracted from all times of the report. So repeated reports yield the same times, whatever the
+delay of the messages.
 """
 
 from typing import Final, TypeVar
@@ -19,33 +19,34 @@ from trainshed.core.lifecycle.replica_events import (
 )
 from trainshed.core.units import Nanos
 
-LARGEST_SKEW: Final = 10.0
-"""Seconds by which a node's clock may differ from the service's; a message takes its time to come."""
+MAX_SKEW: Final = 10.0
+"""Maximum difference in seconds between a node's clock and the service's, including the delay of a
+message."""
 
 _STEP: Final = 10 * 10**9
-"""Nanoseconds. More than a message takes, so that a clock that is right is believed."""
+"""Step in nanoseconds. It exceeds the delay of messages, so that a correct clock is not adjusted."""
 
 E = TypeVar("E", bound=ReplicaEvent)
 
 
 class Reading(msgspec.Struct, frozen=True):
     """An agent's clock and the service's at the same moment, in nanoseconds since the epoch. `theirs`: None =
-    it is not known."""
+    unknown."""
 
     theirs: Nanos | None
     ours: Nanos
 
     def ours_at(self, moment: Nanos) -> Nanos:
-        """Return what the service's clock showed when the agent's showed `moment`, to within half of `_STEP`;
-        0 = it has not come."""
+        """Convert a time of the agent's clock to the service's, with an error of at most half a `_STEP`. 0 =
+        not reached yet."""
         if not (moment and self.theirs):
             return moment
         skew = round((self.theirs - self.ours) / _STEP) * _STEP
-        # Not after now, if the agent's clock was set back since.
+        # At most now, in case the agent's clock was set back.
         return min(moment - skew, self.ours) if skew else moment
 
     def of(self, event: E) -> E:
-        """Return an event of the agent with the service's moments."""
+        """Return an event of the agent with times of the service's clock."""
         match event:
             case ReplicaStarted() | ReplicaNoted():
                 return replace(event, at=self.ours_at(event.at))
@@ -58,9 +59,10 @@ class Reading(msgspec.Struct, frozen=True):
                 raise TypeError(type(event))
 
 
-def told_skew(seconds: float) -> str | None:
-    """Return what is wrong with the clock of a node that is so far ahead of the service's; None = nothing."""
-    if abs(seconds) <= LARGEST_SKEW:
+def skew_message(seconds: float) -> str | None:
+    """Return a warning about a node's clock that is so many seconds ahead of the service's; None = it is
+    accurate enough."""
+    if abs(seconds) <= MAX_SKEW:
         return None
     return (
         f"its clock is {abs(seconds):.0f} s {'ahead of' if seconds > 0 else 'behind'} the service's"

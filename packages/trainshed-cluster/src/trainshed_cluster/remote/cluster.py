@@ -1,5 +1,5 @@
-"""Declares what a cluster has to do so that `RemoteEngine` can run replicas on its nodes: hold resources for
-attempts, and start a process on each held node."""
+"""Declares the interface of a cluster. `RemoteEngine` uses it to allocate nodes to attempts and to start
+agents on them."""
 
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from typing import Protocol
@@ -14,64 +14,66 @@ from trainshed.engines.port import NodeState
 
 
 class ClusterRefused(Exception):
-    """The cluster will never grant this. The message is the cluster's own, and says what it would grant."""
+    """The cluster rejected a request permanently. The message is the cluster's own text and states the
+    accepted values."""
 
 
 class ClusterUnavailable(Exception):
-    """The cluster cannot answer, or cannot grant this now. The same call may be made again. The message is
-    the cluster's reason."""
+    """The cluster did not respond, or cannot grant the request now. The caller may retry. The message is the
+    cluster's reason."""
 
 
 class AgentEnded(ClusterUnavailable):
-    """An agent's process has ended before it became the agent, and nothing of it runs. The message says what
-    is known of its end, above all its last output."""
+    """An agent's process ended before it became the agent. The message contains its last output."""
 
 
-class MayLive(ClusterUnavailable):
-    """The cluster no longer knows a hold whose end was not observed: programs there may live until their
-    agent's lease ends."""
+class AgentsMayLive(ClusterUnavailable):
+    """The cluster no longer lists an allocation whose end was not observed. Its programs may live until the
+    agents' lease ends."""
 
 
 class Owner(Struct, frozen=True):
-    """The user and account by which a project's jobs hold nodes and run there."""
+    """The user and the cluster account of a project's allocations."""
 
-    #: User on the nodes; "" = the service's own.
+    #: User on the nodes; "" = the service's own user.
     user: str = ""
     #: Account that the cluster charges; None = the cluster's default.
     account: str | None = None
 
 
-THE_SERVICE = Owner()
+SERVICE_OWNER = Owner()
 
 
-class HoldName(Struct, frozen=True, order=True):
-    """The identity of a hold. A cluster's own job id does not suffice, because some clusters reuse ids after
-    a crash; nor does the name's text alone, because other users may give their jobs the same name."""
+class AllocationName(Struct, frozen=True, order=True, rename={"index": "part"}):
+    """The identity of an allocation. A cluster's job id does not suffice, because some clusters reuse ids
+    after a crash. The text does not suffice either, because other users may give their jobs the same name."""
 
-    #: Tells this service from others that use the cluster.
+    #: Id of this service; unique among the services of the cluster.
     service: str
     job_uid: JobUid
     attempt: int
-    #: Number of the hold: 0 = nodes that the gang began with; later ones are for replicas that had to move.
-    part: int
-    #: Its user (`Owner.user`), which is not part of its text.
+    #: Number of the allocation in its attempt. 0 = the first nodes of the gang; later numbers are for
+    #: replicas that moved.
+    index: int
+    #: Its user (`Owner.user`), which is not part of the text.
     user: str = ""
 
     def __str__(self) -> str:
-        return f"trainshed-{self.service}-{self.job_uid}-{self.attempt}-{self.part}"
+        return f"trainshed-{self.service}-{self.job_uid}-{self.attempt}-{self.index}"
 
     @staticmethod
-    def parse(name: str) -> "HoldName":
-        """Parse the name of a hold of the service's own user. Raises ValueError if it is no hold's name."""
+    def parse(name: str) -> "AllocationName":
+        """Parse the name of an allocation of the service's own user. Raises ValueError if it is not an
+        allocation's name."""
         prefix, service, *numbers = name.split("-")
         if prefix != "trainshed" or len(numbers) != 3 or not all(map(str.isdecimal, numbers)):
-            raise ValueError(f"{name!r} is not the name of a hold")
-        uid, attempt, part = map(int, numbers)
-        return HoldName(service, JobUid(uid), attempt, part)
+            raise ValueError(f"{name!r} is not the name of an allocation")
+        uid, attempt, index = map(int, numbers)
+        return AllocationName(service, JobUid(uid), attempt, index)
 
 
 class NodeNeed(Struct, frozen=True):
-    """The resources that an attempt's replicas on one node need together."""
+    """The total resources of an attempt's replicas on one node."""
 
     node: str
     replicas: int
@@ -79,25 +81,25 @@ class NodeNeed(Struct, frozen=True):
     memory_bytes: int
     #: Number of devices.
     accelerators: int = 0
-    #: Of the replicas, or of one that is routed as the others are.
+    #: Machine of the replicas, or of one replica that has the same route.
     machine: MachineWanted = MachineWanted()
-    owner: Owner = THE_SERVICE
-    #: Seconds for which their job may run; None = not known.
+    owner: Owner = SERVICE_OWNER
+    #: Maximum run time of the job in seconds; None = unknown.
     seconds: int | None = None
-    #: The replica (`workerpool0-1`) and its hostname, if it is for one alone (`RemoteOptions.apart`).
+    #: The replica (`workerpool0-1`) and its hostname, if the need is for one replica (`RemoteOptions.apart`).
     replica: str = ""
     hostname: str = ""
-    #: Likewise its container image; None = none.
+    #: Container image of that replica; None = none.
     image: str | None = None
-    #: Likewise the number of replicas of the gang.
+    #: Number of replicas in that replica's gang.
     gang_size: int = 1
 
 
-class Hold(Struct, frozen=True):
-    """The resources that the cluster holds for an attempt."""
+class Allocation(Struct, frozen=True):
+    """Resources that the cluster granted to an attempt."""
 
-    name: HoldName
-    #: The cluster's own id of it.
+    name: AllocationName
+    #: The cluster's own id of the allocation.
     cluster_id: str
     nodes: tuple[str, ...]
 
@@ -105,39 +107,39 @@ class Hold(Struct, frozen=True):
 class NodeReport(Struct, frozen=True):
     """The state of a node."""
 
-    #: The node. Its `others` counts what this service's holds do not hold there.
+    #: The node. Its `others` counts all resources in use there except this service's allocations.
     node: Node
     state: NodeState
-    #: The cluster's reason why it is not UP; None = it is, or there is no reason.
+    #: The cluster's reason why the node is not UP; None = it is UP, or the cluster gives no reason.
     cause: str | None = None
-    #: Name or address by which other nodes reach it; None = by its name.
+    #: Name or address by which other nodes reach it; None = the node's name.
     address: str | None = None
-    #: Of a node that is GONE: the cluster still waits for it, and says nothing of what runs there.
+    #: For a node that is GONE: the cluster still waits for it, and its programs may be running.
     is_awaited: bool = False
 
 
 class ClusterReport(Struct, frozen=True):
-    """What one look at the cluster found."""
+    """The result of one query of the cluster."""
 
     nodes: tuple[NodeReport, ...]
-    #: All holds of this service, with the nodes on which one of its agents runs, as far as the cluster knows.
-    agents: Mapping[HoldName, frozenset[str]]
-    #: When the look began, in seconds of the monotonic clock; now, of what a watch has told.
-    looked: float
-    #: The cluster's reasons why the requests of `acquire` calls are not granted yet. A change in them is a
-    #: change of the report.
-    delays: Mapping[HoldName, Delay] = field(default_factory=dict[HoldName, Delay])
-    #: Further names of this service in the cluster, of which nothing runs: requests that wait, and what has
-    #: ended and was not given back.
-    idle: frozenset[HoldName] = frozenset()
-    #: Holds whose processes the cluster has stopped, each with its reason, a sentence without its full stop.
-    suspended: Mapping[HoldName, str] = field(default_factory=dict[HoldName, str])
-    #: Holds that the cluster may end before another attempt with the same needs would be over.
-    old: frozenset[HoldName] = frozenset()
+    #: All allocations of this service, with the nodes on which one of its agents is known to run.
+    agents: Mapping[AllocationName, frozenset[str]]
+    #: Start of the query in seconds of the monotonic clock. Reports of a watch use the current time.
+    queried_at: float
+    #: The cluster's reasons why pending `acquire` calls are not granted yet. A new reason is a new report.
+    delays: Mapping[AllocationName, Delay] = field(default_factory=dict[AllocationName, Delay])
+    #: Names of this service in the cluster without running processes: pending requests, and allocations that
+    #: ended but were not released.
+    idle: frozenset[AllocationName] = frozenset()
+    #: Allocations whose processes the cluster has stopped, each with the reason: a sentence without its full
+    #: stop.
+    suspended: Mapping[AllocationName, str] = field(default_factory=dict[AllocationName, str])
+    #: Allocations that may reach their time limit before another attempt with the same needs could finish.
+    old: frozenset[AllocationName] = frozenset()
 
 
-class HoldEnd(Struct, frozen=True):
-    """How a hold ended that this service did not give back."""
+class AllocationEnd(Struct, frozen=True):
+    """The cause of an allocation's end that this service did not request."""
 
     loss: Cause
     #: One sentence without its full stop.
@@ -145,76 +147,100 @@ class HoldEnd(Struct, frozen=True):
 
 
 class Cluster(Protocol):
-    """A cluster. All methods but `watch` are idempotent and may be called again after a restart of the
-    service. None of them blocks the loop."""
+    """A cluster. All methods except `watch` are idempotent, also across restarts of the service. No method
+    blocks the event loop."""
 
     async def start(self) -> None:
-        """Look at the cluster for the first time. Raises ClusterUnavailable, ClusterRefused (it can never be
-        queried)."""
+        """Query the cluster for the first time. Raises ClusterUnavailable, or ClusterRefused if it can never
+        be queried."""
         ...
 
     async def close(self) -> None:
-        """Release this process's connections. Holds stay, and agents run on."""
+        """Close the connections of this process. Allocations and agents remain."""
         ...
 
     def report(self) -> ClusterReport:
-        """Return what the last look found."""
+        """Return the result of the last query."""
         ...
 
     def watch(self) -> AsyncIterator[ClusterReport]:
-        """Yield each look that found something else than the one before, until `close`. There is one
-        reader."""
+        """Yield each report that differs from the previous one, until `close`. Only one reader is allowed."""
         ...
 
     def detach(self) -> None:
-        """Leave pending requests in the cluster's queue, if it has one, because this process ends and the
-        next one is to go on waiting."""
+        """Keep pending requests in the cluster's queue when this process ends. The next process continues to
+        wait for them."""
         ...
 
     async def owner(self, project: str) -> Owner:
-        """Return the owner of a project's holds. Raises ClusterRefused if the project has no user,
-        or the user does not exist."""
+        """Return the owner of a project's allocations. Raises ClusterRefused if the project has no user, or
+        the user does not exist."""
         ...
 
     async def acquire(
-        self, name: HoldName, needs: Sequence[NodeNeed], *, avoid: Collection[str] | None = None
-    ) -> Hold:
-        """Hold those resources on those nodes, all or nothing. With `avoid` the cluster chooses as many other
-        nodes instead; the first call for a name decides which to avoid. An existing hold of that name is
-        returned as it is. Waits for as long as the cluster makes it wait; a cancelled call leaves nothing
-        held that was not before. Raises ClusterRefused, ClusterUnavailable, AgentEnded."""
+        self,
+        name: AllocationName,
+        needs: Sequence[NodeNeed],
+        *,
+        avoid: Collection[str] | None = None,
+    ) -> Allocation:
+        """Allocate the requested resources, all or nothing.
+
+        An existing allocation of that name is returned unchanged. The call waits as long as the cluster
+        delays it. A cancelled call allocates nothing.
+
+        Args:
+            avoid: If set, the cluster chooses the nodes, and avoids these. The first call for a name decides.
+
+        Raises:
+            ClusterRefused, ClusterUnavailable, AgentEnded.
+        """
         ...
 
-    async def start_agent(self, hold: Hold, node: str, argv: Sequence[str], stdin: bytes) -> None:
-        """Run `argv`, found on the PATH there, on a node of a hold. `stdin`: its standard input, which alone
-        carries secrets. Returns when the process confirms that it has read the input (`messages.TAKEN`); from
-        then on it does not depend on this process. Raises ClusterUnavailable, AgentEnded."""
+    async def start_agent(
+        self, allocation: Allocation, node: str, argv: Sequence[str], stdin: bytes
+    ) -> None:
+        """Start `argv`, found on the node's PATH, on a node of an allocation.
+
+        Returns when the process confirms that it has read its input (`messages.DOCUMENT_READ`). After that it
+        does not depend on this process.
+
+        Args:
+            stdin: Standard input of the process. No other channel carries secrets.
+
+        Raises:
+            ClusterUnavailable, AgentEnded.
+        """
         ...
 
-    async def ended(self, name: HoldName) -> HoldEnd | None:
-        """Return how a hold ended that reports no longer list; None = the cluster does not know. Raises
-        ClusterUnavailable (not decided yet, or no answer now), MayLive."""
+    async def allocation_end(self, name: AllocationName) -> AllocationEnd | None:
+        """Return the cause of an allocation's end if reports no longer list it; None = unknown. Raises
+        ClusterUnavailable (not decided yet, or no response), AgentsMayLive."""
         ...
 
-    async def ending(self, name: HoldName) -> HoldEnd | None:
-        """Return how a hold is about to end whose agent was asked to end by something other than this
-        service; None = the cluster does not say. Waits for a few seconds, because agents may be asked before
-        the cluster's records show it."""
+    async def pending_end(self, name: AllocationName) -> AllocationEnd | None:
+        """Return the expected end of an allocation whose agent received SIGTERM from the cluster; None =
+        unknown. Waits a few seconds, because the cluster's records may lag behind the signal."""
         ...
 
-    async def require_answer(self, name: HoldName) -> None:
-        """Raise ClusterUnavailable if the cluster would not take a `give_back` of that hold now. This is
-        called before its agents are dismissed: while they are there, they give it back if this service ends
-        without doing so."""
+    async def require_reachable(self, name: AllocationName) -> None:
+        """Raise ClusterUnavailable if a `release` of that allocation would fail now. Call this before its
+        agents are shut down: as long as they run, they release the allocation if this service is killed."""
         ...
 
-    async def give_back(self, name: HoldName) -> None:
-        """End whatever still runs in a hold, and release it; do nothing if it does not exist. Raises
+    async def release(self, name: AllocationName) -> None:
+        """Stop all processes of an allocation and release it. Does nothing if it does not exist. Raises
         ClusterUnavailable."""
         ...
 
-    async def settle(self, names: Collection[HoldName]) -> tuple[Leftover, ...]:
-        """Wait, for a while, until what was given back stays given back even if the cluster's controller
-        crashes. Called before `close`. `names`: holds that are to be given back, and could not be. Returns
-        those of all these that the cluster may still hold."""
+    async def settle(self, names: Collection[AllocationName]) -> tuple[Leftover, ...]:
+        """Wait until releases survive a crash of the cluster's controller, for a limited time. Call this
+        before `close`.
+
+        Args:
+            names: Allocations whose release has failed so far.
+
+        Returns:
+            The allocations that the cluster may still hold.
+        """
         ...

@@ -1,9 +1,9 @@
-"""Issues the certificates by which agents and their service know each other, signed by an authority of the
-engine's own, which nothing else trusts.
+"""Issues the certificates that authenticate agents and their service. The engine's own authority signs them,
+and nothing else trusts it.
 
-Agents check the authority and the hub's name; the hub checks the authority and asks for each connection
-whether an agent of that name is expected now. Agents' certificates also expire. `cryptography` is loaded by
-the service alone, when its `Issuer` is opened.
+Agents verify the authority and the hub's name. The hub verifies the authority, and for each connection
+whether an agent of that name is expected. Agents' certificates also expire. Only the service imports
+`cryptography`, when it opens its `Issuer`.
 """
 
 import os
@@ -23,30 +23,30 @@ if TYPE_CHECKING:
     from trainshed.access.authority import Authority
 
 SERVER_NAME: Final = "hub.trainshed.internal"
-"""What the hub's certificate names. Agents compare it, wherever they reach the hub."""
+"""Name in the hub's certificate. Agents verify it, whatever address they dial."""
 _SCHEME: Final = "trainshed-agent:"
-_BEGINS: Final = datetime(2020, 1, 1, tzinfo=UTC).timestamp()
-_ENDS: Final = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()
-"""Of the authority and of the hub: no clock of a node that is wrong keeps an agent from its service. What
-ends are the certificates of agents, by the service's clock."""
+_VALID_FROM: Final = datetime(2020, 1, 1, tzinfo=UTC).timestamp()
+_VALID_UNTIL: Final = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()
+"""Validity of the certificates of the authority and of the hub. They do not depend on the clock of a node.
+Agents' certificates expire by the service's clock."""
 
 
 class Credential(Struct, frozen=True):
-    """What one agent is given, as a secret: the address of the hub, and the certificates."""
+    """The secret of one agent: the address of the hub, and its certificates."""
 
-    #: The agent's name: its hold's name, "/", and its node.
+    #: The agent's name: the name of its allocation, "/", its node, "/", and a random suffix.
     name: str
-    #: Host that it dials.
+    #: Host that the agent dials.
     host: str
     port: int
-    #: PEM of the only authority that it trusts; then of its own certificate, and of its key.
+    #: PEM of the only authority that it trusts, of its own certificate, and of its key.
     authority: str
     certificate: str
     key: str
 
 
 class Issuer:
-    """Signs the certificates of the hub and of agents. It is not bound to an event loop; a signature takes a
+    """Signs the certificates of the hub and of agents. It is independent of event loops. A signature takes a
     millisecond."""
 
     def __init__(self, authority: "Authority") -> None:
@@ -56,8 +56,8 @@ class Issuer:
 
     @classmethod
     def open(cls, directory: Path) -> "Issuer":
-        """Open the authority in `directory`, made if there is none. Blocks on the disk and on importing a
-        library. Raises ValueError, which says what to do, and OSError."""
+        """Open the authority in `directory`, or create one. Blocks on the disk and on importing a library.
+        Raises ValueError with a remedy, and OSError."""
         from trainshed.access.authority import Authority
 
         certificate, key = directory / "authority.pem", directory / "authority.key"
@@ -66,43 +66,43 @@ class Issuer:
                 return cls(Authority.read(certificate.read_bytes(), key.read_bytes()))
             except (FileNotFoundError, ValueError) as error:
                 raise ValueError(
-                    f"{certificate} and {key} are no authority: {error}. Restore both from a backup, or move "
-                    "both away: then a new authority is made, and agents that run now are not let in again."
+                    f"{certificate} and {key} are not a valid authority: {error}. Restore both from a backup "
+                    "or move both away. With the new authority, running agents cannot connect again."
                 ) from None
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        authority = Authority.new(_BEGINS, _ENDS - _BEGINS)
-        # The certificate is written last: a key without one was never used.
+        authority = Authority.new(_VALID_FROM, _VALID_UNTIL - _VALID_FROM)
+        # The certificate is written last, because a key without one was never used.
         durable.write(str(key), authority.key_pem())
         durable.write(str(certificate), authority.certificate_pem())
         return cls(authority)
 
     def server(self) -> ssl.SSLContext:
-        """Return the hub's TLS context: TLS 1.3, and only with peers that show an agent's certificate of this
+        """Return the hub's TLS context: TLS 1.3, and only for peers with an agent's certificate of this
         authority."""
         context = _context(ssl.PROTOCOL_TLS_SERVER, self.authority)
-        certificate, key = self._authority.issue((SERVER_NAME,), _BEGINS, _ENDS)
+        certificate, key = self._authority.issue((SERVER_NAME,), _VALID_FROM, _VALID_UNTIL)
         _show(context, certificate, key)
-        # No session is resumed: each connection shows its certificate anew.
+        # Sessions are not resumed, so that each connection presents its certificate.
         context.num_tickets = 0
         return context
 
     def issue(self, name: str, ends: float) -> tuple[str, str]:
-        """Return a certificate for the agent of that name, valid until `ends` (seconds since the epoch), and
-        its key. It has been valid for ever: clocks that are set back refuse nobody."""
-        certificate, key = self._authority.issue_client(_SCHEME + quote(name), _BEGINS, ends)
+        """Return a certificate for the agent of that name, and its key. It is valid until `ends` (seconds
+        since the epoch). Its start is in the past, for clocks that are set back."""
+        certificate, key = self._authority.issue_client(_SCHEME + quote(name), _VALID_FROM, ends)
         return certificate.decode(), key.decode()
 
 
 def client(credential: Credential) -> ssl.SSLContext:
-    """Return an agent's TLS context: TLS 1.3, and only with the server that its credential names. Raises
-    OSError, also as ssl.SSLError if the credential is invalid."""
+    """Return an agent's TLS context: TLS 1.3, and only with the server of its credential. Raises OSError,
+    also as ssl.SSLError for an invalid credential."""
     context = _context(ssl.PROTOCOL_TLS_CLIENT, credential.authority)
     _show(context, credential.certificate.encode(), credential.key.encode())
     return context
 
 
-def shown_name(certificate: Any) -> str | None:
-    """Return the agent's name in a verified certificate (as `getpeercert` returns it); None = none."""
+def certificate_name(certificate: Any) -> str | None:
+    """Return the agent's name in a verified certificate (format of `getpeercert`), or None."""
     shown: dict[str, Any] = certificate or {}
     for kind, value in shown.get("subjectAltName", ()):
         if kind == "URI" and value.startswith(_SCHEME):
@@ -110,8 +110,8 @@ def shown_name(certificate: Any) -> str | None:
     return None
 
 
-def shown_end(certificate: Any) -> float:
-    """Return until when a certificate is valid, in seconds since the epoch."""
+def certificate_expiry(certificate: Any) -> float:
+    """Return the expiry time of a certificate in seconds since the epoch."""
     return float(ssl.cert_time_to_seconds(certificate["notAfter"]))
 
 
@@ -130,7 +130,7 @@ def _show(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
 
 @contextmanager
 def _readable(secret: bytes) -> Generator[str]:
-    """Context with a path, in memory, at which OpenSSL, which only reads files, finds `secret`."""
+    """Context with a path, in memory, of a file that contains `secret`. OpenSSL reads only files."""
     with os.fdopen(os.memfd_create("credential", os.MFD_CLOEXEC), "wb", buffering=0) as file:
         file.write(secret)
         yield f"/proc/self/fd/{file.fileno()}"

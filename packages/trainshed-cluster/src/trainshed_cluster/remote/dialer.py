@@ -1,5 +1,5 @@
-"""The agent's end of the remote transport: it dials the service, and carries the connections of programs on
-its node to the service's sockets."""
+"""The agent's end of the remote transport. It connects to the service, and forwards connections of programs
+on its node to the service's sockets."""
 
 import asyncio
 from pathlib import Path
@@ -16,29 +16,29 @@ from trainshed_cluster.remote.greeting import NotAdmitted, Streams
 Sent = TypeVar("Sent")
 Received = TypeVar("Received")
 
-_RETRY_SECONDS: Final = 10.0
-"""For which a program's connection waits for a service that is away, as it does on the service's own machine
+_RETRY_TIMEOUT: Final = 10.0
+"""Seconds that a program's connection waits for an unavailable service, as on the service's own machine
 (`replica.endpoint.relay`)."""
-_RETRY_PAUSE: Final = 0.1
-"""Seconds, twice as many each time."""
-_MOST_TUNNELS: Final = 1000
-"""Carried at once, so that what programs open without end is held up on their node, not at the service."""
-_MOST_OPENING: Final = 8
-"""Opened at once: a handshake takes the service some milliseconds."""
+_RETRY_INTERVAL: Final = 0.1
+"""First retry interval in seconds; it doubles with each retry."""
+_MAX_TUNNELS: Final = 1000
+"""Maximum number of tunnels, so that excess connections wait on their node and not at the service."""
+_MAX_OPENING: Final = 8
+"""Maximum number of concurrent handshakes. Each one takes the service some milliseconds."""
 
 
 class Dialer(Generic[Sent, Received]):
-    """Dials one service as one agent. It belongs to one event loop."""
+    """Connects to one service as one agent. It belongs to one event loop."""
 
     def __init__(self, credential: Credential, received: Any) -> None:
         """`received`: the type of the service's messages. Raises OSError if the credential is invalid."""
         self._received = received
         self._crew = Crew()
-        #: Of all connections but conversations, to both sides.
+        #: Writers of both ends of all tunnels.
         self._writers: WeakSet[asyncio.StreamWriter] = WeakSet()
         self._servers: list[asyncio.AbstractServer] = []
-        self._room = asyncio.Semaphore(_MOST_TUNNELS)
-        self._opening = asyncio.Semaphore(_MOST_OPENING)
+        self._room = asyncio.Semaphore(_MAX_TUNNELS)
+        self._opening = asyncio.Semaphore(_MAX_OPENING)
         self._context = credentials.client(credential)
         self._credential = credential
 
@@ -50,34 +50,34 @@ class Dialer(Generic[Sent, Received]):
         await self._crew.close()
 
     async def dial(self) -> Channel[Sent, Received]:
-        """Begin the conversation, in one try. Raises NotAdmitted if the service no longer knows this agent,
-        and other OSErrors if it cannot be reached now, or is not ours."""
+        """Start the conversation. Does not retry. Raises NotAdmitted if the service no longer expects this
+        agent, and other OSErrors if the service is unavailable or not authentic."""
         channel: Channel[Sent, Received] = Channel(
-            await self._connected(greeting.CONTROL), self._received
+            await self._connect(greeting.CONTROL), self._received
         )
-        self._crew.begin(self._watch(channel), "agent: looking after tunnels")
+        self._crew.begin(self._watch(channel), "agent: watching tunnels")
         return channel
 
     async def converse(self, stream: str, received: Any) -> Channel[Any, Any]:
-        """Open the stream of that name, which the service expects, in one try. `received`: the type of the
-        messages that come on it. Raises OSError."""
+        """Open an expected stream by name. Does not retry. `received`: the type of the messages on it. Raises
+        OSError."""
         return Channel(await self.open(f"{greeting.STREAM}{stream}"), received)
 
     async def open(self, destination: str) -> Streams:
-        """Open a tunnel to that destination (`greeting`), in one try. Raises OSError."""
-        reader, writer = await self._connected(destination)
+        """Open a tunnel to that destination (`greeting`). Does not retry. Raises OSError."""
+        reader, writer = await self._connect(destination)
         self._writers.add(writer)
         return reader, writer
 
     async def listen(self, destination: str, path: Path) -> asyncio.AbstractServer:
-        """Carry each connection to a Unix socket, which is made here for our own user alone, through a tunnel
-        to that destination. A connection waits some seconds for a service that is away, and for earlier ones
-        if there are too many. Raises OSError."""
+        """Forward each connection to a new Unix socket through a tunnel to that destination. Only this
+        process's user can connect. Connections wait some seconds while the service is unavailable or too many
+        tunnels are open. Raises OSError."""
 
         def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             self._writers.add(writer)
             self._crew.begin(
-                self._carry((reader, writer), destination), f"agent: carrying to {destination}"
+                self._carry((reader, writer), destination), f"agent: forwarding to {destination}"
             )
 
         server = await asyncio.start_unix_server(begin, sock=listen_unix(path))
@@ -87,17 +87,17 @@ class Dialer(Generic[Sent, Received]):
     async def _carry(self, program: Streams, destination: str) -> None:
         try:
             async with self._room:
-                await greeting.carry(program, await self._reached(program[1], destination))
+                await greeting.carry(program, await self._open_for(program[1], destination))
         except OSError:
             pass
         finally:
             program[1].transport.abort()
 
-    async def _reached(self, program: asyncio.StreamWriter, destination: str) -> Streams:
-        """Return a tunnel for a program's connection, as soon as there can be one. Raises OSError if it takes
-        too long, there will be none, or the program has hung up."""
-        loop, pause = asyncio.get_running_loop(), _RETRY_PAUSE
-        until = loop.time() + _RETRY_SECONDS
+    async def _open_for(self, program: asyncio.StreamWriter, destination: str) -> Streams:
+        """Open a tunnel for a program's connection, with retries. Raises OSError after the time limit, if the
+        hub rejects it, or if the program has hung up."""
+        loop, pause = asyncio.get_running_loop(), _RETRY_INTERVAL
+        until = loop.time() + _RETRY_TIMEOUT
         while True:
             try:
                 async with self._opening:
@@ -112,7 +112,7 @@ class Dialer(Generic[Sent, Received]):
             await asyncio.sleep(pause)
             pause *= 2
 
-    async def _connected(self, destination: str) -> Streams:
+    async def _connect(self, destination: str) -> Streams:
         """Return a connection that the hub has accepted."""
         host, port = self._credential.host, self._credential.port
         writer = None
@@ -130,13 +130,13 @@ class Dialer(Generic[Sent, Received]):
                 writer.transport.abort()
             if isinstance(failure, TimeoutError):
                 raise TimeoutError(
-                    f"{host} port {port} did not answer in {greeting.SECONDS:g} s."
+                    f"{host} port {port} did not respond within {greeting.SECONDS:g} s."
                 ) from None
             raise
 
     async def _watch(self, channel: Channel[Sent, Received]) -> None:
-        """End all tunnels if the connection to the service is cut, which tunnels with unsent bytes would not
-        notice for long."""
+        """End all tunnels after a timeout of the connection to the service. Tunnels with unsent bytes would
+        detect it much later."""
         await channel.closed()
         if isinstance(channel.cause, TimeoutError):
             self._cut()

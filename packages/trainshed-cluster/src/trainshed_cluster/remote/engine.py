@@ -1,8 +1,8 @@
-"""Implements the engine port on a cluster's nodes: an agent on each node that an attempt holds dials this
+"""Implements the engine port on the nodes of a cluster. On each node of an attempt, an agent connects to this
 service (docs/adr/0061).
 
-Its records (`records`) say where each replica is and which incarnation may have started. Only agents know
-what runs and how it ended; they report it again on each new connection.
+The records (`Attempts`) contain each replica's node and the incarnations that may have started. Only agents
+observe programs and their ends. They report both again on each new connection.
 """
 
 import asyncio
@@ -42,23 +42,29 @@ from trainshed_cluster.remote.agent_handle import AgentGone, AgentHandle
 from trainshed_cluster.remote.agents import Agents
 from trainshed_cluster.remote.attempts import Attempts, never_started
 from trainshed_cluster.remote.cluster import Cluster, ClusterRefused, ClusterUnavailable
-from trainshed_cluster.remote.gang import AGENT_MEMORY, Gang, new_record, place
+from trainshed_cluster.remote.gang import AGENT_MEMORY, Gang, agent_key, new_record
 from trainshed_cluster.remote.mirror import StreamCopies
 from trainshed_cluster.remote.nodes import ClusterNodes
 from trainshed_cluster.remote.options import RemoteOptions
-from trainshed_cluster.remote.slots import SlotMaker
+from trainshed_cluster.remote.slots import SlotAllocator
 from trainshed_cluster.remote.terminals import Ended, RemoteTerminal, Shown
 
 log = logging.getLogger(__name__)
 
-_SHELL_PATIENCE = 5.0
-"""Seconds that a shell may take to open."""
+_SHELL_TIMEOUT = 5.0
+"""Time limit in seconds for opening a shell."""
 
 
 class RemoteEngine(NoTerminals):
-    """An `Engine` over a `Cluster`. `streams`: keeps copies of what replicas write. `here`: a local engine
-    that runs no job, and describes this machine for builds. The engine owns all of them. What failed replicas
-    left is not kept: it goes with their nodes."""
+    """An `Engine` over a `Cluster`. It owns all of its arguments. The files of failed replicas are deleted
+    together with their nodes' allocations.
+
+    Args:
+        cluster: The cluster that runs the agents.
+        streams: Stores copies of the replicas' output.
+        options: The options of the engine.
+        here: A local engine that runs no jobs and describes this machine for builds.
+    """
 
     def __init__(
         self, cluster: Cluster, streams: FileStreams, options: RemoteOptions, here: LocalEngine
@@ -70,7 +76,7 @@ class RemoteEngine(NoTerminals):
         self._attempts = Attempts(options.directory / "attempts")
         self._nodes = ClusterNodes(self._attempts, cluster, options)
         self._agents = Agents(self._attempts, cluster, self._nodes, streams, options)
-        self._slots = SlotMaker(self._agents)
+        self._slots = SlotAllocator(self._agents)
 
     def build_place(self) -> BuildPlace:
         """See `engines.launch.documents.HasBuildPlace`: packages are installed on this machine."""
@@ -83,12 +89,12 @@ class RemoteEngine(NoTerminals):
         return self._streams
 
     def capabilities(self) -> Capabilities:
-        # Nodes are assumed to be like this machine until one has reported its capabilities.
+        # Until an agent has reported its capabilities, nodes count as identical to this machine.
         return replace(self._agents.capabilities or self._here.capabilities(), autopsies=False)
 
     async def start(self) -> None:
         await self._attempts.load()
-        # This service gives it back, by the records of its attempts.
+        # This service releases the allocations of its records; `trainshed down` must not.
         await asyncio.to_thread((self._options.directory / HELD).unlink, missing_ok=True)
         try:
             await self._cluster.start()
@@ -103,7 +109,7 @@ class RemoteEngine(NoTerminals):
     async def close(self) -> None:
         self._attempts.is_closed = True
         if self._options.anywhere:
-            # This keeps the request's place in the cluster's queue.
+            # This keeps the request's position in the cluster's queue.
             self._cluster.detach()
         left = await self._cluster.settle(await self._slots.close())
         await asyncio.to_thread(self._write_held, left)
@@ -150,7 +156,7 @@ class RemoteEngine(NoTerminals):
     async def launch(self, plans: Sequence[LaunchPlan]) -> None:
         by_gang: dict[tuple[JobUid, int], tuple[Gang, list[LaunchPlan]]] = {}
         for plan in plans:
-            gang, _ = self._attempts.seat(plan.job_uid, plan.attempt, plan.replica)
+            gang, _ = self._attempts.replica_slot(plan.job_uid, plan.attempt, plan.replica)
             by_gang.setdefault(gang.key, (gang, []))[1].append(plan)
         for gang, own in by_gang.values():
             await self._launch(gang, own)
@@ -165,28 +171,30 @@ class RemoteEngine(NoTerminals):
             await self._slots.stop_preparing(gang)
         async with self._attempts.lock(gang.key):
             record = msgspec.structs.replace(gang.record, stopped=grace)
-            for seat in record.seats:
-                agent = gang.agent(seat)
-                if seat.slot is None or agent is None or agent.is_gone:
-                    # None of its programs runs, or ever will.
-                    record = record.with_seat(never_started(seat) if not seat.launched else seat)
+            for replica_slot in record.replica_slots:
+                agent = gang.agent(replica_slot)
+                if replica_slot.slot is None or agent is None or agent.is_gone:
+                    # None of its programs runs or will ever run.
+                    record = record.with_replica_slot(
+                        never_started(replica_slot) if not replica_slot.launched else replica_slot
+                    )
             await self._attempts.write(gang, record)
         agents = [agent for agent in gang.agents.values() if not agent.is_gone]
         outcomes = await asyncio.gather(
             *(agent.call(messages.Stop(grace=grace, notice=notice)) for agent in agents),
             return_exceptions=True,
         )
-        for seat in gang.record.seats:
-            if seat.lost and seat.lost == seat.launched:
-                self._attempts.report_lost(gang, seat)
+        for replica_slot in gang.record.replica_slots:
+            if replica_slot.lost and replica_slot.lost == replica_slot.launched:
+                self._attempts.report_lost(gang, replica_slot)
             elif (
-                (agent := gang.agent(seat)) is None
+                (agent := gang.agent(replica_slot)) is None
                 or agent.is_gone
-                or (seat.slot is None and not gang.is_live(seat))
+                or (replica_slot.slot is None and not gang.is_live(replica_slot))
             ):
-                self._attempts.report_end(gang, seat)
+                self._attempts.report_end(gang, replica_slot)
         for outcome in outcomes:
-            # With an agent that is gone its programs are gone, too.
+            # The programs of a lost agent are lost as well.
             if isinstance(outcome, BaseException) and not isinstance(outcome, AgentGone):
                 raise outcome
 
@@ -200,12 +208,12 @@ class RemoteEngine(NoTerminals):
         *,
         notice: StopNotice | None = None,
     ) -> None:
-        gang, seat = self._attempts.seat(job_uid, attempt, replica)
-        if incarnation > seat.launched:
+        gang, replica_slot = self._attempts.replica_slot(job_uid, attempt, replica)
+        if incarnation > replica_slot.launched:
             await self._forbid(gang, replica, incarnation)
-        agent = gang.agent(seat)
-        # An agent that has not given out a slot has nothing to stop, and would reject the call.
-        if agent is not None and not agent.is_gone and seat.slot is not None:
+        agent = gang.agent(replica_slot)
+        # An agent that has not allocated a slot would reject the call.
+        if agent is not None and not agent.is_gone and replica_slot.slot is not None:
             with contextlib.suppress(AgentGone):
                 await agent.call(
                     messages.StopReplica(
@@ -213,8 +221,8 @@ class RemoteEngine(NoTerminals):
                     )
                 )
                 return
-            seat = gang.record.seat(replica) or seat
-        if incarnation > seat.launched:
+            replica_slot = gang.record.replica_slot(replica) or replica_slot
+        if incarnation > replica_slot.launched:
             await self._forbid(gang, replica, incarnation)
             self._attempts.report(
                 gang,
@@ -222,10 +230,10 @@ class RemoteEngine(NoTerminals):
                     attempt=attempt, replica=replica, incarnation=incarnation, cause=NEVER_STARTED
                 ),
             )
-        elif incarnation == seat.lost:
-            self._attempts.report_lost(gang, seat)
+        elif incarnation == replica_slot.lost:
+            self._attempts.report_lost(gang, replica_slot)
         else:
-            self._attempts.report_end(gang, seat, incarnation)
+            self._attempts.report_end(gang, replica_slot, incarnation)
 
     async def inject(
         self, job_uid: JobUid, attempt: int, replica: ReplicaId, incarnation: int, fault: Fault
@@ -245,7 +253,11 @@ class RemoteEngine(NoTerminals):
         gang.is_released = True
         agents = [agent for agent in gang.agents.values() if not agent.is_gone]
         await asyncio.gather(*(agent.current() for agent in agents))
-        if live := [str(seat.replica) for seat in gang.record.seats if gang.is_live(seat)]:
+        if live := [
+            str(replica_slot.replica)
+            for replica_slot in gang.record.replica_slots
+            if gang.is_live(replica_slot)
+        ]:
             raise EngineUnavailable(
                 f"{', '.join(live)} of job {gang.record.job_uid} still run; stop the attempt and "
                 "wait for their end"
@@ -253,22 +265,22 @@ class RemoteEngine(NoTerminals):
         await self._slots.stop_preparing(gang)
         async with self._attempts.lock(gang.key):
             if self._attempts.gangs.get(gang.key) is not gang:
-                return  # Another call has released it meanwhile.
-            # Forgotten first: agents that have left cannot be asked once more whether all has ended.
+                return  # A concurrent call has released it.
+            # Delete the record first: agents that have shut down cannot report the ends of programs again.
             await self._attempts.delete(gang)
             try:
-                await self._slots.kept.let_go(gang)
+                await self._slots.idle.retire(gang)
             finally:
                 self._attempts.forget(gang)
 
     async def write_log(
         self, job_uid: JobUid, attempt: int, replica: ReplicaId, lines: Sequence[str]
     ) -> None:
-        """Write lines into a live replica's log as if its program had printed them. Raises
+        """Append lines to a live replica's log as if its program had printed them. Raises
         EngineUnavailable."""
         agent = self._agent(job_uid, attempt, replica)
         if agent is None:
-            raise EngineUnavailable("the replica is over")
+            raise EngineUnavailable("the replica has ended")
         await agent.call(messages.WriteLog(replica=replica, lines=tuple(lines)))
 
     async def readmit(self, node: str) -> None:
@@ -295,11 +307,11 @@ class RemoteEngine(NoTerminals):
     ) -> Terminal:
         agent = self._agent(job_uid, attempt, replica)
         if agent is None:
-            raise TerminalRefused("the replica is over")
+            raise TerminalRefused("the replica has ended")
         stream = secrets.token_hex(8)
         opened = self._agents.hub.expect(agent.name, stream, Shown | Ended)
         try:
-            async with asyncio.timeout(_SHELL_PATIENCE):
+            async with asyncio.timeout(_SHELL_TIMEOUT):
                 await agent.call(
                     messages.OpenTerminal(
                         replica=replica, incarnation=incarnation, request=request, stream=stream
@@ -309,38 +321,38 @@ class RemoteEngine(NoTerminals):
         except BaseException as failure:
             opened.cancel()
             if not opened.cancelled() and opened.exception() is None:
-                opened.result().close()  # It came all the same.
+                opened.result().close()  # The stream was opened despite the failure.
             if isinstance(failure, EngineUnavailable | OSError):
-                raise TerminalRefused(f"no shell can be had there now: {failure}") from failure
+                raise TerminalRefused(f"cannot open a shell there now: {failure}") from failure
             raise
 
     def watch(self) -> AsyncIterator[EngineEvent]:
         return self._attempts.watch()
 
-    # --- inside ---
+    # --- internals ---
 
     def _agent(self, job_uid: JobUid, attempt: int, replica: ReplicaId) -> AgentHandle | None:
-        """Return the agent that has the replica's slot; None = no agent has it, or it is gone."""
+        """Return the agent of the replica's slot; None = no agent has the slot, or the agent is gone."""
         gang = self._attempts.gangs.get((job_uid, attempt))
-        seat = gang.record.seat(replica) if gang else None
-        agent = gang.agent(seat) if gang and seat else None
+        replica_slot = gang.record.replica_slot(replica) if gang else None
+        agent = gang.agent(replica_slot) if gang and replica_slot else None
         return None if agent is None or agent.is_gone else agent
 
     def _write_held(self, left: Sequence[Leftover]) -> None:
-        """Write down what may still be held, for `trainshed down`."""
+        """Record allocations that may still exist, for `trainshed down`."""
         if not left:
             return
-        log.warning("not given back, or not certainly: %s", ", ".join(hold.name for hold in left))
+        log.warning("possibly not released: %s", ", ".join(allocation.name for allocation in left))
         try:
             durable.write(str(self._options.directory / HELD), held.text(left))
         except OSError as error:
-            log.warning("that cannot be written down: %s", error)
+            log.warning("cannot record these allocations: %s", error)
 
     async def _launch(self, gang: Gang, plans: Sequence[LaunchPlan]) -> None:
         starting = [plan for plan in plans if not await self._is_settled(gang, plan)]
         if not starting:
             return
-        # All or none: those that could start would only wait for the others.
+        # All or none: a started replica would only wait for its peers.
         await self._slots.prepare(gang)
         starting = self._as_owned(gang, starting)
         shown = await revealed(starting, self._options.secrets)
@@ -351,12 +363,14 @@ class RemoteEngine(NoTerminals):
         await self._slots.provide(gang, starting)
         by_agent: dict[str, list[Revealed]] = {}
         for shared in shown:
-            seat = gang.record.seat(shared[0].replica)
-            assert seat is not None
-            by_agent.setdefault(place(seat.part, seat.request.node), []).append(shared)
-        # A launched program is lost with its agent, even if it never began.
+            replica_slot = gang.record.replica_slot(shared[0].replica)
+            assert replica_slot is not None
+            by_agent.setdefault(
+                agent_key(replica_slot.allocation_index, replica_slot.request.node), []
+            ).append(shared)
+        # A launched program is lost with its agent, even if it never started.
         for where in by_agent:
-            gang.agents[where].require_staying()
+            gang.agents[where].require_not_ending()
         await self._note_launched(gang, starting)
         calls = [
             gang.agents[where].call(order)
@@ -365,12 +379,13 @@ class RemoteEngine(NoTerminals):
         ]
         for where in by_agent:
             gang.agents[where].hosts = gang.hosts()
-        # A replica that moved has another address, which running programs find by its unchanged name.
-        # An agent that is not connected is told when it is.
+        # A replica that moved has a new address, which its peers resolve by the same hostname. Agents that
+        # are not connected receive it on their next connection.
         telling = (
-            agent.tell_hosts(gang.hosts())
+            agent.send_hosts(gang.hosts())
             for agent in gang.agents.values()
-            if not agent.is_gone and any(seat.launched for seat in gang.seats_of(agent))
+            if not agent.is_gone
+            and any(replica_slot.launched for replica_slot in gang.replica_slots_of(agent))
         )
         for outcome in await asyncio.gather(*telling, return_exceptions=True):
             if isinstance(outcome, BaseException) and not isinstance(outcome, EngineUnavailable):
@@ -386,54 +401,58 @@ class RemoteEngine(NoTerminals):
         if user and any(plan.software.image for plan in plans):
             # An image may contain setuid programs.
             raise LaunchRejected(
-                f"jobs of this project run as user {user}, and container images are open "
-                "to the service's own user alone; take one of the prebuilt runtimes"
+                f"jobs of this project run as user {user}, but container images are only available "
+                "to the service's own user; use one of the prebuilt runtimes"
             )
         if self._options.library is not None or user:
-            # Buckets are directories of the service's user on this machine: elsewhere, and by other users,
-            # they are only reached by gs://.
+            # Buckets are directories of the service's user on this machine. Other machines and users reach
+            # them only by gs:// URLs.
             return [replace(plan, buckets=()) for plan in plans]
         return list(plans)
 
     async def _note_launched(self, gang: Gang, plans: Sequence[LaunchPlan]) -> None:
-        """Write down launches, before an agent is told of them."""
+        """Record launches before the agents receive them."""
         async with self._attempts.lock(gang.key):
             record = gang.record
             for plan in plans:
-                seat = record.seat(plan.replica)
-                assert seat is not None
-                if plan.incarnation > seat.launched:
-                    record = record.with_seat(
+                replica_slot = record.replica_slot(plan.replica)
+                assert replica_slot is not None
+                if plan.incarnation > replica_slot.launched:
+                    record = record.with_replica_slot(
                         msgspec.structs.replace(
-                            seat, launched=plan.incarnation, identity=identity(plan)
+                            replica_slot, launched=plan.incarnation, identity=identity(plan)
                         )
                     )
             if record is not gang.record:
                 await self._attempts.write(gang, record)
 
     async def _forbid(self, gang: Gang, replica: ReplicaId, incarnation: int) -> None:
-        """Write down that an incarnation must never start."""
+        """Record that an incarnation must never start."""
         async with self._attempts.lock(gang.key):
-            seat = gang.record.seat(replica)
-            if seat is not None and seat.forbidden < incarnation:
-                forbidden = msgspec.structs.replace(seat, forbidden=incarnation)
-                await self._attempts.write(gang, gang.record.with_seat(forbidden))
+            replica_slot = gang.record.replica_slot(replica)
+            if replica_slot is not None and replica_slot.forbidden < incarnation:
+                forbidden = msgspec.structs.replace(replica_slot, forbidden=incarnation)
+                await self._attempts.write(gang, gang.record.with_replica_slot(forbidden))
 
     async def _is_settled(self, gang: Gang, plan: LaunchPlan) -> bool:
-        """Whether an incarnation is known to have ended or never to start; if so, report that again."""
-        seat = gang.record.seat(plan.replica)
-        assert seat is not None
-        agent = gang.agent(seat)
-        is_new = plan.incarnation > seat.launched
-        if plan.incarnation == seat.lost:
-            self._attempts.report_lost(gang, seat)
-        elif is_new and (gang.record.stopped is not None or plan.incarnation <= seat.forbidden):
+        """Return whether an incarnation has ended or will never start. If so, report that again."""
+        replica_slot = gang.record.replica_slot(plan.replica)
+        assert replica_slot is not None
+        agent = gang.agent(replica_slot)
+        is_new = plan.incarnation > replica_slot.launched
+        if plan.incarnation == replica_slot.lost:
+            self._attempts.report_lost(gang, replica_slot)
+        elif is_new and (
+            gang.record.stopped is not None or plan.incarnation <= replica_slot.forbidden
+        ):
             async with self._attempts.lock(gang.key):
-                never = never_started(seat, plan.incarnation)
-                await self._attempts.write(gang, gang.record.with_seat(never))
+                never = never_started(replica_slot, plan.incarnation)
+                await self._attempts.write(gang, gang.record.with_replica_slot(never))
             self._attempts.report_lost(gang, never)
-        elif not is_new and (agent is None or agent.is_gone or seat.lost > plan.incarnation):
-            self._attempts.report_end(gang, seat, plan.incarnation)
+        elif not is_new and (
+            agent is None or agent.is_gone or replica_slot.lost > plan.incarnation
+        ):
+            self._attempts.report_end(gang, replica_slot, plan.incarnation)
         else:
             return False
         return True

@@ -1,5 +1,5 @@
-"""The service's view of one attempt on a cluster: where each replica is, what became of it, and what of that
-has to be known after a restart. It also decides about agents that ended before they connected. Pure."""
+"""The service's view of one attempt on a cluster: the replicas' nodes and states, and the part of it that is
+stored. It also decides about agents that ended before they connected. Pure."""
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
@@ -13,93 +13,110 @@ from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.port import LaunchRejected, Slot, SlotRequest, StartFailed
 from trainshed_cluster.remote.agent_handle import AgentHandle
-from trainshed_cluster.remote.cluster import THE_SERVICE, HoldName, NodeNeed, Owner
+from trainshed_cluster.remote.cluster import SERVICE_OWNER, AllocationName, NodeNeed, Owner
 
 
-class Seat(msgspec.Struct, frozen=True):
-    """The place of one of the attempt's replicas."""
+class ReplicaSlot(msgspec.Struct, frozen=True, rename={"allocation_index": "part"}):
+    """The position of a replica on the cluster, and the state of its incarnations."""
 
     replica: ReplicaId
     request: SlotRequest
-    #: Number of the hold in the attempt that it is in.
-    part: int
-    #: Its slot as its agent gave it, but with the cluster's name of the node; None = none yet.
+    #: Number of its allocation in the attempt.
+    allocation_index: int
+    #: The slot that its agent allocated, with the cluster's name of the node; None = none yet.
     slot: Slot | None = None
     #: The last launched incarnation; 0 = none.
     launched: int = 0
-    #: No incarnation up to this one may start any more.
+    #: No incarnation up to this number may start.
     forbidden: int = 0
-    #: The identity of its program (`launch.documents.identity`); None = none was launched.
+    #: The identity of its program (`launch.documents.identity`); None = no program was launched.
     identity: str | None = None
     #: The incarnation that was lost with its agent; 0 = none.
     lost: int = 0
-    #: Why it was lost; None = it was not.
+    #: Why it was lost; None = it was not lost.
     cause: str | None = None
-    #: What kind of loss it was.
+    #: The kind of the loss.
     loss: Cause = Cause.LOST
-    #: The incarnation that had ended before its agent left, whom nobody can ask any more; 0 = none.
+    #: The incarnation that ended before its agent shut down and can no longer be queried; 0 = none.
     ended: int = 0
-    #: The port of its last slot, where its peers look for it; None = it had none.
+    #: The port of its last slot, which its peers use; None = it had no slot.
     port: int | None = None
-    #: The node that was requested, if the cluster has chosen another; None = it has not.
+    #: The requested node, if the cluster has chosen another one; None = it has not.
     wish: str | None = None
-    #: The replica has left this place and has no other yet, so that no agent is needed.
+    #: The replica waits for another node, so that this slot needs no agent.
     is_vacant: bool = False
 
 
-class GangRecord(msgspec.Struct, frozen=True):
-    """An attempt that has slots, or waits for them."""
+_STORED_NAMES = {"replica_slots": "seats", "needs": "parts", "adopted_names": "holds"}
+"""Encoded names of fields, unchanged for records of earlier releases."""
+
+
+class GangRecord(msgspec.Struct, frozen=True, rename=_STORED_NAMES):
+    """An attempt that has slots or waits for them."""
 
     job_uid: JobUid
     attempt: int
-    seats: tuple[Seat, ...]
-    #: The needs of each hold, by its part.
-    parts: dict[int, tuple[NodeNeed, ...]]
-    #: Seconds for which its agents live without hearing from the service.
+    replica_slots: tuple[ReplicaSlot, ...]
+    #: The needs of each allocation, by its number.
+    needs: dict[int, tuple[NodeNeed, ...]]
+    #: Seconds that agents survive without contact to the service.
     lease: float
-    #: What tells the last agent in each `place` from earlier ones.
+    #: A random suffix of the current agent's name, by `agent_key`. It distinguishes the agent from its
+    #: predecessors.
     agents: dict[str, str] = msgspec.field(default_factory=dict[str, str])
-    #: Names of adopted holds, by part; the other holds are named after the attempt.
-    holds: dict[int, HoldName] = msgspec.field(default_factory=dict[int, HoldName])
-    #: Grace period in ns with which it was stopped; None = it was not stopped.
+    #: Names of adopted allocations, by number. All other allocations are named after the attempt.
+    adopted_names: dict[int, AllocationName] = msgspec.field(
+        default_factory=dict[int, AllocationName]
+    )
+    #: Grace period in ns with which the attempt was stopped; None = it was not stopped.
     stopped: int | None = None
 
     @property
     def owner(self) -> Owner:
-        return next((need.owner for some in self.parts.values() for need in some), THE_SERVICE)
+        return next((need.owner for some in self.needs.values() for need in some), SERVICE_OWNER)
 
-    def seat(self, replica: ReplicaId) -> Seat | None:
-        return next((seat for seat in self.seats if seat.replica == replica), None)
+    def replica_slot(self, replica: ReplicaId) -> ReplicaSlot | None:
+        return next(
+            (
+                replica_slot
+                for replica_slot in self.replica_slots
+                if replica_slot.replica == replica
+            ),
+            None,
+        )
 
-    def with_seat(self, seat: Seat) -> "GangRecord":
-        """Return the record with this seat in place of the replica's former one."""
-        seats = tuple(seat if other.replica == seat.replica else other for other in self.seats)
-        return replace(self, seats=seats)
+    def with_replica_slot(self, replica_slot: ReplicaSlot) -> "GangRecord":
+        """Return a copy of the record with this replica slot replaced."""
+        replica_slots = tuple(
+            replica_slot if other.replica == replica_slot.replica else other
+            for other in self.replica_slots
+        )
+        return replace(self, replica_slots=replica_slots)
 
 
-def place(part: int, node: str) -> str:
-    """Return the key of an agent's place: one node of one hold."""
-    return f"{part}/{node}"
+def agent_key(index: int, node: str) -> str:
+    """Return the key of an agent: one node of one allocation."""
+    return f"{index}/{node}"
 
 
-PAUSES = (0.0, 1.0, 2.0, 4.0, 8.0)
-"""Seconds before each further start; after the last of them none follows."""
+START_INTERVALS = (0.0, 1.0, 2.0, 4.0, 8.0)
+"""Seconds before each further start of an agent. After the last one, no start follows."""
 
 
 class FailedStarts(Struct, frozen=True):
-    """The failed starts in one place since an agent last connected there."""
+    """Failed starts of agents with one key since an agent last connected."""
 
     count: int
-    #: Why the last one ended: a sentence without its full stop.
+    #: Why the last agent ended: a sentence without its full stop.
     why: str
 
     def pause(self, pauses: Sequence[float]) -> float | None:
-        """Return the seconds until another start; None = there were enough."""
+        """Return the seconds until the next start; None = no start is left."""
         return pauses[self.count - 1] if self.count <= len(pauses) else None
 
 
-def with_another(before: FailedStarts | None, why: str) -> FailedStarts:
-    """Add a failed start to those before it."""
+def add_failed_start(before: FailedStarts | None, why: str) -> FailedStarts:
+    """Add a failed start to the previous ones."""
     return FailedStarts((before.count if before else 0) + 1, why)
 
 
@@ -109,19 +126,19 @@ def delay_of_start(node: str, failed: FailedStarts, pause: float) -> Delay:
     soon = f"in {pause:g} s" if pause else "at once"
     return Delay(
         WaitReason.ENGINE,
-        f"the agent on node {node} ended before it was there{times}: {failed.why}; another one is started "
+        f"the agent on node {node} ended before it connected{times}: {failed.why}; another one starts "
         f"{soon}",
     )
 
 
-def no_more_starts(node: str, failed: FailedStarts) -> str:
-    """Return the message when no further start is tried."""
-    return f"no agent stays on node {node}: {failed.count} were started, and of the last one: {failed.why}"
+def start_failure_message(node: str, failed: FailedStarts) -> str:
+    """Return the message for a node where no further start is tried."""
+    return f"agents do not start on node {node}: {failed.count} failed, the last one because: {failed.why}"
 
 
-def is_the_nodes(node: str, came: Mapping[str, float]) -> bool:
-    """Whether the node is at fault, because an agent connected from another node, and later than from this
-    one, if ever. `came`: when an agent last connected, by node."""
+def is_node_at_fault(node: str, came: Mapping[str, float]) -> bool:
+    """Return whether the node is at fault: an agent connected from another node, and later than from this
+    one. `came`: time of the last connection, by node."""
     here = came.get(node, float("-inf"))
     return any(at > here for name, at in came.items() if name != node)
 
@@ -129,92 +146,102 @@ def is_the_nodes(node: str, came: Mapping[str, float]) -> bool:
 Ended = ReplicaExited | ReplicaLost
 
 AGENT_MEMORY = 256 << 20
-"""Bytes that an agent, its shims and what they carry take on a node: what a cluster enforces must not be what
-ends a program that keeps within its own limit."""
-UNSAID_MEMORY = 256 << 20
-"""Bytes of a replica whose machine type has none in the table."""
+"""Memory in bytes of an agent and its shims on a node. Without it, a cluster's limit could kill a program
+that respects its own limit."""
+DEFAULT_MEMORY = 256 << 20
+"""Bytes of a replica whose machine type has no memory size in the table."""
 
 
 class Gang(Struct):
-    """An attempt's record, with the state that is only kept while the service runs."""
+    """An attempt's record, and the state that is not stored."""
 
     record: GangRecord
-    #: The current agent of each `place`.
+    #: The current agents, by `agent_key`.
     agents: dict[str, AgentHandle] = field(default_factory=dict[str, AgentHandle])
-    #: The end of each replica's last incarnation, if it was reported.
+    #: The reported end of each replica's last incarnation.
     ends: dict[ReplicaId, Ended] = field(default_factory=dict[ReplicaId, Ended])
-    #: It was asked for that what it holds is given back.
+    #: The caller has requested the release of the attempt.
     is_released: bool = False
     #: The last reported reason why its start waits; None = none.
     delay: Delay | None = None
-    #: Agents per `place` that ended before they gave out slots, since one last did.
+    #: Agents that ended before they allocated slots, by `agent_key`, since the last success.
     failed_starts: dict[str, FailedStarts] = field(default_factory=dict[str, FailedStarts])
-    #: Why its slots can never be had, until a caller was told.
-    refused: LaunchRejected | StartFailed | None = None
+    #: Why its slots can never be allocated, until a caller receives the exception.
+    rejection: LaunchRejected | StartFailed | None = None
 
     @property
     def key(self) -> tuple[JobUid, int]:
         return self.record.job_uid, self.record.attempt
 
-    def agent(self, seat: Seat) -> AgentHandle | None:
-        return self.agents.get(place(seat.part, seat.request.node))
+    def agent(self, replica_slot: ReplicaSlot) -> AgentHandle | None:
+        return self.agents.get(agent_key(replica_slot.allocation_index, replica_slot.request.node))
 
-    def needs_agent(self, part: int, node: str) -> bool:
-        agent = self.agents.get(place(part, node))
+    def needs_agent(self, index: int, node: str) -> bool:
+        agent = self.agents.get(agent_key(index, node))
         return agent is None or agent.is_gone or agent.failure is not None
 
-    def parts_to_hold(self) -> list[int]:
-        """Return the parts that have to be held for agents that are missing; all of them as long as nothing
-        runs, so that a part is not kept from others while the next one is waited for."""
+    def allocations_to_acquire(self) -> list[int]:
+        """Return the numbers of allocations to acquire for missing agents. As long as no program runs, these
+        are all allocations, so that none is kept from other jobs while another one is pending."""
         missing = {
-            seat.part
-            for seat in self.record.seats
-            if not seat.is_vacant and self.needs_agent(seat.part, seat.request.node)
+            replica_slot.allocation_index
+            for replica_slot in self.record.replica_slots
+            if not replica_slot.is_vacant
+            and self.needs_agent(replica_slot.allocation_index, replica_slot.request.node)
         }
-        is_live = any(map(self.is_live, self.record.seats))
-        return [part for part in self.record.parts if part in missing or (missing and not is_live)]
+        is_live = any(map(self.is_live, self.record.replica_slots))
+        return [
+            index for index in self.record.needs if index in missing or (missing and not is_live)
+        ]
 
-    def seats_of(self, agent: AgentHandle) -> Iterator[Seat]:
-        """Yield the seats of an agent's replicas, if it is the current agent of its place."""
-        if self.agents.get(place(agent.part, agent.node)) is agent:
-            for seat in self.record.seats:
-                if (seat.part, seat.request.node) == (agent.part, agent.node):
-                    yield seat
+    def replica_slots_of(self, agent: AgentHandle) -> Iterator[ReplicaSlot]:
+        """Yield the slots of an agent's replicas, if it is the current agent of its key."""
+        if self.agents.get(agent_key(agent.allocation_index, agent.node)) is agent:
+            for replica_slot in self.record.replica_slots:
+                if (replica_slot.allocation_index, replica_slot.request.node) == (
+                    agent.allocation_index,
+                    agent.node,
+                ):
+                    yield replica_slot
 
-    def image_of(self, part: int, node: str) -> str | None:
-        """Return the job's container image that an agent there runs in; None = none."""
-        needs = self.record.parts.get(part, ())
-        return next((need.image for need in needs if need.node == node), None)
+    def image_of(self, index: int, node: str) -> str | None:
+        """Return the job's container image that the agent runs in; None = none."""
+        node_needs = self.record.needs.get(index, ())
+        return next((need.image for need in node_needs if need.node == node), None)
 
-    def is_live(self, seat: Seat) -> bool:
-        """Whether a program of the replica runs, or may run."""
-        end = self.ends.get(seat.replica)
-        is_over = end is not None and end.incarnation >= seat.launched
-        return seat.launched > max(seat.lost, seat.ended) and not is_over
+    def is_live(self, replica_slot: ReplicaSlot) -> bool:
+        """Return whether a program of the replica runs or may run."""
+        end = self.ends.get(replica_slot.replica)
+        is_over = end is not None and end.incarnation >= replica_slot.launched
+        return replica_slot.launched > max(replica_slot.lost, replica_slot.ended) and not is_over
 
     def slots(self) -> tuple[Slot, ...]:
-        return tuple(seat.slot for seat in self.record.seats if seat.slot is not None)
+        return tuple(
+            replica_slot.slot
+            for replica_slot in self.record.replica_slots
+            if replica_slot.slot is not None
+        )
 
     def hosts(self) -> tuple[tuple[str, str], ...]:
         """Return (hostname, address) of each replica that has a slot."""
         return tuple((slot.hostname, slot.address) for slot in self.slots())
 
-    def require_not_refused(self) -> None:
-        """Raise, once, why its slots can never be had: LaunchRejected, StartFailed."""
-        refused, self.refused = self.refused, None
-        if refused is not None:
-            raise refused
+    def raise_rejection(self) -> None:
+        """Raise the pending `rejection` once: LaunchRejected, StartFailed."""
+        rejection, self.rejection = self.rejection, None
+        if rejection is not None:
+            raise rejection
 
     def is_complete(self) -> bool:
-        """Whether every replica that has a place has a slot, and its agent is not gone."""
+        """Return whether every replica that is not vacant has a slot and an agent that is not gone."""
         return all(
-            seat.is_vacant
+            replica_slot.is_vacant
             or (
-                seat.slot is not None
-                and (agent := self.agent(seat)) is not None
+                replica_slot.slot is not None
+                and (agent := self.agent(replica_slot)) is not None
                 and not agent.is_gone
             )
-            for seat in self.record.seats
+            for replica_slot in self.record.replica_slots
         )
 
 
@@ -229,120 +256,146 @@ def new_record(
     anywhere: bool,
     apart: bool,
 ) -> GangRecord:
-    """Make a gang's first record. Nodes with the same needs form one part, because clusters grant equal nodes
-    at once. `anywhere`: the cluster chooses the nodes. `apart`: each replica is a part by itself."""
-    parts: dict[int, tuple[NodeNeed, ...]] = {}
+    """Create a gang's first record. Nodes with the same needs form one allocation, because clusters grant
+    equal nodes at once.
+
+    Args:
+        anywhere: The cluster chooses the nodes.
+        apart: Each replica has its own allocation.
+    """
+    needs: dict[int, tuple[NodeNeed, ...]] = {}
     places: dict[ReplicaId, int] = {}
-    wanted = needs(
+    wanted = node_needs(
         requests, nodes, owner=owner, anywhere=anywhere, apart=apart, gang_size=len(requests)
     )
     for need, replicas in wanted:
-        for number, others in () if apart else parts.items():
-            # One node has two needs if their machine types reach it by different routes.
+        for number, others in () if apart else needs.items():
+            # One node has two needs if its replicas have different routes.
             nodes_there = {other.node for other in others}
             if need.node not in nodes_there and need == replace(others[0], node=need.node):
-                parts[number] = (*others, need)
+                needs[number] = (*others, need)
                 break
         else:
-            number = len(parts)
-            parts[number] = (need,)
+            number = len(needs)
+            needs[number] = (need,)
         places |= dict.fromkeys(replicas, number)
-    seats = tuple(Seat(request.replica, request, places[request.replica]) for request in requests)
-    return GangRecord(job_uid, attempt, seats, parts, lease)
+    replica_slots = tuple(
+        ReplicaSlot(request.replica, request, places[request.replica]) for request in requests
+    )
+    return GangRecord(job_uid, attempt, replica_slots, needs, lease)
 
 
-def given(record: GangRecord, part: int, nodes: Sequence[str]) -> GangRecord:
-    """Return the record with a part on the nodes that the cluster has chosen for it; the same record if
-    nothing changes."""
-    some = record.parts[part]
-    # A cluster may take a node that has failed out of a hold.
+def with_chosen_nodes(record: GangRecord, index: int, nodes: Sequence[str]) -> GangRecord:
+    """Return the record with an allocation on the nodes that the cluster has chosen. Returns the same record
+    if nothing changes."""
+    some = record.needs[index]
+    # A cluster may remove a failed node from an allocation.
     if set(nodes) <= {need.node for need in some}:
         return record
     chosen = {need.node: node for need, node in zip(some, nodes, strict=True)}
-    seats = tuple(
+    replica_slots = tuple(
         replace(
-            seat,
-            request=replace(seat.request, node=chosen[seat.request.node]),
-            wish=seat.request.node,
+            replica_slot,
+            request=replace(replica_slot.request, node=chosen[replica_slot.request.node]),
+            wish=replica_slot.request.node,
         )
-        if seat.part == part
-        else seat
-        for seat in record.seats
+        if replica_slot.allocation_index == index
+        else replica_slot
+        for replica_slot in record.replica_slots
     )
     there = tuple(replace(need, node=chosen[need.node]) for need in some)
-    return replace(record, seats=seats, parts=record.parts | {part: there})
+    return replace(record, replica_slots=replica_slots, needs=record.needs | {index: there})
 
 
-def vacated(gang: Gang, replicas: Iterable[ReplicaId]) -> GangRecord:
-    """Return the record with the seats of those replicas vacant, which have lost their node; the same record
-    if nothing changes. A replica without a slot keeps its seat, because its peers have to be told of a
-    slot."""
+def vacate(gang: Gang, replicas: Iterable[ReplicaId]) -> GangRecord:
+    """Return the record with the slots of replicas that have lost their node marked vacant. Returns the same
+    record if nothing changes. A replica that never had a slot is not marked, because its peers wait for its
+    first slot."""
     record = gang.record
-    for seat in filter(None, map(gang.record.seat, replicas)):
-        if seat.slot is not None and not seat.is_vacant and not gang.is_live(seat):
-            record = record.with_seat(replace(seat, is_vacant=True, ended=seat.launched))
+    for replica_slot in filter(None, map(gang.record.replica_slot, replicas)):
+        if (
+            replica_slot.slot is not None
+            and not replica_slot.is_vacant
+            and not gang.is_live(replica_slot)
+        ):
+            record = record.with_replica_slot(
+                replace(replica_slot, is_vacant=True, ended=replica_slot.launched)
+            )
     return record
 
 
-def taken_out(gang: Gang, part: int, nodes: Container[str]) -> list[SlotRequest]:
-    """Return the requests of replicas whose node is not among those that their part's hold still has."""
+def displaced_requests(gang: Gang, index: int, nodes: Container[str]) -> list[SlotRequest]:
+    """Return the requests of replicas whose node the cluster has removed from their allocation."""
     return [
-        seat.request
-        for seat in gang.record.seats
-        if (seat.part == part and seat.request.node not in nodes)
-        and not (seat.is_vacant or gang.is_live(seat))
+        replica_slot.request
+        for replica_slot in gang.record.replica_slots
+        if (replica_slot.allocation_index == index and replica_slot.request.node not in nodes)
+        and not (replica_slot.is_vacant or gang.is_live(replica_slot))
     ]
 
 
-def without_needs(record: GangRecord, part: int, nodes: Container[str]) -> GangRecord:
-    """Return the record without needs of nodes that the part's hold has no more, and no seat."""
-    if part not in record.parts:
+def drop_unused_needs(record: GangRecord, index: int, nodes: Container[str]) -> GangRecord:
+    """Return the record without needs of nodes that are neither in the allocation nor in a replica slot."""
+    if index not in record.needs:
         return record
-    stay = {seat.request.node for seat in record.seats if seat.part == part}
-    some = [need for need in record.parts[part] if need.node in stay or need.node in nodes]
-    return replace(record, parts=record.parts | {part: tuple(some)})
+    stay = {
+        replica_slot.request.node
+        for replica_slot in record.replica_slots
+        if replica_slot.allocation_index == index
+    }
+    some = [need for need in record.needs[index] if need.node in stay or need.node in nodes]
+    return replace(record, needs=record.needs | {index: tuple(some)})
 
 
-def left_on(gang: Gang, nodes: Container[str]) -> set[ReplicaId]:
-    """Return the replicas whose programs have ended on one of the nodes and have not started again
-    anywhere."""
+def finished_on(gang: Gang, nodes: Container[str]) -> set[ReplicaId]:
+    """Return the replicas whose programs ended on one of the nodes and have not started again."""
     return {
-        seat.replica
-        for seat in gang.record.seats
-        if seat.request.node in nodes
-        and seat.launched
-        and seat.slot is not None
-        and not seat.is_vacant
-        and not gang.is_live(seat)
+        replica_slot.replica
+        for replica_slot in gang.record.replica_slots
+        if replica_slot.request.node in nodes
+        and replica_slot.launched
+        and replica_slot.slot is not None
+        and not replica_slot.is_vacant
+        and not gang.is_live(replica_slot)
     }
 
 
-def has_to_move(gang: Gang, seat: Seat, node: str) -> bool:
-    """Whether a request that names `node` moves the replica, or wants a place that was given back. Until it
-    is known where the cluster has put the replica, requests name the wish again."""
-    is_wish = node == seat.wish and (not seat.launched or gang.is_live(seat))
-    return seat.is_vacant or (node != seat.request.node and not is_wish)
+def has_to_move(gang: Gang, replica_slot: ReplicaSlot, node: str) -> bool:
+    """Return whether a request for `node` moves the replica, or refills a vacant slot. Until a caller learns
+    the node that the cluster has chosen, requests repeat the original wish."""
+    is_wish = node == replica_slot.wish and (
+        not replica_slot.launched or gang.is_live(replica_slot)
+    )
+    return replica_slot.is_vacant or (node != replica_slot.request.node and not is_wish)
 
 
-def with_them(
+def include_pending(
     gang: Gang, moving: Sequence[SlotRequest], requests: Iterable[SlotRequest]
 ) -> list[SlotRequest]:
-    """Add the other replicas whose nodes have to be requested anew, because their pending request includes
-    nodes that replicas leave, and which may never be granted. What is held already does not change."""
-    left = {seat.part for request in moving if (seat := gang.record.seat(request.replica))}
-    held = {agent.part for agent in gang.agents.values() if agent.is_connected}
-    held |= {seat.part for seat in gang.record.seats if gang.is_live(seat)}
+    """Return the requests of further replicas to renew. Their pending request includes nodes that replicas
+    leave, so that it may never be granted. Granted allocations do not change."""
+    left = {
+        replica_slot.allocation_index
+        for request in moving
+        if (replica_slot := gang.record.replica_slot(request.replica))
+    }
+    held = {agent.allocation_index for agent in gang.agents.values() if agent.is_connected}
+    held |= {
+        replica_slot.allocation_index
+        for replica_slot in gang.record.replica_slots
+        if gang.is_live(replica_slot)
+    }
     movers = {request.replica for request in moving}
     return [
-        replace(request, node=seat.request.node)
+        replace(request, node=replica_slot.request.node)
         for request in requests
         if request.replica not in movers
-        and (seat := gang.record.seat(request.replica))
-        and seat.part in left - held
+        and (replica_slot := gang.record.replica_slot(request.replica))
+        and replica_slot.allocation_index in left - held
     ]
 
 
-def moved(
+def move_replicas(
     record: GangRecord,
     requests: Sequence[SlotRequest],
     nodes: Mapping[str, Node],
@@ -350,45 +403,60 @@ def moved(
     anywhere: bool = False,
     apart: bool = False,
 ) -> GangRecord:
-    """Return the record with those replicas on the requested nodes, in a new part for each need. Parts that
-    become empty vanish."""
-    parts = dict(record.parts)
-    first = max(parts, default=-1) + 1
+    """Return the record with those replicas on the requested nodes, in a new allocation for each need. Empty
+    allocations are removed."""
+    needs = dict(record.needs)
+    first = max(needs, default=-1) + 1
     places: dict[ReplicaId, int] = {}
-    wanted = needs(
+    wanted = node_needs(
         requests,
         nodes,
         owner=record.owner,
         anywhere=anywhere,
         apart=apart,
-        gang_size=len(record.seats),
+        gang_size=len(record.replica_slots),
     )
     for number, (need, replicas) in enumerate(wanted, first):
-        parts[number] = (need,)
+        needs[number] = (need,)
         places |= dict.fromkeys(replicas, number)
     for request in requests:
-        seat = record.seat(request.replica)
-        assert seat is not None
-        there = replace(seat, request=request, part=places[request.replica], slot=None, wish=None)
-        record = record.with_seat(replace(there, ended=seat.launched, is_vacant=False))
-    used = {seat.part for seat in record.seats}
-    return replace(record, parts={number: some for number, some in parts.items() if number in used})
+        replica_slot = record.replica_slot(request.replica)
+        assert replica_slot is not None
+        there = replace(
+            replica_slot,
+            request=request,
+            allocation_index=places[request.replica],
+            slot=None,
+            wish=None,
+        )
+        record = record.with_replica_slot(
+            replace(there, ended=replica_slot.launched, is_vacant=False)
+        )
+    used = {replica_slot.allocation_index for replica_slot in record.replica_slots}
+    return replace(record, needs={number: some for number, some in needs.items() if number in used})
 
 
-def needs(
+def node_needs(
     requests: Iterable[SlotRequest],
     nodes: Mapping[str, Node],
     *,
-    owner: Owner = THE_SERVICE,
+    owner: Owner = SERVICE_OWNER,
     anywhere: bool = False,
     apart: bool = False,
     gang_size: int = 1,
 ) -> list[tuple[NodeNeed, tuple[ReplicaId, ...]]]:
-    """Return what replicas need together on each node, with those replicas: the ones whose machine types
-    reach it by the same route (`Acceptance.routes`). `apart`: return what each needs by itself. Their
-    agent's memory is included as far as others leave room, and never more than the node has, since the
-    scheduler has found that they fit. `anywhere`: the cluster chooses, and itself refuses what it can never
-    grant; the agent is included unless no node is that large. `gang_size`: number of replicas."""
+    """Return the total needs on each node, with the replicas that share them.
+
+    Replicas share a need if their machine types have the same route (`Acceptance.routes`). A need includes
+    the agent's memory as far as the node has free memory, because the scheduler has already placed the
+    replicas.
+
+    Args:
+        apart: Return a separate need for each replica.
+        anywhere: The cluster chooses the nodes and rejects impossible needs. The agent's memory is included
+            unless no node is that large.
+        gang_size: Number of replicas in the gang.
+    """
     by_way: dict[tuple[object, ...], list[SlotRequest]] = {}
     for request in requests:
         here = nodes.get(request.node)
@@ -399,7 +467,7 @@ def needs(
     for some in by_way.values():
         node = some[0].node
         vcpus = sum(request.vcpus or 0 for request in some) or 1.0
-        memory_asked = sum(request.memory_bytes or UNSAID_MEMORY for request in some)
+        memory_asked = sum(request.memory_bytes or DEFAULT_MEMORY for request in some)
         memory = memory_asked + AGENT_MEMORY
         if anywhere:
             largest = max((node.memory_bytes for node in nodes.values()), default=memory)
@@ -425,7 +493,7 @@ def needs(
     return wanted
 
 
-def hold_name(service: str, record: GangRecord, part: int) -> HoldName:
-    return record.holds.get(part) or HoldName(
-        service, record.job_uid, record.attempt, part, record.owner.user
+def allocation_name(service: str, record: GangRecord, index: int) -> AllocationName:
+    return record.adopted_names.get(index) or AllocationName(
+        service, record.job_uid, record.attempt, index, record.owner.user
     )

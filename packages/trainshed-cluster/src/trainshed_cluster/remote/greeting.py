@@ -1,6 +1,5 @@
-"""The protocol by which a connection from an agent to the hub begins: after the handshake the agent says in
-one line where it leads, its destination, and the hub answers in one line that it may, or why not.
-"""
+"""The first lines of a connection from an agent to the hub. After the handshake, the agent sends its
+destination in one line. The hub answers in one line whether it accepts the connection, or why not."""
 
 import asyncio
 import contextlib
@@ -11,32 +10,32 @@ from trainshed.eventloop.background import joined
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 CONTROL: Final = "control"
-"""The conversation. All else is the destination of a tunnel: one of these, or a socket of the service."""
+"""The conversation. All other destinations are tunnels: one of these, or a socket of the service."""
 STREAM: Final = "stream:"
-"""Followed by the name of a stream that the service expects."""
+"""Prefix of the name of a stream that the service expects."""
 CONTENT: Final = "content:"
-"""Followed by the path of a unit that the service sends (`content.library`)."""
+"""Prefix of the path of a unit that the service sends (`content.library`)."""
 BUCKETS: Final = "buckets"
-"""The socket at which a connection says in its first line whose it is (`replica.protocol.preamble`)."""
+"""The socket whose connections identify themselves in their first line (`replica.protocol.preamble`)."""
 SECONDS: Final = 10.0
-"""For the whole of it."""
+"""Time limit of the greeting."""
 YES: Final = "+"
 NOT_ADMITTED: Final = "-not-admitted"
 CLOSED: Final = "-closed"
 _PIECE: Final = 1 << 16
 
 
-class Refused(ConnectionError):
-    """The hub knows the agent, but refuses its request. The message says why."""
+class HubRefused(ConnectionError):
+    """The hub knows the agent, but rejects its request. The message states why."""
 
 
-class NotAdmitted(Refused):
-    """No agent of this name is expected (any more)."""
+class NotAdmitted(HubRefused):
+    """The hub does not expect an agent of this name."""
 
 
 async def read_line(reader: asyncio.StreamReader) -> bytes:
-    """Return the next line without its newline. Raises OSError if none comes, or it is too long for the
-    reader."""
+    """Return the next line without its newline. Raises OSError if the connection ends or the line is too long
+    for the reader."""
     try:
         return (await reader.readuntil())[:-1]
     except asyncio.IncompleteReadError:
@@ -50,20 +49,20 @@ def answer(kind: str, why: str = "") -> bytes:
 
 
 def check_answer(line: str) -> None:
-    """Check the hub's answer. Raises NotAdmitted, Refused, or ConnectionError if it is no answer of a hub."""
+    """Check the hub's answer. Raises NotAdmitted, HubRefused, or ConnectionError for an invalid answer."""
     kind, _, why = line.partition(" ")
     if kind == YES:
         return
     if kind == NOT_ADMITTED:
         raise NotAdmitted(why or "No agent of this name is expected.")
     if kind.startswith("-"):
-        raise Refused(why or kind)
-    raise ConnectionError("What answers there is no hub of Trainshed.")
+        raise HubRefused(why or kind)
+    raise ConnectionError("The server at that address is not a hub of Trainshed.")
 
 
 async def carry(left: Streams, right: Streams) -> None:
-    """Carry bytes both ways. TLS knows no end of one direction alone: when either side has said all, both are
-    closed, and if one is lost or this is cancelled, both are cut."""
+    """Copy bytes in both directions. TLS has no half-closed state: when one side has finished, both are
+    closed. If one is lost or this call is cancelled, both are aborted."""
     directions = joined(_copy(left[0], right[1])), joined(_copy(right[0], left[1]))
     is_whole = False
     try:

@@ -1,8 +1,9 @@
-"""The hub is the service's end of the remote transport: agents dial it over TLS, and are admitted by name.
+"""The hub is the service's end of the remote transport. Agents connect to it over TLS and are authenticated
+by name.
 
-One connection of an agent is its conversation with the service; each other one is a tunnel, whose destination
-is one of the service's Unix sockets, a stream that the service expects, or content for the node. A peer
-without a certificate of ours gets no answer.
+One connection of an agent is its conversation with the service. All others are tunnels to one of the
+service's Unix sockets, to an expected stream, or to content for the node. A peer without a valid certificate
+gets no answer.
 """
 
 import asyncio
@@ -23,7 +24,12 @@ from trainshed.replica.system.listening import listen_tcp
 from trainshed.replica.system.unix_sockets import reachable
 from trainshed_cluster.remote import greeting
 from trainshed_cluster.remote.channel import Channel
-from trainshed_cluster.remote.credentials import Credential, Issuer, shown_end, shown_name
+from trainshed_cluster.remote.credentials import (
+    Credential,
+    Issuer,
+    certificate_expiry,
+    certificate_name,
+)
 from trainshed_cluster.remote.greeting import Streams
 
 log = logging.getLogger(__name__)
@@ -32,17 +38,18 @@ Sent = TypeVar("Sent")
 Received = TypeVar("Received")
 
 _LIMITS: Final = Limits(connections=256, head_seconds=greeting.SECONDS)
-"""Of connections that have not said yet what they want."""
-_MOST_OF_AGENT: Final = 1024
-"""Connections of one agent."""
-_LASTING_PORTS: Final = range(10000, 20000)
-"""Neither replicas that share an address (20000 to 31999) nor Kubernetes' services (to 32767) listen there,
-and the kernel lends none of them to outgoing connections (from 32768 on): it can be bound again later."""
-_TRIES: Final = 100
-_TAKEN_SECONDS: Final = 5.0
-"""For so long a port is asked for again that somebody has."""
-_LOOK_AGAIN_SECONDS: Final = 0.05
-_NO_FILES_SECONDS: Final = 0.1
+"""Limits of connections that have not sent their destination yet."""
+_MAX_AGENT_CONNECTIONS: Final = 1024
+"""Maximum number of connections of one agent."""
+_PORTS: Final = range(10000, 20000)
+"""Neither replicas that share an address (20000 to 31999) nor Kubernetes' services (to 32767) listen there.
+The kernel uses none of them for outgoing connections (from 32768), so that the port can be bound again
+later."""
+_MAX_PORT_TRIES: Final = 100
+_BIND_TIMEOUT: Final = 5.0
+"""Seconds to retry binding a port that is in use."""
+_BIND_INTERVAL: Final = 0.05
+_ACCEPT_RETRY_INTERVAL: Final = 0.1
 
 
 class Hub(Generic[Sent, Received]):
@@ -56,32 +63,39 @@ class Hub(Generic[Sent, Received]):
         port: int,
         received: Any,
         sockets: Mapping[str, Path],
-        admits: Callable[[str], bool],
+        is_admitted: Callable[[str], bool],
         serve: Callable[[Channel[Sent, Received]], Awaitable[None]],
         has_preamble: Callable[[str, bytes], bool],
         content: Callable[[str, str, asyncio.StreamWriter], Awaitable[None]] | None = None,
-        dialled: str = "127.0.0.1",
+        dialed_host: str = "127.0.0.1",
         limits: Limits = _LIMITS,
     ) -> None:
-        """`host` and `port`: where it listens; port 0 = any free one. `received`: the type of agents'
-        messages. `sockets`: the service's Unix sockets by name.
+        """Create a hub that is not listening yet.
 
-        `admits`: whether an agent of that name is expected now; asked for each connection. `serve`: holds a
-        conversation, which ends when it returns; an agent has one at a time, and a newer one ends the older.
-        `has_preamble`: whether a replica of that agent begins its connections to the buckets with this line.
-        `content`: sends an agent the content of a path, or the reason of a refusal, and closes the writer;
-        None = no content is sent. `dialled`: the host that agents are told.
+        Args:
+            host: Address to listen on.
+            port: Port to listen on; 0 = any free one.
+            received: Type of agents' messages.
+            sockets: The service's Unix sockets by name.
+            is_admitted: Returns whether an agent of that name is expected; called for each connection.
+            serve: Serves a conversation, which ends when it returns. A newer conversation of an agent ends
+                the older one.
+            has_preamble: Returns whether a replica of that agent starts its connections to the buckets with
+                this line.
+            content: Sends an agent the content of a path, or the reason of a rejection, and closes the
+                writer; None = no content is sent.
+            dialed_host: Host in agents' credentials.
         """
         self._issuer = issuer
         self._host = host
         self._port = port
         self._received = received
         self._sockets = sockets
-        self._admits = admits
+        self._admits = is_admitted
         self._serve = serve
         self._has_preamble = has_preamble
         self._content = content
-        self._dialled = dialled
+        self._dialed_host = dialed_host
         self._opening = Connections(limits)
         self._agents: dict[str, _Agent] = {}
         self._context: ssl.SSLContext | None = None
@@ -90,29 +104,28 @@ class Hub(Generic[Sent, Received]):
         self._listener: socket.socket | None = None
 
     async def start(self) -> None:
-        """Start to listen. Raises OSError if the port is taken."""
+        """Start listening. Raises OSError if the port is in use."""
         self._context = self._issuer.server()
-        self._listener = await self._listening()
+        self._listener = await self._bind()
         self._listener.setblocking(False)
         self._port = self._listener.getsockname()[1]
-        self._crew.keep(self._take, "taking connections of agents")
+        self._crew.keep(self._accept, "accepting connections of agents")
 
-    async def _listening(self) -> socket.socket:
+    async def _bind(self) -> socket.socket:
         """Bind the port that running agents dial again after a restart. A process that a killed service was
-        about to start may hold it for a moment, and nothing signals when that ends, so that binding is
-        retried."""
+        starting may hold it for a moment, so that binding is retried."""
         if not self._port:
-            for port in random.sample(_LASTING_PORTS, _TRIES):
+            for port in random.sample(_PORTS, _MAX_PORT_TRIES):
                 with contextlib.suppress(OSError):
                     return listen_tcp(self._host, port)
-        until = asyncio.get_running_loop().time() + _TAKEN_SECONDS
+        until = asyncio.get_running_loop().time() + _BIND_TIMEOUT
         while True:
             try:
                 return listen_tcp(self._host, self._port)
             except OSError as error:
                 if error.errno != errno.EADDRINUSE or asyncio.get_running_loop().time() > until:
                     raise
-            await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+            await asyncio.sleep(_BIND_INTERVAL)
 
     async def close(self) -> None:
         """Stop listening and end all connections."""
@@ -131,10 +144,10 @@ class Hub(Generic[Sent, Received]):
         started. Takes a millisecond."""
         certificate, key = self._issuer.issue(name, ends)
         authority = self._issuer.authority
-        return Credential(name, self._dialled, self._port, authority, certificate, key)
+        return Credential(name, self._dialed_host, self._port, authority, certificate, key)
 
     def drop(self, name: str) -> None:
-        """End all connections of an agent now. Only `admits` decides whether it may connect again."""
+        """End all connections of an agent. `is_admitted` decides whether it may connect again."""
         agent = self._agents.get(name)
         if agent is not None:
             agent.cut()
@@ -145,13 +158,17 @@ class Hub(Generic[Sent, Received]):
                 future.exception()
 
     def expect(self, name: str, stream: str, received: Any) -> "asyncio.Future[Channel[Any, Any]]":
-        """Expect a stream that an agent will open under the name `stream`, which is used once. It is expected
-        from this call on, so that the agent can be told, until it has come or the future is cancelled.
-        `received`: the type of the messages that come on it."""
+        """Expect a stream that an agent will open under a unique name. It is expected until it is opened or
+        the future is cancelled.
+
+        Args:
+            stream: Name of the stream.
+            received: Type of the messages on the stream.
+        """
         key = name, stream
         future: asyncio.Future[Channel[Any, Any]] = asyncio.get_running_loop().create_future()
         if key in self._expected:
-            raise ValueError(f"stream {stream!r} is expected already")
+            raise ValueError(f"stream {stream!r} is already expected")
         self._expected[key] = received, future
 
         def over(done: "asyncio.Future[Channel[Any, Any]]") -> None:
@@ -161,16 +178,16 @@ class Hub(Generic[Sent, Received]):
         future.add_done_callback(over)
         return future
 
-    async def _take(self) -> None:
+    async def _accept(self) -> None:
         loop = asyncio.get_running_loop()
         assert self._listener is not None
         while True:
             try:
                 connection, address = await loop.sock_accept(self._listener)
             except OSError as failure:
-                # There is no file handle for it: open connections will free some.
-                log.warning("agent: a connection could not be taken: %s", failure)
-                await asyncio.sleep(_NO_FILES_SECONDS)
+                # No file descriptor is left. Ending connections will free some.
+                log.warning("agent: cannot accept a connection: %s", failure)
+                await asyncio.sleep(_ACCEPT_RETRY_INTERVAL)
                 continue
             self._crew.begin(self._greet(connection, str(address[0])), "a connection of an agent")
 
@@ -181,14 +198,14 @@ class Hub(Generic[Sent, Received]):
         self._opening.open(half)
         streams = None
         try:
-            streams = await self._secured(connection)
+            streams = await self._handshake(connection)
             line = (await greeting.read_line(streams[0])).decode(errors="replace")
         except (OSError, asyncio.CancelledError) as failure:
-            # The connection broke off, took too long, or is no agent's: there is nobody to tell.
-            # It may be an agent of a service of before that shows a certificate which is not ours.
+            # The connection was lost, timed out, or its peer is not an agent. An untrusted certificate may
+            # belong to an agent of an earlier service.
             is_agents = isinstance(failure, ssl.SSLCertVerificationError)
             level = logging.WARNING if is_agents else logging.DEBUG
-            log.log(level, "agent connection from %s not let in: %s", address, failure)
+            log.log(level, "agent connection from %s rejected: %s", address, failure)
             if streams is not None:
                 streams[1].transport.abort()
             connection.close()
@@ -196,7 +213,7 @@ class Hub(Generic[Sent, Received]):
         finally:
             self._opening.closed(half)
         try:
-            await self._let_in(streams, line)
+            await self._admit(streams, line)
         except OSError as failure:
             log.info("agent connection from %s has ended: %s", address, failure)
             streams[1].transport.abort()
@@ -204,8 +221,8 @@ class Hub(Generic[Sent, Received]):
             streams[1].transport.abort()
             raise
 
-    async def _secured(self, connection: socket.socket) -> Streams:
-        """Shake hands, and return the connection as streams. Raises OSError."""
+    async def _handshake(self, connection: socket.socket) -> Streams:
+        """Perform the TLS handshake, and return the connection as streams. Raises OSError."""
         loop, reader = asyncio.get_running_loop(), asyncio.StreamReader()
         protocol = asyncio.StreamReaderProtocol(reader)
         connection.setblocking(False)
@@ -217,21 +234,25 @@ class Hub(Generic[Sent, Received]):
         )
         return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
-    async def _let_in(self, streams: Streams, destination: str) -> None:
-        """Serve a connection that has a valid certificate, to its end."""
+    async def _admit(self, streams: Streams, destination: str) -> None:
+        """Serve an authenticated connection until it ends."""
         _, writer = streams
         certificate = writer.get_extra_info("peercert")
-        name, left = shown_name(certificate), shown_end(certificate) - time.time()
+        name, left = certificate_name(certificate), certificate_expiry(certificate) - time.time()
         if not name or left <= 0 or not self._admits(name):
             _refuse(writer, greeting.NOT_ADMITTED)
             return
         agent = self._agents.setdefault(name, _Agent())
-        if destination != greeting.CONTROL and len(agent.connections) >= _MOST_OF_AGENT:
+        if destination != greeting.CONTROL and len(agent.connections) >= _MAX_AGENT_CONNECTIONS:
             # A newer conversation replaces an older one.
-            _refuse(writer, greeting.CLOSED, f"this agent has {_MOST_OF_AGENT} connections already")
+            _refuse(
+                writer,
+                greeting.CLOSED,
+                f"this agent already has {_MAX_AGENT_CONNECTIONS} connections",
+            )
             return
         agent.connections.add(writer)
-        # The connection ends when its certificate expires, which was only checked at its beginning.
+        # End the connection when its certificate expires. TLS verified it only at the start.
         end = asyncio.get_running_loop().call_later(left, writer.transport.abort)
         try:
             if destination == greeting.CONTROL:
@@ -245,7 +266,7 @@ class Hub(Generic[Sent, Received]):
             elif path := self._sockets.get(destination):
                 await self._carry(name, streams, destination, path)
             else:
-                _refuse(writer, greeting.CLOSED, f"there is no destination {destination!r}")
+                _refuse(writer, greeting.CLOSED, f"destination {destination!r} does not exist")
         finally:
             end.cancel()
             agent.connections.discard(writer)
@@ -270,11 +291,11 @@ class Hub(Generic[Sent, Received]):
                 if agent.control is writer:
                     agent.control = None
         if isinstance(channel.cause, TimeoutError):
-            # The way to the node is cut, which tunnels with unsent bytes would not notice for long.
+            # The node is unreachable. Tunnels with unsent bytes would detect it much later.
             agent.cut()
 
     async def _hand_over(self, name: str, streams: Streams, stream: str) -> None:
-        """Hand a stream to who expects it, until it ends."""
+        """Pass a stream to its waiting caller, until it ends."""
         _, writer = streams
         received, expected = self._expected.pop((name, stream), (None, None))
         if expected is None or expected.done():
@@ -286,23 +307,27 @@ class Hub(Generic[Sent, Received]):
         await channel.closed()
 
     async def _carry(self, name: str, streams: Streams, destination: str, path: Path) -> None:
-        """Carry a connection to a socket of the service, until it ends."""
+        """Forward a connection to a socket of the service, until it ends."""
         reader, writer = streams
         try:
             with reachable(str(path)) as short:
                 inner = await asyncio.open_unix_connection(short)
         except OSError as failure:
-            _refuse(writer, greeting.CLOSED, f"nobody answers there now: {failure.strerror}")
+            _refuse(writer, greeting.CLOSED, f"the socket does not respond: {failure.strerror}")
             return
         try:
             writer.write(greeting.answer(greeting.YES))
             if destination == greeting.BUCKETS:
                 async with asyncio.timeout(self._opening.limits.head_seconds):
                     line = await greeting.read_line(reader)
-                # A node may speak for no other replicas than those that run there.
+                # A node may act only for replicas that run there.
                 if not self._has_preamble(name, line + b"\n"):
-                    log.warning("agent %s: it has no replica that calls as %r", name, line)
-                    raise ConnectionRefusedError("no replica of this agent calls so")
+                    log.warning(
+                        "agent %s: rejected the preamble %r of another agent's replica", name, line
+                    )
+                    raise ConnectionRefusedError(
+                        "the preamble does not belong to a replica of this agent"
+                    )
                 inner[1].write(line + b"\n")
             await greeting.carry(streams, inner)
         finally:
@@ -310,13 +335,13 @@ class Hub(Generic[Sent, Received]):
 
 
 def _refuse(writer: asyncio.StreamWriter, kind: str, why: str = "") -> None:
-    """Refuse an agent's request, and close the connection."""
+    """Reject an agent's request, and close the connection."""
     writer.write(greeting.answer(kind, why))
     writer.close()
 
 
 _Expected = tuple[Any, "asyncio.Future[Channel[Any, Any]]"]
-"""The type of the messages that will come on a stream, and who waits for it."""
+"""The type of a stream's messages, and the future of its caller."""
 
 
 class _Agent:

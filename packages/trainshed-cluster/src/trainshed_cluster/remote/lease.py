@@ -1,51 +1,54 @@
-"""The lease says for how long the programs of an agent may live that does not hear from its service, and when
-the service may be certain that they are dead. It is one rule for both sides, without clocks of its own. An
-agent keeps the lease with which its attempt began, whatever later services are set to.
+"""The lease limits how long programs of an agent live without contact to the service. The service considers
+them dead after that time. Both sides use the same rule, each with its own clock. An agent keeps the lease of
+its attempt when the setting changes.
 
-An agent counts from the moment at which it sent the last message that the service has acknowledged; the
-service from the moment at which it received a message, which is later. So the agent's lease ends before the
-service's, whatever became of the messages in between.
+An agent counts from the sending of its last acknowledged message. The service counts from the reception of a
+message, which is later. So the agent's lease always ends before the service's.
 """
 
 from collections.abc import Callable
 from typing import Final
 
-SHORTEST_LEASE: Final = 5
-"""Seconds."""
+MIN_LEASE: Final = 5
+"""In seconds."""
 LAST_GRACE: Final = 3.0
-"""Seconds that programs have when the lease is over."""
+"""Grace period of programs in seconds when the lease has expired."""
 _MARGIN: Final = 5.0
-"""Seconds after its lease until an agent counts as dead: `LAST_GRACE`, and the time that its programs take to
-die."""
-_LONGEST_BEAT: Final = 10.0
-_BEATS: Final = 8
-"""Words within a short lease."""
-_UNANSWERED: Final = 4
-"""Words without an answer after which an agent dials anew. They are counted, so that an agent that stood
-still reads first what came meanwhile."""
+"""Seconds from the end of the lease until an agent counts as dead: `LAST_GRACE`, and the time to kill its
+programs."""
+_MAX_BEAT_INTERVAL: Final = 10.0
+_BEATS_PER_LEASE: Final = 8
+"""Heartbeats within a short lease."""
+_MAX_UNACKNOWLEDGED: Final = 4
+"""Number of unacknowledged heartbeats after which an agent reconnects. An agent that was stopped first reads
+the messages that arrived in the meantime."""
 
 
-def beat(lease: float) -> float:
-    """Return the seconds between two signs of life of an agent, each of which is acknowledged. One that is
-    silent for twice as long has lost its connection."""
-    return min(lease / _BEATS, _LONGEST_BEAT)
+def beat_interval(lease: float) -> float:
+    """Return the seconds between two heartbeats of an agent. An agent that is silent for twice that time has
+    lost its connection."""
+    return min(lease / _BEATS_PER_LEASE, _MAX_BEAT_INTERVAL)
 
 
-def last_grace(until: float, now: float) -> float:
-    """Return how many seconds the programs of a lease that ends at `until` still have. None are left for an
-    agent that was stopped or suspended beyond `LAST_GRACE`."""
+def remaining_grace(until: float, now: float) -> float:
+    """Return the remaining grace period in seconds of a lease that ends at `until`. An agent that was stopped
+    or suspended beyond `LAST_GRACE` has none."""
     return max(0.0, min(LAST_GRACE, until + LAST_GRACE - now))
 
 
-def longest_silence(lease: float) -> float:
-    """Return the seconds from the last message of an agent until it and all its programs are certainly
-    dead."""
+def death_timeout(lease: float) -> float:
+    """Return the seconds from an agent's last message until all its programs are certainly dead."""
     return lease + _MARGIN
 
 
 class Lease:
-    """An agent's lease. Moments are seconds of its monotonic clock. `seconds`: its length. `now`: its
-    beginning. `renewed`: called with `until` whenever that has changed, and at the beginning."""
+    """An agent's lease. Times are seconds of its monotonic clock.
+
+    Args:
+        seconds: Length of the lease.
+        now: Start of the lease.
+        renewed: Called with the end of the lease at the start and after each change.
+    """
 
     def __init__(
         self, seconds: float, now: float, renewed: Callable[[float], None] = lambda _: None
@@ -54,35 +57,35 @@ class Lease:
         self._renewed = renewed
         self._set(now + seconds)
         self._number = 0
-        #: When each message that is not acknowledged yet was sent, by its number.
-        self._said: dict[int, float] = {}
+        #: Send time of each unacknowledged message, by number.
+        self._sent_at: dict[int, float] = {}
 
-    def say(self, now: float) -> int:
-        """Return the number of a message that is about to be sent."""
+    def next_number(self, now: float) -> int:
+        """Return the number for the next message."""
         self._number += 1
-        self._said[self._number] = now
+        self._sent_at[self._number] = now
         return self._number
 
     @property
-    def is_unheard(self) -> bool:
-        """Whether so many messages were not acknowledged that the service is out of reach, or hangs."""
-        return len(self._said) >= _UNANSWERED
+    def is_unacknowledged(self) -> bool:
+        """Whether so many messages are unacknowledged that the service is unreachable or hangs."""
+        return len(self._sent_at) >= _MAX_UNACKNOWLEDGED
 
     def acknowledge(self, number: int) -> None:
-        """Renew the lease, because the service has received that message and all before it. Does nothing for
-        a number of another connection."""
-        said_at = self._said.get(number)
+        """Renew the lease, because the service has received that message and all earlier ones. Ignores
+        numbers of other connections."""
+        said_at = self._sent_at.get(number)
         if said_at is None:
             return
-        self._said = {other: when for other, when in self._said.items() if other > number}
+        self._sent_at = {other: when for other, when in self._sent_at.items() if other > number}
         self._set(max(self.until, said_at + self.seconds))
 
-    def begin_anew(self, said_at: float) -> None:
-        """Begin a new lease on a new connection, whose first message was sent at `said_at`."""
+    def restart(self, said_at: float) -> None:
+        """Start a new lease on a new connection, whose first message was sent at `said_at`."""
         self._set(said_at + self.seconds)
-        self._said.clear()
+        self._sent_at.clear()
 
     def _set(self, until: float) -> None:
-        #: When it ends, unless it is renewed.
+        #: End of the lease unless it is renewed.
         self.until = until
         self._renewed(until)

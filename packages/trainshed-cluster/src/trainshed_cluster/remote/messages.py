@@ -1,8 +1,8 @@
-"""Declares the messages of an agent and its service on their control connection (docs/adr/0061).
+"""Declares the messages between an agent and its service (docs/adr/0061).
 
-The service makes calls, which are those of the engine port for one attempt on one node; each is answered
-once. The agent reports what it sees as news, in order, each after the bytes of streams that it announces.
-Both sides may repeat anything: on a new connection the agent reports all that it knows again.
+The service makes calls of the engine port for one attempt on one node. The agent answers each call once, and
+reports events as news, in order. The bytes of a stream precede the news that announces them. Messages may be
+repeated: on a new connection the agent repeats all its reports.
 """
 
 import zlib
@@ -24,68 +24,67 @@ from trainshed.core.terminals import TerminalRequest
 from trainshed.core.units import Nanos
 from trainshed.engines.launch.documents import Revealed
 from trainshed.engines.port import Capabilities, Fault, ProgramRules, Slot, SlotRequest
-from trainshed_cluster.remote.channel import LONGEST
+from trainshed_cluster.remote.channel import MAX_MESSAGE_BYTES
 from trainshed_cluster.remote.content.manifest import Manifest
 from trainshed_cluster.remote.credentials import Credential
 
 VERSION = 4
-"""Raised when one side could not understand the other any more."""
-TAKEN: Final = b"taken\n"
-"""What an agent's process writes to its standard output once it has read its document."""
+"""Increased when the two sides can no longer understand each other."""
+DOCUMENT_READ: Final = b"taken\n"
+"""Output of an agent's process after it has read its document."""
 
 
 class AgentDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that an agent is started with. It contains secrets, so that it is only passed on standard
-    input."""
+    """The input of an agent's process. It contains secrets, so that it is passed only on standard input."""
 
     credential: Credential
     job_uid: JobUid
     attempt: int
     #: The cluster's name of the node.
     node: str
-    #: The user as whom it has to run there; None = any.
+    #: The user that the agent must run as; None = any.
     user: str | None = None
-    #: The node's address by which peers reach the replicas there; None = the one by which the agent reaches
-    #: the service.
+    #: The node's address by which peers reach the replicas; None = the source address of the agent's
+    #: connections.
     address: str | None
-    #: Directory on the node in which it makes its own, which it removes at its end.
+    #: Parent of the agent's own directory on the node, which it removes when it ends.
     directory: str
     #: Seconds without contact to the service after which it ends its programs and itself (`lease`).
     lease: float
     rules: ProgramRules = ProgramRules()
     #: Directories that programs must not see.
     hidden: tuple[str, ...] = ()
-    #: The service's cache directory, where the node does not see it; None = it does.
+    #: The service's cache directory, if the node does not share it; None = the node shares it.
     cache: str | None = None
-    #: PEM with the key and chain that endpoints show for Google's hosts; None = those are not served.
+    #: PEM with the key and chain of endpoints for Google's hosts; None = these hosts are not intercepted.
     interception: str | None = None
     #: PEM of the authorities that programs trust in that case.
     trust: str | None = None
-    #: Names of the service's sockets to which tunnels lead (`hub`).
+    #: Names of the service's sockets for tunnels (`hub`).
     sockets: tuple[str, ...] = ()
-    #: The node's hosts file, where the agent has the node to itself, as a Pod; None = others use it as well.
+    #: The node's hosts file, if no other agent uses the node, as in a Pod; None = the node is shared.
     hosts_file: str | None = None
-    #: Grace period in seconds of programs when the agent gets SIGTERM from something other than the service;
-    #: their ends are then reported. 0 = it ends at once, and its programs with it.
+    #: Grace period in seconds for programs after a SIGTERM from outside the service. Their ends are reported.
+    #: 0 = the agent ends at once, with its programs.
     grace: float = 0.0
-    #: Command that the agent becomes when its lease is over and it has ended everything: it gives the
-    #: agent's hold back if no other agent has it. () = the hold ends with the agent.
-    forsaken: tuple[str, ...] = ()
+    #: Command that the agent executes after its lease expired and its programs ended. It releases the agent's
+    #: allocation if no other agent uses it. () = the allocation ends with the agent.
+    release_command: tuple[str, ...] = msgspec.field(default=(), name="forsaken")
 
 
-# --- what the service says ---
+# --- sent by the service ---
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """A call of the service, answered by an `Answer` of the same number."""
+    """A call of the service. An `Answer` has the same number."""
 
-    #: Set when it is sent.
+    #: Set when the call is sent.
     number: int = 0
 
 
 class Welcome(msgspec.Struct, frozen=True, tag=True):
     """The service's first message on each connection. `sizes`: bytes that it has of the agent's streams, by
-    replica and file name; the agent sends the rest."""
+    replica and file name. The agent sends the rest."""
 
     sizes: dict[str, dict[str, int]]
 
@@ -97,23 +96,23 @@ class Alive(msgspec.Struct, frozen=True, tag=True):
 
 
 class Allocate(Call, frozen=True, tag=True):
-    """Allocate slots; answered by `Slots`."""
+    """Allocate slots. The answer is `Slots`."""
 
     requests: tuple[SlotRequest, ...]
 
 
 class Provide(Call, frozen=True, tag=True):
-    """Fetch the content that later plans need, where nodes do not see the service's directories."""
+    """Fetch the content that later plans need, if nodes do not share the service's directories."""
 
     content: Manifest
 
 
 class Launch(Call, frozen=True, tag=True):
-    """Launch programs. The other tuples have one entry for each plan, in order."""
+    """Launch programs. The other tuples have one entry for each plan."""
 
-    #: Plans into which secrets have been put already.
+    #: Plans with secrets inserted.
     plans: tuple[LaunchPlan, ...]
-    #: Texts that must not get into the log.
+    #: Texts to mask in the log.
     masked: tuple[tuple[str, ...], ...]
     #: The number of the log's next line, for a replica that was on another node before.
     lines: tuple[int, ...]
@@ -144,20 +143,20 @@ class Inject(Call, frozen=True, tag=True):
 
 
 class Hosts(Call, frozen=True, tag=True):
-    """Tell replicas the gang's addresses by hostname, after a replica has moved."""
+    """Send replicas the gang's addresses by hostname, after a replica has moved."""
 
     hosts: tuple[tuple[str, str], ...]
 
 
 class WriteLog(Call, frozen=True, tag=True):
-    """Write lines into a replica's log as if its program had printed them."""
+    """Append lines to a replica's log as if its program had printed them."""
 
     replica: ReplicaId
     lines: tuple[str, ...]
 
 
 class OpenTerminal(Call, frozen=True, tag=True):
-    """Open a shell beside a live incarnation, carried on a stream that the agent opens (`hub.expect`)."""
+    """Open a shell in a live incarnation, over a stream that the agent opens (`hub.expect`)."""
 
     replica: ReplicaId
     incarnation: int
@@ -166,21 +165,21 @@ class OpenTerminal(Call, frozen=True, tag=True):
     stream: str
 
 
-class Rest(Call, frozen=True, tag=True):
-    """Remove what is left of the attempt, of which nothing lives any more, and wait for another."""
+class Idle(Call, frozen=True, tag="Rest"):
+    """Remove the remains of the finished attempt, and wait for another one."""
 
 
 class Adopt(Call, frozen=True, tag=True):
-    """Become the agent of another attempt, after `Rest`."""
+    """Become the agent of another attempt, after `Idle`."""
 
     job_uid: JobUid
     attempt: int
-    #: As in `Welcome`.
+    #: See `Welcome`.
     sizes: dict[str, dict[str, int]]
 
 
-class Leave(Call, frozen=True, tag=True):
-    """Remove what is left of the attempt, of which nothing lives any more, and end."""
+class Shutdown(Call, frozen=True, tag="Leave"):
+    """Remove the remains of the finished attempt, and exit."""
 
 
 AnyCall = (
@@ -193,33 +192,32 @@ AnyCall = (
     | Hosts
     | WriteLog
     | OpenTerminal
-    | Rest
+    | Idle
     | Adopt
-    | Leave
+    | Shutdown
 )
-"""All that a service asks for."""
+"""All calls of the service."""
 
 Order = Welcome | Alive | AnyCall
-"""All that a service says."""
+"""All messages of the service."""
 
 
-# --- what the agent says ---
+# --- sent by the agent ---
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The first word of each connection."""
+    """The first message of each connection."""
 
     version: int
     #: Capabilities of the local engine; None = unknown, because of `failure`.
     capabilities: Capabilities | None
-    #: Why nothing can be run there, in which case this is its last message; None = programs can be
-    #: run.
+    #: Why no program can run there; this is the last message then. None = programs can run.
     failure: str | None = None
 
 
 class Answer(msgspec.Struct, frozen=True, tag=True):
-    """The answer to a call. `failure`: name of the port's exception, with its text in `message`; None = it
-    was done."""
+    """The answer to a call. `failure`: name of the port's exception, with its text in `message`; None =
+    success."""
 
     number: int
     failure: str | None = None
@@ -243,9 +241,9 @@ class Appended(msgspec.Struct, frozen=True, tag=True):
 
 
 class Timed(msgspec.Struct, frozen=True, kw_only=True):
-    """News with moments of the agent's clock, in ns since the epoch."""
+    """News with times of the agent's clock, in ns since the epoch."""
 
-    #: What that clock showed when this was sent; None = not told.
+    #: That clock when the message was sent; None = not sent.
     clock: Nanos | None = None
 
 
@@ -266,34 +264,34 @@ class Noted(Timed, frozen=True, tag=True):
 
 
 class Lines(msgspec.Struct, frozen=True, tag=True):
-    """That many lines of a replica can be read."""
+    """Total number of available lines of a replica."""
 
     replica: ReplicaId
     lines: int
 
 
 class Metrics(msgspec.Struct, frozen=True, tag=True):
-    """A new measurement of a trial's primary replica can be read."""
+    """A new measurement of a trial's primary replica is available."""
 
     replica: ReplicaId
 
 
 class Current(msgspec.Struct, frozen=True, tag=True):
-    """Everything that the agent knew before this connection has been reported."""
+    """The agent has repeated all reports from before this connection."""
 
 
 class Ending(msgspec.Struct, frozen=True, tag=True):
-    """The agent is ending: it ends its programs, starts nothing more, and then exits."""
+    """The agent is ending: it ends its programs, starts no more, and then exits."""
 
 
 class Beat(Timed, frozen=True, tag=True):
-    """A sign of life, sent several times within a lease. Its answer renews the lease."""
+    """A heartbeat, sent several times within a lease. Its answer renews the lease."""
 
     number: int
 
 
 AnyAnswer = Answer | Slots
-"""To a call, by its number."""
+"""Answers to a call, by its number."""
 
 News = (
     Hello
@@ -309,17 +307,17 @@ News = (
     | Ending
     | Beat
 )
-"""All that an agent says."""
+"""All messages of the agent."""
 
 
 def launches(shown: Sequence[Revealed], lines: Mapping[ReplicaId, int]) -> Iterator[Launch]:
-    """Yield the orders that launch these plans on a node. Each plan names the whole gang, so that those of a
-    large one need several messages. `lines`: as in `Launch`."""
+    """Yield the orders that launch these plans on a node. Each plan lists the whole gang, so that large gangs
+    need several messages. `lines`: see `Launch`."""
     pieces: list[list[Revealed]] = [[]]
     size = 0
     for item in shown:
         length = len(msgspec.msgpack.encode(item))
-        if pieces[-1] and size + length > LONGEST // 2:
+        if pieces[-1] and size + length > MAX_MESSAGE_BYTES // 2:
             pieces.append([])
             size = 0
         pieces[-1].append(item)
@@ -330,21 +328,21 @@ def launches(shown: Sequence[Revealed], lines: Mapping[ReplicaId, int]) -> Itera
 
 
 def write_document(document: AgentDocument) -> bytes:
-    """Return the standard input of an agent's process: compressed, because Slurm carries a kilobyte at a
-    time, after a line with its size, because Kubernetes does not end the input."""
+    """Return the standard input of an agent's process. It is compressed, because Slurm forwards a kilobyte at
+    a time. A line with its size precedes it, because Kubernetes does not end the input."""
     data = zlib.compress(msgspec.msgpack.encode(document), level=1)
     return b"%d\n" % len(data) + data
 
 
 def read_document(stream: IO[bytes]) -> AgentDocument:
-    """Read what `write_document` wrote. Raises EOFError if the sender was killed, or has changed its mind,
-    and ValueError."""
+    """Read the output of `write_document`. Raises EOFError if the input is incomplete because the sender was
+    killed or cancelled, and ValueError."""
     line = stream.readline()
     try:
         size = int(line or b"0")
         data = stream.read(size)
         if not size or len(data) < size:
-            raise EOFError("the agent's document broke off")
+            raise EOFError("the agent's document is incomplete")
         return msgspec.msgpack.decode(zlib.decompress(data), type=AgentDocument)
     except (ValueError, zlib.error) as error:
-        raise ValueError(f"the agent's document cannot be read: {error}") from error
+        raise ValueError(f"cannot read the agent's document: {error}") from error

@@ -1,8 +1,8 @@
-"""Copies the streams of replicas on another machine, from the files that shims write there to files here.
+"""Copies the streams of replicas from the files of shims on a node to files of the service.
 
-The agent sends what its files have beyond the copies, by offset, so that a new connection continues where the
-last one broke off. All files only grow. What an agent writes follows what one of another node has sent of the
-same replica before.
+The agent sends the parts of its files that the copies lack, by offset. So a new connection continues where
+the last one broke off. All files only grow. The output of an agent follows the output of the same replica on
+earlier nodes.
 """
 
 import contextlib
@@ -19,13 +19,13 @@ from trainshed.engines.streams import FileStreams
 from trainshed_cluster.remote.messages import Appended
 
 BLOCK = 256 << 10
-"""Bytes of a file that are sent at once."""
+"""Bytes of a file in one message."""
 _SEGMENT = re.compile(r"\d{12}\.jsonl")
 _NAME = re.compile(r"\d{12}\.jsonl|(?:usage|metrics|reduction|launches|progress)\.jsonl")
 
 
 class TornStream(Exception):
-    """The bytes that were sent do not continue the copy, so that the connection is useless."""
+    """The received bytes do not continue the copy, so that the connection is unusable."""
 
 
 class StreamSender:
@@ -35,24 +35,25 @@ class StreamSender:
         self._streams = streams
         self._job_uid = job_uid
         self._attempt = attempt
-        #: Bytes that the service has of each file, and those of them that it had before this agent wrote any.
+        #: `_sent`: bytes of each file that the service has. `_before`: bytes that it had before this agent
+        #: wrote any.
         self._sent: dict[tuple[ReplicaId, str], Bytes] = {}
         self._before: Mapping[tuple[ReplicaId, str], Bytes] | None = None
 
     def resume(self, sizes: Mapping[str, Mapping[str, int]]) -> None:
-        """Begin a new connection. `sizes`: bytes that the service has of each file, by replica. Raises
+        """Start a new connection. `sizes`: bytes of each file that the service has, by replica. Raises
         ValueError."""
         self._sent = {
             (ReplicaId.parse(replica), file): size
             for replica, files in sizes.items()
             for file, size in files.items()
         }
-        # At a power cut the service may lose bytes of before the first connection.
+        # After a power cut, the service may lack bytes from before the first connection.
         before = self._sent if self._before is None else self._before
         self._before = {key: min(size, before.get(key, 0)) for key, size in self._sent.items()}
 
     def begin(self, replica: ReplicaId, line: int) -> None:
-        """Have a replica's log continue from that line number, if it has no log here. Blocks briefly. Raises
+        """Make a replica's log continue at that line number, unless it has a log here. Blocks briefly. Raises
         OSError."""
         directory = self._streams.directory(StreamSource(self._job_uid, self._attempt, replica))
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -60,8 +61,8 @@ class StreamSender:
             (directory / f"{line:012}.jsonl").touch(mode=0o600)
 
     def changes(self, replica: ReplicaId) -> Iterator[Appended]:
-        """Yield what a replica's files have beyond what was sent. An item counts as sent once the next one is
-        requested. Blocks for small reads."""
+        """Yield the unsent parts of a replica's files. An item counts as sent when the next one is requested.
+        Blocks for small reads."""
         directory = self._streams.directory(StreamSource(self._job_uid, self._attempt, replica))
         with contextlib.suppress(FileNotFoundError):
             for path in sorted(directory.iterdir()):
@@ -72,8 +73,8 @@ class StreamSender:
         key = replica, path.name
         before = (self._before or {}).get(key, 0)
         with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
-            # No more than there is at the beginning: a program that prints without a pause must not delay
-            # the news of its own end.
+            # At most the current size: a program that prints without a pause must not delay the news of its
+            # end.
             size = os.fstat(file.fileno()).st_size
             file.seek(self._sent.get(key, 0) - before)
             while data := _whole_lines(file, size - file.tell()):
@@ -83,8 +84,8 @@ class StreamSender:
 
 
 def _whole_lines(file: BinaryIO, left: int) -> bytes:
-    """Read about a block, and at most `left` bytes, of complete lines. An incomplete line is left, because a
-    restarted shim may remove it again."""
+    """Read complete lines: about one block, and at most `left` bytes. An incomplete line remains, because a
+    restarted shim may remove it."""
     data = file.read(max(0, min(BLOCK, left)))
     while b"\n" not in data and len(data) < left:
         more = file.read(min(BLOCK, left - len(data)))
@@ -119,14 +120,16 @@ class StreamCopies:
     def append(self, part: Appended) -> None:
         """Append bytes to a copy. Blocks for a write. Raises TornStream, OSError."""
         if not _NAME.fullmatch(part.file):
-            raise TornStream(f"{part.file!r} is no file of a stream")
+            raise TornStream(f"{part.file!r} is not a file of a stream")
         path = self._directory(part.replica) / part.file
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with path.open("ab") as file:
             size = file.tell()
             if part.offset > size:
-                raise TornStream(f"{part.file} has {size} bytes here, and {part.offset} were sent")
-            # Bytes that came twice are skipped.
+                raise TornStream(
+                    f"{part.file} has {size} bytes here, but the sender continues at byte {part.offset}"
+                )
+            # Repeated bytes are skipped.
             file.write(part.data[size - part.offset :])
 
     def next_line(self, replica: ReplicaId) -> int:
@@ -140,7 +143,7 @@ class StreamCopies:
             return 0
         if not names:
             return 0
-        # Only complete lines are copied, so that each counts.
+        # Only complete lines are copied.
         with names[-1].open("rb") as file:
             lines = sum(block.count(b"\n") for block in iter(lambda: file.read(BLOCK), b""))
         return int(names[-1].stem) + lines

@@ -1,4 +1,4 @@
-"""Keeps what an agent has seen of its replicas, and which of it is still to be sent to the service."""
+"""Stores an agent's news about its replicas, and queues the unsent part for the service."""
 
 import asyncio
 
@@ -7,10 +7,9 @@ from trainshed_cluster.remote import messages
 from trainshed_cluster.remote.messages import News
 
 
-class Known:
-    """Everything that was seen of the replicas: the start, notes and end of each incarnation, and each
-    replica's number of lines and whether it has measured something. It is sent again on every new
-    connection."""
+class SeenNews:
+    """All news about the replicas: starts, notes and ends of incarnations, numbers of lines, and
+    measurements. It is sent again on every new connection."""
 
     def __init__(self) -> None:
         self._news: dict[tuple[ReplicaId, int], list[News]] = {}
@@ -22,19 +21,19 @@ class Known:
             of_replica.append(news)
 
     def note(self, replica: ReplicaId, news: messages.Lines | messages.Metrics) -> None:
-        """Note a replica's number of lines or its measurement, replacing the last one."""
+        """Record a replica's number of lines or its measurement, replacing the last one."""
         self._latest[replica, type(news)] = news
 
     def latest(self) -> list[tuple[ReplicaId, News]]:
-        """Return what was noted last. It wakes readers of logs, since lines may have been written while there
-        was no connection."""
+        """Return the last numbers of lines and measurements. They wake readers of logs after a connection was
+        lost."""
         return [(replica, news) for (replica, _), news in self._latest.items()]
 
     def replicas(self) -> list[ReplicaId]:
         return sorted({replica for replica, _ in self._news})
 
     def live(self) -> list[ReplicaId]:
-        """Return the replicas that have started, and whose end was not seen."""
+        """Return the replicas that have started and not ended."""
         ends = messages.Exited, messages.Lost
         last = {
             replica: of_replica
@@ -47,8 +46,8 @@ class Known:
         ]
 
     def all(self) -> list[tuple[ReplicaId, News]]:
-        """Return all news: each replica's in order, and the starts of all replicas first, because one that
-        has ended may have waited for the others to start."""
+        """Return all news. Each replica's news is in order. The starts of all replicas precede the ends,
+        because a replica may have waited for its peers to start."""
         events = [
             (incarnation, replica, news)
             for (replica, incarnation), of_replica in sorted(
@@ -60,20 +59,24 @@ class Known:
         return [(replica, news) for _, replica, news in events]
 
 
-class Untold:
-    """What is still to be sent on the current connection, in order: news, and replicas whose streams may have
-    grown. Lines are queued once until they are sent, because there may be thousands a second."""
+class PendingNews:
+    """Queue of unsent news of the current connection, and of replicas whose streams may have grown. Numbers
+    of lines are queued once until they are sent, because thousands may change per second."""
 
     def __init__(self) -> None:
         self._waiting: dict[object, tuple[ReplicaId | None, News | None]] = {}
         self._number = 0
         self._wake = asyncio.Event()
-        #: Set while `next` waits, which means that everything before was sent.
+        #: Set while `next` waits: all earlier news has been sent.
         self._emptied = asyncio.Event()
 
     def add(self, replica: ReplicaId | None, news: News | None) -> None:
-        """Queue news. `replica`: None = it concerns no single one. `news`: None = only the replica's streams
-        may have grown."""
+        """Queue news.
+
+        Args:
+            replica: The replica; None = the news is about no single replica.
+            news: None = the replica's streams may have grown.
+        """
         key: object
         match news:
             case messages.Lines() | messages.Metrics() | None:
@@ -88,7 +91,7 @@ class Untold:
         self._waiting.clear()
 
     async def empty(self) -> None:
-        """Wait until everything that was added has been taken and sent."""
+        """Wait until all queued news has been sent."""
         await self._emptied.wait()
 
     async def next(self) -> tuple[ReplicaId | None, News | None]:

@@ -1,5 +1,4 @@
-"""Tracks the nodes of a cluster for the scheduler: what the cluster says of them, and which are quarantined
-because they were found unfit."""
+"""Tracks the nodes of a cluster for the scheduler: the cluster's reports, and this service's quarantine."""
 
 import asyncio
 import logging
@@ -20,37 +19,36 @@ from trainshed.engines.port import (
 from trainshed.eventloop.background import Crew
 from trainshed_cluster.remote.attempts import Attempts
 from trainshed_cluster.remote.cluster import Cluster, ClusterReport, NodeReport
-from trainshed_cluster.remote.gang import hold_name
+from trainshed_cluster.remote.gang import allocation_name
 from trainshed_cluster.remote.options import RemoteOptions
 
 log = logging.getLogger(__name__)
 
 NO_AGENT = "no agent"
-"""Whoever says that a node can have none, in the place of the agent."""
+"""Key of trouble that prevents agents on a node, used in place of an agent's name."""
 
 
 class ClusterNodes:
     """The nodes of a cluster, with their resources and states."""
 
     def __init__(self, attempts: Attempts, cluster: Cluster, options: RemoteOptions) -> None:
-        #: The nodes as of the last report.
+        #: The nodes of the last report.
         self.capacity: tuple[Node, ...] = ()
         self._attempts = attempts
         self._cluster = cluster
         self._options = options
-        #: States by name, as the scheduler was told.
+        #: Last reported states by name.
         self._states: dict[str, NodeState] = {}
-        #: What is wrong with nodes that nevertheless accept replicas, by node and by the agent that said so.
+        #: Trouble of nodes that still accept replicas, by node and agent.
         self._trouble: dict[str, dict[str, str]] = {}
-        #: Why nothing is started on a node, and until when, with what ends that. A restarted service does not
-        #: know it any more, and finds out again.
+        #: Cause and timer of each quarantined node. A restarted service has to detect the causes again.
         self._quarantined: dict[str, tuple[str, asyncio.TimerHandle]] = {}
         self._tasks = Crew()
 
     def begin(self) -> None:
-        """Called once the cluster has given its first report."""
+        """Start the background work. Call this after the cluster's first report."""
         self._take(self._cluster.report(), is_news=False)
-        self._tasks.keep(self._follow, "following the cluster's reports")
+        self._tasks.keep(self._follow, "watching the cluster's reports")
 
     async def close(self) -> None:
         for _, ending in self._quarantined.values():
@@ -61,21 +59,21 @@ class ClusterNodes:
         return {node.name: node for node in self.capacity}
 
     def require(self, requests: Iterable[SlotRequest]) -> None:
-        """Raises EngineUnavailable if a requested node, or the whole cluster, does not answer, and
-        LaunchRejected if the cluster does not list it."""
+        """Raise EngineUnavailable if a requested node or the whole cluster does not respond, and
+        LaunchRejected if the cluster does not list a node."""
         for request in requests:
             if silent := next((node for node in self.capacity if node.unreached), None):
                 raise EngineUnavailable(
-                    f"cluster {silent.name} does not answer: {silent.unreached}"
+                    f"cluster {silent.name} does not respond: {silent.unreached}"
                 )
             if request.node not in self._states:
                 raise LaunchRejected(
-                    f"there is no node {request.node!r}; this cluster's are "
-                    f"{', '.join(sorted(self._states)[:10]) or 'not known'}"
+                    f"node {request.node!r} does not exist; the nodes of this cluster are "
+                    f"{', '.join(sorted(self._states)[:10]) or 'unknown'}"
                 )
             if self._states[request.node] in (NodeState.GONE, NodeState.UNHEARD):
                 raise EngineUnavailable(
-                    f"node {request.node} does not answer; name another one, or wait until it is back"
+                    f"node {request.node} does not respond; use another one, or wait until it is back"
                 )
 
     def not_up(self) -> list[str]:
@@ -83,13 +81,13 @@ class ClusterNodes:
         return [name for name, state in self._states.items() if state is not NodeState.UP]
 
     def readmit(self, node: str) -> None:
-        self.tell_trouble(node, NO_AGENT, None)
+        self.report_trouble(node, NO_AGENT, None)
         if quarantined := self._quarantined.pop(node, None):
             quarantined[1].cancel()
             self._take(self._cluster.report(), is_news=True)
 
     def quarantine(self, node: str, cause: str, seconds: float | None = None) -> None:
-        """Quarantine a node for that many seconds, None = as the options say; replicas leave it."""
+        """Quarantine a node for that many seconds (None = the option `quarantine`). Its replicas move."""
         log.warning("node %s: quarantined: %s", node, cause)
         if earlier := self._quarantined.get(node):
             earlier[1].cancel()
@@ -99,9 +97,9 @@ class ClusterNodes:
         self._quarantined[node] = f"{node} is quarantined until {end} UTC: {cause}", ending
         self._take(self._cluster.report(), is_news=True)
 
-    def tell_trouble(self, node: str, agent: str, what: str | None) -> None:
-        """Note what an agent says is wrong with its node, which nevertheless accepts replicas; None = nothing
-        any more."""
+    def report_trouble(self, node: str, agent: str, what: str | None) -> None:
+        """Record an agent's trouble with its node, which still accepts replicas; None = no trouble
+        anymore."""
         before = self._trouble_of(node)
         others = {name: text for name, text in self._trouble.get(node, {}).items() if name != agent}
         self._trouble[node] = others if what is None else others | {agent: what}
@@ -127,22 +125,22 @@ class ClusterNodes:
             if self._states.get(name, NodeState.UP) is not node_report.state:
                 self._attempts.emit(NodeChanged(name, node_report.state, node_report.cause))
         for name in self._states.keys() - states.keys():
-            self._attempts.emit(
-                NodeChanged(name, NodeState.GONE, "the cluster does not list it any more")
-            )
+            self._attempts.emit(NodeChanged(name, NodeState.GONE, "the cluster no longer lists it"))
         self._states = {name: node_report.state for name, node_report in states.items()}
         for gang in self._attempts.gangs.values():
             names = (
-                hold_name(self._options.identity, gang.record, part) for part in gang.record.parts
+                allocation_name(self._options.identity, gang.record, index)
+                for index in gang.record.needs
             )
             delay = next((report.delays[name] for name in names if name in report.delays), None)
             if delay is not None or (gang.delay and gang.delay.cause is WaitReason.CLUSTER):
                 self._attempts.report_delay(gang, delay)
 
     def _judged(self, report: NodeReport) -> NodeReport:
-        """Return the cluster's report of a node, changed to QUARANTINED if it is UP but quarantined here."""
+        """Return the cluster's report of a node, changed to QUARANTINED if the node is UP but quarantined
+        here."""
         if report.state is NodeState.GONE and report.is_awaited:
-            # Agents there may be well: each is only lost when its own lease ends.
+            # Agents there may live. Each one is lost only when its own lease ends.
             return replace(report, state=NodeState.UNHEARD)
         quarantined = self._quarantined.get(report.node.name)
         if report.state is NodeState.UP and quarantined:

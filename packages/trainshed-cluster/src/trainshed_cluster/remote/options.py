@@ -1,5 +1,5 @@
-"""Declares the options of an engine of other machines, and derives them from the service's context; checks
-what its configuration says of machines, and where agents reach the service."""
+"""Declares the options of a remote engine and derives them from the service's context. Checks an engine's
+settings of machines and of the address for agents."""
 
 import hashlib
 import ipaddress
@@ -28,87 +28,85 @@ from trainshed.engines.registry import EngineContext
 from trainshed.engines.tables import wrong_fields
 from trainshed.replica.system import durable
 from trainshed_cluster.remote.content.library import Library
-from trainshed_cluster.remote.gang import PAUSES
+from trainshed_cluster.remote.gang import START_INTERVALS
 from trainshed_cluster.remote.messages import AgentDocument
 
 
 def service_identity(data: Path, directory: Path) -> str:
-    """Return eight hexadecimal digits that tell this service from all others of the cluster, also where they
-    have data directories of the same path, or copies of it. `directory`: the engine's in `data`."""
+    """Return eight hexadecimal digits that identify this service among all services of the cluster, also if
+    their data directories have the same path or are copies. `directory`: the engine's directory in `data`."""
     place = directory / "identity"
     if not place.exists():
         directory.mkdir(parents=True, exist_ok=True)
-        # A service of before 0.3 goes on by the name that its holds have.
+        # Services from before 0.3 keep the name of their existing allocations.
         is_old = any((directory / "attempts").glob("*.json"))
         durable.write(str(place), "" if is_old else os.urandom(16).hex())
     return hashlib.sha256(os.fsencode(data.resolve()) + place.read_bytes()).hexdigest()[:8]
 
 
 class AgentCommand(Struct, frozen=True):
-    """How an agent's process is started."""
+    """How to start an agent's process."""
 
     argv: Sequence[str]
-    #: Makes the process's standard input from the agent's document.
+    #: Converts the agent's document to the process's standard input.
     parcel: Callable[[bytes], bytes] = lambda document: document
 
 
 class Listening(Struct, frozen=True):
-    """Where agents reach the service."""
+    """The address of the service for agents."""
 
-    #: Name or address that they dial; None = this machine's name.
+    #: Name or address that agents dial; None = this machine's name.
     address: str | None = None
-    #: 0 = any free one, the same again after a restart.
+    #: 0 = any free port, which is kept after a restart.
     port: int = 0
-    #: The service's Unix sockets to which tunnels lead, by name.
+    #: The service's Unix sockets for tunnels, by name.
     sockets: Mapping[str, Path] = {}
 
     @property
-    def dialled(self) -> str:
+    def dialed_host(self) -> str:
         return self.address or socket.gethostname()
 
     @property
     def host(self) -> str:
-        """The address on which the service listens: all of its own, since only who has a certificate is let
-        in."""
+        """The address to listen on: all addresses of the machine, because clients need a certificate."""
         return "::" if self.address and ":" in self.address else "0.0.0.0"
 
 
 class RemoteOptions(Struct, frozen=True, kw_only=True):
     """The options of a remote engine."""
 
-    #: Tells this service from others that use the cluster.
+    #: Identifies this service among the services of the cluster.
     identity: str
     #: Directory of the engine's own files.
     directory: Path
     listening: Listening
     #: Seconds without contact to the service after which an agent of a new attempt ends its programs.
     lease: float
-    #: Programs on a node that the cluster gives up are lost at once, although they may live until their
-    #: agent's lease ends.
+    #: Programs on a node that the cluster marks as down count as lost at once, although they may live until
+    #: their agent's lease ends.
     down_is_lost: bool = False
-    #: Makes an agent's document from its credential, job, node, user (`Owner.user`) and address.
+    #: Creates an agent's document from its credential, job, node, user (`Owner.user`) and address.
     agent: Callable[..., AgentDocument]
-    #: Returns how an agent is started on a node. It may block, because all of the agents' code may have to be
-    #: read.
+    #: Returns the command that starts an agent on a node. It may block on reading the agents' code.
     command: Callable[[str], AgentCommand]
-    #: Resolves the secrets that launch plans refer to; None = plans may refer to none.
+    #: Resolves the secrets of launch plans; None = plans must not refer to secrets.
     secrets: SecretSource | None = None
-    #: Seconds for which nothing is started on a node where no agent stays.
+    #: Seconds that a node without working agents is quarantined.
     quarantine: float = 3600.0
-    #: The cluster chooses nodes: those that requests name are preferences.
+    #: The cluster chooses nodes. Requested nodes are only preferences.
     anywhere: bool = False
-    #: Each replica has its own hold and agent, even beside others on its node.
+    #: Each replica has its own allocation and agent.
     apart: bool = False
-    #: Seconds for which an attempt's holds are kept for another one with the same needs, unless `anywhere` or
-    #: `apart`; two at least, for a retry or the next job in the queue.
+    #: Seconds to keep idle allocations for another attempt with the same needs, unless `anywhere` or `apart`
+    #: is set. At least two, for a retry or the next job in the queue.
     keep: float = 0.0
-    #: Seconds between failed starts of agents, as `gang.PAUSES`.
-    start_pauses: Sequence[float] = PAUSES
+    #: Seconds between failed starts of agents (`gang.START_INTERVALS`).
+    start_intervals: Sequence[float] = START_INTERVALS
     #: The clock, in seconds since the epoch.
     now: Callable[[], float] = time.time
-    #: Content for nodes that do not see the service's files; None = they see them.
+    #: Content for nodes that do not share the service's files; None = they share them.
     library: Library | None = None
-    #: Reads what a container image starts, if the cluster pulls those of jobs; None = it does not.
+    #: Reads the command of a container image, if the cluster pulls jobs' images; None = it does not.
     read_image: Callable[[str], Image] | None = None
 
 
@@ -121,15 +119,14 @@ main()
 
 
 def module_command() -> AgentCommand:
-    """Return how agents are started on nodes that see this Python and this package at the same paths: with
-    this process's module search path, whatever another user's Python would find, and nothing of that user's
-    own."""
+    """Return the command that starts agents on nodes with this Python and this package at the same paths. It
+    uses this process's module search path, and ignores the packages and settings of the node's user."""
     paths = [path for path in sys.path if Path(path).is_dir()]
     return AgentCommand((sys.executable, "-I", "-S", "-c", _BEGIN, *paths))
 
 
 def service_sockets(context: EngineContext) -> dict[str, Path]:
-    """Return the service's Unix sockets to which tunnels lead, by name."""
+    """Return the service's Unix sockets for tunnels, by name."""
     access = context.access
     known = {
         "buckets": access.storage_socket,
@@ -140,19 +137,19 @@ def service_sockets(context: EngineContext) -> dict[str, Path]:
 
 
 def engine_here(context: EngineContext, directory: Path) -> LocalEngine:
-    """Make the local engine for what runs on the service's own machine. `directory`: its data."""
+    """Create the local engine for builds on the service's own machine. `directory`: its data."""
     here = Options(
         hidden=context.hidden, rules=replace(context.rules, autopsy_ttl=None), now=context.now
     )
     return LocalEngine(directory, here)
 
 
-def told_to_agents(context: EngineContext) -> dict[str, Any]:
-    """Return the fields of an `AgentDocument` that follow from the service's settings. The files of
-    certificates are read now: a service makes and renews them before its engine is built, and never later."""
+def agent_settings(context: EngineContext) -> dict[str, Any]:
+    """Return the fields of an `AgentDocument` that follow from the service's settings. Certificates are read
+    once: a service renews them only before it creates its engine."""
     access = context.access
     return {
-        # What fails on a node goes with its agent's files.
+        # The files of failed replicas are deleted with those of their agent.
         "rules": replace(context.rules, autopsy_ttl=None),
         "hidden": tuple(map(str, context.hidden)),
         "interception": _text(access.certificate),
@@ -165,9 +162,9 @@ def _text(path: Path | None) -> str | None:
     return path.read_text("utf-8") if path is not None and path.exists() else None
 
 
-def examine_address(engine: str, callers: str, address: str | None) -> Finding:
-    """Check an engine's setting `address`. `callers`: the word for who calls there, nodes or Pods."""
-    finding, name = finding_builder(__file__), Listening(address).dialled
+def check_address(engine: str, callers: str, address: str | None) -> Finding:
+    """Check an engine's setting `address`. `callers`: the word for its clients, nodes or Pods."""
+    finding, name = finding_builder(__file__), Listening(address).dialed_host
     values = {"engine": engine, "callers": callers, "name": name}
     try:
         addresses = {str(entry[4][0]) for entry in socket.getaddrinfo(name, None)}
@@ -178,12 +175,12 @@ def examine_address(engine: str, callers: str, address: str | None) -> Finding:
     return finding("loopback" if is_own else "address", numbers=numbers, **values)
 
 
-_MACHINES: Final = "a machine type, or a pattern of some, such as n1-*"
+_MACHINES: Final = "A machine type, or a pattern such as n1-*."
 _Pattern = Annotated[str, Meta(pattern=r"^[a-z0-9_*?-]{1,100}$", description=_MACHINES)]
 
 
 class ForMachines(Struct, frozen=True, forbid_unknown_fields=True):
-    """An entry of an engine's `machines` table, which chooses machines."""
+    """An entry of an engine's `machines` table, which selects machines."""
 
     #: Patterns of machine types (`a2-*`); [] = all.
     types: Annotated[list[_Pattern], Meta(max_length=200)] = []
@@ -201,9 +198,15 @@ def parse_table(
     check: Callable[[S], Iterable[str]],
     missing: Sequence[str] = (),
 ) -> S:
-    """Parse the table `[engines.ENGINE]`; "" = a setting that is not set. `check`: returns what is wrong with
-    fields that are right by themselves. `missing`: messages for fields that are missing. Raises ValueError
-    with everything that is wrong, one line each."""
+    """Parse the table `[engines.ENGINE]`. "" means that a setting is not set.
+
+    Args:
+        check: Returns errors of fields that are individually valid.
+        missing: Messages for missing fields.
+
+    Raises:
+        ValueError: With all errors, one per line.
+    """
     wrong = [*wrong_fields(kind, table), *missing]
     if not wrong:
         settings = convert({key: value for key, value in table.items() if value != ""}, kind)
@@ -222,32 +225,32 @@ def unknown_accelerators(names: Iterable[str]) -> Iterator[str]:
     known = sorted(_accelerators())
     for public in names:
         if public not in known:
-            hint = closest(public.replace("-", "_"), known) or f" There are {', '.join(known)}."
-            yield f"there is no accelerator type {public!r}.{hint}"
+            hint = closest(public.replace("-", "_"), known) or f" Use one of {', '.join(known)}."
+            yield f"accelerator type {public!r} does not exist.{hint}"
 
 
 def wrong_machines(tables: Sequence[ForMachines], engine: str) -> list[str]:
-    """Return what is wrong with the patterns of an engine's `machines` tables, of which the first match
-    counts. `engine`: its name in the configuration."""
+    """Return the errors in the patterns of an engine's `machines` tables. The first matching table applies.
+    `engine`: its name in the configuration."""
     wrong: list[str] = []
     types, devices = machine_types(), _accelerators()
     left = {MachineWanted(name, device) for name in types for device in (None, *devices)}
     for number, table in enumerate(tables):
-        at = f"machines[{number}]"
+        key = f"machines[{number}]"
         unknown = list(unknown_accelerators(table.accelerators))
-        wrong += [f"{at}.accelerators: {line}" for line in unknown]
+        wrong += [f"{key}.accelerators: {line}" for line in unknown]
         strange = [name for name in table.types if not any(fnmatchcase(t, name) for t in types)]
         for name in strange:
-            hint = closest(name, types) or " Such as n1-standard-4, or n1-* for all of a series."
-            wrong.append(f"{at}.types: no machine type is called {name!r}.{hint}")
+            hint = closest(name, types) or " Examples: n1-standard-4, or n1-* for a whole series."
+            wrong.append(f"{key}.types: machine type {name!r} does not exist.{hint}")
         mine = {m for m in left if Route(tuple(table.types), tuple(table.accelerators)).is_for(m)}
         if not mine and not strange and not unknown:
             wrong.append(
-                f"{at}: those before it are for all of its machines already; put it before them"
+                f"{key}: earlier tables already cover all of its machines; move it before them"
             )
         if not table.types and not table.accelerators:
             wrong.append(
-                f"{at}: it names neither types nor accelerators; what is for all machines is said in "
+                f"{key}: it sets neither types nor accelerators; set options for all machines in "
                 f"[engines.{engine}] itself"
             )
         left -= mine

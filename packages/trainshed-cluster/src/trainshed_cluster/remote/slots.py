@@ -1,5 +1,5 @@
-"""Makes slots on a cluster's nodes: it acquires holds and has agents started on them, which give out the
-slots."""
+"""Allocates slots on a cluster's nodes: acquires allocations, starts agents there, and requests the slots
+from the agents."""
 
 import asyncio
 import contextlib
@@ -23,46 +23,46 @@ from trainshed.engines.port import (
 from trainshed.eventloop.background import Crew, joined
 from trainshed_cluster.remote import messages
 from trainshed_cluster.remote.agent_handle import AgentHandle
-from trainshed_cluster.remote.agent_starter import AgentStarter, all_or_none
+from trainshed_cluster.remote.agent_starter import AgentStarter, run_all_or_cancel
 from trainshed_cluster.remote.agents import Agents
 from trainshed_cluster.remote.cluster import (
+    Allocation,
+    AllocationName,
     ClusterRefused,
     ClusterUnavailable,
-    Hold,
-    HoldName,
     Owner,
 )
-from trainshed_cluster.remote.content.library import Refused, named_by
+from trainshed_cluster.remote.content.library import ContentRefused, content_directories
 from trainshed_cluster.remote.gang import (
     Gang,
-    Seat,
-    given,
+    ReplicaSlot,
+    agent_key,
+    allocation_name,
+    finished_on,
     has_to_move,
-    hold_name,
-    left_on,
-    place,
-    vacated,
-    with_them,
+    include_pending,
+    vacate,
+    with_chosen_nodes,
 )
-from trainshed_cluster.remote.kept_holds import KeptHolds
+from trainshed_cluster.remote.idle_allocations import IdleAllocations
 
 log = logging.getLogger(__name__)
 
-_PATIENCE = 5.0
-"""Seconds that one `allocate` waits; the next one goes on waiting for the same."""
-_ROUND = 5.0
-"""Seconds between two looks at what is held in vain."""
-_REST_SECONDS = 600.0
-"""For which nodes of one kind are held while those of another are waited for."""
-_TOLD_AFTER = 2.0
-"""Seconds after which it is told that nodes are being sent content."""
-_NAMED = 3
-"""So many of them are named."""
+_ALLOCATE_TIMEOUT = 5.0
+"""Seconds that one `allocate` call waits. The next call continues to wait for the same allocation."""
+_CHECK_INTERVAL = 5.0
+"""Seconds between two checks for unused allocations."""
+_ALLOCATION_TIMEOUT = 600.0
+"""Seconds that granted allocations are kept while the next one of the same attempt is pending."""
+_CONTENT_REPORT_DELAY = 2.0
+"""Seconds until the transfer of content is reported as a delay."""
+_MAX_NODE_NAMES = 3
+"""Number of nodes to list in that report."""
 
 
-class SlotMaker:
-    """Makes the slots of gangs. A preparation goes on when its caller stops waiting; the next call of
-    `prepare` waits for the same one."""
+class SlotAllocator:
+    """Allocates the slots of gangs. A preparation continues after its caller has stopped waiting. The next
+    call of `prepare` waits for the same preparation."""
 
     def __init__(self, agents: Agents) -> None:
         self._agents = agents
@@ -71,25 +71,26 @@ class SlotMaker:
         self._nodes = agents.nodes
         self._options = agents.options
         self._preparing: dict[tuple[JobUid, int], asyncio.Task[None]] = {}
-        self.kept = KeptHolds(agents)
+        self.idle = IdleAllocations(agents)
         self._starter = AgentStarter(agents)
         self._tasks = Crew()
 
     def begin(self) -> None:
-        """Called once the cluster has been looked at for the first time and agents may connect."""
-        self._tasks.keep(self._give_back_strays, "giving back what nobody has")
-        self._tasks.keep(self._leave_nodes, "leaving nodes where nothing is to run")
+        """Start the background work. Call this after the first report of the cluster, and before agents
+        connect."""
+        self._tasks.keep(self._release_strays, "releasing allocations without an attempt")
+        self._tasks.keep(self._vacate_nodes, "vacating slots on failed nodes")
 
-    async def close(self) -> tuple[HoldName, ...]:
-        """Stop all work. Holds of attempts that are not over stay; those of others are given back as far as
-        the cluster answers, and the rest of them is returned."""
+    async def close(self) -> tuple[AllocationName, ...]:
+        """Stop all work and release the allocations of finished attempts. Returns the names of those that the
+        cluster did not release. Allocations of unfinished attempts remain."""
         for task in self._preparing.values():
             task.cancel()
         await asyncio.gather(*self._preparing.values(), return_exceptions=True)
-        await self.kept.close()
+        await self.idle.close()
         await self._tasks.close()
         left = (gang for gang in self._attempts.gangs.values() if gang.is_released)
-        return (*self.kept.names(), *(name for gang in left for name in self._holds_of(gang)))
+        return (*self.idle.names(), *(name for gang in left for name in self._names_of(gang)))
 
     async def stop_preparing(self, gang: Gang) -> None:
         if (preparing := self._preparing.get(gang.key)) is not None:
@@ -97,105 +98,118 @@ class SlotMaker:
             await asyncio.gather(preparing, return_exceptions=True)
 
     async def owner(self, requests: Sequence[SlotRequest]) -> Owner:
-        """Return the owner of a gang's holds. Raises LaunchRejected."""
+        """Return the owner of a gang's allocations. Raises LaunchRejected."""
         try:
             return await self._cluster.owner(requests[0].project)
         except ClusterRefused as failure:
             raise LaunchRejected(str(failure)) from failure
 
     async def move(self, gang: Gang, requests: Sequence[SlotRequest]) -> None:
-        """Move the replicas that are requested on another node there. Raises EngineUnavailable,
-        LaunchRejected."""
-        await self._vacate(
-            gang, [asked_for.replica for asked_for in requests if not asked_for.is_placed]
-        )
+        """Move replicas that are requested on another node. Raises EngineUnavailable, LaunchRejected."""
+        await self._vacate(gang, [request.replica for request in requests if not request.is_placed])
         moving = [
             request
             for request in requests
             if request.is_placed
-            and (seat := gang.record.seat(request.replica))
-            and has_to_move(gang, seat, request.node)
+            and (replica_slot := gang.record.replica_slot(request.replica))
+            and has_to_move(gang, replica_slot, request.node)
         ]
         if not moving:
             return
         if not self._options.anywhere:
             self._nodes.require(moving)
-        seats = [gang.record.seat(request.replica) for request in moving]
-        if live := [str(seat.replica) for seat in seats if seat and gang.is_live(seat)]:
+        replica_slots = [gang.record.replica_slot(request.replica) for request in moving]
+        if live := [
+            str(replica_slot.replica)
+            for replica_slot in replica_slots
+            if replica_slot and gang.is_live(replica_slot)
+        ]:
             raise EngineUnavailable(
-                f"{', '.join(live)} still run where they are; stop them and wait for their end"
+                f"{', '.join(live)} are still running; stop them and wait for their end"
             )
         await self.stop_preparing(gang)
         before = gang.record
         if not self._options.anywhere:
-            moving += with_them(gang, moving, requests)
-        await self._attempts.write(gang, self._starter.moved(before, moving))
-        for part in before.parts.keys() - gang.record.parts.keys():
-            self.kept.give_back(self.kept.taken_from(gang, before, part))
+            moving += include_pending(gang, moving, requests)
+        await self._attempts.write(gang, self._starter.move_replicas(before, moving))
+        for index in before.needs.keys() - gang.record.needs.keys():
+            self.idle.release(self.idle.detach(gang, before, index))
 
     async def _vacate(self, gang: Gang, replicas: Iterable[ReplicaId]) -> None:
-        """Free the seats of replicas that have lost their node and wait for another: holds that become empty
-        are given back, and no agent is awaited there."""
-        record = vacated(gang, replicas)
+        """Mark the slots of replicas that wait for another node as vacant. Empty allocations are released,
+        and no agent is awaited there."""
+        record = vacate(gang, replicas)
         if record is gang.record:
             return
         await self.stop_preparing(gang)
         await self._attempts.write(gang, record)
-        taken = {place(seat.part, seat.request.node) for seat in record.seats if not seat.is_vacant}
-        for part in record.parts.keys() - {s.part for s in record.seats if not s.is_vacant}:
-            self.kept.give_back(self.kept.taken_from(gang, record, part))
+        taken = {
+            agent_key(replica_slot.allocation_index, replica_slot.request.node)
+            for replica_slot in record.replica_slots
+            if not replica_slot.is_vacant
+        }
+        for index in record.needs.keys() - {
+            s.allocation_index for s in record.replica_slots if not s.is_vacant
+        }:
+            self.idle.release(self.idle.detach(gang, record, index))
         left = [where for where in gang.agents if where not in taken]
         for agent in [gang.agents.pop(where) for where in left]:
-            self._tasks.begin(self._agents.dismiss(agent), "letting an agent go")
+            self._tasks.begin(self._agents.dismiss(agent), "shutting down an agent")
 
     async def prepare(self, gang: Gang) -> None:
-        """Wait a while until all slots are given out. Raises EngineUnavailable, LaunchRejected,
+        """Wait for a limited time until all slots are allocated. Raises EngineUnavailable, LaunchRejected,
         StartFailed."""
         if not gang.is_complete():
-            gang.require_not_refused()
+            gang.raise_rejection()
             preparing = self._preparing.get(gang.key)
             if preparing is None:
                 preparing = self._preparing[gang.key] = joined(self._prepare(gang))
-                preparing.add_done_callback(lambda done: self._no_longer(gang, done))
-            await asyncio.wait([preparing], timeout=_PATIENCE)
+                preparing.add_done_callback(lambda done: self._end_preparing(gang, done))
+            await asyncio.wait([preparing], timeout=_ALLOCATE_TIMEOUT)
             if not preparing.done():
-                raise self._waiting(gang)
+                raise self._waiting_error(gang)
             if preparing.cancelled():
-                raise EngineUnavailable("the attempt was stopped, or given back")
-            gang.require_not_refused()
+                raise EngineUnavailable("the attempt was stopped or released")
+            gang.raise_rejection()
             preparing.result()
 
     async def provide(self, gang: Gang, plans: Sequence[LaunchPlan]) -> None:
-        """Have every node fetch the content that its plans need. If that takes longer than a call may, it
-        goes on, and the next launch waits for the same; that is reported meanwhile. Raises
-        EngineUnavailable, LaunchRejected."""
+        """Have every node fetch the content of its plans.
+
+        A transfer that exceeds the time limit continues. The delay is reported, and the next launch waits for
+        the same transfer. Raises EngineUnavailable, LaunchRejected.
+        """
         library = self._options.library
         if library is None:
             return
         by_agent: dict[str, list[LaunchPlan]] = {}
         for plan in plans:
-            seat = gang.record.seat(plan.replica)
-            assert seat is not None
-            by_agent.setdefault(place(seat.part, seat.request.node), []).append(plan)
+            replica_slot = gang.record.replica_slot(plan.replica)
+            assert replica_slot is not None
+            by_agent.setdefault(
+                agent_key(replica_slot.allocation_index, replica_slot.request.node), []
+            ).append(plan)
         calls: list[Awaitable[object]] = []
         for where, own in by_agent.items():
             try:
-                manifest = await library.manifest(named_by(own))
-            except Refused as refusal:
+                manifest = await library.manifest(content_directories(own))
+            except ContentRefused as refusal:
                 raise LaunchRejected(str(refusal)) from refusal
             except OSError as failure:
-                raise EngineUnavailable(f"what programs need is not there: {failure}") from failure
+                raise EngineUnavailable(
+                    f"content of the programs is missing: {failure}"
+                ) from failure
             agent = gang.agents[where]
             agent.granted.update(unit.path for unit in manifest.units)
             calls.append(agent.call(messages.Provide(content=manifest)))
-        delay = _sending([gang.agents[where].node for where in by_agent])
-        telling = asyncio.get_running_loop().call_later(
-            _TOLD_AFTER, self._attempts.report_delay, gang, delay
+        delay = _content_delay([gang.agents[where].node for where in by_agent])
+        report = asyncio.get_running_loop().call_later(
+            _CONTENT_REPORT_DELAY, self._attempts.report_delay, gang, delay
         )
         try:
             outcomes = await asyncio.gather(*calls, return_exceptions=True)
         finally:
-            telling.cancel()
+            report.cancel()
         for outcome in outcomes:
             if isinstance(outcome, EngineUnavailable) and isinstance(
                 outcome.__cause__, TimeoutError
@@ -205,36 +219,40 @@ class SlotMaker:
                 raise outcome
         self._attempts.report_delay(gang, None)
 
-    def _holds_of(self, gang: Gang) -> list[HoldName]:
-        return [hold_name(self._options.identity, gang.record, part) for part in gang.record.parts]
+    def _names_of(self, gang: Gang) -> list[AllocationName]:
+        return [
+            allocation_name(self._options.identity, gang.record, index)
+            for index in gang.record.needs
+        ]
 
-    async def _give_back_strays(self) -> None:
-        """Give back holds that no attempt knows: those that a killed service had kept, or had not given back,
-        or that were granted after it was killed."""
-        before: set[HoldName] = set()
+    async def _release_strays(self) -> None:
+        """Release allocations without an attempt. A killed service may have kept them, or they were granted
+        after it was killed."""
+        before: set[AllocationName] = set()
         while True:
-            await asyncio.sleep(_ROUND)
-            known = self.kept.names().union(*map(self._holds_of, self._attempts.gangs.values()))
+            await asyncio.sleep(_CHECK_INTERVAL)
+            known = self.idle.names().union(*map(self._names_of, self._attempts.gangs.values()))
             report = self._cluster.report()
             strays = (report.agents.keys() | report.idle) - known
             for name in strays & before:
-                log.warning("%s: held for no attempt: given back", name)
-                # If the cluster does not answer now, the next round does it.
+                log.warning("%s: released, because it belongs to no attempt", name)
+                # If the cluster does not respond, the next round tries again.
                 with contextlib.suppress(ClusterUnavailable):
-                    await self._cluster.give_back(name)
+                    await self._cluster.release(name)
             before = strays
 
-    async def _leave_nodes(self) -> None:
-        """Give up places on nodes that are not up and where no program lives any more: their replicas wait
-        for another node, and may only start there."""
+    async def _vacate_nodes(self) -> None:
+        """Vacate slots on nodes that are not up and have no live program. Their replicas wait for another
+        node and may start only there."""
         before: dict[tuple[JobUid, int], set[ReplicaId]] = {}
         while True:
-            await asyncio.sleep(_ROUND)
+            await asyncio.sleep(_CHECK_INTERVAL)
             nodes = self._nodes.not_up()
             left = {
-                key: left_on(gang, nodes)
+                key: finished_on(gang, nodes)
                 for key, gang in self._attempts.gangs.items()
-                # A stopped attempt is given back as a whole, after its failed replicas' files were fetched.
+                # A stopped attempt is released as a whole, after the files of its failed replicas were
+                # fetched.
                 if gang.record.stopped is None
             }
             for key in [key for key, some in left.items() if some & before.get(key, set())]:
@@ -242,41 +260,39 @@ class SlotMaker:
                     gang = self._attempts.gangs.get(key)
                     if gang is None or gang.record.stopped is not None or key in self._preparing:
                         continue
-                    # They may have been started again, or the node may be up, by now.
-                    still = left_on(gang, self._nodes.not_up()) & before[key]
+                    # The replicas may have restarted, or the node may be up again.
+                    still = finished_on(gang, self._nodes.not_up()) & before[key]
                     with contextlib.suppress(EngineUnavailable):
                         await self._vacate(gang, still)
             before = left
 
-    def _no_longer(self, gang: Gang, task: asyncio.Task[None]) -> None:
+    def _end_preparing(self, gang: Gang, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (failure := task.exception()) is not None:
-            # Perhaps no call waits for it now; a final failure is kept for the next call, which otherwise
-            # begins anew.
-            log.info("job %s: its slots are not ready: %s", gang.record.job_uid, failure)
+            # There may be no caller. A final failure is kept for the next call, because that call would start
+            # again.
+            log.info("job %s: slots are not ready: %s", gang.record.job_uid, failure)
             if isinstance(failure, LaunchRejected | StartFailed):
-                gang.refused = failure
+                gang.rejection = failure
         if self._preparing.get(gang.key) is task:
             del self._preparing[gang.key]
 
-    def _waiting(self, gang: Gang) -> EngineUnavailable:
-        """Return the exception that says that slots are not ready yet; a known reason has been reported
-        already."""
+    def _waiting_error(self, gang: Gang) -> EngineUnavailable:
+        """Return the exception for slots that are not ready yet. A known reason has already been reported."""
         if gang.delay is not None:
             return StillWaiting(gang.delay.message)
         return EngineUnavailable(
-            "the cluster has not given all nodes, or their agents take their time"
+            "the cluster has not granted all nodes, or their agents have not started yet"
         )
 
     async def _prepare(self, gang: Gang) -> None:
-        """Acquire every hold, start an agent wherever one is missing, and have the agents give out their
-        slots."""
+        """Acquire all allocations, start missing agents, and request their slots."""
         try:
-            holds: dict[int, Hold] = {}
+            allocations: dict[int, Allocation] = {}
             if self._options.anywhere:
-                holds = await self._hold_anywhere(gang)
+                allocations = await self._acquire_anywhere(gang)
             else:
-                await self.kept.adopt(gang)
-            await self._get_slots(gang, await self._with_agents(gang, holds))
+                await self.idle.adopt(gang)
+            await self._record_slots(gang, await self._ensure_agents(gang, allocations))
         except ClusterRefused as failure:
             raise LaunchRejected(str(failure)) from failure
         except ClusterUnavailable as failure:
@@ -285,142 +301,165 @@ class SlotMaker:
             gang.failed_starts.clear()
             self._attempts.report_delay(gang, None)
 
-    async def _hold_anywhere(self, gang: Gang) -> dict[int, Hold]:
-        """Acquire all holds on nodes that the cluster chooses, and write those down."""
+    async def _acquire_anywhere(self, gang: Gang) -> dict[int, Allocation]:
+        """Acquire allocations on nodes that the cluster chooses, and record the nodes."""
         if self._options.apart:
-            holds = await self._hold_together(gang)
+            allocations = await self._acquire_together(gang)
         else:
-            holds = await self._hold_in_turn(gang)
+            allocations = await self._acquire_in_turn(gang)
         async with self._attempts.lock(gang.key):
             record = gang.record
-            for part, hold in holds.items():
-                record = given(record, part, hold.nodes)
+            for index, allocation in allocations.items():
+                record = with_chosen_nodes(record, index, allocation.nodes)
             if record is not gang.record:
                 await self._attempts.write(gang, record)
         self._attempts.report_nodes(gang, is_given=True)
-        return holds
+        return allocations
 
-    async def _hold_together(self, gang: Gang) -> dict[int, Hold]:
-        """Request the holds of single replicas together, because the cluster admits them as a whole once it
-        has seen all."""
-        holds: dict[int, Hold] = {}
+    async def _acquire_together(self, gang: Gang) -> dict[int, Allocation]:
+        """Request the allocations of all replicas at once, because the cluster admits them as a group."""
+        allocations: dict[int, Allocation] = {}
         avoid = self._nodes.not_up()
 
-        async def hold(part: int) -> None:
-            holds[part] = await self._hold(gang, part, avoid)
+        async def allocation(index: int) -> None:
+            allocations[index] = await self._acquire(gang, index, avoid)
 
-        await all_or_none(hold(part) for part in gang.parts_to_hold())
-        return holds
+        await run_all_or_cancel(allocation(index) for index in gang.allocations_to_acquire())
+        return allocations
 
-    async def _hold_in_turn(self, gang: Gang) -> dict[int, Hold]:
-        """Acquire holds one after the other. If the rest takes too long, those held are given back, so that
-        two jobs with several holds do not wait for each other for ever."""
-        holds: dict[int, Hold] = {}
+    async def _acquire_in_turn(self, gang: Gang) -> dict[int, Allocation]:
+        """Acquire allocations one after the other. If the next one takes too long, the granted ones are
+        released, so that two jobs with several allocations do not wait for each other forever."""
+        allocations: dict[int, Allocation] = {}
         avoid = self._nodes.not_up()
-        for part in gang.parts_to_hold():
+        for index in gang.allocations_to_acquire():
             try:
-                async with asyncio.timeout(_REST_SECONDS if holds else None):
-                    holds[part] = await self._hold(gang, part, avoid)
+                async with asyncio.timeout(_ALLOCATION_TIMEOUT if allocations else None):
+                    allocations[index] = await self._acquire(gang, index, avoid)
             except TimeoutError:
-                live = {seat.part for seat in gang.record.seats if gang.is_live(seat)}
-                for held, hold in holds.items():
+                live = {
+                    replica_slot.allocation_index
+                    for replica_slot in gang.record.replica_slots
+                    if gang.is_live(replica_slot)
+                }
+                for held, allocation in allocations.items():
                     if held not in live:
-                        await self._cluster.give_back(hold.name)
+                        await self._cluster.release(allocation.name)
                 raise ClusterUnavailable(
-                    f"the cluster has given {len(holds)} of {len(gang.record.parts)} kinds of nodes that the "
-                    f"job needs, and not the next one within {_REST_SECONDS:g} s; they were given back, and "
-                    "all are asked for again"
+                    f"the cluster granted {len(allocations)} of {len(gang.record.needs)} allocations, "
+                    f"and not the next one within {_ALLOCATION_TIMEOUT:g} s; they were released, and all of "
+                    "them are requested again"
                 ) from None
-        return holds
+        return allocations
 
-    async def _hold(self, gang: Gang, part: int, avoid: Collection[str]) -> Hold:
-        name, needs = hold_name(self._options.identity, gang.record, part), gang.record.parts[part]
-        hold = await self._cluster.acquire(name, needs, avoid=avoid)
-        if len(hold.nodes) < len(needs) and not set(hold.nodes) <= {need.node for need in needs}:
-            # It has lost one before it was written down which it has.
-            await self._cluster.give_back(name)
-            raise ClusterUnavailable(f"{name}: one of its nodes is gone; all are asked for again")
-        return hold
+    async def _acquire(self, gang: Gang, index: int, avoid: Collection[str]) -> Allocation:
+        name, needs = (
+            allocation_name(self._options.identity, gang.record, index),
+            gang.record.needs[index],
+        )
+        allocation = await self._cluster.acquire(name, needs, avoid=avoid)
+        if len(allocation.nodes) < len(needs) and not set(allocation.nodes) <= {
+            need.node for need in needs
+        }:
+            # A node was removed before the nodes of the allocation were recorded.
+            await self._cluster.release(name)
+            raise ClusterUnavailable(
+                f"{name}: one of its nodes is gone; all of them are requested again"
+            )
+        return allocation
 
-    async def _with_agents(self, gang: Gang, holds: Mapping[int, Hold]) -> list[AgentHandle]:
-        """Return an agent on each node with a replica, started if missing. `holds`: those acquired already,
-        by part."""
+    async def _ensure_agents(
+        self, gang: Gang, allocations: Mapping[int, Allocation]
+    ) -> list[AgentHandle]:
+        """Return an agent for each node with a replica; start missing ones. `allocations`: already acquired
+        allocations, by number."""
         agents: list[AgentHandle] = []
         missing: list[tuple[int, str]] = []
-        # Nodes that all replicas have left, perhaps because they are dead, need no agent.
-        for part, node in dict.fromkeys(
-            (seat.part, seat.request.node) for seat in gang.record.seats if not seat.is_vacant
+        # Nodes with only vacant slots need no agent.
+        for index, node in dict.fromkeys(
+            (replica_slot.allocation_index, replica_slot.request.node)
+            for replica_slot in gang.record.replica_slots
+            if not replica_slot.is_vacant
         ):
-            if gang.needs_agent(part, node):
-                missing.append((part, node))
+            if gang.needs_agent(index, node):
+                missing.append((index, node))
             else:
-                agents.append(gang.agents[place(part, node)])
+                agents.append(gang.agents[agent_key(index, node)])
         if not missing:
             return agents
         await self._starter.require_startable(gang, missing)
         fresh = await self._starter.new_agents(gang, missing)
         try:
-            await all_or_none(
-                self._starter.start_part(
-                    gang, part, holds.get(part), [agent for agent in fresh if agent.part == part]
+            await run_all_or_cancel(
+                self._starter.start_agents(
+                    gang,
+                    index,
+                    allocations.get(index),
+                    [agent for agent in fresh if agent.allocation_index == index],
                 )
-                for part in dict.fromkeys(part for part, _ in missing)
+                for index in dict.fromkeys(index for index, _ in missing)
             )
         finally:
             for agent in fresh:
                 if agent.is_starting:
-                    # It was never requested, so that nothing must wait for it.
+                    # The cluster did not receive the request, so that no code waits for this agent.
                     self._agents.give_up(agent)
         return [*agents, *fresh]
 
-    async def _get_slots(self, gang: Gang, agents: Sequence[AgentHandle]) -> None:
-        """Have each agent give out the slots of its replicas, and write them down. Raises
-        EngineUnavailable."""
+    async def _record_slots(self, gang: Gang, agents: Sequence[AgentHandle]) -> None:
+        """Request the slots of all replicas from their agents, and record them. Raises EngineUnavailable."""
         answers = await asyncio.gather(
-            *(self._asked_for_slots(gang, agent) for agent in agents), return_exceptions=True
+            *(self._request_slots(gang, agent) for agent in agents), return_exceptions=True
         )
         slots = {slot.replica: slot for some in answers if isinstance(some, list) for slot in some}
         if slots:
             async with self._attempts.lock(gang.key):
                 record = gang.record
-                for seat in record.seats:
-                    slot = slots.get(seat.replica)
-                    if slot is not None and slot.node == seat.request.node:
-                        _require_port(gang, seat, slot)
-                        seated = msgspec.structs.replace(seat, slot=slot, port=slot.port)
-                        record = record.with_seat(seated)
+                for replica_slot in record.replica_slots:
+                    slot = slots.get(replica_slot.replica)
+                    if slot is not None and slot.node == replica_slot.request.node:
+                        _require_port(gang, replica_slot, slot)
+                        seated = msgspec.structs.replace(replica_slot, slot=slot, port=slot.port)
+                        record = record.with_replica_slot(seated)
                 await self._attempts.write(gang, record)
         for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer
 
-    async def _asked_for_slots(self, gang: Gang, agent: AgentHandle) -> list[Slot]:
-        """Have an agent give out the slots that its replicas do not have yet."""
-        missing = {seat.replica for seat in gang.seats_of(agent) if seat.slot is None}
+    async def _request_slots(self, gang: Gang, agent: AgentHandle) -> list[Slot]:
+        """Have an agent allocate the missing slots of its replicas."""
+        missing = {
+            replica_slot.replica
+            for replica_slot in gang.replica_slots_of(agent)
+            if replica_slot.slot is None
+        }
         await agent.connected()
         if not missing:
             return []
-        requests = tuple(replace(seat.request, port=seat.port) for seat in gang.seats_of(agent))
+        requests = tuple(
+            replace(replica_slot.request, port=replica_slot.port)
+            for replica_slot in gang.replica_slots_of(agent)
+        )
         answer = await agent.call(messages.Allocate(requests=requests))
         if not isinstance(answer, messages.Slots):
-            raise EngineUnavailable(f"the agent on node {agent.node} gave no slots")
+            raise EngineUnavailable(f"the agent on node {agent.node} allocated no slots")
         return [replace(slot, node=agent.node) for slot in answer.slots if slot.replica in missing]
 
 
-def _sending(nodes: Sequence[str]) -> Delay:
+def _content_delay(nodes: Sequence[str]) -> Delay:
     """Return the delay to report while these nodes fetch content."""
-    more = f" and {len(nodes) - _NAMED} more" if len(nodes) > _NAMED else ""
-    where = f"{', '.join(nodes[:_NAMED])}{more}"
-    return Delay(WaitReason.CONTENT, f"What the programs need is being sent to {where}")
+    more = f" and {len(nodes) - _MAX_NODE_NAMES} more" if len(nodes) > _MAX_NODE_NAMES else ""
+    where = f"{', '.join(nodes[:_MAX_NODE_NAMES])}{more}"
+    return Delay(WaitReason.CONTENT, f"Content of the programs is being sent to {where}")
 
 
-def _require_port(gang: Gang, seat: Seat, slot: Slot) -> None:
-    """Raise StartFailed if running programs would look for the replica at another port than it has now. They
-    find its new address by its hostname, but learn its port only once, at their start."""
-    if not seat.port or seat.port == slot.port:
+def _require_port(gang: Gang, replica_slot: ReplicaSlot, slot: Slot) -> None:
+    """Raise StartFailed if running programs would use an outdated port of the replica. They resolve its new
+    address by its hostname, but they receive its port only at their start."""
+    if not replica_slot.port or replica_slot.port == slot.port:
         return
-    if any(gang.is_live(other) for other in gang.record.seats if other is not seat):
+    if any(gang.is_live(other) for other in gang.record.replica_slots if other is not replica_slot):
         raise StartFailed(
-            f"port {seat.port} of node {slot.node} is taken by another program, and replicas that run look "
-            f"for {seat.replica} there; a new attempt gives all of them new ports"
+            f"port {replica_slot.port} of node {slot.node} is in use by another program, but the running "
+            f"replicas expect {replica_slot.replica} there; a new attempt assigns new ports to all replicas"
         )

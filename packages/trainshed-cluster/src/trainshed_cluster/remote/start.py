@@ -1,10 +1,10 @@
-"""The entry point of an agent's process: it forks the zygote before anything else is loaded, and becomes the
+"""The entry point of an agent's process. It forks the zygote before it loads anything else, and becomes the
 agent.
 
     python -m trainshed_cluster.remote.start < DOCUMENT
 
-The forked zygote needs little, and no second interpreter. At the fork nothing of the document, which holds
-secrets, has been read, and there is one thread.
+So the zygote needs little memory and no second interpreter. At the fork there is one thread, and the
+document, which contains secrets, has not been read.
 """
 
 import contextlib
@@ -13,7 +13,8 @@ import socket
 from pathlib import Path
 
 _OOM_SCORE = "300"
-"""`oom_score_adj` of programs: thousandths of all memory by which one counts as larger (proc(5))."""
+"""`oom_score_adj` of programs: added thousandths of all memory in the kernel's choice of a victim
+(proc(5))."""
 
 
 def main() -> None:
@@ -22,7 +23,7 @@ def main() -> None:
     from trainshed_cluster.remote import agent_process
 
     agent_process.main(pid, connection)
-    # Everything is closed and removed; the interpreter's own finalization would only take time.
+    # All files are closed and removed. The interpreter's own finalization would only take time.
     os._exit(0)
 
 
@@ -31,12 +32,12 @@ def _fork_zygote() -> tuple[int, socket.socket]:
     pid = os.fork()
     if pid == 0:
         try:
-            # Without the cluster's variables: programs only get those of their plan.
+            # Remove the cluster's variables: programs receive only those of their plan.
             os.environ.clear()
             os.environ.update(LANG="C.UTF-8", LC_ALL="C.UTF-8")
             ours.close()
-            # The children inherit it: if the allocation's memory runs out, the kernel should kill a program
-            # rather than the agent, whose death would lose all programs without a reason.
+            # Programs inherit the score. If the allocation's memory runs out, the kernel should kill a
+            # program and not the agent, whose death would end all programs without a reported reason.
             with contextlib.suppress(OSError):  # The system has no such scores.
                 Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)
             from trainshed.replica import zygote

@@ -1,5 +1,5 @@
-"""Carries shells in replicas on other machines, over a stream of their own between the agent, where the shell
-runs, and the service, where its user is."""
+"""Forwards shells in replicas on other machines. Each has its own stream between the agent, which runs the
+shell, and the service, where its user is."""
 
 import asyncio
 import contextlib
@@ -11,7 +11,7 @@ from trainshed.eventloop.background import joined
 from trainshed_cluster.remote.channel import Channel, ChannelClosed
 
 _PIECE = 64 << 10
-"""Bytes of a message; what is typed or shown at once has less."""
+"""Maximum bytes of a message."""
 
 
 class Typed(msgspec.Struct, frozen=True, tag=True):
@@ -34,7 +34,7 @@ class Shown(msgspec.Struct, frozen=True, tag=True):
 
 
 class Ended(msgspec.Struct, frozen=True, tag=True):
-    """The shell has ended. `status`: None = it was ended with its replica."""
+    """The shell has ended. `status`: None = it ended with its replica."""
 
     status: int | None
 
@@ -76,11 +76,11 @@ class RemoteTerminal:
 
 
 async def carry(terminal: Terminal, stream: Channel[Shown | Ended, Typed | Resized]) -> None:
-    """Run the agent's side until the shell ends, or its user hangs up."""
+    """Run the agent's side until the shell ends or its user disconnects."""
     typing = joined(_type(terminal, stream))
     showing = joined(_show(terminal, stream))
     try:
-        # A user who has ended the input, but not the connection, still reads the output.
+        # A user who has closed the input still reads the output.
         await asyncio.wait({typing, showing}, return_when=asyncio.FIRST_COMPLETED)
     finally:
         terminal.close()

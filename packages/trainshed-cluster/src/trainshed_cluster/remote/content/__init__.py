@@ -1,3 +1,2 @@
-"""Gives nodes that share no files with the service what programs and agents need: environments, interpreters,
-images, and the agent's own code (docs/adr/0063).
-"""
+"""Copies files of programs and agents to nodes without a file system shared with the service: environments,
+interpreters, images, and the agent's own code (docs/adr/0063)."""

@@ -1,5 +1,5 @@
-"""Makes the command that starts an agent on a node where nothing of ours is, and its input: a loader, the
-agent's document, and the code itself if the node does not have it yet."""
+"""Creates the command that starts an agent on a node without an installation of Trainshed, and its input: a
+loader, the agent's document, and the code."""
 
 import gzip
 import hashlib
@@ -20,32 +20,35 @@ from trainshed_cluster.remote.content import loader
 
 AGENT = "trainshed_cluster.remote.start"
 PACKAGES = ("access", "core", "engines", "eventloop", "replica", "telemetry")
-"""Of ours: all that engines and replicas import."""
+"""Subpackages of `trainshed` that engines and replicas import."""
 LIBRARIES = ("msgspec", "trainshed_cluster", "trainshed_reduction")
-"""Other packages: all that those import where an agent runs, and this one."""
-_LEFT_OUT = "__pycache__"
-_KINDS = (".pyi",)
+"""Other packages of agents, including this one."""
+_EXCLUDED_DIRECTORY = "__pycache__"
+_EXCLUDED_SUFFIXES = (".pyi",)
 READ = "import sys;b=sys.stdin.buffer;exec(b.read(int(b.read(8),16)))"
-"""What a Python is told to run that is given a parcel."""
+"""Code for `python -c` that executes a parcel."""
 _TIME = 315532800
-"""Of all files, so that the same code is the same archive."""
+"""Modification time of all files, so that the same code yields the same archive."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentCode:
-    """The code of an agent as it is sent."""
+    """The packed code of an agent."""
 
     archive: bytes
     #: Digest of the archive.
     digest: str
-    #: How the file names of extension modules end in the versions of Python that the code runs on.
+    #: Suffixes of extension modules in the supported versions of Python.
     suffixes: tuple[str, ...] = ()
 
     @staticmethod
     @cache
     def collect(extensions: tuple[Path, ...] = ()) -> "AgentCode":
-        """Pack the code that this process runs. `extensions`: msgspec's extension modules for further
-        versions of Python. The first call blocks for half a second. Raises OSError."""
+        """Pack the code of this process. The first call blocks for half a second. Raises OSError.
+
+        Args:
+            extensions: msgspec's extension modules for further versions of Python.
+        """
         out = io.BytesIO()
         more = [(f"msgspec/{path.name}", path) for path in extensions]
         with tarfile.open(fileobj=out, mode="w") as tar:
@@ -63,23 +66,28 @@ class AgentCode:
 
 @dataclass(frozen=True)
 class Bootstrap:
-    """How agents are started. `code`: the service's own. `python`: a command on the nodes. `directory`:
-    absolute path on the nodes, where the code is kept in `code/DIGEST`."""
+    """How to start agents.
+
+    Args:
+        code: The service's own code.
+        python: A command on the nodes.
+        directory: Absolute path on the nodes. The code is stored in `code/DIGEST` there.
+    """
 
     code: AgentCode
     python: str
     directory: str
     module: str = AGENT
-    #: Source that the Python is given by -c.
+    #: Argument of `python -c`.
     script: str = READ
 
     @property
     def argv(self) -> Sequence[str]:
-        # The first argument only names the process for people.
+        # The first argument is only the name of the process.
         return self.python, "-I", "-S", "-c", self.script, "trainshed-agent"
 
     def parcel(self, document: bytes) -> bytes:
-        """Return its whole standard input."""
+        """Return the standard input of the process."""
         header = json.dumps(
             {
                 "digest": self.code.digest,
@@ -118,8 +126,8 @@ def _files() -> Iterator[tuple[str, Path]]:
 
 def _below(root: Path, name: str) -> Iterator[tuple[str, Path]]:
     for directory, names, files in os.walk(root):
-        names[:] = [file_name for file_name in names if file_name != _LEFT_OUT]
+        names[:] = [file_name for file_name in names if file_name != _EXCLUDED_DIRECTORY]
         for file_name in files:
-            if not file_name.endswith(_KINDS):
+            if not file_name.endswith(_EXCLUDED_SUFFIXES):
                 path = Path(directory, file_name)
                 yield f"{name}/{path.relative_to(root)}", path

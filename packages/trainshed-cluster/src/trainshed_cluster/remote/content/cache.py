@@ -1,7 +1,7 @@
-"""The node's side of content: it fetches everything that a launch needs, once however many agents ask.
+"""The node's side of content: it fetches all units of a launch, once for all agents of the node.
 
-A unit stays as long as an agent that was given it lives, or a program that runs in it: both hold shared
-locks. Nothing slow happens on the loop: units are unpacked in threads.
+Agents and programs hold shared locks on their units, and locked units are not removed. Slow work such as
+unpacking runs in threads.
 """
 
 import asyncio
@@ -15,74 +15,79 @@ from pathlib import Path
 
 from trainshed.engines.port import EngineUnavailable, LaunchRejected
 from trainshed.eventloop.background import run_in_loop
-from trainshed_cluster.remote.content import shelf as shelves
+from trainshed_cluster.remote.content import node_units as shelves
 from trainshed_cluster.remote.content.manifest import Manifest, Unit
-from trainshed_cluster.remote.content.shelf import NodeShelf
+from trainshed_cluster.remote.content.node_units import NodeUnits
 from trainshed_cluster.remote.content.trees import ByteSource, Torn, Unpacking
 
 log = logging.getLogger(__name__)
 
 Fetch = Callable[[str], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
-"""Opens a stream that the service's `Library.send` writes the unit of that path to. Raises OSError."""
+"""Opens a stream that receives the unit of that path from the service's `Library.send`. Raises OSError."""
 
-_SHARE = 3
-"""What is kept takes one of so many parts of its disk, which others need as well."""
-_RESERVE = 64 << 20
-"""Bytes that stay free on the disk."""
+_CACHE_DIVISOR = 3
+"""The cache uses at most one n-th of its disk."""
+_MIN_FREE_BYTES = 64 << 20
+"""Bytes of the disk that remain free."""
 _WHERE = (
-    "; it has to lie where it lies on the service's machine, so let that be where jobs may write on nodes, "
+    "; it needs the same path as on the service's machine. Choose a cache that is writable on nodes, "
     "too ($TRAINSHED_CACHE)"
 )
 
 
 class NodeCache:
-    """A node's cache. `root`: the service's cache directory, at the same path on the node. `limit`: most
-    bytes of fetched units, beyond which the least recently used go; None = a third of the disk. `node`: its
-    name, for messages."""
+    """A node's cache.
+
+    Args:
+        root: The service's cache directory, at the same path on the node.
+        limit: Maximum bytes of fetched units; the least recently used ones are removed. None = a third of the
+            disk.
+        node: Name of the node in messages.
+    """
 
     def __init__(self, root: Path, *, limit: int | None = None, node: str = "this node") -> None:
-        self._shelf = NodeShelf(root)
+        self._shelf = NodeUnits(root)
         self._limit = limit
         self._node = node
         self._leases: dict[str, int] = {}
         self._turns: dict[str, asyncio.Lock] = {}
 
     async def have(self, manifest: Manifest, fetch: Fetch) -> None:
-        """Return once all units of a manifest are there, to stay until `close`. Raises LaunchRejected (this
-        node can never have them), EngineUnavailable; no incomplete unit is left then."""
+        """Fetch all missing units of a manifest, and keep them until `close`. No incomplete unit is left
+        after a failure. Raises LaunchRejected (this node can never have them), EngineUnavailable."""
         missing = await asyncio.to_thread(
             lambda: [path for path in manifest.outside if not Path(path).is_dir()]
         )
         if missing:
             raise LaunchRejected(
-                f"{self._node} has no {', '.join(missing)}, which the job's environment needs of the "
-                "machine: install the same there, share it with the service's machine, or give the service "
-                "a Python of its own (pyenv, uv), which is sent along"
+                f"{self._node} has no {', '.join(missing)}, which the job's environment requires from the "
+                "machine. Install it there, share it with the service's machine, or give the service "
+                "its own Python (pyenv, uv), which is sent to nodes"
             )
         for unit in manifest.units:
-            # Launches of one agent that need the same unit wait here; those of other agents wait for the
+            # Launches of one agent that need the same unit wait here. Those of other agents wait for the
             # unit's lock.
             async with self._turns.setdefault(unit.path, asyncio.Lock()):
                 if unit.path not in self._leases:
                     self._leases[unit.path] = await self._lease(unit, fetch)
 
     def close(self) -> None:
-        """Release all locks; shims hold those of their programs' units."""
+        """Release all locks. Shims hold the locks of their programs' units."""
         for handle in self._leases.values():
             os.close(handle)
         self._leases.clear()
 
     async def _lease(self, unit: Unit, fetch: Fetch) -> int:
-        """Return the handle that keeps a unit there, fetched if need be. Raises EngineUnavailable."""
+        """Return a handle that locks a unit, after fetching it if needed. Raises EngineUnavailable."""
         stream = _Stream(unit.path, fetch)
         try:
             return await asyncio.to_thread(self._have, unit, stream)
         except (Torn, OSError) as failure:
             raise EngineUnavailable(
-                f"{self._node} did not get {unit.path}: {_in_words(failure)}"
+                f"{self._node} did not receive {unit.path}: {_in_words(failure)}"
             ) from failure
         finally:
-            # If this call was cancelled, the thread reads the end.
+            # If this call was cancelled, the thread reads the end of the stream.
             stream.close()
 
     # --- in threads ---
@@ -100,55 +105,55 @@ class NodeCache:
                 self._fetch(unit, stream)
             handle = self._shelf.lease(unit, whatever=True)
         if handle is None:
-            raise Torn("it was removed at once")
+            raise Torn("it was removed concurrently")
         return handle
 
     def _require_removable(self, unit: Unit) -> None:
-        """Remove what lies at the unit's path. Raises OSError if it cannot be."""
+        """Remove the files at the unit's path. Raises OSError if they must not be removed."""
         is_ours = self._shelf.record(unit.path) is not None
-        if self._shelf.take_away(unit.path):
+        if self._shelf.remove_unit(unit.path):
             return
         if is_ours:
             raise BlockingIOError(
                 errno.EBUSY,
-                "programs on this node use what lay there before; it is replaced after them",
+                "programs on this node use the previous version; it is replaced when they have ended",
             )
         raise FileExistsError(
             errno.EEXIST,
-            "what lies there was put there by others and is not finished; if nobody is at it, remove it",
+            "these files were not fetched and are incomplete; if no process is writing them, remove them",
         )
 
     def _fetch(self, unit: Unit, stream: ByteSource) -> None:
-        """Request the unit, unpack it beside its path, move it there. The unit's lock is held. Raises Torn,
-        OSError."""
+        """Request the unit, unpack it into a draft, and move it to its path. The caller holds the unit's
+        lock. Raises Torn, OSError."""
         begun = time.monotonic()
         self._shelf.make_parents(unit)
         place = Path(unit.path).parent
         disk = shutil.disk_usage(place)
-        limit = disk.total // _SHARE if self._limit is None else self._limit
-        self._shelf.make_room(unit.bytes, limit, max(0, disk.free - _RESERVE))
+        limit = disk.total // _CACHE_DIVISOR if self._limit is None else self._limit
+        self._shelf.free_space(unit.bytes, limit, max(0, disk.free - _MIN_FREE_BYTES))
         free = shutil.disk_usage(place).free
-        if free < unit.bytes + _RESERVE:
+        if free < unit.bytes + _MIN_FREE_BYTES:
             raise OSError(
                 errno.ENOSPC,
-                f"it takes {unit.bytes >> 20} MiB, and {free >> 20} MiB are free on the disk of {place}",
+                f"it needs {unit.bytes >> 20} MiB, but {free >> 20} MiB are free on the disk of {place}",
             )
         draft = self._shelf.draft(unit.path)
         try:
             unpacking = Unpacking(draft)
             if unpacking.take(stream) != unit.digest:
-                raise Torn("it was built anew meanwhile")
+                raise Torn("it was rebuilt during the transfer")
             self._shelf.place(draft, unit, unpacking.bytes)
         except BaseException:
             shelves.remove(draft)
             raise
         took = time.monotonic() - begun
-        log.info("%s is here: %.1f MB in %.1f s", unit.path, unit.bytes / 1e6, took)
+        log.info("received %s: %.1f MB in %.1f s", unit.path, unit.bytes / 1e6, took)
 
 
 class _Stream:
-    """A unit as it comes from the service, for a thread to read. It is made in the loop, and requested at
-    the first read."""
+    """A unit's stream from the service, for a thread. It is created in the event loop and opened by the first
+    read."""
 
     def __init__(self, path: str, fetch: Fetch) -> None:
         self._path = path
@@ -162,9 +167,9 @@ class _Stream:
         return run_in_loop(self._loop, self._read(size))
 
     def close(self) -> None:
-        """End the stream. In the loop."""
+        """End the stream. Called in the event loop."""
         self._is_closed = True
-        # asyncio's TLS that was closed twice cannot be aborted any more.
+        # A TLS transport of asyncio that was closed twice cannot be aborted anymore.
         streams, self._streams = self._streams, None
         if streams is not None:
             streams[1].close()
@@ -174,7 +179,7 @@ class _Stream:
             try:
                 self._streams = await self._fetch(self._path)
             except OSError as failure:
-                raise ConnectionError(f"the service is not reached: {failure}") from failure
+                raise ConnectionError(f"cannot connect to the service: {failure}") from failure
         if self._streams is None or self._is_closed:
             self.close()
             return b""

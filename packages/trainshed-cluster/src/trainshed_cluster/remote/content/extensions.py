@@ -1,5 +1,5 @@
-"""Fetches the extension module of msgspec for each version of Python that a node may have. Everything else
-that agents are sent runs on all of them."""
+"""Fetches the extension module of msgspec for each version of Python that a node may have. All other code of
+agents is independent of the version."""
 
 import logging
 import sys
@@ -15,15 +15,15 @@ from trainshed.runtimes.port import BuildFailed, unheard
 log = logging.getLogger(__name__)
 
 PYTHONS: Final = ("3.11", "3.12", "3.13", "3.14")
-"""The versions that the service itself supports."""
+"""Python versions that the service supports."""
 FETCH_TIMEOUT: Final = 10.0
-"""Seconds for one version. The first agent waits for all of them."""
+"""Time limit in seconds for one version. The first agent waits for all of them."""
 _MODULE: Final = "msgspec/_core.*.so"
 
 
 class Extensions:
-    """The extension modules for versions of Python other than the service's. `cache`: the service's.
-    `directory`: keeps the modules."""
+    """The extension modules for versions of Python other than the service's. `cache`: the service's cache.
+    `directory`: contains the modules."""
 
     def __init__(self, cache: Path, directory: Path) -> None:
         self._installer = Installer(cache / "uv", limit_seconds=FETCH_TIMEOUT)
@@ -32,8 +32,8 @@ class Extensions:
         self._files: tuple[Path, ...] | None = None
 
     def files(self) -> tuple[Path, ...]:
-        """Return the modules that are available. Blocks: the first call for a directory fetches them from
-        the package index."""
+        """Return the available modules. The first call for a directory blocks and fetches them from the
+        package index."""
         own = f"{sys.version_info.major}.{sys.version_info.minor}"
         with self._lock:
             if self._files is None:

@@ -1,5 +1,5 @@
-"""The service's side of content: it decides which of its directories nodes may fetch, identifies each, and
-sends it."""
+"""The service's side of content: it selects the directories that nodes may fetch, identifies them, and sends
+them."""
 
 import asyncio
 import contextlib
@@ -23,19 +23,19 @@ _SOURCES = os.pathsep.join(
         for package in (trainshed_cluster, trainshed)
     )
 )
-"""Where the process that packs finds our modules; site-packages would only make it slower."""
-_SENDERS = 4
-"""How many units are read at once: more would only make the disk jump."""
-_STALLED = 60.0
-"""Seconds in which a node has to take the next piece: others wait for their turn."""
-_DEEPEST = 3
-"""Directories between a root and a unit, at most."""
-EVERYBODYS = ("/", "/usr", "/usr/local")
-"""Prefixes that hold far more than an interpreter, and are on each node anyway."""
+"""Module path of the process that packs. Without site-packages it starts faster."""
+_MAX_SENDERS = 4
+"""Number of units that are read concurrently. More would only slow down the disk."""
+_STALL_TIMEOUT = 60.0
+"""Seconds in which a node has to accept the next block, because other nodes wait."""
+_MAX_DEPTH = 3
+"""Maximum depth of a unit below a root."""
+SHARED_PREFIXES = ("/", "/usr", "/usr/local")
+"""Prefixes that contain far more than an interpreter, and that exist on every node."""
 
 
-def named_by(plans: Iterable[LaunchPlan]) -> tuple[str, ...]:
-    """Return the directories of the service's machine that plans name."""
+def content_directories(plans: Iterable[LaunchPlan]) -> tuple[str, ...]:
+    """Return the directories of the service's machine that plans refer to."""
     paths: dict[str, None] = {}
     for plan in plans:
         software = plan.software
@@ -47,8 +47,8 @@ def named_by(plans: Iterable[LaunchPlan]) -> tuple[str, ...]:
     return tuple(paths)
 
 
-class Refused(Exception):
-    """A directory may not be sent to nodes. The message says why."""
+class ContentRefused(Exception):
+    """A directory must not be sent to nodes. The message states why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +61,12 @@ class _Place:
 
 
 class Library:
-    """The units of a service. `roots`: directories whose finished units may be fetched, and nothing else
-    there. `interpreters`: returns the prefixes of the Pythons that are not the system's own; called in
-    threads."""
+    """The units of a service.
+
+    Args:
+        roots: Directories whose finished units may be fetched. Their other contents may not.
+        interpreters: Returns the prefixes of Pythons that do not belong to the system; called in threads.
+    """
 
     def __init__(
         self, roots: Sequence[Path], interpreters: Callable[[], Collection[Path]] = tuple
@@ -71,29 +74,29 @@ class Library:
         self._roots = tuple(root.absolute() for root in roots)
         self._interpreters = interpreters
         self._units: dict[Path, tuple[tuple[int, ...], Unit, tuple[str, ...]]] = {}
-        self._sending = asyncio.Semaphore(_SENDERS)
+        self._sending = asyncio.Semaphore(_MAX_SENDERS)
 
     async def manifest(self, paths: Collection[str]) -> Manifest:
-        """Return what a node needs for plans that name these absolute directories (`named_by`). Raises
-        OSError, and Refused if one lies in the service's cache and is no finished unit."""
+        """Return the manifest for these absolute directories (`content_directories`). Raises OSError, and
+        ContentRefused if one is in the service's cache but is not a finished unit."""
         return await asyncio.to_thread(self._manifest, paths)
 
     async def send(
         self, path: str, writer: asyncio.StreamWriter, *, granted: Collection[str] | None = None
     ) -> None:
-        """Write a unit, then close the writer. Refusals and failures are written into the stream, for the
-        other side to report. `granted`: paths of the units that the agent may fetch; None = any."""
+        """Write a unit, then close the writer. The stream reports rejections and failures to the node.
+        `granted`: paths of the units that the agent may fetch; None = any."""
         try:
             async with self._sending:
                 try:
                     place = await asyncio.to_thread(self._unit_to_send, path, granted)
-                except (Refused, OSError) as refusal:
+                except (ContentRefused, OSError) as refusal:
                     writer.write(trees.failed(str(refusal)))
                 else:
                     await _send(place, writer)
             await writer.drain()
         except (ConnectionError, TimeoutError):
-            writer.transport.abort()  # The agent is gone or hangs; it asks again.
+            writer.transport.abort()  # The agent is gone or hangs. It requests the unit again.
         finally:
             writer.close()
 
@@ -119,8 +122,8 @@ class Library:
             for other in mentioned:
                 try:
                     placed = self._place(other, prefixes)
-                except Refused:
-                    continue  # A path that a package mentions is not needed by a plan.
+                except ContentRefused:
+                    continue  # A plan does not need a path that only a package mentions.
                 if placed is not None:
                     waiting.append(str(placed.path))
                 elif (Path(other) / "os.py").is_file():
@@ -128,27 +131,27 @@ class Library:
         return Manifest(tuple(units.values()), tuple(sorted(outside)))
 
     def _prefixes(self) -> list[Path]:
-        return [prefix for prefix in self._interpreters() if str(prefix) not in EVERYBODYS]
+        return [prefix for prefix in self._interpreters() if str(prefix) not in SHARED_PREFIXES]
 
     def _unit_to_send(self, path: str, granted: Collection[str] | None) -> _Place:
         place = self._place(path, self._prefixes())
         if place is not None and place.is_interpreter:
-            # Something may have been installed in it, whose directory is as old as before: then what is sent
-            # is not taken, and has to be known anew when it is asked for again.
+            # Packages may have been installed without changing the directory's time. The node then rejects
+            # the sent unit, which has to be identified again for the next request.
             self._units.pop(place.path, None)
         if (
             place is None
             or str(place.path) != path
             or (granted is not None and path not in granted)
         ):
-            raise Refused(f"{path} is not among what this service gives to its nodes")
+            raise ContentRefused(f"this service does not send {path} to its nodes")
         return place
 
     def _place(self, path: str, prefixes: Sequence[Path]) -> _Place | None:
-        """Return the unit of a directory; None = it is the machine's own. Raises Refused."""
+        """Return the unit of a directory; None = it belongs to the machine. Raises ContentRefused."""
         wanted = Path(os.path.normpath(path))
         if not wanted.is_absolute():
-            raise Refused(f"{path!r} is no absolute path")
+            raise ContentRefused(f"{path!r} is not an absolute path")
         for root in self._roots:
             if wanted.is_relative_to(root):
                 return _Place(_finished(wanted, root), root)
@@ -158,14 +161,12 @@ class Library:
         real = Path(os.path.realpath(wanted))
         if any(real.is_relative_to(os.path.realpath(root)) for root in self._roots):
             # A node would not find it under another path.
-            raise Refused(
-                f"{path} lies in the service's cache, but is no name by which that is known"
-            )
+            raise ContentRefused(f"{path} is in the service's cache, but not by its canonical path")
         return None
 
     def _unit(self, place: _Place) -> tuple[Unit, tuple[str, ...]]:
-        """Return a unit and what it refers to, cached for as long as it is unchanged."""
-        # Inode numbers are reused, which times are not.
+        """Return a unit and the directories that it refers to, cached until it changes."""
+        # Inode numbers are reused, but times are not.
         status = place.path.stat()
         numbers = [status.st_dev, status.st_ino, status.st_mtime_ns]
         with contextlib.suppress(FileNotFoundError):
@@ -190,9 +191,9 @@ class Library:
 
 
 def _finished(wanted: Path, root: Path) -> Path:
-    """Return the unit that contains a path below a root. Raises Refused."""
+    """Return the unit that contains a path below a root. Raises ContentRefused."""
     place = root
-    for part in wanted.relative_to(root).parts[:_DEEPEST]:
+    for part in wanted.relative_to(root).parts[:_MAX_DEPTH]:
         place = place / part
         try:
             if not stat.S_ISDIR(place.lstat().st_mode):
@@ -201,7 +202,7 @@ def _finished(wanted: Path, root: Path) -> Path:
                 return place
         except FileNotFoundError:
             continue
-    raise Refused(f"{wanted} is no finished directory of the service's cache {root}")
+    raise ContentRefused(f"{wanted} is not a finished directory of the service's cache {root}")
 
 
 def _parents(place: _Place) -> tuple[tuple[str, int], ...]:
@@ -210,7 +211,7 @@ def _parents(place: _Place) -> tuple[tuple[str, int], ...]:
 
 
 async def _send(place: _Place, writer: asyncio.StreamWriter) -> None:
-    """Send a unit by a process that packs it and that ends with this call. Raises ConnectionError,
+    """Send a unit by a process that packs it and ends with this call. Raises ConnectionError,
     TimeoutError."""
     child = await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-S", "-m", trees.__name__, str(place.path)),
@@ -224,7 +225,7 @@ async def _send(place: _Place, writer: asyncio.StreamWriter) -> None:
     try:
         while piece := await child.stdout.read(trees.PIECE):
             writer.write(piece)
-            async with asyncio.timeout(_STALLED):
+            async with asyncio.timeout(_STALL_TIMEOUT):
                 await writer.drain()
     finally:
         if child.returncode is None:

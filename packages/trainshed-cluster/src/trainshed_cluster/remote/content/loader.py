@@ -1,8 +1,10 @@
-"""Starts an agent on a node where nothing of ours is. Any Python there runs it from standard input, so that
-it can report an unfit one: Python 3.4 and its standard library only, no import of ours.
+"""Starts an agent on a node without an installation of Trainshed. The node's Python reads it from standard
+input.
 
-A header, the agent's document and an archive of code follow it on the input (`bootstrap`). The agent confirms
-that it has read all (`messages.TAKEN`); until then the sender waits and can be told of errors.
+It must run on unsuitable versions of Python too, to report them: it uses only Python 3.4 and the standard
+library. A header, the agent's document and an archive of code follow it on the input (`bootstrap`). The agent
+confirms that it has read everything (`messages.DOCUMENT_READ`). Until then, the sender waits and can receive
+errors.
 """
 
 import _imp
@@ -17,29 +19,29 @@ if TYPE_CHECKING:
     from typing import IO, Any, NoReturn
 
 UNFIT = 78
-"""Exit status: what is started here cannot run here. Its error output says why."""
+"""Exit status for code that cannot run here. The error output contains the reason."""
 
 
 def load(stream: "IO[bytes]") -> None:
-    """Read the rest of `stream`, unpack the code if needed, become the agent."""
+    """Read the rest of `stream`, unpack the code if needed, and become the agent."""
     header = json.loads(stream.read(int(stream.read(8), 16)).decode())
     document = stream.read(header["document"])
     _require_known_python(header)
     archive = stream.read(header["size"])
     try:
         if len(archive) < header["size"]:
-            raise OSError("what came broke off in the middle")
+            raise OSError("the input ended early")
         code = _have(header["directory"], header["digest"], archive)
     except OSError as failure:
-        _give_up("the agent's code cannot be kept in %s/code: %s" % (header["directory"], failure))
+        _give_up("cannot store the agent's code in %s/code: %s" % (header["directory"], failure))
     del archive
     sys.path.insert(0, code)
     sys.argv = [header["module"]]
     try:
         agent = __import__(header["module"], fromlist=["main"])
     except ImportError as failure:
-        _give_up("the agent's code cannot be loaded by %s: %s" % (sys.executable, failure))
-    # The starting script may have set an alarm against input that never comes.
+        _give_up("%s cannot load the agent's code: %s" % (sys.executable, failure))
+    # The starting script may have set an alarm against missing input.
     signal.alarm(0)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     _give(document)
@@ -50,8 +52,8 @@ def _require_known_python(header: "dict[str, Any]") -> None:
     ours = _imp.extension_suffixes()[0]
     if ours not in header["extensions"]:
         _give_up(
-            "%s is Python %d.%d (%s), and the service sent code for %s only: set `python` of its engine to "
-            "a command that starts such a Python on the nodes, or `shared = true` where they see the "
+            "%s is Python %d.%d (%s), but the service sent code for %s only: set `python` of its engine to "
+            "a command that starts a supported Python on the nodes, or `shared = true` if they share the "
             "service's files"
             % ((sys.executable,) + sys.version_info[:2] + (ours, ", ".join(header["extensions"])))
         )
@@ -88,7 +90,7 @@ def _have(directory: str, digest: str, archive: bytes) -> str:
 
 
 def _is_there(code: str) -> bool:
-    """Whether code is complete, and can have lost nothing when the machine went down."""
+    """Return whether the code is complete and was not damaged by a crash of the machine."""
     try:
         with open(os.path.join(code, ".built"), "rb") as file:
             return file.read(100) == _boot()
@@ -97,16 +99,16 @@ def _is_there(code: str) -> bool:
 
 
 def _unpack(parent: str, digest: str, archive: bytes) -> None:
-    """Unpack the archive, completely or not at all. The lock is held."""
+    """Unpack the archive, completely or not at all. The caller holds the lock."""
     import hashlib
     import io
     import shutil
     import tarfile
 
     if hashlib.sha256(archive).hexdigest() != digest:
-        raise OSError("other code came than was sent")
+        raise OSError("the digest of the received code is wrong")
     for name in os.listdir(parent):
-        # What killed loaders left, and code that may be incomplete.
+        # Remains of killed loaders, and code that may be incomplete.
         if name == digest or (name.startswith(".") and name != ".lock"):
             shutil.rmtree(os.path.join(parent, name), ignore_errors=True)
     draft = os.path.join(parent, ".%s.%d" % (digest, os.getpid()))
@@ -137,8 +139,8 @@ def _boot() -> bytes:
 
 
 def _give(document: bytes) -> None:
-    """Put the document on standard input, where the agent expects it, as a file in memory that vanishes when
-    it is closed. A pipe of this size would be refused to users with many pipes, root included (pipe(7),
+    """Replace standard input with a memory file that contains the document and vanishes when it is closed.
+    The kernel refuses pipes of this size to users with many pipes, including root (pipe(7),
     `pipe-user-pages-soft`)."""
     handle = os.memfd_create("document")
     with open(handle, "wb", closefd=False) as file:

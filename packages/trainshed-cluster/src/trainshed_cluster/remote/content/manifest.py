@@ -1,8 +1,8 @@
-"""Declares the manifest that tells a node what a launch needs of the service's directories; both sides share
-it.
+"""Declares the manifest of a launch: the directories of the service's machine that a node needs. Both sides
+share it.
 
-A *unit* is a directory that is built once and then never changed: an environment, a layer, an image, an
-interpreter. It lies at the same path on every node, because environments hold absolute paths.
+A *unit* is a directory that is built once and never changed: an environment, a layer, an image, an
+interpreter. It has the same path on every node, because environments contain absolute paths.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from trainshed.core.units import Bytes
 
 BUILT = ".built"
-"""The file of a finished unit. Each user of the unit holds a shared lock on it
+"""The file of a finished unit. Users of the unit hold a shared lock on it
 (`trainshed.replica.system.cache_leases`)."""
 
 
@@ -21,16 +21,16 @@ class Unit:
     path: str
     #: Digest of its content (`trees.Identity`).
     digest: str
-    #: Size of its files.
+    #: Total size of its files.
     bytes: Bytes
-    #: (directory, permission bits) of the directories around it, from the service's outermost one.
+    #: (directory, permission bits) of its parent directories, outermost of the service first.
     parents: tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """All units that the plans of a launch name, and those that they refer to."""
+    """All units of a launch's plans, and the units that these refer to."""
 
     units: tuple[Unit, ...] = ()
-    #: Directories of the machine that are not sent, so that the node must have its own.
+    #: Directories of the machine that are not sent. The node must have its own.
     outside: tuple[str, ...] = ()

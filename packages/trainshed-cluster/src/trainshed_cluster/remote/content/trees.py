@@ -1,12 +1,12 @@
-"""A directory tree on its way to a node: identified, written as a tar, and unpacked there.
+"""Identifies a directory tree, packs it as a tar, and unpacks it on a node.
 
-The last entry of the tar is its `BUILT`: the tree's identity, or why the sender could not send it. What ends
-without it broke off.
+The last entry of the tar is `BUILT`. It contains the tree's identity, or the reason why the sender failed. A
+tar without it is incomplete.
 
     python -m trainshed_cluster.remote.content.trees DIRECTORY [without-sites]
 
-writes one to standard output, in a process of its own so that it does not delay the service: standard library
-only.
+writes a tree to standard output. It runs in its own process, so that it does not delay the service: standard
+library only.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from trainshed_cluster.remote.content.manifest import BUILT
 
 WITHOUT_SITES = "without-sites"
 PIECE = 1 << 16
-"""Bytes that are read and written at once."""
+"""Size in bytes of reads and writes."""
 _BYTECODE = "__pycache__"
 _SITES = ("site-packages", "dist-packages")
 _TYPES = {
@@ -34,17 +34,17 @@ _TYPES = {
     stat.S_IFIFO: tarfile.FIFOTYPE,
 }
 _WHOLE, _FAILED = b"+", b"-"
-"""How the last entry begins."""
-_BROKEN = "what came broke off in the middle, for which the service's log may have the reason"
+"""First byte of the last entry."""
+_BROKEN = "the transfer ended early; the service's log may contain the reason"
 _ON_DISK = 4096
-"""Bytes that a file takes on the disk are a multiple of this."""
+"""Files occupy a multiple of this many bytes on disk."""
 
 Entry = tuple[str, os.stat_result]
-"""Path below the root, and what lstat says."""
+"""Path below the root, and its lstat result."""
 
 
 class Torn(Exception):
-    """What came is no whole tree. The message says why."""
+    """The received data is not a complete tree. The message states why."""
 
 
 class ByteSource(Protocol):
@@ -56,10 +56,9 @@ class ByteSource(Protocol):
 
 
 def walk(root: Path, *, without_sites: bool = False) -> Iterator[Entry]:
-    """Yield everything below `root` in order of names, each directory before its content. Links are not
-    followed; sockets and devices are left out. `without_sites`: leave out an interpreter's packages. Raises
-    OSError.
-    """
+    """Yield all entries below `root` in order of names, each directory before its content. Links are not
+    followed. Sockets and devices are skipped. `without_sites`: skip an interpreter's packages. Raises
+    OSError."""
     waiting = [""]
     while waiting:
         directory = waiting.pop()
@@ -89,8 +88,8 @@ def walk(root: Path, *, without_sites: bool = False) -> Iterator[Entry]:
 class Identity:
     """Identifies the content of a unit by names, kinds, permissions, sizes, times and link targets.
 
-    No file is read: a unit is built once, so that a rebuilt one has other times. Bytecode does not count,
-    because the machine may add it to its interpreters.
+    No file is read: a rebuilt unit has other times. Bytecode is ignored, because a machine may add it to its
+    interpreters.
     """
 
     def __init__(self, root: Path) -> None:
@@ -129,7 +128,7 @@ def identify(root: Path, *, without_sites: bool = False) -> Identity:
 
 
 def pack(root: Path, out: IO[bytes], *, without_sites: bool = False) -> None:
-    """Write all of `root`. Raises OSError, in which case the reader takes what was written for broken off."""
+    """Write all of `root`. Raises OSError; the reader then detects an incomplete tar."""
     identity = Identity(root)
     first_names: dict[tuple[int, int], str] = {}
     with _writing(out) as tar:
@@ -149,7 +148,7 @@ def pack(root: Path, out: IO[bytes], *, without_sites: bool = False) -> None:
 
 
 def failed(why: str) -> bytes:
-    """Return the tar that says why there is none."""
+    """Return a tar that contains only the reason of a failure."""
     out = io.BytesIO()
     with _writing(out) as tar:
         _end(tar, _FAILED + why.encode(errors="replace"))
@@ -167,7 +166,7 @@ def _end(tar: tarfile.TarFile, content: bytes) -> None:
 
 
 def _open_plain(path: str, flags: int) -> int:
-    # A link that replaced the file meanwhile must not be followed.
+    # A link that has replaced the file must not be followed.
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
@@ -175,7 +174,7 @@ def _member(root: Path, path: str, status: os.stat_result) -> tarfile.TarInfo:
     member = tarfile.TarInfo(path)
     member.mode = stat.S_IMODE(status.st_mode)
     member.uid, member.gid = status.st_uid, status.st_gid
-    # In whole seconds, as bytecode records its source's time.
+    # Whole seconds, as in the source times of bytecode.
     member.mtime = int(status.st_mtime)
     member.type = _TYPES.get(stat.S_IFMT(status.st_mode), tarfile.REGTYPE)
     if member.issym():
@@ -186,8 +185,8 @@ def _member(root: Path, path: str, status: os.stat_result) -> tarfile.TarInfo:
 
 
 class Unpacking:
-    """Unpacks what `pack` has written into the directory `root`, which it makes. It only writes into
-    directories that the same tar has made, so that no link leads it elsewhere."""
+    """Unpacks the output of `pack` into the new directory `root`. It prevents path traversal: it only writes
+    into directories of the same tar, and never through links."""
 
     def __init__(self, root: Path) -> None:
         #: Bytes on disk so far.
@@ -199,7 +198,7 @@ class Unpacking:
         self._end = b""
 
     def take(self, stream: ByteSource) -> str:
-        """Unpack it; return its identity. Raises Torn, OSError."""
+        """Unpack the stream, and return its identity. Raises Torn, OSError."""
         self._root.mkdir(mode=0o700)
         try:
             with tarfile.open(
@@ -209,7 +208,7 @@ class Unpacking:
                 bufsize=PIECE,
                 errorlevel=2,
             ) as tar:
-                # Everything was checked here already, and is to be as it was sent.
+                # `_checked` has already validated the members. Keep their attributes unchanged.
                 tar.extraction_filter = lambda member, _: member
                 tar.extractall(self._root, members=self._checked(tar), numeric_owner=True)
         except tarfile.TarError as error:
@@ -232,17 +231,19 @@ class Unpacking:
             parent = name.rpartition("/")[0]
             is_new = name not in self._names and not {"", ".", ".."} & {*name.split("/")}
             if parent not in self._directories or not is_new:
-                raise Torn(f"what came names {name!r}, which is no place in it")
+                raise Torn(f"the tar contains {name!r}, which is an invalid path")
             self._names.add(name)
             if member.islnk() and member.linkname not in self._files:
-                raise Torn(f"what came names {member.linkname!r}, which is no file in it")
+                raise Torn(f"the tar links to {member.linkname!r}, which is not a file in it")
             if member.isdir():
                 self._directories.add(name)
             elif member.isreg():
                 self._files.add(name)
                 self.bytes += -(-member.size // _ON_DISK) * _ON_DISK
             elif not (member.issym() or member.islnk() or member.isfifo()):
-                raise Torn(f"what came has {name!r}, which is neither file, directory nor link")
+                raise Torn(
+                    f"the tar contains {name!r}, which is neither a file, a directory nor a link"
+                )
             if os.geteuid():
                 member.mode &= ~0o6000  # setuid bits would grant another user's rights.
             yield member
@@ -250,7 +251,7 @@ class Unpacking:
 
 def main() -> None:
     root = Path(sys.argv[1])
-    # The unit must not be removed while it is sent.
+    # The unit must not be removed during the transfer.
     cache_leases.hold_leases([str(root)])
     try:
         pack(root, sys.stdout.buffer, without_sites=WITHOUT_SITES in sys.argv[2:])
@@ -258,7 +259,7 @@ def main() -> None:
     except BrokenPipeError:
         os._exit(1)  # The receiver has gone.
     except OSError as failure:
-        sys.stderr.write(f"{root} cannot be sent: {failure}\n")
+        sys.stderr.write(f"cannot send {root}: {failure}\n")
         sys.stderr.flush()
         os._exit(1)
 

@@ -1,9 +1,8 @@
-"""Manages the files of a node's cache: which units are there and complete, which are in use, and which may be
-removed.
+"""Manages the units in a node's cache: which are complete, in use, and removable.
 
-All agents of a node share it. Each fetched unit has a record; a unit without one was put there by others (a
-service on the node, a shared file system) and is used as it is, if it is finished, but never replaced or
-removed. A fetched unit is on disk before it has a record. It also runs in child processes: standard library
+All agents of a node share the cache. Each fetched unit has a record. Units without a record belong to a
+service on the node or to a shared file system. They are used if they are finished, but never replaced or
+removed. A fetched unit is on disk before its record. Child processes run this module too: standard library
 only.
 """
 
@@ -24,9 +23,9 @@ from trainshed.replica.system import durable
 from trainshed_cluster.remote.content.manifest import BUILT, Unit
 
 STATE = ".node"
-"""Directory in the cache that holds records and locks."""
+"""Directory of records and locks in the cache."""
 _MARKS = ".marks"
-"""Beside finished directories: which of them are known to be on disk (`trainshed.runtimes.shelf`)."""
+"""Next to finished directories: those that are known to be on disk (`trainshed.runtimes.shelf`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +37,8 @@ class Record:
     bytes: Bytes
 
 
-class NodeShelf:
-    """The cached units below `root`, and interpreters elsewhere."""
+class NodeUnits:
+    """The cached units below `root`, and interpreters outside of it."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -47,7 +46,7 @@ class NodeShelf:
         self._boot = durable.boot()
 
     def record(self, path: str) -> Record | None:
-        """Return a unit's record; None if it was not fetched."""
+        """Return a unit's record, or None if it was not fetched."""
         try:
             known = Record(**json.loads(self.record_of(path).read_text()))
         except (OSError, ValueError, TypeError):
@@ -55,10 +54,10 @@ class NodeShelf:
         return known if known.path == path else None
 
     def is_finished(self, unit: Unit) -> bool:
-        """Whether others have put the unit there, and completely."""
+        """Return whether the unit exists and is complete without having been fetched."""
         place = Path(unit.path)
         if not unit.parents:
-            # An interpreter that was installed in the usual way.
+            # An interpreter with a normal installation.
             return (place / "bin").is_dir() and any(place.glob("lib/python3*/os.py"))
         try:
             boot, _, _ = (place / BUILT).read_text().partition("\n")
@@ -67,8 +66,8 @@ class NodeShelf:
             return False
 
     def lease(self, unit: Unit, *, whatever: bool = False) -> int | None:
-        """Return a handle that keeps the unit from being removed until it is closed; None = it has to be
-        fetched first, or is just being removed. `whatever`: do not check whether the unit is outdated."""
+        """Return a handle that protects the unit from removal until it is closed; None = it must be fetched
+        first, or is being removed. `any_digest`: accept outdated units."""
         record = self.record(unit.path)
         if record is None:
             if not self.is_finished(unit):
@@ -81,11 +80,12 @@ class NodeShelf:
                 os.utime(self.record_of(unit.path))
         return handle
 
-    # --- what changes it: with the unit's lock held ---
+    # --- changes: the caller holds the unit's lock ---
 
     @contextlib.contextmanager
     def locked(self, path: str) -> Generator[None]:
-        """Context in which nothing else on this node fetches or removes the unit. Blocks. Raises OSError."""
+        """Context in which no other process on this node fetches or removes the unit. Blocks. Raises
+        OSError."""
         handle = self._open_lock(path)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
@@ -94,8 +94,8 @@ class NodeShelf:
             os.close(handle)
 
     def make_parents(self, unit: Unit) -> None:
-        """Make the directories around a unit, with the permissions that they have on the service's machine.
-        Raises OSError."""
+        """Create the parent directories of a unit, with the permissions of the service's machine. Raises
+        OSError."""
         if not unit.parents:
             Path(unit.path).parent.mkdir(mode=0o755, parents=True, exist_ok=True)
             return
@@ -107,34 +107,34 @@ class NodeShelf:
                 place.chmod(mode)
             status = place.lstat()
             if not stat.S_ISDIR(status.st_mode) or status.st_uid not in (0, os.geteuid()):
-                # Its owner could replace what programs are to run.
+                # Its owner could replace files of programs.
                 raise PermissionError(
                     f"{path} is a link, or belongs to user {status.st_uid}, on this node"
                 )
 
     def draft(self, path: str) -> Path:
-        """Return an empty directory on the same disk in which to unpack. Removes what a killed process left
-        there."""
+        """Return the path of a new directory on the same disk for unpacking. Removes the drafts of killed
+        processes."""
         place = Path(path)
         for left in place.parent.glob(f".{place.name}.*.fetching"):
             remove(left)
         return place.parent / f".{place.name}.{secrets.token_hex(4)}.fetching"
 
     def place(self, draft: Path, unit: Unit, size: int) -> None:
-        """Sync an unpacked unit to disk, and move it to its path, atomically. Blocks for as long as the disk
-        takes. Raises OSError."""
+        """Sync an unpacked unit to disk, and move it to its path atomically. Blocks for the disk. Raises
+        OSError."""
         bits = stat.S_IMODE(draft.stat().st_mode)
         draft.chmod(bits | stat.S_IWUSR)
         (draft / BUILT).touch(0o444)
         draft.chmod(bits)
         durable.sync_file_system(str(draft))
-        # The record comes first: a unit without one would count as put there by others.
+        # The record comes first, because a unit without one does not count as fetched.
         self._write(Record(unit.path, unit.digest, size))
         draft.rename(unit.path)
 
-    def take_away(self, path: str) -> bool:
-        """Remove a fetched unit. Returns False if it is in use, or others have put it there (and may use it
-        from other machines, too). Raises OSError."""
+    def remove_unit(self, path: str) -> bool:
+        """Remove a fetched unit. Returns False if it is in use, or was not fetched, since other machines may
+        use it then. Raises OSError."""
         record, place = self.record_of(path), Path(path)
         if not place.exists():
             record.unlink(missing_ok=True)
@@ -154,9 +154,9 @@ class NodeShelf:
         remove(trash)
         return True
 
-    def make_room(self, needed: int, limit: int, free: int) -> None:
-        """Remove the least recently used units until `needed` more bytes keep to `limit` (0 = none) and to
-        the bytes `free` on the disk; never those in use. Blocks. Raises OSError."""
+    def free_space(self, needed: int, limit: int, free: int) -> None:
+        """Remove the least recently used units until `needed` more bytes fit into `limit` (0 = no limit) and
+        into the `free` bytes of the disk. Units in use remain. Blocks. Raises OSError."""
         records = sorted(self._records(), key=lambda entry: entry[0])
         total = sum(record.bytes for _, record in records)
         excess = max(total + needed - limit if limit else 0, needed - free)
@@ -165,7 +165,7 @@ class NodeShelf:
                 return
             lock = self._open_lock(record.path)
             try:
-                if durable.try_lock(lock) and self.take_away(record.path):
+                if durable.try_lock(lock) and self.remove_unit(record.path):
                     excess -= record.bytes
             finally:
                 os.close(lock)
@@ -191,7 +191,7 @@ class NodeShelf:
 
 
 def remove(root: Path) -> None:
-    """Remove a tree, whatever its permissions. Links are removed, never followed."""
+    """Remove a tree, whatever its permissions. Links are removed, but not followed."""
     if root.is_symlink() or not root.exists():
         return
     for directory, names, _ in os.walk(root):
@@ -203,10 +203,10 @@ def remove(root: Path) -> None:
 
 
 def _lock_shared(path: str) -> int | None:
-    """Lock a unit against removal; return the handle, or None if it is being removed, or gone."""
+    """Lock a unit against removal. Returns the handle, or None if the unit is gone or is being removed."""
     place = Path(path, BUILT)
     if not place.exists():
-        # A foreign interpreter has no such file, and is never removed either.
+        # An interpreter that was not fetched has no such file, and is never removed.
         place = Path(path)
     try:
         handle = os.open(place, os.O_RDONLY | os.O_CLOEXEC)

@@ -1,0 +1,256 @@
+"""Releases allocations without an attempt. Allocations of a finished attempt are kept for a short time with
+their agents. An attempt with the same needs on the same nodes can adopt them, without waiting for the cluster
+or for agents.
+
+This state is not stored: a restarted service releases all allocations without a record.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Collection, Mapping
+
+import msgspec
+from msgspec import Struct
+
+from trainshed.engines.port import EngineUnavailable, LaunchRejected
+from trainshed.eventloop.background import Crew, joined
+from trainshed_cluster.remote import messages
+from trainshed_cluster.remote.agent_handle import AgentHandle
+from trainshed_cluster.remote.agents import Agents
+from trainshed_cluster.remote.cluster import AllocationName, ClusterUnavailable, NodeNeed
+from trainshed_cluster.remote.gang import Gang, GangRecord, agent_key, allocation_name
+
+log = logging.getLogger(__name__)
+
+_MIN_KEEP_SECONDS = 2.0
+"""Minimum time in seconds to keep allocations. A retry, or the next job in the queue, is placed within that
+time."""
+_CHECK_INTERVAL = 0.5
+"""Seconds between two checks whether an idle allocation is still usable."""
+_CLEANUP_TIMEOUT = 10.0
+"""Seconds that agents have to clean up after an attempt."""
+_RETRY_INTERVAL = 5.0
+"""Seconds between two attempts to release an allocation."""
+
+
+class IdleAllocation(Struct, frozen=True, eq=False):
+    """An allocation without an attempt, with its agents."""
+
+    name: AllocationName
+    needs: tuple[NodeNeed, ...]
+    #: One agent on each of its nodes, if it can be adopted.
+    agents: tuple[AgentHandle, ...]
+
+    def is_on(self, nodes: Collection[str]) -> bool:
+        return any(need.node in nodes for need in self.needs)
+
+    @property
+    def is_usable(self) -> bool:
+        return all(agent.is_connected for agent in self.agents)
+
+
+class IdleAllocations:
+    """The idle allocations. Releases are retried until the cluster responds."""
+
+    def __init__(self, agents: Agents) -> None:
+        self._agents = agents
+        self._attempts = agents.attempts
+        self._cluster = agents.cluster
+        self._nodes = agents.nodes
+        self._options = agents.options
+        self._idle: list[IdleAllocation] = []
+        #: Allocations whose adoption is being recorded.
+        self._being_adopted: set[IdleAllocation] = set()
+        #: Allocations that are being released, each with its task.
+        self._releasing: dict[IdleAllocation, asyncio.Task[None]] = {}
+        self._tasks = Crew()
+
+    async def retire(self, gang: Gang) -> None:
+        """Keep or release the allocations of an attempt whose record was deleted. Raises EngineUnavailable if
+        the cluster does not respond; the release is retried then."""
+        seconds = 0.0
+        # In the other modes, the cluster chooses the nodes of each attempt, or replicas have allocations of
+        # their own.
+        if not (self._options.anywhere or self._options.apart):
+            expected = {
+                agent_key(index, need.node)
+                for index, needs in gang.record.needs.items()
+                for need in needs
+            }
+            is_old = any(
+                allocation_name(self._options.identity, gang.record, index)
+                in self._cluster.report().old
+                for index in gang.record.needs
+            )
+            # Agents of an earlier service may have another lease than new attempts.
+            is_old |= gang.record.lease != self._options.lease
+            if gang.agents.keys() == expected and not is_old and await _make_idle(gang):
+                seconds = max(self._options.keep, _MIN_KEEP_SECONDS)
+        allocations = [self.detach(gang, gang.record, index) for index in gang.record.needs]
+        for allocation in allocations:
+            if seconds:
+                self._idle.append(allocation)
+                self._tasks.begin(self._expire(allocation, seconds), f"keeping {allocation.name}")
+            else:
+                self.release(allocation)
+        if not seconds:
+            await asyncio.gather(*map(self._wait_released, allocations))
+
+    def detach(self, gang: Gang, record: GangRecord, index: int) -> IdleAllocation:
+        """Detach an allocation from an attempt, with its agents. `record`: the attempt's record that contains
+        it."""
+        agents = tuple(agent for agent in gang.agents.values() if agent.allocation_index == index)
+        for agent in agents:
+            del gang.agents[agent_key(index, agent.node)]
+        name = allocation_name(self._options.identity, record, index)
+        return IdleAllocation(name, record.needs[index], agents)
+
+    def release(self, allocation: IdleAllocation) -> None:
+        """Release an allocation in the background, with retries."""
+        self._releasing[allocation] = joined(self._release_once(allocation))
+        self._tasks.begin(self._retry_release(allocation), f"releasing {allocation.name}")
+
+    async def adopt(self, gang: Gang) -> None:
+        """Let an attempt adopt matching idle allocations, and release those on its other nodes. Raises
+        EngineUnavailable."""
+        occupied = {agent.allocation_index for agent in gang.agents.values()}
+        adoptable: dict[int, IdleAllocation] = {}
+        fresh: set[str] = set()
+        for index, needs in gang.record.needs.items():
+            if index in occupied:
+                continue
+            if idle := self._pop_matching(needs):
+                adoptable[index] = idle
+            else:
+                fresh.update(need.node for need in needs)
+        if adoptable:
+            await self._transfer(gang, adoptable)
+        for allocation in (*self._idle, *self._releasing):
+            if allocation.is_on(fresh):
+                await self._wait_released(allocation)
+
+    async def _transfer(self, gang: Gang, adoptable: Mapping[int, IdleAllocation]) -> None:
+        starts = {
+            agent_key(index, agent.node): agent.name.rpartition("/")[2]
+            for index, idle in adoptable.items()
+            for agent in idle.agents
+        }
+        allocations = {index: idle.name for index, idle in adoptable.items()}
+        self._being_adopted.update(adoptable.values())
+        try:
+            async with self._attempts.lock(gang.key):
+                record = msgspec.structs.replace(
+                    gang.record,
+                    adopted_names=gang.record.adopted_names | allocations,
+                    agents=gang.record.agents | starts,
+                )
+                await self._attempts.write(gang, record)
+        except BaseException:
+            for idle in adoptable.values():
+                self.release(idle)
+            raise
+        finally:
+            self._being_adopted.difference_update(adoptable.values())
+        await asyncio.gather(
+            *(
+                self._adopt(gang, agent, index)
+                for index, idle in adoptable.items()
+                for agent in idle.agents
+            )
+        )
+
+    async def _adopt(self, gang: Gang, agent: AgentHandle, index: int) -> None:
+        """Assign an idle agent to a recorded attempt. If it cannot take over, its credential is revoked."""
+        agent.job_uid, agent.attempt, agent.allocation_index = *gang.key, index
+        gang.agents[agent_key(index, agent.node)] = agent
+        sizes = await self._agents.sizes(gang, agent)
+        agent.is_idle = False
+        try:
+            await agent.call(
+                messages.Adopt(job_uid=agent.job_uid, attempt=agent.attempt, sizes=sizes)
+            )
+        except (EngineUnavailable, LaunchRejected):
+            self._agents.give_up(agent)
+
+    def names(self) -> set[AllocationName]:
+        """Return the names of all allocations that are idle, being adopted or being released."""
+        return {
+            allocation.name for allocation in (*self._idle, *self._being_adopted, *self._releasing)
+        }
+
+    async def close(self) -> None:
+        """Release all allocations. `names` returns those that the cluster did not release."""
+        await asyncio.gather(
+            *(self._wait_released(allocation) for allocation in (*self._idle, *self._releasing)),
+            return_exceptions=True,
+        )
+        await self._tasks.close()
+
+    def _pop_matching(self, needs: Collection[NodeNeed]) -> IdleAllocation | None:
+        """Remove and return an idle allocation with exactly these needs."""
+        expected = frozenset(needs)
+        for allocation in self._idle:
+            if (
+                allocation.agents
+                and allocation.is_usable
+                and frozenset(allocation.needs) == expected
+            ):
+                self._idle.remove(allocation)
+                return allocation
+        return None
+
+    async def _expire(self, allocation: IdleAllocation, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while allocation in self._idle and (left := until - time.monotonic()) > 0:
+            if not allocation.is_usable or allocation.is_on(self._nodes.not_up()):
+                break
+            await asyncio.sleep(min(left, _CHECK_INTERVAL))
+        if allocation in self._idle:
+            self._idle.remove(allocation)
+            self.release(allocation)
+
+    async def _retry_release(self, allocation: IdleAllocation) -> None:
+        while allocation in self._releasing:
+            try:
+                await self._wait_released(allocation)
+            except EngineUnavailable:
+                await asyncio.sleep(_RETRY_INTERVAL)
+
+    async def _wait_released(self, allocation: IdleAllocation) -> None:
+        """Wait until an allocation is released. Raises EngineUnavailable if the cluster does not respond
+        now."""
+        if allocation in self._idle:
+            self._idle.remove(allocation)
+            self.release(allocation)
+        if task := self._releasing.get(allocation):
+            if task.done():
+                task = self._releasing[allocation] = joined(self._release_once(allocation))
+            await asyncio.shield(task)
+
+    async def _release_once(self, allocation: IdleAllocation) -> None:
+        try:
+            await self._cluster.require_reachable(allocation.name)
+            await asyncio.gather(*(self._agents.dismiss(agent) for agent in allocation.agents))
+            await self._cluster.release(allocation.name)
+        except ClusterUnavailable as failure:
+            raise EngineUnavailable(str(failure)) from failure
+        self._releasing.pop(allocation)
+
+
+async def _make_idle(gang: Gang) -> bool:
+    """Make the agents of a finished gang idle. Returns False if one of them cannot be."""
+    agents = tuple(gang.agents.values())
+    if not all(agent.is_connected for agent in agents):
+        return False
+    try:
+        async with asyncio.timeout(_CLEANUP_TIMEOUT):
+            await asyncio.gather(*(agent.call(messages.Idle()) for agent in agents))
+    except (EngineUnavailable, LaunchRejected, TimeoutError) as failure:
+        log.info("job %s: its allocations are not kept: %s", gang.record.job_uid, failure)
+        return False
+    for agent in agents:
+        agent.is_idle = True
+        # The next attempt grants its own content.
+        agent.granted.clear()
+    return all(agent.is_connected for agent in agents)
