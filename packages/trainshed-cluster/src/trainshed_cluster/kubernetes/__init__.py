@@ -1,1 +1,1 @@
-"""The Kubernetes engine runs each replica in a Pod of its own, in which an agent (`remote`) runs."""
+"""The Kubernetes engine: each replica runs in its own Pod, together with its agent (`remote`)."""

@@ -1,4 +1,4 @@
-"""Follows Kueue's workloads, one for each attempt, and deletes them when their attempt is over."""
+"""Watches Kueue's workloads, one for each attempt, and deletes those of finished attempts."""
 
 import asyncio
 import logging
@@ -9,22 +9,27 @@ from trainshed.eventloop.background import Crew
 from trainshed_cluster.kubernetes import kueue
 from trainshed_cluster.kubernetes.client import ApiClient, ApiFailure, Followed, unstarted
 from trainshed_cluster.kubernetes.objects import ApiGroup, Pod, Workload
-from trainshed_cluster.remote.cluster import ClusterUnavailable, HoldName
+from trainshed_cluster.remote.cluster import AllocationName, ClusterUnavailable
 
 log = logging.getLogger(__name__)
 
-_LINGER_SECONDS = 5.0
-"""For which an attempt keeps its quota of which nothing is left: a replica that moves is asked for again
-within that."""
-_AGAIN_SECONDS = 5.0
-"""Between two tries to delete one."""
-_STRAY_SECONDS = 120.0
-"""After which one of before this service's start is deleted that nobody came back for."""
+_QUOTA_KEEP_SECONDS = 5.0
+"""Seconds that an attempt without Pods keeps its quota. A replica that moves requests its next Pod within
+that time."""
+_RETRY_INTERVAL = 5.0
+"""Seconds between two attempts to delete a workload."""
+_STRAY_TIMEOUT = 120.0
+"""Seconds after which workloads from before this service's start are deleted, unless their attempt
+continues."""
 
 
 class Admission:
-    """Kueue's view of this service's attempts. `changed`: called when a workload has changed. `is_wanted`:
-    tells whether anything of the attempt of a workload is held or requested."""
+    """Kueue's view of this service's attempts.
+
+    Args:
+        changed: Called when a workload has changed.
+        is_wanted: Returns whether the attempt of a workload has allocations or requests.
+    """
 
     def __init__(
         self,
@@ -42,8 +47,8 @@ class Admission:
         self._tasks = Crew()
 
     async def start(self, namespaces: Collection[str]) -> None:
-        """Begin to watch the workloads. Raises ClusterRefused (there is no Kueue, or its workloads may not be
-        read), ClusterUnavailable."""
+        """Start to watch the workloads. Raises ClusterRefused (Kueue is missing, or its workloads are not
+        readable), ClusterUnavailable."""
         version = await self._version()
         for where in namespaces:
             path = f"{kueue.API}/{version}/namespaces/{where}/workloads"
@@ -53,47 +58,46 @@ class Admission:
             except ApiFailure as failure:
                 raise unstarted(failure, "Kueue's workloads (chart: kueue=true)") from failure
             self._tasks.keep(followed.follow, f"kubernetes: watching {path}")
-        self._tasks.begin(self._end_strays(), "kubernetes: ending workloads of before")
+        self._tasks.begin(self._end_strays(), "kubernetes: deleting old workloads")
 
     async def close(self) -> None:
         await self._tasks.close()
 
-    def delay(self, hold: HoldName, pod: Pod) -> Delay | None:
-        """Return why Kueue makes a Pod wait; None = it does not, or gives no reason."""
+    def delay(self, allocation: AllocationName, pod: Pod) -> Delay | None:
+        """Return why Kueue delays a Pod; None = it does not, or gives no reason."""
         followed = self._followed.get(pod.metadata.namespace)
         if followed is None or pod.spec.node_name:
             return None
-        own = followed.objects.get(f"{pod.metadata.namespace}/{kueue.group(hold)}")
+        own = followed.objects.get(f"{pod.metadata.namespace}/{kueue.group(allocation)}")
         return kueue.delay(own, followed.objects.values()) if own else None
 
-    def given_back(self, hold: HoldName, where: str) -> None:
-        """Note that a Pod was given back. With the last Pod of its attempt the workload is deleted, because
-        Kueue otherwise keeps the quota of Pods that did not succeed, and the Pods, for replacements."""
-        name = kueue.group(hold)
+    def released(self, allocation: AllocationName, where: str) -> None:
+        """Handle the release of a Pod. After the last Pod of an attempt, the workload is deleted. Otherwise
+        Kueue would keep the quota of Pods that did not succeed, and the Pods, for replacements."""
+        name = kueue.group(allocation)
         if where in self._followed and not self._is_wanted(name):
             self._tasks.begin(self._end(where, name), f"kubernetes: ending workload {name}")
 
     async def _end(self, where: str, name: str) -> None:
-        """Delete the workload of an attempt of which nothing is left, unless something of it is soon
-        requested again."""
+        """Delete the workload of an attempt without Pods, unless a Pod is requested again soon."""
         path = f"{self._followed[where].path}/{name}"
-        await asyncio.sleep(_LINGER_SECONDS)
+        await asyncio.sleep(_QUOTA_KEEP_SECONDS)
         while not self._is_wanted(name):
             try:
                 await self._client.delete(path)
             except (ApiFailure, ClusterUnavailable) as failure:
-                log.info("kubernetes: %s is not deleted yet: %s", path, failure)
-                await asyncio.sleep(_AGAIN_SECONDS)
+                log.info("kubernetes: cannot delete %s yet: %s", path, failure)
+                await asyncio.sleep(_RETRY_INTERVAL)
             else:
                 return
 
     async def _end_strays(self) -> None:
-        await asyncio.sleep(_STRAY_SECONDS)
+        await asyncio.sleep(_STRAY_TIMEOUT)
         for where, followed in self._followed.items():
             for workload in tuple(followed.objects.values()):
                 name = workload.metadata.name
                 if kueue.is_ours(workload, self._service) and not self._is_wanted(name):
-                    log.info("kubernetes: workload %s is wanted by nobody: deleted", name)
+                    log.info("kubernetes: deleting workload %s without an attempt", name)
                     self._tasks.begin(self._end(where, name), f"kubernetes: ending workload {name}")
 
     async def _version(self) -> str:

@@ -1,4 +1,4 @@
-"""Builds the Kubernetes engine for a service, by the settings of `[engines.kubernetes]`."""
+"""Builds the Kubernetes engine of a service from the settings `[engines.kubernetes]`."""
 
 from collections.abc import Callable, Mapping
 from functools import cache, partial
@@ -8,39 +8,38 @@ from trainshed.engines.registry import EngineContext
 from trainshed.engines.streams import FileStreams
 from trainshed_cluster.kubernetes.manifests import DIRECTORY, HOSTS_FILE, PYTHON
 from trainshed_cluster.kubernetes.settings import KubernetesSettings, parse
-from trainshed_cluster.remote.awaited import AwaitedCluster
 from trainshed_cluster.remote.content.bootstrap import READ, AgentCode, Bootstrap
 from trainshed_cluster.remote.content.extensions import Extensions
-from trainshed_cluster.remote.content.library import EVERYBODYS, Library
+from trainshed_cluster.remote.content.library import SHARED_PREFIXES, Library
 from trainshed_cluster.remote.engine import RemoteEngine
 from trainshed_cluster.remote.messages import AgentDocument
 from trainshed_cluster.remote.options import (
     AgentCommand,
     Listening,
     RemoteOptions,
+    agent_settings,
     engine_here,
     service_identity,
     service_sockets,
-    told_to_agents,
 )
+from trainshed_cluster.remote.retrying_cluster import RetryingCluster
 
-_AGENTS: Final = f"{DIRECTORY}/agents"
-"""Where an agent writes in its Pod."""
-_WAIT = 60
-"""Seconds for which a Pod's process waits for its document: one that nobody comes for, since the service was
-killed just then, shall not be taken for an agent."""
+_AGENT_DIRECTORY: Final = f"{DIRECTORY}/agents"
+"""Directory of agents in their Pods."""
+_DOCUMENT_TIMEOUT = 60
+"""Seconds that a Pod's process waits for its document. Without a document, because the service was killed, it
+must not count as an agent."""
 _SCRIPT: Final = f"""\
 import os,signal
-signal.signal(signal.SIGALRM,lambda *_:(os.write(2,b'nobody said what to do\\n'),os._exit(78)))
-signal.alarm({_WAIT})
+signal.signal(signal.SIGALRM,lambda *_:(os.write(2,b'received no document\\n'),os._exit(78)))
+signal.alarm({_DOCUMENT_TIMEOUT})
 {READ}
 """
-"""What they run: what they are sent. As process 1 it would not even get a signal that it has no handler
-for."""
+"""Code for `python -c` that executes the parcel. Process 1 ignores signals without a handler."""
 
 
 def new_engine(context: EngineContext) -> RemoteEngine:
-    """Build the engine. Raises ValueError, which says what is wrong with the settings."""
+    """Build the engine. Raises ValueError with the errors in the settings."""
     settings = parse(context.settings)
     try:
         from trainshed_cluster.kubernetes.cluster import KubernetesCluster
@@ -56,9 +55,9 @@ def new_engine(context: EngineContext) -> RemoteEngine:
         directory=directory,
         listening=Listening(settings.address, settings.port, service_sockets(context)),
         lease=settings.lease,
-        # A node that is only silent is waited for (`look.node_state`).
+        # Silent nodes are awaited by `look.node_state`.
         down_is_lost=True,
-        agent=partial(_document, context, settings, cache(partial(told_to_agents, context))),
+        agent=partial(_document, context, settings, cache(partial(agent_settings, context))),
         command=partial(_command, Extensions(context.cache, directory / "extensions")),
         secrets=context.secrets,
         library=Library([context.cache], context.interpreters),
@@ -75,7 +74,7 @@ def new_engine(context: EngineContext) -> RemoteEngine:
         beside=partial(_homes_of_pythons, context),
     )
     return RemoteEngine(
-        AwaitedCluster(cluster, "kubernetes"),
+        RetryingCluster(cluster, "kubernetes"),
         FileStreams(context.data / "logs"),
         options,
         engine_here(context, directory / "here"),
@@ -83,9 +82,10 @@ def new_engine(context: EngineContext) -> RemoteEngine:
 
 
 def _homes_of_pythons(context: EngineContext) -> list[str]:
-    """Return the directories of the Pythons that environments are built on, if not in the cache: Pods are
-    sent them, too."""
-    homes = {prefix.parent for prefix in context.interpreters() if str(prefix) not in EVERYBODYS}
+    """Return the prefixes of the environments' Pythons outside the cache. Pods receive them, too."""
+    homes = {
+        prefix.parent for prefix in context.interpreters() if str(prefix) not in SHARED_PREFIXES
+    }
     return sorted(str(home) for home in homes if not home.is_relative_to(context.cache))
 
 
@@ -94,11 +94,11 @@ def entry() -> tuple[str, ...]:
 
 
 def _bootstrap(code: AgentCode) -> Bootstrap:
-    return Bootstrap(code, PYTHON, _AGENTS, script=_SCRIPT)
+    return Bootstrap(code, PYTHON, _AGENT_DIRECTORY, script=_SCRIPT)
 
 
 def _command(extensions: Extensions, node: str) -> AgentCommand:
-    """Return how an agent is started. Blocks, the first time for seconds."""
+    """Return the command that starts an agent. The first call blocks for seconds."""
     made = _bootstrap(AgentCode.collect(extensions.files()))
     return AgentCommand(made.argv, made.parcel)
 
@@ -109,10 +109,10 @@ def _document(
     document: Callable[[], Mapping[str, Any]],
     **own: Any,
 ) -> AgentDocument:
-    """Compose an agent's document from what all agents are told and its own values."""
+    """Create an agent's document from the common values of all agents and its own values."""
     own["address"] = None  # The agent has its Pod's address, not the node's.
     return AgentDocument(
-        directory=_AGENTS,
+        directory=_AGENT_DIRECTORY,
         cache=str(context.cache),
         hosts_file=HOSTS_FILE,
         grace=settings.grace,

@@ -1,10 +1,10 @@
-"""Copies the Python that it is run by, with the libraries that that needs, into a directory: run by the init
-container of Pods whose image is a job's, which need have neither a Python nor a C library of ours.
+"""Copies its own Python, with the required libraries, into a directory.
 
     python -I -S -c SOURCE DIRECTORY
 
-It imports the standard library alone and nothing of ours. The copy is started by its own dynamic loader
-(`LOADER`), and finds its libraries beside that.
+The init container of Pods with a job's image runs it, because that image may lack a suitable Python or C
+library. It uses only the standard library. The copy is started by its own dynamic loader (`LOADER`), and
+finds its libraries next to it.
 """
 
 import ctypes
@@ -15,13 +15,21 @@ import sys
 from pathlib import Path
 
 LOADER = "ld.so"
-"""Of shared libraries, in `lib`."""
-_NAMED = (
+"""The dynamic loader, in `lib`."""
+_EXTRA_LIBRARIES = (
     *("libpthread.so.0", "libdl.so.2", "librt.so.1", "libutil.so.1", "libm.so.6"),
     *("libgcc_s.so.1", "libstdc++.so.6"),
 )
-"""Libraries that compiled packages of others may name (manylinux), whether this Python does or not."""
-_LEFT_OUT = ("test", "tests", "site-packages", "dist-packages", "__pycache__", "idlelib", "tkinter")
+"""Libraries that compiled packages may require (manylinux), in addition to this Python's."""
+_EXCLUDED_DIRECTORIES = (
+    "test",
+    "tests",
+    "site-packages",
+    "dist-packages",
+    "__pycache__",
+    "idlelib",
+    "tkinter",
+)
 
 
 def main(target: Path) -> None:
@@ -31,7 +39,7 @@ def main(target: Path) -> None:
     shutil.copytree(
         standard,
         libraries / standard.name,
-        ignore=shutil.ignore_patterns(*_LEFT_OUT, "config-*"),
+        ignore=shutil.ignore_patterns(*_EXCLUDED_DIRECTORIES, "config-*"),
         dirs_exist_ok=True,
     )
     loader = ""
@@ -42,19 +50,21 @@ def main(target: Path) -> None:
         if path.name.startswith("ld-"):
             loader = path.name
     if not loader:
-        raise SystemExit(f"{sys.executable} has no loader of glibc's: it cannot be carried")
+        raise SystemExit(
+            f"{sys.executable} does not use glibc's loader, so that it cannot be copied"
+        )
     (libraries / LOADER).symlink_to(loader)
     (target / "bin").mkdir()
     shutil.copy(Path(sys.executable).resolve(), target / "bin" / "python3")
 
 
 def _loaded(extensions: Path) -> "list[Path]":
-    """Return the shared libraries that this Python loads, with those of all its extension modules."""
-    for name in (*map(str, extensions.iterdir()), *_NAMED):
+    """Return the shared libraries of this Python and of all its extension modules."""
+    for name in (*map(str, extensions.iterdir()), *_EXTRA_LIBRARIES):
         try:
             ctypes.CDLL(name)
         except OSError:
-            continue  # An extension that this image cannot load is not used by anything in it.
+            continue  # An extension that this image cannot load is not used there.
     with Path("/proc/self/maps").open(encoding="utf-8") as maps:
         paths = {Path(line[line.index("/") :].rstrip("\n")) for line in maps if "/" in line}
     return sorted(path for path in paths if ".so" in path.name and path.parent != extensions)
@@ -62,8 +72,8 @@ def _loaded(extensions: Path) -> "list[Path]":
 
 @functools.lru_cache
 def _links(directory: Path) -> "dict[Path, list[str]]":
-    """Return the links to shared libraries in a directory, by what they lead to: other names of theirs, which
-    dependent libraries may ask for."""
+    """Return the links to shared libraries in a directory, by target. Dependent libraries may use these
+    names."""
     links: dict[Path, list[str]] = {}
     for path in directory.iterdir():
         if ".so" in path.name and path.is_symlink():

@@ -1,8 +1,8 @@
-"""A client of one cluster's API: lists, watches, local copies that follow them, and the few writes that the
-engine makes.
+"""A client of one cluster's API: lists, watches, local copies that follow watches, and the few writes of the
+engine.
 
-lightkube reads kubeconfigs and credentials (tokens that rotate, commands that print them, certificates) and
-sets up TLS; httpx2 speaks HTTP. Only the needed fields of objects are decoded (docs/adr/0099).
+lightkube reads kubeconfigs and credentials (rotating tokens, commands, certificates) and configures TLS.
+httpx2 implements HTTP. Only the required fields of objects are decoded (docs/adr/0099).
 """
 
 import asyncio
@@ -37,58 +37,60 @@ from trainshed_cluster.remote.cluster import ClusterRefused, ClusterUnavailable
 
 T = TypeVar("T", bound=msgspec.Struct)
 
-_PAGE = 500
-"""Objects of one page of a list."""
-_PATIENCE = httpx2.Timeout(20.0, connect=5.0)
-"""Seconds for any one call; `attach` and watches have their own."""
+_PAGE_SIZE = 500
+"""Objects per page of a list."""
+_TIMEOUT = httpx2.Timeout(20.0, connect=5.0)
+"""Timeout of a call. `attach` and watches have their own."""
 WATCH_SECONDS: Final = 240
-"""After which the server ends a watch, to be resumed."""
-_SILENT_SECONDS = WATCH_SECONDS + 30.0
-"""After which a watch that says nothing has no other end any more."""
+"""Seconds after which the server ends a watch. The client then resumes it."""
+_WATCH_TIMEOUT = WATCH_SECONDS + 30.0
+"""Timeout of a watch without messages."""
 _STDIN, _STDOUT, _ERROR = b"\0", b"\1", b"\3"
-"""How messages to and from a container begin."""
-_TAKING_SECONDS = 30.0
-"""In which a process has to take its input."""
-_PIECE = 1 << 17
+"""First byte of messages to and from a container, by stream."""
+_INPUT_TIMEOUT = 30.0
+"""Seconds that a process has to read its input."""
+_CHUNK_SIZE = 1 << 17
 """Bytes of one message to a container."""
-_UNANSWERED = (httpx2.HTTPError, OSError, ConfigError)
-"""What is raised of a call that gets no answer: ConfigError if there are no credentials just now."""
+_TRANSPORT_ERRORS = (httpx2.HTTPError, OSError, ConfigError)
+"""Exceptions of a call without an answer. ConfigError means that credentials are currently missing."""
 
 
 class ApiFailure(Exception):
-    """The API refused a request. `status`: of HTTP. `reason`: Kubernetes' own word for it."""
+    """The API rejected a request. `status`: HTTP status. `reason`: Kubernetes' own word."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
-        words = message or reason or "no reason is given"
+        words = message or reason or "no reason"
         super().__init__(f"{words} ({f'{status} {reason}'.strip()})")
         self.status = status
         self.reason = reason
 
     @property
     def is_final(self) -> bool:
-        """Whether the same call would fail again, because the request is wrong or forbidden."""
+        """Return whether the same call would fail again, because the request is invalid or forbidden."""
         return self.status in (400, 403, 404, 405, 413, 415, 422)
 
     @property
     def is_full(self) -> bool:
-        """Whether a quota has no room now; one that wants more to be said never will have."""
+        """Return whether a quota is exhausted now. A quota that requires further fields never admits the
+        request."""
         text = str(self)
         return self.status in (403, 429) and "quota" in text and "must specify" not in text
 
 
 def unstarted(failure: ApiFailure, what: str) -> ClusterRefused | ClusterUnavailable:
-    """Return what a start fails with that did not see `what`. One that may succeed later is tried again."""
+    """Return the exception of a start that could not read `what`. It distinguishes temporary failures from
+    permanent ones."""
     kind = ClusterRefused if failure.is_final else ClusterUnavailable
-    return kind(f"the cluster does not let us see {what}: {failure}")
+    return kind(f"cannot read {what} of the cluster: {failure}")
 
 
 class Expired(Exception):
-    """The server no longer remembers the version that a watch was to continue from."""
+    """The server no longer has the version from which a watch would continue."""
 
 
 class ApiClient:
-    """A client of one cluster. `transport`: used instead of the network. Raises ClusterRefused if there is no
-    usable kubeconfig."""
+    """A client of one cluster. `transport`: replaces the network. Raises ClusterRefused without a usable
+    kubeconfig."""
 
     def __init__(
         self, settings: KubernetesSettings, transport: httpx2.AsyncBaseTransport | None = None
@@ -98,18 +100,18 @@ class ApiClient:
             kubeconfig = KubeConfig.from_file(path) if path else KubeConfig.from_service_account()
             config = kubeconfig.get()
             assert config is not None, "a context was named, or there is a current one"
-            params = ConnectionParams(timeout=_PATIENCE, trust_env=False)
+            params = ConnectionParams(timeout=_TIMEOUT, trust_env=False)
             # The class declares the transports of synchronous and asynchronous clients in one field.
             params.transport = transport  # pyright: ignore[reportAttributeAccessIssue]
             self._http = AsyncClient(config, params)
         except (ConfigError, KeyError, OSError, ValueError) as failure:
             raise ClusterRefused(
-                f"how the cluster is reached cannot be read from {path or 'this Pod'} ({failure!r}); name a "
-                "kubeconfig and a context of it in [engines.kubernetes]"
+                f"cannot read the cluster's address from {path or 'this Pod'} ({failure!r}); set a "
+                "kubeconfig with a current context in [engines.kubernetes]"
             ) from failure
         #: URL of the API server, for messages.
         self.server: str = config.cluster.server
-        #: Namespace of the context; None = it names none.
+        #: Namespace of the context, or None.
         self.namespace: str | None = config.namespace or None
 
     async def close(self) -> None:
@@ -118,10 +120,10 @@ class ApiClient:
     async def list(
         self, path: str, kind: type[T], params: Mapping[str, str] | None = None
     ) -> tuple[list[T], str]:
-        """Return all objects of a collection, and the version from which a watch of it continues. Raises
+        """Return all objects of a collection, and the version from which a watch continues. Raises
         ApiFailure, ClusterUnavailable."""
         objects: list[T] = []
-        query = {"limit": str(_PAGE), **(params or {})}
+        query = {"limit": str(_PAGE_SIZE), **(params or {})}
         while True:
             page = _decoded(await self._call("GET", path, params=query), Page[kind])
             objects += page.items
@@ -130,7 +132,7 @@ class ApiClient:
             query["continue"] = page.metadata.continue_
 
     async def get(self, path: str, kind: type[T]) -> T:
-        """Raises ApiFailure, ClusterUnavailable."""
+        """Return an object. Raises ApiFailure, ClusterUnavailable."""
         return _decoded(await self._call("GET", path), kind)
 
     async def create(
@@ -140,32 +142,36 @@ class ApiClient:
         kind: type[T],
         params: Mapping[str, str] | None = None,
     ) -> T:
-        """Raises ApiFailure, ClusterUnavailable."""
+        """Create an object. Raises ApiFailure, ClusterUnavailable."""
         return _decoded(await self._call("POST", path, params=params, body=manifest), kind)
 
     async def delete(self, path: str, *, uid: str | None = None, grace: int | None = None) -> None:
-        """Delete an object if it exists. `uid`: of the very object; None = any of that name. `grace`:
-        seconds, None = the object's own. Raises ApiFailure, ClusterUnavailable."""
+        """Delete an object if it exists. Raises ApiFailure, ClusterUnavailable.
+
+        Args:
+            uid: Uid of the object; None = any object of that name.
+            grace: Grace period in seconds; None = the object's own.
+        """
         body: dict[str, Any] = {"preconditions": {"uid": uid}} if uid else {}
         if grace is not None:
             body["gracePeriodSeconds"] = grace
         try:
             await self._call("DELETE", path, body=body)
         except ApiFailure as failure:
-            # 409: another object has that name by now.
+            # 409: another object has that name now.
             if failure.status not in (404, 409):
                 raise
 
     async def watch(self, path: str, version: str) -> AsyncGenerator[WatchEvent]:
-        """Yield the changes since `version` until the server ends the watch, which it does every few minutes.
-        Raises Expired, ApiFailure, ClusterUnavailable."""
+        """Yield the changes since `version` until the server ends the watch, every few minutes. Raises
+        Expired, ApiFailure, ClusterUnavailable."""
         query = {
             "watch": "true",
             "allowWatchBookmarks": "true",
             "resourceVersion": version,
             "timeoutSeconds": str(WATCH_SECONDS),
         }
-        timeout = httpx2.Timeout(5.0, read=_SILENT_SECONDS)
+        timeout = httpx2.Timeout(5.0, read=_WATCH_TIMEOUT)
         try:
             async with self._http.stream("GET", path, params=query, timeout=timeout) as answer:
                 if answer.status_code == 410:
@@ -182,19 +188,19 @@ class ApiClient:
                                 raise Expired
                             raise ApiFailure(status.code, status.reason, status.message)
                         yield event
-        except (*_UNANSWERED, ValueError) as failure:
+        except (*_TRANSPORT_ERRORS, ValueError) as failure:
             raise ClusterUnavailable(_unreached(self.server, failure)) from failure
 
     async def attach(self, path: str, container: str, stdin: bytes, word: bytes) -> bool:
-        """Send a container its standard input, and wait until it confirms by the word that it has read all.
-        Returns False if it ended before. Raises ApiFailure, ClusterUnavailable."""
+        """Send a container its standard input, and wait for its confirmation. Returns False if it ended
+        before. Raises ApiFailure, ClusterUnavailable."""
         params = {"container": container, "stdin": "true", "stdout": "true", "stderr": "false"}
         try:
             async with self._http.websocket(
                 f"{path}/attach", params=params, subprotocols=["v4.channel.k8s.io"]
             ) as line:
-                for start in range(0, len(stdin), _PIECE):
-                    await line.send_bytes(_STDIN + stdin[start : start + _PIECE])
+                for start in range(0, len(stdin), _CHUNK_SIZE):
+                    await line.send_bytes(_STDIN + stdin[start : start + _CHUNK_SIZE])
                 return await _says(line, word)
         except Exception as failure:
             cause = _alone(failure)
@@ -202,7 +208,7 @@ class ApiClient:
                 raise _failure(cause.response) from None
             if isinstance(cause, (WebSocketDisconnect, WebSocketNetworkError)):
                 return False
-            if isinstance(cause, (*_UNANSWERED, HTTPXWSException)):
+            if isinstance(cause, (*_TRANSPORT_ERRORS, HTTPXWSException)):
                 raise ClusterUnavailable(_unreached(self.server, cause)) from failure
             raise cause from None
 
@@ -220,7 +226,7 @@ class ApiClient:
             answer = await self._http.request(
                 method, path, params=params, content=content, headers=headers
             )
-        except _UNANSWERED as failure:
+        except _TRANSPORT_ERRORS as failure:
             raise ClusterUnavailable(_unreached(self.server, failure)) from failure
         if answer.is_error:
             raise _failure(answer)
@@ -228,7 +234,7 @@ class ApiClient:
 
 
 def _alone(failure: Exception) -> Exception:
-    """Return the single exception inside the exception groups of a task group."""
+    """Return the only exception inside the exception groups of a task group."""
     inner: tuple[Exception, ...]
     while len(inner := getattr(failure, "exceptions", ())) == 1:
         failure = inner[0]
@@ -239,7 +245,7 @@ async def _says(line: AsyncWebSocketSession, word: bytes) -> bool:
     """Wait until a container writes a word to its output. Returns False if the output ends before."""
     output = b""
     while word not in output:
-        message = await line.receive_bytes(timeout=_TAKING_SECONDS)
+        message = await line.receive_bytes(timeout=_INPUT_TIMEOUT)
         if message[:1] == _ERROR:
             return False
         output += message[1:] if message[:1] == _STDOUT else b""
@@ -247,7 +253,7 @@ async def _says(line: AsyncWebSocketSession, word: bytes) -> bool:
 
 
 async def _lines(answer: httpx2.Response) -> AsyncGenerator[bytes]:
-    """Yield each line as soon as it is complete."""
+    """Yield each complete line at once."""
     rest = b""
     async for part in answer.aiter_raw():
         *whole, rest = (rest + part).split(b"\n")
@@ -260,12 +266,12 @@ def _decoded(answer: bytes, kind: Any) -> Any:
     try:
         return msgspec.json.decode(answer, type=kind)
     except (ValueError, RecursionError) as failure:
-        raise ClusterUnavailable(f"the API's answer is not understood: {failure}") from failure
+        raise ClusterUnavailable(f"cannot parse the API's answer: {failure}") from failure
 
 
 def _failure(answer: httpx2.Response) -> ApiFailure | ClusterUnavailable:
     try:
-        # That of a refused WebSocket was not read, and cannot be any more.
+        # The content of a rejected WebSocket was not read, and is no longer available.
         content = answer.content
     except httpx2.ResponseNotRead:
         content = b""
@@ -276,7 +282,7 @@ def _failure(answer: httpx2.Response) -> ApiFailure | ClusterUnavailable:
     if not status.message:
         request = answer.request
         status = Status(
-            f"the API gives no reason for its answer to {request.method} {request.url.path}",
+            f"the API returned no reason for its answer to {request.method} {request.url.path}",
             status.reason or answer.reason_phrase,
         )
     failure = ApiFailure(answer.status_code, status.reason, status.message)
@@ -285,26 +291,27 @@ def _failure(answer: httpx2.Response) -> ApiFailure | ClusterUnavailable:
 
 def _unreached(server: str, failure: BaseException) -> str:
     what = str(failure) or type(failure).__name__
-    return f"the API of the cluster ({server}) is not reached: {what}"
+    return f"cannot connect to the API of the cluster ({server}): {what}"
 
 
 log = logging.getLogger(__name__)
 Item = TypeVar("Item", Pod, ClusterNode, Workload)
 Item_contra = TypeVar("Item_contra", Pod, ClusterNode, Workload, contravariant=True)
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0
-"""Seconds between two tries to watch."""
+_MIN_RETRY_INTERVAL, _MAX_RETRY_INTERVAL = 0.2, 10.0
+"""Minimum and maximum seconds between two attempts to watch."""
 
 
 class Listener(Protocol[Item_contra]):
-    """Callback for each change, with the object after it. `gone`: the object was deleted, and this is its
-    last state."""
+    """Callback for each change, with the new object. `gone`: the object was deleted, and this is its last
+    state."""
 
     def __call__(self, changed: Item_contra, /, *, gone: bool) -> None: ...
 
 
 class Followed(Generic[Item]):
-    """The local copy. `path`: of the collection. `tell`: called for each change, after `objects` has it."""
+    """A local copy of a collection. `path`: of the collection. `tell`: called after each change of
+    `objects`."""
 
     def __init__(
         self, client: ApiClient, path: str, kind: type[Item], tell: Listener[Item]
@@ -319,7 +326,7 @@ class Followed(Generic[Item]):
         self._is_cut = False
 
     async def list(self) -> None:
-        """List all objects; known ones that are not listed are gone. Raises ApiFailure,
+        """List all objects. Known objects that are missing count as deleted. Raises ApiFailure,
         ClusterUnavailable."""
         objects, self._version = await self._client.list(self.path, self._kind)
         listed = {item.key: item for item in objects}
@@ -329,8 +336,8 @@ class Followed(Generic[Item]):
             self._put(item)
 
     async def follow(self) -> None:
-        """Follow all changes from the last list on. Never returns."""
-        pause = _FIRST_PAUSE
+        """Follow all changes after the last list. Never returns."""
+        pause = _MIN_RETRY_INTERVAL
         while True:
             try:
                 if not self._version:
@@ -338,7 +345,7 @@ class Followed(Generic[Item]):
                 watching = self._client.watch(self.path, self._version)
                 async with contextlib.aclosing(watching) as events:
                     async for event in events:
-                        pause = _FIRST_PAUSE
+                        pause = _MIN_RETRY_INTERVAL
                         if self._is_cut:
                             log.info("kubernetes: %s: watched again", self.path)
                             self._is_cut = False
@@ -348,16 +355,16 @@ class Followed(Generic[Item]):
                             self._drop(changed.key, changed)
                         elif event.type != "BOOKMARK":
                             self._put(changed)
-                # The server ends a watch every few minutes; the next one continues.
+                # The server ends a watch every few minutes. The next one continues.
             except Expired:
-                log.info("kubernetes: %s: too much has changed meanwhile; listed again", self.path)
+                log.info("kubernetes: %s: the watch expired; listing again", self.path)
                 self._version = ""
             except (ApiFailure, ClusterUnavailable) as failure:
                 if not self._is_cut:
-                    log.warning("kubernetes: %s: not watched: %s", self.path, failure)
+                    log.warning("kubernetes: %s: cannot watch: %s", self.path, failure)
                 self._is_cut = True
             await asyncio.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            pause = min(2 * pause, _MAX_RETRY_INTERVAL)
 
     def _put(self, changed: Item) -> None:
         before = self.objects.get(changed.key)

@@ -1,5 +1,5 @@
 """The checks of `trainshed doctor` for replicas in Pods: the settings, the cluster's API, the account's
-rights, whether a Pod would be admitted, which nodes take Pods, and whether Pods can call the service."""
+rights, the admission of a Pod, the nodes, and the address of the service."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -15,8 +15,13 @@ from trainshed_cluster.kubernetes.build import entry
 from trainshed_cluster.kubernetes.objects import ClusterNode, Pod, Review, Version
 from trainshed_cluster.kubernetes.routes import Routes
 from trainshed_cluster.kubernetes.settings import KubernetesSettings, parse
-from trainshed_cluster.remote.cluster import ClusterRefused, ClusterUnavailable, HoldName, NodeNeed
-from trainshed_cluster.remote.options import examine_address
+from trainshed_cluster.remote.cluster import (
+    AllocationName,
+    ClusterRefused,
+    ClusterUnavailable,
+    NodeNeed,
+)
+from trainshed_cluster.remote.options import check_address
 
 TESTED = "1.20.2"
 """The version of Kubernetes that `./dev test-kubernetes` runs."""
@@ -27,7 +32,7 @@ _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """A right that the account needs. `why`: what does not work without it."""
+    """A right that the account needs. `why`: the consequence of its absence."""
 
     verb: str
     resource: str
@@ -50,33 +55,33 @@ class Right:
         }
 
 
-_EVERYWHERE = tuple(Right(verb, "nodes") for verb in ("list", "watch"))
-_SEE_PODS = Right("list", "pods", "what others take of nodes is not counted")
+_CLUSTER_RIGHTS = tuple(Right(verb, "nodes") for verb in ("list", "watch"))
+_LIST_PODS = Right("list", "pods", "resources of other Pods are not counted")
 _WATCH_PODS = Right("watch", "pods")
-_IN_NAMESPACES = (
+_NAMESPACE_RIGHTS = (
     *(Right(verb, "pods") for verb in ("get", "list", "watch", "create", "delete")),
     *(Right(verb, "pods/attach") for verb in ("get", "create")),
 )
-_OF_KUEUE = tuple(
+_KUEUE_RIGHTS = tuple(
     Right(verb, "workloads", why, "kueue.x-k8s.io")
     for verb, why in (
         ("list", "no job can run"),
         ("watch", "no job can run"),
-        ("delete", "Kueue keeps the quota of jobs that are over"),
+        ("delete", "Kueue keeps the quota of finished jobs"),
     )
 )
 
 
 def examine_kubernetes(table: Mapping[str, Any], cache: Path | None = None) -> Iterator[Finding]:
-    """Yield the findings. `table`: `[engines.kubernetes]` of the configuration. Pods bring what they need:
-    no cache is looked at. Blocks until the cluster has answered or failed to."""
+    """Yield the findings. Blocks until the cluster has responded or failed. Pods receive all content, so that
+    no cache is checked. `table`: `[engines.kubernetes]` of the configuration."""
     try:
         settings = parse(table)
     except ValueError as failure:
         yield _finding("settings", reason=str(failure).replace("\n", "; "))
         return
     yield from asyncio.run(_gathered(settings))
-    yield examine_address("kubernetes", "Pods", settings.address)
+    yield check_address("kubernetes", "Pods", settings.address)
 
 
 async def _gathered(settings: KubernetesSettings) -> list[Finding]:
@@ -124,17 +129,17 @@ class Examination:
             yield _finding("unavailable", server=self._client.server, failure=failure)
 
     async def _missing_rights(self) -> AsyncIterator[Finding]:
-        for right in _EVERYWHERE:
+        for right in _CLUSTER_RIGHTS:
             if not await self._may(right, None):
                 yield _finding("no_right", right=right, where="of the cluster")
-        if not await self._may(_SEE_PODS, None):
-            yield _finding("no_optional_right", right=_SEE_PODS, where="of the whole cluster")
+        if not await self._may(_LIST_PODS, None):
+            yield _finding("no_optional_right", right=_LIST_PODS, where="of the whole cluster")
         elif not await self._may(_WATCH_PODS, None):
-            # Who may list them is not content with those of the namespaces.
+            # An account that may list all Pods needs to watch all Pods, too.
             yield _finding("no_right", right=_WATCH_PODS, where="of the whole cluster")
-        of_kueue = _OF_KUEUE if self._settings.queue == "kueue" else ()
+        of_kueue = _KUEUE_RIGHTS if self._settings.queue == "kueue" else ()
         for namespace in self._namespaces:
-            for right in (*_IN_NAMESPACES, *of_kueue):
+            for right in (*_NAMESPACE_RIGHTS, *of_kueue):
                 if not await self._may(right, namespace):
                     yield _finding("no_right", right=right, where=f"of namespace {namespace}")
 
@@ -142,7 +147,7 @@ class Examination:
         return (await self._client.create(_REVIEWS, right.asked(namespace), Review)).status.allowed
 
     async def _admission(self, namespace: str) -> Finding:
-        """Check whether a Pod of a job would be admitted: the API checks it, and does not create it."""
+        """Check whether a Pod of a job would be admitted, by a dry run of the API."""
         from trainshed_cluster.kubernetes.client import ApiFailure
 
         path = f"/api/v1/namespaces/{namespace}/pods"
@@ -181,11 +186,11 @@ class Examination:
 
 
 def _example(settings: KubernetesSettings, namespace: str) -> dict[str, Any]:
-    machine, hold = MachineWanted(_MACHINE), HoldName("doctor", JobUid(1), 1, 0)
+    machine, allocation = MachineWanted(_MACHINE), AllocationName("doctor", JobUid(1), 1, 0)
     need = NodeNeed(
         "any", 1, 1.0, 1 << 30, machine=machine, replica="doctor-0", hostname="trainshed-doctor"
     )
     route, cache = Routes(settings).of(machine), "/srv/trainshed/cache"
-    pod = manifests.pod(settings, route, None, hold, need, command=entry(), cache=cache)
+    pod = manifests.pod(settings, route, None, allocation, need, command=entry(), cache=cache)
     pod["metadata"]["namespace"] = namespace
     return pod

@@ -1,7 +1,7 @@
-"""Writes the labels by which Kueue admits the Pods of an attempt as one workload, and reads what it says of
-that. Pure.
+"""Creates the labels by which Kueue admits the Pods of an attempt as one workload, and reads that workload's
+state. Pure.
 
-A group is named after its attempt. Replacements of its Pods belong to the same group, as Kueue demands.
+A group is named after its attempt. As Kueue demands, replacements of its Pods belong to the same group.
 """
 
 from collections.abc import Iterable, Mapping
@@ -9,11 +9,11 @@ from typing import Final
 
 from trainshed.core.capacity import Delay, WaitReason
 from trainshed_cluster.kubernetes.objects import ENDED, Condition, Pod, Workload
-from trainshed_cluster.remote.cluster import HoldName, NodeNeed
+from trainshed_cluster.remote.cluster import AllocationName, NodeNeed
 
 API: Final = "/apis/kueue.x-k8s.io"
 _MANAGED: Final = "kueue.x-k8s.io/managed"
-"""Label that Kueue gives to Pods that it lets wait."""
+"""Label of Pods that Kueue manages."""
 _QUEUE, _GROUP = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/pod-group-name"
 _TOTAL: Final = "kueue.x-k8s.io/pod-group-total-count"
 _ROLE: Final = "kueue.x-k8s.io/role-hash"
@@ -23,47 +23,48 @@ _EVICTED: Final = "TerminationTarget"
 _READY: Final = "Ready"
 
 
-def group(hold: HoldName) -> str:
-    """Return the group name of an attempt's Pods, which is also the name of the workload that Kueue makes of
-    them."""
-    return f"trainshed-{hold.service}-{hold.job_uid}-{hold.attempt}"
+def group(allocation: AllocationName) -> str:
+    """Return the group name of an attempt's Pods, which is also the name of Kueue's workload."""
+    return f"trainshed-{allocation.service}-{allocation.job_uid}-{allocation.attempt}"
 
 
 def is_ours(workload: Workload, service: str) -> bool:
     return workload.metadata.name.startswith(f"trainshed-{service}-")
 
 
-def labels(hold: HoldName, queue: str) -> dict[str, str]:
-    return {_QUEUE: queue, _GROUP: group(hold)}
+def labels(allocation: AllocationName, queue: str) -> dict[str, str]:
+    return {_QUEUE: queue, _GROUP: group(allocation)}
 
 
 def annotations(need: NodeNeed) -> dict[str, str]:
-    """Return the annotations of a Pod. The role tells Kueue which Pods are alike: a group may have eight
-    kinds, and the Pods of a worker pool count as one although each has its own labels and may have to avoid
-    other nodes."""
+    """Return the annotations of a Pod. Pods with the same role count as equal for Kueue, which allows eight
+    kinds in a group. So the Pods of a worker pool are one kind, although they have different labels and nodes
+    to avoid."""
     pool, _, _ = need.replica.partition("-")
     return {_TOTAL: str(need.gang_size), _ROLE: pool}
 
 
 def is_managed(pod: Pod) -> bool:
-    """Whether Kueue manages a Pod; any other starts without its admission."""
+    """Return whether Kueue manages a Pod. Other Pods start without admission."""
     return (pod.metadata.labels or {}).get(_MANAGED) == "true"
 
 
 def eviction(pod: Pod) -> Condition | None:
-    """Return the condition that says why Kueue evicted a Pod; None = it did not."""
+    """Return the condition with Kueue's reason for evicting a Pod, or None."""
     condition = _condition(pod.status.conditions, _EVICTED)
     return condition if condition and condition.status == "True" else None
 
 
-def crowded(hold: HoldName, need: NodeNeed, pods: Mapping[HoldName, Pod]) -> Delay | None:
-    """Return the delay to report while an attempt already has as many Pods as it is to have, because Kueue
-    evicts the newest of any more. None = it has fewer."""
+def crowded(
+    allocation: AllocationName, need: NodeNeed, pods: Mapping[AllocationName, Pod]
+) -> Delay | None:
+    """Return the delay to report while an attempt already has its total number of Pods, because Kueue would
+    evict a further one. None = it has fewer."""
     others = [
         pod
         for held, pod in pods.items()
-        # As Kueue counts them: whether one may still live, its lease has settled.
-        if held != hold and group(held) == group(hold) and pod.status.phase not in ENDED
+        # Kueue counts these Pods. Whether their programs may live was decided by their leases.
+        if held != allocation and group(held) == group(allocation) and pod.status.phase not in ENDED
     ]
     if len(others) < need.gang_size:
         return None
@@ -77,8 +78,8 @@ def crowded(hold: HoldName, need: NodeNeed, pods: Mapping[HoldName, Pod]) -> Del
 
 
 def delay(workload: Workload, others: Iterable[Workload]) -> Delay | None:
-    """Return the delay to report of a workload that waits; None = it is admitted, or Kueue has not examined
-    it yet. `others`: all workloads of its namespace."""
+    """Return the delay to report for a pending workload. None = it is admitted, or Kueue has not examined it
+    yet. `others`: all workloads of its namespace."""
     if _is(workload, _ADMITTED):
         return None
     queue = workload.spec.queue_name
@@ -88,7 +89,7 @@ def delay(workload: Workload, others: Iterable[Workload]) -> Delay | None:
             for check in workload.status.admission_checks or ()
             if check.state != _READY
         ]
-        what = "; ".join(checks) or "Kueue does not say which"
+        what = "; ".join(checks) or "Kueue does not list them"
         return Delay(
             WaitReason.CLUSTER,
             f"Kueue has quota for the job in queue {queue}, and waits for its admission checks ({what})",
@@ -107,7 +108,7 @@ def delay(workload: Workload, others: Iterable[Workload]) -> Delay | None:
 
 
 def _position(workload: Workload, others: Iterable[Workload]) -> int:
-    """Return how many workloads of its queue wait before it: higher priorities go first, then older ones."""
+    """Return the number of workloads before it in its queue. Higher priorities go first, then older ones."""
     own = _rank(workload)
     waiting = (
         other

@@ -1,5 +1,5 @@
-"""Compiles a report of the cluster's current state from its nodes and Pods, and says in plain words why a Pod
-does not run yet and how one ended, with Kubernetes' own word beside them. Pure."""
+"""Compiles a report of the cluster from its nodes and Pods. Describes why a Pod does not run and how one
+ended, in plain words and with Kubernetes' own word. Pure."""
 
 import math
 from collections.abc import Collection, Iterable, Mapping
@@ -21,44 +21,55 @@ from trainshed_cluster.kubernetes.objects import (
     whole_quantity,
 )
 from trainshed_cluster.kubernetes.routes import OUT_OF_SERVICE, Routes
-from trainshed_cluster.remote.cluster import ClusterReport, HoldEnd, HoldName, NodeReport
+from trainshed_cluster.remote.cluster import (
+    AllocationEnd,
+    AllocationName,
+    ClusterReport,
+    NodeReport,
+)
 
 
 def compile_report(
-    looked: float,
+    queried_at: float,
     nodes: Iterable[ClusterNode],
     pods: Iterable[Pod],
     *,
     service: str,
     routes: Routes,
     overcommit: float,
-    ghosts: Mapping[HoldName, str],
-    wanted: Collection[HoldName],
+    ghosts: Mapping[AllocationName, str],
+    wanted: Collection[AllocationName],
 ) -> ClusterReport:
-    """Compile the report. `looked`: monotonic time in seconds until which changes are known. `ghosts`: the
-    node of each hold whose Pod vanished from the API without an observed end. `wanted`: holds that are
-    requested but not held yet."""
+    """Compile the report.
+
+    Args:
+        queried_at: Monotonic time in seconds until which changes are known.
+        ghosts: The node of each allocation whose Pod vanished without an observed end.
+        wanted: Allocations that are requested but not granted.
+    """
     others: dict[str, list[Pod]] = {}
-    agents: dict[HoldName, frozenset[str]] = {name: frozenset({at}) for name, at in ghosts.items()}
-    delays: dict[HoldName, Delay] = {}
+    agents: dict[AllocationName, frozenset[str]] = {
+        name: frozenset({at}) for name, at in ghosts.items()
+    }
+    delays: dict[AllocationName, Delay] = {}
     used = set(ghosts.values())
-    idle: set[HoldName] = set()
+    idle: set[AllocationName] = set()
     for pod in pods:
-        node, hold = pod.spec.node_name, manifests.hold_of(pod, service)
-        if hold is None:
+        node, allocation = pod.spec.node_name, manifests.allocation_of(pod, service)
+        if allocation is None:
             if node and not pod.is_over:
                 others.setdefault(node, []).append(pod)
             continue
         if not (pod.is_running or pod.is_leaving):
-            idle.add(hold)
+            idle.add(allocation)
         if pod.is_over:
             continue
         if node:
             used.add(node)
         if pod.is_running or (node and pod.is_leaving):
-            agents[hold] = frozenset({node})
-        if hold in wanted and (wait := delay(pod)):
-            delays[hold] = wait
+            agents[allocation] = frozenset({node})
+        if allocation in wanted and (wait := delay(pod)):
+            delays[allocation] = wait
     listed = {node.key: node for node in nodes}
     reports = [
         _node(listed[name], others.get(name, ()), routes, overcommit)
@@ -71,7 +82,7 @@ def compile_report(
             report for report in reports if report.node.accepts.open or report.node.name in used
         ),
         agents=MappingProxyType(agents),
-        looked=looked,
+        queried_at=queried_at,
         delays=MappingProxyType(delays),
         idle=frozenset(idle - agents.keys()),
     )
@@ -117,24 +128,24 @@ def _node(
 
 
 def _unlisted(name: str) -> NodeReport:
-    """Return the report of a node that left the API, on which programs of this service may live."""
-    why = "Kubernetes does not list it any more"
+    """Return the report of a node that left the API, but on which programs of this service may live."""
+    why = "Kubernetes no longer lists it"
     return NodeReport(Node(name, 0, 0), NodeState.GONE, why, is_awaited=True)
 
 
 def node_state(node: ClusterNode) -> tuple[NodeState, str | None, bool]:
-    """Return a node's state, why it is not up, and, if it is gone, whether its programs may still live: a
-    silent node may only be cut off, and then its agents end by their lease."""
+    """Return a node's state, why it is not up, and whether programs of a node that is gone may live. A silent
+    node may only be disconnected, and its agents then end by their leases."""
     if any(taint.key == OUT_OF_SERVICE for taint in node.taints):
-        return NodeState.GONE, "an operator says that it is off (taint out-of-service)", False
+        return NodeState.GONE, "an operator marked it as off (taint out-of-service)", False
     ready = next(
         (condition for condition in node.status.conditions or () if condition.type == "Ready"), None
     )
     if ready is None or ready.status == "Unknown":
         message = f": {ready.message.rstrip('.')}" if ready and ready.message else ""
-        return NodeState.GONE, f"Kubernetes does not hear of it{message}", True
+        return NodeState.GONE, f"Kubernetes receives no status from it{message}", True
     if ready.status != "True":
-        # The kubelet reports, so that programs run on, but nothing new may start.
+        # The kubelet responds, so that programs continue, but no new ones may start.
         return NodeState.DRAINING, f"it is not ready: {ready.message or ready.reason}", False
     if node.spec.unschedulable:
         return NodeState.DRAINING, "it is cordoned", False
@@ -142,10 +153,10 @@ def node_state(node: ClusterNode) -> tuple[NodeState, str | None, bool]:
 
 
 _PULLS: Final = frozenset({"ErrImagePull", "ImagePullBackOff"})
-"""Words of an image that does not come; it may yet."""
-TRIED_AGAIN: Final = _PULLS | {"CreateContainerError", "RunContainerError"}
-"""Words of what a kubelet tries again for good."""
-_LONGEST = 300
+"""Reasons of an image that cannot be pulled now."""
+RETRIED_REASONS: Final = _PULLS | {"CreateContainerError", "RunContainerError"}
+"""Reasons that a kubelet retries without limit."""
+_MAX_TEXT = 300
 
 
 class _Words(Struct):
@@ -159,12 +170,12 @@ _WORDS = toml.decode(Path(__file__).with_suffix(".toml").read_bytes(), type=_Wor
 
 
 def delay(pod: Pod) -> Delay | None:
-    """Return the delay to report of a Pod that does not run yet; None = nothing keeps it for long."""
+    """Return the delay to report for a Pod that does not run yet; None = it starts soon."""
     if unscheduled := pod.unscheduled:
         word = unscheduled.reason or "Unschedulable"
         if word == "SchedulingGated":
-            return None  # The controller that put the gates there says why.
-        message = _shortened(unscheduled.message) or "the scheduler has not said why"
+            return None  # The controller of the gates reports the reason.
+        message = _shortened(unscheduled.message) or "the scheduler has not reported a reason"
         return Delay(
             WaitReason.CLUSTER,
             f"Kubernetes has not placed Pod {pod.metadata.name}: {message} ({word})",
@@ -174,7 +185,7 @@ def delay(pod: Pod) -> Delay | None:
     if waiting is None or waiting.reason in ("", "ContainerCreating", "PodInitializing"):
         return None
     image = pod.waiting_image
-    pulling = f"its image {image} does not come" if image else "its image does not come"
+    pulling = f"its image {image} does not come" if image else "its image cannot be pulled"
     words = pulling if waiting.reason in _PULLS else _why(waiting.reason)
     message = f": {_shortened(waiting.message)}" if waiting.message else ""
     return Delay(
@@ -186,7 +197,7 @@ def delay(pod: Pod) -> Delay | None:
 
 
 def refusal(pod: Pod) -> str | None:
-    """Return why a Pod will never run, however long it waits; None = it may."""
+    """Return why a Pod will never run, or None."""
     if (waiting := pod.waiting) and waiting.reason in (
         *_WORDS.hopeless,
         "CreateContainerConfigError",
@@ -198,46 +209,47 @@ def refusal(pod: Pod) -> str | None:
         what = f"image {image}" if waiting.reason in _WORDS.hopeless else "the Pod"
         return (
             f"{what} cannot be used on this cluster: {_why(waiting.reason)}{message} [{waiting.reason}]; "
-            "mend [engines.kubernetes], or what it names in the cluster"
+            "fix [engines.kubernetes], or the objects in the cluster that it refers to"
         )
     return None
 
 
-def end(pod: Pod, *, deleted: bool) -> HoldEnd:
-    """Return how a Pod ended of which nothing runs any more. `deleted`: its deletion was requested before."""
+def end(pod: Pod, *, deleted: bool) -> AllocationEnd:
+    """Return the end of a Pod without running containers. `deleted`: its deletion had been requested."""
     name, status, over = pod.metadata.name, pod.status, pod.terminated
     if status.reason == "Evicted":
         own = (loss for words, loss in _WORDS.own_limits.items() if words in status.message)
         loss = next(own, Cause.POD_EVICTED)
-        return HoldEnd(loss, f"Pod {name} was evicted: {_shortened(status.message)} (Evicted)")
+        return AllocationEnd(
+            loss, f"Pod {name} was evicted: {_shortened(status.message)} (Evicted)"
+        )
     if over is not None and over.reason == "OOMKilled":
-        return HoldEnd(
+        return AllocationEnd(
             Cause.OUT_OF_MEMORY,
-            f"Pod {name} took more memory than its limit, and was killed for it with all that ran in it "
+            f"Pod {name} exceeded its memory limit, and was killed with all of its programs "
             "(OOMKilled)",
         )
     if status.reason in _WORDS.ends:
         loss, words = _WORDS.ends[status.reason]
         message = f": {_shortened(status.message)}" if status.message else ""
-        return HoldEnd(loss, f"{words}{message} (Pod {name}: {status.reason})")
+        return AllocationEnd(loss, f"{words}{message} (Pod {name}: {status.reason})")
     if disrupted := _disruption(pod):
         return disrupted
     if evicted := kueue.eviction(pod):
         message = _shortened(evicted.message) or evicted.reason
-        return HoldEnd(
+        return AllocationEnd(
             Cause.CLUSTER_PREEMPTED, f"Kueue ended Pod {name}: {message} ({evicted.reason})"
         )
     if deleted:
-        return HoldEnd(
-            Cause.POD_EVICTED,
-            f"Pod {name} was deleted, or evicted from its node, and not by this service",
+        return AllocationEnd(
+            Cause.POD_EVICTED, f"Pod {name} was deleted or evicted, but not by this service"
         )
-    return HoldEnd(Cause.AGENT_LOST, f"Pod {name} has ended{_exit(over)}")
+    return AllocationEnd(Cause.AGENT_LOST, f"Pod {name} has ended{_exit(over)}")
 
 
-def _disruption(pod: Pod) -> HoldEnd | None:
-    """Return the end that the condition DisruptionTarget tells, which names who ended a Pod; Kubernetes has
-    it since 1.26."""
+def _disruption(pod: Pod) -> AllocationEnd | None:
+    """Return the end from the condition DisruptionTarget, which contains the cause. Kubernetes has it since
+    1.26."""
     condition = next(
         (
             candidate
@@ -254,7 +266,7 @@ def _disruption(pod: Pod) -> HoldEnd | None:
         "DeletionByPodGC": Cause.NODE_FAILED,
     }
     message = _shortened(condition.message) or condition.reason
-    return HoldEnd(
+    return AllocationEnd(
         losses.get(condition.reason, Cause.POD_EVICTED), f"{message} ({condition.reason})"
     )
 
@@ -267,12 +279,10 @@ def _exit(over: Terminated | None) -> str:
 
 
 def _why(word: str) -> str:
-    return (
-        _WORDS.hopeless.get(word) or _WORDS.unfit.get(word) or "for a reason of the cluster's own"
-    )
+    return _WORDS.hopeless.get(word) or _WORDS.unfit.get(word) or "for another reason"
 
 
 def _shortened(text: str) -> str:
-    """Return a text as one line, not too long, without its full stop."""
+    """Return a text as one line of limited length, without its full stop."""
     line = " ".join(text.split()).rstrip(".")
-    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"
+    return line if len(line) <= _MAX_TEXT else f"{line[:_MAX_TEXT]}…"

@@ -1,7 +1,7 @@
-"""Makes the manifest of a hold's Pod. Pure.
+"""Creates the manifest of an allocation's Pod. Pure.
 
-Nothing that a user wrote gets into a command: a Pod's command is the agent's, which reads what to run from
-its standard input.
+No text of a user becomes part of a command, which prevents injection. A Pod's command is the agent's, and the
+agent reads the program from its standard input.
 """
 
 import hashlib
@@ -14,55 +14,58 @@ from typing import Any, Final, Literal
 from trainshed.core.names import JobUid
 from trainshed_cluster.kubernetes import carried_python, kueue
 from trainshed_cluster.kubernetes.objects import Pod, cpu_quantity
-from trainshed_cluster.kubernetes.routes import NODES_OWN, KubernetesRoute
+from trainshed_cluster.kubernetes.routes import CONDITION_PREFIX, KubernetesRoute
 from trainshed_cluster.kubernetes.settings import Accelerator, KubernetesSettings
-from trainshed_cluster.remote.cluster import HoldName, NodeNeed
+from trainshed_cluster.remote.cluster import AllocationName, NodeNeed
 
-HOLD: Final = "trainshed/hold"
-"""Annotation: the whole name of the hold that the Pod is."""
-AGAIN: Final = "trainshed/again"
-"""Annotation: how many Pods of that hold there were before it; none = it is the first."""
+ALLOCATION: Final = "trainshed/hold"
+"""Annotation: the name of the Pod's allocation."""
+PREDECESSORS: Final = "trainshed/again"
+"""Annotation: the number of earlier Pods of the allocation; missing for the first one."""
 SERVICE: Final = "trainshed/service"
-"""Label: tells this service's Pods from those of others."""
+"""Label: identifies this service's Pods."""
 JOB, ATTEMPT, REPLICA = "trainshed/job", "trainshed/attempt", "trainshed/replica"
 CONTAINER: Final = "replica"
-"""The one container of a Pod."""
+"""Name of the Pod's only container."""
 DIRECTORY: Final = "/var/lib/trainshed"
-"""Where an agent and its programs write."""
-CARRIED: Final = "/opt/trainshed"
-"""Where the agent's own Python is in Pods whose image is a job's."""
+"""Directory of an agent and its programs."""
+PYTHON_DIRECTORY: Final = "/opt/trainshed"
+"""Directory of the agent's own Python in Pods with a job's image."""
 HOSTS_FILE: Final = "/etc/hosts"
-"""Where programs find each other by name: the agent keeps it up to date."""
-_PREPARES: Final = "write-hosts"
-"""The init container that makes one which the agent may write, if that is not root."""
+"""Hosts file with the addresses of peers, which the agent updates."""
+_HOSTS_CONTAINER: Final = "write-hosts"
+"""The init container that creates a hosts file for agents without root rights."""
 PYTHON: Final = "python3"
-"""The command of Pods' images that is a Python of the service's version."""
-CARRIES: Final = "carry-python"
-"""The init container that brings it there."""
+"""Command that starts a Python of the service's version in Pods' images."""
+PYTHON_CONTAINER: Final = "carry-python"
+"""The init container that copies that Python."""
 _SCRATCH, _SHM, _CACHE, _CARRIED, _HOSTS = "scratch", "shm", "cache", "python", "hosts"
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9-]+")
 
 
-def pod_name(need: NodeNeed, hold: HoldName, again: int = 0) -> str:
-    """Return the name of a replica's Pod: hostname, attempt, number of the hold in the attempt, and `again`
-    unless it is 0, because a Pod that has ended may keep its name for a minute."""
-    base = _NOT_IN_NAMES.sub("-", need.hostname.lower()).strip("-") or f"trainshed-{hold.job_uid}"
+def pod_name(need: NodeNeed, allocation: AllocationName, again: int = 0) -> str:
+    """Return the name of a replica's Pod: hostname, attempt, number of the allocation, and `again` unless it
+    is 0. A Pod that has ended may keep its name for a minute."""
+    base = (
+        _NOT_IN_NAMES.sub("-", need.hostname.lower()).strip("-")
+        or f"trainshed-{allocation.job_uid}"
+    )
     # The API allows 253 characters, some of which the suffix needs.
-    return f"{base[:230]}-{hold.attempt}-{hold.part}" + (f"-{again}" if again else "")
+    return f"{base[:230]}-{allocation.attempt}-{allocation.index}" + (f"-{again}" if again else "")
 
 
 def again_of(pod: Pod) -> int:
-    """Return how many Pods its hold had before this one."""
-    written = (pod.metadata.annotations or {}).get(AGAIN, "")
+    """Return the number of earlier Pods of its allocation."""
+    written = (pod.metadata.annotations or {}).get(PREDECESSORS, "")
     return int(written) if written.isdecimal() and len(written) < 9 else 0
 
 
-def hold_of(pod: Pod, service: str) -> HoldName | None:
-    """Return the hold of a Pod; None = the Pod is not this service's."""
+def allocation_of(pod: Pod, service: str) -> AllocationName | None:
+    """Return the allocation of a Pod; None = the Pod does not belong to this service."""
     if (pod.metadata.labels or {}).get(SERVICE) != service:
         return None
     try:
-        name = HoldName.parse((pod.metadata.annotations or {}).get(HOLD, ""))
+        name = AllocationName.parse((pod.metadata.annotations or {}).get(ALLOCATION, ""))
     except ValueError:
         return None
     return name if name.service == service else None
@@ -72,7 +75,7 @@ def pod(
     settings: KubernetesSettings,
     route: KubernetesRoute,
     accelerator: Accelerator | None,
-    hold: HoldName,
+    allocation: AllocationName,
     need: NodeNeed,
     *,
     command: Sequence[str],
@@ -81,10 +84,16 @@ def pod(
     again: int = 0,
     avoid: Collection[str] | None = None,
 ) -> dict[str, Any]:
-    """Return the manifest of the Pod that holds what one replica needs, on the named node or with `avoid` on
-    any but those. `accelerator`: the cluster's name of its devices. `command`: starts the agent. `cache`: the
-    service's cache directory, which Pods have at the same path. `beside`: other directories from which they
-    are sent content, likewise. `again`: how many Pods the hold had before."""
+    """Return the manifest of the Pod with the needs of one replica.
+
+    Args:
+        avoid: Nodes to avoid; None = use the need's node.
+        accelerator: The cluster's name of the devices.
+        command: Starts the agent.
+        cache: The service's cache directory, which has the same path in Pods.
+        beside: Further directories of content, likewise.
+        again: Number of earlier Pods of the allocation.
+    """
     own_selector = dict(route.node_selector) | dict(
         accelerator.node_selector if accelerator else {}
     )
@@ -95,13 +104,13 @@ def pod(
     else:
         context |= {"runAsUser": 0}
     spec: dict[str, Any] = {
-        # Only the service restarts a replica, because only it knows whether that is allowed.
+        # Only the service decides whether a replica may restart.
         "restartPolicy": "Never",
-        # Longer than the programs', so that the agent can report their ends.
+        # Longer than the programs' grace period, so that the agent can report their ends.
         "terminationGracePeriodSeconds": math.ceil(settings.grace) + 10,
         "hostname": _NOT_IN_NAMES.sub("-", need.hostname.lower()).strip("-")[:63].rstrip("-"),
         "enableServiceLinks": False,
-        # Programs are not trusted: they get no credentials of the cluster.
+        # Programs are not trusted: they receive no credentials of the cluster.
         "automountServiceAccountToken": False,
         "securityContext": context,
         "tolerations": _tolerations(route),
@@ -127,12 +136,12 @@ def pod(
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
-            "name": pod_name(need, hold, again),
+            "name": pod_name(need, allocation, again),
             "namespace": namespace(need),
-            "labels": _labels(settings, hold, need),
+            "labels": _labels(settings, allocation, need),
             "annotations": {
-                HOLD: str(hold),
-                **({AGAIN: str(again)} if again else {}),
+                ALLOCATION: str(allocation),
+                **({PREDECESSORS: str(again)} if again else {}),
                 **(kueue.annotations(need) if settings.queue == "kueue" else {}),
                 # Autoscalers must not evict a Pod, because a replica cannot be moved.
                 "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
@@ -151,25 +160,27 @@ def escaped(argument: str) -> str:
     return argument.replace("$", "$$")
 
 
-def _labels(settings: KubernetesSettings, hold: HoldName, need: NodeNeed) -> dict[str, str]:
+def _labels(
+    settings: KubernetesSettings, allocation: AllocationName, need: NodeNeed
+) -> dict[str, str]:
     pool, _, _ = need.replica.partition("-")
     labels = {
         "app.kubernetes.io/name": "training-job",
-        "app.kubernetes.io/instance": f"job-{hold.job_uid}",
+        "app.kubernetes.io/instance": f"job-{allocation.job_uid}",
         "app.kubernetes.io/component": pool,
         "app.kubernetes.io/managed-by": "trainshed",
-        SERVICE: hold.service,
-        JOB: str(JobUid(hold.job_uid)),
-        ATTEMPT: str(hold.attempt),
+        SERVICE: allocation.service,
+        JOB: str(JobUid(allocation.job_uid)),
+        ATTEMPT: str(allocation.attempt),
         REPLICA: need.replica,
-        **(kueue.labels(hold, settings.local_queue) if settings.queue == "kueue" else {}),
+        **(kueue.labels(allocation, settings.local_queue) if settings.queue == "kueue" else {}),
     }
     return {key: value for key, value in labels.items() if value}
 
 
 def _affinity(operator: Literal["In", "NotIn"], nodes: Collection[str]) -> dict[str, Any]:
-    """Return a node affinity as a DaemonSet's Pods have it: the scheduler still checks resources and taints,
-    which it would not if the Pod set `nodeName`."""
+    """Return a node affinity in the form that DaemonSets use. Unlike with `nodeName`, the scheduler still
+    checks resources and taints."""
     fields = [
         {"key": "metadata.name", "operator": operator, "values": [node]} for node in sorted(nodes)
     ]
@@ -178,9 +189,9 @@ def _affinity(operator: Literal["In", "NotIn"], nodes: Collection[str]) -> dict[
 
 
 def _tolerations(route: KubernetesRoute) -> list[dict[str, Any]]:
-    """Return the operator's tolerations, and unlimited ones for nodes that are not ready or unreachable:
-    programs there may be well, and are only lost when their agent's lease ends, while Kubernetes would end
-    them by the clock."""
+    """Return the operator's tolerations, and unlimited ones for nodes that are not ready or unreachable.
+    Programs there may live, and are lost only when their agent's lease ends. Kubernetes would end them after
+    a fixed time."""
     own = [
         {
             key: value
@@ -192,7 +203,7 @@ def _tolerations(route: KubernetesRoute) -> list[dict[str, Any]]:
         for toleration in route.tolerations
     ]
     return own + [
-        {"key": f"{NODES_OWN}{state}", "operator": "Exists", "effect": "NoExecute"}
+        {"key": f"{CONDITION_PREFIX}{state}", "operator": "Exists", "effect": "NoExecute"}
         for state in ("not-ready", "unreachable")
     ]
 
@@ -214,22 +225,26 @@ def _container(
     if accelerator is not None:
         limits[accelerator.resource] = requests[accelerator.resource] = str(need.accelerators)
     if need.image:
-        command = (*_CARRIED_COMMAND, *command[1:])
+        command = (*_COPIED_PYTHON, *command[1:])
     container: dict[str, Any] = {
         "name": CONTAINER,
         "image": need.image or settings.image,
         "command": [escaped(argument) for argument in command],
-        # The agent's document is written there, once.
+        # The agent's document is written there once.
         "stdin": True,
         "stdinOnce": True,
         "resources": {"requests": requests, "limits": limits},
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-        # So the termination message says why an agent could not begin.
+        # So the termination message explains why an agent could not start.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [
             {"name": _SCRATCH, "mountPath": DIRECTORY},
             {"name": _SHM, "mountPath": "/dev/shm"},
-            *([{"name": _CARRIED, "mountPath": CARRIED, "readOnly": True}] if need.image else []),
+            *(
+                [{"name": _CARRIED, "mountPath": PYTHON_DIRECTORY, "readOnly": True}]
+                if need.image
+                else []
+            ),
             *(
                 [{"name": _HOSTS, "mountPath": HOSTS_FILE, "subPath": _HOSTS}]
                 if _has_own_hosts(settings, need)
@@ -239,34 +254,34 @@ def _container(
         ],
     }
     if not need.image:
-        # Programs of a job's own image begin in the image's working directory.
+        # Programs of a job's own image start in the image's working directory.
         container["workingDir"] = DIRECTORY
     return container
 
 
-_CARRIER: Final = Path(carried_python.__file__).read_text("utf-8")
-_CARRIED_COMMAND: Final = (
-    f"{CARRIED}/lib/{carried_python.LOADER}",
+_COPY_SCRIPT: Final = Path(carried_python.__file__).read_text("utf-8")
+_COPIED_PYTHON: Final = (
+    f"{PYTHON_DIRECTORY}/lib/{carried_python.LOADER}",
     "--library-path",
-    f"{CARRIED}/lib",
-    f"{CARRIED}/bin/python3",
+    f"{PYTHON_DIRECTORY}/lib",
+    f"{PYTHON_DIRECTORY}/bin/python3",
 )
 
 
 def _carrying(settings: KubernetesSettings) -> dict[str, Any]:
-    """Return the init container that copies the operator's Python to where the job's image can run it."""
-    return _preparing(settings, CARRIES, _CARRIER, _CARRIED, f"/{_CARRIED}")
+    """Return the init container that copies the operator's Python for the job's image."""
+    return _preparing(settings, PYTHON_CONTAINER, _COPY_SCRIPT, _CARRIED, f"/{_CARRIED}")
 
 
 def _making_hosts(settings: KubernetesSettings) -> dict[str, Any]:
-    """Return the init container that copies the hosts file that Kubernetes made, for the agent to extend."""
+    """Return the init container that copies the hosts file of Kubernetes, for the agent to extend."""
     script = f"import shutil,sys;shutil.copyfile('{HOSTS_FILE}',sys.argv[1]+'/{_HOSTS}')"
-    return _preparing(settings, _PREPARES, script, _HOSTS, f"/{_HOSTS}")
+    return _preparing(settings, _HOSTS_CONTAINER, script, _HOSTS, f"/{_HOSTS}")
 
 
 def _has_own_hosts(settings: KubernetesSettings, need: NodeNeed) -> bool:
-    """Whether the Pod needs a hosts file of its own: peers are found by name, and Kubernetes' file belongs to
-    root."""
+    """Return whether the Pod needs its own hosts file: peers are found by name, and the file of Kubernetes
+    belongs to root."""
     return need.gang_size > 1 and settings.run_as != 0
 
 
@@ -280,7 +295,7 @@ def _preparing(
         "name": name,
         "image": settings.image,
         "command": [PYTHON, "-I", "-S", "-c", escaped(script), path],
-        # Far less than the main container's, since the larger of the two counts.
+        # Far less than the main container's, because the larger of the two counts.
         "resources": {"requests": amounts, "limits": amounts},
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
         "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -289,7 +304,7 @@ def _preparing(
 
 
 def _sent_mount(settings: KubernetesSettings, number: int, path: str) -> dict[str, Any]:
-    """Return the mount of a directory from which Pods are sent content; number 0 is the cache's."""
+    """Return the mount of a directory of content. Number 0 is the cache's."""
     if number and settings.cache_claim:
         return {"name": _CACHE, "mountPath": path, "subPath": _beside(path)}
     return {"name": _sent(number), "mountPath": path}
@@ -300,7 +315,7 @@ def _sent(number: int) -> str:
 
 
 def _beside(path: str) -> str:
-    """Return where in a kept cache the files of another directory are."""
+    """Return the path of another directory's files in a persistent cache."""
     return f"beside-{hashlib.sha256(path.encode()).hexdigest()[:8]}"
 
 
@@ -328,8 +343,8 @@ def _volumes(
 def _volumes_beside(
     settings: KubernetesSettings, beside: Sequence[str]
 ) -> Iterable[Mapping[str, Any]]:
-    """Return the volumes of the other directories, kept with the cache if possible: a kubelet creates
-    hostPath directories for root alone."""
+    """Return the volumes of the further directories, which are persistent like the cache if possible. A
+    kubelet creates hostPath directories for root only."""
     if settings.cache_claim:
         return
     kept = settings.cache and settings.run_as == 0

@@ -1,5 +1,5 @@
-"""Declares the fields that are read of the API's objects: nodes, Pods, Kueue's workloads, error answers.
-Other fields are not even decoded."""
+"""Declares the required fields of the API's objects: nodes, Pods, Kueue's workloads, errors. Other fields are
+not decoded."""
 
 import datetime
 import math
@@ -22,7 +22,7 @@ ENDED: Final = ("Succeeded", "Failed")
 
 
 def parse_quantity(quantity: str | int) -> float:
-    """Raises ValueError."""
+    """Parse a quantity. Raises ValueError."""
     match = _QUANTITY.fullmatch(str(quantity))
     if match is None:
         raise ValueError(f"{quantity!r} is not a quantity such as 500m or 2Gi")
@@ -38,7 +38,7 @@ def whole_quantity(quantity: str | int) -> int:
 
 
 def cpu_quantity(amount: float) -> str:
-    """Write a number of processors, in thousandths and at least one of them."""
+    """Format a number of processors in thousandths, at least one."""
     return f"{max(1, math.ceil(amount * 1000))}m"
 
 
@@ -57,7 +57,7 @@ class Metadata(msgspec.Struct, frozen=True, rename="camel"):
     creation_timestamp: datetime.datetime | None = None
     #: When its deletion was requested; None = it was not.
     deletion_timestamp: datetime.datetime | None = None
-    #: Of a list: token of its next page; "" = this is the last.
+    #: In a list: token of its next page; "" = this is the last page.
     continue_: str = msgspec.field(name="continue", default="")
 
 
@@ -68,7 +68,7 @@ class Requirements(msgspec.Struct, frozen=True):
 class Container(msgspec.Struct, frozen=True, rename="camel"):
     name: str = ""
     image: str = ""
-    #: `Always`: an init container that runs beside the others.
+    #: `Always`: a sidecar, which is an init container that continues to run.
     restart_policy: str = ""
     resources: Requirements | None = None
 
@@ -88,7 +88,7 @@ class PodSpec(msgspec.Struct, frozen=True, rename="camel"):
     containers: tuple[Container, ...] | None = None
     init_containers: tuple[Container, ...] | None = None
     overhead: _Quantities | None = None
-    #: Gates that others have to remove before it is scheduled.
+    #: Gates that other controllers have to remove before it is scheduled.
     scheduling_gates: tuple[SchedulingGate, ...] | None = None
 
 
@@ -122,7 +122,7 @@ class ContainerState(msgspec.Struct, frozen=True):
 
 class ContainerStatus(msgspec.Struct, frozen=True):
     name: str = ""
-    #: The image as the Pod names it.
+    #: The image as specified by the Pod.
     image: str = ""
     state: ContainerState = ContainerState()
 
@@ -143,8 +143,8 @@ class Pod(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def requests(self) -> Mapping[str, float]:
-        """What the scheduler counts for it: the sum over its containers and sidecars, or the largest init
-        container's if that is more. Kept, as what follows, since each report needs it of all Pods."""
+        """The resources that the scheduler counts: the sum over its containers and sidecars, or the largest
+        init container's if that is more. Cached, because each report needs it for all Pods."""
         before, totals = self.spec.init_containers or (), dict[str, float]()
         sidecars = (container for container in before if container.restart_policy == "Always")
         for container in (*(self.spec.containers or ()), *sidecars):
@@ -164,9 +164,9 @@ class Pod(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def is_over(self) -> bool:
         if self.is_leaving and self.spec.scheduling_gates:
-            return True  # It never runs; finalizers of the gates' owner may still keep it.
+            return True  # It never runs, but finalizers of the gates' owner may keep it.
         if any(known.reason == "DeletionByPodGC" for known in self.status.conditions or ()):
-            # "Failed" was written because its node was deleted, and nobody has asked the node.
+            # "Failed" was set because its node was deleted. The node was not asked.
             return self.terminated is not None
         return self.status.phase in ENDED or self.terminated is not None
 
@@ -180,7 +180,7 @@ class Pod(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def terminated(self) -> Terminated | None:
-        """How its container ended, or an init container that failed; None = neither has."""
+        """The end of its container, or of an init container that failed; None = neither has ended."""
         before = (status.state.terminated for status in self._before)
         failed = (ended for ended in before if ended and ended.exit_code)
         own = (status.state.terminated for status in self._statuses if status.state.terminated)
@@ -200,7 +200,7 @@ class Pod(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def unscheduled(self) -> Condition | None:
-        """The condition that says why the scheduler has found it no node; None = there is none."""
+        """The condition with the scheduler's reason for finding no node, or None."""
         conditions = self.status.conditions or ()
         return next(
             (
@@ -213,7 +213,7 @@ class Pod(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def _waiting_one(self) -> ContainerStatus | None:
-        # Later containers only wait for the first that waits.
+        # Later containers only wait for the first one.
         return next(
             (status for status in (*self._before, *self._statuses) if status.state.waiting), None
         )
@@ -295,7 +295,7 @@ class ServedVersion(msgspec.Struct, frozen=True):
 
 
 class ApiGroup(msgspec.Struct, frozen=True, rename="camel"):
-    """An API group that the server has, with its versions."""
+    """An API group of the server, with its versions."""
 
     preferred_version: ServedVersion
 
@@ -318,7 +318,7 @@ class Allowed(msgspec.Struct, frozen=True):
 
 
 class Review(msgspec.Struct, frozen=True):
-    """The answer to an access review: whether the client may do something."""
+    """The answer to an access review: whether an action is allowed."""
 
     status: Allowed = Allowed()
 

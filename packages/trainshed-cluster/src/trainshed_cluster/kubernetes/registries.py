@@ -1,5 +1,7 @@
-"""Reads from registries which program a container image starts: the cluster pulls and runs it itself. Only
-an image's manifest and configuration are fetched (OCI distribution, API v2)."""
+"""Reads the configuration of container images from registries. The cluster pulls and runs the images itself.
+
+Only an image's manifest and configuration are fetched (OCI distribution, API v2).
+"""
 
 import http.client
 import json
@@ -15,10 +17,10 @@ import msgspec
 from trainshed.core.runtime import Image
 from trainshed.runtimes.images.references import host_of, is_pinned, names_registry, tag_of
 
-_PATIENCE = 10.0
+_TIMEOUT = 10.0
 """Seconds to wait for each answer."""
-_LARGEST = 4 << 20
-"""Most bytes of a manifest, a configuration or a token."""
+_MAX_BYTES = 4 << 20
+"""Maximum bytes of a manifest, a configuration or a token."""
 _MANIFESTS: Final = (
     "application/vnd.oci.image.manifest.v1+json",
     "application/vnd.docker.distribution.manifest.v2+json",
@@ -29,11 +31,11 @@ _INDEXES: Final = (
 )
 _DOCKER_HUB: Final = "docker.io"
 _ARCHITECTURE = "amd64"
-"""Architecture that is read if a name stands for several images, all of which start the same program."""
+"""Architecture to read if a name refers to several images. All of them start the same program."""
 
 
 class NotRead(Exception):
-    """A registry did not give what was asked for. The message says why, as a clause."""
+    """A registry did not return the requested content. The message is a clause with the reason."""
 
 
 class _Platform(msgspec.Struct):
@@ -66,19 +68,23 @@ class _Configuration(msgspec.Struct):
 
 
 class Registries:
-    """Reads images' settings from any registry. `auth`: file with log-ins, as `docker login` and `podman
-    login` write it; None = there are none. `insecure`: hosts (`HOST[:PORT]`) that are called without TLS."""
+    """Reads images' configurations from any registry.
+
+    Args:
+        auth: File with credentials in the format of `docker login` and `podman login`; None = no credentials.
+        insecure: Hosts (`HOST[:PORT]`) that are called without TLS.
+    """
 
     def __init__(self, auth: Path | None = None, insecure: tuple[str, ...] = ()) -> None:
         self._auth = auth
         self._insecure = insecure
 
     def read(self, reference: str) -> Image:
-        """Return what an image says about itself, or why that could not be read. Blocks."""
+        """Return the configuration of an image, or why it could not be read. Blocks."""
         try:
             return self._read(reference)
         except (NotRead, ValueError) as failure:
-            # ValueError: the registry asks for log-ins at what is no URL.
+            # ValueError: the registry's authentication URL is invalid.
             return Image(root=None, digest="", unread=str(failure))
 
     def _read(self, reference: str) -> Image:
@@ -89,7 +95,7 @@ class Registries:
         if manifest.config is None:
             manifest = line.manifest(_chosen(manifest))
         if manifest.config is None:
-            raise NotRead(f"what {host} has under that name is no image")
+            raise NotRead(f"the object of that name at {host} is not an image")
         configuration = line.get(f"blobs/{manifest.config.digest}", _Configuration, ())
         started = configuration.config or _Started()
         return Image(
@@ -109,7 +115,7 @@ class Registries:
         return f"{scheme}://{'registry-1.docker.io' if host == _DOCKER_HUB else host}"
 
     def _login(self, host: str) -> str | None:
-        """Return `user:password` in base64; None = there is no log-in. Raises NotRead."""
+        """Return `user:password` in base64; None = no credentials. Raises NotRead."""
         if self._auth is None:
             return None
         try:
@@ -117,7 +123,7 @@ class Registries:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, AttributeError) as failure:
-            raise NotRead(f"the log-ins in {self._auth} cannot be read ({failure})") from failure
+            raise NotRead(f"cannot read the credentials in {self._auth} ({failure})") from failure
         names = [host, f"https://{host}", "https://index.docker.io/v1/"][
             : 2 + (host == _DOCKER_HUB)
         ]
@@ -125,7 +131,7 @@ class Registries:
 
 
 class _Line:
-    """Calls for one repository of a registry."""
+    """Calls one repository of a registry."""
 
     def __init__(self, base: str, path: str, login: str | None) -> None:
         self._base = base
@@ -152,19 +158,20 @@ class _Line:
         return _decoded(content, kind, self._base)
 
     def _authorized(self, challenge: str) -> str:
-        """Return the authorization that the registry asks for: the log-in itself, or a token given for it.
-        Raises NotRead."""
+        """Return the authorization for the registry: the credentials, or a token for them. Raises NotRead."""
         scheme, _, rest = challenge.partition(" ")
         if scheme.lower() == "basic" and self._login:
             return f"Basic {self._login}"
         if scheme.lower() != "bearer":
-            raise NotRead(f"{self._base} wants a log-in, and there is none for it")
+            raise NotRead(f"{self._base} requires credentials, and none are configured")
         parameters = _parameters(rest)
         realm = parameters.pop("realm", "")
         if urlsplit(realm).scheme != "https" and not (
             self._base.startswith("http:") and realm.startswith("http:")
         ):
-            raise NotRead(f"{self._base} sends log-ins to {realm or 'nowhere'}, which is not https")
+            raise NotRead(
+                f"{self._base} requests credentials for {realm or 'an empty URL'}, which is not https"
+            )
         parameters.setdefault("scope", f"repository:{self._path}:pull")
         url = f"{realm}?{urlencode(parameters)}"
         try:
@@ -182,31 +189,31 @@ def _fetched(url: str, headers: Mapping[str, str], authorization: str | None) ->
         # Not sent to hosts that the registry redirects to, such as a store of blobs.
         request.add_unredirected_header("Authorization", authorization)
     try:
-        with urllib.request.urlopen(request, timeout=_PATIENCE) as answer:
-            content = answer.read(_LARGEST + 1)
+        with urllib.request.urlopen(request, timeout=_TIMEOUT) as answer:
+            content = answer.read(_MAX_BYTES + 1)
     except urllib.error.HTTPError:
         raise
     except (OSError, ValueError, http.client.HTTPException) as failure:
         reason = getattr(failure, "reason", failure)
-        raise NotRead(f"{_place(url)} does not answer ({reason})") from failure
-    if len(content) > _LARGEST:
-        raise NotRead(f"{_place(url)} sends more than {_LARGEST >> 20} MiB")
+        raise NotRead(f"{_place(url)} does not respond ({reason})") from failure
+    if len(content) > _MAX_BYTES:
+        raise NotRead(f"{_place(url)} sent more than {_MAX_BYTES >> 20} MiB")
     return content
 
 
 def _not_given(refusal: urllib.error.HTTPError, base: str) -> NotRead:
     if refusal.code in (401, 403):
-        return NotRead(f"{_place(base)} does not give it to this service ({refusal.code})")
+        return NotRead(f"{_place(base)} denies access ({refusal.code})")
     if refusal.code == 404:
         return NotRead(f"{_place(base)} has no image of that name")
-    return NotRead(f"{_place(base)} answers {refusal.code}")
+    return NotRead(f"{_place(base)} returned status {refusal.code}")
 
 
 def _decoded(content: bytes, kind: type[Any], base: str) -> Any:
     try:
         return msgspec.json.decode(content, type=kind)
     except (ValueError, RecursionError) as failure:
-        raise NotRead(f"the answer of {_place(base)} is not understood ({failure})") from failure
+        raise NotRead(f"cannot parse the answer of {_place(base)} ({failure})") from failure
 
 
 def _place(url: str) -> str:
@@ -227,7 +234,7 @@ def _path_of(reference: str) -> str:
 
 
 def _chosen(index: _Manifest) -> str:
-    """Return the digest of the manifest to read, of several. Raises NotRead if there is none."""
+    """Return the digest of the manifest to read from an index. Raises NotRead if there is none."""
     ours = [
         descriptor
         for descriptor in index.manifests
@@ -235,7 +242,7 @@ def _chosen(index: _Manifest) -> str:
     ]
     chosen = next(iter((*ours, *index.manifests)), None)
     if chosen is None:
-        raise NotRead("the registry has no image under that name")
+        raise NotRead("the registry has no image of that name")
     return chosen.digest
 
 

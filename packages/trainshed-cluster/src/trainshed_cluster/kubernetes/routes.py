@@ -1,5 +1,5 @@
-"""Decides where Pods of a machine type go on a cluster (labels, tolerations, runtime and priority class,
-device plugins) and which nodes that leads to. Pure."""
+"""Maps machine types to options of Pods (labels, tolerations, runtime and priority class, device plugins),
+and to the nodes that these lead to. Pure."""
 
 from collections.abc import Mapping, Sequence
 
@@ -14,11 +14,11 @@ from trainshed_cluster.kubernetes.settings import (
     Toleration,
 )
 
-NODES_OWN = "node.kubernetes.io/"
-"""How taints begin that tell how a node stands: they keep nothing away for good."""
-OUT_OF_SERVICE = f"{NODES_OWN}out-of-service"
-"""By this taint an operator says that the node is off, and that nothing of it runs any more."""
-_KEEPS_AWAY = ("NoSchedule", "NoExecute")
+CONDITION_PREFIX = "node.kubernetes.io/"
+"""Prefix of taints that describe a node's condition. They are temporary."""
+OUT_OF_SERVICE = f"{CONDITION_PREFIX}out-of-service"
+"""Taint by which an operator declares that the node is off and runs nothing."""
+_BLOCKING_EFFECTS = ("NoSchedule", "NoExecute")
 
 
 class KubernetesRoute(Struct, frozen=True):
@@ -32,15 +32,15 @@ class KubernetesRoute(Struct, frozen=True):
 
     def leads_to(self, node: ClusterNode) -> bool:
         return has_labels(node, self.node_selector) and not any(
-            taint.effect in _KEEPS_AWAY
-            and not taint.key.startswith(NODES_OWN)
+            taint.effect in _BLOCKING_EFFECTS
+            and not taint.key.startswith(CONDITION_PREFIX)
             and not any(tolerates(toleration, taint) for toleration in self.tolerations)
             for taint in node.taints
         )
 
 
 class Routes:
-    """The routes of a cluster: the first match wins, and the last one is for every machine."""
+    """The routes of a cluster. The first match applies, and the last one matches every machine."""
 
     def __init__(self, settings: KubernetesSettings) -> None:
         self._all = tuple(
@@ -79,7 +79,7 @@ def has_labels(node: ClusterNode, selector: Mapping[str, str]) -> bool:
 
 
 def tolerates(toleration: Toleration, taint: Taint) -> bool:
-    """Whether a toleration covers a taint, by the scheduler's rules."""
+    """Return whether a toleration covers a taint, by the scheduler's rules."""
     if toleration.effect and toleration.effect != taint.effect:
         return False
     if toleration.key and toleration.key != taint.key:
@@ -88,7 +88,7 @@ def tolerates(toleration: Toleration, taint: Taint) -> bool:
 
 
 def _resolved(machine: MachineRoute, settings: KubernetesSettings) -> KubernetesRoute:
-    """Return a route, with the plain settings where its table sets none."""
+    """Return a route. The plain settings replace unset values of its table."""
     selector = settings.node_selector if machine.node_selector is None else machine.node_selector
     tolerations = settings.tolerations if machine.tolerations is None else machine.tolerations
     labels = ", ".join(f"{key}={value}" for key, value in sorted(selector.items()))

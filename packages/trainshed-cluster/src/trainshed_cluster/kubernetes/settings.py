@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from trainshed_cluster.kubernetes.registries import Registries
-from trainshed_cluster.remote.lease import SHORTEST_LEASE
+from trainshed_cluster.remote.lease import MIN_LEASE
 from trainshed_cluster.remote.options import (
     ForMachines,
     parse_table,
@@ -34,9 +34,9 @@ _Selector = dict[_Key, _Value]
 
 
 class Toleration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A toleration as in a Pod: jobs may run on nodes with that taint."""
+    """A toleration in the form of a Pod's: jobs may run on nodes with that taint."""
 
-    #: "" = every one.
+    #: "" = every key.
     key: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_./-]{0,317}$")] = ""
     operator: Literal["Equal", "Exists"] = "Exists"
     value: _Value = ""
@@ -49,13 +49,13 @@ class Accelerator(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     #: Resource name of their device plugin.
     resource: _Resource = "nvidia.com/gpu"
-    #: Labels of the nodes that have those; {} = all that have the resource.
+    #: Labels of the nodes with these devices; {} = all nodes with the resource.
     node_selector: _Selector = {}
 
 
 class MachineRoute(ForMachines, frozen=True, forbid_unknown_fields=True):
-    """An entry of `[[engines.kubernetes.machines]]`: where Pods of some machine types go. None = as in the
-    plain settings."""
+    """An entry of `[[engines.kubernetes.machines]]`: the options of Pods of some machine types. None = as in
+    the plain settings."""
 
     node_selector: _Selector | None = None
     tolerations: Annotated[list[Toleration], msgspec.Meta(max_length=50)] | None = None
@@ -66,62 +66,61 @@ class MachineRoute(ForMachines, frozen=True, forbid_unknown_fields=True):
 class KubernetesSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Table `[engines.kubernetes]`."""
 
-    #: Image of the Pods that prebuilt runtimes run in: its python3 is of the service's version, and it
-    #: needs no more (deploy/pods). Pods with an image of a job's have this Python brought to them.
+    #: Image of the Pods for prebuilt runtimes. Its python3 has the service's version; nothing else is
+    #: required (deploy/pods). This Python is copied into Pods with a job's image.
     image: _Image
     #: Name or address at which Pods reach the service; None = this machine's name.
     address: _Address | None = None
-    #: Port of that; 0 = any that is free.
+    #: Port for Pods; 0 = any free one.
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
-    #: Kubeconfig file; None = a Pod's own service account if the service runs in one, else $KUBECONFIG, else
-    #: ~/.kube/config.
+    #: Kubeconfig file; None = the Pod's own service account if the service runs in one, else $KUBECONFIG,
+    #: else ~/.kube/config.
     kubeconfig: _Path | None = None
     #: Namespace of Pods by project id ("*" = all others); {} = the kubeconfig's, or `default`, for all. Jobs
-    #: of a project without an entry are refused.
+    #: of a project without an entry are rejected.
     namespaces: dict[_Project, _Namespace] = {}
-    #: Names of the namespace's secrets by which images are pulled.
+    #: Names of the namespace's secrets for pulling images.
     image_pull_secrets: Annotated[list[_Name], msgspec.Meta(max_length=20)] = []
-    #: Registries (HOST[:PORT]) that the service reaches without TLS.
+    #: Registries (HOST[:PORT]) that the service calls without TLS.
     insecure_registries: Annotated[list[_Host], msgspec.Meta(max_length=50)] = []
-    #: Service account of the Pods, which get no token of it; None = the namespace's default one.
+    #: Service account of the Pods, without its token; None = the namespace's default one.
     service_account: _Name | None = None
     #: User id of the Pods; 0 = root, which Pod Security's `restricted` does not admit.
     run_as: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 2)] = 1000
-    #: Where the environments that Pods are sent are kept: /PATH = in that directory of the nodes, for all
-    #: Pods there; claim:NAME = in a volume of that claim; None = in each Pod, as long as it lives.
+    #: Location of the content that Pods receive: /PATH = that directory of the nodes, for all Pods there;
+    #: claim:NAME = the volume of that claim; None = each Pod, for its lifetime.
     cache: (
         Annotated[str, msgspec.Meta(pattern=rf"^(/[^\x00-\x1f]{{0,500}}|claim:{_LABEL})?$")] | None
     ) = None
-    #: How many of a machine type's vCPUs one CPU of the cluster stands for.
+    #: Number of vCPUs of a machine type for each CPU of the cluster.
     overcommit: Annotated[float, msgspec.Meta(ge=1, le=100)] = 1.0
-    #: Labels of the nodes that take jobs.
+    #: Labels of the nodes for jobs.
     node_selector: _Selector = {}
     tolerations: Annotated[list[Toleration], msgspec.Meta(max_length=50)] = []
     runtime_class: _Name = ""
     priority_class: _Name = ""
     #: Scheduler of the Pods; None = the cluster's default.
     scheduler: _Name | None = None
-    #: Whose queue jobs wait in: "trainshed" gives them nodes that are free; "kueue" has Kueue admit each
-    #: job as a whole, by its quotas and priorities, and the cluster choose nodes.
+    #: "trainshed" = the service queues jobs and assigns free nodes; "kueue" = Kueue admits each job as a
+    #: whole, by its quotas and priorities, and the cluster chooses the nodes.
     queue: Literal["trainshed", "kueue"] = "trainshed"
     #: Name of Kueue's LocalQueue in each namespace of jobs.
     local_queue: _Name = ""
     #: The cluster's name of the devices of each public accelerator type.
     accelerators: dict[str, Accelerator] = {}
-    #: Where Pods of some machine types go instead; the first match counts.
+    #: Different options for some machine types; the first match applies.
     machines: Annotated[list[MachineRoute], msgspec.Meta(max_length=200)] = []
-    #: Seconds without contact after which an agent ends its programs, and its Pod is lost unless the cluster
-    #: reports its end before. The service may be away for that long.
-    lease: Annotated[float, msgspec.Meta(ge=SHORTEST_LEASE, le=86400)] = 300.0
+    #: Seconds without contact to the service after which an agent ends its programs. Its Pod is then lost,
+    #: unless the cluster reports its end before.
+    lease: Annotated[float, msgspec.Meta(ge=MIN_LEASE, le=86400)] = 300.0
     #: Grace period in seconds of programs whose Pod is evicted or deleted by others.
     grace: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 30.0
-    #: Minutes for which pulling an image may fail before the job fails.
+    #: Minutes of failed attempts to pull an image before the job fails.
     pull_minutes: Annotated[float, msgspec.Meta(ge=0.05, le=1440)] = 10.0
 
     @property
     def kubeconfig_path(self) -> str | None:
-        """Path of the kubeconfig; None = the service runs in a Pod, which is told how the cluster is
-        reached."""
+        """Return the path of the kubeconfig; None = use the service account of the service's own Pod."""
         if self.kubeconfig:
             return self.kubeconfig
         if "KUBERNETES_SERVICE_HOST" in os.environ:
@@ -130,22 +129,22 @@ class KubernetesSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 
     @property
     def cache_claim(self) -> str | None:
-        """Name of the volume claim in which that cache is; None = it is in none."""
+        """Return the name of the cache's volume claim, or None."""
         kind, _, name = (self.cache or "").partition(":")
         return name if kind == "claim" else None
 
     @property
     def registries(self) -> Registries:
-        """How the service reads the configuration of jobs' images."""
+        """Return the reader of the configurations of jobs' images."""
         logins = Path(os.environ.get("REGISTRY_AUTH_FILE") or "~/.docker/config.json").expanduser()
         return Registries(logins, tuple(self.insecure_registries))
 
 
 def parse(table: Mapping[str, Any]) -> KubernetesSettings:
-    """Parse the table. Raises ValueError with everything that is wrong with it, one line each."""
+    """Parse the table. Raises ValueError with all errors, one per line."""
     missing = (
-        "image: it is missing; name the image that Pods run in, with a Python of the service's version "
-        "(docs/kubernetes.md says how to build one)"
+        "image: it is missing; set the image of Pods, with a Python of the service's version "
+        "(docs/kubernetes.md describes how to build one)"
     )
     absent = () if "image" in table else (missing,)
     return parse_table("kubernetes", KubernetesSettings, table, _wrong, absent)
@@ -156,10 +155,10 @@ def _wrong(settings: KubernetesSettings) -> Iterator[str]:
     yield from wrong_machines(settings.machines, "kubernetes")
     if settings.queue == "kueue" and not settings.local_queue:
         yield (
-            'local_queue: it is missing, and queue = "kueue" needs it; name the LocalQueue that jobs wait in'
+            'local_queue: it is missing, and queue = "kueue" needs it; set it to the LocalQueue of jobs'
         )
     if settings.queue != "kueue" and settings.local_queue:
-        yield 'local_queue: it is Kueue\'s; set queue = "kueue" to have jobs wait there, or take it away'
+        yield 'local_queue: it is Kueue\'s; set queue = "kueue" to use it, or remove it'
 
 
 def _wrong_accelerators(settings: KubernetesSettings) -> list[str]:
@@ -169,7 +168,7 @@ def _wrong_accelerators(settings: KubernetesSettings) -> list[str]:
         key = accelerator.resource, frozenset(accelerator.node_selector.items())
         if (other := seen.setdefault(key, name)) != name:
             wrong.append(
-                f"accelerators.{name}: {accelerator.resource} on the same nodes stands for {other} already; "
-                "tell them apart by node_selector"
+                f"accelerators.{name}: {accelerator.resource} of the same nodes is already used for {other}; "
+                "distinguish them by node_selector"
             )
     return wrong

@@ -2,8 +2,8 @@
 # after that. The agent's standard error goes to a file on the node. The script runs no other command: each takes
 # as long as the whole script, and Slurm a second longer to end the step.
 PATH=$1; export PATH; errors=$2; shift 2
-command -v "$1" >/dev/null || { echo "there is no $1 on $(hostname)" >&2; exit 127; }
+command -v "$1" >/dev/null || { echo "the command $1 does not exist on $(hostname)" >&2; exit 127; }
 kept=${errors%/*}; [ -d "$kept" ] || mkdir -p -m 700 "$kept" || exit 1
-[ -O "$kept" ] && [ ! -L "$kept" ] || { echo "$kept on $(hostname) belongs to somebody else" >&2; exit 1; }
+[ -O "$kept" ] && [ ! -L "$kept" ] || { echo "$kept on $(hostname) belongs to another user" >&2; exit 1; }
 : >"$errors" || exit 1
 exec "$@" 2>"$errors"

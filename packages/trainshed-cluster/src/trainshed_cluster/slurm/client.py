@@ -1,4 +1,4 @@
-"""Runs Slurm's commands, each for as long as it may take, and none left behind."""
+"""Runs Slurm's commands with time limits, and terminates the ones that exceed them."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from trainshed.eventloop.background import begin, joined
 from trainshed_cluster.remote.cluster import ClusterUnavailable
-from trainshed_cluster.remote.messages import TAKEN
+from trainshed_cluster.remote.messages import DOCUMENT_READ
 from trainshed_cluster.slurm import commands
 from trainshed_cluster.slurm.queries import Query
 from trainshed_cluster.slurm.settings import SlurmSettings
@@ -21,15 +21,15 @@ from trainshed_cluster.slurm.users import UnixUser, setpriv
 
 T = TypeVar("T")
 
-_ANSWER_SECONDS = 30.0
-"""Seconds that a command may take. Slurm's own limit for a message is 10, and a busy controller is asked
-again."""
-_HAND_OVER_SECONDS = 60.0
-"""Seconds that a step may take until it runs."""
-_BY_ITSELF_SECONDS = 0.5
-"""Seconds that an agent has to end by itself, before its step is sent SIGTERM."""
-_LEAVE_SECONDS = 3.0
-"""Seconds that salloc has to withdraw its request, once it was told to."""
+_COMMAND_TIMEOUT = 30.0
+"""Time limit of a command in seconds. Slurm's own limit for a message is 10 s, and queries to a busy
+controller are repeated."""
+_STEP_TIMEOUT = 60.0
+"""Time limit for the start of a step in seconds."""
+_EXIT_TIMEOUT = 0.5
+"""Seconds to wait for an agent to exit before its step receives SIGTERM."""
+_WITHDRAW_TIMEOUT = 3.0
+"""Seconds that salloc has to withdraw its request after a signal."""
 
 
 class Output(Struct, frozen=True):
@@ -41,19 +41,19 @@ class Output(Struct, frozen=True):
 
 
 class SlurmClient:
-    """A client of Slurm by its commands. Each runs in a session of its own, so that no signal of a terminal
-    reaches it. `left`: called with a hold's name when the srun of one of its agents has ended, with its step
-    or because it was killed."""
+    """Runs Slurm's commands. Each one runs in its own session, so that no signal of a terminal reaches it.
+    `left`: called with an allocation's name after the srun of one of its agents has ended or was killed."""
 
     def __init__(self, settings: SlurmSettings, left: Callable[[str], None] | None = None) -> None:
         self._settings = settings
         self._left = left
         self._environment = commands.environment(os.environ, settings.conf)
-        #: The srun processes of started agents: the hold of each, and the task that waits for its end.
+        #: The srun processes of started agents, each with the name of its allocation and the task that waits
+        #: for its end.
         self._sruns: dict[Process, tuple[str, asyncio.Task[None]]] = {}
 
     async def close(self) -> None:
-        """End all processes that this client started; steps run on without them."""
+        """End all processes of this client. Steps continue without them."""
         sruns = dict(self._sruns)
         for process in sruns:
             with contextlib.suppress(ProcessLookupError):
@@ -61,15 +61,15 @@ class SlurmClient:
         await asyncio.gather(*(waiting for _, waiting in sruns.values()))
 
     async def answer(self, command: Sequence[str], user: UnixUser | None = None) -> str:
-        """Run a command and return its output. `user`: as whom it runs; None = the service's user. Raises
+        """Run a command and return its output. `user`: its user; None = the service's user. Raises
         ClusterUnavailable if it fails."""
         process = await self._spawn(command, user=user)
         try:
-            async with asyncio.timeout(_ANSWER_SECONDS):
+            async with asyncio.timeout(_COMMAND_TIMEOUT):
                 output = await _communicate(process)
         except TimeoutError:
             raise ClusterUnavailable(
-                f"{command[0]}: no answer within {_ANSWER_SECONDS:g} s"
+                f"{command[0]}: no response within {_COMMAND_TIMEOUT:g} s"
             ) from None
         finally:
             if process.returncode is None:
@@ -84,31 +84,31 @@ class SlurmClient:
         """Return the answer to a query. Raises ClusterUnavailable."""
         answer = await self.answer(query.argv)
         try:
-            # Of thousands of nodes there is much to read.
+            # Answers about thousands of nodes are long.
             return await asyncio.to_thread(query.read, answer)
         except ValueError as e:
             raise ClusterUnavailable(
-                f"Slurm's answer is not understood: {e}; use Slurm 22.05 or newer, and commands of the "
+                f"cannot parse Slurm's answer: {e}; use Slurm 22.05 or newer, and commands of the "
                 "controller's version"
             ) from e
 
     async def request(self, command: Sequence[str], user: UnixUser | None = None) -> "Request":
-        """Start a command that waits for Slurm. `user`: as whom it runs; None = the service's user. Raises
+        """Start a command that waits for Slurm. `user`: its user; None = the service's user. Raises
         ClusterUnavailable."""
         return Request(await self._spawn(command, user=user))
 
     async def end_agents(self, name: str, user: int) -> None:
-        """End the steps of a hold, and wait a while for it; those of dismissed agents end by themselves. This
-        comes before the job is cancelled: while a step of an ending job ends, Slurm gives nothing of its
-        nodes to others, but while one of a running job ends, it does."""
-        waiting = [task for hold, task in self._sruns.values() if hold == name]
+        """End the steps of an allocation, and wait a limited time for their ends. Agents that are shutting
+        down end their own steps. Call this before cancelling the job: Slurm lends no resources of the node
+        while a step of an ending job ends, but it does while a step of a running job ends."""
+        waiting = [task for allocation, task in self._sruns.values() if allocation == name]
         if waiting:
-            _, staying = await asyncio.wait(waiting, timeout=_BY_ITSELF_SECONDS)
+            _, staying = await asyncio.wait(waiting, timeout=_EXIT_TIMEOUT)
             if staying:
                 # Slurm reports an error if they have just ended.
                 with contextlib.suppress(ClusterUnavailable):
                     await self.answer(commands.terminate(name, user))
-                await asyncio.wait(staying, timeout=_LEAVE_SECONDS)
+                await asyncio.wait(staying, timeout=_WITHDRAW_TIMEOUT)
 
     async def hand_over(
         self,
@@ -118,23 +118,25 @@ class SlurmClient:
         node: str,
         user: UnixUser | None = None,
     ) -> None:
-        """Run an agent's step and send it its input; return when it has read that. Cancelling before ends the
-        step. Afterwards the step needs nothing of this machine: srun is kept only because Slurm takes 2.4 s
-        to end a step whose srun is dead, and does not give the node to others meanwhile. Raises
-        ClusterUnavailable."""
+        """Run an agent's step, send its input, and return when the agent has read it.
+
+        A cancelled call ends the step. Afterwards the step does not depend on this machine. srun is kept only
+        because Slurm takes 2.4 s to end a step without it, and blocks the node in that time. Raises
+        ClusterUnavailable.
+        """
         what = f"{name}: agent on {node}"
         process = await self._spawn(command, feeds=True, user=user)
         assert process.stderr
         complaining = joined(_beginning(process.stderr, 1 << 14))
         taken = False
         try:
-            async with asyncio.timeout(_HAND_OVER_SECONDS):
+            async with asyncio.timeout(_STEP_TIMEOUT):
                 taken = await _feed(process, stdin)
                 if not taken:
                     complaint = commands.complaint((await complaining).decode(errors="replace"))
                     raise ClusterUnavailable(f"{what}: {complaint or 'its step ended at once'}")
         except TimeoutError:
-            raise ClusterUnavailable(f"{what}: no step within {_HAND_OVER_SECONDS:g} s") from None
+            raise ClusterUnavailable(f"{what}: no step within {_STEP_TIMEOUT:g} s") from None
         finally:
             if taken:
                 _disarm(process)
@@ -173,37 +175,37 @@ class SlurmClient:
                 limit=1 << 20,
             )
         except OSError as e:
-            raise ClusterUnavailable(f"{command[0]} cannot be run: {e}") from e
+            raise ClusterUnavailable(f"cannot run {command[0]}: {e}") from e
 
 
 class Request:
-    """A running salloc, which waits for Slurm."""
+    """A running salloc that waits for Slurm."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
         self._telling = joined(_communicate(process))
 
     async def ended(self, *others: asyncio.Task[object]) -> Output | None:
-        """Return its output once it has ended; None = one of the other tasks was done first."""
+        """Return the output when salloc has ended; None = one of the other tasks finished first."""
         await asyncio.wait((self._telling, *others), return_when=asyncio.FIRST_COMPLETED)
         return self._telling.result() if self._telling.done() else None
 
     async def leave(self) -> None:
-        """End it after its request was granted, without cancelling that; it has a moment to end by itself."""
+        """End salloc after its request was granted, without cancelling the job. It gets a moment to exit."""
         await asyncio.wait((self._telling,), timeout=1.0)
         _kill(self._process)
         await asyncio.wait((self._telling,))
 
     async def abandon(self) -> None:
-        """Kill it so that its request stays in Slurm's queue."""
+        """Kill salloc so that its request stays in Slurm's queue."""
         _kill(self._process)
         await asyncio.wait((self._telling,))
 
     async def withdraw(self) -> None:
-        """Have it cancel its request; it may have been killed before it could."""
+        """Let salloc cancel its request. It may have been killed before it could."""
         with contextlib.suppress(ProcessLookupError):
             self._process.terminate()
-        await asyncio.wait((self._telling,), timeout=_LEAVE_SECONDS)
+        await asyncio.wait((self._telling,), timeout=_WITHDRAW_TIMEOUT)
         _kill(self._process)
         await asyncio.wait((self._telling,))
 
@@ -222,13 +224,13 @@ async def _beginning(stream: asyncio.StreamReader, limit: int) -> bytes:
 
 
 async def _feed(process: Process, stdin: bytes) -> bool:
-    """Send an agent its input; return whether it confirmed it. Slurm accepts input before the step exists,
-    and carries it a kilobyte at a time, so that sending begins at once."""
+    """Send an agent its input. Returns whether it confirmed it. Slurm accepts input before the step exists
+    and forwards a kilobyte at a time, so that sending starts at once."""
     writing = joined(_write(process, stdin))
     try:
         assert process.stdout
         while line := await process.stdout.readline():
-            if line == TAKEN:
+            if line == DOCUMENT_READ:
                 return True
         return False
     finally:

@@ -1,5 +1,5 @@
-"""The checks of `trainshed doctor` for a Slurm cluster: whether it answers, what it has, and whether nodes
-can call this machine. Starts nothing there."""
+"""The checks of `trainshed doctor` for a Slurm cluster: its controller, its resources, and its access to this
+machine. They start nothing there."""
 
 import asyncio
 import os
@@ -16,7 +16,7 @@ import trainshed
 from trainshed.engines.findings import Finding, finding_builder
 from trainshed.engines.port import NodeState
 from trainshed_cluster.remote.cluster import ClusterRefused, ClusterUnavailable, Owner
-from trainshed_cluster.remote.options import examine_address
+from trainshed_cluster.remote.options import check_address
 from trainshed_cluster.slurm import commands
 from trainshed_cluster.slurm.client import SlurmClient
 from trainshed_cluster.slurm.queries import (
@@ -32,13 +32,17 @@ from trainshed_cluster.slurm.routes import Routes
 from trainshed_cluster.slurm.settings import SlurmSettings, parse
 from trainshed_cluster.slurm.users import UnixUser, Users
 
-_TOLD_NODES = 5
+_MAX_NODES = 5
 _finding = finding_builder(__file__)
 
 
 def examine_slurm(table: Mapping[str, Any], cache: Path | None = None) -> Iterator[Finding]:
-    """Yield the findings. `table`: `[engines.slurm]` of the configuration. `cache`: the runtimes' directory;
-    None = it is not checked. Blocks until Slurm has answered, or failed to."""
+    """Yield the findings. Blocks until Slurm has responded or failed.
+
+    Args:
+        table: `[engines.slurm]` of the configuration.
+        cache: The runtimes' directory; None = it is not checked.
+    """
     try:
         settings = parse(table)
     except ValueError as failure:
@@ -48,7 +52,7 @@ def examine_slurm(table: Mapping[str, Any], cache: Path | None = None) -> Iterat
 
 
 def _examine(settings: SlurmSettings, cache: Path | None) -> Iterator[Finding]:
-    """Check one cluster, and the address that its nodes call."""
+    """Check one cluster, and the address for its nodes."""
     try:
         settings.require_commands()
     except FileNotFoundError as missing:
@@ -59,12 +63,12 @@ def _examine(settings: SlurmSettings, cache: Path | None) -> Iterator[Finding]:
         yield from cluster
         if partitions:
             yield from asyncio.run(_jobs(settings, partitions, cache))
-    yield examine_address("slurm", "nodes", settings.address)
+    yield check_address("slurm", "nodes", settings.address)
 
 
 async def _cluster(settings: SlurmSettings) -> tuple[list[Finding], dict[str, Partition]]:
-    """Check the controller, the partitions and the nodes. Returns the findings, and the partitions by name;
-    none if jobs cannot be checked."""
+    """Check the controller, the partitions and the nodes. Returns the findings, and the partitions by name.
+    The partitions are empty if jobs cannot be checked."""
     client, routes = SlurmClient(settings), Routes(settings)
     try:
         partitions = parse_partitions(await client.answer(SHOW_PARTITIONS))
@@ -89,7 +93,7 @@ async def _cluster(settings: SlurmSettings) -> tuple[list[Finding], dict[str, Pa
 
 
 def _partitions(partitions: Mapping[str, Partition], routes: Routes) -> Finding | None:
-    """Return the finding on partitions that start no jobs; None = all do. It is a fault if some jobs have no
+    """Return the finding about partitions that start no jobs, or None. It is a fault if some jobs have no
     other partition."""
     down = {
         name: partitions[name].state
@@ -108,7 +112,7 @@ async def _jobs(
     settings: SlurmSettings, partitions: Mapping[str, Partition], cache: Path | None
 ) -> list[Finding]:
     """Check the users and accounts of projects' jobs: whether the users exist, whether Slurm would start
-    their jobs, and whether they can read what the jobs run in."""
+    their jobs, and whether they can read the files of the jobs."""
     users, client, wrong = Users(settings), SlurmClient(settings), list[str]()
     seen: set[Owner] = set()
     for project in settings.users or {"*": "", **settings.accounts}:
@@ -155,21 +159,21 @@ async def _jobs(
 async def _default_account(
     client: SlurmClient, partitions: Mapping[str, Partition], user: UnixUser | None
 ) -> str:
-    """Return the account of a user's jobs that set none; "" = there is none, or no partition needs it."""
+    """Return the account of a user's jobs without one; "" = none exists, or no partition needs it."""
     if all(entry.accounts is None and not entry.denied_accounts for entry in partitions.values()):
         return ""
     name = user.name if user else pwd.getpwuid(os.geteuid()).pw_name
     try:
         return (await client.answer(commands.show_default_account(name))).strip()
     except ClusterUnavailable:
-        return ""  # This cluster keeps no accounts.
+        return ""  # This cluster has no accounting.
 
 
 class _Place(Struct, frozen=True):
     """A file or directory that a user's programs need."""
 
     path: Path
-    #: A shell command that tests it by its exit status, to be followed by the path.
+    #: A shell command that tests it by its exit status, without the path.
     test: str
     #: What programs do with it: a verb for messages.
     what: str
@@ -179,12 +183,12 @@ def _places(cache: Path | None) -> Iterator[_Place]:
     yield _Place(Path(sys.executable), "test -x", "run")
     yield _Place(Path(trainshed.__file__), "test -r", "read")
     if cache and cache.parent.exists():
-        # The cache itself is opened by the service.
+        # The service opens the cache itself.
         yield _Place(cache.parent, "test -x", "enter")
 
 
 def on_nodes(config: Mapping[str, str], *, has_gpus: bool) -> Iterator[Finding]:
-    """Yield what holds on nodes. `config`: as `queries.parse_config` returns it. Pure."""
+    """Yield the findings about isolation on nodes. `config`: result of `queries.parse_config`. Pure."""
     by_tasks = "task/cgroup" in config.get("taskplugin", "")
     is_held = by_tasks and config.get("constrainramspace") == "yes"
     yield _finding("memory" if is_held else "memory_not_held")
@@ -207,9 +211,9 @@ def _nodes(node_lines: Sequence[NodeLine], routes: Routes) -> Finding:
     ]
     up = [line for line, state, _ in states if state is NodeState.UP]
     away = [f"{line.name}: {why}" for line, state, why in states if state is not NodeState.UP]
-    some = "; ".join(away[:_TOLD_NODES]) + ("; …" if len(away) > _TOLD_NODES else "")
+    some = "; ".join(away[:_MAX_NODES]) + ("; …" if len(away) > _MAX_NODES else "")
     if not up:
-        return _finding("no_nodes", count=len(lines), away=some or "there is none")
+        return _finding("no_nodes", count=len(lines), away=some or "there are no nodes")
     return _finding(
         "nodes_away" if away else "nodes",
         away=some,

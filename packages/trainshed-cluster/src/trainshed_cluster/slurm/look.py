@@ -1,8 +1,8 @@
-"""Compiles what one look at the cluster found, and says in plain words why Slurm makes a job wait and how one
-ended, with Slurm's own word beside them. Pure.
+"""Compiles the result of one query of the cluster. Describes why Slurm delays a job and how one ended, in
+plain words and with Slurm's own word. Pure.
 
-Slurm has well over a hundred reasons. Those that people meet most have sentences here; any other is shown by
-its name alone.
+Slurm has well over a hundred reasons. The most frequent ones have sentences here. For the others, the name is
+shown.
 """
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -22,7 +22,12 @@ from trainshed.core.capacity import (
     accelerator_counts,
 )
 from trainshed.core.failure.evidence import Cause
-from trainshed_cluster.remote.cluster import ClusterReport, HoldEnd, HoldName, NodeReport
+from trainshed_cluster.remote.cluster import (
+    AllocationEnd,
+    AllocationName,
+    ClusterReport,
+    NodeReport,
+)
 from trainshed_cluster.slurm.records import (
     Gres,
     Job,
@@ -34,13 +39,13 @@ from trainshed_cluster.slurm.records import (
 )
 from trainshed_cluster.slurm.routes import Routes
 
-OLD_SECONDS = 43200
-"""Age of an allocation that no further attempt adopts."""
+MAX_ADOPTION_AGE = 43200
+"""Age in seconds after which no further attempt adopts an allocation."""
 MAX_ESTIMATE: Final = 30 * 86400
-"""How many seconds ahead an expected start may be. Slurm expects a job without a time limit to run for a
-year, so that its estimates behind such a job are placeholders."""
-_NOT_LOOKED_AT = frozenset({"", "None", "N/A"})
-"""What is told of a job that the scheduler has not come to."""
+"""Maximum time in seconds until an expected start. Slurm assumes that a job without a time limit runs for a
+year, so that estimates behind such a job are placeholders."""
+_UNEXAMINED = frozenset({"", "None", "N/A"})
+"""Reasons of a job that the scheduler has not examined yet."""
 
 
 class _Words(Struct):
@@ -53,7 +58,7 @@ _WORDS = toml.decode(Path(__file__).with_suffix(".toml").read_bytes(), type=_Wor
 
 def reason_in_words(reason: str) -> str | None:
     """Describe a reason of squeue; None = Slurm has no reason yet."""
-    if reason in _NOT_LOOKED_AT:
+    if reason in _UNEXAMINED:
         return None
     if reason in _WORDS.waits:
         return _WORDS.waits[reason]
@@ -66,18 +71,18 @@ def reason_in_words(reason: str) -> str | None:
         return "a limit of the QOS"
     if reason.startswith("Assoc"):
         return "a limit of the account"
-    return "for a reason of its own"
+    return "for another reason"
 
 
-def end_of(job: Job) -> HoldEnd | None:
-    """Return how an allocation ended; None = its state does not say who ended it."""
+def end_of(job: Job) -> AllocationEnd | None:
+    """Return how an allocation ended; None = its state does not contain the cause."""
     known = _WORDS.ends.get(job.state)
-    return HoldEnd(known[0], f"{known[1]} ({job.state})") if known else None
+    return AllocationEnd(known[0], f"{known[1]} ({job.state})") if known else None
 
 
 def delay_of(job: Job, before: int | None, now: float) -> Delay | None:
-    """Return the delay to report of a waiting allocation; None = Slurm has not said why yet. `before`: how
-    many jobs wait before it; None = not known. `now`: seconds since the epoch."""
+    """Return the delay to report for a pending allocation; None = Slurm has no reason yet. `before`: number
+    of jobs before it; None = unknown. `now`: seconds since the epoch."""
     words = reason_in_words(job.reason)
     if words is None:
         return None
@@ -85,7 +90,7 @@ def delay_of(job: Job, before: int | None, now: float) -> Delay | None:
     is_estimate = job.starts is not None and now < job.starts <= now + MAX_ESTIMATE
     return Delay(
         WaitReason.CLUSTER,
-        f"Slurm has not given {nodes} yet: {words} ({job.reason})",
+        f"Slurm has not granted {nodes} yet: {words} ({job.reason})",
         word=job.reason,
         position=None if before is None else before + 1,
         expected=job.starts * 10**9 if job.starts and is_estimate else None,
@@ -93,7 +98,7 @@ def delay_of(job: Job, before: int | None, now: float) -> Delay | None:
 
 
 def count_before(job: Job, pending: Iterable[Pending]) -> int | None:
-    """Return how many jobs wait before this one in its partitions: Slurm considers higher priorities first,
+    """Return the number of jobs before this one in its partitions. Slurm considers higher priorities first,
     then older jobs. None = it is not among `pending`."""
     own = next((other for other in pending if other.id == job.id), None)
     if own is None:
@@ -110,23 +115,23 @@ class Look(Struct, frozen=True):
     """The state of the cluster at one moment, as this service sees it."""
 
     #: This service's jobs that have not ended.
-    jobs: Mapping[HoldName, Job]
-    #: Further jobs of the same names: requests that were repeated because the answer to the first was lost.
-    doubles: tuple[tuple[HoldName, Job], ...]
+    jobs: Mapping[AllocationName, Job]
+    #: Further jobs of the same names: repeated requests whose first answer was lost.
+    doubles: tuple[tuple[AllocationName, Job], ...]
     report: ClusterReport
 
     @property
-    def looked(self) -> float:
-        """When it began, in seconds of the monotonic clock."""
-        return self.report.looked
+    def queried_at(self) -> float:
+        """Start of the query in seconds of the monotonic clock."""
+        return self.report.queried_at
 
 
 def own_jobs(
     jobs: Iterable[Job], service: str, name_of: Callable[[int], str | None]
-) -> tuple[tuple[HoldName, Job], ...]:
-    """Return this service's jobs that wait or have nodes. `name_of`: maps a user id to the user name in hold
-    names; None = a user who has no jobs of this service."""
-    own: list[tuple[HoldName, Job]] = []
+) -> tuple[tuple[AllocationName, Job], ...]:
+    """Return this service's jobs that wait or have nodes. `name_of`: maps a user id to the user name in
+    allocation names; None = a user without jobs of this service."""
+    own: list[tuple[AllocationName, Job]] = []
     for job in jobs:
         # Any user may give a job such a name, so that its user has to match.
         name, user = _name(job.name, service), name_of(job.user)
@@ -136,21 +141,26 @@ def own_jobs(
 
 
 def compile_look(
-    looked: float,
+    queried_at: float,
     *,
     now: float,
-    jobs: Sequence[tuple[HoldName, Job]],
+    jobs: Sequence[tuple[AllocationName, Job]],
     pending: Sequence[Pending],
     steps: Iterable[Step],
     nodes: Sequence[NodeLine],
     routes: Routes,
-    known: Mapping[HoldName, int],
+    known: Mapping[AllocationName, int],
 ) -> Look:
-    """Compile a look. `now`: seconds since the epoch. `jobs`: this service's. `pending`: all waiting jobs;
-    () = not queried. `known`: ids of the jobs that the service knows to be its holds, which are the right
-    ones of two with one name."""
-    first: dict[HoldName, Job] = {}
-    doubles: list[tuple[HoldName, Job]] = []
+    """Compile the result of a query.
+
+    Args:
+        now: Seconds since the epoch.
+        jobs: This service's jobs.
+        pending: All waiting jobs; () = not queried.
+        known: Job ids of known allocations. They decide between two jobs of the same name.
+    """
+    first: dict[AllocationName, Job] = {}
+    doubles: list[tuple[AllocationName, Job]] = []
     for name, job in sorted(
         jobs, key=lambda item: (not item[1].held, known.get(item[0]) != item[1].id, item[1].id)
     ):
@@ -159,7 +169,7 @@ def compile_look(
         else:
             first[name] = job
     held = {name: job for name, job in first.items() if job.held}
-    agents: dict[HoldName, set[str]] = {name: set() for name in held}
+    agents: dict[AllocationName, set[str]] = {name: set() for name in held}
     by_id = {job.id: name for name, job in held.items()}
     for step in steps:
         name = by_id.get(step.job)
@@ -171,7 +181,7 @@ def compile_look(
         ClusterReport(
             nodes=_nodes(nodes, _shares(jobs), routes),
             agents=MappingProxyType({name: frozenset(item) for name, item in agents.items()}),
-            looked=looked,
+            queried_at=queried_at,
             delays=MappingProxyType(_delays(first, pending, now)),
             idle=frozenset(first.keys() - held.keys()),
             suspended=MappingProxyType(
@@ -182,15 +192,15 @@ def compile_look(
                 }
             ),
             old=frozenset(
-                name for name, job in held.items() if now - (job.starts or 0) > OLD_SECONDS
+                name for name, job in held.items() if now - (job.starts or 0) > MAX_ADOPTION_AGE
             ),
         ),
     )
 
 
 def _delays(
-    jobs: Mapping[HoldName, Job], pending: Sequence[Pending], now: float
-) -> dict[HoldName, Delay]:
+    jobs: Mapping[AllocationName, Job], pending: Sequence[Pending], now: float
+) -> dict[AllocationName, Delay]:
     delays = {
         name: delay_of(job, count_before(job, pending), now)
         for name, job in jobs.items()
@@ -199,15 +209,15 @@ def _delays(
     return {name: delay for name, delay in delays.items() if delay is not None}
 
 
-def _name(text: str, service: str) -> HoldName | None:
+def _name(text: str, service: str) -> AllocationName | None:
     try:
-        name = HoldName.parse(text)
+        name = AllocationName.parse(text)
     except ValueError:
         return None
     return name if name.service == service else None
 
 
-def _shares(jobs: Iterable[tuple[HoldName, Job]]) -> dict[str, dict[int, Job]]:
+def _shares(jobs: Iterable[tuple[AllocationName, Job]]) -> dict[str, dict[int, Job]]:
     shares: dict[str, dict[int, Job]] = {}
     for _, job in jobs:
         for node in job.nodes if job.held else ():
@@ -218,8 +228,8 @@ def _shares(jobs: Iterable[tuple[HoldName, Job]]) -> dict[str, dict[int, Job]]:
 def _nodes(
     lines: Sequence[NodeLine], shares: Mapping[str, Mapping[int, Job]], routes: Routes
 ) -> tuple[NodeReport, ...]:
-    """Return the nodes that jobs of this service may get, or have. Others' use is what is allocated there,
-    but not to this service. `shares`: this service's jobs on each node."""
+    """Return the nodes for jobs of this service. Resources in use by others are the allocated ones minus
+    those of this service. `shares`: this service's jobs on each node."""
     has_default = any(line.in_default for line in lines)
     nodes = [
         (line, routes.acceptance(line, has_default=has_default))
@@ -237,7 +247,7 @@ def _node(line: NodeLine, mine: Sequence[Job], routes: Routes, accepts: Acceptan
     own_cpus = sum(job.cpus // max(1, job.node_count) for job in mine)
     own_memory = sum(job.memory_bytes for job in mine)
     total, others = _accelerators(line, mine, routes.public)
-    # The answers are of different moments: the difference must not become negative.
+    # The answers are from different moments: the difference must not become negative.
     use = OthersUse(
         max(0, line.cpus_allocated - own_cpus),
         max(0, min(line.memory_bytes, line.memory_allocated - own_memory)),
@@ -255,7 +265,7 @@ def _node(line: NodeLine, mine: Sequence[Job], routes: Routes, accepts: Acceptan
 def _accelerators(
     line: NodeLine, mine: Sequence[Job], public: Mapping[tuple[str, str], str]
 ) -> tuple[tuple[tuple[str, int], ...], tuple[tuple[str, int], ...]]:
-    """Return by public type how many accelerators a node has, and how many of them others hold."""
+    """Return the numbers of a node's accelerators and of those that others use, by public type."""
     names = {"gpu", *(name for name, _ in public)}
     total = _devices(line.gres, names)
     used = _devices(line.gres_used, names)

@@ -1,5 +1,5 @@
-"""Makes the queries of Slurm's commands, for fields, which all releases support in the same form, and reads
-their answers. Pure."""
+"""Builds the queries of Slurm's commands, and parses their answers. It requests fields, which have the same
+form in all releases. Pure."""
 
 import re
 import secrets
@@ -19,22 +19,23 @@ from trainshed_cluster.slurm.records import (
     parse_states,
 )
 
-_MOST_ROWS = 200_000
-"""Of an answer; what comes after is not read."""
+_MAX_ROWS = 200_000
+"""Maximum number of rows to read."""
 _MIB = 1 << 20
 
 T = TypeVar("T")
 Rows = Iterable[Mapping[str, str]]
-"""Values by the names of their fields."""
+"""Values by field names."""
 
 
 class Query(Struct, Generic[T], frozen=True):
-    """A command that prints rows of fields, each field followed by a separator. Users can put anything into
-    the names of their jobs, line breaks included, but not a separator that is made anew for each query."""
+    """A command that prints rows of fields, each followed by a separator. Users can put anything into the
+    names of their jobs, including line breaks. They cannot guess the separator, which is random for each
+    query."""
 
     command: tuple[str, ...]
     fields: tuple[str, ...]
-    #: Reads the rows of an answer. Raises ValueError if it is none.
+    #: Parses the rows of an answer. Raises ValueError for invalid rows.
     parse: Callable[[Rows], T]
     separator: str = field(default_factory=lambda: f"\x1f{secrets.token_hex(8)}\x1f")
 
@@ -43,14 +44,14 @@ class Query(Struct, Generic[T], frozen=True):
         return [*self.command, "-O", ",".join(f"{name}:{self.separator}" for name in self.fields)]
 
     def read(self, answer: str) -> T:
-        """Read an answer. Raises ValueError if it is none."""
+        """Parse an answer. Raises ValueError for an invalid one."""
         return self.parse(self._rows(answer))
 
     def _rows(self, answer: str) -> Iterator[Mapping[str, str]]:
         width = len(self.fields)
-        *values, rest = answer.split(self.separator, width * _MOST_ROWS)
+        *values, rest = answer.split(self.separator, width * _MAX_ROWS)
         if len(values) % width or (rest.strip() and not values):
-            raise ValueError(f"{answer[:200]!r} is not of rows of {width} fields")
+            raise ValueError(f"{answer[:200]!r} does not consist of rows of {width} fields")
         for at in range(0, len(values), width):
             row = (value.strip() for value in values[at : at + width])
             yield dict(zip(self.fields, row, strict=True))
@@ -87,8 +88,13 @@ _NODE_FIELDS = (
 def list_jobs(
     users: Iterable[int], name: str | None = None, *, ended: bool = False
 ) -> Query[tuple[Job, ...]]:
-    """Return the query of jobs. `users`: their ids. `name`: of the jobs; None = all jobs of those users.
-    `ended`: include jobs that are over, for as long as Slurm remembers them (MinJobAge, 5 minutes)."""
+    """Return the query of jobs.
+
+    Args:
+        users: User ids.
+        name: Name of the jobs; None = all jobs of those users.
+        ended: Include finished jobs, as long as Slurm remembers them (MinJobAge, 5 minutes).
+    """
     which = [_of_users(users), *([f"--name={name}"] if name else [])]
     which += ["--states=all"] if ended else []
     return Query(("squeue", "--noheader", "--noconvert", *which), _JOB_FIELDS, _jobs)
@@ -128,8 +134,8 @@ def _steps(rows: Rows) -> tuple[Step, ...]:
 
 
 def list_nodes(partitions: str | None) -> Query[tuple[NodeLine, ...]]:
-    """Return the query of nodes, each of which is told once. `partitions`: separated by commas; None =
-    all."""
+    """Return the query of nodes. The answer contains each node once. `partitions`: separated by commas; None
+    = all."""
     where = [f"--partition={partitions}"] if partitions else []
     return Query(("sinfo", "--Node", "--noheader", *where), _NODE_FIELDS, _nodes)
 
@@ -197,15 +203,15 @@ class Partition(Struct, frozen=True):
     """The state of a partition, and the accounts and QOS that it admits."""
 
     state: str
-    #: None = all but `denied_accounts`.
+    #: None = all except `denied_accounts`.
     accounts: frozenset[str] | None
     denied_accounts: frozenset[str]
-    #: None = all but `denied_qos`.
+    #: None = all except `denied_qos`.
     qos: frozenset[str] | None
     denied_qos: frozenset[str]
 
     def rejects(self, name: str, account: str, qos: str) -> str | None:
-        """Return why jobs do not start in this partition; None = they may. `account`: "" = none. `qos`: "" =
+        """Return why jobs do not start in this partition; None = they do. `account`: "" = none. `qos`: "" =
         the default one, which is not checked."""
         if self.state != "UP":
             return f"partition {name} is {self.state}"
@@ -252,8 +258,8 @@ def _admitted(names: str) -> frozenset[str] | None:
 
 
 def list_limits() -> Query[dict[str, int]]:
-    """Return the query of the longest time limit of jobs in seconds, by partition; "" is the default one.
-    Partitions without one are left out."""
+    """Return the query of the maximum time limit of jobs in seconds, by partition; "" is the default one.
+    Partitions without a limit are missing."""
     return Query(("sinfo", "--noheader"), ("Time", "Partition"), _limits)
 
 
@@ -275,6 +281,6 @@ def _of_users(users: Iterable[int]) -> str:
 
 
 def _count(text: str) -> int:
-    """Parse "12", or "12-16" where the upper bound is not known yet."""
+    """Parse "12", or "12-16" if the upper limit is not known yet."""
     match = re.match(r"\d{1,15}", text)
     return int(match[0]) if match else 0

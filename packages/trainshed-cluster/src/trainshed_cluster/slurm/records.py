@@ -1,4 +1,5 @@
-"""The records of jobs, steps and nodes that Slurm's commands tell, and the parsers of their parts. Pure."""
+"""The records of jobs, steps and nodes in the output of Slurm's commands, and the parsers of their fields.
+Pure."""
 
 import re
 
@@ -9,9 +10,9 @@ from trainshed.engines.port import NodeState
 _MAX_HOSTS = 65_536
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40, "P": 1 << 50}
 
-_HELD = frozenset({"RUNNING", "CONFIGURING", "SUSPENDED", "RESIZING", "STOPPED", "SIGNALING"})
+_WITH_NODES = frozenset({"RUNNING", "CONFIGURING", "SUSPENDED", "RESIZING", "STOPPED", "SIGNALING"})
 _STOPPED = frozenset({"SUSPENDED", "STOPPED"})
-_NEVER = frozenset(
+_HOPELESS_REASONS = frozenset(
     {
         "AccountNotAllowed",
         "BadConstraints",
@@ -23,21 +24,28 @@ _NEVER = frozenset(
         "QOSNotAllowed",
     }
 )
-"""Reasons to wait that waiting does not end. Besides them, all limits on what a single job may have."""
-_NEVER_LET = ("not in group permitted", "can't use this partition", "not permitted to use")
-"""In descriptions, behind which those reasons are hidden."""
+"""Reasons that waiting does not resolve. All limits for a single job are such reasons, too."""
+_HOPELESS_DESCRIPTIONS = (
+    "not in group permitted",
+    "can't use this partition",
+    "not permitted to use",
+)
+"""Parts of descriptions that hide such reasons."""
 _DEAD = frozenset({"down", "error", "future", "unknown"})
 _UNREACHABLE = frozenset({"not_responding", "reboot_issued", "invalid_reg", "inval"})
 _LEAVING = frozenset({"drain", "draining", "drained", "fail", "failing", "blocked"})
-_ENDED = {"reboot_requested": "is to boot again", "maintenance": "is in a maintenance reservation"}
-_SHORT = {"maint": "maintenance", "resv": "reserved", "no_respond": "not_responding"}
+_FLAG_TEXTS = {
+    "reboot_requested": "is waiting for a reboot",
+    "maintenance": "is in a maintenance reservation",
+}
+_FLAG_NAMES = {"maint": "maintenance", "resv": "reserved", "no_respond": "not_responding"}
 
 
 class Gres(Struct, frozen=True):
     """A number of generic resources, such as GPUs."""
 
     name: str
-    #: Type of the resource; "" = it has none.
+    #: Type of the resource; "" = none.
     type: str
     count: int
 
@@ -50,27 +58,27 @@ class Job(Struct, frozen=True):
     state: str
     node_count: int
     cpus: int
-    #: On each node.
+    #: Per node.
     memory_bytes: int
-    #: On each node.
+    #: Per node.
     gres: tuple[Gres, ...]
     #: Its nodes; None before it starts.
     nodes: tuple[str, ...]
-    #: Expected or actual start in seconds since the epoch; None = not known.
+    #: Expected or actual start in seconds since the epoch; None = unknown.
     starts: int | None
     #: Id of its user.
     user: int
-    #: Why it waits: a word of Slurm's, for some reasons its description in place of that.
+    #: Why it waits: a word of Slurm, or the description of some reasons.
     reason: str
 
     @property
     def held(self) -> bool:
-        """Whether it has its nodes."""
-        return self.state in _HELD
+        """Return whether it has its nodes."""
+        return self.state in _WITH_NODES
 
     @property
     def is_stopped(self) -> bool:
-        """Whether its processes stand still."""
+        """Return whether its processes are suspended."""
         return self.state in _STOPPED
 
     @property
@@ -80,8 +88,8 @@ class Job(Struct, frozen=True):
     @property
     def waits_in_vain(self) -> bool:
         return (
-            self.reason in _NEVER
-            or any(words in self.reason for words in _NEVER_LET)
+            self.reason in _HOPELESS_REASONS
+            or any(words in self.reason for words in _HOPELESS_DESCRIPTIONS)
             or (
                 self.reason.startswith(("QOS", "Assoc"))
                 and ("PerJob" in self.reason or "PerNode" in self.reason)
@@ -90,10 +98,10 @@ class Job(Struct, frozen=True):
 
 
 class Pending(Struct, frozen=True):
-    """A waiting job of any user: what decides its place in the queue."""
+    """A waiting job of any user, with the values that decide its position in the queue."""
 
     id: int
-    #: Higher is sooner.
+    #: Higher values start sooner.
     priority: int
     partitions: tuple[str, ...]
 
@@ -107,10 +115,10 @@ class Step(Struct, frozen=True):
 
 
 class NodeLine(Struct, frozen=True):
-    """A node as Slurm reports it."""
+    """A node as reported by Slurm."""
 
     name: str
-    #: The first is the state, the others are flags: "idle", "drain".
+    #: The first is the state, and the others are flags: "idle", "drain".
     states: tuple[str, ...]
     cpus: int
     cpus_allocated: int
@@ -122,7 +130,7 @@ class NodeLine(Struct, frozen=True):
     #: Reason of its state, set by an administrator or Slurm; None = none.
     reason: str | None
     partitions: frozenset[str] = frozenset()
-    #: Whether it is in the default partition.
+    #: It is in the default partition.
     in_default: bool = False
     features: frozenset[str] = frozenset()
 
@@ -132,18 +140,17 @@ class NodeLine(Struct, frozen=True):
 
 
 def parse_states(text: str) -> tuple[str, ...]:
-    """Parse a node's state and its flags, by the names that `node_state` knows, from what sinfo writes:
-    "mixed+drain", "IDLE*", "DOWN*+DRAIN"."""
+    """Parse a node's state and flags from the output of sinfo: "mixed+drain", "IDLE*", "DOWN*+DRAIN". The
+    result uses the names of `node_state`."""
     parts = text.strip().lower().split("+")
     names = [part.rstrip("*~#!%$@^-").strip() for part in parts]
     if any(part.endswith("*") for part in parts):
         names.append("not_responding")
-    return tuple(dict.fromkeys(_SHORT.get(name, name) for name in names if name))
+    return tuple(dict.fromkeys(_FLAG_NAMES.get(name, name) for name in names if name))
 
 
 def node_state(line: NodeLine, *, reservation: bool = False) -> tuple[NodeState, str | None]:
     """Return a node's state, and why it is not UP. `reservation`: jobs are requested inside a reservation.
-
     Nodes that Slurm has powered down are UP, because it powers them up for a job."""
     base, flags = line.states[0] if line.states else "unknown", frozenset(line.states)
     why = line.reason or " and ".join(line.states)
@@ -153,7 +160,7 @@ def node_state(line: NodeLine, *, reservation: bool = False) -> tuple[NodeState,
         return NodeState.GONE, line.reason or " and ".join(sorted(reasons)).replace("_", " ")
     if flags & _LEAVING:
         return NodeState.DRAINING, why
-    for flag, words in _ENDED.items():
+    for flag, words in _FLAG_TEXTS.items():
         if flag in flags:
             return NodeState.DRAINING, line.reason or words
     if line.reserved and not reservation:
@@ -162,13 +169,13 @@ def node_state(line: NodeLine, *, reservation: bool = False) -> tuple[NodeState,
 
 
 def is_awaited(line: NodeLine) -> bool:
-    """Whether Slurm has no answer from the node but has not given it up: a busy or restarting slurmd looks
-    like that, and so does a node that is about to be marked down (`SlurmdTimeout`)."""
+    """Return whether the node does not respond but Slurm has not marked it as down. The cause may be a busy
+    or restarting slurmd, or a failure within `SlurmdTimeout`."""
     return bool(line.states) and line.states[0] not in _DEAD and "not_responding" in line.states
 
 
 def parse_memory(text: str) -> int:
-    """Parse an amount of memory to bytes: "500M", "4G", "1.5G", "2000" (MiB), "0"; "" and "N/A" are 0."""
+    """Parse an amount of memory in bytes: "500M", "4G", "1.5G", "2000" (MiB), "0"; "" and "N/A" are 0."""
     match = re.fullmatch(r"(\d{1,15}(?:\.\d{1,6})?)([KMGTP]?)[BCNcn]?", text.strip())
     return int(float(match[1]) * _UNITS[match[2] or "M"]) if match else 0
 
@@ -189,14 +196,14 @@ def parse_gres(text: str) -> tuple[Gres, ...]:
 
 
 def expand_hosts(text: str) -> tuple[str, ...]:
-    """Expand "node[1-2,07],login" to names. Raises ValueError for brackets that do not match, or more than
-    65,536 names."""
+    """Expand "node[1-2,07],login" to names. Raises ValueError for unbalanced brackets, or more than 65,536
+    names."""
     if text in ("", "(null)", "None assigned"):
         return ()
     names: list[str] = []
     parts = re.findall(r"(?:[^,\[\]]|\[[^\[\]]*\])+", text)
     if ",".join(parts) != text:
-        raise ValueError(f"{text[:100]!r} is no list of nodes")
+        raise ValueError(f"{text[:100]!r} is not a list of nodes")
     for part in parts:
         names += _expand(part, _MAX_HOSTS - len(names))
     return tuple(names)
@@ -208,16 +215,16 @@ def _expand(text: str, limit: int) -> list[str]:
         return [text]
     closing = text.find("]", opening)
     if closing < 0:
-        raise ValueError(f"{text[:100]!r} is no list of nodes")
+        raise ValueError(f"{text[:100]!r} is not a list of nodes")
     rest = _expand(text[closing + 1 :], limit)
     names: list[str] = []
     for part in text[opening + 1 : closing].split(","):
         first, _, last = part.partition("-")
         last = last or first
         if not (first.isdecimal() and last.isdecimal()):
-            raise ValueError(f"{text[:100]!r} is no list of nodes")
+            raise ValueError(f"{text[:100]!r} is not a list of nodes")
         if (int(last) - int(first) + 1) * len(rest) + len(names) > limit:
-            raise ValueError(f"{text[:100]!r} is of too many nodes")
+            raise ValueError(f"{text[:100]!r} has too many nodes")
         for number in range(int(first), int(last) + 1):
             begun = f"{text[:opening]}{number:0{len(first)}d}"
             names += [begun + end for end in rest]

@@ -1,5 +1,5 @@
-"""Decides where jobs of a machine type go on a Slurm cluster (partition, account, QOS, features, GRES) and
-which nodes that leads to. Pure."""
+"""Maps machine types to options of Slurm jobs (partition, account, QOS, features, GRES), and to the nodes
+that these lead to. Pure."""
 
 import re
 from collections.abc import Iterable
@@ -22,7 +22,7 @@ class SlurmRoute(Struct, frozen=True):
     account: str
     qos: str
     constraint: str
-    #: GRES of its devices; None = that of `[engines.slurm.accelerators]`.
+    #: GRES of its devices; None = the one in `[engines.slurm.accelerators]`.
     gres: Gres | None
     extra: tuple[str, ...]
 
@@ -31,7 +31,7 @@ class SlurmRoute(Struct, frozen=True):
         return any(argument.startswith("--reservation=") for argument in self.extra)
 
     def leads_to(self, line: NodeLine, *, has_default: bool) -> bool:
-        """Whether its jobs may get that node. `has_default`: the cluster has a default partition."""
+        """Return whether its jobs may use that node. `has_default`: the cluster has a default partition."""
         if self.partition:
             if line.partitions.isdisjoint(self.partition.split(",")):
                 return False
@@ -45,7 +45,7 @@ class SlurmRoute(Struct, frozen=True):
 
 
 class Routes:
-    """The routes of a cluster: the first match wins, and the last one is for every machine."""
+    """The routes of a cluster. The first match applies, and the last one matches every machine."""
 
     def __init__(self, settings: SlurmSettings) -> None:
         plain = MachineRoute()
@@ -63,14 +63,14 @@ class Routes:
 
     @property
     def named_partitions(self) -> tuple[str, ...]:
-        """The partitions of all routes, each once; "" = Slurm's default one."""
+        """The distinct partitions of all routes; "" = Slurm's default one."""
         names = (name for route in self._all for name in route.partition.split(","))
         return tuple(dict.fromkeys(names))
 
     @property
     def partitions(self) -> str | None:
-        """The partitions to query, separated by commas; None = all, because a route uses the default one,
-        whose name is not known."""
+        """The partitions to query, separated by commas. None = all, because a route uses the default one,
+        whose name is unknown."""
         return ",".join(self.named_partitions) if all(self.named_partitions) else None
 
     def of(self, machine: MachineWanted) -> SlurmRoute:
@@ -86,13 +86,13 @@ class Routes:
         return Acceptance(self._routes, frozenset(reserved if reserved and line.reserved else way))
 
     def enters_reservation(self, accepts: Acceptance) -> bool:
-        """Whether the routes to a node use a reservation."""
+        """Return whether the routes to a node use a reservation."""
         return any(self._all[at].in_reservation for at in accepts.open)
 
 
 def has_features(constraint: str, features: Iterable[str]) -> bool:
-    """Whether a node with those features satisfies a constraint. Only features joined by & alone or | alone
-    are evaluated; for any other constraint the answer is True, and Slurm decides."""
+    """Return whether a node with those features satisfies a constraint. Only features joined by & or | are
+    evaluated. Any other constraint is accepted, and Slurm decides."""
     there = set(features)
     for sign, together in (("&", all), ("|", any)):
         if re.fullmatch(rf"{_FEATURE}(?:{re.escape(sign)}{_FEATURE})*", constraint):
@@ -101,7 +101,7 @@ def has_features(constraint: str, features: Iterable[str]) -> bool:
 
 
 def _resolved(machine: MachineRoute, settings: SlurmSettings) -> SlurmRoute:
-    """Return a route, with the plain settings where its table sets none."""
+    """Return a route. The plain settings replace unset values of its table."""
     partition = settings.partition if machine.partition is None else machine.partition
     constraint = settings.constraint if machine.constraint is None else machine.constraint
     name, _, kind = (machine.gres or "").partition(":")

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from trainshed_cluster.remote.lease import SHORTEST_LEASE
+from trainshed_cluster.remote.lease import MIN_LEASE
 from trainshed_cluster.remote.options import (
     ForMachines,
     parse_table,
@@ -19,22 +19,24 @@ from trainshed_cluster.remote.options import (
 
 
 def _text(pattern: str, what: str) -> msgspec.Meta:
-    """Constrain a text to a pattern. `what`: description of the valid form, which messages continue with."""
+    """Constrain a text to a pattern. `what`: description of the valid form for messages."""
     return msgspec.Meta(pattern=pattern, description=what)
 
 
 _Word = Annotated[
-    str,
-    _text(r"^[A-Za-z0-9_.,@+-]{0,200}$", "a name as Slurm has it, of letters, digits and _.,@+-"),
+    str, _text(r"^[A-Za-z0-9_.,@+-]{0,200}$", "a name of Slurm with letters, digits and _.,@+-")
 ]
 _Directory = Annotated[
     str, _text(r"^(/[^\x00-\x1f]{0,500})?$", "an absolute path, which begins with /")
 ]
 _Argument = Annotated[
-    str, _text(r"^--[a-z][a-z-]+(=[^\x00-\x1f]{1,500})?$", "an option as --NAME or --NAME=VALUE")
+    str,
+    _text(
+        r"^--[a-z][a-z-]+(=[^\x00-\x1f]{1,500})?$", "an option of the form --NAME or --NAME=VALUE"
+    ),
 ]
 
-_OURS = (
+_RESERVED_OPTIONS = (
     *(
         "job-name",
         "comment",
@@ -48,13 +50,13 @@ _OURS = (
     *("no-shell", "no-kill", "ntasks", "mem-per-cpu", "exclusive", "chdir", "uid", "gid", "user"),
     *("immediate", "begin", "dependency"),
 )
-"""Options of salloc that the engine gives itself, or that would break what it promises."""
+"""Options of salloc that the engine sets itself, or that would break its guarantees."""
 
 _Constraint = Annotated[
     str,
     _text(
         r"^[A-Za-z0-9_.,@+&|()\[\]*:-]{0,500}$",
-        "features as salloc --constraint has them, such as ib&ssd",
+        "features in the syntax of salloc --constraint, such as ib&ssd",
     ),
 ]
 _ADDRESS = "a host's name or address, without a port"
@@ -73,15 +75,15 @@ _Accounts = dict[_Project, _Account]
 
 
 class MachineRoute(ForMachines, frozen=True, forbid_unknown_fields=True):
-    """An entry of `[[engines.slurm.machines]]`: where jobs of some machine types go. None = as in the plain
-    settings."""
+    """An entry of `[[engines.slurm.machines]]`: the options of jobs of some machine types. None = as in the
+    plain settings."""
 
     partition: _Word | None = None
     account: _Word | None = None
     qos: _Word | None = None
     constraint: _Constraint | None = None
-    #: NAME or NAME:TYPE of its one accelerator type there; None = `gpu` of the type that `accelerators` of
-    #: the plain settings says.
+    #: NAME or NAME:TYPE of the GRES for its accelerator type; None = `gpu` with the type in `accelerators` of
+    #: the plain settings.
     gres: _Gres | None = None
     extra: _Arguments | None = None
 
@@ -91,53 +93,52 @@ class SlurmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     #: Name or address at which nodes reach the service; None = this machine's name.
     address: _Address | None = None
-    #: Port of that; 0 = any that is free.
+    #: Port for nodes; 0 = any free one.
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
     #: One partition, or several separated by commas; "" = Slurm's default one.
     partition: _Word = ""
-    #: Unix user of jobs by project id ("*" = all others); {} = the service's own for all. Jobs of a project
-    #: without an entry are refused.
+    #: Unix user of jobs by project id ("*" = all others); {} = the service's own user. Jobs of a project
+    #: without an entry are rejected.
     users: _Users = {}
-    #: Slurm account by project id ("*" = all others); the one of a project that is named wins over
-    #: `machines`.
+    #: Slurm account by project id ("*" = all others). An entry for a project has priority over `machines`.
     accounts: _Accounts = {}
     qos: _Word = ""
     #: Features that nodes must have, in the syntax of salloc's --constraint.
     constraint: _Constraint = ""
     #: Further arguments of salloc, each of the form --NAME or --NAME=VALUE.
     extra: _Arguments = []
-    #: Slurm's type of gpu for each public accelerator type; "" = one without a type.
+    #: Slurm's gpu type for each public accelerator type; "" = a gpu without a type.
     accelerators: dict[str, _Word] = {}
-    #: Where jobs of some machine types go instead; the first match counts.
+    #: Different options for some machine types; the first match applies.
     machines: Annotated[list[MachineRoute], msgspec.Meta(max_length=200)] = []
-    #: Directory on the nodes' own disks where agents and their programs write; None = /tmp/trainshed-UID.
-    #: {user} and {uid} in it stand for the user of the jobs.
+    #: Directory on the nodes' own disks for agents and programs; None = /tmp/trainshed-UID. {user} and {uid}
+    #: are replaced by the user of the jobs.
     directory: _Directory | None = None
-    #: Interpreter on nodes that has this package; None = the path of the service's own.
+    #: Interpreter on nodes that has this package; None = the path of the service's own interpreter.
     python: _Directory | None = None
-    #: Nodes see the service's data directory at the same path.
+    #: Nodes share the service's data directory at the same path.
     shared: bool = False
-    #: Seconds without contact after which an agent ends its programs, which are then lost. The service may be
-    #: away for that long. It counts for attempts that begin after it was set.
-    lease: Annotated[float, msgspec.Meta(ge=SHORTEST_LEASE, le=86400)] = 180.0
-    #: Seconds for which the nodes of a finished attempt are kept for another one with the same needs; two at
-    #: least, for a retry or the job that is next.
+    #: Seconds without contact to the service after which an agent ends its programs, which are then lost. A
+    #: change applies to new attempts.
+    lease: Annotated[float, msgspec.Meta(ge=MIN_LEASE, le=86400)] = 180.0
+    #: Seconds for which the nodes of a finished attempt are kept for another one with the same needs. At
+    #: least two, for a retry or the next job.
     keep: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 0.0
-    #: Whose queue jobs wait in: "trainshed" gives them nodes that are free; "slurm" asks for whatever the
-    #: quotas allow, on nodes that Slurm chooses.
+    #: "trainshed" = the service queues jobs and requests free nodes for them; "slurm" = jobs within their
+    #: quotas wait in Slurm's queue, and Slurm chooses the nodes.
     queue: Literal["trainshed", "slurm"] = "trainshed"
-    #: File of Slurm's configuration; None = where its commands look for it.
+    #: Slurm's configuration file; None = the default of its commands.
     conf: _Directory | None = None
-    #: Directory of Slurm's commands; None = on the PATH.
+    #: Directory of Slurm's commands; None = the PATH.
     commands: _Directory | None = None
 
     @property
     def any_account(self) -> str:
-        """The account of projects that `accounts` does not name; "" = Slurm's default one."""
+        """Return the account of projects without an entry in `accounts`; "" = Slurm's default one."""
         return self.accounts.get("*", "")
 
     def require_commands(self) -> None:
-        """Raise FileNotFoundError if one of Slurm's commands that the engine runs is missing."""
+        """Raise FileNotFoundError if a required command of Slurm is missing."""
         for name in ("salloc", "srun", "squeue", "sinfo", "scancel"):
             self.command(name)
 
@@ -147,14 +148,14 @@ class SlurmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if not path:
             where = self.commands or f"the PATH ({os.environ.get('PATH', os.defpath)})"
             raise FileNotFoundError(
-                f"there is no command {name} in {where}: install Slurm's client commands (Debian: "
-                "slurm-client), or say where they are in [engines.slurm] commands"
+                f"the command {name} is not in {where}: install Slurm's client commands (Debian: "
+                "slurm-client), or set their directory in [engines.slurm] commands"
             )
         return path
 
 
 def parse(table: Mapping[str, Any]) -> SlurmSettings:
-    """Parse the table. Raises ValueError with everything that is wrong with it, one line each."""
+    """Parse the table. Raises ValueError with all errors, one per line."""
     return parse_table("slurm", SlurmSettings, table, _wrong)
 
 
@@ -168,31 +169,28 @@ def _wrong(settings: SlurmSettings) -> list[str]:
 
 
 def _wrong_users(settings: SlurmSettings) -> list[str]:
-    """Return what is wrong with `users`, and with `directory` for them."""
+    """Return the errors in `users`, and in `directory` for these users."""
     wrong: list[str] = []
     fields = re.findall(r"\{[^{}]{0,100}\}?", settings.directory or "")
     strange = sorted({*fields} - {"{user}", "{uid}"})
-    wrong += [
-        f"directory: {field} stands for nothing; there are {{user}} and {{uid}}"
-        for field in strange
-    ]
+    wrong += [f"directory: {field} has no value; use {{user}} or {{uid}}" for field in strange]
     others = sorted({name for name in settings.users.values() if not is_own(name)})
     if not others:
         return wrong
     names = ", ".join(others[:5])
     if os.geteuid():
         wrong.append(
-            f"users: only a service of root can run jobs as others ({names}); run it as root, or a service "
+            f"users: only root's service can run jobs as other users ({names}); run it as root, or a service "
             "for each user"
         )
     if not settings.shared:
         wrong.append(
-            f"users: what jobs of others ({names}) run in has to lie where they may read it and not write, "
+            f"users: jobs of other users ({names}) need environments that they may read but not write, "
             "at the same path on nodes: on a shared file system (shared = true)"
         )
     if settings.directory and "{" not in settings.directory:
         wrong.append(
-            f"directory: {settings.directory} cannot be that of several users ({names}) and safe from each "
+            f"directory: {settings.directory} is not safe for several users ({names}): each may affect the "
             "other; put {user} or {uid} into it"
         )
     return wrong
@@ -209,9 +207,13 @@ def _wrong_extra(extra: Iterable[str], at: str = "") -> list[str]:
     options = [re.split("=", argument.removeprefix("--"), maxsplit=1)[0] for argument in extra]
     own = {"partition", "account", "qos", "constraint"}
     return [
-        *(f"{at}extra: --{name} is the engine's own to give" for name in options if name in _OURS),
         *(
-            f"{at}extra: --{name} has a setting of its own, {name}"
+            f"{at}extra: the engine sets --{name} itself"
+            for name in options
+            if name in _RESERVED_OPTIONS
+        ),
+        *(
+            f"{at}extra: use the setting {name} instead of --{name}"
             for name in options
             if name in own
         ),
@@ -222,7 +224,7 @@ def _wrong_accelerators(settings: SlurmSettings) -> list[str]:
     wrong = [f"accelerators: {line}" for line in unknown_accelerators(settings.accelerators)]
     types = list(settings.accelerators.values())
     for name in sorted({name for name in types if types.count(name) > 1}):
-        wrong.append(f"accelerators: {name!r} stands for more than one accelerator type")
+        wrong.append(f"accelerators: {name!r} is assigned to several accelerator types")
     return wrong
 
 
@@ -236,12 +238,12 @@ def _wrong_machines(settings: SlurmSettings) -> list[str]:
             continue
         if len(machine.accelerators) != 1:
             wrong.append(
-                f"{at}gres: {machine.gres!r} stands for one accelerator type; accelerators must name "
+                f"{at}gres: {machine.gres!r} needs exactly one accelerator type; accelerators must contain "
                 "it, alone"
             )
             continue
         name, _, kind = machine.gres.partition(":")
         public = kinds.setdefault((name, kind), machine.accelerators[0])
         if public != machine.accelerators[0]:
-            wrong.append(f"{at}gres: {machine.gres!r} stands for {public} already")
+            wrong.append(f"{at}gres: {machine.gres!r} is already assigned to {public}")
     return wrong

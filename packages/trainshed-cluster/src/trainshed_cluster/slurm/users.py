@@ -1,8 +1,7 @@
-"""Finds the Unix users as whom a Slurm cluster's jobs run, and runs commands as them.
+"""Finds the Unix users of a Slurm cluster's jobs, and runs commands as these users.
 
-A service of root gives up its rights before Slurm's command begins (setpriv), so that munge, and with it
-Slurm, takes the command for the user's. The option `--uid` of salloc and srun did that once; newer versions
-lack it.
+A service that runs as root drops its rights before Slurm's command starts (setpriv). So munge, and therefore
+Slurm, attributes the command to the user. Newer versions of salloc and srun lack the option `--uid`.
 """
 
 import asyncio
@@ -17,13 +16,13 @@ from msgspec import Struct
 from trainshed_cluster.remote.cluster import ClusterRefused, Owner
 from trainshed_cluster.slurm.settings import SlurmSettings
 
-_KEPT = ("PATH", "SLURM_CONF", "SLURM_TIME_FORMAT", "LC_ALL")
-"""Variables of the service that a user's command is given. No others: users can read their own processes'
-environment."""
+_PASSED_VARIABLES = ("PATH", "SLURM_CONF", "SLURM_TIME_FORMAT", "LC_ALL")
+"""Variables of the service that a user's command receives. No others: users can read the environment of their
+own processes."""
 
 
 class UnixUser(Struct, frozen=True):
-    """A user, as this machine's user database has it."""
+    """A user of this machine's user database."""
 
     name: str
     uid: int
@@ -31,20 +30,19 @@ class UnixUser(Struct, frozen=True):
     home: str
 
     def command(self, argv: Sequence[str], setpriv: str) -> list[str]:
-        """The command by which root runs `argv` as this user. `setpriv`: path of that command."""
+        """Return the command by which root runs `argv` as this user. `setpriv`: path of that command."""
         own = f"--reuid={self.uid}", f"--regid={self.gid}", "--init-groups"
         return [setpriv, *own, "--", *argv]
 
     def environment(self, ambient: Mapping[str, str]) -> dict[str, str]:
-        """The environment of such a command; `ambient`: the service's own."""
-        kept = {name: ambient[name] for name in _KEPT if name in ambient}
+        """Return the environment of such a command. `ambient`: the service's own environment."""
+        kept = {name: ambient[name] for name in _PASSED_VARIABLES if name in ambient}
         return {**kept, "HOME": self.home, "USER": self.name, "LOGNAME": self.name}
 
 
 @functools.cache
 def look_up(name: str) -> UnixUser:
-    """Look up a user by name. Raises KeyError if this machine knows no such user. Blocks: it may ask a
-    directory service."""
+    """Look up a user by name. May block on a directory service. Raises KeyError for an unknown user."""
     entry = pwd.getpwnam(name)
     return UnixUser(entry.pw_name, entry.pw_uid, entry.pw_gid, entry.pw_dir)
 
@@ -54,14 +52,14 @@ def setpriv() -> str:
     path = shutil.which("setpriv", path=f"{os.environ.get('PATH', os.defpath)}:/usr/bin:/bin")
     if not path:
         raise FileNotFoundError(
-            "there is no command setpriv (Debian: util-linux), by which jobs are run as other users"
+            "the command setpriv (Debian: util-linux), which runs jobs as other users, is missing"
         )
     return path
 
 
 def node_directory(settings: SlurmSettings, user: UnixUser | None) -> str:
-    """Return the directory on nodes in which a user's agents and programs write. `user`: None = the service's
-    own."""
+    """Return the directory on nodes for a user's agents and programs. `user`: None = the service's own
+    user."""
     uid = user.uid if user else os.geteuid()
     if not settings.directory:
         return f"/tmp/trainshed-{uid}"
@@ -72,7 +70,7 @@ def node_directory(settings: SlurmSettings, user: UnixUser | None) -> str:
 
 
 class Users:
-    """The users as whom one cluster's jobs run."""
+    """The users of one cluster's jobs."""
 
     def __init__(self, settings: SlurmSettings) -> None:
         self._settings = settings
@@ -84,12 +82,12 @@ class Users:
         return self._own, *(user.uid for user in self._known.values())
 
     async def load(self) -> tuple[str, ...]:
-        """Look all of them up; return the names that this machine does not know."""
+        """Look up all users. Returns the names that this machine does not know."""
         names = dict.fromkeys(self._settings.users.values())
         return tuple([name for name in names if not await self._find(name)])
 
     async def owner(self, project: str) -> Owner:
-        """Return the owner of a project's holds. Raises ClusterRefused."""
+        """Return the owner of a project's allocations. Raises ClusterRefused."""
         account = self._settings.accounts.get(project)
         if not self._settings.users:
             return Owner(account=account)
@@ -97,16 +95,16 @@ class Users:
         name = users.get(project, users.get("*"))
         if name is None:
             raise ClusterRefused(
-                f"no user is named whom jobs of project {project} run as: [engines.slurm.users] names some "
+                f"jobs of project {project} have no user: [engines.slurm.users] has entries for some "
                 'projects; add this one, or "*" for all others'
             )
         user = await self._find(name)
         if user is None:
             raise ClusterRefused(
-                f"jobs of project {project} run as {name} ([engines.slurm.users]), and the service's machine "
-                f"knows no such user: `getent passwd {name}` has to find that user there and on the nodes"
+                f"jobs of project {project} run as {name} ([engines.slurm.users]), who does not exist on "
+                f"the service's machine: `getent passwd {name}` must find the user there and on the nodes"
             )
-        # Of two names of one user the one by which jobs are found again.
+        # If a user has two names, the one in the names of allocations.
         return Owner(self.name_of(user.uid) or "", account)
 
     async def named(self, name: str) -> UnixUser | None:
@@ -116,7 +114,7 @@ class Users:
             return None
         user = await self._find(name)
         if user is None:
-            raise ClusterRefused(f"the service's machine knows no user {name} any more")
+            raise ClusterRefused(f"user {name} no longer exists on the service's machine")
         return user
 
     def name_of(self, uid: int) -> str | None:
