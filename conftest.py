@@ -64,7 +64,7 @@ TOGETHER = {
         "slurm/test_cluster.py",
         "slurm/test_doctor.py",
         "slurm/test_hostile.py",
-        "slurm/test_same_job.py",
+        "slurm/test_same_results.py",
         "slurm/test_service_faults.py",
     ),
     "users of slurm": (

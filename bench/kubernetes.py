@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.e2e.running import CACHE, Service, container_job
-from tests.kubernetes.lab import ADMIN, IMAGE, KubernetesLab, why_not
-from tests.kubernetes.whole import MEMORY_MIB, configure, service_on
+from tests.kubernetes.lab import ADMIN, IMAGE, KubernetesLab, unavailable_reason
+from tests.kubernetes.services import MEMORY_MIB, configure, service_on
 from tests.slurm.nodes import HUB, until
 
 from bench import measures, report, restarts
@@ -136,7 +136,7 @@ def measure(rounds: int, gangs: int) -> list[Row]:
     """Measure `rounds` of single starts and `gangs` of gangs; 0 = none. Without a cluster, return no rows and
     print a note.
     """
-    if reason := why_not():
+    if reason := unavailable_reason():
         print(f"bench: kubernetes is SKIPPED: {reason}", file=sys.stderr, flush=True)
         return []
     CACHE.mkdir(parents=True, exist_ok=True)
@@ -240,7 +240,7 @@ def _again(lab: KubernetesLab, service: Service, rounds: int) -> Row:
 
 def _calls(lab: KubernetesLab) -> Row:
     """Return the API server's count of the service's requests."""
-    counts = Counter(lab.asked("httpx"))
+    counts = Counter(lab.api_calls("httpx"))
     own = sum(count for what, count in counts.items() if what.partition(" ")[2].startswith("pods"))
     per_pod = (own - counts["list pods"] - counts["watch pods"]) / counts["create pods"]
     name = "calls of the API for each Pod over its life, besides watches and lists"

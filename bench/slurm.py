@@ -17,7 +17,7 @@ from datetime import datetime
 from pathlib import Path
 
 from tests.e2e.running import CACHE, Service, common_place, container_job, running
-from tests.slurm.lab import SlurmLab, why_not
+from tests.slurm.lab import SlurmLab, unavailable_reason
 from tests.slurm.nodes import HUB, until
 
 from bench import measures, restarts
@@ -66,7 +66,7 @@ def measure(rounds: int, jobs: int) -> list[Row]:
     """Measure `rounds` of each start row and `jobs` of the throughput row. Without a cluster, return None and
     print a note.
     """
-    if reason := why_not():
+    if reason := unavailable_reason():
         print(f"bench: slurm is SKIPPED: {reason}", file=sys.stderr, flush=True)
         return []
     rows: list[Row] = []
@@ -377,7 +377,7 @@ def lost_node(here: Site) -> list[Row]:
         elif len(stamps) == 3:
             # Use a new connection: the service closes an idle one before it declares the node lost.
             Connection(here.service).call("POST", f"{view}:cancel")
-    here.lab.revive(killed)
+    here.lab.boot(killed)
     here.lab.await_states({killed: ("idle", "mixed")})
     entries = Connection(here.service).call("GET", f"{view}/timeline")["entries"]
     lost = min(

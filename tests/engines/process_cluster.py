@@ -20,11 +20,11 @@ from trainshed.core.held import Leftover
 from trainshed.engines.port import NodeState
 from trainshed_cluster.remote.cluster import (
     AgentEnded,
+    Allocation,
+    AllocationEnd,
+    AllocationName,
     ClusterReport,
     ClusterUnavailable,
-    Hold,
-    HoldEnd,
-    HoldName,
     NodeNeed,
     NodeReport,
     Owner,
@@ -49,7 +49,7 @@ class ProcessCluster:
         self._looking: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
         self._closed = False
-        self._delays: dict[HoldName, Delay] = {}
+        self._delays: dict[AllocationName, Delay] = {}
 
     async def start(self) -> None:
         self._directory.mkdir(parents=True, exist_ok=True)
@@ -78,8 +78,12 @@ class ProcessCluster:
         """Only `withhold` blocks a call."""
 
     async def acquire(
-        self, name: HoldName, needs: Sequence[NodeNeed], *, avoid: Collection[str] | None = None
-    ) -> Hold:
+        self,
+        name: AllocationName,
+        needs: Sequence[NodeNeed],
+        *,
+        avoid: Collection[str] | None = None,
+    ) -> Allocation:
         nodes = tuple(need.node for need in needs)
         if avoid is not None:
             nodes = tuple(node for node in reversed(self._nodes) if node not in avoid)[: len(needs)]
@@ -94,20 +98,22 @@ class ProcessCluster:
         if not path.exists():
             path.touch()
             self._look()
-        return Hold(name, path.name, nodes)
+        return Allocation(name, path.name, nodes)
 
-    async def start_agent(self, hold: Hold, node: str, argv: Sequence[str], stdin: bytes) -> None:
-        if self._has(node, "stepless") or node not in hold.nodes:
+    async def start_agent(
+        self, allocation: Allocation, node: str, argv: Sequence[str], stdin: bytes
+    ) -> None:
+        if self._has(node, "stepless") or node not in allocation.nodes:
             raise ClusterUnavailable(f"{node} takes no step")
         if self._has(node, "stillborn"):
             raise AgentEnded(f"it ended on {node}, and said: no such file")
         if self._has(node, "short-lived"):
             argv = ["true"]
-        errors = self._directory / f"{hold.name}-{node}.err"
+        errors = self._directory / f"{allocation.name}-{node}.err"
         with tempfile.TemporaryFile() as document, errors.open("ab") as output:
             document.write(stdin)
             document.seek(0)
-            place = self._directory / f"{hold.name}@{node}"
+            place = self._directory / f"{allocation.name}@{node}"
             place.unlink(missing_ok=True)
             # An agent whose starter was killed may start late. It must not count as the next agent of the
             # node.
@@ -122,22 +128,22 @@ class ProcessCluster:
         while not place.exists():  # noqa: ASYNC110 -- another process creates it
             await asyncio.sleep(_POLL_INTERVAL)
 
-    async def ended(self, name: HoldName) -> HoldEnd | None:
+    async def allocation_end(self, name: AllocationName) -> AllocationEnd | None:
         return None
 
-    async def ending(self, name: HoldName) -> HoldEnd | None:
+    async def pending_end(self, name: AllocationName) -> AllocationEnd | None:
         for node in self._report.agents.get(name, ()):
             if self._has(node, "evicting"):
-                return HoldEnd(Cause.POD_EVICTED, f"{node} is being emptied")
+                return AllocationEnd(Cause.POD_EVICTED, f"{node} is being emptied")
         return None
 
-    async def require_answer(self, name: HoldName) -> None:
+    async def require_reachable(self, name: AllocationName) -> None:
         pass
 
-    async def settle(self, names: Collection[HoldName]) -> tuple[Leftover, ...]:
+    async def settle(self, names: Collection[AllocationName]) -> tuple[Leftover, ...]:
         return ()
 
-    async def give_back(self, name: HoldName) -> None:
+    async def release(self, name: AllocationName) -> None:
         path = self._directory / f"{name}.hold"
         if path.exists():
             for pid in self._agents_in(path).values():
@@ -152,8 +158,8 @@ class ProcessCluster:
     def held(self) -> dict[str, dict[str, int]]:
         return {path.stem: self._agents_in(path) for path in self._directory.glob("*.hold")}
 
-    def _agents_in(self, hold: Path) -> dict[str, int]:
-        places = {node: hold.with_name(f"{hold.stem}@{node}") for node in self._nodes}
+    def _agents_in(self, allocation: Path) -> dict[str, int]:
+        places = {node: allocation.with_name(f"{allocation.stem}@{node}") for node in self._nodes}
         return {node: int(place.read_text()) for node, place in places.items() if place.exists()}
 
     def mark(self, node: str, mark: str, is_set: bool) -> None:
@@ -174,7 +180,7 @@ class ProcessCluster:
         return (self._directory / f"{node}.{mark}").exists()
 
     def _look(self) -> None:
-        looked, own = time.monotonic(), self._directory.stat().st_ino
+        queried_at, own = time.monotonic(), self._directory.stat().st_ino
         # Not one of another cluster, whose replicas have the same ports.
         address = f"127.{128 + own % 64}.{own // 64 % 256}.{1 + own // 16384 % 254}"
         nodes = tuple(
@@ -186,9 +192,9 @@ class ProcessCluster:
             )
             for name in self._nodes
         )
-        agents: dict[HoldName, frozenset[str]] = {}
+        agents: dict[AllocationName, frozenset[str]] = {}
         for path in self._directory.glob("*.hold"):
-            agents[HoldName.parse(path.stem)] = frozenset(
+            agents[AllocationName.parse(path.stem)] = frozenset(
                 node for node, pid in self._agents_in(path).items() if lives(pid)
             )
         delays = dict(self._delays)
@@ -200,7 +206,9 @@ class ProcessCluster:
             if self._has(node, "suspended")
         }
         before = self._report
-        self._report = ClusterReport(nodes, agents, looked, delays, old=old, suspended=suspended)
+        self._report = ClusterReport(
+            nodes, agents, queried_at, delays, old=old, suspended=suspended
+        )
         if (before.nodes, before.agents, before.delays) != (nodes, agents, delays):
             self._changed.set()
 

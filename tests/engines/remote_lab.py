@@ -17,7 +17,7 @@ from trainshed.engines.local.options import Options
 from trainshed.engines.port import Engine, ProgramRules
 from trainshed.engines.streams import FileStreams
 from trainshed_cluster.remote import agent_process
-from trainshed_cluster.remote.cluster import HoldName, NodeNeed
+from trainshed_cluster.remote.cluster import AllocationName, NodeNeed
 from trainshed_cluster.remote.content.bootstrap import AGENT
 from trainshed_cluster.remote.engine import RemoteEngine
 from trainshed_cluster.remote.messages import AgentDocument
@@ -88,7 +88,7 @@ class RemoteLab(LabWithNodes):
         for pid in self.cluster.agents_on(node):
             end(pid)
 
-    async def hold(self, name: HoldName) -> None:
+    async def hold(self, name: AllocationName) -> None:
         """Start as an earlier version of the service did."""
         await self.cluster.acquire(name, [NodeNeed(NODES[0], 1, 1.0, 1 << 20)])
 

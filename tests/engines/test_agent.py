@@ -115,7 +115,7 @@ async def test_order_after_lease_expiry_does_not_fail_the_job(
         await ran.run()
     assert isinstance(service.answers[1], messages.Slots), service.answers
     assert service.answers[2].failure == EngineUnavailable.__name__, service.answers
-    assert "its agent ends" in service.answers[2].message
+    assert "the agent is ending" in service.answers[2].message
     assert [*map(type, service.told)] == [messages.Hello, messages.Current, messages.Ending]
 
 
@@ -150,7 +150,7 @@ async def test_programs_of_an_agent_frozen_past_its_lease_get_no_grace(
     ran = agent.Agent(document_of(tmp_path, "labs-1-1-0/a", 5.0), engine, cast("Any", service))
     async with asyncio.timeout(60):
         await ran.run()
-    assert ran.is_forsaken
+    assert ran.is_lease_expired
     assert [bool(seconds) for seconds in graces] == [grace]
 
 
@@ -165,8 +165,8 @@ def test_agent_rejects_a_directory_that_another_user_could_have_created(
     else:
         place.mkdir()
         place.chmod(0o777)
-    with pytest.raises(OSError, match="name another directory"):
-        agent_process.make_ours(place)
+    with pytest.raises(OSError, match="set another directory"):
+        agent_process.make_shared_directory(place)
     assert not list(place.iterdir())
 
 

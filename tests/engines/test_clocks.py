@@ -28,7 +28,7 @@ pytestmark = needs_mounts
 HOUR = 3600 * 10**9
 
 
-@patch.object(slots, "_PATIENCE", 60.0)
+@patch.object(slots, "_ALLOCATE_TIMEOUT", 60.0)
 @pytest.mark.parametrize("ahead", [7200, -7200])
 async def test_wrong_clock_of_a_node_ends_no_job(tmp_path: Path, port: int, ahead: int) -> None:
     """Start, end and limit use the service's clock. The node reports its own offset."""
@@ -66,7 +66,9 @@ async def test_wrong_clock_of_a_node_ends_no_job(tmp_path: Path, port: int, ahea
     assert created <= started.at <= seen
     assert created <= exited.exit.started <= exited.exit.ended <= seen
     way = "behind" if ahead > 0 else "ahead of"
-    assert change.node == NODES[0] and f"s {way} the service's: times in logs" in str(change.cause)
+    assert change.node == NODES[0] and f"s {way} the service's: times in its logs" in str(
+        change.cause
+    )
     life = replace(job(1, scheduling=Scheduling(timeout=HOUR)), created=created)
     for what in (JobAdmitted(((PRIMARY, NODES[0]),)), RuntimePrepared(1), started):
         life = step(life, what, seen).job

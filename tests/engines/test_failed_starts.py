@@ -35,16 +35,16 @@ class Site:
 
     def __init__(self, directory: Path, port: int) -> None:
         self.engine: RemoteEngine = new_engine(
-            directory, port, start_pauses=(0.0, 0.05), quarantine=5.0, lease=40.0
+            directory, port, start_intervals=(0.0, 0.05), quarantine=5.0, lease=40.0
         )
         self.cluster = ProcessCluster(directory / "cluster")
         self.events: list[EngineEvent] = []
-        self.heard = asyncio.Event()
+        self.last_heard = asyncio.Event()
 
     async def hear(self) -> None:
         async for event in self.engine.watch():
             self.events.append(event)
-            self.heard.set()
+            self.last_heard.set()
 
     async def changed(self, node: str, state: NodeState) -> NodeChanged:
         """Return the last report about a node as soon as it is as expected."""
@@ -52,8 +52,8 @@ class Site:
             changes = [event for event in self.events if isinstance(event, NodeChanged)]
             if changes and (changes[-1].node, changes[-1].state) == (node, state):
                 return changes[-1]
-            self.heard.clear()
-            await self.heard.wait()
+            self.last_heard.clear()
+            await self.last_heard.wait()
 
     def delays(self) -> list[Delay | None]:
         return [event.delay for event in self.events if isinstance(event, StartWaits)]
@@ -65,7 +65,7 @@ class Site:
             try:
                 return await self.engine.allocate(uid, 1, [request])
             except EngineUnavailable as failure:
-                if re.search("no agent stays|is a link, belongs to", str(failure)):
+                if re.search("agents do not start|is a link, belongs to", str(failure)):
                     raise
                 await asyncio.sleep(0.02)
 
@@ -94,13 +94,13 @@ async def test_start_of_a_failing_agent_is_abandoned_with_a_reason(
     site.cluster.mark(HERE, how, is_set=True)
     async with asyncio.timeout(60):
         with pytest.raises(
-            StartFailed, match=f"no agent stays on node {HERE}: 3 were started"
+            StartFailed, match=f"agents do not start on node {HERE}: 3 failed"
         ) as raised:
             await site.allocate(HERE)
     assert words in str(raised.value) and "trainshed doctor" in str(raised.value)
     first, second = [delay for delay in site.delays() if delay]
     assert first.cause is second.cause is WaitReason.ENGINE
-    assert words in first.message and first.message.endswith("another one is started at once")
+    assert words in first.message and first.message.endswith("another one starts at once")
     assert "2 times so far" in second.message and second.message.endswith("in 0.05 s")
 
 
@@ -113,7 +113,7 @@ async def test_node_whose_agents_fail_is_quarantined_if_other_nodes_work(
     site.cluster.mark(HERE, "stillborn", is_set=True)
     async with asyncio.timeout(60):
         await site.allocate(THERE, JobUid(2))
-        with pytest.raises(EngineUnavailable, match=f"no agent stays on node {HERE}"):
+        with pytest.raises(EngineUnavailable, match=f"agents do not start on node {HERE}"):
             await site.allocate(HERE)
         cause = (await site.changed(HERE, NodeState.QUARANTINED)).cause
         assert cause and f"{HERE} is quarantined until" in cause
@@ -132,7 +132,7 @@ async def test_rejected_directory_is_reported_for_the_node(tmp_path: Path, site:
     directory = tmp_path / "nodes"
     directory.mkdir()
     directory.chmod(0o777)
-    wrong = f"{directory} is a link, belongs to user 0, or can be written to by others"
+    wrong = f"{directory} is a link, belongs to user 0, or is writable for other users"
     async with asyncio.timeout(60):
         with pytest.raises(EngineUnavailable, match=wrong):
             await site.allocate(HERE)
@@ -140,7 +140,7 @@ async def test_rejected_directory_is_reported_for_the_node(tmp_path: Path, site:
         directory.chmod(0o711)
         await site.allocate(HERE)
         while (await site.changed(HERE, NodeState.UP)).cause:
-            await site.heard.wait()
+            await site.last_heard.wait()
 
 
 @needs_mounts
@@ -148,7 +148,7 @@ async def test_agent_that_starts_after_retries_behaves_normally(site: Site) -> N
     site.cluster.mark(HERE, "stillborn", is_set=True)
     async with asyncio.timeout(60):
         asking = begin(site.allocate(HERE), "asking for a slot")
-        await site.heard.wait()
+        await site.last_heard.wait()
         site.cluster.mark(HERE, "stillborn", is_set=False)
         [slot] = await asking
     assert slot.node == HERE

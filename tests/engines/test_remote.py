@@ -33,9 +33,9 @@ from trainshed.engines.port import (
     StartWaits,
 )
 from trainshed_cluster.remote import engine
-from trainshed_cluster.remote.cluster import HoldName
+from trainshed_cluster.remote.cluster import AllocationName
 from trainshed_cluster.remote.engine import RemoteEngine
-from trainshed_cluster.remote.lease import beat, longest_silence
+from trainshed_cluster.remote.lease import beat_interval, death_timeout
 from trainshed_cluster.remote.mirror import StreamCopies
 
 
@@ -46,7 +46,7 @@ class TestRemote(Conformance):
         # On a busy machine an agent may be silent for seconds, like an agent of a stopped service.
         names = ("disconnected_node", "lease_expiry", "past_the_lease", "lost_node")
         is_short = any(part in request.node.name for part in names)
-        with patch.object(engine, "_SHELL_PATIENCE", 60.0):
+        with patch.object(engine, "_SHELL_TIMEOUT", 60.0):
             yield RemoteLab(tmp_path, free_port(), lease=LEASE if is_short else 10 * LEASE)
 
     @staged
@@ -91,7 +91,7 @@ class TestRemote(Conformance):
         uid = await stage.run(FOREVER)
         await stage.started(uid)
         [own] = lab.cluster.held()
-        left = HoldName("labs", uid, 1, 7)
+        left = AllocationName("labs", uid, 1, 7)
         await lab.hold(left)
         await stage.until(lambda: list(lab.cluster.held()) == [own], "the end of the other hold")
         assert not stage.ends(uid)
@@ -119,7 +119,7 @@ class TestRemote(Conformance):
         )
         assert list(changes) == [ReplicaStarted, NodeState.QUARANTINED, ReplicaLost]
         [cause] = [event.cause for event in stage.events if isinstance(event, NodeChanged)]
-        why = "nothing was heard from there for 4 s, though the cluster says that it is up"
+        why = "its agent did not respond for 4 s, although the cluster reports the node as up"
         assert why in str(cause)
         assert isinstance(stage.engine, RemoteEngine)
         await stage.engine.readmit(slot.node)
@@ -200,10 +200,10 @@ class TestRemote(Conformance):
             lab.freeze(slot.node, frozen=False)
         assert isinstance(end, ReplicaLost)
         assert end.loss is Cause.CLUSTER_PREEMPTED
-        heard = (
-            f"{slot.node} is suspended, and node {slot.node} has not been heard of for {LEASE:g} s"
+        last_heard = (
+            f"{slot.node} is suspended, and node {slot.node} has not responded for {LEASE:g} s"
         )
-        assert end.cause == heard
+        assert end.cause == last_heard
         assert not any(isinstance(event, NodeChanged) for event in stage.events)
 
     @staged
@@ -241,7 +241,7 @@ class TestRemote(Conformance):
         assert not stage.ends(uid, incarnation=2)
         # Its new node is not requested again, although one allocation had both.
         lab.cluster.mark(there, "withheld", True)
-        await lab.cluster.give_back(HoldName.parse(hold))
+        await lab.cluster.release(AllocationName.parse(hold))
         await stage.end(uid, incarnation=2)
         await stage.launch(stage.plan(uid, FOREVER, incarnation=3))
         await stage.started(uid, incarnation=3)
@@ -275,7 +275,7 @@ class TestRemote(Conformance):
         *_, after = await stage.allocate(uid, SECOND_REPLICA, node=there)
         assert (after.node, after.address, after.port) == (there, *where)
         uid, before = await second_over(stage, here)
-        cause = f"port {before.port} of node {there} is taken by another program"
+        cause = f"port {before.port} of node {there} is in use by another program"
         where = before.address, before.port
         with socket.create_server(where), pytest.raises(StartFailed, match=cause):
             await stage.allocate(uid, SECOND_REPLICA, node=there)
@@ -344,7 +344,7 @@ def test_abandoned_node_is_lost_at_lease_expiry(tmp_path: Path) -> None:
         finally:
             await lab.reconnect(stage.engine, slot.node)
         # It may have sent its last message just before.
-        assert time.monotonic() - cut > longest_silence(LEASE) - 4 * beat(LEASE)
+        assert time.monotonic() - cut > death_timeout(LEASE) - 4 * beat_interval(LEASE)
         assert isinstance(end, ReplicaLost)
         assert (end.loss, end.cause) == (Cause.NODE_FAILED, f"node {slot.node} is gone")
 
@@ -410,7 +410,7 @@ def test_attempt_keeps_its_original_lease(tmp_path: Path) -> None:
         end = await stage.end(uid)
         lab.freeze(slot.node, frozen=False)
         assert isinstance(end, ReplicaLost) and end.loss is Cause.AGENT_LOST
-        assert time.monotonic() - began > longest_silence(longer)
+        assert time.monotonic() - began > death_timeout(longer)
 
     staged(body)(None, RemoteLab(tmp_path, port, down_is_lost=False, lease=longer))
 

@@ -24,7 +24,7 @@ from trainshed.runtimes.interpreters import running_interpreter
 from trainshed.runtimes.prefix import Prefix, make_prefix, write_template
 from trainshed.runtimes.shelf import Shelf
 from trainshed_cluster.remote import slots
-from trainshed_cluster.remote.cluster import Hold
+from trainshed_cluster.remote.cluster import Allocation
 from trainshed_cluster.remote.content.bootstrap import AgentCode, Bootstrap
 from trainshed_cluster.remote.content.library import Library
 from trainshed_cluster.remote.engine import RemoteEngine
@@ -46,8 +46,10 @@ class UnsharedCluster(ProcessCluster):
         super().__init__(directory)
         self._hide = ("sh", "-c", _HIDE, "-", size, *map(str, hidden), "--")
 
-    async def start_agent(self, hold: Hold, node: str, argv: Sequence[str], stdin: bytes) -> None:
-        await super().start_agent(hold, node, (*self._hide, *argv), stdin)
+    async def start_agent(
+        self, allocation: Allocation, node: str, argv: Sequence[str], stdin: bytes
+    ) -> None:
+        await super().start_agent(allocation, node, (*self._hide, *argv), stdin)
 
 
 class UnsharedLab(Lab):
@@ -113,7 +115,7 @@ class TestUnshared:
     def test_program_runs_from_copied_files(
         self, lab: UnsharedLab, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(slots, "_TOLD_AFTER", 0.0)
+        monkeypatch.setattr(slots, "_CONTENT_REPORT_DELAY", 0.0)
 
         async def body(_: object, stage: Stage) -> None:
             uid = await stage.run(Program())

@@ -1,4 +1,5 @@
-"""The chart of deploy/chart, rendered as helm does: by the little of its language that the templates use."""
+"""Renders the chart deploy/chart like helm, with support for the few template functions that the chart
+uses."""
 
 import hashlib
 import json
@@ -15,19 +16,20 @@ VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
 
 
 def rendered(**values: Any) -> list[dict[str, Any]]:
-    """What `helm install trainshed deploy/chart --namespace training` sends, with `values` set."""
+    """Return the documents of `helm install trainshed deploy/chart --namespace training` with these
+    `values`."""
     unknown = values.keys() - VALUES.keys()
     assert not unknown, unknown
     documents: list[dict[str, Any]] = []
     for template in sorted((CHART / "templates").iterdir()):
         text = _filled(_kept(template.read_text(), VALUES | values), VALUES | values)
-        assert "{{" not in text, f"{template}: what chart.py does not know"
+        assert "{{" not in text, f"{template}: not supported by chart.py"
         documents += filter(None, yaml.safe_load_all(text))
     return documents
 
 
 def _kept(text: str, values: dict[str, Any]) -> str:
-    """The lines whose conditions hold."""
+    """Return the lines whose conditions are true."""
     holds: list[bool] = []
     lines: list[str] = []
     for line in text.splitlines():

@@ -1,5 +1,4 @@
-"""The Kubernetes engine as the conformance suite wants it: a process of the real machine, on the lab's
-nodes."""
+"""The Kubernetes engine in the conformance suite: a process of the real machine over nodes of the lab."""
 
 from pathlib import Path
 from typing import Any
@@ -9,16 +8,16 @@ from msgspec.structs import replace
 from tests.engines.conformance.lab import Program
 from tests.kubernetes.lab import IMAGE, KubernetesLab
 from tests.kubernetes.rootfs import PYTHON
-from tests.slurm.conformance_lab import OnMachines, context_of
+from tests.slurm.conformance_lab import MachineLab, engine_context
 from trainshed.core.launch import LaunchPlan
 from trainshed.engines.port import Engine
 from trainshed_cluster.kubernetes.build import new_engine
 
 
-class KubernetesEngineLab(OnMachines):
-    """`settings`: of `[engines.kubernetes]`, besides what the lab asks for."""
+class KubernetesEngineLab(MachineLab):
+    """Binds the engine to the suite. `settings`: of `[engines.kubernetes]`, in addition to the lab's."""
 
-    # A Pod that is replaced before its agent connects may occupy an old kubelet for a minute.
+    # An old kubelet may need a minute for a Pod that is replaced before its agent connects.
     patience = 240.0
 
     def __init__(self, lab: KubernetesLab, directory: Path, kills: int, **settings: Any) -> None:
@@ -26,20 +25,20 @@ class KubernetesEngineLab(OnMachines):
         super().__init__(lab, engine_of, directory, settings=table, kills=kills)
 
     def given(self, plan: LaunchPlan, program: Program) -> LaunchPlan:
-        """By the Python of the Pods' image."""
+        """Return the plan with the Python of the Pods' image."""
         return replace(plan, argv=(PYTHON, *program.argv()[1:]))
 
 
 def lab_settings(lab: KubernetesLab) -> dict[str, Any]:
-    """Of `[engines.kubernetes]`, by which a service of the real machine uses the lab."""
+    """Return the settings `[engines.kubernetes]` with which a service of the real machine uses the lab."""
     return {
         "kubeconfig": str(lab.kubeconfig),
         "image": IMAGE,
         "address": lab.outside,
-        # Machines of the table have more processors than this one.
+        # The machine types in the table have more processors than this machine.
         "overcommit": 8.0,
     }
 
 
 def engine_of(directory: Path, settings: dict[str, Any]) -> Engine:
-    return new_engine(context_of(directory, settings))
+    return new_engine(engine_context(directory, settings))

@@ -1,4 +1,4 @@
-"""The service as a Pod of the lab, by the chart that operators install (deploy/chart)."""
+"""Runs the service as a Pod of the lab, installed by the operators' chart (deploy/chart)."""
 
 import re
 import shutil
@@ -15,14 +15,14 @@ from trainshed.runtimes.interpreters import Interpreters
 NAMESPACE = "training"
 POD = "trainshed-0"
 _HOME = "node1"
-"""The node that the service runs on: it has its network, so that agents find it again without DNS, and the
-volume lies there."""
+"""The node of the service. The service uses the node's network, so that agents reconnect without DNS. The
+volume is on this node."""
 _VOLUME = "/tmp/service"
 _USER = 1000
 _SETTINGS = """
 overcommit = 8.0
 """
-# As docs/kubernetes.md makes it.
+# The namespace in docs/kubernetes.md.
 _NAMESPACE: dict[str, Any] = {
     "apiVersion": "v1",
     "kind": "Namespace",
@@ -31,23 +31,22 @@ _NAMESPACE: dict[str, Any] = {
 
 
 def install(lab: KubernetesLab) -> None:
-    """Apply it, with what only a lab without images, DNS and volumes of its own needs otherwise."""
+    """Install the chart, with changes for a lab without images, DNS and volumes."""
     place = lab.on_disk(_HOME, _VOLUME)
     (place / "cache").mkdir(parents=True)
-    CACHE.parent.chmod(0o755)  # Whoever made it may have kept it to himself.
-    # The lab reaches no package index.
-    # As they are: the Pod has them where they were built.
+    CACHE.parent.chmod(0o755)  # Its creator may have restricted access to it.
+    # The lab cannot access a package index. The Pod has the environments at their original paths.
     shutil.copytree(CACHE / "environments", place / "cache" / "environments", symlinks=True)
     subprocess.run(["chown", "-hR", f"{_USER}:{_USER}", str(place)], check=True)
     config = chart.VALUES["config"]
     for name, text in (("image", IMAGE), ("address", lab.address(_HOME))):
         config = re.sub(f'(?m)^{name} = ".*"$', f'{name} = "{text}"', config)
-    documents = [_adapted(lab, document) for document in chart.rendered(config=config + _SETTINGS)]
+    documents = [_adapt(lab, document) for document in chart.rendered(config=config + _SETTINGS)]
     lab.apply(_NAMESPACE, _volume(), *documents, namespace=NAMESPACE)
 
 
 def remove(lab: KubernetesLab) -> None:
-    """All of it, with its jobs' Pods and its data."""
+    """Delete the release with its jobs' Pods and its data."""
     lab.kubectl("delete", "namespace", NAMESPACE, "--wait=false", "--ignore-not-found")
     lab.kubectl(*("delete", "pods", "-n", NAMESPACE, "--all", "--grace-period=1", "--wait=false"))
     for _ in until("the end of the namespace", 150):
@@ -58,7 +57,7 @@ def remove(lab: KubernetesLab) -> None:
 
 
 def await_ready(lab: KubernetesLab, *, other_than: str = "") -> dict[str, Any]:
-    """The service's Pod, once it is ready. `other_than`: the uid of one that it is to follow."""
+    """Wait until the service's Pod is ready, and return it. `other_than`: uid of its predecessor."""
     for _ in until("the service in the cluster", 120):
         [pod] = pods(lab) or [{}]
         conditions = pod.get("status", {}).get("conditions", ())
@@ -77,8 +76,8 @@ def pods(lab: KubernetesLab) -> list[dict[str, Any]]:
     ]
 
 
-def reached(lab: KubernetesLab) -> Service:
-    """The service as another machine reaches it. Its authority: `authority`."""
+def external_service(lab: KubernetesLab) -> Service:
+    """Return the service at the address for other machines. Its authority: `authority`."""
     data = lab.on_disk(_HOME, _VOLUME) / "data"
     token = (data / "owner.token").read_text().strip()
     process = subprocess.Popen(["true"])
@@ -89,7 +88,7 @@ def authority(lab: KubernetesLab) -> Path:
     return lab.on_disk(_HOME, _VOLUME) / "data" / "tls" / "ca.pem"
 
 
-def _adapted(lab: KubernetesLab, manifest: dict[str, Any]) -> dict[str, Any]:
+def _adapt(lab: KubernetesLab, manifest: dict[str, Any]) -> dict[str, Any]:
     if manifest["kind"] == "StatefulSet":
         _adapt_pod(lab, manifest["spec"]["template"]["spec"])
         manifest["spec"]["volumeClaimTemplates"][0]["spec"]["storageClassName"] = ""
@@ -97,7 +96,7 @@ def _adapted(lab: KubernetesLab, manifest: dict[str, Any]) -> dict[str, Any]:
 
 
 def _adapt_pod(lab: KubernetesLab, spec: dict[str, Any]) -> None:
-    """This checkout and its Python in place of an image that holds them."""
+    """Replace the image with this checkout and its Python."""
     spec["hostNetwork"] = True
     spec["nodeSelector"] = {"kubernetes.io/hostname": _HOME}
     [service] = spec["containers"]
@@ -108,10 +107,10 @@ def _adapt_pod(lab: KubernetesLab, spec: dict[str, Any]) -> None:
     for variable in service["env"]:
         if variable["name"] == "TRAINSHED_ALLOWED_HOSTS":
             variable["value"] += f",{lab.address(_HOME)}"
-        # Environments are where they were built.
+        # Environments are at the paths where they were built.
         if variable["name"] == "TRAINSHED_CACHE":
             variable["value"] = str(CACHE)
-    # There is no proxy for addresses of Services.
+    # The lab has no proxy for addresses of Services.
     service["env"] += [
         {"name": "KUBERNETES_SERVICE_HOST", "value": lab.address(HUB)},
         {"name": "KUBERNETES_SERVICE_PORT", "value": "6443"},
@@ -129,7 +128,7 @@ def _adapt_pod(lab: KubernetesLab, spec: dict[str, Any]) -> None:
 
 
 def _pythons() -> list[str]:
-    """Prefixes of this machine's Pythons, on which environments of tests are built, but for the system's."""
+    """Return the prefixes of this machine's Pythons for test environments, without the system's."""
     return sorted({python.prefix for python in Interpreters().search()} - {"/usr", "/usr/local"})
 
 
@@ -143,7 +142,7 @@ def _volume() -> dict[str, Any]:
     )
 
 
-def told(lab: KubernetesLab) -> str:
-    """The log of the service's Pod, and what the cluster has to say of it."""
+def describe_service(lab: KubernetesLab) -> str:
+    """Return the log of the service's Pod, and the cluster's description of it."""
     commands = (["logs", POD], ["get", "events", "--sort-by=.lastTimestamp"])
     return "\n".join(lab.kubectl(*words, "-n", NAMESPACE, check=False) for words in commands)

@@ -1,9 +1,9 @@
-"""A real Kubernetes cluster on one machine: etcd, API server, scheduler and controller manager on the hub, a
-dockerd and a kubelet on each node.
+"""A real Kubernetes cluster on one machine. etcd, the API server, the scheduler and the controller manager
+run on the hub. Each node runs a dockerd and a kubelet.
 
-With Debian's packages etcd-server, docker.io, kubernetes-client and iproute2, and binaries that
-`build_binaries.sh` makes, as root. Nodes are machines of `tests.slurm.nodes`: each has its own processes,
-network and control groups, can lose its power and be cut off.
+It requires root, Debian's packages etcd-server, docker.io, kubernetes-client and iproute2, and the binaries
+of `build_binaries.sh`. Nodes are machines of `tests.slurm.nodes`: each has its own processes, network and
+control groups, and can lose its power or its connection.
 """
 
 import json
@@ -23,27 +23,27 @@ from tests.slurm.nodes import HUB, Machines, tree, until
 VERSION = "1.20.2"
 IMAGE = "trainshed-lab:1"
 ADMIN, SERVICE = "lab-admin", "lab-service"
-"""Tokens: of who may do everything, and of who may do what he is bound to."""
+"""Tokens of an administrator, and of a user without default rights."""
 LEASE = 8
-"""Seconds after which a node that renews its lease no more is not heard of, at least."""
+"""Minimum seconds until a node that does not renew its lease counts as unreachable."""
 _BINARIES = ("kube-apiserver", "kube-scheduler", "kube-controller-manager", "kubelet")
 _COMMANDS = ("etcd", "dockerd", "runc", "ip", "nsenter", "unshare", "kubectl", "ldd")
 _DOCKER = "/usr/bin/docker"
 _SOCKET = "unix:///tmp/docker.sock"
-"""Of few letters, as sockets' paths must be; nodes have a /tmp of their own."""
+"""A short path, because sockets' paths are limited. Each node has its own /tmp."""
 _CGROUPS = Path("/sys/fs/cgroup")
 
 
 def binaries() -> Path:
-    """Where they are, or are to be built."""
+    """Return the directory of the binaries, which may not be built yet."""
     if path := os.environ.get("TRAINSHED_TEST_KUBERNETES"):
         return Path(path)
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
     return cache / "trainshed-tests" / f"kubernetes-{VERSION}-2"
 
 
-def why_not() -> str | None:
-    """Why the lab cannot be had here; None: it can."""
+def unavailable_reason() -> str | None:
+    """Return why this machine cannot run the lab; None = it can."""
     if os.geteuid() != 0:
         return "needs root, for nodes of namespaces"
     if not (_CGROUPS / "memory" / "cgroup.procs").exists():
@@ -59,12 +59,12 @@ def why_not() -> str | None:
 
 
 class KubernetesLab(Machines):
-    """Nodes node1 and node2. Use as a context manager: what it is left with is gone."""
+    """A cluster with the nodes node1 and node2. Use it as a context manager, which removes all leftovers."""
 
     def __init__(self, directory: Path, shown: Sequence[Path] = ()) -> None:
         super().__init__(directory, ["node1", "node2"], shown)
         self.kubeconfig = directory / "admin.json"
-        #: Of who has but the rights that a test has given him.
+        #: The kubeconfig of the user with only the rights that a test grants.
         self.service_kubeconfig = directory / "service.json"
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -96,10 +96,10 @@ class KubernetesLab(Machines):
             self.kill(process, signal.SIGKILL)
         super().__exit__()
 
-    # --- what is asked of it ---
+    # --- access ---
 
     def kubectl(self, *arguments: str, check: bool = True, stdin: str | None = None) -> str:
-        """What kubectl prints."""
+        """Run kubectl and return its output."""
         done = execute(
             *("kubectl", "--kubeconfig", str(self.kubeconfig), *arguments), input=stdin, timeout=60
         )
@@ -114,11 +114,11 @@ class KubernetesLab(Machines):
         self.kubectl("apply", "-n", namespace, "-f", "-", stdin=listed)
 
     def get(self, *arguments: str) -> dict[str, Any]:
-        """What `kubectl get` finds."""
+        """Return the objects that `kubectl get` finds."""
         return json.loads(self.kubectl("get", *arguments, "-o", "json"))
 
     def ready(self) -> set[str]:
-        """Names of the nodes that are."""
+        """Return the names of ready nodes."""
         try:
             lines = self.kubectl("get", "nodes", "--no-headers").splitlines()
         except subprocess.CalledProcessError:
@@ -135,7 +135,7 @@ class KubernetesLab(Machines):
             raise TimeoutError(f"{e}: {self.logs()}") from None
 
     def load(self, image: str, tar: Path, config: Mapping[str, Any]) -> None:
-        """Have all nodes hold an image of these files, which says that of itself (`Entrypoint`, `Env`, …)."""
+        """Load an image with these files and this configuration (`Entrypoint`, `Env`, …) on all nodes."""
         words = {"Entrypoint": "ENTRYPOINT", "Cmd": "CMD"}
         changes = [f"{words[key]} {json.dumps(config[key])}" for key in words if key in config]
         changes += [f"ENV {variable}" for variable in config.get("Env", ())]
@@ -146,8 +146,9 @@ class KubernetesLab(Machines):
                 done = self._docker(name, "import", *options, "-", image, stdin=content)
             assert done.returncode == 0, done.stderr
 
-    def asked(self, of: str) -> list[str]:
-        """What was asked of the API so far, "create pods" or "get pods/attach", by programs of that name."""
+    def api_calls(self, of: str) -> list[str]:
+        """Return the API calls of the programs of that name so far, such as "create pods" or "get
+        pods/attach"."""
         answers: list[str] = []
         for line in (self.directory / "audit.log").read_text().splitlines():
             entry = json.loads(line)
@@ -161,7 +162,7 @@ class KubernetesLab(Machines):
         return "default" in self.kubectl("get", "serviceaccounts", check=False)
 
     def clear(self) -> None:
-        """Delete all Pods, and wait until nodes are as in the beginning."""
+        """Delete all Pods, and wait until the nodes have their initial state."""
         for name in self.nodes:
             self.kubectl("uncordon", name)
         self.kubectl(
@@ -172,11 +173,11 @@ class KubernetesLab(Machines):
                 return
 
     def logs(self) -> str:
-        """The ends of all its logs."""
+        """Return the ends of all logs."""
         logs = sorted((self.directory / "log").iterdir())
         return "\n".join(f"{log.name}:\n{log.read_text()[-2000:]}" for log in logs)
 
-    # --- its parts ---
+    # --- components ---
 
     def start_etcd(self) -> None:
         self._run(
@@ -184,7 +185,7 @@ class KubernetesLab(Machines):
         )
 
     def start_api(self) -> None:
-        """Returns when it answers."""
+        """Start the API server, and wait until it responds."""
         keys, address = self.directory / "pki", self.address(HUB)
         self._run(
             HUB,
@@ -204,7 +205,7 @@ class KubernetesLab(Machines):
                 "--kubelet-preferred-address-types=InternalIP",
                 f"--audit-policy-file={self.directory}/audit.json",
                 f"--audit-log-path={self.directory}/audit.log",
-                # Old versions are soon forgotten: watches expire.
+                # Old versions are removed soon, so that watches expire.
                 "--etcd-compaction-interval=0",
             ],
         )
@@ -217,28 +218,28 @@ class KubernetesLab(Machines):
         key = f"--service-account-private-key-file={self.directory}/pki/sa.key"
         grace = ["--node-monitor-grace-period=8s", "--node-monitor-period=1s"]
         own = ["--use-service-account-credentials=false"]
-        # By which Pods with a token of their account know the API server.
+        # Certificate with which Pods verify the API server if they have an account's token.
         root = f"--root-ca-file={self.directory}/pki/apiserver.crt"
         self._run(HUB, "kube-controller-manager", [*common, key, root, *grace, *own])
         self._run(HUB, "kube-scheduler", common)
 
     def stop(self, part: str, number: int = signal.SIGKILL) -> None:
-        """One of the hub's parts, by its command; or `kubelet.NODE`, `dockerd.NODE`."""
+        """Stop a component of the hub by its command, or `kubelet.NODE` or `dockerd.NODE`."""
         self.kill(self._running.pop(part), number)
 
     def pause(self, part: str) -> None:
-        """It hangs, until `resume`."""
+        """Suspend a component until `resume`."""
         os.killpg(self._running[part].pid, signal.SIGSTOP)
 
     def resume(self, part: str) -> None:
         os.killpg(self._running[part].pid, signal.SIGCONT)
 
     def start_kubelet(self, name: str, *, disk_mib: int = 0) -> None:
-        """`disk_mib`: of a disk for what Pods write, which is short when less than half of it is left; 0 =
-        the machine's, which never is."""
+        """Start a node's kubelet. `disk_mib`: size of a disk for the data of Pods, which counts as full below
+        half of it; 0 = the machine's disk, which never does."""
         own = self.directory / name
         (own / "logs").mkdir(parents=True, exist_ok=True)
-        # Kubelets remove the logs of Pods that they do not know: each has a directory of its own.
+        # Kubelets remove the logs of unknown Pods, so that each has its own directory.
         logs = "mkdir -p /var/log/pods /var/log/containers && mount --bind {0} /var/log/pods"
         script = f'{logs.format(own / "logs")} && exec "$@"'
         evicting: list[str] = []
@@ -246,7 +247,7 @@ class KubernetesLab(Machines):
             root = own / "kubelet"
             disk = f"mkdir -p {root} && mount -t tmpfs -o size={disk_mib}m tmpfs {root}"
             script = f"{disk} && {script}"
-            # It is not short any more as soon as somebody was evicted.
+            # The shortage ends as soon as a Pod was evicted.
             evicting = [
                 "--eviction-hard=nodefs.available<50%",
                 "--eviction-pressure-transition-period=2s",
@@ -261,7 +262,7 @@ class KubernetesLab(Machines):
                 f"--node-ip={self.address(name)}",
                 f"--docker-endpoint={_SOCKET}",
                 f"--docker={_SOCKET}",
-                # Nodes share /run: by the usual place one kubelet would speak to the other one's containers.
+                # Nodes share /run. At the usual path, a kubelet would reach the containers of another one.
                 "--container-runtime-endpoint=unix:///tmp/dockershim.sock",
                 f"--pod-infra-container-image={IMAGE}",
                 f"--root-dir={own}/kubelet",
@@ -272,14 +273,14 @@ class KubernetesLab(Machines):
             wrapped=["sh", "-c", script, "-"],
         )
 
-    def revive(self, name: str) -> None:
-        """A node whose power was lost boots."""
+    def boot(self, name: str) -> None:
+        """Boot a node after a power loss."""
         self.start([name])
         self._connect(name)
         self._start_docker(name)
         self.start_kubelet(name)
 
-    # --- inside ---
+    # --- internals ---
 
     def _run(
         self, where: str, command: str, arguments: Sequence[str], wrapped: Sequence[str] = ()
@@ -297,7 +298,7 @@ class KubernetesLab(Machines):
     def _start_docker(self, name: str) -> None:
         own = self.directory / name
         own.mkdir(exist_ok=True)
-        # What a real machine's boot finds empty.
+        # A real machine's boot empties it.
         self.on_disk(name, "/tmp/docker.pid").unlink(missing_ok=True)
         shutil.rmtree(self.on_disk(name, "/tmp/docker-exec"), ignore_errors=True)
         self._make_groups(name)
@@ -338,11 +339,11 @@ class KubernetesLab(Machines):
             assert done.returncode == 0, done.stderr
 
     def _pods(self, node: int, host: int) -> str:
-        """Addresses of a node's Pods: 10.214.LAB.(32 NODE) to ... + 31."""
+        """Return the addresses of a node's Pods: 10.214.LAB.(32 NODE) to ... + 31."""
         return f"10.214.{self.network.split('.')[2]}.{32 * node + host}"
 
     def _connect(self, name: str) -> None:
-        """Pods of a node can be reached from all other machines, as with the simplest of networks."""
+        """Route all machines to a node's Pods, as the simplest networks do."""
         number = self.nodes.index(name) + 1
         way = f"{self._pods(number, 0)}/27 via {self.address(name)}"
         subprocess.run(["ip", "route", "replace", *way.split()], check=True)
@@ -358,7 +359,7 @@ class KubernetesLab(Machines):
         return f"{self.mark}-{name}-pods"
 
     def _make_groups(self, name: str) -> None:
-        """Where a kubelet makes those of its Pods, in each tree as the node sees it."""
+        """Create the control groups of a kubelet's Pods, in each tree as the node sees it."""
         script = [
             "for tree in /sys/fs/cgroup/*/; do",
             f'  [ -e "$tree/cgroup.procs" ] && mkdir -p "$tree/{self._group(name)}"',
@@ -389,7 +390,7 @@ class KubernetesLab(Machines):
         wrapper = own / "runc"
         script = Path(__file__).with_name("runc_wrapper.py")
         wrapper.write_text(f'#!/bin/sh\nexec {rootfs.INTERPRETER} -ISE {own}/runc.py "$@"\n')
-        # Where nodes see it: the tree is not shown to them below /tmp alone.
+        # Nodes see it only here: below /tmp, the tree is hidden from them.
         shutil.copy(script, own / "runc.py")
         wrapper.chmod(0o755)
 
@@ -417,7 +418,7 @@ class KubernetesLab(Machines):
             "evictionHard": {"memory.available": "50Mi"},
             "imageGCHighThresholdPercent": 100,
             "syncFrequency": "5s",
-            # What Pods write counts soon.
+            # The disk usage of Pods is updated soon.
             "volumeStatsAggPeriod": "5s",
             "nodeStatusUpdateFrequency": "2s",
             "nodeStatusReportFrequency": "4s",
@@ -425,7 +426,7 @@ class KubernetesLab(Machines):
             "serializeImagePulls": False,
             "maxPods": 60,
             "registryPullQPS": 0,
-            # As newer ones have them by themselves.
+            # The defaults of newer versions.
             "kubeAPIQPS": 50,
             "kubeAPIBurst": 100,
             "eventRecordQPS": 50,
@@ -435,7 +436,7 @@ class KubernetesLab(Machines):
 
 
 def manifest(kind: str, name: str, **spec: Any) -> dict[str, Any]:
-    """Of an object of the core API."""
+    """Return a manifest of the core API."""
     return {"apiVersion": "v1", "kind": kind, "metadata": {"name": name}, "spec": spec}
 
 
@@ -448,7 +449,7 @@ def _environment() -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    # A cluster to try things on: until this process is ended.
+    # A cluster for experiments, until this process ends.
     with KubernetesLab(Path(sys.argv[1]), shown=tree()) as lab:
         print(f"export KUBECONFIG={lab.kubeconfig}; service address {lab.outside}", flush=True)
         signal.sigwait({signal.SIGINT, signal.SIGTERM})

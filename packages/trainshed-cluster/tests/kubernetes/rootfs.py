@@ -1,6 +1,8 @@
-"""The image of the lab's Pods, put together from this machine's own files: the Python that runs the tests
-(an image's has to be of the service's version), a shell, and what they load. What a real one is made of says
-deploy/pods/Containerfile."""
+"""Builds the image of the lab's Pods from this machine's files: the Python of the tests, a shell, and their
+libraries.
+
+The Python of an image must have the service's version. deploy/pods/Containerfile builds real images.
+"""
 
 import os
 import platform
@@ -11,10 +13,10 @@ import sys
 from pathlib import Path
 
 INTERPRETER = Path(sys.executable).resolve()
-"""The Python of this machine, outside of any environment."""
+"""The Python of this machine, outside any environment."""
 _VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
 PYTHON = f"/usr/bin/{_VERSION}"
-"""The Python of the image."""
+"""Path of Python in the image."""
 _COMMANDS = ("sh", "sleep", "cat", "ls", "env", "true", "ps", "head", "tail", "dd", "rm", "mkdir")
 _LIBRARIES = (
     "libpthread.so.0",
@@ -25,15 +27,15 @@ _LIBRARIES = (
     "libgcc_s.so.1",
     "libstdc++.so.6",
 )
-"""Libraries that compiled packages name, which come from elsewhere."""
-_LEFT_OUT = (
+"""Libraries that compiled packages require, but that come from other directories."""
+_EXCLUDED_DIRECTORIES = (
     *("test", "tests", "site-packages", "dist-packages"),
     *("idlelib", "tkinter", "lib2to3", "ensurepip"),
 )
 
 
 def make(directory: Path) -> None:
-    """Fill an empty directory with it."""
+    """Fill an empty directory with the files of the image."""
     library = Path(os.__file__).parent
     for name in ("tmp", "proc", "sys", "dev", "etc", "root", "var/lib/trainshed", "run", "usr/bin"):
         (directory / name).mkdir(parents=True, exist_ok=True)
@@ -44,7 +46,7 @@ def make(directory: Path) -> None:
     shutil.copytree(
         library,
         directory / "usr/lib" / _VERSION,
-        ignore=shutil.ignore_patterns(*_LEFT_OUT, "config-*"),
+        ignore=shutil.ignore_patterns(*_EXCLUDED_DIRECTORIES, "config-*"),
         dirs_exist_ok=True,
     )
     programs = [Path(program) for name in _COMMANDS if (program := shutil.which(name))]
@@ -58,8 +60,8 @@ def make(directory: Path) -> None:
         output = subprocess.run(["ldd", path], capture_output=True, text=True, check=False).stdout
         needed.update(re.findall(r"(/\S+) \(0x", output))
     for name in needed:
-        # Pods have the service's Pythons where this machine has them, over what their image has there. So
-        # the image's own one finds its library where the system's are.
+        # In Pods, the service's Pythons replace the files of the image at the same paths. So the image's own
+        # Python loads its library from the system's directory.
         beside = Path(name).is_relative_to(sys.base_prefix) and sys.base_prefix != "/usr"
         place = libraries / Path(name).name if beside else Path(name).resolve()
         _copy(Path(name), directory / place.relative_to("/"))

@@ -1,7 +1,5 @@
-"""runc without what machines like CI's do not allow: raised limits and negative OOM scores.
-
-Run by dockerd, or by podman, as its runtime.
-"""
+"""Runs runc without raised limits and negative OOM scores, which machines such as CI's do not permit. dockerd
+or podman uses it as runtime."""
 
 import json
 import os
@@ -13,15 +11,15 @@ def main() -> None:
     if "create" in arguments or "run" in arguments:
         for at, word in enumerate(arguments):
             if word in ("--bundle", "-b"):
-                _mend(f"{arguments[at + 1]}/config.json")
+                _remove_limits(f"{arguments[at + 1]}/config.json")
             elif word.startswith("--bundle="):
-                _mend(f"{word.partition('=')[2]}/config.json")
+                _remove_limits(f"{word.partition('=')[2]}/config.json")
     elif "exec" in arguments and "--process" in arguments:
-        _mend(arguments[arguments.index("--process") + 1])
+        _remove_limits(arguments[arguments.index("--process") + 1])
     os.execvp("runc", ["runc", *arguments])
 
 
-def _mend(path: str) -> None:
+def _remove_limits(path: str) -> None:
     with open(path, encoding="utf-8") as file:  # noqa: PTH123  # Each import delays each container.
         config = json.load(file)
     process = config.get("process", config)

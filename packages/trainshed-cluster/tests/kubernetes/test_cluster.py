@@ -1,5 +1,5 @@
-"""What the cluster does to Pods, and what the engine makes of it: nodes that are cordoned, Pods that are
-evicted, deleted, never placed, or that have no image."""
+"""Events of the cluster and the engine's reactions: cordoned nodes, and Pods that are evicted, deleted,
+unschedulable or without an image."""
 
 import json
 from collections import Counter
@@ -44,7 +44,7 @@ def our_pods(lab: KubernetesLab) -> list[dict[str, Any]]:
     return lab.get("pods", "-l", "app.kubernetes.io/managed-by=trainshed")["items"]
 
 
-def test_who_is_evicted_gets_the_grace_and_is_told_so(
+def test_evicted_pod_gets_its_grace_period_and_a_notice(
     cluster: KubernetesLab, tmp_path: Path
 ) -> None:
     """The eviction of `kubectl drain`."""
@@ -63,16 +63,16 @@ def test_who_is_evicted_gets_the_grace_and_is_told_so(
         cluster.kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps(eviction))
         end = await stage.end(uid)
         assert isinstance(end, ReplicaExited)
-        assert end.exit.exit_code == 0 and end.exit.stopped, "it is not finished"
-        assert end.loss is Cause.POD_EVICTED and "was deleted, or evicted" in str(end.cause)
-        # Its place is another Pod then.
+        assert end.exit.exit_code == 0 and end.exit.stopped, "it was stopped"
+        assert end.loss is Cause.POD_EVICTED and "was deleted or evicted" in str(end.cause)
+        # The replica's next incarnation gets another Pod.
         await stage.launch(stage.plan(uid, Program(prints=1), incarnation=2))
         assert (await stage.exited(uid, incarnation=2)).exit.exit_code == 0
 
     staged(body)(None, engine_lab(cluster, tmp_path))
 
 
-def test_what_was_deleted_by_force_is_waited_for_as_long_as_it_may_live(
+def test_force_deleted_pod_blocks_its_replica_until_the_lease_ends(
     cluster: KubernetesLab, tmp_path: Path
 ) -> None:
     async def body(_: object, stage: Stage) -> None:
@@ -94,7 +94,7 @@ def test_what_was_deleted_by_force_is_waited_for_as_long_as_it_may_live(
     cluster.await_ready()
 
 
-ASKS = """
+CLIENT_PROGRAM = """
 import socket, sys, time
 while True:
     try:
@@ -104,7 +104,7 @@ while True:
         print('nobody', type(error).__name__, flush=True)
     time.sleep(0.2)
 """
-ANSWERS = """
+SERVER_PROGRAM = """
 import socket, sys
 with socket.create_server(('', int(sys.argv[1]))) as server:
     while True:
@@ -115,10 +115,10 @@ with socket.create_server(('', int(sys.argv[1]))) as server:
 
 
 @pytest.mark.parametrize("run_as", [0, 1000], ids=["root", "restricted"])
-def test_who_stays_finds_by_its_name_who_has_moved_to_another_pod(
+def test_hostname_resolves_to_the_new_pod_of_a_moved_replica(
     cluster: KubernetesLab, tmp_path: Path, run_as: int
 ) -> None:
-    """spec/program#hostnames, on a cluster without any DNS."""
+    """spec/program#hostnames, on a cluster without DNS."""
 
     async def body(_: object, stage: Stage) -> None:
         def plan(
@@ -132,8 +132,8 @@ def test_who_stays_finds_by_its_name_who_has_moved_to_another_pod(
         assert peer.host == peer.hostname
         await stage.engine.launch(
             [
-                plan(PRIMARY, ASKS, peer.host, peer.port),
-                plan(SECOND_REPLICA, ANSWERS, peer.port, "first"),
+                plan(PRIMARY, CLIENT_PROGRAM, peer.host, peer.port),
+                plan(SECOND_REPLICA, SERVER_PROGRAM, peer.port, "first"),
             ]
         )
         await stage.until(lambda: _last(stage, uid) == f"{peer.host} first", "the first answer")
@@ -144,7 +144,7 @@ def test_who_stays_finds_by_its_name_who_has_moved_to_another_pod(
         _, moved = await stage.allocate(uid, PRIMARY, SECOND_REPLICA, nodes=nodes)
         assert (moved.host, moved.port) == (peer.host, peer.port)
         assert moved.address != peer.address
-        await stage.launch(plan(SECOND_REPLICA, ANSWERS, peer.port, "second", incarnation=2))
+        await stage.launch(plan(SECOND_REPLICA, SERVER_PROGRAM, peer.port, "second", incarnation=2))
         await stage.until(lambda: _last(stage, uid) == f"{peer.host} second", "the second answer")
         assert not stage.ends(uid)
 
@@ -156,10 +156,10 @@ def _last(stage: Stage, uid: JobUid) -> object:
     return lines[-1]["m"] if lines else None
 
 
-def test_the_rights_that_are_asked_for_are_all_that_is_needed(
+def test_chart_grants_all_rights_that_the_engine_needs(
     cluster: KubernetesLab, tmp_path: Path
 ) -> None:
-    """Those of the chart, given to a user who may do nothing else."""
+    """The rights of the chart, granted to a user without any other right."""
     rights = chart.rendered(user="trainshed")
     manifest = json.dumps({"apiVersion": "v1", "kind": "List", "items": rights})
     cluster.kubectl("apply", "-f", "-", stdin=manifest)
@@ -176,8 +176,8 @@ def test_the_rights_that_are_asked_for_are_all_that_is_needed(
     assert not our_pods(cluster)
 
 
-def test_the_doctor_says_which_rights_are_missing(cluster: KubernetesLab) -> None:
-    """Of a user without any; of who has all, nothing."""
+def test_doctor_lists_missing_rights(cluster: KubernetesLab) -> None:
+    """A user without rights gets all findings. A user with all rights gets none."""
     table = lab_settings(cluster)
     findings = {finding.about: finding for finding in examine_kubernetes(table)}
     assert {finding.verdict for finding in findings.values()} == {Verdict.GOOD}, findings
@@ -193,10 +193,10 @@ def test_the_doctor_says_which_rights_are_missing(cluster: KubernetesLab) -> Non
     assert not our_pods(cluster)
 
 
-def test_a_pod_costs_three_calls_over_its_life(cluster: KubernetesLab, tmp_path: Path) -> None:
-    """Counted by the API server: besides a list of each kind at the start, watches, and two questions about a
-    node, every two seconds at most, while an agent there is silent."""
-    before = len(cluster.asked("httpx"))
+def test_pod_needs_three_api_calls_in_total(cluster: KubernetesLab, tmp_path: Path) -> None:
+    """The API server counts the calls. In addition, each start makes one list of each kind and watches. While
+    an agent is silent, its node is queried at most every two seconds."""
+    before = len(cluster.api_calls("httpx"))
 
     async def body(_: object, stage: Stage) -> None:
         uids = [await stage.run(Program(prints=1)) for _ in range(_SEVERAL)]
@@ -207,8 +207,8 @@ def test_a_pod_costs_three_calls_over_its_life(cluster: KubernetesLab, tmp_path:
     for _ in until("the end of all Pods", 60):
         if not our_pods(cluster):
             break
-    calls = Counter(cluster.asked("httpx")[before:])
-    # A WebSocket begins with a GET, as an attach does here.
+    calls = Counter(cluster.api_calls("httpx")[before:])
+    # A WebSocket starts with a GET request, such as an attach here.
     of_pods = {"create pods": _SEVERAL, "get pods/attach": _SEVERAL, "delete pods": _SEVERAL}
     doubts = calls["list nodes"] - 1
     once = {"list pods": 1 + doubts, "list nodes": 1 + doubts}

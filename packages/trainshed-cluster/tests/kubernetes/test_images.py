@@ -1,4 +1,4 @@
-"""Container images of jobs as the images of their Pods: without a Python, with what they start by themselves
+"""Container images of jobs as images of their Pods. They contain no Python, and their default commands are
 read from a registry."""
 
 from collections.abc import Iterator
@@ -11,16 +11,16 @@ from tests.contract.runtimes.registry import Registry
 from tests.e2e.running import Service, custom_job, submit, worker_pool
 from tests.e2e.stories import PRIMARY, story_of
 from tests.kubernetes.lab import KubernetesLab
-from tests.kubernetes.whole import configure, service_on
+from tests.kubernetes.services import configure, service_on
 
 pytestmark = pytest.mark.kubernetes
 
-SAYS = (
+SCRIPT = (
     'echo "$GREETING from $PWD" "$@"; echo "as $(id -u)"; test ! -e /usr/bin/python3 && echo bare'
 )
-"""A shell script of the image."""
-STARTS = {
-    "Entrypoint": ["/bin/sh", "-c", SAYS, "says"],
+"""A shell script in the image."""
+IMAGE_CONFIG = {
+    "Entrypoint": ["/bin/sh", "-c", SCRIPT, "says"],
     "Cmd": ["by itself"],
     "Env": ["GREETING=hello", "PATH=/bin", "LD_LIBRARY_PATH=/opt/theirs"],
     "WorkingDir": "/home/ada",
@@ -28,7 +28,8 @@ STARTS = {
 
 
 class Site:
-    """`known`: of an image whose registry answers; `unknown`: of one whose does not, with the same files."""
+    """The service with two images with the same files. `known`: its registry responds. `unknown`: its
+    registry does not."""
 
     def __init__(self, service: Service, registry: Registry) -> None:
         self.service = service
@@ -40,10 +41,10 @@ class Site:
 def site(kubernetes_lab: KubernetesLab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     directory = tmp_path_factory.mktemp("images")
     registry = Registry()
-    registry.put("team/bare:1", [], **STARTS)
+    registry.put("team/bare:1", [], **IMAGE_CONFIG)
     rootfs.with_programs(directory / "bare.tar")
     for name in (f"{registry.host}/team/bare:1", "registry.invalid/team/bare:1"):
-        kubernetes_lab.load(name, directory / "bare.tar", STARTS)
+        kubernetes_lab.load(name, directory / "bare.tar", IMAGE_CONFIG)
     config = configure(
         kubernetes_lab,
         directory / "service",
@@ -61,8 +62,9 @@ def job(image: str, **container: Any) -> dict[str, Any]:
     return custom_job(worker_pool(containerSpec={"imageUri": image, **container}))
 
 
-def test_an_image_without_a_python_runs_what_it_starts_by_itself(site: Site) -> None:
-    """With its directory and variables, as the operator's user; arguments in place of CMD are text."""
+def test_image_without_python_runs_its_default_command(site: Site) -> None:
+    """The program has the image's directory and variables, and the operator's user. Arguments replace CMD and
+    are not interpreted."""
     first = submit(site.service, job(site.known))
     second = submit(site.service, job(site.known, args=["$$(HOME)", "$UNSET", "$$"]))
     assert story_of(site.service, first).state == "SUCCEEDED", story_of(site.service, first).public
@@ -72,7 +74,7 @@ def test_an_image_without_a_python_runs_what_it_starts_by_itself(site: Site) -> 
     assert "hello from /home/ada $(HOME) $UNSET $$" in site.service.lines(second, PRIMARY)
 
 
-def test_what_a_registry_does_not_tell_the_job_has_to(site: Site) -> None:
+def test_job_must_set_a_command_when_the_registry_is_unreadable(site: Site) -> None:
     own = ["/bin/sh", "-c", 'echo "$GREETING, $LD_LIBRARY_PATH, $(pwd)"']
     story = story_of(site.service, job_id := submit(site.service, job(site.unknown, command=own)))
     assert story.state == "SUCCEEDED", story.public

@@ -1,5 +1,5 @@
-"""The service in the cluster by the chart of deploy/chart, with the rights that it gives and no
-others: jobs run, and outlast the service's next Pod."""
+"""The service in a cluster, installed by deploy/chart with only the chart's rights. Jobs run, and survive an
+upgrade of the service."""
 
 from collections.abc import Iterator
 
@@ -13,7 +13,7 @@ from tests.kubernetes.lab import KubernetesLab
 
 pytestmark = pytest.mark.kubernetes
 
-COUNTS = """
+COUNTING_PROGRAM = """
 import time
 for number in range(300):
     print(number, flush=True)
@@ -24,8 +24,8 @@ for number in range(300):
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The environment of the programs, which a cluster without a network cannot build."""
+def built_environment(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The environment of the programs. The cluster cannot build it, because it has no network."""
     if not any(CACHE.glob("environments/scikit-learn*slim*")):
         with running(tmp_path_factory.mktemp("building") / "data") as service:
             service.finish(submit(service, container_job("pass")), 300)
@@ -33,26 +33,27 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture
 def service(
-    kubernetes_lab: KubernetesLab, built: None, monkeypatch: pytest.MonkeyPatch
+    kubernetes_lab: KubernetesLab, built_environment: None, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Service]:
     in_cluster.install(kubernetes_lab)
     try:
         in_cluster.await_ready(kubernetes_lab)
         monkeypatch.setenv("SSL_CERT_FILE", str(in_cluster.authority(kubernetes_lab)))
-        yield in_cluster.reached(kubernetes_lab)
+        yield in_cluster.external_service(kubernetes_lab)
     except BaseException:
-        print(in_cluster.told(kubernetes_lab), kubernetes_lab.logs(), sep="\n")
+        print(in_cluster.describe_service(kubernetes_lab), kubernetes_lab.logs(), sep="\n")
         raise
     finally:
         in_cluster.remove(kubernetes_lab)
         kubernetes_lab.clear()
 
 
-def test_a_job_outlasts_an_upgrade_of_the_service_with_all_its_lines(
+def test_job_keeps_all_log_lines_across_a_service_upgrade(
     kubernetes_lab: KubernetesLab, service: Service
 ) -> None:
-    """By its account's rights, as an ordinary user, on a root file system that it cannot write to."""
-    job_id = submit(service, pools(COUNTS, COUNTS))
+    """The service runs with its account's rights, as an unprivileged user, on a read-only root file
+    system."""
+    job_id = submit(service, pools(COUNTING_PROGRAM, COUNTING_PROGRAM))
     until(service.follow(job_id, PRIMARY), "counts")
     [before] = in_cluster.pods(kubernetes_lab)
     kubernetes_lab.kubectl("rollout", "restart", "-n", NAMESPACE, "statefulset/trainshed")

@@ -1,5 +1,5 @@
-"""What befalls a cluster while a whole service has jobs on it: nodes, networks, Kubernetes' own processes,
-Pods, the service itself. In the end each job has succeeded, from its checkpoint, and nothing ran twice."""
+"""Faults of a cluster while a service runs jobs on it: nodes, networks, Kubernetes' components, Pods, and the
+service. All jobs succeed from their checkpoints, and no program runs twice."""
 
 import signal
 from collections.abc import Iterator
@@ -10,11 +10,11 @@ from tests.e2e.processes import new_mark
 from tests.e2e.running import container_job, submit
 from tests.e2e.stories import PRIMARY, Story, story_of, telling, until
 from tests.kubernetes.lab import KubernetesLab, manifest
-from tests.kubernetes.whole import Site, await_condition, configure, service_on, settle
+from tests.kubernetes.services import Site, await_condition, clean_up, configure, service_on
 
 pytestmark = pytest.mark.kubernetes
 
-TRAINS = """
+TRAINING_PROGRAM = """
 import os, time
 from google.cloud import storage
 bucket = storage.Client().bucket('trainshed')
@@ -30,14 +30,14 @@ while not gate.exists():
         print('step', step, flush=True)
     time.sleep(0.1)
 """
-"""Counts its steps in the bucket until the gate is open, and goes on from there."""
+"""Counts its steps in the bucket until the gate is open, and continues from the stored step."""
 
 
-class School(Site):
-    """Its jobs train."""
+class TrainingSite(Site):
+    """A site whose jobs train."""
 
-    def training(self) -> str:
-        """A job that has trained for a while; its id."""
+    def start_training(self) -> str:
+        """Start a job, wait until it has trained for a while, and return its id."""
         job_id = self.submit()
         until(self.service.follow(job_id, PRIMARY), "trained")
         return job_id
@@ -45,25 +45,25 @@ class School(Site):
     def submit(self) -> str:
         key = new_mark()
         self.gate = f"{key}-gate"
-        return submit(self.service, container_job(telling(TRAINS.format(key=key))))
+        return submit(self.service, container_job(telling(TRAINING_PROGRAM.format(key=key))))
 
-    def moved_on(self, job_id: str, seconds: float = 90) -> Story:
-        """The job went on from its checkpoint after its program had been lost once, with the same name."""
+    def check_resumed(self, job_id: str, seconds: float = 90) -> Story:
+        """Check that the job resumed from its checkpoint after one loss, with the same hostname."""
         for view in self.service.watch(job_id, seconds):
             if (
                 view["replicas"][0]["incarnation"] == 2
                 and view["replicas"][0]["state"] == "RUNNING"
             ):
                 break
-        story = self.finished(job_id)
+        story = self.finish_job(job_id)
         lines = [line.split() for line in self.service.lines(job_id, PRIMARY) if line[:3] == "at "]
         (_, first, host), (_, second, again) = lines
         assert int(first) == 0 < int(second) and host == again
         assert story.begun == {PRIMARY: 2}
         return story
 
-    def undisturbed(self, job_id: str) -> None:
-        story = self.finished(job_id)
+    def check_undisturbed(self, job_id: str) -> None:
+        story = self.finish_job(job_id)
         assert story.begun == {PRIMARY: 1}
         assert not story.verdicts
 
@@ -73,31 +73,32 @@ class School(Site):
 
 
 @pytest.fixture(scope="module")
-def opened(
+def shared_site(
     kubernetes_lab: KubernetesLab, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[School]:
+) -> Iterator[TrainingSite]:
     config = configure(kubernetes_lab, tmp_path_factory.mktemp("faults") / "service", "grace = 2")
     with service_on(kubernetes_lab, config) as service:
-        yield School(kubernetes_lab, service)
+        yield TrainingSite(kubernetes_lab, service)
 
 
 @pytest.fixture
-def site(opened: School) -> Iterator[School]:
-    yield opened
-    settle(opened.lab, opened.service)
+def site(shared_site: TrainingSite) -> Iterator[TrainingSite]:
+    yield shared_site
+    clean_up(shared_site.lab, shared_site.service)
 
 
 def nodes(story: Story) -> list[str]:
-    """On which it was started, one after the other."""
+    """Return the nodes on which it was started, in order."""
     return [entry["details"]["node"] for entry in story.of_kind("replica_started")]
 
 
-def test_a_cordoned_node_is_maintenance(site: School) -> None:
-    """SIGTERM and a grace, then on from the checkpoint on another node, with the same name."""
-    job_id = site.training()
+def test_job_moves_from_a_cordoned_node(site: TrainingSite) -> None:
+    """The program gets SIGTERM and its grace period. It resumes from the checkpoint on another node with the
+    same hostname."""
+    job_id = site.start_training()
     node = site.node_of(job_id)
     site.lab.kubectl("cordon", node)
-    story = site.moved_on(job_id)
+    story = site.check_resumed(job_id)
     first, second = nodes(story)
     assert first == node != second
     [entry] = story.of_kind("replica_asked_to_leave")
@@ -107,10 +108,10 @@ def test_a_cordoned_node_is_maintenance(site: School) -> None:
     assert story.of_kind("verdict")[0]["details"]["cause"] == "left"
 
 
-def test_what_runs_does_not_notice_kubernetes_own_failures(site: School) -> None:
-    """etcd hangs, the API server is killed: programs and their lines go on; what is submitted meanwhile
-    begins when it is back."""
-    job_id = site.training()
+def test_programs_continue_during_control_plane_failures(site: TrainingSite) -> None:
+    """etcd hangs and the API server is killed. Programs and their logs continue. Jobs that are submitted in
+    the meantime start afterwards."""
+    job_id = site.start_training()
     site.lab.pause("etcd")
     site.lab.stop("kube-apiserver")
     lines = site.service.follow(job_id, PRIMARY)
@@ -119,42 +120,43 @@ def test_what_runs_does_not_notice_kubernetes_own_failures(site: School) -> None
     waiting = submit(site.service, container_job("print('late')"))
     site.lab.resume("etcd")
     site.lab.start_api()
-    site.undisturbed(job_id)
+    site.check_undisturbed(job_id)
     assert story_of(site.service, waiting).state == "SUCCEEDED"
 
 
-def test_a_kubelet_that_is_gone_costs_nothing(site: School) -> None:
-    """Its node is not heard of, takes nothing new, and what runs there runs on: its agent is heard."""
-    job_id = site.training()
+def test_program_continues_when_its_kubelet_stops(site: TrainingSite) -> None:
+    """The node becomes unreachable and gets no new jobs. Its programs continue, because their agent
+    responds."""
+    job_id = site.start_training()
     node = site.node_of(job_id)
     site.lab.stop(f"kubelet.{node}")
     try:
         await_condition(site.service, node, "GONE")
-        site.undisturbed(job_id)
+        site.check_undisturbed(job_id)
     finally:
         site.lab.start_kubelet(node)
 
 
-def test_a_node_that_is_lost_costs_the_steps_since_the_checkpoint(site: School) -> None:
-    """Without power its program is dead; one that is cut off: the conformance suite."""
-    job_id = site.training()
+def test_job_resumes_from_checkpoint_after_node_loss(site: TrainingSite) -> None:
+    """Without power the program is dead. The conformance suite tests disconnected nodes."""
+    job_id = site.start_training()
     node = site.node_of(job_id)
     site.lab.kill_node(node)
     try:
-        story = site.moved_on(job_id, 120)
+        story = site.check_resumed(job_id, 120)
     finally:
-        site.lab.revive(node)
+        site.lab.boot(node)
     first, second = nodes(story)
     assert first == node != second
     assert [verdict.effect for verdict in story.verdicts] == ["replica_restarts"]
 
 
-def test_a_namespace_that_is_full_is_waited_for(site: School) -> None:
+def test_job_waits_for_namespace_quota(site: TrainingSite) -> None:
     site.lab.apply(manifest("ResourceQuota", "none-at-all", hard={"pods": "0"}))
     try:
         job_id = site.submit()
-        site.told(job_id, "namespace default admits no more")
+        site.await_timeline_entry(job_id, "namespace default admits no more")
     finally:
         site.lab.kubectl("delete", "resourcequota", "none-at-all")
     until(site.service.follow(job_id, PRIMARY), "trained")
-    site.undisturbed(job_id)
+    site.check_undisturbed(job_id)

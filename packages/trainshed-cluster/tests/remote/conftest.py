@@ -1,4 +1,4 @@
-"""A hub on the loopback with a real authority, and agents that call it."""
+"""A hub on the loopback interface with a real authority, and agents that connect to it."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ NAME = "trainshed-abc-7-0-0/node-1"
 OTHER = "trainshed-abc-8-0-0/node-1"
 
 
-class Said(msgspec.Struct, tag=True):
+class Text(msgspec.Struct, tag=True):
     text: str
 
 
@@ -28,7 +28,7 @@ class Block(msgspec.Struct, tag=True):
     data: bytes
 
 
-Message = Said | Block
+Message = Text | Block
 
 
 async def echo(channel: Channel[Message, Message]) -> None:
@@ -36,8 +36,8 @@ async def echo(channel: Channel[Message, Message]) -> None:
         await channel.send(await channel.receive())
 
 
-class Place:
-    """A hub, the sockets of its service, and who is admitted."""
+class HubLab:
+    """A hub, the sockets of its service, and the names of admitted agents."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -48,17 +48,17 @@ class Place:
         self.channels: list[Channel[Message, Message]] = []
         self.services: list[asyncio.Server] = []
         self.sockets = {name: directory / f"{name}.sock" for name in ("buckets", "rest", "grpc")}
-        self.hub: Hub[Message, Message] = self.made()
+        self.hub: Hub[Message, Message] = self.new_hub()
         self._dialers: list[Dialer[Message, Message]] = []
 
-    def made(self, port: int = 0, head_seconds: float = 5) -> Hub[Message, Message]:
+    def new_hub(self, port: int = 0, head_seconds: float = 5) -> Hub[Message, Message]:
         return Hub(
             self.issuer,
             host="127.0.0.1",
             port=port,
             received=Message,
             sockets=self.sockets,
-            admits=lambda name: name in self.admitted,
+            is_admitted=lambda name: name in self.admitted,
             serve=self._serve,
             has_preamble=lambda name, line: line in self.preambles.get(name, ()),
             limits=Limits(connections=8, head_seconds=head_seconds),
@@ -86,8 +86,8 @@ class Place:
 
 
 @pytest.fixture
-async def place(tmp_path: Path) -> AsyncGenerator[Place]:
-    made = Place(tmp_path)
+async def hub_lab(tmp_path: Path) -> AsyncGenerator[HubLab]:
+    made = HubLab(tmp_path)
     await made.hub.start()
     async with asyncio.timeout(60):
         yield made

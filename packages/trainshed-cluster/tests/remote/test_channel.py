@@ -1,4 +1,4 @@
-"""A conversation over a real connection: order, limits, backpressure and its ends."""
+"""A channel over a real connection: order, limits, backpressure, and the ways it ends."""
 
 import asyncio
 import signal
@@ -7,9 +7,14 @@ import sys
 import msgspec
 import pytest
 
-from tests.remote.conftest import NAME, Block, Message, Place, Said
+from tests.remote.conftest import NAME, Block, HubLab, Message, Text
 from tests.sources import ROOT
-from trainshed_cluster.remote.channel import LONGEST, Channel, ChannelClosed, MessageTooLong
+from trainshed_cluster.remote.channel import (
+    MAX_MESSAGE_BYTES,
+    Channel,
+    ChannelClosed,
+    MessageTooLong,
+)
 from trainshed_cluster.remote.credentials import SERVER_NAME, client
 
 pytestmark = pytest.mark.anyio
@@ -19,13 +24,13 @@ NESTED = b"\x81\xa1x" + b"\x91" * 1_000_000 + b"\xc0"
 
 AGENT = """
 import asyncio, sys, msgspec
-from tests.remote.conftest import Message, Said
+from tests.remote.conftest import Message, Text
 from trainshed_cluster.remote.credentials import Credential
 from trainshed_cluster.remote.dialer import Dialer
 
 async def main():
     channel = await Dialer(msgspec.json.decode(sys.stdin.buffer.read(), type=Credential), Message).dial()
-    await channel.send(Said("alive"))
+    await channel.send(Text("alive"))
     await channel.receive()
 asyncio.run(main())
 """
@@ -35,22 +40,22 @@ async def silent(channel: Channel[Message, Message]) -> None:
     await channel.closed()
 
 
-async def test_messages_go_both_ways_in_order(place: Place) -> None:
-    channel = await place.dialer().dial()
-    sent: list[Message] = [Said("one"), Block(7, b"x" * 300_000), Said("three")]
+async def test_messages_arrive_in_order_in_both_directions(hub_lab: HubLab) -> None:
+    channel = await hub_lab.dialer().dial()
+    sent: list[Message] = [Text("one"), Block(7, b"x" * 300_000), Text("three")]
     for message in sent:
         await channel.send(message)
-    channel.post(Said("four"))
-    assert [await channel.receive() for _ in range(4)] == [*sent, Said("four")]
-    assert place.channels[0].peer == NAME
+    channel.post(Text("four"))
+    assert [await channel.receive() for _ in range(4)] == [*sent, Text("four")]
+    assert hub_lab.channels[0].peer == NAME
     channel.close()
     with pytest.raises(ChannelClosed):
         await channel.receive()
     with pytest.raises(ChannelClosed):
-        await channel.send(Said("late"))
+        await channel.send(Text("late"))
 
 
-async def test_what_was_said_before_the_end_arrives(place: Place) -> None:
+async def test_messages_sent_before_the_close_arrive(hub_lab: HubLab) -> None:
     received: list[Message] = []
     served = asyncio.Event()
 
@@ -61,18 +66,18 @@ async def test_what_was_said_before_the_end_arrives(place: Place) -> None:
         finally:
             served.set()
 
-    place.serve = serve
-    channel = await place.dialer().dial()
+    hub_lab.serve = serve
+    channel = await hub_lab.dialer().dial()
     for number in range(100):
         channel.post(Block(number, b"x" * 10_000))
     channel.close()
-    await place.channels[-1].closed()
+    await hub_lab.channels[-1].closed()
     await served.wait()
     assert [block.offset for block in received if isinstance(block, Block)] == [*range(100)]
 
 
-async def test_a_receive_that_is_given_up_loses_nothing(place: Place) -> None:
-    channel = await place.dialer().dial()
+async def test_cancelled_receive_loses_no_message(hub_lab: HubLab) -> None:
+    channel = await hub_lab.dialer().dial()
     for number in range(50):
         await channel.send(Block(number, b"x" * 100_000))
     received: list[int] = []
@@ -88,10 +93,10 @@ async def test_a_receive_that_is_given_up_loses_nothing(place: Place) -> None:
     assert received == [*range(50)]
 
 
-async def raw(place: Place, data: bytes) -> None:
-    """What an agent says that does not keep to the rules, which then hangs up."""
+async def raw(hub_lab: HubLab, data: bytes) -> None:
+    """Send raw bytes as an agent that violates the protocol, and close the connection."""
     reader, writer = await asyncio.open_connection(
-        "127.0.0.1", place.hub.port, ssl=client(place.credential()), server_hostname=SERVER_NAME
+        "127.0.0.1", hub_lab.hub.port, ssl=client(hub_lab.credential()), server_hostname=SERVER_NAME
     )
     writer.write(b"control\n")
     assert await reader.readline() == b"+\n"
@@ -103,16 +108,19 @@ async def raw(place: Place, data: bytes) -> None:
     ("data", "why"),
     [
         (b"\x00\x00\x01\x00half of it", "in the middle of a message"),
-        ((LONGEST + 1).to_bytes(4) + b"x", f"more than {LONGEST}"),
-        (b"\xff\xff\xff\xff" + b"x" * 100, f"more than {LONGEST}"),
-        (b"\x00\x00\x00\x03abc", "is no message"),
-        (b"\x00\x00\x00\x01\xc0", "is no message"),
-        (len(text := msgspec.msgpack.encode({"type": "Stop"})).to_bytes(4) + text, "is no message"),
-        pytest.param(len(NESTED).to_bytes(4) + NESTED, "is no message", id="nested too deep"),
+        ((MAX_MESSAGE_BYTES + 1).to_bytes(4) + b"x", f"the limit of {MAX_MESSAGE_BYTES}"),
+        (b"\xff\xff\xff\xff" + b"x" * 100, f"the limit of {MAX_MESSAGE_BYTES}"),
+        (b"\x00\x00\x00\x03abc", "invalid message"),
+        (b"\x00\x00\x00\x01\xc0", "invalid message"),
+        (
+            len(text := msgspec.msgpack.encode({"type": "Stop"})).to_bytes(4) + text,
+            "invalid message",
+        ),
+        pytest.param(len(NESTED).to_bytes(4) + NESTED, "invalid message", id="nested too deep"),
     ],
 )
-async def test_what_is_no_message_ends_the_conversation(
-    place: Place, data: bytes, why: str
+async def test_invalid_message_ends_the_conversation(
+    hub_lab: HubLab, data: bytes, why: str
 ) -> None:
     ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
@@ -122,23 +130,23 @@ async def test_what_is_no_message_ends_the_conversation(
         except ChannelClosed as error:
             ended.set_result(str(error))
 
-    place.serve = serve
-    await raw(place, data)
+    hub_lab.serve = serve
+    await raw(hub_lab, data)
     assert why in await ended
 
 
-async def test_the_longest_message_arrives_and_a_longer_one_is_not_sent(place: Place) -> None:
-    channel = await place.dialer().dial()
+async def test_message_over_the_size_limit_is_not_sent(hub_lab: HubLab) -> None:
+    channel = await hub_lab.dialer().dial()
     with pytest.raises(MessageTooLong):
-        await channel.send(Block(0, bytes(LONGEST)))
-    longest = Block(1, bytes(LONGEST - 100))
+        await channel.send(Block(0, bytes(MAX_MESSAGE_BYTES)))
+    longest = Block(1, bytes(MAX_MESSAGE_BYTES - 100))
     await channel.send(longest)
     assert await channel.receive() == longest
 
 
-async def test_who_does_not_listen_holds_the_sender_and_little_memory(place: Place) -> None:
-    place.serve = silent
-    channel = await place.dialer().dial()
+async def test_slow_receiver_blocks_the_sender_with_little_memory(hub_lab: HubLab) -> None:
+    hub_lab.serve = silent
+    channel = await hub_lab.dialer().dial()
     block, sent = Block(0, bytes(256 << 10)), 0
 
     async def flood() -> None:
@@ -152,18 +160,18 @@ async def test_who_does_not_listen_holds_the_sender_and_little_memory(place: Pla
     while sent != before:
         before = sent
         await asyncio.sleep(0.2)
-    # Most of it is in the kernel's buffers.
+    # The kernel buffers most of it.
     assert sent < 16 << 20
     assert not task.done()
     for _ in range(2 * before // len(block.data)):
-        await place.channels[0].receive()
+        await hub_lab.channels[0].receive()
     assert sent > before
     task.cancel()
 
 
-async def test_many_senders_take_turns(place: Place) -> None:
-    """One that sends all the time does not keep another from it."""
-    channel = await place.dialer().dial()
+async def test_concurrent_senders_are_not_starved(hub_lab: HubLab) -> None:
+    """A sender that never pauses does not block another one."""
+    channel = await hub_lab.dialer().dial()
 
     async def flood() -> None:
         while True:
@@ -173,37 +181,37 @@ async def test_many_senders_take_turns(place: Place) -> None:
 
     async def hear() -> None:
         while True:
-            if isinstance(message := await channel.receive(), Said):
+            if isinstance(message := await channel.receive(), Text):
                 heard.put_nowait(message.text)
 
     tasks = [asyncio.ensure_future(work()) for work in (hear, flood, flood, flood)]
     for _ in range(20):
-        await channel.send(Said("beside"))
+        await channel.send(Text("beside"))
         assert await heard.get() == "beside"
-    given_up = asyncio.ensure_future(channel.send(Said("never")))
+    given_up = asyncio.ensure_future(channel.send(Text("never")))
     given_up.cancel()
-    await channel.send(Said("after"))
+    await channel.send(Text("after"))
     assert await heard.get() == "after"
     for task in tasks:
         task.cancel()
 
 
-async def test_a_killed_agent_is_noticed_at_once(place: Place) -> None:
+async def test_killed_agent_is_detected_at_once(hub_lab: HubLab) -> None:
     ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     alive = asyncio.Event()
 
     async def serve(channel: Channel[Message, Message]) -> None:
-        assert await channel.receive() == Said("alive")
+        assert await channel.receive() == Text("alive")
         alive.set()
         try:
             await channel.receive()
         except ChannelClosed:
             ended.set_result("")
 
-    place.serve = serve
+    hub_lab.serve = serve
     agent = await asyncio.create_subprocess_exec(sys.executable, "-c", AGENT, stdin=-1, cwd=ROOT)
     assert agent.stdin is not None
-    agent.stdin.write(msgspec.json.encode(place.credential()))
+    agent.stdin.write(msgspec.json.encode(hub_lab.credential()))
     agent.stdin.close()
     await alive.wait()
     agent.send_signal(signal.SIGKILL)
@@ -212,23 +220,23 @@ async def test_a_killed_agent_is_noticed_at_once(place: Place) -> None:
     await agent.wait()
 
 
-async def test_a_conversation_that_is_given_up_ends_the_tunnels_of_its_side(place: Place) -> None:
-    """Those with unsent bytes would not notice for long that their cable is cut."""
-    place.serve = silent
+async def test_broken_conversation_closes_its_tunnels(hub_lab: HubLab) -> None:
+    """A tunnel with unsent bytes would not detect a lost connection for a long time."""
+    hub_lab.serve = silent
     listening = await asyncio.start_unix_server(
-        lambda _reader, _writer: None, place.sockets["rest"]
+        lambda _reader, _writer: None, hub_lab.sockets["rest"]
     )
     for giving_up in ("agent", "service"):
-        dialer = place.dialer()
+        dialer = hub_lab.dialer()
         channel = await dialer.dial()
-        path = place.directory / f"{giving_up}.sock"
+        path = hub_lab.directory / f"{giving_up}.sock"
         await dialer.listen("rest", path)
         reader, writer = await asyncio.open_unix_connection(path)
         writer.write(b"into the void")
-        expected = place.hub.expect(NAME, giving_up, Message)
+        expected = hub_lab.hub.expect(NAME, giving_up, Message)
         held = await dialer.converse(giving_up, Message)
         theirs = await expected
-        (channel if giving_up == "agent" else place.channels[-1]).give_up()
+        (channel if giving_up == "agent" else hub_lab.channels[-1]).give_up()
         for end in (channel, held, theirs):
             with pytest.raises(ChannelClosed):
                 await end.receive()

@@ -1,4 +1,4 @@
-"""Content on nodes that share nothing with the service: real environments, real mounts (docs/adr/0063)."""
+"""Content on nodes that share no files with the service: real environments, real mounts (docs/adr/0063)."""
 
 import asyncio
 import contextlib
@@ -20,7 +20,7 @@ from trainshed.runtimes.interpreters import running_interpreter
 from trainshed.runtimes.prefix import Prefix, derive_prefix, make_prefix, write_template
 from trainshed.runtimes.shelf import Shelf
 from trainshed_cluster.remote.content import library
-from trainshed_cluster.remote.content.library import Library, Refused
+from trainshed_cluster.remote.content.library import ContentRefused, Library
 from trainshed_cluster.remote.content.manifest import Manifest
 
 _AGENT = """
@@ -51,7 +51,8 @@ asyncio.run(main())
 
 
 class Sender:
-    """Where nodes fetch. `cut`: break each stream off after so many bytes; None = do not."""
+    """The service from which nodes fetch. `cut`: break each stream off after this number of bytes; None =
+    never."""
 
     def __init__(self, library: Library, path: Path) -> None:
         self.path = path
@@ -91,7 +92,7 @@ class Sender:
 
 
 class Node:
-    """`size`: of its cache's disk, as mount(8) takes it."""
+    """A node with its own cache disk. `size`: of the disk, in the format of mount(8)."""
 
     def __init__(self, root: Path, socket: Path, size: str = "1g") -> None:
         self.root = root
@@ -108,18 +109,18 @@ class Node:
         self._holder.communicate()
 
     def run(self, *command: str) -> str:
-        """What a command on the node prints; its failure is the caller's."""
+        """Run a command on the node and return its output. Fails if the command fails."""
         done = subprocess.run([*self._enter, *command], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
     def names(self) -> set[str]:
-        """What lies in its cache, without what the cache keeps for itself."""
+        """Return the units in the node's cache, without the cache's own files."""
         names = self.run("find", str(self.root), "-mindepth", "1", "-printf", "%P\n").split("\n")
         return {name for name in names if name and not name.startswith(".node")}
 
     async def agent(self, manifest: Manifest, limit: int = 0) -> "Agent":
-        """One that has begun to fetch."""
+        """Start an agent that fetches the manifest."""
         process = await asyncio.create_subprocess_exec(
             *(*self._enter, sys.executable, "-c", _AGENT),
             *(str(self.root), str(limit), str(self._socket), json.dumps(asdict(manifest))),
@@ -129,7 +130,7 @@ class Node:
         return Agent(process)
 
     async def fetched(self, manifest: Manifest, limit: int = 0) -> str:
-        """What an agent answers that leaves at once."""
+        """Return the result of an agent that fetches the manifest and exits."""
         agent = await self.agent(manifest, limit)
         answer = await agent.answer()
         await agent.leave()
@@ -141,13 +142,13 @@ class Node:
 
 
 class Agent:
-    """A process on a node that has asked for content, and keeps it until it leaves."""
+    """A process on a node that has fetched content, and keeps it until it exits."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
 
     async def answer(self) -> str:
-        """ "have", or what it could not."""
+        """Return "have", or the reason of the failure."""
         assert self.process.stdout is not None
         async with asyncio.timeout(60):
             return (await self.process.stdout.readline()).decode().strip()
@@ -175,7 +176,7 @@ def root(tmp_path: Path) -> Iterator[Path]:
 
 
 class Site:
-    """A service's cache, what sends it, and nodes."""
+    """A service's cache, its sender, and nodes."""
 
     def __init__(self, root: Path, stack: AsyncExitStack, sender: Sender, content: Library) -> None:
         self.root = root
@@ -208,8 +209,8 @@ async def site(root: Path, tmp_path: Path) -> AsyncIterator[Site]:
         yield Site(root, stack, sender, content)
 
 
-async def test_an_environment_runs_where_it_was_fetched(site: Site) -> None:
-    """A layer brings the environment that it lies on; both run at their own paths."""
+async def test_fetched_environment_and_layer_run(site: Site) -> None:
+    """A layer includes its environment. Both run at their own paths."""
 
     def fill_base(draft: Path) -> None:
         prefix = make_prefix(draft, _INTERPRETER)
@@ -232,10 +233,10 @@ async def test_an_environment_runs_where_it_was_fetched(site: Site) -> None:
     python = str(layer.template / "bin" / "python")
     assert node.run(python, "-I", "-c", code).split() == ["base", "layer", python]
     assert await node.fetched(manifest) == "have"
-    assert len(site.sender.fetched) == 2, "what is there was fetched again"
+    assert len(site.sender.fetched) == 2, "the existing unit was fetched again"
 
 
-async def test_a_virtual_environment_of_uv_runs_where_it_was_fetched(site: Site) -> None:
+async def test_fetched_uv_environment_runs(site: Site) -> None:
     uv = Path(sys.executable).parent / "uv"
 
     def fill(draft: Path) -> None:
@@ -253,7 +254,7 @@ async def test_a_virtual_environment_of_uv_runs_where_it_was_fetched(site: Site)
     assert node.run(str(place / "bin" / "python"), "-I", "-c", code) == "ours\n"
 
 
-async def test_agents_that_ask_at_once_fetch_once(site: Site) -> None:
+async def test_concurrent_agents_fetch_a_unit_once(site: Site) -> None:
     manifest = await site.library.manifest([str(site.put_bytes("one", 8))])
     node = site.node()
     agents = [await node.agent(manifest) for _ in range(4)]
@@ -264,8 +265,8 @@ async def test_agents_that_ask_at_once_fetch_once(site: Site) -> None:
 
 
 @pytest.mark.parametrize("is_killed", [True, False])
-async def test_a_fetch_that_breaks_off_leaves_nothing_half(site: Site, is_killed: bool) -> None:
-    """With the agent, or with the service."""
+async def test_interrupted_fetch_leaves_no_partial_unit(site: Site, is_killed: bool) -> None:
+    """Either the agent or the service is killed."""
     place = site.put_bytes("one", 8)
     manifest = await site.library.manifest([str(place)])
     node = site.node()
@@ -276,8 +277,8 @@ async def test_a_fetch_that_breaks_off_leaves_nothing_half(site: Site, is_killed
         await agent.kill()
     else:
         answer = await agent.answer()
-        assert answer.startswith("EngineUnavailable node3 did not get")
-        assert "broke off" in answer
+        assert answer.startswith("EngineUnavailable node3 did not receive")
+        assert "ended early" in answer
         await agent.leave()
     site.sender.cut = None
     assert await node.fetched(manifest) == "have"
@@ -285,15 +286,15 @@ async def test_a_fetch_that_breaks_off_leaves_nothing_half(site: Site, is_killed
     assert node.run("cmp", str(place / "content"), str(place / "content")) == ""
 
 
-async def test_a_full_disk_is_told_and_left_as_it_was(site: Site) -> None:
+async def test_fetch_to_a_full_disk_fails_without_leftovers(site: Site) -> None:
     manifest = await site.library.manifest([str(site.put_bytes("one", 8))])
     answer = await (node := site.node("66m")).fetched(manifest)
-    assert answer.startswith("EngineUnavailable node3 did not get")
-    assert "it takes 8 MiB, and 6" in answer
+    assert answer.startswith("EngineUnavailable node3 did not receive")
+    assert "it needs 8 MiB, but 6" in answer
     assert not any("one" in name for name in node.names())
 
 
-async def test_what_is_not_used_for_longest_makes_room(site: Site) -> None:
+async def test_least_recently_used_unit_is_removed_first(site: Site) -> None:
     node = site.node()
     places = [str(site.put_bytes(key, 4)) for key in ("used", "old", "newer", "new")]
     manifests = [await site.library.manifest([place]) for place in places]
@@ -306,78 +307,79 @@ async def test_what_is_not_used_for_longest_makes_room(site: Site) -> None:
     await keeper.leave()
 
 
-async def test_other_content_is_put_there_once_nobody_uses_the_old(site: Site) -> None:
+async def test_changed_unit_is_replaced_after_its_last_use(site: Site) -> None:
     place = site.put_bytes("one", 1)
     node = site.node()
     user = await node.agent(await site.library.manifest([str(place)]))
     assert await user.answer() == "have"
-    await site.sender.is_sent.wait()  # What is being sent is not removed.
+    await site.sender.is_sent.wait()  # A unit is not removed while it is sent.
     shelf = Shelf(site.root / "layers")
     assert shelf.remove(next(shelf.content()))
     site.put_bytes("one", 2)
     manifest = await site.library.manifest([str(place)])
     early = await node.fetched(manifest)
-    assert "programs on this node use what lay there before" in early
+    assert "programs on this node use the previous version" in early
     await user.leave()
     assert await node.fetched(manifest) == "have"
     assert node.run("stat", "-c", "%s", str(place / "content")) == f"{2 << 20}\n"
 
 
-async def test_what_others_have_put_there_is_used_and_never_removed(site: Site) -> None:
-    """A service of the node's own, say, or a file system that it shares with this one after all."""
+async def test_foreign_unit_is_used_and_never_removed(site: Site) -> None:
+    """For example by a service on the node, or on a file system that the node shares with this service."""
     place = site.put_bytes("one", 1)
     manifest = await site.library.manifest([str(place)])
     node = site.node()
     node.run("mkdir", "-p", str(place), str(place.parent / ".marks"))
     node.run("sh", "-c", f"echo another boot >{place}/.built; echo theirs >{place}/content")
-    assert "put there by others and is not finished" in await node.fetched(manifest)
+    assert "not fetched and are incomplete" in await node.fetched(manifest)
     node.run("touch", str(place.parent / ".marks" / "one"))
     assert await node.fetched(manifest, limit=1) == "have"
     assert node.run("cat", str(place / "content")) == "theirs\n"
     assert site.sender.fetched == []
 
 
-async def test_a_node_that_takes_nothing_does_not_hold_up_others(
+async def test_stalled_node_does_not_block_other_nodes(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(library, "_STALLED", 1.0)
+    monkeypatch.setattr(library, "_STALL_TIMEOUT", 1.0)
     monkeypatch.setattr(site.library, "_sending", asyncio.Semaphore(1))
     place = site.put_bytes("one", 32)
     _, hanging = await asyncio.open_unix_connection(site.sender.path, limit=1 << 10)
     hanging.write(f"{place}\n".encode())
     manifest = await site.library.manifest([str(place)])
     fetching = asyncio.create_task(site.node().fetched(manifest))
-    await site.sender.is_sent.wait()  # As far as it goes. Others may be held up by a busy machine.
-    monkeypatch.setattr(library, "_STALLED", 60.0)
+    await site.sender.is_sent.wait()  # It has sent as much as the buffers can hold.
+    monkeypatch.setattr(library, "_STALL_TIMEOUT", 60.0)
     assert await fetching == "have"
     hanging.close()
 
 
-async def test_what_the_machine_lacks_is_said(site: Site) -> None:
+async def test_missing_system_directory_is_reported(site: Site) -> None:
     answer = await site.node().fetched(Manifest((), ("/opt/python9/lib/python9.1",)))
     assert answer.startswith("LaunchRejected node3 has no /opt/python9/lib/python9.1")
 
 
-async def test_only_what_is_finished_in_the_cache_is_given(site: Site, tmp_path: Path) -> None:
+async def test_only_finished_units_of_the_cache_are_sent(site: Site, tmp_path: Path) -> None:
     place = site.put_bytes("one", 1)
     (site.root / "uv").mkdir()
     (site.root / "uv" / "credentials").write_text("secret")
     (site.root / "layers" / "link").symlink_to("/etc")
     (tmp_path / "alias").symlink_to(place)
     for path in (site.root / "uv", site.root, site.root / "layers" / "link", tmp_path / "alias"):
-        with pytest.raises(Refused):
+        with pytest.raises(ContentRefused):
             await site.library.manifest([str(path)])
     for path in ("/etc", f"{place}/../../uv", f"{place}/content", str(site.root), "relative"):
         reader, writer = await asyncio.open_unix_connection(site.sender.path)
         writer.write(path.encode() + b"\n")
         content = await reader.read()
-        assert content.startswith(b".built\0"), "there is no unit, only the reason"
+        assert content.startswith(b".built\0"), "the answer contains only the reason"
         assert b"secret" not in content
         writer.close()
 
 
-async def test_an_interpreter_of_the_services_own_comes_along(root: Path, tmp_path: Path) -> None:
-    """What an environment refers to outside of the cache: a Python of pyenv or uv, without its packages."""
+async def test_private_interpreter_is_sent_with_its_environment(root: Path, tmp_path: Path) -> None:
+    """The environment refers to a Python of pyenv or uv outside the cache. It is sent without its
+    packages."""
     prefix = tmp_path / "pythons" / "3.11.7"
     standard = prefix / "lib" / "python3.11"
     (standard / "site-packages" / "secret").mkdir(parents=True)

@@ -1,4 +1,5 @@
-"""Agents on nodes where nothing of ours is: the command, and what it is given (docs/adr/0063)."""
+"""Starts of agents on nodes without an installation of Trainshed: the command and its input
+(docs/adr/0063)."""
 
 import contextlib
 import importlib.machinery
@@ -19,7 +20,7 @@ from trainshed_cluster.remote.content.extensions import PYTHONS, Extensions
 from trainshed_cluster.remote.content.loader import UNFIT
 
 PYTHON = str(Path(sys.executable).resolve())
-"""Not of a virtual environment: it has none of what we import."""
+"""Not a Python of a virtual environment: it has none of the required packages."""
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,7 @@ def _start(
     document: bytes = b"=41=42",
     cut: int = 0,
 ) -> "subprocess.Popen[bytes]":
-    """`module`: of the standard library, with a `main` that reads standard input."""
+    """Start an agent. `module`: a module of the standard library with a `main` that reads standard input."""
     bootstrap = Bootstrap(code, python, str(node), module)
     argv, standard_input = bootstrap.argv, bootstrap.parcel(document)
     pipe = subprocess.PIPE
@@ -54,37 +55,37 @@ def _run(code: AgentCode, node: Path, **how: object) -> tuple[int, str, str]:
     return process.returncode, out.decode(), errors.decode()
 
 
-def _kept(node: Path) -> list[str]:
+def _code_directories(node: Path) -> list[str]:
     return sorted(path.name for path in (node / "code").iterdir() if path.name != ".lock")
 
 
-def test_the_code_is_there_after_the_first_start(code: AgentCode, tmp_path: Path) -> None:
+def test_code_is_unpacked_once(code: AgentCode, tmp_path: Path) -> None:
     first = _run(code, tmp_path / "node")
-    assert first == (0, "=3D41=3D42", ""), "the document is not on its input"
-    assert _kept(tmp_path / "node") == [code.digest]
+    assert first == (0, "=3D41=3D42", ""), "the document is missing on its input"
+    assert _code_directories(tmp_path / "node") == [code.digest]
     module = tmp_path / "node" / "code" / code.digest / "trainshed" / "__init__.py"
     before = module.stat()
     assert _run(code, tmp_path / "node") == first
-    assert module.stat().st_ino == before.st_ino, "what was there was unpacked again"
+    assert module.stat().st_ino == before.st_ino, "the code was unpacked again"
 
 
-def test_the_agent_itself_runs_by_what_was_sent(code: AgentCode, tmp_path: Path) -> None:
-    """Without site-packages: all that it imports came with it."""
+def test_agent_runs_with_the_sent_code_only(code: AgentCode, tmp_path: Path) -> None:
+    """Without site-packages: all imports come from the sent code."""
     document = b"12\n" + zlib.compress(b"none")
     status, _, errors = _run(code, tmp_path / "node", module=AGENT, document=document)
     assert status == 1
-    assert "ValueError: the agent's document cannot be read" in errors
+    assert "ValueError: cannot read the agent's document" in errors
     assert f"{tmp_path}/node/code/{code.digest}/trainshed_cluster/remote/agent_process.py" in errors
 
 
-def test_agents_run_by_every_supported_python(tmp_path: Path) -> None:
-    """With one archive for all of them, whatever the service's own version is."""
+def test_agents_run_on_every_supported_python(tmp_path: Path) -> None:
+    """All of them get the same archive, whatever the service's version is."""
     extensions = Extensions(CACHE, tmp_path / "extensions")
     files = extensions.files()
     if not files:
         pytest.skip("NOT TESTED: agents by other versions of Python: there is no package index")
     assert len(files) == len(PYTHONS) - 1
-    # What was fetched once is kept.
+    # A fetched module is stored.
     with unittest.mock.patch.object(Installer, "install", side_effect=AssertionError):
         assert Extensions(CACHE, tmp_path / "extensions").files() == files
     code = AgentCode.collect(files)
@@ -95,13 +96,13 @@ def test_agents_run_by_every_supported_python(tmp_path: Path) -> None:
         node = tmp_path / f"node{number}"
         status, _, errors = _run(code, node, module=AGENT, document=document, python=str(path))
         assert status == 1, errors
-        assert "ValueError: the agent's document cannot be read" in errors
+        assert "ValueError: cannot read the agent's document" in errors
         assert f"{node}/code/{code.digest}/trainshed_cluster/remote/agent_process.py" in errors
     if not others:
         pytest.skip("NOT TESTED: agents by other versions of Python: none is installed")
 
 
-def test_without_a_package_index_agents_need_the_services_python(
+def test_without_a_package_index_agents_require_the_same_python(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with unittest.mock.patch.object(Installer, "install", side_effect=InstallFailed(("offline",))):
@@ -112,41 +113,41 @@ def test_without_a_package_index_agents_need_the_services_python(
     assert AgentCode.collect(()) == AgentCode.collect()
 
 
-def test_an_agent_whose_document_broke_off_takes_nothing(code: AgentCode, tmp_path: Path) -> None:
+def test_agent_with_a_truncated_document_does_not_start(code: AgentCode, tmp_path: Path) -> None:
     document = b"99\n" + zlib.compress(b"none")
     status, out, errors = _run(code, tmp_path / "node", module=AGENT, document=document)
     assert (status, out) == (1, "")
-    assert "EOFError: the agent's document broke off" in errors
+    assert "EOFError: the agent's document is incomplete" in errors
 
 
-def test_a_long_document_arrives_whole(code: AgentCode, tmp_path: Path) -> None:
+def test_long_document_arrives_completely(code: AgentCode, tmp_path: Path) -> None:
     document = b"line\n" * 40_000
     assert _run(code, tmp_path / "node", document=document) == (0, document.decode(), "")
 
 
-def test_many_that_start_at_once_unpack_once(code: AgentCode, tmp_path: Path) -> None:
+def test_concurrent_starts_unpack_the_code_once(code: AgentCode, tmp_path: Path) -> None:
     started = [_start(code, tmp_path / "node") for _ in range(6)]
     assert [process.communicate(timeout=60)[0] for process in started] == [b"=3D41=3D42"] * 6
-    assert _kept(tmp_path / "node") == [code.digest]
+    assert _code_directories(tmp_path / "node") == [code.digest]
 
 
 @pytest.mark.parametrize("cut", [200_000, 500_000])
-def test_what_broke_off_leaves_nothing(code: AgentCode, tmp_path: Path, cut: int) -> None:
+def test_truncated_transfer_leaves_no_code(code: AgentCode, tmp_path: Path, cut: int) -> None:
     status, _, errors = _run(code, tmp_path / "node", cut=cut)
-    assert (status, errors.rpartition(": ")[2]) == (UNFIT, "what came broke off in the middle\n")
+    assert (status, errors.rpartition(": ")[2]) == (UNFIT, "the input ended early\n")
     assert not (tmp_path / "node").exists()
 
 
-def test_what_was_killed_or_is_hollow_is_unpacked_anew(code: AgentCode, tmp_path: Path) -> None:
+def test_incomplete_code_is_unpacked_again(code: AgentCode, tmp_path: Path) -> None:
     kept = tmp_path / "node" / "code"
     (kept / f".{code.digest}.4711").mkdir(parents=True)
     (kept / code.digest).mkdir()
     (kept / code.digest / ".built").write_text("another boot")
     assert _run(code, tmp_path / "node") == (0, "=3D41=3D42", "")
-    assert _kept(tmp_path / "node") == [code.digest]
+    assert _code_directories(tmp_path / "node") == [code.digest]
 
 
-def test_another_python_is_told_what_does_not_fit(code: AgentCode, tmp_path: Path) -> None:
+def test_unsupported_python_is_reported(code: AgentCode, tmp_path: Path) -> None:
     bootstrap = Bootstrap(code, PYTHON, str(tmp_path / "node"))
     argv, standard_input = bootstrap.argv, bootstrap.parcel(b"")
     ours = importlib.machinery.EXTENSION_SUFFIXES[0].encode()
@@ -157,25 +158,23 @@ def test_another_python_is_told_what_does_not_fit(code: AgentCode, tmp_path: Pat
     assert done.returncode == UNFIT
     stderr = done.stderr.decode()
     assert stderr.startswith(f"trainshed agent on {os.uname().nodename}: {PYTHON} is Python ")
-    assert f"({ours.decode()}), and the service sent code for {theirs.decode()} only" in stderr
+    assert f"({ours.decode()}), but the service sent code for {theirs.decode()} only" in stderr
     assert "set `python` of its engine" in stderr
     assert not (tmp_path / "node").exists()
 
 
-def test_other_code_than_was_sent_is_not_run(code: AgentCode, tmp_path: Path) -> None:
+def test_code_with_a_wrong_digest_is_not_run(code: AgentCode, tmp_path: Path) -> None:
     bootstrap = Bootstrap(code, PYTHON, str(tmp_path / "node"), "quopri")
     argv, standard_input = bootstrap.argv, bootstrap.parcel(b"")
     changed = standard_input[:-200_000] + bytes(200_000)
     done = subprocess.run(argv, input=changed, capture_output=True, check=False)
     assert done.returncode == UNFIT
-    assert b"other code came than was sent" in done.stderr
-    assert _kept(tmp_path / "node") == []
+    assert b"the digest of the received code is wrong" in done.stderr
+    assert _code_directories(tmp_path / "node") == []
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: a directory of another user needs root")
-def test_code_is_not_kept_where_another_user_could_change_it(
-    code: AgentCode, tmp_path: Path
-) -> None:
+def test_code_directory_of_another_user_is_rejected(code: AgentCode, tmp_path: Path) -> None:
     (tmp_path / "node").mkdir()
     os.chown(tmp_path / "node", 65534, 65534)
     status, _, errors = _run(code, tmp_path / "node")

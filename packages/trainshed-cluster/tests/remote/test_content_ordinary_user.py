@@ -4,9 +4,9 @@ from tests.contract.ordinary_user import as_root_only, run_as_nobody
 
 
 @as_root_only
-def test_trees_arrive_and_agents_start() -> None:
+def test_content_and_bootstrap_work_for_an_unprivileged_user() -> None:
     run_as_nobody(
         "packages/trainshed-cluster/tests/remote/unit/test_content_trees.py",
-        "packages/trainshed-cluster/tests/remote/test_content_bootstrap.py::test_the_code_is_there_after_the_first_start",
+        "packages/trainshed-cluster/tests/remote/test_content_bootstrap.py::test_code_is_unpacked_once",
         timeout=120,
     )

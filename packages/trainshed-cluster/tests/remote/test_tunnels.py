@@ -1,4 +1,5 @@
-"""Bytes between programs on a node and the service's sockets, both ways, of which little is held."""
+"""Tunnels between programs on a node and the service's sockets. Both directions work, and little is
+buffered."""
 
 import asyncio
 import contextlib
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.remote.conftest import NAME, Place
+from tests.remote.conftest import NAME, HubLab
 from trainshed.replica.protocol import preamble
 from trainshed_cluster.remote import dialer
 
@@ -22,26 +23,26 @@ IDENTITY = json.dumps({"job_uid": "7", "attempt": 0, "replica": "worker-0", "pro
 PREAMBLES = {preamble(IDENTITY, is_secure=False), preamble(IDENTITY, is_secure=True)}
 
 
-async def behind(place: Place, name: str, handler: Handler) -> asyncio.Server:
-    """A service that listens at one of its sockets."""
+async def serve_socket(hub_lab: HubLab, name: str, handler: Handler) -> asyncio.Server:
+    """Run a service that listens on one of its sockets."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError):
             await handler(reader, writer)
 
-    server = await asyncio.start_unix_server(serve, place.sockets[name])
-    place.services.append(server)
+    server = await asyncio.start_unix_server(serve, hub_lab.sockets[name])
+    hub_lab.services.append(server)
     return server
 
 
-async def node_socket(place: Place, name: str) -> Path:
-    path = place.directory / f"node-{name}.sock"
-    await place.dialer().listen(name, path)
+async def node_socket(hub_lab: HubLab, name: str) -> Path:
+    path = hub_lab.directory / f"node-{name}.sock"
+    await hub_lab.dialer().listen(name, path)
     return path
 
 
-async def rest(reader: asyncio.StreamReader) -> bytes:
-    """What still comes, also of a connection that is reset."""
+async def remaining_bytes(reader: asyncio.StreamReader) -> bytes:
+    """Return the remaining bytes, also of a reset connection."""
     try:
         return await reader.read()
     except ConnectionError:
@@ -53,7 +54,7 @@ async def upper(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     writer.close()
 
 
-async def asked(path: Path, line: bytes) -> bytes:
+async def request(path: Path, line: bytes) -> bytes:
     reader, writer = await asyncio.open_unix_connection(path)
     writer.write(line + b"\n")
     answer = await reader.read()
@@ -61,26 +62,26 @@ async def asked(path: Path, line: bytes) -> bytes:
     return answer
 
 
-async def test_whatever_was_said_before_the_end_comes(place: Place) -> None:
-    """Of either side, which ends both ways at once."""
-    await behind(place, "rest", upper)
-    path = await node_socket(place, "rest")
+async def test_bytes_sent_before_the_close_arrive(hub_lab: HubLab) -> None:
+    """The end of either side closes both directions."""
+    await serve_socket(hub_lab, "rest", upper)
+    path = await node_socket(hub_lab, "rest")
     assert path.stat().st_mode & 0o777 == 0o600
-    assert await asked(path, b"asked") == b"ASKED\n"
+    assert await request(path, b"asked") == b"ASKED\n"
 
     async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         heard.set_result(len(await reader.read()))
         writer.close()
 
     heard: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    await behind(place, "grpc", listen)
-    _, writer = await place.dialer().open("grpc")
+    await serve_socket(hub_lab, "grpc", listen)
+    _, writer = await hub_lab.dialer().open("grpc")
     writer.write(bytes(4 * MIB))
     writer.close()
     assert await heard == 4 * MIB
 
 
-async def test_64_mib_go_both_ways_at_once(place: Place) -> None:
+async def test_64_mib_pass_in_both_directions_at_once(hub_lab: HubLab) -> None:
     size, digest = 64 * MIB, hashlib.sha256()
     block = os.urandom(MIB)
 
@@ -95,8 +96,8 @@ async def test_64_mib_go_both_ways_at_once(place: Place) -> None:
             writer.write(block)
             await writer.drain()
 
-    await behind(place, "rest", both)
-    reader, writer = await asyncio.open_unix_connection(await node_socket(place, "rest"))
+    await serve_socket(hub_lab, "rest", both)
+    reader, writer = await asyncio.open_unix_connection(await node_socket(hub_lab, "rest"))
     filling = asyncio.ensure_future(fill())
     came = 0
     while came < size:
@@ -109,7 +110,7 @@ async def test_64_mib_go_both_ways_at_once(place: Place) -> None:
     assert digest.digest() == hashlib.sha256(block * (size // MIB)).digest()
 
 
-async def test_a_slow_reader_holds_who_writes(place: Place) -> None:
+async def test_slow_reader_blocks_the_writer(hub_lab: HubLab) -> None:
     go = asyncio.Event()
     counted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
@@ -118,8 +119,8 @@ async def test_a_slow_reader_holds_who_writes(place: Place) -> None:
         counted.set_result(len(await reader.read()))
         writer.close()
 
-    await behind(place, "rest", slow)
-    _, writer = await asyncio.open_unix_connection(await node_socket(place, "rest"))
+    await serve_socket(hub_lab, "rest", slow)
+    _, writer = await asyncio.open_unix_connection(await node_socket(hub_lab, "rest"))
     written = 0
 
     async def fill() -> None:
@@ -133,7 +134,7 @@ async def test_a_slow_reader_holds_who_writes(place: Place) -> None:
     while written != before:
         before = written
         await asyncio.sleep(0.2)
-    # The rest is in the kernel's buffers, of three connections.
+    # The kernel's buffers of three connections contain the rest.
     assert written < 40 * MIB
     go.set()
     await filling
@@ -141,7 +142,7 @@ async def test_a_slow_reader_holds_who_writes(place: Place) -> None:
     assert await counted == written
 
 
-async def test_a_program_that_is_killed_ends_what_it_asked_for(place: Place) -> None:
+async def test_killed_program_ends_its_request(hub_lab: HubLab) -> None:
     ended = asyncio.Event()
 
     async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -152,34 +153,34 @@ async def test_a_program_that_is_killed_ends_what_it_asked_for(place: Place) -> 
         finally:
             ended.set()
 
-    await behind(place, "rest", endless)
-    reader, writer = await asyncio.open_unix_connection(await node_socket(place, "rest"))
+    await serve_socket(hub_lab, "rest", endless)
+    reader, writer = await asyncio.open_unix_connection(await node_socket(hub_lab, "rest"))
     await reader.readexactly(MIB)
     writer.transport.abort()
     await ended.wait()
 
 
-async def test_a_connection_waits_for_a_service_that_is_away(place: Place) -> None:
-    """First nobody is behind the socket, then the whole hub is away."""
-    path = await node_socket(place, "rest")
+async def test_connection_waits_for_an_unavailable_service(hub_lab: HubLab) -> None:
+    """First no service listens on the socket, then the hub is down."""
+    path = await node_socket(hub_lab, "rest")
 
-    waiting = asyncio.ensure_future(asked(path, b"hello"))
+    waiting = asyncio.ensure_future(request(path, b"hello"))
     await asyncio.sleep(0.2)
-    service = await behind(place, "rest", upper)
+    service = await serve_socket(hub_lab, "rest", upper)
     assert await waiting == b"HELLO\n"
-    await place.hub.close()
-    waiting = asyncio.ensure_future(asked(path, b"hello"))
+    await hub_lab.hub.close()
+    waiting = asyncio.ensure_future(request(path, b"hello"))
     await asyncio.sleep(0.2)
-    place.hub = place.made(place.hub.port)
-    await place.hub.start()
+    hub_lab.hub = hub_lab.new_hub(hub_lab.hub.port)
+    await hub_lab.hub.start()
     assert await waiting == b"HELLO\n"
     service.close()
 
 
-async def test_connections_without_end_wait_on_their_node(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+async def test_excess_connections_wait_on_their_node(
+    hub_lab: HubLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dialer, "_MOST_TUNNELS", 3)
+    monkeypatch.setattr(dialer, "_MAX_TUNNELS", 3)
     now, most = 0, 0
 
     async def counting(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -189,23 +190,23 @@ async def test_connections_without_end_wait_on_their_node(
         await upper(reader, writer)
         now -= 1
 
-    await behind(place, "rest", counting)
-    path = await node_socket(place, "rest")
-    calls = (asked(path, f"call {number}".encode()) for number in range(20))
+    await serve_socket(hub_lab, "rest", counting)
+    path = await node_socket(hub_lab, "rest")
+    calls = (request(path, f"call {number}".encode()) for number in range(20))
     answers = await asyncio.gather(*calls)
     assert answers == [f"CALL {number}\n".encode() for number in range(20)]
     assert most <= 3
 
 
-async def test_who_is_not_expected_any_more_is_hung_up_on_at_once(place: Place) -> None:
-    path = await node_socket(place, "rest")
-    place.admitted.discard(NAME)
+async def test_tunnels_of_a_revoked_agent_are_closed_at_once(hub_lab: HubLab) -> None:
+    path = await node_socket(hub_lab, "rest")
+    hub_lab.admitted.discard(NAME)
     reader, _ = await asyncio.open_unix_connection(path)
-    assert await rest(reader) == b""
+    assert await remaining_bytes(reader) == b""
 
 
-async def buckets(place: Place, *lines: bytes) -> list[bytes]:
-    """What the bucket process hears of connections that begin so."""
+async def buckets(hub_lab: HubLab, *lines: bytes) -> list[bytes]:
+    """Return the preambles that the bucket process receives."""
     heard: list[bytes] = []
 
     async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -214,29 +215,29 @@ async def buckets(place: Place, *lines: bytes) -> list[bytes]:
         writer.write(b"answered")
         writer.close()
 
-    service = await behind(place, "buckets", listen)
-    path = await node_socket(place, "buckets")
+    service = await serve_socket(hub_lab, "buckets", listen)
+    path = await node_socket(hub_lab, "buckets")
     for line in lines:
         reader, writer = await asyncio.open_unix_connection(path)
-        # In two parts, as it may come.
+        # In two parts, as the network may deliver it.
         writer.write(line[:20])
         await writer.drain()
         writer.write(line[20:])
-        await rest(reader)
+        await remaining_bytes(reader)
         writer.close()
     service.close()
     return heard
 
 
-async def test_programs_call_as_their_endpoint_does(place: Place) -> None:
-    place.preambles[NAME] = PREAMBLES
+async def test_program_connection_has_the_endpoints_preamble(hub_lab: HubLab) -> None:
+    hub_lab.preambles[NAME] = PREAMBLES
     plain = IDENTITY.encode() + b"\nGET / HTTP/1.1\r\n\r\n"
     secure = preamble(IDENTITY, is_secure=True) + b"GET /s HTTP/1.1\r\n\r\n"
-    assert await buckets(place, plain, secure) == [plain, secure]
+    assert await buckets(hub_lab, plain, secure) == [plain, secure]
 
 
-async def test_nobody_calls_as_anothers_program(place: Place) -> None:
-    place.preambles[NAME] = PREAMBLES
+async def test_preamble_of_another_program_is_rejected(hub_lab: HubLab) -> None:
+    hub_lab.preambles[NAME] = PREAMBLES
     identity = json.loads(IDENTITY)
     foreign = [
         json.dumps({**identity, **other})
@@ -249,12 +250,12 @@ async def test_nobody_calls_as_anothers_program(place: Place) -> None:
             {"scheme": "http"},
         )
     ]
-    # What one reader takes for ours, and another one for somebody else's.
+    # Two parsers could read different identities from it.
     foreign.append(IDENTITY[:-1] + ', "project": "p2"}')
     foreign.append('{"project": "p2", ' + IDENTITY[1:])
     foreign += [IDENTITY + " ", " " + IDENTITY, IDENTITY + "\r", "", "{}", "x" * 5000]
     tail = b"\nGET / HTTP/1.1\r\n\r\n"
-    assert await buckets(place, *(line.encode() + tail for line in foreign)) == []
-    assert await buckets(place, b"GET / HTTP/1.1\r\n\r\n", b"\xff\xfe\n", IDENTITY.encode()) == []
-    place.preambles.clear()
-    assert await buckets(place, IDENTITY.encode() + tail) == []
+    assert await buckets(hub_lab, *(line.encode() + tail for line in foreign)) == []
+    assert await buckets(hub_lab, b"GET / HTTP/1.1\r\n\r\n", b"\xff\xfe\n", IDENTITY.encode()) == []
+    hub_lab.preambles.clear()
+    assert await buckets(hub_lab, IDENTITY.encode() + tail) == []

@@ -1,5 +1,5 @@
-"""Faults at random on a cluster of the lab, and what jobs that ran meanwhile are held against: the diaries of
-their programs (`tests.chaos.program`)."""
+"""Random faults on a cluster of the lab, and the checks of jobs that ran during them. The checks use the
+diaries of programs (`tests.chaos.program`)."""
 
 import contextlib
 import os
@@ -20,9 +20,9 @@ from tests.slurm.lab import SlurmLab
 from tests.slurm.nodes import HUB
 
 LEASE: Final = 8.0
-"""Seconds of silence after which an agent gives up."""
+"""Seconds without contact after which an agent ends its programs."""
 _FENCED: Final = LEASE + 5.0
-"""Seconds after which it counts as dead."""
+"""Seconds after which an agent counts as dead."""
 KINDS: Final = (
     "succeeds",
     "gang_succeeds",
@@ -32,13 +32,13 @@ KINDS: Final = (
     "cancelled_at_once",
     "cancelled_near_its_end",
 )
-"""Kinds of jobs whose end is the same however often their replicas are started again."""
+"""Kinds of jobs with the same end however often their replicas restart."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What was done, between these moments (ns). `node`: to that one; None: to all. `cuts`: programs may have
-    been ended by it, or by what followed from it."""
+    """A fault between two times (ns). `node`: the affected node; None = all. `cuts`: the fault or its
+    consequences may have ended programs."""
 
     kind: str
     node: str | None
@@ -47,8 +47,8 @@ class Fault:
     cuts: bool
 
 
-class Mischief:
-    """Does one thing after the other, each undone before the next one. By itself it leaves all as it was."""
+class FaultInjector:
+    """Causes faults in sequence, and repairs each before the next one."""
 
     def __init__(self, lab: SlurmLab, victim: Victim, deeds: Deeds, seed: int) -> None:
         self.done: list[Fault] = []
@@ -56,7 +56,7 @@ class Mischief:
         self._victim = victim
         self._deeds = deeds
         self._chance = random.Random(seed)
-        #: How often, whether programs are cut, what is done to a node (or, whatever the node, to all).
+        #: Frequency of each fault, whether it ends programs, and its function for a node (or for all).
         self._kinds: dict[str, tuple[int, bool, Callable[[str], None]]] = {
             "service": (5, False, self._kill_service),
             "controller killed": (3, True, self._kill_controller),
@@ -73,60 +73,60 @@ class Mischief:
             "preloader": (3, False, lambda node: self._kill_process(node, "ts-preloader")),
         }
 
-    def one(self) -> None:
-        """Do one of them, and undo it."""
+    def inject_one(self) -> None:
+        """Cause one fault, and repair it."""
         kinds = list(self._kinds)
         kind = self._chance.choices(kinds, [self._kinds[name][0] for name in kinds])[0]
         node = self._chance.choice(self._lab.nodes)
-        _, cuts, deed = self._kinds[kind]
+        _, cuts, inject = self._kinds[kind]
         began = time.time_ns()
-        deed(node)
+        inject(node)
         if kind in ("service", "controller killed", "controller stopped"):
             node = None
         self.done.append(Fault(kind, node, began, time.time_ns(), cuts))
         self._deeds.tell("fault", kind=kind, node=node, began=began)
 
-    def _for_a_while(self, longest: float) -> None:
-        """Faults shorter and longer than what anybody waits for."""
+    def _wait_randomly(self, longest: float) -> None:
+        """Wait shorter or longer than any timeout."""
         time.sleep(self._chance.uniform(0.1, longest))
 
     def _kill_service(self, node: str) -> None:
         self._victim.wait()
-        # While something is under way, if there is anything.
+        # During an operation, if there is one.
         self._victim.stirred.clear()
         self._victim.stirred.wait(1)
         self._victim.kill()
-        self._for_a_while(3)
+        self._wait_randomly(3)
         self._victim.start()
 
     def _kill_controller(self, node: str) -> None:
         self._lab.stop_controller(signal.SIGKILL)
-        self._for_a_while(6)
+        self._wait_randomly(6)
         self._lab.start_controller()
 
     def _stop_controller(self, node: str) -> None:
         self._lab.stop_controller()
-        self._for_a_while(10)
+        self._wait_randomly(10)
         self._lab.start_controller()
 
     def _kill_slurmd(self, node: str) -> None:
         self._lab.stop_slurmd(node, signal.SIGKILL)
-        self._for_a_while(12)
+        self._wait_randomly(12)
         self._lab.start_slurmd(node)
 
     def _lose_power(self, node: str) -> None:
         self._lab.kill_node(node)
-        self._for_a_while(12)
-        self._lab.revive(node)
+        self._wait_randomly(12)
+        self._lab.boot(node)
 
     def _unplug(self, node: str) -> None:
         self._lab.unplug(node)
-        self._for_a_while(1.5 * _FENCED)
+        self._wait_randomly(1.5 * _FENCED)
         self._lab.replug(node)
 
     def _cut(self, node: str, other: str) -> None:
         self._lab.cut(node, other)
-        self._for_a_while(1.5 * _FENCED)
+        self._wait_randomly(1.5 * _FENCED)
         self._lab.heal(node, other)
 
     def _kill_agent(self, node: str) -> None:
@@ -138,27 +138,28 @@ class Mischief:
             pass  # It has just ended.
 
     def _kill_process(self, node: str, name: str) -> None:
-        """One of a name, if there is any."""
+        """Kill one process of that name, if any."""
         if pids := self._lab.processes(node, name):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._chance.choice(pids), signal.SIGKILL)
-        self._for_a_while(2)
+        self._wait_randomly(2)
 
     def _stop_munge(self, node: str) -> None:
         machine = self._chance.choice((HUB, node))
         self._lab.stop_munged(machine)
-        self._for_a_while(8)
+        self._wait_randomly(8)
         self._lab.start_munged(machine)
 
 
-def by_faults(job: Over, faults: Iterable[Fault]) -> Iterator[str]:
-    """It ended as it had to, and no line is missing but of lives that a fault may have ended."""
-    # All lives of such a job are alike.
+def wrong_outcomes(job: Over, faults: Iterable[Fault]) -> Iterator[str]:
+    """Check that the job has its expected end, and that no lines are missing except of lives that a fault may
+    have ended."""
+    # All lives of such a job are equal.
     yield from outcome(job, Course((1,), course(job.story.plan).outcome))
     cutting = [*(fault for fault in faults if fault.cuts), *_long_absences(job.timeline)]
     for replica, seen in job.seen.items():
         over = [*(life.begun for life in seen.lives[1:]), time.time_ns()]
-        # There is none in one that was cancelled before it began.
+        # A job that was cancelled before its start has no lives.
         nodes = _nodes_of(job.timeline, replica, seen.lives)
         cut = {
             life.number
@@ -166,14 +167,14 @@ def by_faults(job: Over, faults: Iterable[Fault]) -> Iterator[str]:
             for fault in cutting
             if (not node or fault.node in (None, node))
             and fault.began < until
-            and life.begun < _late(fault)
+            and life.begun < _effect_end(fault)
         }
         job.counts["cut"] += len(cut)
         yield from (f"{replica}: {text}" for text in lines(job, replica, cut))
 
 
 def _long_absences(timeline: Iterable[Mapping[str, Any]]) -> Iterator[Fault]:
-    """A killed service may take so long to be back on a busy machine that agents give up."""
+    """On a busy machine, a killed service may take so long to return that agents end their programs."""
     for entry in timeline:
         if entry["kind"] == "service_away":
             since, until = entry["details"]["since"], entry["details"]["until"]
@@ -181,15 +182,15 @@ def _long_absences(timeline: Iterable[Mapping[str, Any]]) -> Iterator[Fault]:
                 yield Fault("service", None, since, until, cuts=True)
 
 
-def _late(fault: Fault) -> int:
-    """Until when a program may end of it: Slurm and fences take their time."""
+def _effect_end(fault: Fault) -> int:
+    """Return the time until which a program may end because of the fault. Slurm and fences take some time."""
     return fault.ended + round(_FENCED * 1e9)
 
 
 def _nodes_of(
     timeline: Iterable[Mapping[str, Any]], replica: str, lives: Sequence[LifeSeen]
 ) -> list[str]:
-    """Where each life was lived; "" = that was not told of all of them."""
+    """Return the node of each life; "" = it was not reported for all of them."""
     starts = [entry["details"] for entry in timeline if entry["kind"] == "replica_started"]
     nodes = [details["node"] for details in starts if details["replica"] == replica]
     return nodes if len(nodes) == len(lives) else [""] * len(lives)

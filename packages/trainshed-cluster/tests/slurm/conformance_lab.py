@@ -1,4 +1,4 @@
-"""The engines of clusters as the conformance suite wants them, over machines of a lab."""
+"""The engines of clusters in the conformance suite, over machines of a lab."""
 
 import sys
 import time
@@ -18,11 +18,11 @@ from trainshed_cluster.slurm import cluster
 from trainshed_cluster.slurm.build import new_engine
 
 Build = Callable[[Path, dict[str, Any]], Engine]
-"""Makes an engine of a directory and of the engine's table."""
+"""Builds an engine from a directory and the engine's table."""
 
 
 class ClusterLab(Lab):
-    """What `build` makes of a directory and of the engine's table, `settings`."""
+    """Builds engines with `build`, from a directory and the engine's table `settings`."""
 
     patience = 60.0
 
@@ -39,8 +39,8 @@ class ClusterLab(Lab):
         return self._new_engine
 
 
-class OnMachines(ClusterLab, LabWithNodes):
-    """With the machines of its nodes, which can be cut off."""
+class MachineLab(ClusterLab, LabWithNodes):
+    """A lab whose nodes can be disconnected."""
 
     def __init__(self, machines: Machines, build: Build, directory: Path, **more: Any) -> None:
         super().__init__(build, directory, **more)
@@ -59,20 +59,20 @@ class _NoSecrets:
 
 
 def settle_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have an engine that closes not wait until Slurm's controller has written down what was given back:
-    nothing of the suite kills that (test_left_behind.py does)."""
-    monkeypatch.setattr(cluster, "_SAVED_SECONDS", 0.0)
+    """Skip the wait of a closing engine until Slurm's controller has saved its releases. The suite never
+    kills the controller; test_leftover_allocations.py does."""
+    monkeypatch.setattr(cluster, "_SAVE_INTERVAL", 0.0)
 
 
 def slurm_engine(directory: Path, settings: dict[str, Any]) -> Engine:
     rules = ProgramRules(visible=(sys.prefix, sys.base_prefix))
-    return new_engine(context_of(directory, {"shared": True, **settings}, rules))
+    return new_engine(engine_context(directory, {"shared": True, **settings}, rules))
 
 
-def context_of(
+def engine_context(
     directory: Path, settings: dict[str, Any], rules: ProgramRules | None = None
 ) -> EngineContext:
-    """Of a service that has nothing but that directory."""
+    """Return the context of a service that has only that directory."""
     return EngineContext(
         data=directory,
         settings=settings,

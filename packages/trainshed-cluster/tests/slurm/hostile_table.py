@@ -1,11 +1,11 @@
-"""What is held on Slurm's nodes for which identity: the one table that the hostile programs are measured by
-there, and that docs/slurm.md shows."""
+"""The expected results of attacks on Slurm's nodes, by identity. test_hostile.py tests this table, and
+docs/slurm.md shows it."""
 
 from tests.e2e.hostile import table
 from tests.e2e.hostile.table import EVERYWHERE, HELD, NAMESPACED, NOWHERE, OPEN, VARIES, Row, Says
-from tests.slurm.siege import IDENTITIES
+from tests.slurm.attacks import IDENTITIES
 
-__all__ = ["BEGIN", "END", "HELD", "ROWS", "VARIES", "shown"]
+__all__ = ["BEGIN", "END", "HELD", "ROWS", "VARIES", "documented_table"]
 
 BEGIN = "<!-- made from packages/trainshed-cluster/tests/slurm/hostile_table.py -->"
 END = "<!-- end of what is made -->"
@@ -18,7 +18,7 @@ _HERE: dict[str, tuple[Says, Says, Says, Says, Says]] = {
     "mounts": NAMESPACED,
     "links for a restart": EVERYWHERE,
     "links in buckets": EVERYWHERE,
-    # It is another user whose files these are, where projects have users of their own.
+    # With separate users for projects, these files belong to another user.
     "elsewhere": (HELD, HELD, HELD, OPEN, OPEN),
     "machine": EVERYWHERE,
     "disks": EVERYWHERE,
@@ -41,7 +41,7 @@ _HERE: dict[str, tuple[Says, Says, Says, Says, Says]] = {
     "addresses": (HELD, HELD, HELD, HELD, VARIES),
     "abstract sockets": NOWHERE,
 }
-"""What is tried everywhere, as it comes out on nodes."""
+"""Attacks of all engines, with their results on nodes."""
 
 ROWS: tuple[Row, ...] = (
     *(Row(row.attempt, row.what, _HERE[row.attempt]) for row in table.ROWS if row.attempt in _HERE),
@@ -72,7 +72,7 @@ ROWS: tuple[Row, ...] = (
     Row(
         "kernel",
         "changing the node's kernel: its settings, modules, memory, `sysrq`, `release_agent`",
-        # There the node's devices are as its administrator has them: /dev/fuse is most often everybody's.
+        # Device permissions depend on the node's administrator. /dev/fuse is usually open to all users.
         (HELD, HELD, HELD, HELD, VARIES),
     ),
     Row(
@@ -90,17 +90,17 @@ ROWS: tuple[Row, ...] = (
 )
 
 
-def shown() -> str:
-    """What the page says: the attempts that are not held everywhere, by what becomes of them."""
+def documented_table() -> str:
+    """Return the part of the page: the attacks that are not prevented everywhere, by result."""
     lines: list[str] = []
     for says in dict.fromkeys(row.says for row in ROWS if row.says != EVERYWHERE):
-        lines.append(f"- **{_in_words(says)}**:")
+        lines.append(f"- **{_describe(says)}**:")
         lines += [f"  - {row.what}" for row in ROWS if row.says == says]
-    lines.append(f"- **{_in_words(EVERYWHERE)}**: all other attempts.")
+    lines.append(f"- **{_describe(EVERYWHERE)}**: all other attempts.")
     return f"{BEGIN}\n" + "\n".join(lines) + f"\n{END}\n"
 
 
-def _in_words(says: tuple[Says, ...]) -> str:
+def _describe(says: tuple[Says, ...]) -> str:
     if len(set(says)) == 1:
         return f"{says[0]} for every identity"
     other = (

@@ -1,7 +1,7 @@
 """A real Slurm cluster on one machine: a controller on the hub, and a munged and a slurmd on each node.
 
-With Debian's packages slurm-wlm, munge and iproute2, as root. Its configuration is seen as /etc/slurm by its
-machines alone.
+It requires root and Debian's packages slurm-wlm, munge and iproute2. Only its machines see its configuration
+as /etc/slurm.
 """
 
 import contextlib
@@ -20,15 +20,15 @@ _COMMANDS = ("salloc", "srun", "squeue", "scontrol", "sinfo", "scancel", "sbatch
 _NEEDED = (*_COMMANDS, "slurmctld", "slurmd", "munged", "ip", "nsenter", "unshare")
 _CONTROL_GROUPS = Path("/sys/fs/cgroup/memory/cgroup.procs")
 _NO_DRIVERS = 240
-"""Major number for local use: devices that can be told apart, with nothing behind them."""
+"""Major number for local use: distinguishable devices without drivers."""
 
 CPUS = 16
 MEMORY_MB = 6000
 GPUS = 2
 
 
-def why_not() -> str | None:
-    """Why the lab cannot be had here; None: it can."""
+def unavailable_reason() -> str | None:
+    """Return why this machine cannot run the lab; None = it can."""
     missing = [name for name in _NEEDED if not shutil.which(name, path=_search_path())]
     if missing:
         return f"needs the Debian packages slurm-wlm, munge and iproute2: no {', '.join(missing)}"
@@ -48,36 +48,38 @@ def why_not() -> str | None:
 
 
 def other_slurm() -> Path | None:
-    """Directory with the programs and libraries of another release's Slurm, as `release.sh` makes it; None:
-    this machine's own."""
+    """Return the directory with the programs and libraries of another release's Slurm (`release.sh`); None =
+    this machine's Slurm is used."""
     version = os.environ.get("TRAINSHED_TEST_SLURM", "")
     return Path(version) if version else None
 
 
 def enforces() -> bool:
-    """Slurm's control groups can be had here: limits of memory and devices are held."""
+    """Return whether Slurm's control groups work on this machine and limit memory and devices."""
     return _CONTROL_GROUPS.exists()
 
 
 SPOOL = "/run/slurmd"
-"""On nodes: where slurmd keeps what steps need, and their sockets."""
+"""Directory on nodes for slurmd's data of steps, and their sockets."""
 USERS = {"lab-ada": 61001, "lab-bob": 61002}
-"""Users whom the lab's machines know, and no other machine; each has a group of the same name and number."""
+"""Users that exist only on the lab's machines. Each has a group with the same name and number."""
 
 
 class SlurmLab(Machines):
-    """Nodes node1, node2 and node3, each with `size` and `GPUS`, as declared.
-    Partitions: main (the default), hi (goes before it), short (10 minutes at most), tiny (node1 alone), spot
-    (jobs of the others take its nodes)."""
+    """A cluster with the nodes node1, node2 and node3, each with `size` and `GPUS`.
+
+    Partitions: main (the default), hi (higher priority), short (10 minutes at most), tiny (only node1), spot
+    (other jobs preempt its jobs).
+    """
 
     def __init__(
         self, directory: Path, shown: Sequence[Path], size: tuple[int, int] = (CPUS, MEMORY_MB)
     ) -> None:
-        """Use as a context manager. `shown`: directories below /tmp that nodes share with the hub, as by a
+        """Use it as a context manager. `shown`: directories below /tmp that nodes share with the hub, like a
         shared file system. `size`: CPUs and MB of memory of each node."""
         super().__init__(directory, ["node1", "node2", "node3"], shown)
         self._cpus, self._memory = size
-        #: Directory of Slurm's commands that a process outside of the lab can run, as if on the hub.
+        #: Directory of Slurm's commands for processes outside the lab. They behave like commands on the hub.
         self.commands = directory / "commands"
         self._controller: subprocess.Popen[bytes] | None = None
 
@@ -109,7 +111,7 @@ class SlurmLab(Machines):
         return self
 
     def states(self) -> dict[str, str]:
-        """Of the nodes, as sinfo has it; none if the controller does not answer."""
+        """Return the states of nodes as sinfo prints them; none if the controller does not respond."""
         try:
             printed = self.run(HUB, ["sinfo", "-h", "-N", "-p", "main", "-o", "%N %T"])
         except subprocess.CalledProcessError:
@@ -117,7 +119,7 @@ class SlurmLab(Machines):
         return dict(line.split() for line in printed.splitlines())
 
     def await_states(self, wanted: Mapping[str, Iterable[str]], seconds: float = 60) -> None:
-        """Until each node's state is one of those."""
+        """Wait until each node has one of these states."""
         now: dict[str, str] = {}
         try:
             for _ in until(f"states {wanted}", seconds):
@@ -128,13 +130,12 @@ class SlurmLab(Machines):
             raise TimeoutError(f"{e}: {now}\n{self._logs()}") from None
 
     def slurm(self, *command: str) -> str:
-        """What one of Slurm's commands prints on the hub."""
+        """Run one of Slurm's commands on the hub, and return its output."""
         return self.run(HUB, command)
 
     def await_saved(self) -> None:
-        """Until all that the controller knows by now is in its files. It writes them every few seconds, and
-        one that is killed comes back without what it has not written yet: with nodes that were drained
-        before, and without jobs."""
+        """Wait until the controller has saved its current state. It saves every few seconds. After a kill it
+        restores the last saved state: earlier drained nodes, without newer jobs."""
         mark = secrets.token_hex(8)
         written = {"node_state": f"nodename={self.nodes[0]}"}
         if jobs := self.slurm("squeue", "-h", "-o", "%i").split():
@@ -148,13 +149,14 @@ class SlurmLab(Machines):
                 return
 
     def stop_controller(self, number: int = signal.SIGTERM) -> None:
-        """SIGKILL is its power loss: what it had not saved is lost (`await_saved`)."""
+        """Stop the controller. SIGKILL simulates its power loss: unsaved state is lost (`await_saved`)."""
         self._stop(HUB, "slurmctld", number)
         if self._controller:
             self._controller.wait()
 
     def start_controller(self) -> None:
-        """With the state that it kept. Returns when it answers, and knows what became of each node."""
+        """Start the controller with its saved state. Returns when it responds and knows the state of each
+        node."""
         self._start_controller()
         for _ in until("an answer of slurmctld"):
             states = self.states().values()
@@ -172,7 +174,8 @@ class SlurmLab(Machines):
         self._stop(name, "munged", signal.SIGTERM)
 
     def start_munged(self, name: str) -> None:
-        """Returns when it answers. Each machine has its own: a shared one reports replays."""
+        """Start a node's munged, and wait until it responds. Each machine has its own, because a shared one
+        reports replays."""
         own = ["--key-file", str(self.directory / "munge.key"), "--seed-file", "/run/munge/seed"]
         log = ["--log-file", str(self.directory / "log" / f"munged.{name}")]
         self.run(name, [_path("munged"), "--force", *own, *log])
@@ -183,20 +186,21 @@ class SlurmLab(Machines):
     def resume(self, name: str) -> None:
         self.slurm("scontrol", "update", f"nodename={name}", "state=resume")
 
-    def revive(self, name: str) -> None:
-        """A node whose power was lost boots."""
+    def boot(self, name: str) -> None:
+        """Boot a node after a power loss."""
         self.start([name])
         self.start_munged(name)
         self.start_slurmd(name)
 
     def await_idle(self) -> None:
-        """Until no job holds anything: what one held is kept for the next for a moment (ADR 62)."""
+        """Wait until no job has an allocation. Idle allocations are kept briefly for the next job (ADR
+        62)."""
         for _ in until("the end of all allocations"):
             if not self.slurm("squeue", "-h"):
                 return
 
     def clear(self) -> None:
-        """End all jobs, whosever they are, and wait until nodes are as they were in the beginning."""
+        """End all jobs of all users, and wait until the nodes have their initial state."""
         if jobs := self.slurm("squeue", "-h", "-o", "%i").split():
             self.slurm("scancel", *jobs)
         self.await_idle()
@@ -211,7 +215,7 @@ class SlurmLab(Machines):
         for _ in until(f"the end of {command} on {name}"):
             if not (left := self.processes(name, command)):
                 return
-            # Again: who was just about to start a step has a fork of its own by the same name.
+            # Repeated, because a process that is starting a step has a fork of the same name.
             for pid in left:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, number)
@@ -233,10 +237,10 @@ class SlurmLab(Machines):
         ]
 
     def on_login_node(self) -> list[str]:
-        """What runs a command as on a login node, but as a process of the real machine, whose addresses it
-        has: with the hub's files and name, so with Slurm's own commands, and the users that nodes know."""
+        """Return the prefix of a command that runs as on a login node, but as a process of the real machine
+        with its addresses. It sees the hub's files and name, Slurm's commands, and the users of nodes."""
         init = str(self._machines[HUB].init)
-        # The hub's /proc has other numbers.
+        # The hub's /proc has other process ids.
         proc = ["unshare", "--mount", "sh", "-c", 'mount -t proc proc /proc && exec "$@"', "-"]
         return ["nsenter", "-t", init, "--uts", "--mount", "--wd=/", "--", *proc]
 
@@ -282,7 +286,8 @@ class SlurmLab(Machines):
             "MpiDefault=none",
             "SlurmctldTimeout=30",
             "MessageTimeout=3",
-            # With less, newer releases give up nodes that answered beside one that did not.
+            # With a shorter timeout, newer releases mark nodes as down that responded together with a silent
+            # one.
             f"SlurmdTimeout={10 if other_slurm() else 5}",
             "InactiveLimit=0",
             "KillWait=2",
@@ -324,12 +329,12 @@ class SlurmLab(Machines):
             if enforces()
             else "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n"
         )
-        # What slurmd and slurmstepd look for beside the others.
+        # slurmd and slurmstepd also read this file.
         (own / "etc" / "plugstack.conf").write_text("")
 
 
 def _other_programs() -> list[tuple[str, str]]:
-    """(what, where) that every machine sees in place of this machine's Slurm."""
+    """Return (source, target) of the mounts that replace this machine's Slurm on every machine."""
     if not (other := other_slurm()):
         return []
     daemons = ("slurmctld", "slurmd", "slurmstepd")

@@ -1,7 +1,8 @@
-"""First process of a machine of the lab: makes its own view of the files, then reaps, and ends with the lab.
+"""The first process of a machine of the lab. It sets up the machine's view of the files, then reaps
+processes, and ends with the lab.
 
-Run alone, as process 1 of new namespaces, by `nodes.Machines`. Its standard input is a pipe that the lab's
-process holds open: when that is gone, however it ended, so is this machine with all its processes.
+`nodes.Machines` runs it as process 1 of new namespaces. Its standard input is a pipe of the lab's process.
+When the pipe is closed, the machine ends with all its processes.
 """
 
 import contextlib
@@ -37,7 +38,7 @@ def main() -> None:
     mount("none", "/", flags=_REC | _PRIVATE)
     mount("proc", "/proc", "proc", _NODEV_NOSUID_NOEXEC)
     socket.sethostname(view["hostname"])
-    # What lies below a directory that another one is about to cover can still be had by its number.
+    # The path of a directory may soon be hidden by a mount. Its file descriptor still reaches it.
     opened = [(os.open(path, os.O_PATH), path) for path in view["shown"]]
     for source, target in view["binds"]:
         mount(source, target, flags=_BIND)

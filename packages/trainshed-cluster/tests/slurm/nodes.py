@@ -1,8 +1,8 @@
-"""Machines made of namespaces, on one network that nothing else is on: each has its own address, host name,
-processes, /tmp and control groups, can lose its power and can be cut off from others.
+"""Machines made of namespaces, on a separate network. Each has its own address, host name, processes, /tmp
+and control groups, and can lose its power or its connections.
 
-One of them, the hub, holds the switch that all are plugged into, and sees the files of the real machine,
-which itself is plugged in too, as `outside`. Root only.
+One of them, the hub, contains the switch that connects all of them, and sees the files of the real machine.
+The real machine is connected as `outside`. Requires root.
 """
 
 import contextlib
@@ -28,11 +28,11 @@ _INIT = Path(__file__).with_name("node_init.py")
 _CGROUPS = Path("/sys/fs/cgroup")
 _UNUSED_CONTROLLERS = {"systemd", "unified", "cpuset"}
 _NOBODYS = "02:00:00:00:00:99"
-"""A hardware address that no machine has: frames to it are lost without a word."""
+"""A hardware address that no machine has: frames to it are lost silently."""
 
 
 def tree() -> tuple[Path, ...]:
-    """What programs of this checkout need: itself and its interpreter."""
+    """Return the paths that programs of this checkout need: the checkout and its interpreter."""
     return (ROOT, Path(sys.prefix), Path(sys.base_prefix))
 
 
@@ -43,15 +43,16 @@ class _Machine:
     port: int
     #: unshare(1), the parent of `init`.
     holder: subprocess.Popen[str] | None = None
-    #: Its first process, as the real machine numbers it.
+    #: Process id of its first process on the real machine.
     init: int = 0
 
 
 class Machines:
-    """`hub` and the given nodes, from `__enter__` to `__exit__`. They end with this process in any case."""
+    """The `hub` and these nodes, from `__enter__` to `__exit__`. They also end with this process."""
 
     def __init__(self, directory: Path, nodes: Sequence[str], shown: Sequence[Path] = ()) -> None:
-        """`shown`: paths of the real machine that nodes see although they lie below /tmp."""
+        """Create the machines without starting them. `shown`: paths of the real machine that nodes see
+        although they are below /tmp."""
         self.directory = directory
         self.nodes = tuple(nodes)
         self._shown = [
@@ -63,9 +64,9 @@ class Machines:
         self._plug_outside = f"tslab{self._number}"
         self.network = f"10.213.{self._number}"
         self.mark = f"trainshed-lab-{os.getpid()}-{self._number}"
-        #: The real machine's address there.
+        #: The real machine's address in this network.
         self.outside = f"{self.network}.2"
-        #: A second one of the hub's, for what is to be cut off apart from its first.
+        #: A second address of the hub, for services that are disconnected separately from the first one.
         self.login = f"{self.network}.3"
         self._machines = {HUB: _Machine(f"{self.network}.1", 0)}
         for port, name in enumerate(nodes, 1):
@@ -109,8 +110,8 @@ class Machines:
         self._reserved.close()
 
     def _end_outside(self) -> None:
-        """What was run by `argv_outside`, and waits for a cluster that is no more: clients of Slurm that an
-        engine was killed over."""
+        """End processes of `argv_outside` that wait for a stopped cluster, such as Slurm's clients of a
+        killed engine."""
         if not (init := self._machines[HUB].init):
             return
         network = Path(f"/proc/{init}/ns/net").stat().st_ino
@@ -127,19 +128,19 @@ class Machines:
         return self._machines[name].address
 
     def argv(self, name: str, command: Sequence[str]) -> list[str]:
-        """What runs a command on a machine."""
+        """Return the command line that runs a command on a machine."""
         spaces = ["--net", "--uts", "--pid", "--mount", "--cgroup", "--wd=/"]
         return ["nsenter", "-t", str(self._machines[name].init), *spaces, "--", *command]
 
     def argv_outside(self, command: Sequence[str]) -> list[str]:
-        """What runs a command with the hub's addresses and files, but as a process of the real machine: who
-        kills the process that it starts kills the command."""
+        """Return the command line that runs a command with the hub's addresses and files, but as a process of
+        the real machine. Killing that process kills the command."""
         init = str(self._machines[HUB].init)
         return ["nsenter", "-t", init, "--net", "--uts", "--mount", "--", *command]
 
     def run(self, name: str, command: Sequence[str], **options: Any) -> str:
-        """What a command prints; its errors too, if it fails (CalledProcessError). One that waits for ever is
-        a failure as well."""
+        """Run a command on a machine and return its output. Raises CalledProcessError with its errors, also
+        after a timeout."""
         options.setdefault("timeout", 60)
         done = execute(*self.argv(name, command), **options)
         if done.returncode:
@@ -157,7 +158,7 @@ class Machines:
         stdin: int | None = subprocess.DEVNULL,
         env: Mapping[str, str] | None = None,
     ) -> subprocess.Popen[bytes]:
-        """A command left running; `kill` ends it."""
+        """Run a command in the background; `kill` ends it."""
         return subprocess.Popen(
             self.argv(name, command),
             stdin=stdin,
@@ -169,23 +170,23 @@ class Machines:
 
     @staticmethod
     def kill(process: subprocess.Popen[bytes], number: int = signal.SIGKILL) -> None:
-        """Send a signal to what `popen` started."""
+        """Send a signal to a process of `popen`."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)
         process.wait()
 
     def processes(self, name: str, command: str = "") -> list[int]:
-        """Those that run on a machine, besides its first, as the real machine numbers them; of one command
-        (as ps has it), where one is given."""
+        """Return the process ids on the real machine of a machine's processes, without its first one.
+        `command`: only processes of this command (as in ps)."""
         init = self._machines[name].init
         return [pid for pid in _of_namespace(init) if not command or _command(pid) == command]
 
     def on_disk(self, name: str, path: str) -> Path:
-        """Where a node's own file or directory in /tmp is found from outside."""
+        """Return the path on the real machine of a node's own file or directory in /tmp."""
         return self.directory / f"{name}.tmp" / Path(path).relative_to("/tmp")
 
     def start(self, names: Sequence[str]) -> None:
-        """Power on, and plugged in."""
+        """Power on machines and connect them."""
         for name in names:
             self._begin(name, wait=False)
         for name in names:
@@ -194,20 +195,20 @@ class Machines:
             self._plug(name)
 
     def kill_node(self, name: str) -> None:
-        """Power loss: no process of it says good-bye, and nothing of it answers any more."""
+        """Cut a node's power: its processes end without a message, and it no longer responds."""
         self.unplug(name)
         _end(self._machines[name])
 
     def unplug(self, name: str) -> None:
-        """Nobody reaches it any more, and it nobody."""
+        """Disconnect a node from all others."""
         self._ip(HUB, f"link set port{self._machines[name].port} down")
 
     def replug(self, name: str) -> None:
         self._ip(HUB, f"link set port{self._machines[name].port} up")
 
     def cut(self, name: str, other: str) -> None:
-        """Nothing passes any more between a node and `other`: "controller" (the hub's first address) or
-        "service" (its second one, and the real machine's)."""
+        """Drop all packets between a node and `other`: "controller" (the hub's first address) or "service"
+        (its second one, and the real machine's)."""
         for peer in self._peers(other):
             self._ip(name, f"neigh replace {peer} lladdr {_NOBODYS} dev eth0 nud permanent")
             if peer == self.outside:
@@ -217,7 +218,7 @@ class Machines:
                 self._ip(HUB, f"rule add from {peer} to {self.address(name)} blackhole")
 
     def heal(self, name: str, other: str) -> None:
-        """What `cut` cut."""
+        """Undo `cut`."""
         for peer in self._peers(other):
             self._ip(name, f"neigh del {peer} dev eth0")
             if peer == self.outside:
@@ -226,7 +227,7 @@ class Machines:
                 self._ip(HUB, f"rule del from {peer} to {self.address(name)} blackhole")
 
     def joining(self, command: Sequence[str]) -> list[str]:
-        """On a node: the command, in the node's own control groups."""
+        """Return the command line that runs a command in the node's own control groups."""
         files = " ".join(str(_CGROUPS / name / "cgroup.procs") for name in _controllers())
         return [
             "sh",
@@ -284,11 +285,11 @@ class Machines:
             self._wait(name)
 
     def _extra_binds(self) -> list[tuple[str, str]]:
-        """(what, where) that every machine sees instead of the real one's."""
+        """Return (source, target) of the mounts that every machine sees instead of the real files."""
         return []
 
     def _empty(self) -> tuple[str, ...]:
-        """Directories that are each machine's own, and empty when it begins."""
+        """Directories that each machine has for itself, and that are empty at its start."""
         return ()
 
     def _wait(self, name: str) -> None:
@@ -314,8 +315,8 @@ class Machines:
 
 
 def until(what: str, seconds: float = 60.0) -> Iterator[None]:
-    """Ask again and again, less and less often (who asks Slurm starts a process), until the caller breaks
-    off. Raises TimeoutError: it was never so."""
+    """Yield repeatedly, with growing delays because each query of Slurm starts a process, until the caller
+    breaks. Raises TimeoutError."""
     end, pause = time.monotonic() + seconds, 0.02
     while time.monotonic() < end:
         yield
@@ -369,10 +370,10 @@ def _ip(*lines: str, within: int = 0) -> None:
 
 
 def _reserve_network() -> tuple[int, socket.socket]:
-    """Number of a network that no other lab has, for as long as the socket is open."""
+    """Return the number of a network that no other lab uses, as long as the socket is open."""
     for number in range(200):
         if Path(f"/sys/class/net/tslab{number}").exists():
-            continue  # of a lab that is just coming to its end
+            continue  # used by a lab that is just ending
         mine = socket.socket(socket.AF_UNIX)
         try:
             mine.bind(f"\0trainshed-lab-{number}")
@@ -384,7 +385,7 @@ def _reserve_network() -> tuple[int, socket.socket]:
 
 
 def _controllers() -> list[str]:
-    """Of version 1, each of a tree of its own; none where the machine has version 2 alone."""
+    """Return the controllers of version 1, each with its own tree; none if the machine has only version 2."""
     if not (_CGROUPS / "memory" / "cgroup.procs").exists():
         return []
     return sorted(
@@ -397,9 +398,9 @@ def _controllers() -> list[str]:
 
 
 def _remove_control_groups(pattern: str) -> None:
-    """Of all trees."""
+    """Remove the matching control groups of all trees."""
     for top in _CGROUPS.glob(f"*/{pattern}"):
-        # What goes meanwhile, as those of a lab that is being taken down, is passed over.
+        # Ignore control groups that vanish concurrently, such as those of an ending lab.
         for directory, _, _ in os.walk(top, topdown=False):
             _remove_control_group(Path(directory))
 
@@ -411,14 +412,14 @@ def _remove_control_group(directory: Path) -> None:
             return directory.rmdir()
         except FileNotFoundError:
             return None
-        except OSError:  # what was in it is ending
+        except OSError:  # its processes are ending
             if time.monotonic() > end:
                 return None
         time.sleep(0.01)
 
 
 def sweep_control_groups() -> None:
-    """Of labs whose process was killed."""
+    """Remove the control groups of labs whose process was killed."""
     for controller in _controllers()[:1]:
         for directory in (_CGROUPS / controller).glob("trainshed-lab-*"):
             match = re.match(r"trainshed-lab-(\d+)-\d+-", directory.name)

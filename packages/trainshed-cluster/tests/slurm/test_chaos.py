@@ -1,5 +1,6 @@
-"""Fifty jobs of mixed shape on a cluster of the lab, whose service, controller, nodes and network are killed
-and cut at random: each ends as it has to, none runs twice at once, and every line is kept once."""
+"""Fifty jobs of various kinds on a cluster of the lab. The service, the controller, nodes and network are
+killed and disconnected at random. Each job has its expected end, none runs twice at once, and every log line
+is stored once."""
 
 import contextlib
 import os
@@ -21,17 +22,17 @@ from tests.chaos.verify import check
 from tests.chaos.victim import Victim
 from tests.e2e.running import common_place
 from tests.failure_entries import toml
-from tests.slurm.chaos import KINDS, LEASE, Mischief, by_faults
-from tests.slurm.lab import SlurmLab, why_not
+from tests.slurm.chaos import KINDS, LEASE, FaultInjector, wrong_outcomes
+from tests.slurm.lab import SlurmLab, unavailable_reason
 from tests.slurm.nodes import until
-from tests.slurm.whole import AGENTS, configure
+from tests.slurm.services import AGENTS, configure
 
 JOBS = int(os.environ.get("TRAINSHED_CHAOS_JOBS", "50"))
-SECONDS = float(os.environ.get("TRAINSHED_CHAOS_SECONDS", "240"))
-END = 240.0
-"""Seconds after the last fault within which every job must be over."""
-KEPT = 8.0
-"""Seconds for which nodes are kept."""
+FAULT_SECONDS = float(os.environ.get("TRAINSHED_CHAOS_SECONDS", "240"))
+END_TIMEOUT = 240.0
+"""Seconds after the last fault within which every job must finish."""
+KEEP_SECONDS = 8.0
+"""Seconds for which idle allocations are kept."""
 SETTINGS = """
 grace = 2
 memory_per_replica = 200
@@ -44,48 +45,51 @@ memory_per_replica = 200
         ),
     )
 )
-"""How many losses a job outlives is the failure table's affair: here it is all of them."""
+"""The failure table limits how many losses a job survives. Here the limit allows all of them."""
 
 pytestmark = pytest.mark.soak
 
 
-@pytest.mark.parametrize("keep", [0, KEPT], ids=["nodes given back", "nodes kept"])
-def test_jobs_outlive_whatever_befalls_their_cluster(tmp_path: Path, keep: float) -> None:
-    """Where nodes are kept, one program after the other begins on them, in forks (docs/adr/0083)."""
-    if reason := why_not():
+@pytest.mark.parametrize(
+    "keep", [0, KEEP_SECONDS], ids=["without idle allocations", "with idle allocations"]
+)
+def test_jobs_survive_random_cluster_faults(tmp_path: Path, keep: float) -> None:
+    """With kept allocations, programs of several attempts start in forks on the same agents
+    (docs/adr/0083)."""
+    if reason := unavailable_reason():
         pytest.skip(f"NOT TESTED: the Slurm engine: {reason}")
     seed = int(os.environ.get("TRAINSHED_CHAOS_SEED", secrets.randbelow(10**6)))
     print(f"seed {seed}, kept in {tmp_path}")
     plans = make_plans(seed, JOBS, Pace(1, 20), KINDS)
-    # Slurm gives nodes up before their agents' leases are over, and nothing may follow from that.
+    # Slurm marks nodes as down before their agents' leases end, and that must have no effect.
     with SlurmLab(tmp_path / "lab", [common_place()]) as lab:
-        # A path that is short enough for a socket, and lies where nodes see it.
+        # A short path for sockets that nodes can see.
         place = Path(tempfile.mkdtemp(prefix="c", dir=common_place()))
         directory = configure(lab, "chaos", SETTINGS, f"keep = {keep:g}", lease=LEASE, place=place)
         diary_of(directory).mkdir(parents=True)
         victim = Victim(directory / "data", "--config", str(directory / "config.toml"))
         deeds = Deeds(victim, directory, plans)
-        mischief = Mischief(lab, victim, deeds, seed)
+        mischief = FaultInjector(lab, victim, deeds, seed)
         wrong: list[str] = []
         try:
             warm_up(victim)
             began, waiting = time.monotonic(), iter(plans)
             submitted = 0
-            while (passed := time.monotonic() - began) < SECONDS:
-                while submitted * SECONDS < passed * 1.25 * JOBS and submitted < JOBS:
+            while (passed := time.monotonic() - began) < FAULT_SECONDS:
+                while submitted * FAULT_SECONDS < passed * 1.25 * JOBS and submitted < JOBS:
                     deeds.submit(next(waiting))
                     submitted += 1
-                mischief.one()
+                mischief.inject_one()
             victim.start()
             assert victim.wait()
             deeds.settle()
-            deadline = time.monotonic() + END
+            deadline = time.monotonic() + END_TIMEOUT
             stories = list(deeds.stories.values())
             for story in stories:
                 if story.public:
                     state_at_end(victim.service(), story.target, deadline)
             deeds.close()
-            judge = partial(by_faults, faults=mischief.done)
+            judge = partial(wrong_outcomes, faults=mischief.done)
             reports = [check(story, victim.service(), directory, judge) for story in stories]
             wrong += [
                 f"{report.name} ({report.kind}): {text}"
@@ -96,7 +100,7 @@ def test_jobs_outlive_whatever_befalls_their_cluster(tmp_path: Path, keep: float
             print(f"{sum(kinds.values())} faults: {dict(kinds)}")
             print(f"{Counter((report.kind, report.state) for report in reports)}")
             print(sum((report.counts for report in reports), Counter[str]()))
-            wrong += [f"not given back: {line}" for line in _held(lab)]
+            wrong += [f"not given back: {line}" for line in _remaining_allocations(lab)]
             for node in lab.nodes:
                 kept = [path.name for path in lab.on_disk(node, AGENTS).glob("trainshed-*")]
                 wrong += [f"left on {node}: {name}" for name in kept]
@@ -109,9 +113,9 @@ def test_jobs_outlive_whatever_befalls_their_cluster(tmp_path: Path, keep: float
         assert not wrong, f"seed {seed}:\n" + "\n".join(wrong)
 
 
-def _held(lab: SlurmLab) -> list[str]:
-    """Allocations that are there after a while, those left out that Slurm itself is still ending: a node that
-    was cut off when it was told to is told again only minutes later."""
+def _remaining_allocations(lab: SlurmLab) -> list[str]:
+    """Return the allocations that remain after a while, without allocations that Slurm is ending. A
+    disconnected node gets the next end request only minutes later."""
     held: list[str] = []
     with contextlib.suppress(TimeoutError):
         for _ in until("the end of all allocations", 60):

@@ -1,5 +1,5 @@
-"""Slurm as a cluster of the remote transport: what is held, what is refused, agents that outlive everything
-on the hub, and nothing held that nobody asked for. Against a real one."""
+"""Slurm as a cluster of the remote engine, tested on a real one: allocations, rejected requests, agents that
+survive all processes on the hub, and no allocations without an owner."""
 
 import asyncio
 import contextlib
@@ -20,11 +20,11 @@ from trainshed.core.failure.evidence import Cause
 from trainshed.core.names import JobUid
 from trainshed.engines.port import NodeState
 from trainshed_cluster.remote.cluster import (
+    Allocation,
+    AllocationName,
     ClusterRefused,
     ClusterReport,
     ClusterUnavailable,
-    Hold,
-    HoldName,
     NodeNeed,
 )
 from trainshed_cluster.slurm import client
@@ -37,8 +37,10 @@ pytestmark = pytest.mark.anyio
 MIB = 1 << 20
 T4 = "NVIDIA_TESLA_T4"
 _uids = itertools.count(1)
-_AGENT = "import pathlib, sys, time; text = sys.stdin.read().strip(); print('taken', flush=True); "
-_STAYS = _AGENT + "pathlib.Path('/tmp/' + text).write_text(text); time.sleep(600)"
+_AGENT_START = (
+    "import pathlib, sys, time; text = sys.stdin.read().strip(); print('taken', flush=True); "
+)
+_AGENT_CODE = _AGENT_START + "pathlib.Path('/tmp/' + text).write_text(text); time.sleep(600)"
 
 
 def settings_of(lab: SlurmLab, **more: object) -> SlurmSettings:
@@ -47,7 +49,7 @@ def settings_of(lab: SlurmLab, **more: object) -> SlurmSettings:
 
 
 def cluster_of(settings: SlurmSettings, service: str) -> SlurmCluster:
-    return SlurmCluster(settings, service, look_every=0.5)
+    return SlurmCluster(settings, service, query_interval=0.5)
 
 
 @pytest.fixture
@@ -59,13 +61,13 @@ async def cluster(slurm_lab: SlurmLab) -> AsyncIterator[SlurmCluster]:
     slurm_lab.clear()
 
 
-def a_name() -> HoldName:
-    return HoldName("test", JobUid(next(_uids)), 1, 0)
+def new_name() -> AllocationName:
+    return AllocationName("test", JobUid(next(_uids)), 1, 0)
 
 
 def need(node: str, **more: object) -> NodeNeed:
     fields: dict[str, object] = {"replicas": 1, "vcpus": 2.0, "memory_bytes": 200 * MIB, **more}
-    return NodeNeed(node=node, **fields)  # pyright: ignore[reportArgumentType] - by name, for short
+    return NodeNeed(node=node, **fields)  # pyright: ignore[reportArgumentType]
 
 
 def jobs(lab: SlurmLab) -> dict[str, str]:
@@ -76,23 +78,25 @@ def python(code: str) -> list[str]:
     return [sys.executable, "-I", "-S", "-c", code]
 
 
-async def looked(cluster: SlurmCluster, is_so: Callable[[ClusterReport], bool]) -> ClusterReport:
+async def queried_at(
+    cluster: SlurmCluster, condition: Callable[[ClusterReport], bool]
+) -> ClusterReport:
     async with asyncio.timeout(60):
-        if is_so(cluster.report()):
+        if condition(cluster.report()):
             return cluster.report()
         async for report in cluster.watch():
-            if is_so(report):
+            if condition(report):
                 return report
     raise AssertionError("the cluster was closed")
 
 
-def await_that(what: str, true: Callable[[], bool]) -> None:
+def await_that(what: str, condition: Callable[[], bool]) -> None:
     for _ in until(what):
-        if true():
+        if condition():
             return
 
 
-def submit_and_die(lab: SlurmLab, name: HoldName, *options: str) -> None:
+def submit_and_kill(lab: SlurmLab, name: AllocationName, *options: str) -> None:
     command = [str(lab.commands / "salloc"), "--job-name", str(name), "--no-shell", *options]
     salloc = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     await_that("a request waits", lambda: str(name) in jobs(lab))
@@ -100,13 +104,13 @@ def submit_and_die(lab: SlurmLab, name: HoldName, *options: str) -> None:
     salloc.wait()
 
 
-async def reason_told(cluster: SlurmCluster, name: HoldName) -> None:
-    async for _ in every_moment():
+async def await_delay(cluster: SlurmCluster, name: AllocationName) -> None:
+    async for _ in poll():
         if name in cluster.report().delays:
             return
 
 
-async def every_moment() -> AsyncIterator[None]:
+async def poll() -> AsyncIterator[None]:
     while True:
         yield
         await asyncio.sleep(0.02)
@@ -116,14 +120,16 @@ def lives(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
 
 
-def sruns_of(hold: Hold) -> list[int]:
-    """Processes of srun that are still there for a hold, the one that started the others first."""
+def sruns_of(allocation: Allocation) -> list[int]:
+    """Return the srun processes of an allocation, parents first."""
     command = ["ps", "-C", "srun", "-o", "pid=,args="]
     printed = subprocess.run(command, capture_output=True, text=True, check=False).stdout
-    return sorted(int(line.split()[0]) for line in printed.splitlines() if str(hold.name) in line)
+    return sorted(
+        int(line.split()[0]) for line in printed.splitlines() if str(allocation.name) in line
+    )
 
 
-async def test_nodes_are_told_with_what_others_leave_of_them(
+async def test_nodes_are_reported_with_resources_of_other_jobs(
     slurm_lab: SlurmLab, cluster: SlurmCluster
 ) -> None:
     first, *_ = cluster.report().nodes
@@ -133,33 +139,38 @@ async def test_nodes_are_told_with_what_others_leave_of_them(
     assert first.node.accelerators == (("NVIDIA_TESLA_T4", GPUS),)
     others = ["--no-shell", "-J", "others", "-w", "node2", "-c", "6", "--mem=1000", "--gres=gpu:1"]
     slurm_lab.slurm("salloc", *others)
-    await cluster.acquire(a_name(), [need("node2", vcpus=3.0), need("node3", vcpus=3.0)])
+    await cluster.acquire(new_name(), [need("node2", vcpus=3.0), need("node3", vcpus=3.0)])
     theirs = OthersUse(6, 1000 * MIB, ((T4, 1),))
-    # Half of what a look from before tells may be older; one that sees the same again is not told.
-    report = await looked(cluster, lambda r: bool(r.agents) and r.nodes[1].node.others == theirs)
+    # Half of an earlier query's data may be older. An identical result is not reported.
+    report = await queried_at(
+        cluster, lambda r: bool(r.agents) and r.nodes[1].node.others == theirs
+    )
     sizes = {(own.node.vcpus, own.node.memory_bytes) for own in report.nodes[1:]}
     assert sizes == {(CPUS, MEMORY_MB * MIB)}
 
 
-async def test_what_is_held_is_found_again_and_given_back(
+async def test_allocation_is_found_again_and_released(
     slurm_lab: SlurmLab, cluster: SlurmCluster
 ) -> None:
-    name, needs = a_name(), [need("node1"), need("node3")]
-    hold = await cluster.acquire(name, needs)
-    assert hold == await cluster.acquire(name, needs) and hold.nodes == ("node1", "node3")
+    name, needs = new_name(), [need("node1"), need("node3")]
+    allocation = await cluster.acquire(name, needs)
+    assert allocation == await cluster.acquire(name, needs) and allocation.nodes == (
+        "node1",
+        "node3",
+    )
     again = cluster_of(settings_of(slurm_lab), "test")
     await again.start()
     assert again.report().agents == {name: frozenset()}
-    assert await again.acquire(name, needs) == hold
+    assert await again.acquire(name, needs) == allocation
     with pytest.raises(TimeoutError):  # Programs may run there.
         await asyncio.wait_for(cluster.acquire(name, needs), 0.001)
     assert jobs(slurm_lab) == {str(name): "RUNNING"}
     stranger = cluster_of(settings_of(slurm_lab), "other")
     await stranger.start()
     assert not stranger.report().agents
-    await again.give_back(name)
-    await again.give_back(name)
-    await looked(cluster, lambda report: not report.agents)
+    await again.release(name)
+    await again.release(name)
+    await queried_at(cluster, lambda report: not report.agents)
     await asyncio.gather(again.close(), stranger.close())
 
 
@@ -172,13 +183,13 @@ async def test_what_is_held_is_found_again_and_given_back(
         ({"accelerators": 9, "machine": MachineWanted(None, T4)}, {}, "9 GPUs t4"),
         ({"accelerators": 1, "machine": MachineWanted(None, "NVIDIA_TESLA_K80")}, {}, "TESLA_K80"),
         ({}, {"partition": "nope"}, "[Ii]nvalid partition"),
-        ({}, {"partition": "tiny", "node": "node2"}, "Slurm refuses"),
+        ({}, {"partition": "tiny", "node": "node2"}, "Slurm rejects"),
         ({}, {"constraint": "quick"}, "[Ii]nvalid feature"),
         ({}, {"partition": "short", "extra": ["--time=60"]}, "Partition(TimeLimit|Config)"),
         ({}, {"extra": ["--reservation=none"]}, "reservation"),
     ],
 )
-async def test_what_can_never_be_is_refused_in_slurms_words(
+async def test_impossible_request_is_rejected_with_slurms_message(
     slurm_lab: SlurmLab, more: dict[str, object], table: dict[str, object], text: str
 ) -> None:
     node = str(table.pop("node", more.pop("node", "node1")))
@@ -187,43 +198,43 @@ async def test_what_can_never_be_is_refused_in_slurms_words(
     opened._routes = Routes(settings_of(slurm_lab, **table))  # pyright: ignore[reportPrivateUsage]
     with pytest.raises(ClusterRefused, match=text):
         async with asyncio.timeout(60):
-            await opened.acquire(a_name(), [need(node, **more)])
+            await opened.acquire(new_name(), [need(node, **more)])
     assert not jobs(slurm_lab)
     await opened.close()
 
 
-async def test_who_waits_is_told_why_and_leaves_nothing_when_it_gives_up(
+async def test_pending_request_reports_its_reason_and_is_withdrawn(
     slurm_lab: SlurmLab, cluster: SlurmCluster
 ) -> None:
-    first, second = a_name(), a_name()
+    first, second = new_name(), new_name()
     await cluster.acquire(first, [need("node1", vcpus=CPUS)])
     waiting = asyncio.ensure_future(cluster.acquire(second, [need("node1")]))
     async with asyncio.timeout(60):
-        await reason_told(cluster, second)
+        await await_delay(cluster, second)
     delay = cluster.report().delays[second]
     assert delay.word in ("Resources", "Priority") and delay.position == 1
     waiting.cancel()
     await asyncio.wait([waiting])
     assert jobs(slurm_lab) == {str(first): "RUNNING"}
-    # Once more, and it gets it.
+    # The next attempt succeeds.
     waiting = asyncio.ensure_future(cluster.acquire(second, [need("node1")]))
-    await cluster.give_back(first)
+    await cluster.release(first)
     async with asyncio.timeout(60):
         assert (await waiting).nodes == ("node1",)
 
 
-async def test_nodes_that_slurm_chooses_are_waited_for_over_a_restart(
+async def test_queue_position_survives_a_service_restart(
     slurm_lab: SlurmLab, cluster: SlurmCluster
 ) -> None:
-    """`queue = "slurm"`: the place in Slurm's queue is kept."""
-    first, second, third = a_name(), a_name(), a_name()
+    """`queue = "slurm"`: the request keeps its position in Slurm's queue."""
+    first, second, third = new_name(), new_name(), new_name()
     await cluster.acquire(first, [need("node1", vcpus=CPUS)])
-    hold = await cluster.acquire(second, [need("node1", vcpus=CPUS)], avoid=["node2"])
-    assert hold.nodes == ("node3",)
+    allocation = await cluster.acquire(second, [need("node1", vcpus=CPUS)], avoid=["node2"])
+    assert allocation.nodes == ("node3",)
     both = [need("node1", vcpus=CPUS), need("node2", vcpus=CPUS)]
     waiting = asyncio.ensure_future(cluster.acquire(third, both, avoid=[]))
     async with asyncio.timeout(60):
-        await reason_told(cluster, third)
+        await await_delay(cluster, third)
     [before] = slurm_lab.slurm("squeue", "-h", "-t", "PENDING", "-o", "%i").split()
     cluster.detach()
     waiting.cancel()
@@ -232,35 +243,33 @@ async def test_nodes_that_slurm_chooses_are_waited_for_over_a_restart(
     await again.start()
     assert again.report().delays[third].position == 1
     waiting = asyncio.ensure_future(again.acquire(third, both, avoid=[]))
-    await again.give_back(first)
+    await again.release(first)
     async with asyncio.timeout(60):
-        hold = await waiting
-    assert (hold.nodes, hold.cluster_id) == (("node1", "node2"), before)
+        allocation = await waiting
+    assert (allocation.nodes, allocation.cluster_id) == (("node1", "node2"), before)
     await again.close()
 
 
-async def test_a_request_that_was_killed_right_after_it_was_made_is_not_held(
+async def test_request_killed_at_its_start_is_released(
     slurm_lab: SlurmLab, cluster: SlurmCluster
 ) -> None:
-    """salloc itself withdraws nothing then."""
-    first, second = a_name(), a_name()
+    """A killed salloc does not withdraw its request."""
+    first, second = new_name(), new_name()
     await cluster.acquire(first, [need("node1", vcpus=CPUS)])
-    submit_and_die(slurm_lab, second, "--no-kill", "-w", "node1")
-    # The service that made it is gone; the next one asks for the same and gets that one, or another one, and
-    # there is one.
-    waiting = asyncio.ensure_future(asked_until_given(cluster, second))
-    await cluster.give_back(first)
+    submit_and_kill(slurm_lab, second, "--no-kill", "-w", "node1")
+    # The service that made the request has ended. The next one makes the same request, and gets that
+    # allocation or another one, but only one exists.
+    waiting = asyncio.ensure_future(acquire_with_retries(cluster, second))
+    await cluster.release(first)
     async with asyncio.timeout(60):
-        hold = await waiting
+        allocation = await waiting
     assert jobs(slurm_lab)[str(second)] == "RUNNING"
-    await cluster.give_back(hold.name)
+    await cluster.release(allocation.name)
 
 
-async def test_a_request_of_an_earlier_service_whose_limit_is_refused_is_made_again(
-    slurm_lab: SlurmLab,
-) -> None:
-    name = a_name()
-    submit_and_die(slurm_lab, name, "--partition=short", "--time=1500")
+async def test_earlier_request_with_a_rejected_limit_is_repeated(slurm_lab: SlurmLab) -> None:
+    name = new_name()
+    submit_and_kill(slurm_lab, name, "--partition=short", "--time=1500")
     opened = cluster_of(settings_of(slurm_lab, partition="short"), "test")
     await opened.start()
     await opened.acquire(name, [need("node1", seconds=90)])
@@ -270,8 +279,8 @@ async def test_a_request_of_an_earlier_service_whose_limit_is_refused_is_made_ag
     assert left == {str(name): "RUNNING"}
 
 
-async def asked_until_given(cluster: SlurmCluster, name: HoldName) -> Hold:
-    """As the engine does."""
+async def acquire_with_retries(cluster: SlurmCluster, name: AllocationName) -> Allocation:
+    """Retry like the engine."""
     while True:
         try:
             return await cluster.acquire(name, [need("node1")])
@@ -279,16 +288,18 @@ async def asked_until_given(cluster: SlurmCluster, name: HoldName) -> Hold:
             await asyncio.sleep(0.1)
 
 
-async def held_with_agent(cluster: SlurmCluster, code: str = _STAYS) -> Hold:
-    hold = await cluster.acquire(a_name(), [need("node1")])
-    await cluster.start_agent(hold, "node1", python(code), b"%s\n" % str(hold.name).encode())
-    return hold
+async def allocation_with_agent(cluster: SlurmCluster, code: str = _AGENT_CODE) -> Allocation:
+    allocation = await cluster.acquire(new_name(), [need("node1")])
+    await cluster.start_agent(
+        allocation, "node1", python(code), b"%s\n" % str(allocation.name).encode()
+    )
+    return allocation
 
 
-def agents(lab: SlurmLab, node: str, hold: Hold) -> list[int]:
-    """Processes of an agent that has taken its document."""
-    for _ in until(f"the agent of {hold.name}"):
-        if (lab.directory / f"{node}.tmp" / str(hold.name)).exists():
+def agents(lab: SlurmLab, node: str, allocation: Allocation) -> list[int]:
+    """Return the processes of an agent that has read its document."""
+    for _ in until(f"the agent of {allocation.name}"):
+        if (lab.directory / f"{node}.tmp" / str(allocation.name)).exists():
             break
     return [pid for pid in lab.processes(node) if _is_agent(pid)]
 
@@ -301,60 +312,62 @@ def _is_agent(pid: int) -> bool:
     return argv[0] == os.fsencode(sys.executable) and b"-S" in argv
 
 
-async def test_an_agent_outlives_all_that_started_it(
+async def test_agent_survives_the_processes_that_started_it(
     slurm_lab: SlurmLab, cluster: SlurmCluster
 ) -> None:
-    hold = await held_with_agent(cluster)
-    (agent,) = agents(slurm_lab, "node1", hold)
-    for pid in sruns_of(hold):
+    allocation = await allocation_with_agent(cluster)
+    (agent,) = agents(slurm_lab, "node1", allocation)
+    for pid in sruns_of(allocation):
         os.kill(pid, signal.SIGKILL)
     slurm_lab.stop_controller()
     slurm_lab.start_controller()
     slurm_lab.stop_slurmd("node1")
     slurm_lab.start_slurmd("node1")
     assert lives(agent)
-    await looked(cluster, lambda report: report.agents.get(hold.name) == frozenset({"node1"}))
-    await cluster.give_back(hold.name)
+    await queried_at(
+        cluster, lambda report: report.agents.get(allocation.name) == frozenset({"node1"})
+    )
+    await cluster.release(allocation.name)
     await_that("the agent ended", lambda: not lives(agent))
-    await looked(cluster, lambda report: not report.agents)
+    await queried_at(cluster, lambda report: not report.agents)
 
 
-async def test_a_suspended_hold_is_reported_until_it_is_resumed(
+async def test_suspended_allocation_is_reported_until_its_resumption(
     slurm_lab: SlurmLab, cluster: SlurmCluster
 ) -> None:
-    hold = await held_with_agent(cluster)
+    allocation = await allocation_with_agent(cluster)
     assert not cluster.report().suspended
-    slurm_lab.slurm("scontrol", "suspend", hold.cluster_id)
+    slurm_lab.slurm("scontrol", "suspend", allocation.cluster_id)
     why = "its allocation is suspended in Slurm (SUSPENDED)"
     async with asyncio.timeout(60):
-        async for _ in every_moment():
+        async for _ in poll():
             if cluster.report().suspended:
                 break
-    assert cluster.report().suspended == {hold.name: why}
-    assert cluster.report().agents == {hold.name: frozenset({"node1"})}, "it has not ended"
-    slurm_lab.slurm("scontrol", "resume", hold.cluster_id)
+    assert cluster.report().suspended == {allocation.name: why}
+    assert cluster.report().agents == {allocation.name: frozenset({"node1"})}, "it has not ended"
+    slurm_lab.slurm("scontrol", "resume", allocation.cluster_id)
     async with asyncio.timeout(60):
-        async for _ in every_moment():
+        async for _ in poll():
             if not cluster.report().suspended:
                 break
-    # It can be given back as it stands.
-    slurm_lab.slurm("scontrol", "suspend", hold.cluster_id)
-    await cluster.give_back(hold.name)
+    # A suspended allocation can be released.
+    slurm_lab.slurm("scontrol", "suspend", allocation.cluster_id)
+    await cluster.release(allocation.name)
     slurm_lab.await_idle()
 
 
-async def test_who_ended_a_hold_is_told_when_all_of_it_has_ended(
+async def test_allocation_end_reports_its_cause_after_the_last_process(
     slurm_lab: SlurmLab, cluster: SlurmCluster
 ) -> None:
-    """Until then Slurm says no more than that it is ending: here of an agent that takes its time."""
+    """Before, Slurm only reports that it is ending. This agent ends slowly."""
     deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
-    hold = await held_with_agent(cluster, code=deaf + _STAYS)
-    agents(slurm_lab, "node1", hold)
-    slurm_lab.slurm("scancel", hold.cluster_id)
+    allocation = await allocation_with_agent(cluster, code=deaf + _AGENT_CODE)
+    agents(slurm_lab, "node1", allocation)
+    slurm_lab.slurm("scancel", allocation.cluster_id)
     calls = 0
-    async for _ in every_moment():
+    async for _ in poll():
         try:
-            end = await cluster.ended(hold.name)
+            end = await cluster.allocation_end(allocation.name)
         except ClusterUnavailable as failure:
             assert "is still ending" in str(failure)
             calls += 1
@@ -364,36 +377,42 @@ async def test_who_ended_a_hold_is_told_when_all_of_it_has_ended(
     assert calls
 
 
-async def test_who_comes_next_need_not_wait_for_what_was_given_back(
+async def test_released_node_is_available_at_once(
     slurm_lab: SlurmLab, cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Slurm gives nothing of a node on which a step of an ended job is ending, so it ends before the job."""
-    monkeypatch.setattr(client, "_LEAVE_SECONDS", 60.0)
+    """Slurm lends no resources of a node while a step of an ended job ends there, so that the step is ended
+    before the job."""
+    monkeypatch.setattr(client, "_WITHDRAW_TIMEOUT", 60.0)
     slow = "import signal; signal.signal(15, lambda *_: (time.sleep(0.5), sys.exit())); "
-    hold = await held_with_agent(cluster, code=slow + _STAYS)
-    (agent,) = agents(slurm_lab, "node1", hold)
-    await cluster.give_back(hold.name)
+    allocation = await allocation_with_agent(cluster, code=slow + _AGENT_CODE)
+    (agent,) = agents(slurm_lab, "node1", allocation)
+    await cluster.release(allocation.name)
     assert not lives(agent)
 
 
-async def test_an_agent_that_cannot_start_is_told_of(
-    slurm_lab: SlurmLab, cluster: SlurmCluster
-) -> None:
-    hold = await cluster.acquire(a_name(), [need("node1")])
-    with pytest.raises(ClusterUnavailable, match="there is no no-such-python on node1"):
-        await cluster.start_agent(hold, "node1", ["no-such-python"], b"")
+async def test_failed_agent_start_is_reported(slurm_lab: SlurmLab, cluster: SlurmCluster) -> None:
+    allocation = await cluster.acquire(new_name(), [need("node1")])
+    with pytest.raises(
+        ClusterUnavailable, match="the command no-such-python does not exist on node1"
+    ):
+        await cluster.start_agent(allocation, "node1", ["no-such-python"], b"")
     with pytest.raises(ClusterUnavailable, match="node2"):
-        await cluster.start_agent(hold, "node2", python("pass"), b"")
-    with pytest.raises(ClusterUnavailable, match=f"exit code 1.*errors/{hold.name} there"):
-        await cluster.start_agent(hold, "node1", python("sys.exit("), b"x" * 300_000)
+        await cluster.start_agent(allocation, "node2", python("pass"), b"")
+    with pytest.raises(ClusterUnavailable, match=f"exit code 1.*errors/{allocation.name} there"):
+        await cluster.start_agent(allocation, "node1", python("sys.exit("), b"x" * 300_000)
     with pytest.raises(ClusterUnavailable):
-        await cluster.start_agent(hold, "node1", python("import no_such_module"), b"x\n")
-    kept = slurm_lab.directory / "node1.tmp" / f"trainshed-{os.geteuid()}.errors" / str(hold.name)
-    await_that("it complained", lambda: kept.exists() and "no_such_module" in kept.read_text())
-    await looked(cluster, lambda report: report.agents.get(hold.name) == frozenset())
+        await cluster.start_agent(allocation, "node1", python("import no_such_module"), b"x\n")
+    kept = (
+        slurm_lab.directory
+        / "node1.tmp"
+        / f"trainshed-{os.geteuid()}.errors"
+        / str(allocation.name)
+    )
+    await_that("error output", lambda: kept.exists() and "no_such_module" in kept.read_text())
+    await queried_at(cluster, lambda report: report.agents.get(allocation.name) == frozenset())
 
 
-async def test_an_agent_has_the_devices_and_the_memory_of_its_hold(
+async def test_agent_is_limited_to_its_allocations_devices_and_memory(
     slurm_lab: SlurmLab, cluster: SlurmCluster
 ) -> None:
     if not enforces():
@@ -425,65 +444,69 @@ os.rename('/tmp/ended.part', '/tmp/ended')
 """
     os.environ["A_SECRET"] = "x"
     gpu = need("node1", accelerators=1, machine=MachineWanted(None, T4))
-    hold = await cluster.acquire(a_name(), [gpu])
-    await cluster.start_agent(hold, "node1", python(code), b"x\n")
+    allocation = await cluster.acquire(new_name(), [gpu])
+    await cluster.start_agent(allocation, "node1", python(code), b"x\n")
     seen = slurm_lab.directory / "node1.tmp" / "seen"
     await_that("the agent saw", seen.exists)
     first, second = sorted(line.split()[1] for line in seen.read_text().splitlines()[1:])
-    assert (first, second) == ("1", "6"), "one is there without a driver, the other one is denied"
+    assert (first, second) == ("1", "6"), "one has no driver, and access to the other is denied"
     assert seen.read_text().splitlines()[0] == "[]"
     ended = seen.with_name("ended")
     await_that("it took more than it may", ended.exists)
     assert int(ended.read_text()) == signal.SIGKILL
 
 
-# Races with the controller's own start. That names count, not numbers: unit/test_slurm_commands.py.
+# It races with the start of the controller. unit/test_commands.py tests that names identify allocations.
 @pytest.mark.soak
-async def test_what_a_crash_of_the_controller_swallows_is_neither_lost_nor_doubled(
+async def test_controller_crash_neither_loses_nor_duplicates_allocations(
     slurm_lab: SlurmLab, cluster: SlurmCluster
 ) -> None:
-    """It gives the numbers out again: another's job of the same number is not taken for the hold."""
+    """The controller reuses ids: a job of another user with the same id does not count as the allocation."""
     slurm_lab.await_saved()
     for _ in range(5):
-        hold = await cluster.acquire(a_name(), [need("node1")])
+        allocation = await cluster.acquire(new_name(), [need("node1")])
         slurm_lab.stop_controller(signal.SIGKILL)
         slurm_lab.start_controller()
-        if str(hold.name) not in jobs(slurm_lab):
+        if str(allocation.name) not in jobs(slurm_lab):
             break
-        await cluster.give_back(hold.name)  # it had been saved already
+        await cluster.release(allocation.name)  # it was already saved
     else:
         raise AssertionError("the controller loses nothing any more")
-    # The controller has to hear of the node again, before it gives it to anybody.
+    # The controller grants a node only after the node has responded.
     slurm_lab.await_states({"node1": ("idle", "mixed", "allocated")})
     for _ in range(10):
-        # One that the controller never answers, just after its start, is asked for again.
+        # The controller may never answer a request just after its start, which is then repeated.
         with contextlib.suppress(subprocess.CalledProcessError, subprocess.TimeoutExpired):
             others = "salloc --no-shell --immediate=3 -J others -w node1 -c1 --mem=10"
             slurm_lab.run("hub", others.split(), timeout=6)
-        if f"{hold.cluster_id} others" in slurm_lab.slurm("squeue", "-h", "-o", "%i %j"):
+        if f"{allocation.cluster_id} others" in slurm_lab.slurm("squeue", "-h", "-o", "%i %j"):
             break
     else:
         raise AssertionError("the number is not given out again")
-    with pytest.raises(ClusterUnavailable, match="any more"):
-        await cluster.start_agent(hold, "node1", python(_STAYS), b"x\n")
-    await cluster.give_back(hold.name)
+    with pytest.raises(ClusterUnavailable, match="no longer"):
+        await cluster.start_agent(allocation, "node1", python(_AGENT_CODE), b"x\n")
+    await cluster.release(allocation.name)
     assert jobs(slurm_lab)["others"] == "RUNNING"
-    again = await cluster.acquire(hold.name, [need("node1")])
-    assert again.cluster_id != hold.cluster_id
-    await cluster.start_agent(again, "node1", python(_STAYS), b"%s\n" % str(hold.name).encode())
-    await looked(cluster, lambda report: report.agents.get(hold.name) == frozenset({"node1"}))
+    again = await cluster.acquire(allocation.name, [need("node1")])
+    assert again.cluster_id != allocation.cluster_id
+    await cluster.start_agent(
+        again, "node1", python(_AGENT_CODE), b"%s\n" % str(allocation.name).encode()
+    )
+    await queried_at(
+        cluster, lambda report: report.agents.get(allocation.name) == frozenset({"node1"})
+    )
 
 
-async def test_munge_that_is_down_is_only_a_pause(
+async def test_requests_continue_after_a_munge_outage(
     slurm_lab: SlurmLab, cluster: SlurmCluster
 ) -> None:
-    hold = await held_with_agent(cluster)
+    allocation = await allocation_with_agent(cluster)
     slurm_lab.stop_munged("hub")
     try:
-        calls = cluster.acquire(a_name(), [need("node2")]), cluster.give_back(hold.name)
+        calls = cluster.acquire(new_name(), [need("node2")]), cluster.release(allocation.name)
         answers = await asyncio.gather(*calls, return_exceptions=True)
         assert [type(answer) for answer in answers] == [ClusterUnavailable] * 2
     finally:
         slurm_lab.start_munged("hub")
-    # What could not be given back then is given back as soon as Slurm answers again.
-    await looked(cluster, lambda report: not report.agents)
+    # The pending release is carried out as soon as Slurm responds again.
+    await queried_at(cluster, lambda report: not report.agents)

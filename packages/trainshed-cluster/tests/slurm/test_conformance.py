@@ -1,5 +1,5 @@
-"""The conformance suite on the Slurm engine, on real nodes of a real Slurm. On its login node, as other
-users: test_conformance_users.py."""
+"""The conformance suite on the Slurm engine, on real nodes of a real Slurm. test_conformance_users.py runs it
+on the login node as other users."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,21 +10,21 @@ import pytest
 from tests.engines.conformance.lab import Lab, Program
 from tests.engines.conformance.stage import PRIMARY, SECOND_REPLICA, Stage, staged
 from tests.engines.conformance.suite import Conformance
-from tests.slurm.conformance_lab import OnMachines, settle_at_once, slurm_engine
+from tests.slurm.conformance_lab import MachineLab, settle_at_once, slurm_engine
 from tests.slurm.lab import CPUS, SlurmLab
 from tests.soaks import SOAKS
 from trainshed.engines.port import NodesChosen
 
 
 def outside(lab: SlurmLab, directory: Path, **more: Any) -> Lab:
-    """Its engine is a process of the real machine, and Slurm's commands are the lab's."""
+    """Return a lab whose engine is a process of the real machine and uses the lab's Slurm commands."""
     own = {"commands": str(lab.commands), "directory": "/tmp/agents", "address": lab.outside}
     kills = 6 if SOAKS else 1
-    return OnMachines(lab, slurm_engine, directory, settings=own | more, kills=kills)
+    return MachineLab(lab, slurm_engine, directory, settings=own | more, kills=kills)
 
 
 class TestSlurm(Conformance):
-    #: What its holds and nodes have to do with. All else is the remote engine's: engines/test_remote.py.
+    #: The tests about allocations and nodes. engines/test_remote.py covers the rest.
     in_short = "gang", "out_of_memory", "loss_is", "replica_moves", "survive_a_service_restart"
 
     @pytest.fixture
@@ -36,10 +36,10 @@ class TestSlurm(Conformance):
         slurm_lab.clear()
 
 
-def test_where_the_queue_is_slurms_it_chooses_nodes_for_a_gang(
+def test_slurm_chooses_the_nodes_of_a_gang_in_its_queue(
     slurm_lab: SlurmLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`queue = "slurm"`: the node that requests name is busy, and others are not."""
+    """`queue = "slurm"`: the requested node is busy, and other nodes are not."""
     settle_at_once(monkeypatch)
     busy = ["--no-shell", "-J", "others", "-w", "node1", f"-c{CPUS}", "--mem=1000"]
     slurm_lab.slurm("salloc", *busy)

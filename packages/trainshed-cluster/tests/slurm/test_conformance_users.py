@@ -1,6 +1,5 @@
-"""The conformance suite on the Slurm engine once more, on the login node, where there is nothing but Slurm's
-own commands, of a service that runs jobs as their project's user (docs/slurm.md, "Choose the users
-that jobs run as")."""
+"""The conformance suite on the Slurm engine on the login node, which has only Slurm's own commands. The
+service runs jobs as their project's user (docs/slurm.md, "Choose the users that jobs run as")."""
 
 import json
 import shutil
@@ -9,20 +8,20 @@ from pathlib import Path
 
 from tests.commands import execute
 from tests.e2e.running import common_place
-from tests.slurm.elsewhere import SETTINGS
 from tests.slurm.lab import SlurmLab
-from tests.slurm.whole import on_login_node
+from tests.slurm.login_node_suite import SETTINGS
+from tests.slurm.services import on_login_node
 
 IN_SHORT = ("restart_in_place", "programs_survive", "out_of_memory")
-"""What is other for who is not root: how steps are begun, told apart and ended. Of a service that is an
-ordinary user's: test_ordinary_user.py."""
+"""The tests that differ without root: starting, identifying and ending steps. test_ordinary_user.py tests a
+service of an unprivileged user."""
 
 
-def test_the_suite_in_short(slurm_lab: SlurmLab) -> None:
-    """spec/program#isolation: root or not."""
+def test_short_suite_passes_on_the_login_node(slurm_lab: SlurmLab) -> None:
+    """spec/program#isolation: with or without root."""
     place = tempfile.mkdtemp(dir=common_place())
     settings = {"address": slurm_lab.outside, "users": {"*": "lab-ada"}}
-    words = ["pytest", str(Path(__file__).with_name("elsewhere.py"))]
+    words = ["pytest", str(Path(__file__).with_name("login_node_suite.py"))]
     words += ["-p", "no:cacheprovider", f"--basetemp={place}/t", "-k", " or ".join(IN_SHORT)]
     argv, environment = on_login_node(slurm_lab, words, 0)
     done = execute(*argv, env=environment | {SETTINGS: json.dumps(settings)})

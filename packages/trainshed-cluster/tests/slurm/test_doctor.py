@@ -1,4 +1,4 @@
-"""`trainshed doctor` of a service whose replicas are to run on a Slurm cluster (docs/slurm.md)."""
+"""`trainshed doctor` of a service whose replicas run on a Slurm cluster (docs/slurm.md)."""
 
 from typing import Any
 
@@ -14,11 +14,11 @@ def findings(lab: SlurmLab, **more: Any) -> dict[str, Finding]:
     return {finding.about: finding for finding in examine_slurm(table)}
 
 
-def test_a_cluster_that_works_is_told_with_its_nodes(slurm_lab: SlurmLab) -> None:
+def test_working_cluster_is_reported_with_its_nodes(slurm_lab: SlurmLab) -> None:
     by_subject = findings(slurm_lab, partition="hi")
     assert {finding.verdict for finding in by_subject.values()} == {"good"}
     assert {"memory on nodes", "GPUs on nodes"} <= by_subject.keys()
-    assert f"3 of 3 take work; the largest has {CPUS} CPUs" in by_subject["Slurm nodes"].text
+    assert f"3 of 3 accept jobs; the largest has {CPUS} CPUs" in by_subject["Slurm nodes"].text
     slurm_lab.drain("node2", "its disk is full")
     try:
         nodes = findings(slurm_lab)["Slurm nodes"]
@@ -68,7 +68,7 @@ def test_a_cluster_that_works_is_told_with_its_nodes(slurm_lab: SlurmLab) -> Non
         ("allocnodes=node2", "allocnodes=ALL", {}, "jobs in Slurm", ["permission denied"]),
     ],
 )
-def test_partitions_that_are_closed_to_the_service_are_faults(
+def test_partition_without_access_is_reported(
     slurm_lab: SlurmLab,
     closed: str,
     opened: str,
@@ -89,7 +89,7 @@ def test_partitions_that_are_closed_to_the_service_are_faults(
         slurm_lab.slurm("scontrol", "update", "partitionname=spot", opened)
 
 
-def test_a_controller_that_does_not_answer_is_told(slurm_lab: SlurmLab) -> None:
+def test_unavailable_controller_is_reported(slurm_lab: SlurmLab) -> None:
     slurm_lab.stop_controller()
     try:
         controller = findings(slurm_lab)["Slurm controller"]
@@ -110,16 +110,16 @@ def about(name: str, **table: Any) -> Finding:
 @pytest.mark.parametrize(
     ("address", "verdict", "text"),
     [
-        ("127.0.0.1", "bad", "nodes would call themselves"),
-        ("no-such-host.invalid", "less", "is not known here"),
+        ("127.0.0.1", "bad", "nodes would connect to themselves"),
+        ("no-such-host.invalid", "less", "does not resolve on this machine"),
         ("192.0.2.7", "good", "192.0.2.7"),
     ],
 )
-def test_where_nodes_call_is_no_loopback(address: str, verdict: str, text: str) -> None:
+def test_loopback_address_for_nodes_is_reported(address: str, verdict: str, text: str) -> None:
     finding = about("address for nodes", address=address)
     assert finding.verdict == verdict and text in finding.text
 
 
-def test_commands_and_settings_that_are_wrong_are_named() -> None:
-    assert "there is no command salloc in /none" in about("Slurm commands").text
+def test_missing_commands_and_wrong_settings_are_reported() -> None:
+    assert "the command salloc is not in /none" in about("Slurm commands").text
     assert "Did you mean partition?" in about("Slurm settings", partitoin="x").text

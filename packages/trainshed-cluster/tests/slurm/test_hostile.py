@@ -1,5 +1,5 @@
-"""Programs that mean harm, on Slurm's nodes, by the identity of the service and of its jobs: each is held as
-the table says that docs/slurm.md shows."""
+"""Hostile programs on Slurm's nodes, for each identity of the service and of its jobs. The table in
+docs/slurm.md shows which attacks are prevented."""
 
 from collections.abc import Iterator
 
@@ -7,9 +7,9 @@ import pytest
 
 from tests.e2e.conftest import commons, gate
 from tests.e2e.running import ROOT
-from tests.slurm.hostile_table import BEGIN, END, HELD, ROWS, VARIES, shown
+from tests.slurm.attacks import IDENTITIES, AttackResults, SlurmYard, attacked_service
+from tests.slurm.hostile_table import BEGIN, END, HELD, ROWS, VARIES, documented_table
 from tests.slurm.lab import SlurmLab
-from tests.slurm.siege import IDENTITIES, Siege, SlurmYard, besieged
 
 __all__ = ["commons", "gate"]
 
@@ -18,20 +18,20 @@ __all__ = ["commons", "gate"]
     scope="module",
     params=[pytest.param((identity, SlurmYard), id=identity.title) for identity in IDENTITIES],
 )
-def siege(slurm_lab: SlurmLab, request: pytest.FixtureRequest) -> Iterator[Siege]:
-    with besieged(slurm_lab, *request.param) as siege:
-        yield siege
+def attack_results(slurm_lab: SlurmLab, request: pytest.FixtureRequest) -> Iterator[AttackResults]:
+    with attacked_service(slurm_lab, *request.param) as attack_results:
+        yield attack_results
 
 
-@pytest.mark.soak  # The levels themselves: e2e/test_hostile.py.
-def test_every_attempt_has_the_result_of_the_table(siege: Siege) -> None:
+@pytest.mark.soak  # e2e/test_hostile.py tests the levels
+def test_every_attack_has_the_documented_result(attack_results: AttackResults) -> None:
     """spec/program#isolation."""
-    verdicts = siege.attack.verdicts | siege.verdicts
-    why = siege.attack.why | siege.why
+    verdicts = attack_results.attack.verdicts | attack_results.verdicts
+    why = attack_results.attack.why | attack_results.why
     wrong: list[str] = []
     for row in ROWS:
         got = verdicts.get(row.attempt)
-        expected = row.says[IDENTITIES.index(siege.identity)]
+        expected = row.says[IDENTITIES.index(attack_results.identity)]
         if got is not None and expected is not VARIES and (expected is HELD) == bool(got):
             wrong.append(f"{row.attempt}: should be {expected}, got {got!r} {why.get(row.attempt)}")
     tried = {row.attempt for row in ROWS}
@@ -40,19 +40,19 @@ def test_every_attempt_has_the_result_of_the_table(siege: Siege) -> None:
 
 
 @pytest.mark.soak
-def test_attacker_can_use_its_own_resources(siege: Siege) -> None:
-    """The other attempts fail for whose things they are, not for how they are made."""
-    assert set(siege.attack.controls.values()) == {200}, siege.attack.controls
+def test_attacker_can_use_its_own_resources(attack_results: AttackResults) -> None:
+    """So the other attacks fail because of the targets' owners, not because of the attack's code."""
+    assert set(attack_results.attack.controls.values()) == {200}, attack_results.attack.controls
 
 
 @pytest.mark.soak
-def test_nothing_is_left_on_the_node(siege: Siege) -> None:
-    """Whatever the program made there, however deep."""
-    assert siege.left == ()
+def test_attack_leaves_no_files_on_the_node(attack_results: AttackResults) -> None:
+    """Files of the program are removed at any depth."""
+    assert attack_results.leftovers == ()
 
 
-def test_the_page_shows_the_table_that_is_tested() -> None:
-    """After a change: put `hostile_table.shown()` between the marks."""
+def test_docs_show_the_tested_table() -> None:
+    """After a change, copy `hostile_table.documented_table()` between the marks."""
     page = (ROOT / "docs" / "slurm.md").read_text()
     begin, end = page.index(BEGIN), page.index(END) + len(END) + 1
-    assert page[begin:end] == shown()
+    assert page[begin:end] == documented_table()

@@ -1,5 +1,5 @@
-"""The users that jobs run as on a Slurm cluster (docs/slurm.md, "Choose the users that jobs run as"). They
-are real users of the lab's machines."""
+"""The users of jobs on a Slurm cluster (docs/slurm.md, "Choose the users that jobs run as"). They are real
+users of the lab's machines."""
 
 import json
 import secrets
@@ -17,7 +17,7 @@ from tests.e2e.stories import at, make_pipe, timeline
 from tests.failure_entries import toml
 from tests.slurm.lab import USERS, SlurmLab
 from tests.slurm.nodes import HUB, until
-from tests.slurm.whole import configure, on_login_node, service_on_login_node
+from tests.slurm.services import configure, on_login_node, service_on_login_node
 
 _TOP = """
 capacity = "relaxed"
@@ -38,34 +38,34 @@ def service(slurm_lab: SlurmLab) -> Iterator[Service]:
     directory = configure(slurm_lab, "users", _TOP, _USERS, place=place, wrapped=False)
     downloads = cache_for_users() / "uv"
     downloads.mkdir(exist_ok=True)
-    downloads.chmod(0o755)  # As uv leaves it, when somebody runs it there by hand.
+    downloads.chmod(0o755)  # The mode after a manual run of uv.
     with service_on_login_node(slurm_lab, directory) as started:
         yield started
 
 
-def submitted(service: Service, project: str, script: str, **variables: str) -> str:
+def submit_job(service: Service, project: str, script: str, **variables: str) -> str:
     jobs, body = f"/v1/projects/{project}/locations/us-central1/customJobs", container_job(script)
     env = [{"name": name, "value": value} for name, value in variables.items()]
     body["jobSpec"]["workerPoolSpecs"][0]["containerSpec"]["env"] = env
     return service.call("POST", jobs, body)["name"].rpartition("/")[2]
 
 
-def test_a_projects_job_runs_as_its_user(service: Service) -> None:
+def test_job_runs_as_the_user_of_its_project(service: Service) -> None:
     script = "import os, sklearn; print(os.getuid(), os.getgid(), os.getgroups())"
     for project, user in (("vision", "lab-ada"), ("speech", "lab-bob")):
-        job_id = submitted(service, project, script)
+        job_id = submit_job(service, project, script)
         assert service.finish(job_id)["state"] == "SUCCEEDED", timeline(service, job_id)
         number = USERS[user]
         assert service.lines(job_id) == [f"{number} {number} [{number}]"]
 
 
-def test_a_user_who_may_not_use_the_partition_is_told_so(
+def test_user_without_partition_access_gets_the_reason(
     slurm_lab: SlurmLab, service: Service
 ) -> None:
-    """Slurm itself says so at once up to 23.02, and lets the job wait for ever since 24.11."""
+    """Up to 23.02, Slurm rejects the job at once. Since 24.11, the job waits forever."""
     slurm_lab.slurm("scontrol", "update", "partition=main", "allowgroups=lab-bob")
     try:
-        job_id = submitted(service, "vision", "pass")
+        job_id = submit_job(service, "vision", "pass")
         assert service.finish(job_id)["state"] == "FAILED"
         messages = "\n".join(entry["message"] for entry in timeline(service, job_id))
         assert "permitted to use this partition" in messages
@@ -73,9 +73,7 @@ def test_a_user_who_may_not_use_the_partition_is_told_so(
         slurm_lab.slurm("scontrol", "update", "partition=main", "allowgroups=ALL")
 
 
-def test_the_doctor_tells_of_users_who_are_not_there_or_not_let(
-    slurm_lab: SlurmLab, service: Service
-) -> None:
+def test_doctor_reports_missing_and_rejected_users(slurm_lab: SlurmLab, service: Service) -> None:
     slurm_lab.slurm("scontrol", "update", "partition=hi", "allowgroups=lab-bob")
     config = service.data.parent / "doctor.toml"
     config.write_text(
@@ -97,7 +95,7 @@ def test_the_doctor_tells_of_users_who_are_not_there_or_not_let(
     assert "user lab-bob" not in finding["text"]
 
 
-_SPY = """
+_SPY_PROGRAM = """
 import json, os, stat, sys
 theirs, places, word, checkout = json.load(sys.stdin)
 got, seen = [], 0
@@ -138,33 +136,33 @@ print(json.dumps([seen, got]))
 
 
 def as_bob(lab: SlurmLab, machine: str, argv: Sequence[str], stdin: Any = None) -> tuple[int, str]:
-    """What a process of lab-bob's does on a machine, outside of any job."""
+    """Return the output of a process of user lab-bob on a machine, outside of any job."""
     number = USERS["lab-bob"]
     own = ["setpriv", f"--reuid={number}", f"--regid={number}", "--init-groups", "--", *argv]
     done = execute(*lab.argv(machine, own), input=json.dumps(stdin), timeout=60)
     return done.returncode, done.stdout + done.stderr
 
 
-def test_a_user_gets_nothing_of_another_ones_job(slurm_lab: SlurmLab, service: Service) -> None:
-    """At the strongest: with processes of that user's own on the job's node and on the service's machine,
-    held by nothing but Unix and Slurm."""
+def test_user_cannot_access_the_job_of_another_user(slurm_lab: SlurmLab, service: Service) -> None:
+    """The attacker has processes of the same user on the job's node and on the service's machine, restricted
+    only by Unix and Slurm."""
     word, place = secrets.token_hex(16), service.data.parent
     gate = make_pipe(common_place() / f"gate-{secrets.token_hex(8)}")
     script = f"import os\nprint('up', os.environ['WORD'], flush=True)\n{at(gate)}"
-    job_id = submitted(service, "vision", script, WORD=word)
+    job_id = submit_job(service, "vision", script, WORD=word)
     lines = service.follow(job_id)
     assert next(lines) == f"up {word}"
     [replica] = service.call("GET", f"/trainshed/v1/jobs/{job_id}")["replicas"]
     node = replica["node"]
-    # --- what he reads, and where he writes
+    # --- files that he reads or writes
     names = ("python3", f"python3.{sys.version_info.minor}")
-    # Any that everybody may run.
+    # An interpreter that all users may run.
     python = next(
         filter(None, (shutil.which(name, path="/usr/bin:/usr/local/bin") for name in names))
     )
-    spying = [python, "-I", "-S", "-c", _SPY]
+    spying = [python, "-I", "-S", "-c", _SPY_PROGRAM]
     cache = cache_for_users()
-    # What is in the cache he cannot list, but he may know the names.
+    # He cannot list the cache, but he may know names in it.
     on_node = [
         "/tmp",
         "/dev/shm",
@@ -176,15 +174,15 @@ def test_a_user_gets_nothing_of_another_ones_job(slurm_lab: SlurmLab, service: S
         code, printed = as_bob(slurm_lab, machine, spying, facts)
         assert code == 0, printed
         seen, got = json.loads(printed)
-        # The spy sees that agent, shim and program are there.
+        # The spy sees that the agent, the shim and the program exist.
         assert seen >= least and not got, (machine, seen, got)
-    # --- what he asks of Slurm
+    # --- requests to Slurm
     name, number = slurm_lab.slurm("squeue", "-h", "-u", "lab-ada", "-o", "%j %i").split()
     assert f"-{job_id}-" in name
     assert as_bob(slurm_lab, HUB, ["scancel", number])[0] != 0
     code, printed = as_bob(slurm_lab, HUB, ["srun", f"--jobid={number}", "--overlap", "id"])
     assert code != 0, printed
-    # --- a job that he calls like hers is none of the service's: what she has stays what it is
+    # --- a job with the name of her allocation does not belong to the service, and hers is unchanged
     forged = ["salloc", "--no-shell", f"--job-name={name}", f"--nodelist={node}", "--mem=100"]
     assert as_bob(slurm_lab, HUB, forged)[0] == 0
     assert service.call("GET", f"/trainshed/v1/jobs/{job_id}")["state"] == "RUNNING"

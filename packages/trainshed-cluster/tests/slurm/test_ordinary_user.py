@@ -1,4 +1,4 @@
-"""The whole service as an ordinary user on a login node, where there is nothing but Slurm's own commands
+"""A complete service of an unprivileged user on a login node, which has only Slurm's own commands
 (docs/slurm.md, "Choose the users that jobs run as")."""
 
 import os
@@ -10,7 +10,7 @@ from tests.contract.ordinary_user import NOBODY
 from tests.e2e.running import Service, common_place, container_job, submit
 from tests.e2e.stories import timeline
 from tests.slurm.lab import SlurmLab
-from tests.slurm.whole import configure, service_on_login_node
+from tests.slurm.services import configure, service_on_login_node
 
 GANG = """
 import json, os, socket, time
@@ -43,10 +43,10 @@ def service(slurm_lab: SlurmLab) -> Iterator[Service]:
         yield started
 
 
-def test_a_gang_meets_loses_a_worker_and_goes_on_in_place(
+def test_unprivileged_gang_restarts_a_lost_worker_in_place(
     slurm_lab: SlurmLab, service: Service
 ) -> None:
-    # It may be killed as soon as it has printed.
+    # The worker may be killed as soon as it has printed its line.
     marks = "import os, time\nfirst = not os.path.exists('second')\nopen('second', 'w').close()\n"
     waits = "print('uid', os.getuid(), flush=True)\ntime.sleep(600 * first)\n"
     gang = submit(service, container_job(GANG, pools=(1, 2)))

@@ -1,5 +1,5 @@
-"""What befalls a cluster while a whole service has jobs on it: nodes, networks and Slurm's own processes.
-In the end each job has succeeded, from its checkpoint, and nothing was run twice."""
+"""Faults of a cluster while a service runs jobs on it: nodes, networks and Slurm's daemons. All jobs succeed
+from their checkpoints, and no program runs twice."""
 
 import signal
 from collections.abc import Iterator
@@ -12,39 +12,39 @@ from tests.e2e.processes import new_mark
 from tests.e2e.running import Service, submit
 from tests.e2e.stories import PRIMARY, WORKER, Story, pools, story_of, until
 from tests.slurm.lab import SlurmLab
-from tests.slurm.whole import WHOLE_NODE, configure, service_on
+from tests.slurm.services import WHOLE_NODE, configure, service_on
 
 __all__ = ["commons", "gate"]
 
 
 class Site:
-    """A lab and the service on it."""
+    """A lab and its service."""
 
     def __init__(self, lab: SlurmLab, service: Service) -> None:
         self.lab = lab
         self.service = service
 
     def node_of(self, job_id: str) -> str:
-        """Where its worker runs now."""
+        """Return the current node of the job's worker."""
         view = self.service.call("GET", f"/trainshed/v1/jobs/{job_id}")
         return next(shown["node"] for shown in view["replicas"] if shown["id"] == WORKER)
 
 
 @pytest.fixture(scope="module")
-def opened(slurm_lab: SlurmLab) -> Iterator[Site]:
+def shared_site(slurm_lab: SlurmLab) -> Iterator[Site]:
     directory = configure(slurm_lab, "faults", "grace = 2")
     with service_on(slurm_lab, directory) as service:
         yield Site(slurm_lab, service)
 
 
 @pytest.fixture
-def site(opened: Site) -> Iterator[Site]:
-    yield opened
-    states = dict.fromkeys(opened.lab.nodes, ("idle", "mixed", "allocated"))
-    opened.lab.await_states(states, 40)
+def site(shared_site: Site) -> Iterator[Site]:
+    yield shared_site
+    states = dict.fromkeys(shared_site.lab.nodes, ("idle", "mixed", "allocated"))
+    shared_site.lab.await_states(states, 40)
 
 
-TRAINS = """
+TRAINING_PROGRAM = """
 import json, os, pathlib, time
 kept = pathlib.Path('/gcs/trainshed', {key!r}, os.environ['HOSTNAME'])
 kept.parent.mkdir(exist_ok=True)
@@ -64,31 +64,31 @@ while True:
         print('trained', flush=True)
     time.sleep(0.05)
 """
-"""A worker that keeps count of its steps in the bucket, and opens the gate once it goes on from there."""
+"""A worker that counts its steps in the bucket, and opens the gate when it continues from a stored step."""
 
 
-FINDS = """
+RESOLVING_PROGRAM = """
 import json, os, socket
 open({gate!r}).read()
 (worker,) = json.loads(os.environ['CLUSTER_SPEC'])['cluster']['workerpool1']
 host, port = worker.split(':')
 print('finds', socket.gethostbyname(host), port, flush=True)
 """
-"""A primary that says in the end where it finds the worker, by the name that it was told in the beginning."""
+"""A primary that finally prints the address to which the worker's initial hostname resolves."""
 
 
-def training(site: Site, gate: Path) -> str:
-    """A job whose worker has trained for a while; its id."""
+def start_training(site: Site, gate: Path) -> str:
+    """Start a job, wait until its worker has trained for a while, and return its id."""
     mark = new_mark()
-    worker = TRAINS.format(key=mark, gate=str(gate))
-    primary = FINDS.format(gate=str(gate))
+    worker = TRAINING_PROGRAM.format(key=mark, gate=str(gate))
+    primary = RESOLVING_PROGRAM.format(gate=str(gate))
     job_id = submit(site.service, pools(primary, worker, mark=mark, machine=WHOLE_NODE))
     until(site.service.follow(job_id, WORKER), "trained")
     return job_id
 
 
-def moved_on(site: Site, job_id: str) -> Story:
-    """The job went on from its checkpoint after its worker had been lost once, with the same name."""
+def check_resumed(site: Site, job_id: str) -> Story:
+    """Check that the job resumed from its checkpoint after one loss of its worker, with the same hostname."""
     story = story_of(site.service, job_id)
     assert story.state == "SUCCEEDED", story.public
     lines = [line.split() for line in site.service.lines(job_id, WORKER) if line.startswith("at ")]
@@ -101,21 +101,19 @@ def moved_on(site: Site, job_id: str) -> Story:
 
 
 def nodes(story: Story) -> list[str]:
-    """On which the worker was started, one after the other."""
+    """Return the nodes on which the worker was started, in order."""
     places = [entry["details"] for entry in story.of_kind("replica_started")]
     return [place["node"] for place in places if place["replica"] == WORKER]
 
 
-def test_a_node_that_loses_its_power_costs_the_steps_since_the_checkpoint(
-    site: Site, gate: Path
-) -> None:
-    job_id = training(site, gate)
+def test_job_resumes_from_checkpoint_after_node_power_loss(site: Site, gate: Path) -> None:
+    job_id = start_training(site, gate)
     node = site.node_of(job_id)
     site.lab.kill_node(node)
     try:
-        story = moved_on(site, job_id)
+        story = check_resumed(site, job_id)
     finally:
-        site.lab.revive(node)
+        site.lab.boot(node)
     first, second = nodes(story)
     assert first == node != second
     (verdict,) = story.verdicts
@@ -125,14 +123,14 @@ def test_a_node_that_loses_its_power_costs_the_steps_since_the_checkpoint(
     )
 
 
-def test_a_drain_in_slurm_is_maintenance(site: Site, gate: Path) -> None:
-    """SIGTERM and a grace, then on from the checkpoint on another node, with the same name; no retry of the
-    job's is used up."""
-    job_id = training(site, gate)
+def test_job_moves_from_a_drained_node(site: Site, gate: Path) -> None:
+    """The program gets SIGTERM and its grace period. It resumes from the checkpoint on another node with the
+    same hostname, without using a retry of the job."""
+    job_id = start_training(site, gate)
     node = site.node_of(job_id)
     site.lab.drain(node, "a fan is loud")
     try:
-        story = moved_on(site, job_id)
+        story = check_resumed(site, job_id)
     finally:
         site.lab.resume(node)
     first, second = nodes(story)

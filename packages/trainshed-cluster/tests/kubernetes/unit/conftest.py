@@ -1,4 +1,4 @@
-"""A cluster over an API in memory."""
+"""Fixtures: a KubernetesCluster over an API in memory."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -20,14 +20,14 @@ Start = Callable[..., Awaitable[KubernetesCluster]]
 
 @pytest.fixture
 async def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Make]:
-    """Makes one on an API, with settings besides those that have to be; a test is done with it within a
-    minute."""
+    """Return a function that creates a cluster over an API. Its keywords replace the minimal settings. A test
+    has one minute."""
     opened: list[KubernetesCluster] = []
 
     def made(api: Any, **settings: Any) -> KubernetesCluster:
         client_of = partial(client.ApiClient, transport=httpx2.MockTransport(api.answer))
         monkeypatch.setattr(cluster, "ApiClient", client_of)
-        config = str(kubeconfig.written(tmp_path))
+        config = str(kubeconfig.write(tmp_path))
         own = parse({"image": "i:1", "kubeconfig": config, **settings})
         opened.append(KubernetesCluster(own, "abc", command=["true"], cache="/cache"))
         return opened[-1]
@@ -40,7 +40,7 @@ async def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
 
 @pytest.fixture
 def start(make: Make) -> Start:
-    """Makes one, and starts it."""
+    """Return a function that creates a cluster and starts it."""
 
     async def started(api: Any, **settings: Any) -> KubernetesCluster:
         here = make(api, **settings)

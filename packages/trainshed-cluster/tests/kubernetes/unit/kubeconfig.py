@@ -1,11 +1,11 @@
-"""A kubeconfig of a cluster that is nowhere: what its API says is for the test to say."""
+"""Writes a kubeconfig for an API server that does not exist. Each test supplies the answers."""
 
 import json
 from pathlib import Path
 
 
-def written(directory: Path, **user: str) -> Path:
-    """The file. `user`: who asks; by a token if nothing is said."""
+def write(directory: Path, **user: str) -> Path:
+    """Write the file and return its path. `user`: the credentials; default: a token."""
     config = directory / "config"
     config.write_text(
         json.dumps(

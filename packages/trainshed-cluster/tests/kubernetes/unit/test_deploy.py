@@ -1,5 +1,5 @@
-"""The chart and the images agree with each other, and with the code. That a cluster takes what the chart
-renders, and what comes of it, is tested in tests.kubernetes.test_in_cluster."""
+"""The chart, the images and the code are consistent. tests.kubernetes.test_in_cluster tests that a cluster
+accepts the rendered chart."""
 
 import re
 import tomllib
@@ -30,13 +30,13 @@ POD: dict[str, Any] = SET["spec"]["template"]["spec"]
 VARIABLES = {variable["name"]: variable.get("value", "") for variable in SERVICE["env"]}
 
 
-def test_a_change_of_the_settings_begins_the_service_anew() -> None:
+def test_settings_change_restarts_the_service() -> None:
     [other] = of_kind("StatefulSet", chart.rendered(config='engine = "kubernetes"\n'))
     assert other["spec"]["template"]["metadata"] != SET["spec"]["template"]["metadata"]
     assert other["spec"]["template"]["spec"] == SET["spec"]["template"]["spec"]
 
 
-def test_a_user_outside_gets_the_rights_and_nothing_else() -> None:
+def test_chart_for_an_external_user_contains_only_rights() -> None:
     documents = chart.rendered(user="ana@corp.example")
     assert {document["kind"] for document in documents} == {
         document["kind"] for document in DOCUMENTS
@@ -45,9 +45,9 @@ def test_a_user_outside_gets_the_rights_and_nothing_else() -> None:
     assert [subject["name"] for [subject] in subjects] == ["ana@corp.example"] * 2
 
 
-def test_the_settings_are_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chart_settings_are_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = parse(CONFIG["engines"]["kubernetes"])
-    assert settings.run_as and not settings.cache, "Pod Security's level restricted"
+    assert settings.run_as and not settings.cache, "required by the Pod Security level restricted"
     for name, value in VARIABLES.items():
         if name.startswith("TRAINSHED_"):
             monkeypatch.setenv(name, value.replace("$(NAMESPACE)", "training"))
@@ -59,7 +59,7 @@ def test_the_settings_are_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert ".svc,*.example.org'" in str(further)
 
 
-def test_services_lead_to_where_the_service_listens() -> None:
+def test_chart_ports_match_the_ports_of_the_service() -> None:
     ports = {
         port["name"]: port["port"]
         for document in of_kind("Service")
@@ -82,10 +82,12 @@ def test_services_lead_to_where_the_service_listens() -> None:
         if document["metadata"]["name"] == "trainshed-agents"
     )
     assert agents["metadata"]["name"] == CONFIG["engines"]["kubernetes"]["address"]
-    assert agents["spec"]["publishNotReadyAddresses"], "agents need not wait until it is ready"
+    assert agents["spec"]["publishNotReadyAddresses"], (
+        "agents must reach the service before it is ready"
+    )
 
 
-def test_what_must_not_be_lost_is_in_the_volume() -> None:
+def test_persistent_directories_are_in_the_volume() -> None:
     [claim] = SET["spec"]["volumeClaimTemplates"]
     mounts = {mount["name"]: mount["mountPath"] for mount in SERVICE["volumeMounts"]}
     place = mounts[claim["metadata"]["name"]]
@@ -95,7 +97,7 @@ def test_what_must_not_be_lost_is_in_the_volume() -> None:
     assert SET["spec"]["replicas"] == 1, "the data directory belongs to one service at a time"
 
 
-def test_it_meets_pod_securitys_level_restricted() -> None:
+def test_service_pod_meets_the_restricted_pod_security_standard() -> None:
     """kubernetes.io/docs: Pod Security Standards, Restricted."""
     assert POD["securityContext"]["runAsNonRoot"]
     assert POD["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -105,7 +107,7 @@ def test_it_meets_pod_securitys_level_restricted() -> None:
     assert all(volume.keys() & {"configMap", "emptyDir"} for volume in POD["volumes"])
 
 
-def test_no_right_goes_beyond_nodes_and_pods() -> None:
+def test_roles_are_limited_to_nodes_and_pods() -> None:
     allowed = {"nodes", "pods", "pods/attach"}
     for kind in ("ClusterRole", "Role"):
         for role in of_kind(kind):
@@ -113,10 +115,10 @@ def test_no_right_goes_beyond_nodes_and_pods() -> None:
                 assert set(rule["resources"]) <= allowed
                 assert "*" not in rule["verbs"]
                 writes = {"create", "delete", "update", "patch"} & set(rule["verbs"])
-                assert kind == "Role" or not writes, "nothing is changed in the whole cluster"
+                assert kind == "Role" or not writes, "no cluster-wide write access"
 
 
-def test_kueues_rights_are_workloads_of_the_namespace_alone() -> None:
+def test_kueue_role_is_limited_to_workloads_of_the_namespace() -> None:
     documents = chart.rendered(kueue=True)
     *_, role = of_kind("Role", documents)
     [rule] = role["rules"]
@@ -128,10 +130,10 @@ def test_kueues_rights_are_workloads_of_the_namespace_alone() -> None:
 
 
 _PYTHONS = {"bookworm": "3.11", "trixie": "3.13"}
-"""Of Debian's releases."""
+"""Python version of each Debian release."""
 
 
-def test_images_have_one_python_and_this_version() -> None:
+def test_image_versions_match_the_chart_and_the_project() -> None:
     [debian] = re.findall(
         r"^ARG BASE=.*debian:(\w+)-slim$",
         (DEPLOY / "image/Containerfile").read_text(),
@@ -149,18 +151,18 @@ def test_images_have_one_python_and_this_version() -> None:
 
 
 @pytest.mark.parametrize("name", ["lightkube", "grpcio"])
-def test_the_services_image_has_what_the_engine_needs(name: str) -> None:
+def test_service_image_contains_the_packages_of_the_engine(name: str) -> None:
     assert re.search(rf"^{name}==", (ROOT / "locks/kubernetes.txt").read_text(), re.MULTILINE)
 
 
-def test_the_services_image_has_the_packages_that_are_tested() -> None:
+def test_service_image_uses_the_locked_packages() -> None:
     def pinned(path: str) -> set[str]:
         return set(re.findall(r"^[a-z0-9-]+==\S+", (ROOT / path).read_text(), re.MULTILINE))
 
     assert pinned("locks/run.txt") <= pinned("locks/kubernetes.txt") <= pinned("locks/dev.txt")
 
 
-def test_secret_variables_come_from_a_secret() -> None:
+def test_secret_variables_come_from_a_kubernetes_secret() -> None:
     [plain] = of_kind("StatefulSet", DOCUMENTS)
     [secret] = of_kind("StatefulSet", chart.rendered(secret="trainshed-variables"))
     container = secret["spec"]["template"]["spec"]["containers"][0]

@@ -1,5 +1,5 @@
-"""Jobs that wait in Kueue's queue, over an API in memory: one workload of an attempt's Pods, why it waits,
-and its end."""
+"""Jobs in Kueue's queue, over an API in memory: one workload for the Pods of an attempt, its wait reason and
+its end."""
 
 import asyncio
 import json
@@ -19,11 +19,11 @@ from trainshed_cluster.kubernetes import admission, kueue, look
 from trainshed_cluster.kubernetes.cluster import KubernetesCluster
 from trainshed_cluster.kubernetes.objects import Pod, Workload
 from trainshed_cluster.kubernetes.settings import parse
-from trainshed_cluster.remote.cluster import ClusterRefused, Hold, HoldName, NodeNeed
+from trainshed_cluster.remote.cluster import Allocation, AllocationName, ClusterRefused, NodeNeed
 
 pytestmark = pytest.mark.anyio
 
-HOLDS = [HoldName("abc", JobUid(7), 1, part) for part in range(2)]
+ALLOCATIONS = [AllocationName("abc", JobUid(7), 1, index) for index in range(2)]
 NEEDS = [
     NodeNeed("wish", 1, 1.0, 1 << 30, replica=f"workerpool0-{n}", hostname=f"job-{n}", gang_size=2)
     for n in range(2)
@@ -33,7 +33,8 @@ QUEUE = {"queue": "kueue", "local_queue": "users"}
 
 
 def workload(name: str, made: int = 0, **conditions: tuple[str, str, str]) -> dict[str, Any]:
-    """`conditions`: status, reason and message of each. `made`: the minute of its creation."""
+    """Return a workload. `conditions`: status, reason and message of each. `made`: the minute of its
+    creation."""
     return {
         "metadata": {
             "name": name,
@@ -51,13 +52,13 @@ def workload(name: str, made: int = 0, **conditions: tuple[str, str, str]) -> di
     }
 
 
-def parsed(document: dict[str, Any]) -> Workload:
+def parse_workload(document: dict[str, Any]) -> Workload:
     return msgspec.convert(document, Workload, strict=False)
 
 
 class Api:
-    """An API server with Kueue, which takes Pods in as they are made. `kinds`: what it has, by the end of the
-    path."""
+    """An API server with Kueue, which manages Pods at their creation. `kinds`: the existing objects, by the
+    last part of their path."""
 
     def __init__(self, *, manages: bool = True, has_kueue: bool = True) -> None:
         self.manages, self.has_kueue = manages, has_kueue
@@ -91,7 +92,7 @@ class Api:
         if request.method == "POST":
             return httpx2.Response(201, json={"metadata": {"name": "x"}})
         if "watch" in request.url.params:
-            return httpx2.Response(200, content=self._told(kind))
+            return httpx2.Response(200, content=self._changes(kind))
         items = list(self.kinds.get(kind, {}).values())
         return httpx2.Response(200, json={"metadata": {"resourceVersion": "1"}, "items": items})
 
@@ -104,12 +105,12 @@ class Api:
             self._events[kind].append(json.dumps({"type": what, "object": item}).encode() + b"\n")
             self.changed.notify_all()
 
-    async def until(self, holds: Callable[[], bool]) -> None:
+    async def until(self, condition: Callable[[], bool]) -> None:
         async with self.changed:
-            await self.changed.wait_for(holds)
+            await self.changed.wait_for(condition)
 
     async def admit(self) -> None:
-        """Pods get nodes of the cluster's choice, and run."""
+        """Assign nodes to all Pods and run them."""
         for number, pod in enumerate([*self.kinds["pods"].values()]):
             pod["spec"].pop("schedulingGates", None)
             pod["spec"]["nodeName"] = f"node{number}"
@@ -117,7 +118,7 @@ class Api:
             pod["status"] = {"phase": "Running", "containerStatuses": [state]}
             await self.put("MODIFIED", "pods", pod)
 
-    async def _told(self, kind: str) -> AsyncIterator[bytes]:
+    async def _changes(self, kind: str) -> AsyncIterator[bytes]:
         for number in range(1 << 30):
             async with self.changed:
                 await self.changed.wait_for(
@@ -126,13 +127,13 @@ class Api:
             yield self._events[kind][number]
 
 
-def acquire(here: KubernetesCluster, part: int, avoid: tuple[str, ...] = ()) -> Task[Hold]:
-    """One of the two Pods of an attempt is asked for."""
-    return asyncio.create_task(here.acquire(HOLDS[part], [NEEDS[part]], avoid=avoid))
+def acquire(here: KubernetesCluster, index: int, avoid: tuple[str, ...] = ()) -> Task[Allocation]:
+    """Request one of the two Pods of an attempt."""
+    return asyncio.create_task(here.acquire(ALLOCATIONS[index], [NEEDS[index]], avoid=avoid))
 
 
-async def delays(here: KubernetesCluster, *names: HoldName) -> Delay:
-    """Why the last of them waits, as soon as it is known of all."""
+async def delays(here: KubernetesCluster, *names: AllocationName) -> Delay:
+    """Wait until the delays of all these allocations are known, and return the last one's."""
     async for report in here.watch():
         if report.delays.keys() >= {*names}:
             return report.delays[names[-1]]
@@ -140,14 +141,14 @@ async def delays(here: KubernetesCluster, *names: HoldName) -> Delay:
 
 
 @pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admission, "_LINGER_SECONDS", 0.01)
+def short_quota_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admission, "_QUOTA_KEEP_SECONDS", 0.01)
 
 
-async def test_an_attempt_is_one_workload_and_waits_as_kueue_says(start: Start) -> None:
+async def test_attempt_is_one_workload_with_kueues_wait_reason(start: Start) -> None:
     api = Api()
     here = await start(api, **QUEUE)
-    holds = [acquire(here, part, avoid=("bad",)) for part in range(2)]
+    acquisitions = [acquire(here, index, avoid=("bad",)) for index in range(2)]
     await api.until(lambda: len(api.kinds["pods"]) == 2)
     for pod in api.kinds["pods"].values():
         own = pod["metadata"]
@@ -161,24 +162,24 @@ async def test_an_attempt_is_one_workload_and_waits_as_kueue_says(start: Start) 
     condition = ("False", "Pending", "couldn't assign flavors: insufficient unused quota for cpu")
     await api.put("ADDED", "workloads", workload("theirs"))
     await api.put("ADDED", "workloads", workload(GROUP, 1, QuotaReserved=condition))
-    delay = await delays(here, *HOLDS)
+    delay = await delays(here, *ALLOCATIONS)
     assert delay.message == (
         f"Kueue has not admitted the job to queue users yet: {condition[2]} (Pending)"
     )
     assert (delay.word, delay.position) == ("Pending", 2)
     await api.admit()
-    held = await asyncio.gather(*holds)
-    assert sorted(hold.nodes for hold in held) == [("node0",), ("node1",)]
-    # Kueue keeps quota for Pods in the place of those that end: with the last one it is told.
-    await here.give_back(HOLDS[0])
+    granted = await asyncio.gather(*acquisitions)
+    assert sorted(allocation.nodes for allocation in granted) == [("node0",), ("node1",)]
+    # Kueue keeps quota for replacements of ended Pods. The workload is deleted with the last Pod.
+    await here.release(ALLOCATIONS[0])
     assert GROUP not in api.deleted
-    await here.give_back(HOLDS[1])
+    await here.release(ALLOCATIONS[1])
     await api.until(lambda: GROUP in api.deleted)
     await here.close()
     assert api.deleted == ["job-0-1-0", "job-1-1-1", GROUP]
 
 
-async def test_what_waits_is_left_waiting_for_the_next_service(start: Start) -> None:
+async def test_pending_pod_is_kept_for_the_next_service(start: Start) -> None:
     api = Api()
     here = await start(api, **QUEUE)
     acquiring = acquire(here, 0)
@@ -195,32 +196,34 @@ async def test_what_waits_is_left_waiting_for_the_next_service(start: Start) -> 
     assert len(api.kinds["pods"]) == 1
 
 
-async def test_pods_that_kueue_does_not_take_in_are_refused(start: Start) -> None:
+async def test_pod_without_kueue_admission_is_rejected(start: Start) -> None:
     api = Api(manages=False)
     here = await start(api, **QUEUE)
     acquiring = acquire(here, 0)
     await api.until(lambda: bool(api.kinds["pods"]))
     await api.admit()
-    with pytest.raises(ClusterRefused, match="Kueue did not take Pod default/job-0-1-0 in"):
+    with pytest.raises(
+        ClusterRefused, match="Pod default/job-0-1-0 started without Kueue's admission"
+    ):
         await acquiring
     await here.close()
     assert "job-0-1-0" in api.deleted
 
 
-async def test_a_cluster_without_kueue_is_refused(start: Start) -> None:
+async def test_cluster_without_kueue_is_rejected(start: Start) -> None:
     with pytest.raises(ClusterRefused, match="install it, or set queue"):
         await start(Api(has_kueue=False), **QUEUE)
 
 
-async def test_a_replica_that_moves_follows_once_its_pod_has_ended(start: Start) -> None:
-    """Of three Pods in a group of two Kueue would end the newest."""
+async def test_moved_replica_gets_its_pod_after_the_old_one_ends(start: Start) -> None:
+    """In a group of two, Kueue would end the newest of three Pods."""
     api = Api()
-    moved = HoldName("abc", JobUid(7), 1, 2)
+    moved = AllocationName("abc", JobUid(7), 1, 2)
     here = await start(api, **QUEUE)
-    holds = [acquire(here, part) for part in range(2)]
+    acquisitions = [acquire(here, index) for index in range(2)]
     await api.until(lambda: len(api.kinds["pods"]) == 2)
     await api.admit()
-    await asyncio.gather(*holds)
+    await asyncio.gather(*acquisitions)
     following = asyncio.create_task(here.acquire(moved, NEEDS[1:], avoid=()))
     delay = await delays(here, moved)
     assert "until Kubernetes has seen it end on node node" in delay.message
@@ -236,14 +239,16 @@ async def test_a_replica_that_moves_follows_once_its_pod_has_ended(start: Start)
     await asyncio.gather(following, return_exceptions=True)
 
 
-def told(own: dict[str, Any], *others: dict[str, Any]) -> Delay | None:
-    return kueue.delay(parsed(own), [parsed(workload) for workload in (own, *others)])
+def delay_of(own: dict[str, Any], *others: dict[str, Any]) -> Delay | None:
+    return kueue.delay(
+        parse_workload(own), [parse_workload(workload) for workload in (own, *others)]
+    )
 
 
 NO_QUOTA = ("False", "Pending", "no quota")
 
 
-async def test_the_place_in_the_queue_is_by_priority_and_age() -> None:
+async def test_queue_position_depends_on_priority_and_age() -> None:
     own = workload("own", 5, QuotaReserved=NO_QUOTA)
     before = workload("older", 4)
     urgent = workload("urgent", 9)
@@ -252,20 +257,20 @@ async def test_the_place_in_the_queue_is_by_priority_and_age() -> None:
     elsewhere["spec"]["queueName"] = "others"
     gone = (
         workload("admitted", 1, QuotaReserved=("True", "QuotaReserved", "")),
-        workload("over", 1, Finished=("True", "Succeeded", "")),
+        workload("finished", 1, Finished=("True", "Succeeded", "")),
         workload("younger", 6),
         elsewhere,
     )
-    delay = told(own, before, urgent, *gone)
+    delay = delay_of(own, before, urgent, *gone)
     assert delay is not None and delay.position == 3
 
 
-async def test_each_reason_is_told_in_kueues_words() -> None:
-    assert told(workload("new")) is None, "Kueue has not looked at it"
+async def test_wait_reason_quotes_kueue() -> None:
+    assert delay_of(workload("new")) is None, "Kueue has not examined it"
     yes = "True", "", ""
-    assert told(workload("admitted", QuotaReserved=yes, Admitted=yes)) is None
+    assert delay_of(workload("admitted", QuotaReserved=yes, Admitted=yes)) is None
     nowhere = ("False", "Inadmissible", "LocalQueue users doesn't exist")
-    delay = told(workload("own", QuotaReserved=nowhere))
+    delay = delay_of(workload("own", QuotaReserved=nowhere))
     assert delay is not None and delay.word == "Inadmissible"
     assert "LocalQueue users doesn't exist (Inadmissible)" in delay.message
     checked = workload("own", QuotaReserved=yes)
@@ -273,11 +278,11 @@ async def test_each_reason_is_told_in_kueues_words() -> None:
         {"name": "nodes", "state": "Pending", "message": "3 nodes are being made."},
         {"name": "other", "state": "Ready", "message": ""},
     ]
-    delay = told(checked)
+    delay = delay_of(checked)
     assert delay is not None and "(nodes: 3 nodes are being made)" in delay.message
 
 
-async def test_a_pod_that_kueue_ends_is_preempted() -> None:
+async def test_pod_ended_by_kueue_counts_as_preempted() -> None:
     text = "Preempted to accommodate a workload"
     why = {"reason": "WorkloadEvictedDueToPreempted", "message": text}
     condition = {"type": "TerminationTarget", "status": "True", **why}
@@ -297,6 +302,6 @@ async def test_a_pod_that_kueue_ends_is_preempted() -> None:
         ({"queue": "volcano"}, "queue"),
     ],
 )
-async def test_a_queue_has_a_name(table: dict[str, str], text: str) -> None:
+async def test_queue_settings_are_checked_together(table: dict[str, str], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         parse({"image": "i:1", **table})

@@ -1,5 +1,5 @@
-"""What is concluded from the nodes and Pods of a cluster: capacity, states of nodes, why Pods wait, how they
-ended."""
+"""Reports of a cluster's nodes and Pods: capacity, node states, reasons why Pods wait, and causes of their
+ends."""
 
 from typing import Any
 
@@ -15,9 +15,9 @@ from trainshed_cluster.kubernetes.look import compile_report, node_state
 from trainshed_cluster.kubernetes.objects import ClusterNode, Pod
 from trainshed_cluster.kubernetes.routes import OUT_OF_SERVICE, Routes
 from trainshed_cluster.kubernetes.settings import parse
-from trainshed_cluster.remote.cluster import ClusterReport, HoldName
+from trainshed_cluster.remote.cluster import AllocationName, ClusterReport
 
-HOLD = HoldName("abc", JobUid(7), 1, 0)
+ALLOCATION = AllocationName("abc", JobUid(7), 1, 0)
 READY = [{"type": "Ready", "status": "True"}]
 DISRUPTED = {"type": "DisruptionTarget", "status": "True"}
 PREEMPTED = {"reason": "PreemptionByScheduler", "message": "default-scheduler: preempting"}
@@ -37,7 +37,7 @@ def pod(*, mine: bool = True, at: str = "node-a", deleted: bool = False, **statu
     metadata: dict[str, Any] = {"name": "p-1", "namespace": "default", "uid": "u1"}
     if mine:
         metadata["labels"] = {manifests.SERVICE: "abc"}
-        metadata["annotations"] = {manifests.HOLD: str(HOLD)}
+        metadata["annotations"] = {manifests.ALLOCATION: str(ALLOCATION)}
     if deleted:
         metadata["deletionTimestamp"] = "2026-11-22T12:00:00Z"
     wanted = {"cpu": "1500m", "memory": "2Gi", "nvidia.com/gpu": "1"}
@@ -75,7 +75,7 @@ def report(
     )
 
 
-def test_what_others_hold_of_a_node_is_theirs() -> None:
+def test_resources_of_other_pods_are_subtracted_from_a_node() -> None:
     theirs, over = pod(mine=False, **RUNNING), pod(mine=False, phase="Succeeded")
     [node_report] = report(
         [node(labels={"gpu": "t4"})], [theirs, over, pod(**RUNNING)], {"accelerators": T4}
@@ -88,17 +88,17 @@ def test_what_others_hold_of_a_node_is_theirs() -> None:
     assert node_report.node.others.accelerators == (("NVIDIA_TESLA_T4", 1),)
 
 
-def test_a_node_has_the_devices_that_its_labels_say() -> None:
+def test_node_devices_follow_its_labels() -> None:
     [node_report] = report([node(labels={"gpu": "other"})], [], {"accelerators": T4}).nodes
     assert node_report.node.accelerators == ()
 
 
-def test_processors_count_as_often_as_the_operator_says() -> None:
+def test_overcommit_multiplies_processors() -> None:
     [node_report] = report([node()], [pod(mine=False, **RUNNING)], {"overcommit": 2.0}).nodes
     assert (node_report.node.vcpus, node_report.node.others.vcpus) == (pytest.approx(15.82), 3.0)
 
 
-def test_a_pod_asks_for_its_containers_together_or_for_what_runs_before_them() -> None:
+def test_pod_requests_include_init_containers_and_sidecars() -> None:
     some = {"resources": {"requests": {"cpu": "1"}}}
     large = {"resources": {"requests": {"cpu": "3"}}}
     spec = {"containers": [some, some], "initContainers": [large], "overhead": {"cpu": "250m"}}
@@ -109,7 +109,7 @@ def test_a_pod_asks_for_its_containers_together_or_for_what_runs_before_them() -
     assert beside.requests == {"cpu": 5.25}
 
 
-def test_only_nodes_that_jobs_may_use_are_listed_or_that_have_some() -> None:
+def test_report_contains_usable_nodes_and_nodes_with_jobs() -> None:
     selector = {"node_selector": {"pool": "training"}}
     inside, outside = node("node-b", labels={"pool": "training"}), node("node-a")
     assert [known.node.name for known in report([inside, outside], [], selector).nodes] == [
@@ -118,7 +118,7 @@ def test_only_nodes_that_jobs_may_use_are_listed_or_that_have_some() -> None:
     assert len(report([inside, outside], [pod(**RUNNING)], selector).nodes) == 2
 
 
-def test_a_taint_keeps_machines_away_that_do_not_tolerate_it() -> None:
+def test_tainted_node_accepts_only_machines_with_a_toleration() -> None:
     tainted = node(taints=[{"key": "dedicated", "value": "gpu", "effect": "NoSchedule"}])
     table = {
         "machines": [
@@ -153,15 +153,18 @@ def test_a_taint_keeps_machines_away_that_do_not_tolerate_it() -> None:
         ),
     ],
 )  # fmt: skip
-def test_how_a_node_stands(fields: dict[str, Any], state: NodeState, is_awaited: bool) -> None:
-    """A node that is not heard of may live, and leases decide, unless an operator has said that it is off."""
+def test_node_state_follows_conditions_and_taints(
+    fields: dict[str, Any], state: NodeState, is_awaited: bool
+) -> None:
+    """Programs on an unreachable node may live until their leases end, unless an operator has marked the node
+    as off."""
     seen = node_state(node(**fields))
     assert (seen[0], seen[2]) == (state, is_awaited)
     assert bool(seen[1]) is (state is not NodeState.UP)
 
 
-def test_a_node_that_the_api_lists_no_more_is_waited_for_while_something_may_live_there() -> None:
-    [node_report] = report([], [], ghosts={HOLD: "node-a"}).nodes
+def test_unlisted_node_is_awaited_while_programs_may_live() -> None:
+    [node_report] = report([], [], ghosts={ALLOCATION: "node-a"}).nodes
     assert (node_report.node.name, node_report.state, node_report.is_awaited) == (
         "node-a",
         NodeState.GONE,
@@ -170,23 +173,23 @@ def test_a_node_that_the_api_lists_no_more_is_waited_for_while_something_may_liv
     assert report([], []).nodes == ()
 
 
-def test_agents_are_in_pods_that_run_or_vanished() -> None:
-    assert report([node()], [pod(**RUNNING)]).agents == {HOLD: {"node-a"}}
+def test_running_and_vanished_pods_count_as_agents() -> None:
+    assert report([node()], [pod(**RUNNING)]).agents == {ALLOCATION: {"node-a"}}
     assert report([node()], [pod(phase="Pending")]).agents == {}
     assert report([node()], [pod(phase="Failed")]).agents == {}
-    assert report([node()], [], ghosts={HOLD: "node-a"}).agents == {HOLD: {"node-a"}}
+    assert report([node()], [], ghosts={ALLOCATION: "node-a"}).agents == {ALLOCATION: {"node-a"}}
 
 
-def test_why_a_pod_waits_is_told_to_who_waits_for_it() -> None:
+def test_scheduling_delay_is_reported_for_awaited_allocations() -> None:
     why = {"reason": "Unschedulable", "message": "0/2 nodes are available: 2 Insufficient cpu."}
     condition = {"type": "PodScheduled", "status": "False", **why}
     pending = pod(at="", phase="Pending", conditions=[condition])
-    delay = report([node()], [pending], wanted={HOLD}).delays[HOLD]
+    delay = report([node()], [pending], wanted={ALLOCATION}).delays[ALLOCATION]
     assert delay.word == "Unschedulable" and "2 Insufficient cpu (Unschedulable)" in delay.message
     assert not report([node()], [pending]).delays
 
 
-def test_an_image_that_does_not_come_is_told_by_its_word() -> None:
+def test_image_pull_failure_is_reported_with_its_reason() -> None:
     waiting = container(waiting={"reason": "ImagePullBackOff", "message": "Back-off pulling i:1"})
     delay = look.delay(pod(phase="Pending", **waiting))
     assert delay is not None and delay.word == "ImagePullBackOff" and "node-a" in delay.message
@@ -198,7 +201,7 @@ def test_an_image_that_does_not_come_is_told_by_its_word() -> None:
 @pytest.mark.parametrize(
     "word", ["InvalidImageName", "ErrImageNeverPull", "CreateContainerConfigError"]
 )
-def test_what_waiting_does_not_mend_is_refused(word: str) -> None:
+def test_permanent_waiting_reason_is_rejected(word: str) -> None:
     why = look.refusal(pod(phase="Pending", **container(waiting={"reason": word})))
     assert why and word in why and "engines.kubernetes" in why
 
@@ -217,7 +220,7 @@ def test_what_waiting_does_not_mend_is_refused(word: str) -> None:
             False,
             Cause.OUT_OF_DISK,
         ),
-        # As kubelets have it.
+        # Messages in the form that kubelets report.
         (
             evicted('Container replica exceeded its local ephemeral storage limit "1Gi". '),
             False,
@@ -241,14 +244,14 @@ def test_what_waiting_does_not_mend_is_refused(word: str) -> None:
         ({"conditions": [DISRUPTED | PREEMPTED]}, True, Cause.CLUSTER_PREEMPTED),
     ],
 )
-def test_how_a_pod_ended_is_told_apart(status: dict[str, Any], deleted: bool, loss: Cause) -> None:
+def test_pod_end_has_its_cause(status: dict[str, Any], deleted: bool, loss: Cause) -> None:
     ended = look.end(pod(deleted=deleted, phase="Failed", **status), deleted=deleted)
     assert ended.loss is loss and not ended.why.endswith(".")
     if loss is Cause.AGENT_LOST:
         assert ended.why.endswith("with exit code 78: no code")
 
 
-def test_what_a_pod_of_a_jobs_own_image_waits_for_is_told_by_the_image_that_does_not_come() -> None:
+def test_delay_of_a_custom_image_shows_the_missing_image() -> None:
     def waits(reason: str, image: str) -> dict[str, Any]:
         return {"name": "c", "image": image, "state": {"waiting": {"reason": reason}}}
 
@@ -266,16 +269,19 @@ def test_what_a_pod_of_a_jobs_own_image_waits_for_is_told_by_the_image_that_does
     assert not waiting_pod.is_over and why and "image job:1 cannot be used" in why
 
 
-def test_a_pod_that_only_lost_its_node_object_is_not_over() -> None:
-    """The control plane calls it failed, and nobody has asked the node: it waits for the lease."""
+def test_pod_without_its_node_object_has_not_ended() -> None:
+    """The control plane marks it as failed without contacting the node. Its lease must end first."""
     lost = DISRUPTED | {"reason": "DeletionByPodGC"}
     assert not pod(phase="Failed", conditions=[lost]).is_over
     ended = {"name": "c", "state": {"terminated": {"exitCode": 1}}}
     assert pod(phase="Failed", conditions=[lost], containerStatuses=[ended]).is_over
 
 
-def test_a_python_that_could_not_be_brought_ends_the_pod_with_its_words() -> None:
-    failed = {"exitCode": 1, "message": "python3 has no loader of glibc's: it cannot be carried"}
+def test_failed_python_copy_ends_the_pod_with_its_message() -> None:
+    failed = {
+        "exitCode": 1,
+        "message": "python3 does not use glibc's loader, so that it cannot be copied",
+    }
     statuses = [{"name": "carry-python", "image": "base:1", "state": {"terminated": failed}}]
     ended = pod(phase="Failed", initContainerStatuses=statuses)
-    assert ended.is_over and "it cannot be carried" in look.end(ended, deleted=False).why
+    assert ended.is_over and "cannot be copied" in look.end(ended, deleted=False).why

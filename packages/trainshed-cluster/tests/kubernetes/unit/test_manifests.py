@@ -1,5 +1,4 @@
-"""The Pod of a replica, compared with files under tests.golden.kubernetes; set UPDATE_GOLDEN=1 to write
-them."""
+"""The Pod of a replica, compared with files under tests.golden.kubernetes. UPDATE_GOLDEN=1 writes them."""
 
 import json
 import os
@@ -16,10 +15,10 @@ from trainshed_cluster.kubernetes.build import entry
 from trainshed_cluster.kubernetes.objects import Pod, cpu_quantity, parse_quantity
 from trainshed_cluster.kubernetes.routes import Routes
 from trainshed_cluster.kubernetes.settings import KubernetesSettings, parse
-from trainshed_cluster.remote.cluster import HoldName, NodeNeed, Owner
+from trainshed_cluster.remote.cluster import AllocationName, NodeNeed, Owner
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "kubernetes"
-HOLD = HoldName("abc", JobUid(7), 2, 3)
+ALLOCATION = AllocationName("abc", JobUid(7), 2, 3)
 NEED = NodeNeed(
     "node-a",
     1,
@@ -52,13 +51,13 @@ GPUS = {
 }
 
 
-def made(settings: KubernetesSettings, need: NodeNeed) -> dict[str, Any]:
+def pod_of(settings: KubernetesSettings, need: NodeNeed) -> dict[str, Any]:
     routes = Routes(settings)
     return manifests.pod(
         settings,
         routes.of(need.machine),
         routes.accelerator(kind) if (kind := need.machine.accelerator) else None,
-        HOLD,
+        ALLOCATION,
         need,
         command=entry(),
         cache="/var/lib/cache",
@@ -87,55 +86,66 @@ def made(settings: KubernetesSettings, need: NodeNeed) -> dict[str, Any]:
         ("gang", PLAIN, msgspec.structs.replace(NEED, gang_size=2)),
     ],
 )
-def test_the_pod_of_a_replica(name: str, table: dict[str, Any], need: NodeNeed) -> None:
-    pod = made(parse(table), need)
+def test_pod_manifest_matches_the_golden_file(
+    name: str, table: dict[str, Any], need: NodeNeed
+) -> None:
+    pod = pod_of(parse(table), need)
     path = GOLDEN / f"pod_{name}.json"
     if os.environ.get("UPDATE_GOLDEN"):
         path.write_text(json.dumps(pod, indent=2) + "\n")
     assert pod == json.loads(path.read_text())
 
 
-def test_a_pod_is_known_again_by_its_hold_alone() -> None:
-    pod = msgspec.convert(made(parse(PLAIN), NEED), Pod)
-    assert manifests.hold_of(pod, "abc") == HOLD
-    assert manifests.hold_of(pod, "other") is None
-    metadata = msgspec.structs.replace(pod.metadata, annotations={manifests.HOLD: "mine"})
-    assert manifests.hold_of(msgspec.structs.replace(pod, metadata=metadata), "abc") is None
+def test_pod_is_identified_by_its_allocation_annotation() -> None:
+    pod = msgspec.convert(pod_of(parse(PLAIN), NEED), Pod)
+    assert manifests.allocation_of(pod, "abc") == ALLOCATION
+    assert manifests.allocation_of(pod, "other") is None
+    metadata = msgspec.structs.replace(pod.metadata, annotations={manifests.ALLOCATION: "mine"})
+    assert manifests.allocation_of(msgspec.structs.replace(pod, metadata=metadata), "abc") is None
 
 
-def test_two_attempts_and_two_places_have_pods_of_other_names() -> None:
+def test_pod_names_differ_by_attempt_and_allocation() -> None:
     names = {
-        manifests.pod_name(NEED, HoldName("abc", JobUid(7), attempt, part))
+        manifests.pod_name(NEED, AllocationName("abc", JobUid(7), attempt, part))
         for attempt in (1, 2)
         for part in (0, 1)
     }
     assert len(names) == 4
-    assert manifests.pod_name(NEED, HOLD) == "cmle-training-workerpool0-0123abcd-1-2-3"
+    assert manifests.pod_name(NEED, ALLOCATION) == "cmle-training-workerpool0-0123abcd-1-2-3"
 
 
-def test_what_follows_a_pod_of_the_same_hold_has_another_name() -> None:
-    """What has ended may keep its name for a minute."""
+def test_successor_pod_of_an_allocation_has_another_name() -> None:
+    """An ended Pod may keep its name for a minute."""
     settings = parse(PLAIN)
     route = Routes(settings).of(NEED.machine)
-    for again in (0, 1, 12):
+    for attempt_number in (0, 1, 12):
         made_again = manifests.pod(
-            settings, route, None, HOLD, NEED, command=("x",), cache="/c", again=again
+            settings,
+            route,
+            None,
+            ALLOCATION,
+            NEED,
+            command=("x",),
+            cache="/c",
+            again=attempt_number,
         )
-        assert made_again["metadata"]["name"] == manifests.pod_name(NEED, HOLD, again)
-        assert manifests.again_of(msgspec.convert(made_again, Pod)) == again
-    assert manifests.pod_name(NEED, HOLD, 1) == "cmle-training-workerpool0-0123abcd-1-2-3-1"
+        assert made_again["metadata"]["name"] == manifests.pod_name(
+            NEED, ALLOCATION, attempt_number
+        )
+        assert manifests.again_of(msgspec.convert(made_again, Pod)) == attempt_number
+    assert manifests.pod_name(NEED, ALLOCATION, 1) == "cmle-training-workerpool0-0123abcd-1-2-3-1"
 
 
-def test_a_hosts_file_of_its_own_is_made_where_kubernetes_own_cannot_be_written() -> None:
-    """By whom it is not root's, and of Pods that have peers: another container costs their start."""
+def test_hosts_file_is_copied_when_agents_cannot_write_it() -> None:
+    """Only non-root Pods with peers get the additional container, because it delays their start."""
     gang = msgspec.structs.replace(NEED, gang_size=2)
-    assert "initContainers" not in made(parse(PLAIN), NEED)["spec"]
-    assert "initContainers" not in made(parse({**PLAIN, "run_as": 0}), gang)["spec"]
-    assert len(made(parse(PLAIN), gang)["spec"]["initContainers"]) == 1
+    assert "initContainers" not in pod_of(parse(PLAIN), NEED)["spec"]
+    assert "initContainers" not in pod_of(parse({**PLAIN, "run_as": 0}), gang)["spec"]
+    assert len(pod_of(parse(PLAIN), gang)["spec"]["initContainers"]) == 1
 
 
-def test_nothing_of_a_command_is_taken_for_a_variable() -> None:
-    """Kubernetes' rule: $(NAME) is a variable, $$ is $, any other $ is itself."""
+def test_command_arguments_are_escaped_against_variable_expansion() -> None:
+    """Kubernetes' rule: $(NAME) is a variable, $$ is $, any other $ is literal."""
 
     def expanded(argument: str) -> str:
         out, at = "", 0
@@ -156,18 +166,18 @@ def test_nothing_of_a_command_is_taken_for_a_variable() -> None:
     ("text", "value"),
     [("500m", 0.5), ("2", 2.0), ("1Gi", 2.0**30), ("1.5k", 1500.0), ("2e3", 2000.0), (3, 3.0)],
 )
-def test_quantities(text: str | int, value: float) -> None:
+def test_quantity_is_parsed(text: str | int, value: float) -> None:
     assert parse_quantity(text) == value
 
 
-def test_what_is_no_quantity_is_refused() -> None:
+def test_invalid_quantity_is_rejected() -> None:
     for text in ("", "Gi", "1 Gi", "1Gi2", "0x10"):
         with pytest.raises(ValueError, match="is not a quantity"):
             parse_quantity(text)
     assert cpu_quantity(0.0001) == "1m"
 
 
-def test_machines_without_a_route_go_by_the_plain_settings() -> None:
+def test_machine_without_a_route_uses_the_plain_settings() -> None:
     routes = Routes(parse(GPUS))
     assert routes.of(MachineWanted("n1-standard-4", "NVIDIA_TESLA_T4")).runtime_class == "nvidia"
     assert routes.of(MachineWanted("n1-standard-4")).runtime_class == ""
@@ -181,9 +191,9 @@ def test_machines_without_a_route_go_by_the_plain_settings() -> None:
         ({"cache": "/var/cache/trainshed", "run_as": 0}, True),
         ({"cache": "claim:environments"}, True),
     ],
-    ids=["in each Pod", "of root's making alone", "on the node", "in a volume"],
+    ids=["in each Pod", "of root only", "on the node", "in a volume"],
 )
-def test_pythons_beside_the_cache_are_kept_with_it_where_they_can_be(
+def test_interpreters_outside_the_cache_are_persistent_if_possible(
     table: dict[str, Any], kept: bool
 ) -> None:
     settings = parse({**PLAIN, **table})
@@ -191,7 +201,7 @@ def test_pythons_beside_the_cache_are_kept_with_it_where_they_can_be(
         settings,
         Routes(settings).of(NEED.machine),
         None,
-        HOLD,
+        ALLOCATION,
         NEED,
         command=entry(),
         cache="/var/lib/cache",
@@ -205,10 +215,10 @@ def test_pythons_beside_the_cache_are_kept_with_it_where_they_can_be(
     assert (mount["name"], mount.get("subPath")) != (own["name"], own.get("subPath"))
 
 
-def test_a_jobs_own_image_is_the_pods_and_gets_our_python_brought() -> None:
-    """Nothing of the image is changed but where the agent's Python lies; what it starts is no part of the
-    Pod."""
-    pod = made(
+def test_custom_image_pod_gets_a_copy_of_the_operators_python() -> None:
+    """The image is unchanged except for the directory of the agent's Python. The Pod does not contain the
+    program's command."""
+    pod = pod_of(
         parse(PLAIN), msgspec.structs.replace(NEED, image="registry.example/team/trainer:v1")
     )
     [replica], [carrier] = pod["spec"]["containers"], pod["spec"]["initContainers"]
@@ -223,10 +233,10 @@ def test_a_jobs_own_image_is_the_pods_and_gets_our_python_brought() -> None:
         "/opt/trainshed/bin/python3",
     ]
     assert replica["command"][4:] == [manifests.escaped(argument) for argument in entry()[1:]]
-    assert "workingDir" not in replica, "it begins where the image says"
+    assert "workingDir" not in replica, "the image sets the working directory"
     [mount] = [part for part in replica["volumeMounts"] if part["mountPath"] == "/opt/trainshed"]
     assert mount["readOnly"] and mount["name"] == carrier["volumeMounts"][0]["name"]
     assert carrier["securityContext"] == replica["securityContext"]
-    # What Kubernetes makes of $$ is what it was.
+    # Kubernetes replaces $$ with $.
     carried = carrier["command"][-2].replace("$$", "$")
     assert carried == Path(carried_python.__file__).read_text()

@@ -1,5 +1,4 @@
-"""What images say of themselves, read from a registry without any tool: for clusters that pull images
-themselves."""
+"""Image configurations, read directly from a registry for clusters that pull images themselves."""
 
 import base64
 import json
@@ -31,11 +30,11 @@ def logins(directory: Path, host: str, text: str) -> Path:
     return path
 
 
-def unread(registries: Registries, name: str) -> str:
+def read_error(registries: Registries, name: str) -> str:
     return registries.read(name).unread or ""
 
 
-def test_what_an_image_starts_is_read_by_tag_and_by_digest(registry: Registry) -> None:
+def test_image_command_is_read_by_tag_and_by_digest(registry: Registry) -> None:
     registries = Registries(insecure=(registry.host,))
     config = registries.read(f"{registry.host}/team/trainer:v1")
     assert (config.entrypoint, config.command) == (("/train",), ("--epochs", "3"))
@@ -45,23 +44,25 @@ def test_what_an_image_starts_is_read_by_tag_and_by_digest(registry: Registry) -
     assert registries.read(pinned) == config
 
 
-def test_a_log_in_is_used_where_it_is_for(registry: Registry, tmp_path: Path) -> None:
+def test_credentials_are_sent_to_their_registry(registry: Registry, tmp_path: Path) -> None:
     registry.login = "ada:secret"
     name, insecure = f"{registry.host}/team/trainer:v1", (registry.host,)
-    assert "wants a log-in, and there is none" in unread(Registries(insecure=insecure), name)
+    assert "requires credentials, and none are configured" in read_error(
+        Registries(insecure=insecure), name
+    )
     wrong = logins(tmp_path, registry.host, "ada:wrong")
-    assert "does not give it to this service (401)" in unread(Registries(wrong, insecure), name)
+    assert "denies access (401)" in read_error(Registries(wrong, insecure), name)
     right = logins(tmp_path, registry.host, "ada:secret")
     assert Registries(right, insecure).read(name).entrypoint == ("/train",)
 
 
-def test_only_registries_that_are_named_are_spoken_to_without_tls(registry: Registry) -> None:
-    assert "does not answer" in unread(Registries(), f"{registry.host}/team/trainer:v1")
+def test_only_insecure_registries_are_called_without_tls(registry: Registry) -> None:
+    assert "does not respond" in read_error(Registries(), f"{registry.host}/team/trainer:v1")
     assert not registry.asked
-    assert "Invalid IPv6 URL" in unread(Registries(), "[:1/team/trainer:v1")
+    assert "Invalid IPv6 URL" in read_error(Registries(), "[:1/team/trainer:v1")
 
 
-async def test_a_registry_is_asked_once_a_minute_and_may_be_away(registry: Registry) -> None:
+async def test_registry_is_queried_once_a_minute_and_may_be_down(registry: Registry) -> None:
     now, lines = [0], list[str]()
     images = ClusterImages(Registries(insecure=(registry.host,)).read, now=lambda: now[0])
     name = f"{registry.host}/team/trainer:v1"
@@ -76,5 +77,5 @@ async def test_a_registry_is_asked_once_a_minute_and_may_be_away(registry: Regis
     registry.close()
     away = await images.prepare(name, lines.append)
     assert away.unread and away == Image(None, "", unread=away.unread)
-    assert "does not answer" in away.unread
+    assert "does not respond" in away.unread
     assert lines == [f"The default command of the image {name} is unknown here: {away.unread}."]

@@ -1,4 +1,4 @@
-"""The table [engines.kubernetes]: bounds, and everything that is wrong at once."""
+"""The table [engines.kubernetes]: its limits, and errors that are all reported at once."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,7 @@ from trainshed_cluster.kubernetes.settings import KubernetesSettings, parse
 IMAGE = {"image": "registry.example/trainshed-base:1"}
 
 
-def test_an_image_is_all_that_has_to_be_set() -> None:
+def test_image_is_the_only_required_setting() -> None:
     settings = parse(IMAGE)
     assert settings.run_as == 1000 and settings.lease == 300
     assert settings == parse({**IMAGE, "kubeconfig": "", "scheduler": "", "cache": ""})
@@ -21,7 +21,7 @@ def test_an_image_is_all_that_has_to_be_set() -> None:
         parse({})
 
 
-def test_everything_that_is_wrong_is_named_at_once() -> None:
+def test_all_wrong_settings_are_reported_at_once() -> None:
     wrong = {
         **IMAGE,
         "namespce": "x",
@@ -57,23 +57,26 @@ def test_everything_that_is_wrong_is_named_at_once() -> None:
         ({"accelerators": {"nvidia-l4": {}}}, "Did you mean NVIDIA_L4?"),
         (
             {"accelerators": {"NVIDIA_L4": {}, "NVIDIA_TESLA_T4": {}}},
-            "nvidia.com/gpu on the same nodes stands for NVIDIA_L4 already",
+            "nvidia.com/gpu of the same nodes is already used for NVIDIA_L4",
         ),
-        ({"machines": [{"types": ["n1-standard-3"]}]}, "no machine type is called 'n1-standard-3'"),
-        ({"machines": [{"node_selector": {"a": "b"}}]}, "names neither types nor accelerators"),
+        (
+            {"machines": [{"types": ["n1-standard-3"]}]},
+            "machine type 'n1-standard-3' does not exist",
+        ),
+        ({"machines": [{"node_selector": {"a": "b"}}]}, "sets neither types nor accelerators"),
         (
             {"machines": [{"types": ["n1-*"]}, {"types": ["n1-standard-4"]}]},
-            "machines[1]: those before it are for all of its machines already",
+            "machines[1]: earlier tables already cover all of its machines",
         ),
     ],
 )
-def test_what_cannot_mean_anything_is_refused(table: dict[str, Any], text: str) -> None:
+def test_contradictory_settings_are_rejected(table: dict[str, Any], text: str) -> None:
     with pytest.raises(ValueError) as caught:
         parse({**IMAGE, **table})
     assert text in str(caught.value)
 
 
-def test_where_the_kubeconfig_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kubeconfig_path_follows_settings_and_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("KUBERNETES_SERVICE_HOST", "KUBECONFIG"):
         monkeypatch.delenv(name, raising=False)
     assert parse(IMAGE).kubeconfig_path == str(Path("~/.kube/config").expanduser())
@@ -84,7 +87,7 @@ def test_where_the_kubeconfig_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> 
     assert parse({**IMAGE, "kubeconfig": "/etc/mine"}).kubeconfig_path == "/etc/mine"
 
 
-def test_the_page_has_every_setting_with_its_default_in_order() -> None:
+def test_docs_list_every_setting_with_its_default() -> None:
     """docs/kubernetes.md#settings."""
     page = (ROOT / "docs/kubernetes.md").read_text()
     rows = re.findall(
@@ -100,5 +103,5 @@ def test_the_page_has_every_setting_with_its_default_in_order() -> None:
     for name, shown in rows:
         default = known[name]
         if default is not msgspec.NODEFAULT:
-            written = str(default).lower() if isinstance(default, bool) else str(default)
-            assert shown == (written if default is not None else ""), name
+            write = str(default).lower() if isinstance(default, bool) else str(default)
+            assert shown == (write if default is not None else ""), name

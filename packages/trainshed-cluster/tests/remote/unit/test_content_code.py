@@ -1,4 +1,4 @@
-"""What an agent is sent of our code is all that it imports, and what others it imports (docs/adr/0063)."""
+"""The code that is sent to agents includes all of their imports (docs/adr/0063)."""
 
 import sys
 from pathlib import Path
@@ -9,9 +9,9 @@ from tests.unit.test_replica_floor import imported
 from trainshed_cluster.remote.content.bootstrap import AGENT, LIBRARIES, PACKAGES, AgentCode
 
 _ROOTS = [Path(str(package.__file__)).parents[1] for package in (trainshed, trainshed_cluster)]
-_STARTS = (AGENT, "trainshed.replica.zygote", "trainshed.replica.endpoint")
-_NOT_THERE = {"cryptography"}
-"""What makes certificates, in the service."""
+_ENTRY_POINTS = (AGENT, "trainshed.replica.zygote", "trainshed.replica.endpoint")
+_SERVICE_ONLY = {"cryptography"}
+"""Modules that create certificates, which only the service does."""
 
 
 def _file(module: str) -> Path | None:
@@ -20,10 +20,10 @@ def _file(module: str) -> Path | None:
     return next((file for file in files if file.is_file()), None)
 
 
-def test_all_that_an_agent_imports_is_sent() -> None:
+def test_sent_code_contains_all_imports_of_an_agent() -> None:
     seen: set[str] = set()
     others: dict[str, str] = {}
-    waiting = [*_STARTS]
+    waiting = [*_ENTRY_POINTS]
     while waiting:
         module = waiting.pop()
         path = _file(module)
@@ -39,8 +39,8 @@ def test_all_that_an_agent_imports_is_sent() -> None:
     assert len(seen) > 100
     ours = {module.split(".")[1] for module in seen if module.startswith("trainshed.")}
     assert ours <= set(PACKAGES), "these are not sent"
-    assert others.keys() - _NOT_THERE == {*LIBRARIES} - {"trainshed_cluster"}, others
+    assert others.keys() - _SERVICE_ONLY == {*LIBRARIES} - {"trainshed_cluster"}, others
 
 
-def test_the_same_code_is_the_same_archive() -> None:
+def test_same_code_yields_the_same_archive() -> None:
     assert AgentCode.collect() == AgentCode.collect()

@@ -1,4 +1,4 @@
-"""What the service knows of its directories."""
+"""The service's records of its directories."""
 
 import asyncio
 from pathlib import Path
@@ -9,10 +9,10 @@ from trainshed_cluster.remote.content.library import Library
 from trainshed_cluster.remote.content.manifest import BUILT
 
 
-def test_launches_learn_of_units_at_the_same_time(
+def test_concurrent_launches_identify_units(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each in a thread of its own."""
+    """Each in its own thread."""
     library, exists, theirs = Library([tmp_path]), Path.exists, list[str]()
 
     def learn(name: str) -> None:
@@ -20,19 +20,19 @@ def test_launches_learn_of_units_at_the_same_time(
         (tmp_path / name / BUILT).touch()
         asyncio.run(library.manifest([str(tmp_path / name)]))
 
-    def exists_and_another_is_learnt(path: Path) -> bool:
+    def exists_while_another_is_identified(path: Path) -> bool:
         if theirs:
             learn(theirs.pop())
         return exists(path)
 
     learn("known")
-    monkeypatch.setattr(Path, "exists", exists_and_another_is_learnt)
+    monkeypatch.setattr(Path, "exists", exists_while_another_is_identified)
     theirs.append("theirs")
     learn("own")
 
 
-def test_what_is_installed_into_an_interpreter_is_seen(tmp_path: Path) -> None:
-    """Its directory stays as old as it was; a node that fetches it in vain asks again."""
+def test_package_installed_into_an_interpreter_changes_its_digest(tmp_path: Path) -> None:
+    """The time of its directory does not change. A node whose fetch fails requests it again."""
     (tmp_path / "cache").mkdir()
     python = tmp_path / "python"
     (python / "bin").mkdir(parents=True)

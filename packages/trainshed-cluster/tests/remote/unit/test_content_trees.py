@@ -1,4 +1,4 @@
-"""Trees on their way to a node: what arrives, and what is refused (docs/adr/0063)."""
+"""Directory trees that are sent to nodes: complete transfers, and rejected ones (docs/adr/0063)."""
 
 import io
 import os
@@ -38,7 +38,7 @@ def _tree(root: Path) -> Path:
     return root
 
 
-def test_a_tree_arrives_as_it_was(tmp_path: Path) -> None:
+def test_unpacked_tree_equals_its_source(tmp_path: Path) -> None:
     source, target = _tree(tmp_path / "source"), tmp_path / "target"
     if os.geteuid() == 0:
         os.chown(source / "bin" / "tool", 1234, 2345)
@@ -52,12 +52,12 @@ def test_a_tree_arrives_as_it_was(tmp_path: Path) -> None:
             assert (target / path).read_bytes() == (source / path).read_bytes()
             assert int(now.st_mtime) == int(was.st_mtime)
     assert (target / "bin" / "same").samefile(target / "bin" / "tool")
-    assert (target / "out").readlink() == Path("/etc/passwd"), "a link out was followed"
+    assert (target / "out").readlink() == Path("/etc/passwd"), "a link to the outside was followed"
     assert {path for path, _ in trees.walk(target)} == {path for path, _ in trees.walk(source)}
 
 
 @pytest.mark.parametrize("change", ["content", "mode", "target", "name"])
-def test_what_is_built_anew_is_known_by_another_digest(tmp_path: Path, change: str) -> None:
+def test_rebuilt_unit_has_another_digest(tmp_path: Path, change: str) -> None:
     root = _tree(tmp_path / "source")
     before = trees.identify(root).digest
     match change:
@@ -73,7 +73,7 @@ def test_what_is_built_anew_is_known_by_another_digest(tmp_path: Path, change: s
     assert trees.identify(root).digest != before
 
 
-def test_bytecode_and_marks_do_not_count(tmp_path: Path) -> None:
+def test_digest_ignores_bytecode_and_marker_files(tmp_path: Path) -> None:
     root = _tree(tmp_path / "source")
     before = trees.identify(root).digest
     (root / "bin" / "__pycache__").mkdir()
@@ -84,7 +84,7 @@ def test_bytecode_and_marks_do_not_count(tmp_path: Path) -> None:
 
 
 def _of(*members: tuple[str, bytes, str]) -> bytes:
-    """A tar of (name, type, link target)."""
+    """Return a tar with these (name, type, link target)."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w|") as tar:
         for name, kind, target in members:
@@ -110,7 +110,7 @@ def _of(*members: tuple[str, bytes, str]) -> bytes:
     ],
     ids=lambda members: " ".join(name for name, _, _ in members),
 )
-def test_nothing_is_written_anywhere_else(
+def test_path_traversal_in_a_tar_is_rejected(
     tmp_path: Path, members: list[tuple[str, bytes, str]]
 ) -> None:
     (tmp_path / "victim").write_text("as it was")
@@ -121,13 +121,13 @@ def test_nothing_is_written_anywhere_else(
     assert (tmp_path / "victim").stat().st_nlink == 1
 
 
-def test_a_stream_that_is_not_whole_is_refused(tmp_path: Path) -> None:
+def test_truncated_stream_is_rejected(tmp_path: Path) -> None:
     data = _packed(_tree(tmp_path / "source"))
     end = data.index(b"+" + trees.identify(tmp_path / "source").digest.encode())
     for number, length in enumerate((0, 3, 512, len(data) // 2, end - 512, end - 1, end + 10)):
-        with pytest.raises(Torn, match="broke off"):
+        with pytest.raises(Torn, match="ended early"):
             _unpack(data[:length], tmp_path / f"torn{number}")
     with pytest.raises(Torn, match="the disk is gone"):
         _unpack(trees.failed("the disk is gone"), tmp_path / "failed")
-    with pytest.raises(Torn, match="broke off"):
+    with pytest.raises(Torn, match="ended early"):
         _unpack(b"HTTP/1.1 400 Bad Request\r\n\r\n", tmp_path / "other")

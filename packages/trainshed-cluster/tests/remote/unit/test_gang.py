@@ -1,4 +1,4 @@
-"""Which holds an attempt still needs, and on which nodes it has them."""
+"""The allocations that an attempt still needs, and their nodes."""
 
 from msgspec.structs import replace
 
@@ -8,41 +8,53 @@ from trainshed.engines.port import SlotRequest
 from trainshed_cluster.remote import gang as gangs
 from trainshed_cluster.remote.agent_handle import AgentHandle
 from trainshed_cluster.remote.cluster import NodeNeed
-from trainshed_cluster.remote.gang import Gang, GangRecord, Seat, place
+from trainshed_cluster.remote.gang import Gang, GangRecord, ReplicaSlot, agent_key
 
 
-def test_who_waits_for_another_node_waits_for_that_one_alone() -> None:
-    """What others run in is asked for no more, and so not given back where the wait is too long."""
-    seats = (
-        Seat(PRIMARY, SlotRequest(PRIMARY, "r0", "a"), part=0, launched=1),
-        Seat(WORKER, SlotRequest(WORKER, "r1", "c"), part=1),
+def test_pending_node_does_not_renew_allocations_of_live_replicas() -> None:
+    """Otherwise the engine would release the nodes of running replicas when the wait takes too long."""
+    replica_slots = (
+        ReplicaSlot(PRIMARY, SlotRequest(PRIMARY, "r0", "a"), allocation_index=0, launched=1),
+        ReplicaSlot(WORKER, SlotRequest(WORKER, "r1", "c"), allocation_index=1),
     )
-    parts = {0: (need("a"), need("b")), 1: (need("c"),), 2: (need("d"),)}
-    gang = Gang(GangRecord(JobUid(7), 1, seats, parts, 60.0))
-    assert gang.parts_to_hold() == [0, 1], "all that have replicas and no agent"
+    needs = {0: (need("a"), need("b")), 1: (need("c"),), 2: (need("d"),)}
+    gang = Gang(GangRecord(JobUid(7), 1, replica_slots, needs, 60.0))
+    assert gang.allocations_to_acquire() == [0, 1], "allocations with replicas but without agents"
     agent = AgentHandle("n", JobUid(7), 1, 0, "a", lease=60.0)
-    gang.agents[place(0, "a")] = agent
-    assert gang.parts_to_hold() == [1]
+    gang.agents[agent_key(0, "a")] = agent
+    assert gang.allocations_to_acquire() == [1]
     agent.is_gone = True
-    assert gang.parts_to_hold() == [0, 1]
-    agent.is_gone, gang.record = False, gang.record.with_seat(replace(seats[0], launched=0))
-    assert gang.parts_to_hold() == [0, 1, 2], "while nothing runs, nothing is kept from others"
+    assert gang.allocations_to_acquire() == [0, 1]
+    agent.is_gone, gang.record = (
+        False,
+        gang.record.with_replica_slot(replace(replica_slots[0], launched=0)),
+    )
+    assert gang.allocations_to_acquire() == [0, 1, 2], (
+        "without running programs, no allocation is kept"
+    )
 
 
-def test_who_has_lost_his_node_is_asked_for_by_himself_and_his_need_goes() -> None:
-    """Else those who stay, once they are lost too, would wait for what he has now."""
+def test_displaced_replica_gets_its_own_allocation() -> None:
+    """Otherwise the other replicas, once lost, would wait for the node of the displaced one."""
     requests = [SlotRequest(ReplicaId(1, n), f"r{n}", node) for n, node in enumerate("abbc")]
-    seats = tuple(Seat(request.replica, request, part=0) for request in requests)
-    vacant = replace(seats[2], is_vacant=True)
-    record = GangRecord(JobUid(7), 1, seats, {0: (need("a"), need("b"), need("c"))}, 60.0)
-    assert gangs.given(record, 0, ["a"]) is record
-    assert gangs.given(record, 0, ["d", "b", "c"]).seats[0].request.node == "d"
-    gang = Gang(record.with_seat(vacant))
-    assert gangs.taken_out(gang, 0, ["a"]) == requests[1::2]
-    record = gangs.without_needs(gangs.moved(gang.record, requests[1::2], {}), 0, ["a"])
-    assert [seat.part for seat in record.seats] == [0, 1, 0, 2] and record.seats[2] == vacant
-    assert record.parts[0] == (need("a"), need("b")), "the one who waits keeps his place"
-    assert gangs.without_needs(record, 7, ["a"]) is record
+    replica_slots = tuple(
+        ReplicaSlot(request.replica, request, allocation_index=0) for request in requests
+    )
+    vacant = replace(replica_slots[2], is_vacant=True)
+    record = GangRecord(JobUid(7), 1, replica_slots, {0: (need("a"), need("b"), need("c"))}, 60.0)
+    assert gangs.with_chosen_nodes(record, 0, ["a"]) is record
+    assert gangs.with_chosen_nodes(record, 0, ["d", "b", "c"]).replica_slots[0].request.node == "d"
+    gang = Gang(record.with_replica_slot(vacant))
+    assert gangs.displaced_requests(gang, 0, ["a"]) == requests[1::2]
+    record = gangs.drop_unused_needs(gangs.move_replicas(gang.record, requests[1::2], {}), 0, ["a"])
+    assert [replica_slot.allocation_index for replica_slot in record.replica_slots] == [
+        0,
+        1,
+        0,
+        2,
+    ] and record.replica_slots[2] == vacant
+    assert record.needs[0] == (need("a"), need("b")), "the vacant replica keeps its slot"
+    assert gangs.drop_unused_needs(record, 7, ["a"]) is record
 
 
 def need(node: str) -> NodeNeed:

@@ -1,4 +1,4 @@
-"""How a service is told from others of its cluster."""
+"""The identity that distinguishes a service from other services of its cluster."""
 
 import shutil
 from pathlib import Path
@@ -7,7 +7,7 @@ from trainshed.engines.local import machine
 from trainshed_cluster.remote.options import service_identity
 
 
-def test_a_path_is_not_the_name_of_a_service(tmp_path: Path) -> None:
+def test_service_identity_does_not_depend_only_on_its_path(tmp_path: Path) -> None:
     data = tmp_path / "data"
     engine, copy = data / "engines/slurm", tmp_path / "copy"
     own = service_identity(data, engine)

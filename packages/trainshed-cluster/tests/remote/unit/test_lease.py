@@ -1,22 +1,28 @@
-"""The time of an agent and that of its service: which is over first (spec/invariants#one-incarnation).
-Moments of a node whose clock is wrong, as the service has them (docs/adr/0165)."""
+"""The lease of an agent and the service's death timeout (spec/invariants#one-incarnation), and the conversion
+of times of a node with a wrong clock (docs/adr/0165)."""
 
 import pytest
 
 from trainshed.core.job import ExitRecord
 from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaNoted, ReplicaStarted
 from trainshed.core.names import ReplicaId
-from trainshed_cluster.remote.clocks import Reading, told_skew
-from trainshed_cluster.remote.lease import LAST_GRACE, Lease, beat, last_grace, longest_silence
+from trainshed_cluster.remote.clocks import Reading, skew_message
+from trainshed_cluster.remote.lease import (
+    LAST_GRACE,
+    Lease,
+    beat_interval,
+    death_timeout,
+    remaining_grace,
+)
 
 
-def test_a_lease_runs_from_when_the_word_was_said_that_the_service_has_heard() -> None:
+def test_lease_starts_when_the_acknowledged_beat_was_sent() -> None:
     lease = Lease(90, now=0)
     assert lease.until == 90
-    first, second, third = lease.say(10), lease.say(20), lease.say(30)
+    first, second, third = lease.next_number(10), lease.next_number(20), lease.next_number(30)
     lease.acknowledge(second)
     assert lease.until == 110
-    # What was said before it was heard as well, and counts no more.
+    # Earlier beats are acknowledged as well, and have no effect anymore.
     lease.acknowledge(first)
     assert lease.until == 110
     lease.acknowledge(third)
@@ -25,23 +31,23 @@ def test_a_lease_runs_from_when_the_word_was_said_that_the_service_has_heard() -
     assert lease.until == 120
 
 
-def test_a_service_that_answers_no_word_is_out_of_reach() -> None:
+def test_service_without_acknowledgements_counts_as_unreachable() -> None:
     lease = Lease(90, now=0)
-    words = [lease.say(10.0 * number) for number in range(4)]
-    assert lease.is_unheard
+    words = [lease.next_number(10.0 * number) for number in range(4)]
+    assert lease.is_unacknowledged
     lease.acknowledge(words[0])
-    assert not lease.is_unheard
-    lease.say(50)
-    lease.begin_anew(said_at=60)
-    assert not lease.is_unheard
-    # Before the lease is over there is time to dial again.
-    assert 5 * beat(90) < 90
+    assert not lease.is_unacknowledged
+    lease.next_number(50)
+    lease.restart(said_at=60)
+    assert not lease.is_unacknowledged
+    # Time to reconnect remains before the lease ends.
+    assert 5 * beat_interval(90) < 90
 
 
-def test_a_word_of_an_earlier_connection_renews_nothing() -> None:
+def test_beat_of_an_earlier_connection_does_not_renew_the_lease() -> None:
     lease = Lease(90, now=0)
-    word = lease.say(10)
-    lease.begin_anew(said_at=12)
+    word = lease.next_number(10)
+    lease.restart(said_at=12)
     lease.acknowledge(word)
     assert lease.until == 102
 
@@ -49,40 +55,38 @@ def test_a_word_of_an_earlier_connection_renews_nothing() -> None:
 @pytest.mark.parametrize(
     ("now", "grace"), [(90, LAST_GRACE), (91, LAST_GRACE - 1), (93, 0), (95, 0), (1000, 0)]
 )
-def test_grace_time_ends_before_the_service_counts_the_programs_as_dead(
-    now: float, grace: float
-) -> None:
-    assert last_grace(90, now) == grace
+def test_grace_period_ends_before_the_death_timeout(now: float, grace: float) -> None:
+    assert remaining_grace(90, now) == grace
 
 
 @pytest.mark.parametrize("seconds", [5.0, 36.0, 90.0, 300.0])
-def test_the_service_waits_for_longer_than_programs_can_live(seconds: float) -> None:
-    assert longest_silence(seconds) > seconds + LAST_GRACE
-    # Two of its words may be lost.
-    assert 3 * beat(seconds) < seconds
+def test_death_timeout_exceeds_the_life_of_programs(seconds: float) -> None:
+    assert death_timeout(seconds) > seconds + LAST_GRACE
+    # Two beats may be lost.
+    assert 3 * beat_interval(seconds) < seconds
 
 
 SECOND = 10**9
 NOW = 1_700_000_000 * SECOND
-R = ReplicaId(0, 0)
+REPLICA = ReplicaId(0, 0)
 
 
 @pytest.mark.parametrize("skew", [-7200, 0, 7200])
-def test_moments_are_told_by_the_services_clock(skew: int) -> None:
+def test_times_are_converted_to_the_services_clock(skew: int) -> None:
     theirs = NOW + skew * SECOND
     reading = Reading(theirs, NOW)
-    started = ReplicaStarted(1, R, 1, theirs - 5 * SECOND)
+    started = ReplicaStarted(1, REPLICA, 1, theirs - 5 * SECOND)
     assert reading.of(started).at == NOW - 5 * SECOND
-    noted = ReplicaNoted(1, R, 1, 1, theirs, "disk_full", "INFO", "text")
+    noted = ReplicaNoted(1, REPLICA, 1, 1, theirs, "disk_full", "INFO", "text")
     assert reading.of(noted).at == NOW
     record = ExitRecord(
         exit_code=0, signal=None, oom=False, started=theirs - 9 * SECOND, ended=theirs - SECOND
     )
-    exit_record = reading.of(ReplicaExited(1, R, 1, record)).exit
+    exit_record = reading.of(ReplicaExited(1, REPLICA, 1, record)).exit
     assert (exit_record.started, exit_record.ended) == (NOW - 9 * SECOND, NOW - SECOND)
 
 
-def test_a_moment_that_is_reported_twice_is_the_same_however_long_the_message_took() -> None:
+def test_repeated_report_has_the_same_time_despite_delays() -> None:
     for skew in (-7200, 0, 7200):
         began = NOW + skew * SECOND
         readings = [
@@ -91,13 +95,13 @@ def test_a_moment_that_is_reported_twice_is_the_same_however_long_the_message_to
         assert len({reading.ours_at(began) for reading in readings}) == 1
 
 
-def test_what_is_not_known_stays_as_it_was() -> None:
-    assert Reading(None, NOW).ours_at(17) == 17, "its clock is not known"
-    assert Reading(NOW, NOW).ours_at(0) == 0, "a program that never began"
-    assert Reading(NOW - 60 * SECOND, NOW).ours_at(NOW) == NOW, "set back since"
+def test_unknown_times_are_not_converted() -> None:
+    assert Reading(None, NOW).ours_at(17) == 17, "its clock is unknown"
+    assert Reading(NOW, NOW).ours_at(0) == 0, "a program that never started"
+    assert Reading(NOW - 60 * SECOND, NOW).ours_at(NOW) == NOW, "the clock was set back"
 
 
-def test_only_a_clock_that_is_off_is_told() -> None:
-    assert told_skew(-7200.4) == "its clock is 7200 s behind the service's"
-    assert told_skew(60) == "its clock is 60 s ahead of the service's"
-    assert told_skew(9) is told_skew(-9) is None
+def test_only_a_wrong_clock_is_reported() -> None:
+    assert skew_message(-7200.4) == "its clock is 7200 s behind the service's"
+    assert skew_message(60) == "its clock is 60 s ahead of the service's"
+    assert skew_message(9) is skew_message(-9) is None

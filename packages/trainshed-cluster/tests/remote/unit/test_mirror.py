@@ -1,4 +1,5 @@
-"""Copies of what replicas write on nodes: they go on after a connection, and after a node."""
+"""Copies of the files that replicas write on nodes. They continue after a lost connection, and on another
+node."""
 
 import os
 from pathlib import Path
@@ -30,21 +31,22 @@ class Node:
         with (self.directory / file).open("a") as opened:
             opened.write(text)
 
-    def send(self, most: int = 100) -> None:
-        """Send what is new; the connection breaks after so many messages, the last of which is lost."""
+    def send(self, limit: int = 100) -> None:
+        """Send the new bytes. The connection breaks after this number of messages, and the last one is
+        lost."""
         for number, part in enumerate(self._sender.changes(REPLICA), 1):
-            if number > most:
+            if number > limit:
                 return
             self._copies.append(part)
 
 
-def test_a_file_goes_on_after_a_lost_connection_and_on_another_node(tmp_path: Path) -> None:
+def test_copy_continues_after_disconnection_and_on_another_node(tmp_path: Path) -> None:
     here = FileStreams(tmp_path / "service")
     copies = StreamCopies(here, UID, 1)
     first = Node(tmp_path / "first", copies)
     first.write("000000000000.jsonl", "0\n1\nhalf")
     first.write("usage.jsonl", "a\n")
-    first.send(most=1)
+    first.send(limit=1)
     first.write("usage.jsonl", "b\nhalf")
     first.connect()
     first.send()
@@ -62,8 +64,8 @@ def test_a_file_goes_on_after_a_lost_connection_and_on_another_node(tmp_path: Pa
     assert (directory / "000000000002.jsonl").read_text() == "2\n"
 
 
-def test_what_the_service_has_lost_comes_again_from_who_has_it(tmp_path: Path) -> None:
-    """As at a power cut, by which also bytes of a node of before are gone."""
+def test_bytes_lost_by_the_service_are_sent_again(tmp_path: Path) -> None:
+    """For example after a power failure, with bytes of an earlier node."""
     here = FileStreams(tmp_path / "service")
     copies = StreamCopies(here, UID, 1)
     for name, line in (("first", "a\nb\n"), ("second", "c\n")):

@@ -1,5 +1,5 @@
-"""What Slurm's commands are asked and answer: `trainshed_cluster.slurm.commands` and `look`, on answers that
-a real 22.05 gave."""
+"""Arguments and output of Slurm's commands: `trainshed_cluster.slurm.commands` and `look`, with recorded
+output of Slurm 22.05."""
 
 import time
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from tests.slurm.unit.test_queries import recorded as read
 from trainshed.core.capacity import MachineWanted, OthersUse
 from trainshed.core.names import JobUid
 from trainshed.engines.port import NodeState
-from trainshed_cluster.remote.cluster import HoldName
+from trainshed_cluster.remote.cluster import AllocationName
 from trainshed_cluster.slurm import commands, records
 from trainshed_cluster.slurm.commands import Ask
 from trainshed_cluster.slurm.look import Look, compile_look, own_jobs
@@ -20,8 +20,8 @@ from trainshed_cluster.slurm.records import Gres, Job, NodeLine
 from trainshed_cluster.slurm.routes import Routes, has_features
 from trainshed_cluster.slurm.settings import MachineRoute, SlurmSettings
 
-HELD = HoldName("lab", JobUid(12), 1, 0)
-WAITING = HoldName("lab", JobUid(13), 1, 0)
+GRANTED = AllocationName("lab", JobUid(12), 1, 0)
+WAITING = AllocationName("lab", JobUid(13), 1, 0)
 GIB = 1 << 30
 SETTINGS = SlurmSettings(accelerators={"NVIDIA_TESLA_T4": "t4"})
 
@@ -36,7 +36,7 @@ def recorded(name: str) -> str:
 
 def own(
     squeue: str, service: str = "lab", name_of: Callable[[int], str | None] = of_root
-) -> tuple[tuple[HoldName, Job], ...]:
+) -> tuple[tuple[AllocationName, Job], ...]:
     return own_jobs(read(list_jobs([0]), squeue), service, name_of)
 
 
@@ -60,23 +60,23 @@ def look(
     )
 
 
-def test_an_allocation_is_old_after_half_of_what_it_may_last_beyond_its_job() -> None:
-    begun = look().jobs[HELD].starts or 0
+def test_adoption_age_is_half_of_the_extra_time_limit() -> None:
+    begun = look().jobs[GRANTED].starts or 0
     assert not look(now=begun + 43_200).report.old
-    assert look(now=begun + 43_201).report.old == {HELD}
+    assert look(now=begun + 43_201).report.old == {GRANTED}
 
 
-def test_a_recorded_cluster_is_read() -> None:
+def test_recorded_cluster_is_parsed() -> None:
     seen = look()
-    assert seen.report.agents == {HELD: frozenset({"node2"})}
-    assert seen.jobs[HELD].nodes == ("node1", "node2")
+    assert seen.report.agents == {GRANTED: frozenset({"node2"})}
+    assert seen.jobs[GRANTED].nodes == ("node1", "node2")
     assert seen.jobs[WAITING].reason == "Resources" and seen.jobs[WAITING].pending
     assert [*seen.report.delays] == [WAITING]
-    # Slurm's estimate is a year ahead, because nothing there has a time limit.
+    # Slurm's estimate is a year ahead, because no job has a time limit.
     assert seen.report.delays[WAITING].expected is None
     first, second, third = seen.report.nodes
     mib = 1 << 20
-    # What the hold has is this service's; what somebody else's job has is not.
+    # Resources of the allocation belong to this service, and resources of another user's job do not.
     assert (first.node.vcpus, first.node.memory_bytes) == (16, 6000 * mib)
     assert first.node.accelerators == (("NVIDIA_TESLA_T4", 2),)
     assert first.node.others == OthersUse()
@@ -86,40 +86,40 @@ def test_a_recorded_cluster_is_read() -> None:
     assert (third.state, third.cause) == (NodeState.DRAINING, "a fan | is loud")
 
 
-def test_another_services_holds_are_not_ours() -> None:
+def test_allocations_of_another_service_are_ignored() -> None:
     seen = look(service="other")
     assert not seen.jobs and not seen.report.agents
     node = seen.report.nodes[0].node
     assert (node.vcpus, node.others.vcpus) == (16, 2)
 
 
-def test_of_two_jobs_with_one_name_the_known_one_is_the_hold() -> None:
+def test_known_job_wins_over_a_duplicate_name() -> None:
     line = recorded("squeue").splitlines()[1]
     twice = f"{line}\n{line.replace('25', '31', 1)}\n"
     jobs = own(twice)
     routes = Routes(SlurmSettings())
-    for known, kept, other in (({}, 25, 31), ({HELD: 31}, 31, 25)):
+    for known, kept, other in (({}, 25, 31), ({GRANTED: 31}, 31, 25)):
         seen = compile_look(
             0.0, now=0.0, pending=(), jobs=jobs, steps=(), nodes=(), routes=routes, known=known
         )
-        assert seen.jobs[HELD].id == kept
+        assert seen.jobs[GRANTED].id == kept
         assert [job.id for _, job in seen.doubles] == [other]
 
 
-def test_a_job_that_another_user_calls_like_a_hold_is_none_of_ours() -> None:
-    """Of the users as whom jobs run each has holds of his own."""
+def test_job_of_another_user_with_our_name_is_ignored() -> None:
+    """Each user of jobs has separate allocations."""
     line = recorded("squeue").splitlines()[1]
     parts = line.split(RECORDED)
     parts[0], parts[-3] = "31", "1001"
     both = f"{line}\n{RECORDED.join(parts)}\n"
     assert [job.id for _, job in own(both)] == [25]
     seen = own(both, name_of={0: "", 1001: "vision"}.get)
-    assert seen[0][0] == HELD
-    assert seen[1][0] == HoldName("lab", JobUid(12), 1, 0, "vision") != HELD
-    assert str(seen[1][0]) == str(HELD)
+    assert seen[0][0] == GRANTED
+    assert seen[1][0] == AllocationName("lab", JobUid(12), 1, 0, "vision") != GRANTED
+    assert str(seen[1][0]) == str(GRANTED)
 
 
-def test_a_look_at_a_thousand_nodes_takes_little() -> None:
+def test_report_of_a_thousand_nodes_is_fast() -> None:
     line = recorded("sinfo").splitlines()[0]
     sinfo = "\n".join(line.replace("node1", f"node{n}") for n in range(1000))
     begun = time.thread_time()
@@ -143,11 +143,11 @@ def test_a_look_at_a_thousand_nodes_takes_little() -> None:
         ("", NodeState.GONE, ""),
         ("mixed+drain", NodeState.DRAINING, "mixed and drain"),
         ("IDLE+MAINT+RESERVED", NodeState.DRAINING, "is in a maintenance reservation"),
-        ("mixed+reboot_requested", NodeState.DRAINING, "is to boot again"),
+        ("mixed+reboot_requested", NodeState.DRAINING, "is waiting for a reboot"),
         ("idle+reserved", NodeState.DRAINING, "is reserved"),
     ],
 )
-def test_states_of_nodes(text: str, state: NodeState, cause: str | None) -> None:
+def test_node_state_is_parsed(text: str, state: NodeState, cause: str | None) -> None:
     line = NodeLine("n", records.parse_states(text), 1, 0, 1, 0, (), (), "", None)
     assert records.node_state(line) == (state, cause)
 
@@ -162,12 +162,12 @@ def test_states_of_nodes(text: str, state: NodeState, cause: str | None) -> None
         ("", False),
     ],
 )
-def test_a_node_without_an_answer_is_awaited_until_it_is_down(text: str, awaited: bool) -> None:
+def test_unresponsive_node_is_awaited_until_it_is_down(text: str, awaited: bool) -> None:
     line = NodeLine("n", records.parse_states(text), 1, 0, 1, 0, (), (), "", None)
     assert records.is_awaited(line) is awaited
 
 
-def test_who_asks_inside_of_a_reservation_gets_its_nodes() -> None:
+def test_reserved_node_is_up_for_requests_in_its_reservation() -> None:
     line = NodeLine("n", records.parse_states("idle+reserved"), 1, 0, 1, 0, (), (), "", None)
     assert records.node_state(line, reservation=True) == (NodeState.UP, None)
 
@@ -187,7 +187,7 @@ def test_who_asks_inside_of_a_reservation_gets_its_nodes() -> None:
         ("", []),
     ],
 )  # fmt: skip
-def test_generic_resources(text: str, seen: list[Gres]) -> None:
+def test_gres_is_parsed(text: str, seen: list[Gres]) -> None:
     assert list(records.parse_gres(text)) == seen
 
 
@@ -202,7 +202,7 @@ def test_generic_resources(text: str, seen: list[Gres]) -> None:
         ("N/A", 0),
     ],
 )
-def test_memory(text: str, seen: int) -> None:
+def test_memory_is_parsed(text: str, seen: int) -> None:
     assert records.parse_memory(text) == seen
 
 
@@ -216,17 +216,17 @@ def test_memory(text: str, seen: int) -> None:
         ("(null)", []),
     ],
 )
-def test_lists_of_nodes(text: str, seen: list[str]) -> None:
+def test_node_list_is_expanded(text: str, seen: list[str]) -> None:
     assert list(records.expand_hosts(text)) == seen
 
 
 @pytest.mark.parametrize("text", ["a[1-", "a]1[", "a[x-y]", "a[1-9999999]", "a[0-999]b[0-999]"])
-def test_what_is_no_list_of_nodes(text: str) -> None:
+def test_invalid_node_list_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match=r"list of nodes|too many nodes"):
         records.expand_hosts(text)
 
 
-def test_what_is_asked_for() -> None:
+def test_salloc_arguments_contain_the_request() -> None:
     ask = Ask(
         "trainshed-lab-1-1-0",
         ("a", "b"),
@@ -255,14 +255,14 @@ def test_what_is_asked_for() -> None:
     ]
 
 
-def test_a_secret_is_neither_an_argument_nor_in_the_environment_of_a_step() -> None:
+def test_step_gets_no_secret_as_argument_or_variable() -> None:
     argv = commands.run_agent(
         7, "a", "name", ["python3"], path="/bin", errors="/tmp/x.errors/name", gres=None
     )
     assert "--export=NONE" in argv and argv[-2:] == ["/tmp/x.errors/name", "python3"]
 
 
-def test_habits_of_a_user_change_no_command() -> None:
+def test_users_slurm_variables_are_removed() -> None:
     ambient = {"SQUEUE_FORMAT": "%i", "SLURM_JOB_ID": "3", "SLURM_CONF": "/etc/x", "PATH": "/bin"}
     expected = {"SLURM_CONF": "/etc/x", "PATH": "/bin", "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C"}
     assert commands.environment(ambient) == expected
@@ -278,7 +278,7 @@ def test_habits_of_a_user_change_no_command() -> None:
         ("Job allocation 7 has been revoked.", False),
     ],
 )  # fmt: skip
-def test_what_waiting_would_not_help(refusal: str, refused: bool) -> None:
+def test_permanent_salloc_errors_are_recognized(refusal: str, refused: bool) -> None:
     refusal = f"salloc: error: Job submit/allocate failed: {refusal}"
     assert commands.refused(refusal) is refused
     assert not commands.complaint(refusal).startswith(("salloc", "error"))
@@ -307,30 +307,30 @@ MACHINES = SlurmSettings(
         (MachineWanted(), "", "", "low"),
     ],
 )
-def test_the_first_way_that_is_for_a_machine_counts(
+def test_first_matching_route_of_a_machine_applies(
     machine: MachineWanted, partition: str, account: str, qos: str
 ) -> None:
     route = Routes(MACHINES).of(machine)
     assert (route.partition, route.account, route.qos) == (partition, account, qos)
 
 
-def test_nodes_say_which_machines_may_go_there() -> None:
+def test_node_accepts_machines_of_its_routes() -> None:
     first, second, _ = look(settings=MACHINES).report.nodes
     highmem, gpu = MachineWanted("n1-highmem-8"), MachineWanted("n1-standard-4", "NVIDIA_TESLA_T4")
     assert first.node.accepts.takes(highmem) and not second.node.accepts.takes(highmem)
-    # node1 is in the partitions, and has not the feature.
+    # node1 is in the partitions, but lacks the feature.
     assert second.node.accepts.takes(gpu) and not first.node.accepts.takes(gpu)
     assert first.node.accepts.takes(MachineWanted("n1-standard-4"))
     assert first.node.accepts.destination(gpu) == "partitions hi, short with features new"
-    # No node has what stands for that type on its way.
+    # No node of its route has the devices of that type.
     assert not second.node.accepts.takes(MachineWanted("g2-standard-4", "NVIDIA_L4"))
     assert Routes(MACHINES).partitions is None
 
 
-def test_nodes_that_no_way_leads_to_are_none_of_this_service() -> None:
+def test_nodes_without_a_route_are_not_reported() -> None:
     only = SlurmSettings(partition="tiny")
     assert [report.node.name for report in look(settings=only).report.nodes] == ["node1", "node2"]
-    assert not look(settings=only).report.nodes[1].node.accepts.open, "only what runs there stays"
+    assert not look(settings=only).report.nodes[1].node.accepts.open, "only nodes with jobs remain"
     assert Routes(only).partitions == "tiny"
 
 
@@ -345,5 +345,5 @@ def test_nodes_that_no_way_leads_to_are_none_of_this_service() -> None:
         ("big", False),
     ],
 )
-def test_features(constraint: str, has: bool) -> None:
+def test_constraint_matches_node_features(constraint: str, has: bool) -> None:
     assert has_features(constraint, {"new"}) is has

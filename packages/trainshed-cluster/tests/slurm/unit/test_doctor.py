@@ -1,5 +1,4 @@
-"""What `trainshed doctor` says of what holds on a cluster's nodes, by a configuration that a real 22.05
-has shown."""
+"""Findings of `trainshed doctor` about isolation on nodes, from a recorded configuration of Slurm 22.05."""
 
 import pytest
 
@@ -12,7 +11,7 @@ def config(**more: str) -> dict[str, str]:
     return parse_config((GOLDEN / "scontrol_config.txt").read_text()) | more
 
 
-def test_a_cluster_that_holds_jobs_apart_is_good() -> None:
+def test_isolating_configuration_has_good_findings() -> None:
     findings = list(on_nodes(config(), has_gpus=True))
     assert [finding.verdict for finding in findings] == ["good"] * 2
     assert [finding.about for finding in findings] == ["memory on nodes", "GPUs on nodes"]
@@ -28,7 +27,7 @@ def test_a_cluster_that_holds_jobs_apart_is_good() -> None:
         ({"proctracktype": "proctrack/linuxproc"}, "ends of steps", "proctrack/cgroup"),
     ],
 )
-def test_what_does_not_hold_is_told_with_how_to_mend_it(
+def test_missing_isolation_is_reported_with_a_remedy(
     more: dict[str, str], about: str, advice: str
 ) -> None:
     findings = {finding.about: finding for finding in on_nodes(config(**more), has_gpus=True)}
@@ -36,5 +35,5 @@ def test_what_does_not_hold_is_told_with_how_to_mend_it(
     assert advice in findings[about].remedy
 
 
-def test_a_cluster_without_gpus_is_told_nothing_of_them() -> None:
+def test_cluster_without_gpus_has_no_gpu_finding() -> None:
     assert "GPUs on nodes" not in {finding.about for finding in on_nodes(config(), has_gpus=False)}

@@ -1,4 +1,4 @@
-"""What Slurm's commands answer is read alike of all releases: recordings of real ones, and of hostile
+"""Answers of Slurm's commands are parsed equally for all releases, tested with recordings and with hostile
 texts."""
 
 from pathlib import Path
@@ -23,7 +23,7 @@ def answer(release: str, what: str) -> str:
 
 
 @pytest.mark.parametrize("release", RELEASES)
-def test_a_recorded_release_is_read(release: str) -> None:
+def test_recorded_release_is_parsed(release: str) -> None:
     jobs = {job.name: job for job in recorded(list_jobs([0]), answer(release, "jobs"))}
     assert jobs["held"].held and jobs["held"].nodes == ("node1", "node2")
     assert jobs["waits"].pending and jobs["waits"].reason == "Resources"
@@ -36,21 +36,21 @@ def test_a_recorded_release_is_read(release: str) -> None:
         assert nodes[0].in_default is (recording == "nodes")
 
 
-def test_a_partition_may_have_a_limit() -> None:
+def test_partition_time_limit_is_parsed() -> None:
     rows = [("infinite", "main"), ("10:00", "short"), ("7-01:00:00", "week*")]
     limits = recorded(list_limits(), "".join("\x1f".join((*row, "\n")) for row in rows))
     week = 7 * 86400 + 3600
     assert limits == {"short": 600, "week": week, "": week}
 
 
-def test_a_reason_behind_a_description_is_known() -> None:
-    """Since 24.11 Slurm takes jobs for partitions that their users may not use, and never starts them."""
+def test_reason_in_a_description_is_recognized() -> None:
+    """Since 24.11, Slurm accepts jobs for partitions that their users may not use, and never starts them."""
     text = "uid 61001 not in group permitted to use this partition (hi). groups allowed: lab-bob"
     jobs = recorded(list_jobs([0]), answer("24.11", "jobs").replace("Resources", text))
     assert [job.waits_in_vain for job in jobs] == [True, False]
 
 
-def test_a_name_is_not_taken_for_a_row() -> None:
+def test_job_name_cannot_inject_rows() -> None:
     query = list_jobs([0])
     real = ["7", "ours", "RUNNING", "1", "1", "1M", "N/A", "node1", "1", "1001", "None"]
     forged = "\x1f".join(["9", "trainshed-lab-1-1-0", *real[2:9], "0", "None", "\n"])
@@ -60,11 +60,11 @@ def test_a_name_is_not_taken_for_a_row() -> None:
 
 
 @pytest.mark.parametrize("text", ["slurm_load_jobs error", "7\x1fheld\x1fRUNNING\x1f\n"])
-def test_what_is_no_answer_is_said_to_be_none(text: str) -> None:
+def test_invalid_answer_is_rejected(text: str) -> None:
     for read in (
         lambda: recorded(list_jobs([0]), text),
         lambda: recorded(list_steps([0]), text),
         lambda: recorded(list_nodes(None), text),
     ):
-        with pytest.raises(ValueError, match="is not of rows of"):
+        with pytest.raises(ValueError, match="does not consist of rows of"):
             read()

@@ -1,4 +1,4 @@
-"""Slurm's reasons in words: `trainshed_cluster.slurm.look`."""
+"""Descriptions of Slurm's reasons: `trainshed_cluster.slurm.look`."""
 
 import pytest
 
@@ -20,23 +20,23 @@ from trainshed_cluster.slurm.records import Job, Pending
     [
         ("None", None),
         ("", None),
-        ("Resources", "what it needs is in use"),
-        ("Priority", "other jobs are before it"),
-        ("ReqNodeNotAvail", "a node that it needs is not available"),
+        ("Resources", "the required resources are in use"),
+        ("Priority", "other jobs have priority"),
+        ("ReqNodeNotAvail", "a required node is not available"),
         (
             "ReqNodeNotAvail, UnavailableNodes:node[1-3]",
-            "a node that it needs is not available: node[1-3]",
+            "a required node is not available: node[1-3]",
         ),
         (
             "ReqNodeNotAvail, Reserved for maintenance",
-            "a node that it needs is not available: Reserved for maintenance",
+            "a required node is not available: Reserved for maintenance",
         ),
         ("QOSMaxCpuPerUserLimit", "a limit of the QOS"),
         ("AssocGrpCPUMinutesLimit", "a limit of the account"),
-        ("SomethingNew", "for a reason of its own"),
+        ("SomethingNew", "for another reason"),
     ],
 )
-def test_a_reason_in_words(reason: str, words: str | None) -> None:
+def test_reason_is_described_in_words(reason: str, words: str | None) -> None:
     assert reason_in_words(reason) == words
 
 
@@ -44,19 +44,20 @@ def job(reason: str = "Priority", starts: int | None = None, nodes: int = 1) -> 
     return Job(7, "a", "PENDING", nodes, 1, 1, (), (), starts, 0, reason)
 
 
-def test_what_is_told_names_slurms_own_word_and_what_it_expects() -> None:
+def test_delay_contains_slurms_reason_and_estimate() -> None:
     assert delay_of(job(), None, 100) == Delay(
         WaitReason.CLUSTER,
-        "Slurm has not given its node yet: other jobs are before it (Priority)",
+        "Slurm has not granted its node yet: other jobs have priority (Priority)",
         word="Priority",
     )
     seen = delay_of(job("Resources", 160, nodes=3), 4, 100)
     assert seen is not None
     assert (
-        seen.message == "Slurm has not given its 3 nodes yet: what it needs is in use (Resources)"
+        seen.message
+        == "Slurm has not granted its 3 nodes yet: the required resources are in use (Resources)"
     )
     assert (seen.position, seen.expected) == (5, 160 * 10**9)
-    assert delay_of(job("None"), 0, 100) is None, "it has not been looked at yet"
+    assert delay_of(job("None"), 0, 100) is None, "Slurm has not examined it yet"
 
 
 @pytest.mark.parametrize(
@@ -72,14 +73,14 @@ def test_what_is_told_names_slurms_own_word_and_what_it_expects() -> None:
         (100 + 200 * 86400, False),
     ],
 )
-def test_past_and_placeholder_start_estimates_are_left_out(
+def test_past_and_placeholder_start_estimates_are_omitted(
     starts: int | None, is_shown: bool
 ) -> None:
     delay = delay_of(job("Resources", starts), 4, 100)
     assert delay is not None and (delay.expected is not None) == is_shown
 
 
-def test_a_place_in_the_queue_is_counted_where_jobs_may_be_in_each_others_way() -> None:
+def test_queue_position_counts_jobs_in_shared_partitions() -> None:
     fields = [
         ("7", "100", "main"),
         ("8_[1-9]", "100", "main"),
@@ -108,7 +109,7 @@ def test_a_place_in_the_queue_is_counted_where_jobs_may_be_in_each_others_way() 
         ("FAILED", None),
     ],
 )
-def test_who_ended_an_allocation_is_told_by_its_state(state: str, loss: Cause | None) -> None:
+def test_allocation_end_cause_follows_its_state(state: str, loss: Cause | None) -> None:
     ending = end_of(Job(7, "a", state, 1, 1, 1, (), (), 0, 0, "None"))
     assert (ending and ending.loss) == loss
     assert ending is None or ending.why.endswith(f"({state})")

@@ -1,4 +1,4 @@
-"""As whom a project's jobs run on Slurm: `users` and `accounts` of `[engines.slurm]` (docs/slurm.md)."""
+"""The users of a project's jobs on Slurm: `users` and `accounts` of `[engines.slurm]` (docs/slurm.md)."""
 
 import getpass
 import os
@@ -19,7 +19,7 @@ VISION = UnixUser("vision", 61001, 61002, "/home/vision")
 
 @pytest.fixture(autouse=True)
 def _known(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
-    """A machine with a user who is not on this one."""
+    """The user database contains a user that is not on this machine."""
 
     def look_up(name: str) -> UnixUser:
         if name == VISION.name:
@@ -30,19 +30,19 @@ def _known(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUn
     monkeypatch.setattr(users, "look_up", look_up)
 
 
-async def test_jobs_are_the_services_own_unless_projects_have_users() -> None:
+async def test_jobs_run_as_the_service_user_by_default() -> None:
     assert await Users(SlurmSettings()).owner("any") == Owner()
     paid = Users(SlurmSettings(accounts={"vision": "gpu-v", "*": "rest"}))
     assert await paid.owner("vision") == Owner(account="gpu-v")
-    assert await paid.owner("speech") == Owner(), "what holds for the others is no one's own"
+    assert await paid.owner("speech") == Owner(), "the default applies to projects without an entry"
 
 
-async def test_a_project_runs_as_its_user_and_no_other_one_does() -> None:
+async def test_only_projects_with_a_user_can_run() -> None:
     users = Users(SlurmSettings(users={"vision": "vision", "own": ME}, accounts={"vision": "v"}))
     assert await users.load() == ()
     assert await users.owner("vision") == Owner("vision", "v")
     assert await users.owner("own") == Owner()
-    with pytest.raises(ClusterRefused, match="no user is named whom jobs of project speech run as"):
+    with pytest.raises(ClusterRefused, match="jobs of project speech have no user"):
         await users.owner("speech")
     assert {os.geteuid(), 61001} == set(users.uids)
     assert (users.name_of(os.geteuid()), users.name_of(61001), users.name_of(4)) == (
@@ -52,8 +52,8 @@ async def test_a_project_runs_as_its_user_and_no_other_one_does() -> None:
     )
 
 
-async def test_two_names_of_one_user_are_one_owner(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Slurm tells of a job by its user's number alone."""
+async def test_two_names_of_a_user_have_one_owner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm identifies a job's user only by number."""
     alias = UnixUser("video", VISION.uid, VISION.gid, VISION.home)
     monkeypatch.setattr(users, "look_up", {"vision": VISION, "video": alias}.__getitem__)
     both = Users(SlurmSettings(users={"vision": "vision", "video": "video"}))
@@ -61,16 +61,16 @@ async def test_two_names_of_one_user_are_one_owner(monkeypatch: pytest.MonkeyPat
     assert await both.owner("video") == Owner("vision")
 
 
-async def test_a_user_who_is_not_there_is_named() -> None:
+async def test_missing_user_is_reported() -> None:
     users = Users(SlurmSettings(users={"*": "no-such-user"}))
     assert await users.load() == ("no-such-user",)
     with pytest.raises(ClusterRefused, match="getent passwd no-such-user"):
         await users.owner("vision")
-    with pytest.raises(ClusterRefused, match="no-such-user any more"):
+    with pytest.raises(ClusterRefused, match="no-such-user no longer"):
         await users.named("no-such-user")
 
 
-def test_a_users_command_is_given_nothing_of_the_services_environment() -> None:
+def test_user_command_gets_no_service_environment() -> None:
     ambient = {"PATH": "/bin", "LC_ALL": "C", "TRAINSHED_SECRETS_KEY": "x", "HOME": "/root"}
     assert VISION.environment(ambient) == {
         "PATH": "/bin",
@@ -85,7 +85,7 @@ def test_a_users_command_is_given_nothing_of_the_services_environment() -> None:
     ]
 
 
-def test_each_user_has_a_directory_of_his_own_on_nodes() -> None:
+def test_each_user_has_a_separate_node_directory() -> None:
     plain = SlurmSettings()
     assert node_directory(plain, None) == f"/tmp/trainshed-{os.geteuid()}"
     assert node_directory(plain, VISION) == "/tmp/trainshed-61001"
@@ -94,23 +94,25 @@ def test_each_user_has_a_directory_of_his_own_on_nodes() -> None:
     assert node_directory(scratch, None) == f"/scratch/{ME}/trainshed-{os.geteuid()}"
 
 
-def test_what_cannot_be_is_refused_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_impossible_user_settings_are_rejected_at_the_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     table = {"users": {"vision": "daemon", "*": getpass.getuser()}, "directory": "/scratch/agents"}
     monkeypatch.setattr(os, "geteuid", lambda: 4711)
     with pytest.raises(ValueError) as caught:
         parse(table)
     lines = str(caught.value).splitlines()
     assert len(lines) == 3, lines
-    assert "only a service of root can run jobs as others" in lines[0]
+    assert "only root's service can run jobs as other users" in lines[0]
     assert "shared = true" in lines[1]
     assert "put {user} or {uid} into it" in lines[2]
-    with pytest.raises(ValueError, match=r"\{home\} stands for nothing"):
+    with pytest.raises(ValueError, match=r"\{home\} has no value"):
         parse({"directory": "/scratch/{home}"})
     monkeypatch.undo()
     assert parse({"users": {"*": ME}, "directory": "/scratch/agents"}).users == {"*": ME}
 
 
-def test_tables_of_projects_are_checked() -> None:
+def test_project_tables_are_validated() -> None:
     with pytest.raises(ValueError) as caught:
         parse({"users": {"a/b": "x"}, "accounts": {"vision": "two words"}})
     assert [line.split(":")[0] for line in str(caught.value).splitlines()] == [

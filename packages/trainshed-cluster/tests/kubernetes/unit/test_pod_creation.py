@@ -1,5 +1,5 @@
-"""Pods whose creation is answered late, as by a busy API server: the watch has already shown what became of
-them."""
+"""Pods whose creation is confirmed late, as by a busy API server. The watch has already shown their later
+states."""
 
 import asyncio
 import json
@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from tests.kubernetes.unit.conftest import Start
-from tests.kubernetes.unit.test_giving_back import NAME, NODE, pod
+from tests.kubernetes.unit.test_release import NAME, NODE, pod
 from trainshed_cluster.kubernetes import client
 from trainshed_cluster.remote.cluster import AgentEnded, NodeNeed
 
@@ -20,7 +20,7 @@ NEED = NodeNeed("a", 1, 1.0, 1 << 20)
 
 
 class Api:
-    """Answers the creation of a Pod once its watch has shown `events`."""
+    """Answers the creation of a Pod after its watch has shown `events`."""
 
     def __init__(self, *events: tuple[str, dict[str, Any]]) -> None:
         self._script = events
@@ -46,16 +46,16 @@ class Api:
         while of_pods:
             kind, item = await self._events.get()
             yield json.dumps({"type": kind, "object": item}).encode() + b"\n"
-            # The next piece is read when this one has been handled.
+            # The next chunk is requested after this one was processed.
             if self._events.empty():
                 self._read.set()
         await asyncio.Event().wait()
 
 
-async def test_a_pod_that_runs_before_its_creation_is_answered_is_used(
+async def test_pod_running_before_the_create_response_is_used(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A watch that was listed again never shows it in an earlier state."""
+    """A watch after a new list never shows an earlier state of the Pod."""
     attached: list[str] = []
 
     async def attach(_: object, path: str, *__: object) -> bool:
@@ -66,15 +66,13 @@ async def test_a_pod_that_runs_before_its_creation_is_answered_is_used(
     api = Api(("ADDED", pod("Running", 2)))
     here = await start(api)
     async with asyncio.timeout(60):
-        hold = await here.acquire(NAME, [NEED])
-        await here.start_agent(hold, "a", ["true"], b"")
+        allocation = await here.acquire(NAME, [NEED])
+        await here.start_agent(allocation, "a", ["true"], b"")
     assert api.calls == ["POST"], "it was replaced"
     assert attached == ["/api/v1/namespaces/default/pods/one"]
 
 
-async def test_a_pod_that_is_gone_before_its_creation_is_answered_is_not_waited_for(
-    start: Start,
-) -> None:
+async def test_pod_gone_before_the_create_response_is_not_awaited(start: Start) -> None:
     api = Api(("ADDED", pod("Pending", 1)), ("DELETED", pod("Pending", 2)))
     here = await start(api)
     async with asyncio.timeout(60):

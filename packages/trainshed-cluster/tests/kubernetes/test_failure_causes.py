@@ -1,5 +1,5 @@
-"""What keeps a Pod from running, and what ends it, with the whole service on it: each is a cause of its own
-on the timeline, what clients are told, and what the failure table makes of it."""
+"""Causes that delay or end a Pod, with a whole service. Each has its own cause on the timeline, in the
+messages of clients, and in the failure table."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,17 +10,17 @@ from tests.e2e.processes import new_mark
 from tests.e2e.running import container_job, submit, trainshed
 from tests.e2e.stories import PRIMARY, Story, Verdict, story_of, telling, until
 from tests.kubernetes.lab import IMAGE, KubernetesLab, manifest
-from tests.kubernetes.whole import Site, await_condition, configure, service_on, settle
+from tests.kubernetes.services import Site, await_condition, clean_up, configure, service_on
 
 pytestmark = pytest.mark.kubernetes
 
-FILLS_SHM = """
+SHM_PROGRAM = """
 with open('/dev/shm/filling', 'wb') as file:
     for _ in range(2000):
         file.write(bytes(1 << 20))
 """
-"""Files in memory count as the Pod's, and as no program's."""
-FILLS_DISK = """
+"""Files in memory count for the Pod, but not for a program."""
+DISK_PROGRAM = """
 import time
 with open('filling', 'wb') as file:
     for _ in range({mib}):
@@ -30,7 +30,7 @@ time.sleep(600)
 
 
 @pytest.fixture(scope="module")
-def opened(
+def shared_site(
     kubernetes_lab: KubernetesLab, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Site]:
     config = configure(
@@ -42,25 +42,25 @@ def opened(
 
 
 @pytest.fixture
-def site(opened: Site) -> Iterator[Site]:
-    yield opened
-    settle(opened.lab, opened.service)
+def site(shared_site: Site) -> Iterator[Site]:
+    yield shared_site
+    clean_up(shared_site.lab, shared_site.service)
 
 
-def described(site: Site, job_id: str) -> str:
-    """What `trainshed jobs describe` prints, as one line."""
+def description_of(site: Site, job_id: str) -> str:
+    """Return the output of `trainshed jobs describe` as one line."""
     printed = trainshed("jobs", "describe", job_id, data=site.service.data).stdout
     return " ".join(printed.split())
 
 
 def causes(story: Story) -> list[str]:
-    """Of all verdicts but the one by which a job succeeds."""
+    """Return the causes of all verdicts except the job's success."""
     verdicts = (entry["details"] for entry in story.of_kind("verdict"))
     return [verdict["cause"] for verdict in verdicts if verdict["effect"] != "job_succeeds"]
 
 
-def test_a_pod_that_the_kernel_ends_for_its_memory_is_out_of_memory(site: Site) -> None:
-    job_id = submit(site.service, container_job(FILLS_SHM))
+def test_pod_killed_by_the_kernel_is_out_of_memory(site: Site) -> None:
+    job_id = submit(site.service, container_job(SHM_PROGRAM))
     story = story_of(site.service, job_id)
     assert story.state == "FAILED"
     assert story.verdicts == [Verdict("out_of_memory", "job_fails")]
@@ -68,12 +68,12 @@ def test_a_pod_that_the_kernel_ends_for_its_memory_is_out_of_memory(site: Site) 
     assert "ran out of memory" in story.message
 
 
-def test_a_pod_beyond_its_limit_of_disk_is_out_of_disk(site: Site) -> None:
-    """A limit that the namespace gives all Pods that ask for none."""
+def test_pod_over_its_disk_limit_is_out_of_disk(site: Site) -> None:
+    """A limit that the namespace sets for Pods without their own."""
     limits = [{"type": "Container", "default": {"ephemeral-storage": "100Mi"}}]
     site.lab.apply(manifest("LimitRange", "disk", limits=limits))
     try:
-        job_id = submit(site.service, container_job(FILLS_DISK.format(mib=200)))
+        job_id = submit(site.service, container_job(DISK_PROGRAM.format(mib=200)))
         story = story_of(site.service, job_id)
     finally:
         site.lab.kubectl("delete", "limitrange", "disk")
@@ -81,16 +81,18 @@ def test_a_pod_beyond_its_limit_of_disk_is_out_of_disk(site: Site) -> None:
     assert story.verdicts == [Verdict("out_of_disk", "job_fails")]
     assert causes(story) == ["out_of_disk"]
     assert "its files exceeded the size of its disk" in story.message
-    assert "usage exceeds the total limit of containers 100Mi (Evicted)" in described(site, job_id)
+    assert "usage exceeds the total limit of containers 100Mi (Evicted)" in description_of(
+        site, job_id
+    )
 
 
-def test_a_node_that_is_short_of_disk_evicts_and_the_replica_goes_on_elsewhere(site: Site) -> None:
+def test_replica_moves_when_its_node_evicts_pods(site: Site) -> None:
     key = new_mark()
     script = telling(
         f"from google.cloud import storage\n"
         f"been = storage.Client().bucket('trainshed').blob({key!r})\n"
         f"if been.exists(): raise SystemExit\n"
-        f"been.upload_from_string('here')\n{FILLS_DISK.format(mib=80)}"
+        f"been.upload_from_string('here')\n{DISK_PROGRAM.format(mib=80)}"
     )
     site.lab.stop("kubelet.node1")
     site.lab.start_kubelet("node1", disk_mib=120)
@@ -116,8 +118,8 @@ def test_a_node_that_is_short_of_disk_evicts_and_the_replica_goes_on_elsewhere(s
     ]
 
 
-def urgent(node: str) -> list[dict[str, Any]]:
-    """A Pod that goes before all others and takes nearly all of a node, and its class."""
+def priority_pod(node: str) -> list[dict[str, Any]]:
+    """Return a Pod with the highest priority that uses almost all of a node, and its priority class."""
     container = {
         "name": "urgent",
         "image": IMAGE,
@@ -141,35 +143,35 @@ def urgent(node: str) -> list[dict[str, Any]]:
     return [kind, pod]
 
 
-def test_a_pod_that_goes_before_ours_takes_its_place(site: Site) -> None:
-    """By this version's scheduler, which deletes the Pod and says nowhere in it why."""
-    job_id = site.staying()
+def test_job_restarts_after_preemption_by_a_pod_with_priority(site: Site) -> None:
+    """This version's scheduler deletes the Pod without recording a reason in it."""
+    job_id = site.start_waiting_job()
     [pod] = site.lab.get("pods", "-l", "app.kubernetes.io/managed-by=trainshed")["items"]
     node = pod["spec"]["nodeName"]
-    site.lab.apply(*urgent(node))
+    site.lab.apply(*priority_pod(node))
     try:
-        message = site.told(job_id, "Rule pod_evicted")
-        assert f"Pod {pod['metadata']['name']} was deleted, or evicted from its node" in message
-        site.told(job_id, "again, for the 2nd time")
+        message = site.await_timeline_entry(job_id, "Rule pod_evicted")
+        assert f"Pod {pod['metadata']['name']} was deleted or evicted" in message
+        site.await_timeline_entry(job_id, "again, for the 2nd time")
     finally:
         site.lab.kubectl("delete", "pod", "urgent")
         site.lab.kubectl("delete", "priorityclass", "urgent")
-    story = site.finished(job_id)
+    story = site.finish_job(job_id)
     assert causes(story) == ["pod_evicted"]
     assert story.verdicts == [Verdict("pod_evicted", "replica_restarts", budget="1/5")]
     first, second = [entry["details"]["node"] for entry in story.of_kind("replica_started")]
     assert first == node != second
 
 
-def test_an_image_that_does_not_come_is_waited_for_and_fails_the_job_in_the_end(site: Site) -> None:
-    """Of a registry that does not answer."""
+def test_job_fails_after_its_image_cannot_be_pulled_for_long(site: Site) -> None:
+    """Its registry does not respond."""
     body = container_job("pass")
     container = body["jobSpec"]["workerPoolSpecs"][0]["containerSpec"]
     container |= {"imageUri": "127.0.0.1:9/team/nowhere:1", "command": ["true"]}
     job_id = submit(site.service, body)
     words = "its image 127.0.0.1:9/team/nowhere:1 does not come"
-    site.told(job_id, words)
-    assert words in described(site, job_id)
+    site.await_timeline_entry(job_id, words)
+    assert words in description_of(site, job_id)
     story = story_of(site.service, job_id)
     assert story.state == "FAILED" and story.code == 9
     assert causes(story) == ["rejected"]
@@ -177,10 +179,10 @@ def test_an_image_that_does_not_come_is_waited_for_and_fails_the_job_in_the_end(
     assert "connection refused" in story.message or "ImagePullBackOff" in story.message
 
 
-def test_a_pod_that_can_be_placed_nowhere_waits_and_runs_when_it_can(
+def test_unschedulable_pod_waits_and_runs_later(
     kubernetes_lab: KubernetesLab, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """For the volume of a claim that is not there yet, which is the jobs' `cache`."""
+    """The Pod needs the volume of a missing claim, the jobs' `cache`."""
     place = tmp_path_factory.mktemp("claim")
     config = configure(kubernetes_lab, place / "service", cache="claim:environments")
     common = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
@@ -193,9 +195,9 @@ def test_a_pod_that_can_be_placed_nowhere_waits_and_runs_when_it_can(
     with service_on(kubernetes_lab, config) as service:
         site = Site(kubernetes_lab, service)
         job_id = submit(service, container_job("print('came')"))
-        message = site.told(job_id, "Kubernetes has not placed Pod")
+        message = site.await_timeline_entry(job_id, "Kubernetes has not placed Pod")
         assert 'persistentvolumeclaim "environments" not found' in message
-        assert 'persistentvolumeclaim "environments" not found' in described(site, job_id)
+        assert 'persistentvolumeclaim "environments" not found' in description_of(site, job_id)
         try:
             site.lab.apply(volume, claim)
             story = story_of(service, job_id)

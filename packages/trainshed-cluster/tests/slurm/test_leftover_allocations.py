@@ -1,6 +1,5 @@
-"""No allocation is left to run when nobody needs it any more (docs/slurm.md, "What happens on failures"): the
-service ends while Slurm's controller is away, or for good; the controller comes back with what it had
-forgotten."""
+"""No allocation remains without an attempt (docs/slurm.md, "What happens on failures"). The service ends
+while Slurm's controller is down, or is killed, or the controller loses its recent state."""
 
 import signal
 import subprocess
@@ -13,15 +12,15 @@ from tests.e2e.conftest import commons, gate
 from tests.e2e.running import Service, submit, trainshed
 from tests.e2e.stories import BEGUN, PRIMARY, WORKER, at, pools, until
 from tests.slurm.lab import SlurmLab
-from tests.slurm.whole import WHOLE_NODE, await_given_back, configure, held_by
-from tests.slurm.whole import service_on as service_on_lab
+from tests.slurm.services import WHOLE_NODE, allocations_of, await_released, configure
+from tests.slurm.services import service_on as service_on_lab
 
 __all__ = ["commons", "gate"]
 
 LEASE = 5.0
-STATED = LEASE + 40.0
-"""Seconds after which nothing is held, from the last moment at which the service was heard and Slurm's
-controller answered not: the end of the programs and the pauses between two tries are in it."""
+RELEASE_TIMEOUT = LEASE + 40.0
+"""Seconds after which no allocation exists, from the last contact with the service and the last failure of
+Slurm's controller. This includes the end of the programs and the pauses between two attempts."""
 
 
 @pytest.fixture
@@ -31,8 +30,8 @@ def service(slurm_lab: SlurmLab, request: pytest.FixtureRequest) -> Iterator[Ser
         yield started
 
 
-def begun(service: Service, gate: Path) -> str:
-    """A job of two replicas on two nodes, which wait at the gate."""
+def start_job(service: Service, gate: Path) -> str:
+    """Start a job of two replicas on two nodes, which wait for the gate."""
     job_id = submit(service, pools(at(gate), at(gate), machine=WHOLE_NODE))
     for replica in (PRIMARY, WORKER):
         until(service.follow(job_id, replica), BEGUN)
@@ -40,17 +39,17 @@ def begun(service: Service, gate: Path) -> str:
 
 
 def down(service: Service, *options: str) -> "subprocess.CompletedProcess[str]":
-    """Of which the exit status and what it says are looked at."""
+    """Run `trainshed down`, and return its exit status and output."""
     done = trainshed("down", *options, data=service.data, status=None)
     service.process.wait(60)
     return done
 
 
-def test_what_cannot_be_given_back_is_told_and_its_agents_do_it(
+def test_agents_release_allocations_that_the_service_could_not(
     slurm_lab: SlurmLab, service: Service, gate: Path
 ) -> None:
-    """`down` while Slurm's controller is away."""
-    job_id = begun(service, gate)
+    """`down` while Slurm's controller is down."""
+    job_id = start_job(service, gate)
     slurm_lab.await_saved()
     slurm_lab.stop_controller()
     try:
@@ -62,26 +61,26 @@ def test_what_cannot_be_given_back_is_told_and_its_agents_do_it(
         assert ending.returncode == 1
         assert "1 allocation may still exist" in ending.stderr
         assert f"-{job_id}-1-0: squeue: " in ending.stderr and "scancel" in ending.stderr
-    assert held_by(slurm_lab, service.data)
-    await_given_back(slurm_lab, service.data, STATED)
+    assert allocations_of(slurm_lab, service.data)
+    await_released(slurm_lab, service.data, RELEASE_TIMEOUT)
 
 
-def test_a_controller_that_crashes_after_down_does_not_hold_again_what_was_given_back(
+def test_controller_crash_does_not_restore_released_allocations(
     slurm_lab: SlurmLab, service: Service, gate: Path
 ) -> None:
-    begun(service, gate)
+    start_job(service, gate)
     slurm_lab.await_saved()
     done = down(service)
     slurm_lab.stop_controller(signal.SIGKILL)
     slurm_lab.start_controller()
     assert done.returncode == 0, done.stderr
-    assert not held_by(slurm_lab, service.data)
+    assert not allocations_of(slurm_lab, service.data)
 
 
-def test_a_service_that_is_gone_for_good_leaves_nothing(
+def test_killed_service_leaves_no_allocations(
     slurm_lab: SlurmLab, service: Service, gate: Path
 ) -> None:
-    begun(service, gate)
+    start_job(service, gate)
     service.kill()
-    assert held_by(slurm_lab, service.data)
-    await_given_back(slurm_lab, service.data, STATED)
+    assert allocations_of(slurm_lab, service.data)
+    await_released(slurm_lab, service.data, RELEASE_TIMEOUT)

@@ -1,5 +1,5 @@
-"""What becomes of a Pod whose work is over, over an API in memory: it is deleted once, and its end believed
-where it was seen."""
+"""Pods of finished allocations, over an API in memory. Each is deleted once, and its observed end is
+reported."""
 
 import asyncio
 import json
@@ -13,11 +13,11 @@ from tests.kubernetes.unit.conftest import Start
 from trainshed.core.failure.evidence import Cause
 from trainshed.core.names import JobUid
 from trainshed_cluster.kubernetes import client, cluster, manifests
-from trainshed_cluster.remote.cluster import AgentEnded, HoldName, NodeNeed
+from trainshed_cluster.remote.cluster import AgentEnded, AllocationName, NodeNeed
 
 pytestmark = pytest.mark.anyio
 
-NAME = HoldName("abc", JobUid(7), 1, 0)
+NAME = AllocationName("abc", JobUid(7), 1, 0)
 NODE = {"metadata": {"name": "a"}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}}
 
 
@@ -34,7 +34,7 @@ def pod(phase: str, version: int, **metadata: Any) -> dict[str, Any]:
             "uid": "one",
             "resourceVersion": str(version),
             "labels": {manifests.SERVICE: "abc"},
-            "annotations": {manifests.HOLD: str(NAME)},
+            "annotations": {manifests.ALLOCATION: str(NAME)},
             **metadata,
         },
         "spec": {"nodeName": "a", "containers": []},
@@ -49,7 +49,7 @@ LEAVING = pod("Running", 3, deletionTimestamp="2026-11-23T00:00:00Z")
 
 
 class Api:
-    """With one Pod. `leaving`: what is told of the Pod once it is deleted."""
+    """An API server with one Pod. `leaving`: the watch event after the Pod's deletion."""
 
     def __init__(
         self,
@@ -80,30 +80,30 @@ class Api:
         await asyncio.Event().wait()
 
 
-async def not_there(here: cluster.KubernetesCluster) -> None:
-    """Until no agent is."""
+async def await_no_agents(here: cluster.KubernetesCluster) -> None:
+    """Wait until a report contains no agents."""
     async for report in here.watch():
         if not report.agents:
             return
 
 
-async def test_a_pod_that_ends_while_it_is_given_back_is_deleted_once(start: Start) -> None:
-    """Its agent was told to leave, which the watch tells before the Pod is deleted."""
+async def test_pod_ending_during_its_release_is_deleted_once(start: Start) -> None:
+    """Its agent was shut down. The watch shows the end before the Pod is deleted."""
     api = Api()
     here = await start(api)
-    giving_back = asyncio.create_task(here.give_back(NAME))
-    # As soon as it waits for the end of the agent.
+    releasing = asyncio.create_task(here.release(NAME))
+    # Now the release waits for the end of the agent.
     await asyncio.sleep(0)
     api.events.put_nowait(("MODIFIED", pod("Succeeded", 2)))
-    await giving_back
-    await not_there(here)
+    await releasing
+    await await_no_agents(here)
     assert api.deleted == ["/api/v1/namespaces/default/pods/one"]
 
 
-async def test_a_process_that_ended_before_its_agent_is_told_by_its_last_words(
+async def test_failed_agent_start_reports_the_container_output(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Such as a Python that lacks its library; the API says 404 and nothing else when it is attached to."""
+    """For example, a Python without its library. Attaching to it fails with 404 and no further reason."""
 
     async def attach(*_: object) -> bool:
         raise client.ApiFailure(404, "", "")
@@ -116,32 +116,32 @@ async def test_a_process_that_ended_before_its_agent_is_told_by_its_last_words(
         "terminated": {"exitCode": 127, "message": "python3: libpython3.13.so.1.0: no such file\n"}
     }
     api.events.put_nowait(("MODIFIED", pod("Running", 2)))
-    hold = await here.acquire(NAME, [NodeNeed("a", 1, 1.0, 1 << 20)])
+    allocation = await here.acquire(NAME, [NodeNeed("a", 1, 1.0, 1 << 20)])
     api.events.put_nowait(("MODIFIED", over))
     with pytest.raises(AgentEnded, match=r"exit code 127: python3: libpython3.13.so.1.0: no such"):
-        await here.start_agent(hold, "a", ["true"], b"")
+        await here.start_agent(allocation, "a", ["true"], b"")
 
 
-async def test_a_pod_that_others_delete_is_lost_to_them(start: Start) -> None:
+async def test_pod_deleted_by_another_client_counts_as_evicted(start: Start) -> None:
     """spec/failures#losses-on-a-cluster"""
     api = Api()
     here = await start(api)
     api.events.put_nowait(("MODIFIED", LEAVING))
-    end = await here.ending(NAME)
+    end = await here.pending_end(NAME)
     assert end is not None and end.loss is Cause.POD_EVICTED
-    assert end.why == "Pod one was deleted, or evicted from its node, and not by this service"
+    assert end.why == "Pod one was deleted or evicted, but not by this service"
 
 
-async def test_a_pod_that_this_service_deletes_is_not_told_as_deleted_by_others(
+async def test_pod_deleted_by_this_service_is_not_an_eviction(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An agent's line breaks meanwhile, and why is asked."""
-    monkeypatch.setattr(cluster, "_LEAVING_SECONDS", 0.0)
-    # Nothing told by then is no answer.
-    monkeypatch.setattr(cluster, "_TELLING_SECONDS", 60.0)
+    """The connection to an agent breaks during its release, and the cause is queried."""
+    monkeypatch.setattr(cluster, "_EXIT_TIMEOUT", 0.0)
+    # A timeout would hide the missing answer.
+    monkeypatch.setattr(cluster, "_EVICTION_TIMEOUT", 60.0)
     api = Api(leaving=("MODIFIED", LEAVING))
     here = await start(api)
-    asking = asyncio.create_task(here.ending(NAME))
-    await here.give_back(NAME)
-    assert await asking is None
+    querying = asyncio.create_task(here.pending_end(NAME))
+    await here.release(NAME)
+    assert await querying is None
     assert api.deleted == ["/api/v1/namespaces/default/pods/one"]

@@ -12,12 +12,12 @@ from tests.engines.remote_lab import RemoteLab
 from tests.isolation import needs_mounts
 from tests.ports import free_port
 from trainshed.core.names import JobUid
-from trainshed_cluster.remote import kept_holds, messages, slots
+from trainshed_cluster.remote import idle_allocations, messages, slots
 from trainshed_cluster.remote.agent_handle import AgentHandle
 from trainshed_cluster.remote.attempts import Records
-from trainshed_cluster.remote.cluster import HoldName
+from trainshed_cluster.remote.cluster import AllocationName
 from trainshed_cluster.remote.gang import GangRecord
-from trainshed_cluster.remote.kept_holds import KeptHolds
+from trainshed_cluster.remote.idle_allocations import IdleAllocations
 
 
 def _lab(directory: Path, keep: float = 0.0) -> RemoteLab:
@@ -37,7 +37,7 @@ async def _over(stage: Stage, uid: JobUid, program: Program, least: float = 60.0
     await stage.engine.launch([stage.plan(uid, program)])
     await stage.end(uid)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kept_holds, "_LEAST_SECONDS", least)
+        patch.setattr(idle_allocations, "_MIN_KEEP_SECONDS", least)
         await stage.engine.release(uid, 1)
     stage.forget(uid)
 
@@ -99,21 +99,21 @@ class TestKeeping:
     async def test_allocation_has_an_owner_during_its_adoption(self, stage: Stage) -> None:
         """Even if writing takes long, it is not released as unused."""
         first, second, go, rounds = stage.job(), stage.job(), threading.Event(), list[int]()
-        write, names = Records.write, KeptHolds.names
+        write, names = Records.write, IdleAllocations.names
 
         def slow(records: Records, record: GangRecord) -> None:
-            if record.holds:
+            if record.adopted_names:
                 rounds.append(0)
                 go.wait(30)
             write(records, record)
 
-        def counted(kept: KeptHolds) -> set[HoldName]:
+        def counted(kept: IdleAllocations) -> set[AllocationName]:
             rounds.extend([1] if rounds else [])
             return names(kept)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(slots, "_ROUND", 0.01)
-            patch.setattr(KeptHolds, "names", counted)
+            patch.setattr(slots, "_CHECK_INTERVAL", 0.01)
+            patch.setattr(IdleAllocations, "names", counted)
             await stage.restart()
             await _over(stage, first, Program())
             before = _held(stage)

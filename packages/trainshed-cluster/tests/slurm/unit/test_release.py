@@ -1,5 +1,5 @@
-"""What an agent becomes that its service has left alone (`slurm.commands.give_back`), with commands
-in place of Slurm's; with Slurm's own: slurm/test_left_behind.py."""
+"""The script that replaces an agent whose service does not return (`slurm.commands.release_command`), with
+stubs of Slurm's commands. test_leftover_allocations.py tests it with Slurm."""
 
 import subprocess
 from collections.abc import Sequence
@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from trainshed_cluster.slurm.commands import give_back
+from trainshed_cluster.slurm.commands import release_command
 
-AWAY = "slurmctld is away"
-GIVEN_BACK = ["scontrol update JobId=12 JobName=trainshed-given-back", "scancel 12"]
+UNAVAILABLE = "slurmctld is away"
+RELEASE_CALLS = ["scontrol update JobId=12 JobName=trainshed-given-back", "scancel 12"]
 
 
-def becomes(directory: Path, step: int, answers: Sequence[str]) -> list[str]:
-    """What the agent of that step of job 12 has Slurm do, which answers in turn that these are the job's
-    steps; the last answer is repeated."""
+def run_release(directory: Path, step: int, answers: Sequence[str]) -> list[str]:
+    """Run the script of that step of job 12, and return its calls of Slurm's commands. `answers`: the job's
+    steps at each query; the last answer is repeated."""
     did = directory / "did"
     did.touch()
     for number, answer in enumerate(answers):
@@ -27,7 +27,7 @@ def becomes(directory: Path, step: int, answers: Sequence[str]) -> list[str]:
         "sleep": "",
         "squeue": (
             f'cd {directory}; file=$(ls | grep answer | sort | head -1); cat "$file"; '
-            f'! grep -q "{AWAY}" "$file"; ends=$?; '
+            f'! grep -q "{UNAVAILABLE}" "$file"; ends=$?; '
             '[ "$(ls | grep -c answer)" = 1 ] || rm "$file"; exit $ends'
         ),
     }
@@ -35,7 +35,7 @@ def becomes(directory: Path, step: int, answers: Sequence[str]) -> list[str]:
         (directory / name).write_text(f"#!/bin/sh\n{body}\n")
         (directory / name).chmod(0o755)
     subprocess.run(
-        give_back("/nowhere"),
+        release_command("/nowhere"),
         env={
             "PATH": f"{directory}:/usr/bin:/bin",
             "SLURM_JOB_ID": "12",
@@ -52,15 +52,13 @@ def becomes(directory: Path, step: int, answers: Sequence[str]) -> list[str]:
     [
         (0, ["12.extern\n12.0\n"]),
         (0, ["12.0\n12.1\n", "12.0\n12.1\n", "12.0\n"]),
-        (3, [AWAY, AWAY, "12.3\n"]),
+        (3, [UNAVAILABLE, UNAVAILABLE, "12.3\n"]),
     ],
-    ids=["alone", "until others are gone", "while slurmctld is away"],
+    ids=["only step", "until other steps have ended", "while slurmctld is down"],
 )
-def test_the_last_of_an_allocation_gives_it_back(
-    tmp_path: Path, step: int, answers: list[str]
-) -> None:
-    assert becomes(tmp_path, step, answers) == GIVEN_BACK
+def test_last_step_releases_its_allocation(tmp_path: Path, step: int, answers: list[str]) -> None:
+    assert run_release(tmp_path, step, answers) == RELEASE_CALLS
 
 
-def test_one_that_is_not_the_first_leaves_it_to_that(tmp_path: Path) -> None:
-    assert becomes(tmp_path, 1, ["12.0\n12.1\n"]) == []
+def test_step_after_the_first_does_not_release(tmp_path: Path) -> None:
+    assert run_release(tmp_path, 1, ["12.0\n12.1\n"]) == []

@@ -1,4 +1,4 @@
-"""The conformance suite as a process on the lab's login node runs it (test_conformance_users.py)."""
+"""The conformance suite, run by a process on the lab's login node (test_conformance_users.py)."""
 
 import json
 import os
@@ -13,14 +13,14 @@ from tests.slurm.conformance_lab import ClusterLab, settle_at_once, slurm_engine
 from tests.slurm.nodes import until
 
 SETTINGS = "TRAINSHED_TESTS_SLURM_SETTINGS"
-"""Variable that has the table [engines.slurm], as JSON."""
+"""Variable that contains the table [engines.slurm] as JSON."""
 
 
-class TestElsewhere(Conformance):
+class TestOnLoginNode(Conformance):
     @pytest.fixture
     def lab(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
         settle_at_once(monkeypatch)
-        # Each test is another service, which leaves what it keeps for a next attempt to its next start.
+        # Each test is a separate service. The next start releases its idle allocations.
         for _ in until("the end of all allocations"):
             if not (jobs := execute("squeue", "-h", "-o", "%i").stdout.split()):
                 break

@@ -1,5 +1,5 @@
-"""A service on a cluster of the lab whose jobs are attacked on their node: by what attacks everywhere
-(`tests.e2e.hostile`), and by what there is on Slurm's nodes besides."""
+"""Runs a service on a cluster of the lab whose jobs are attacked on their node, with the attacks of all
+engines (`tests.e2e.hostile`) and attacks on Slurm's nodes."""
 
 import contextlib
 import json
@@ -20,18 +20,18 @@ from tests.e2e.hostile.yard import LIMITS, OTHER, OWN, Yard, common_ground, furn
 from tests.e2e.processes import commands
 from tests.slurm.lab import SPOOL, USERS, SlurmLab
 from tests.slurm.nodes import HUB
-from tests.slurm.whole import configure, service_on_login_node
+from tests.slurm.services import configure, service_on_login_node
 from trainshed.replica.system import trees
 
 _DAEMONS = ("slurmd", "slurmstepd", "munged")
 _SLURMCTLD, _SLURMD = 6817, 6818
-"""Ports of Slurm's, unless somebody has chosen others."""
+"""Slurm's ports, unless an administrator has changed them."""
 
 
 @dataclass(frozen=True)
 class Identity:
-    """As whom a service runs, and as whom its jobs. `users`: of the attacker's and of the victim's project;
-    None = the service's own. `level`: that is demanded."""
+    """The users of a service and of its jobs. `users`: of the attacker's and of the victim's project; None =
+    the service's own. `level`: the required isolation level."""
 
     title: str
     uid: int
@@ -40,7 +40,7 @@ class Identity:
 
     @property
     def attacker(self) -> int:
-        """User number that the agents of its jobs have."""
+        """User id of the agents of the attacker's jobs."""
         return USERS[self.users[0]] if self.users else self.uid
 
     def settings(self) -> str:
@@ -69,7 +69,7 @@ class SlurmYard(Yard):
     lab: SlurmLab = field(kw_only=True)
     node: str = field(kw_only=True)
     identity: Identity = field(kw_only=True)
-    #: The victim's: Slurm's number of it.
+    #: Id of the victim's Slurm job.
     allocation: str = field(default="", kw_only=True)
 
     @property
@@ -77,7 +77,7 @@ class SlurmYard(Yard):
         return cache_of(self.identity.uid) if self.identity.uid else cache_for_users()
 
     def directory(self, uid: int) -> str:
-        """On the node: where agents of that user write."""
+        """Return the directory on the node for agents of that user."""
         return f"/tmp/trainshed-{uid}"
 
     def target(
@@ -85,7 +85,7 @@ class SlurmYard(Yard):
     ) -> dict[str, Any]:
         target = super().target(victim, other, endpoint, abstract, at_home)
         self.allocation = _allocation_of(victim[0])
-        # Nodes do not reach the service's loopback.
+        # Nodes cannot reach the service's loopback interface.
         return target | {"storage_port": target["rest"]}
 
     def others_files(self) -> list[str]:
@@ -93,7 +93,7 @@ class SlurmYard(Yard):
         place = self.directory(victim)
         on_node = self.lab.on_disk(self.node, place)
         there = [*on_node.glob("*/slots/*/*/*/files/*/secret"), *on_node.glob("*/logs/*/*/*/*")]
-        assert there, "there is nothing to be attacked"
+        assert there, "no files of another user exist"
         here = [*self.service.data.glob("logs/*/*/*/*.jsonl")]
         assert here
         return [*(f"{place}/{path.relative_to(on_node)}" for path in there), *map(str, here)]
@@ -102,8 +102,8 @@ class SlurmYard(Yard):
         return [number for pid in pids if (number := self._number(pid))]
 
     def _number(self, pid: int) -> int:
-        """As the node numbers it; 0 = it is none of the node's, or has just ended (other labs have agents,
-        too)."""
+        """Return a process id as the node numbers it; 0 = the process is not on the node, or has just ended.
+        Other labs have agents, too."""
         try:
             status = Path(f"/proc/{pid}/status").read_text()
         except (FileNotFoundError, ProcessLookupError):
@@ -133,11 +133,11 @@ class SlurmYard(Yard):
             self.lab.kill(process)
 
     def on_slurm(self) -> dict[str, Any]:
-        """What the program is told that attacks what there is on Slurm's nodes alone."""
+        """Return the input of the program that attacks Slurm's nodes."""
         lab = self.lab
         allocation = lab.slurm("squeue", "-h", "-j", self.allocation, "-o", "%i %j").split()
         own, theirs = self.directory(self.identity.attacker), self.directory(self.victim)
-        sockets, files = (self._found(kind, *dict.fromkeys((own, theirs))) for kind in "sf")
+        sockets, files = (self._find_files(kind, *dict.fromkeys((own, theirs))) for kind in "sf")
         daemons = [pid for name in _DAEMONS for pid in lab.processes(self.node, name)]
         agents = [pid for pid in commands("trainshed_cluster.remote.start") if self._number(pid)]
         assert sockets and files and daemons and agents
@@ -147,8 +147,8 @@ class SlurmYard(Yard):
             "others_allocation": allocation,
             "node": self.node,
             "daemons": [(lab.address(HUB), _SLURMCTLD), (lab.address(self.node), _SLURMD)],
-            "spool_files": self._found("f", SPOOL),
-            "step_sockets": self._found("s", SPOOL),
+            "spool_files": self._find_files("f", SPOOL),
+            "step_sockets": self._find_files("s", SPOOL),
             "agents": own,
             "agent_files": [*([theirs] if theirs != own else []), *files],
             "agent_sockets": sockets,
@@ -157,8 +157,9 @@ class SlurmYard(Yard):
             "daemon_names": sorted(names),
         }
 
-    def _found(self, kind: str, *places: str) -> list[str]:
-        """Files ("f") or sockets ("s") there on the node; not those of programs, which lie deeper."""
+    def _find_files(self, kind: str, *places: str) -> list[str]:
+        """Return files ("f") or sockets ("s") in these directories of the node. Files of programs are in
+        deeper directories."""
         look = ["find", *places, "-maxdepth", "3", "-type", kind]
         return self.lab.run(self.node, look).split()
 
@@ -169,7 +170,8 @@ class SlurmYard(Yard):
 
 
 def _allocation_of(pid: int) -> str:
-    """In which a process on a node runs: Slurm tells the agent, whose environment its zygote has."""
+    """Return the id of the allocation of a process on a node. Slurm sets it for the agent, and the agent's
+    zygote inherits the variable."""
     while pid > 1:
         with contextlib.suppress(OSError):
             for text in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
@@ -177,34 +179,34 @@ def _allocation_of(pid: int) -> str:
                 if name == "SLURM_JOB_ID":
                     return value
         pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    raise AssertionError("it is in no allocation")
+    raise AssertionError("the process is in no allocation")
 
 
 @dataclass(frozen=True)
-class Siege:
-    """What came of everything. `process`: the number that the attacker had in its namespace."""
+class AttackResults:
+    """The results of all attacks. `process`: process id of the attacker in its namespace."""
 
     identity: Identity
     kind: type[SlurmYard]
     attack: Attack
     process: str
-    #: By attempt of `on_slurm.py`.
+    #: Results of `on_slurm.py`, by attack.
     verdicts: dict[str, str]
     why: dict[str, str]
-    #: Directories of agents that are there when all of them have ended.
-    left: tuple[str, ...]
+    #: Remaining directories of agents after all agents have ended.
+    leftovers: tuple[str, ...]
 
 
 @contextlib.contextmanager
-def besieged(
+def attacked_service(
     lab: SlurmLab, identity: Identity, kind: type[SlurmYard] = SlurmYard
-) -> Generator[Siege]:
-    """A service of that identity, attacked."""
+) -> Generator[AttackResults]:
+    """Run a service with that identity and attack it."""
     place = Path(tempfile.mkdtemp(prefix="trainshed-hostile-", dir=common_ground()))
     place.chmod(0o755)
     name = f"hostile-{IDENTITIES.index(identity)}-{kind.__name__}"
     top = f'host = "{lab.outside}"\ninsecure = true\nisolation = "{identity.level}"\n{LIMITS}'
-    # The table of images ends what belongs to the top.
+    # The table of images ends the top-level settings.
     directory = configure(
         lab, name, top, kind.slurm + identity.settings(), place=place, wrapped=False
     )
@@ -239,21 +241,21 @@ def besieged(
             service.call("POST", f"{parent_of(OTHER)}/{other}:cancel", {})
             service.finish(other, 60)
         # All agents have ended by now.
-        left = [
+        leftovers = [
             str(path)
             for uid in {identity.attacker, yard.victim}
             for path in lab.on_disk(node, yard.directory(uid)).glob("*trainshed-*")
         ]
-        for path in left:
+        for path in leftovers:
             trees.delete(path)
-        yield Siege(
+        yield AttackResults(
             identity,
             kind,
             results,
             process,
             json.loads(lines["VERDICTS"]),
             json.loads(lines["WHY"]),
-            tuple(left),
+            tuple(leftovers),
         )
     finally:
         trees.delete(str(place))

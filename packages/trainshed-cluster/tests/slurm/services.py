@@ -1,4 +1,4 @@
-"""A whole service on a cluster of the lab: `trainshed up` on the real machine, replicas on the nodes."""
+"""A complete service on a cluster of the lab: `trainshed up` on the real machine, replicas on the nodes."""
 
 import contextlib
 from collections.abc import Generator, Sequence
@@ -16,11 +16,11 @@ from tests.sources import search_path
 from trainshed_cluster.remote.options import service_identity
 
 AGENTS = "/tmp/agents"
-"""On nodes: where agents and programs write."""
+"""Directory on nodes for the files of agents and programs."""
 WHOLE_NODE = "n4-highcpu-2"
-"""A machine type of which a node has room for one."""
-PATIENCE = 20.0
-"""Seconds of silence after which an agent gives up (`lease`)."""
+"""A machine type of which only one fits on a node."""
+DEFAULT_LEASE = 20.0
+"""Seconds without contact after which an agent ends its programs (`lease`)."""
 
 
 def configure(
@@ -28,14 +28,14 @@ def configure(
     name: str,
     lines: str = 'capacity = "relaxed"\nmemory_per_replica = 400',
     slurm: str = "",
-    lease: float = PATIENCE,
+    lease: float = DEFAULT_LEASE,
     place: Path | None = None,
     *,
     wrapped: bool = True,
 ) -> Path:
-    """Directory of a service, which nodes see, with its `config.toml` in it. `lines`: of the top, and tables
-    of their own. `slurm`: of `[engines.slurm]`. `place`: in which it is made; None = in the lab's. `wrapped`:
-    its process is outside of the lab, and Slurm's commands are the lab's."""
+    """Create a service's directory with its `config.toml`, visible on nodes. `lines`: top-level settings and
+    further tables. `slurm`: of `[engines.slurm]`. `place`: parent directory; None = the lab's. `wrapped`: the
+    service runs outside the lab and uses the lab's Slurm commands."""
     directory = (place or lab.directory / "services") / name
     directory.mkdir(parents=True)
     own = f'commands = "{lab.commands}"\ndirectory = "{AGENTS}"\n' if wrapped else ""
@@ -49,25 +49,26 @@ def configure(
 
 @contextlib.contextmanager
 def service_on(lab: SlurmLab, directory: Path) -> Generator[Service]:
-    """One that `configure` made a directory for. In the end nothing of it is left in the cluster."""
+    """Run the service of a directory that `configure` created. Check that it leaves nothing in the
+    cluster."""
     with running(directory / "data", "--config", str(directory / "config.toml")) as started:
         yield started
-    await_given_back(lab, directory / "data")
+    await_released(lab, directory / "data")
 
 
-def held_by(lab: SlurmLab, data: Path) -> list[str]:
-    """The allocations of the service with that data directory that wait or have nodes, a line each."""
+def allocations_of(lab: SlurmLab, data: Path) -> list[str]:
+    """Return the pending and granted allocations of the service with that data directory, one line each."""
     own = f" trainshed-{service_identity(data, data / 'engines/slurm')}"
     lines = lab.slurm("squeue", "-h", "-o", "%i %u %j %T %M %R").splitlines()
     return [line for line in lines if own in line and " COMPLETING " not in line]
 
 
-def await_given_back(lab: SlurmLab, data: Path, seconds: float = 60.0) -> None:
-    """Until that service holds nothing. Raises TimeoutError: with whose the allocations are that there are,
-    their steps, and the end of the service's log."""
+def await_released(lab: SlurmLab, data: Path, seconds: float = 60.0) -> None:
+    """Wait until that service has no allocations. Raises TimeoutError with the existing allocations, their
+    steps, and the end of the service's log."""
     try:
         for _ in until(f"the end of the allocations of {data}", seconds):
-            if not held_by(lab, data):
+            if not allocations_of(lab, data):
                 return
     except TimeoutError as late:
         log = data / "service.log"
@@ -80,9 +81,8 @@ def await_given_back(lab: SlurmLab, data: Path, seconds: float = 60.0) -> None:
 def on_login_node(
     lab: SlurmLab, words: Sequence[str], uid: int = 0
 ) -> tuple[list[str], dict[str, str]]:
-    """The arguments and the environment by which `python -m WORDS` runs on a login node, where there is
-    nothing but Slurm's own commands, as root or as another user. Skips where no interpreter can be run by
-    other users."""
+    """Return the arguments and environment that run `python -m WORDS` on a login node, as root or as another
+    user. The node has only Slurm's own commands. Skips the test if other users cannot run any interpreter."""
     python = interpreter_of_nobody()
     if not python:
         pytest.skip("no interpreter of this version that another user may run")
@@ -96,7 +96,7 @@ def on_login_node(
 
 @contextlib.contextmanager
 def service_on_login_node(lab: SlurmLab, directory: Path, uid: int = 0) -> Generator[Service]:
-    """A service there, over a directory that `configure` has made and that user may write to."""
+    """Run a service there, over a directory that `configure` created and that the user may write."""
     words = ["trainshed", "up", "--port", "0", "--data", str(directory / "data")]
     words += ["--config", str(directory / "config.toml")]
     argv, environment = on_login_node(lab, words, uid)
@@ -109,4 +109,4 @@ def service_on_login_node(lab: SlurmLab, directory: Path, uid: int = 0) -> Gener
         down(service.data)
         if process.poll() is None:
             service.kill()
-    await_given_back(lab, service.data)
+    await_released(lab, service.data)

@@ -1,5 +1,5 @@
-"""The same job file, byte for byte, on one machine and on a Slurm cluster: the same result, the same shape of
-CLUSTER_SPEC, the same lines. Through both APIs."""
+"""The same job file on one machine and on a Slurm cluster yields the same result, the same shape of
+CLUSTER_SPEC, and the same lines. Both APIs are tested."""
 
 import json
 import re
@@ -23,9 +23,9 @@ from tests.e2e.running import (
     worker_pool,
 )
 from tests.slurm.lab import SlurmLab
-from tests.slurm.whole import configure, service_on
+from tests.slurm.services import configure, service_on
 
-SUMS = """
+SUM_PROGRAM = """
 import json, os, pathlib, signal, socket, sys, time
 spec = json.loads(os.environ["CLUSTER_SPEC"])
 own, cluster = spec["task"], spec["cluster"]
@@ -54,15 +54,15 @@ while not (model / "seen-running").exists():
     time.sleep(0.05)
 print("sum", total, flush=True)
 """
-"""The others send the primary a number each, by the address that they are told; it keeps their sum. Its end
-is theirs, and comes once the service knows that all of them run (`seen`)."""
+"""Each worker sends a number to the primary's address, and the primary stores the sum. The workers end with
+the primary, after the service has reported that all of them run (`seen`)."""
 
-_CONTAINER = {"imageUri": SKLEARN, "command": ["python3", "-c", SUMS]}
+_CONTAINER = {"imageUri": SKLEARN, "command": ["python3", "-c", SUM_PROGRAM]}
 CUSTOM_JOB = custom_job(
     *(worker_pool(count, "n1-standard-4", containerSpec=_CONTAINER) for count in (1, 2))
 )
 CUSTOM_JOB["jobSpec"]["baseOutputDirectory"] = {"outputUriPrefix": "gs://trainshed/same-sums"}
-_ROLE = {"imageUri": SKLEARN, "containerCommand": ["python3", "-c", SUMS]}
+_ROLE = {"imageUri": SKLEARN, "containerCommand": ["python3", "-c", SUM_PROGRAM]}
 ML_JOB = {
     "jobId": "sums",
     "trainingInput": {
@@ -76,15 +76,15 @@ ML_JOB = {
         "jobDir": "gs://trainshed/same-ml",
     },
 }
-_ITS_OWN = {"createTime", "startTime", "endTime", "updateTime", "etag"}
-"""Fields of a job that no two have in common."""
+_UNIQUE_FIELDS = {"createTime", "startTime", "endTime", "updateTime", "etag"}
+"""Fields of a job that are unique."""
 
 
-def seen(
+def run_job(
     service: Service, path: str, file: Path, result: str
 ) -> tuple[dict[str, Any], bytes, list[str]]:
-    """Run the job of a file to its end: its resource and what its replicas print, without what no two runs
-    have in common, and the object `result`."""
+    """Run the job of a file to its end. Return its resource and its replicas' output, without unique values,
+    and the object `result`."""
     kind = {"Content-Type": "application/json"}
     created = service.ask("POST", path, file.read_bytes(), headers=kind).json
     is_ml = "jobId" in created
@@ -92,20 +92,24 @@ def seen(
     view: dict[str, Any] = {}
     for view in service.watch(quote(name, safe="") if is_ml else name.rpartition("/")[2], 600):
         if view["state"] == "RUNNING":
-            # A node may report a start only after the end of a program on another node, and a job that is
-            # over by then never was running. So primaries wait for this.
+            # A node may report a start only after the end of a program on another node. A job that has
+            # finished by then would never count as running, so primaries wait.
             service.put("trainshed", f"{result.rpartition('/')[0]}/seen-running", b"")
     resource = service.call("GET", f"/v1/{name}")
     lines = [service.lines(view["jobId"], replica["id"]) for replica in view["replicas"]]
     return (
-        {key: bare(json.dumps(resource[key])) for key in resource if key not in _ITS_OWN},
+        {
+            key: without_unique_values(json.dumps(resource[key]))
+            for key in resource
+            if key not in _UNIQUE_FIELDS
+        },
         service.read("trainshed", result),
-        sorted(bare(line) for of_replica in lines for line in of_replica),
+        sorted(without_unique_values(line) for of_replica in lines for line in of_replica),
     )
 
 
-def bare(text: str) -> str:
-    """Without numbers of jobs, ports, nodes and times."""
+def without_unique_values(text: str) -> str:
+    """Remove the numbers of jobs, ports, nodes and times."""
     text = re.sub(r"\b\d{16,20}\b", "JOB", text)
     text = re.sub(r"(cmle-training-[a-z0-9-]+?-)[0-9a-f]{6,}(-\d+)(:\d+)?", r"\1ID\2:PORT", text)
     text = re.sub(r"MASTER_PORT \d+", "MASTER_PORT PORT", text)
@@ -123,7 +127,7 @@ def services(
         service_on(slurm_lab, directory) as there,
     ):
         for service in (here, there):
-            # Whoever comes first is told of the runtime's being built, which is not of the job.
+            # The first job's log contains the build of the runtime, which does not depend on the job.
             service.finish(submit(service, container_job("pass")), 120)
         yield here, there
 
@@ -136,12 +140,12 @@ def services(
     ],
     ids=["aiplatform", "ml"],
 )
-def test_the_same_file_is_the_same_job(
+def test_same_file_gives_the_same_job_on_both_engines(
     services: tuple[Service, Service], tmp_path: Path, path: str, job: dict[str, Any], result: str
 ) -> None:
     file = tmp_path / "job.json"
     file.write_text(json.dumps(job, indent=1))
-    here, there = (seen(service, path, file, result) for service in services)
+    here, there = (run_job(service, path, file, result) for service in services)
     resource, total, lines = there
     assert resource["state"] in ('"JOB_STATE_SUCCEEDED"', '"SUCCEEDED"')
     assert here == there

@@ -1,5 +1,5 @@
-"""Lists and watches over an API in memory: pages, versions that are gone on from, bookmarks, expiry (410),
-tokens that are exchanged, and what a call makes of refusals."""
+"""Lists and watches over an API in memory: pages, resumed versions, bookmarks, expiry (410), rotated tokens,
+and rejected calls."""
 
 import asyncio
 import json
@@ -32,13 +32,13 @@ def pod(name: str, version: int, phase: str = "Pending") -> dict[str, Any]:
 
 @dataclass
 class Api:
-    """Answers by script: `lists` one after the other, then `watches`; what is asked is noted."""
+    """Returns scripted answers: the `lists` in order, and the `watches`. Records the queries."""
 
     lists: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     watches: list[list[dict[str, Any]]] = field(default_factory=list[list[dict[str, Any]]])
     token: str = "one"
     queries: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
-    #: Set when a watch is asked for that the script does not have.
+    #: Set when a watch is requested after the last scripted one.
     idle: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def answer(self, request: httpx2.Request) -> httpx2.Response:
@@ -55,7 +55,7 @@ class Api:
             self.idle.set()
             await asyncio.Event().wait()
         lines = b"".join(json.dumps(event).encode() + b"\n" for event in self.watches.pop(0))
-        # Pieces know nothing of lines.
+        # Chunks do not end at line breaks.
         yield lines[:7]
         yield lines[7:]
 
@@ -64,7 +64,7 @@ class Api:
         return httpx2.Response(code, json={"code": code, "reason": reason, "message": "no"})
 
 
-def listed(version: int, *items: dict[str, Any], more: str = "") -> dict[str, Any]:
+def list_page(version: int, *items: dict[str, Any], more: str = "") -> dict[str, Any]:
     return {"metadata": {"resourceVersion": str(version), "continue": more}, "items": items}
 
 
@@ -76,19 +76,21 @@ def changed(kind: str, item: dict[str, Any]) -> dict[str, Any]:
 def client_of(tmp_path: Path) -> Callable[[Callable[..., Any]], ApiClient]:
     token = tmp_path / "token"
     token.write_text("one")
-    config = kubeconfig.written(tmp_path, tokenFile=str(token))
-    # As Rancher's, whose clusters lie below a path.
+    config = kubeconfig.write(tmp_path, tokenFile=str(token))
+    # The clusters of Rancher are served below a path.
     config.write_text(config.read_text().replace("api.invalid", "api.invalid/k8s"))
     settings = parse({"image": "i:1", "kubeconfig": str(config)})
     return lambda answer: ApiClient(settings, httpx2.MockTransport(answer))
 
 
-async def followed(api: Api, client: ApiClient) -> tuple[dict[str, str], list[tuple[str, bool]]]:
-    """What is known, by name, when the script is over, and what was told on the way."""
-    heard: list[tuple[str, bool]] = []
+async def follow_script(
+    api: Api, client: ApiClient
+) -> tuple[dict[str, str], list[tuple[str, bool]]]:
+    """Return the known Pods (phase by name) at the end of the script, and all changes: (name, is gone)."""
+    changes: list[tuple[str, bool]] = []
 
     def tell(changed: Pod, /, *, gone: bool) -> None:
-        heard.append((changed.metadata.name, gone))
+        changes.append((changed.metadata.name, gone))
 
     pods = Followed(client, PODS, Pod, tell)
     await pods.list()
@@ -98,50 +100,56 @@ async def followed(api: Api, client: ApiClient) -> tuple[dict[str, str], list[tu
     following.cancel()
     await asyncio.gather(following, return_exceptions=True)
     await client.close()
-    return {changed.metadata.name: changed.status.phase for changed in pods.objects.values()}, heard
+    return {
+        changed.metadata.name: changed.status.phase for changed in pods.objects.values()
+    }, changes
 
 
-async def test_a_list_comes_in_pages_and_a_watch_goes_on_where_it_was(client_of: Any) -> None:
+async def test_list_reads_all_pages_and_watch_resumes(client_of: Any) -> None:
     changes = [changed("MODIFIED", pod("a", 6, "Running")), changed("DELETED", pod("b", 7))]
     mark = {"metadata": {"resourceVersion": "20"}, "spec": {"containers": None}}
-    lists = [listed(5, pod("a", 1), more="next"), listed(5, pod("b", 2))]
+    lists = [list_page(5, pod("a", 1), more="next"), list_page(5, pod("b", 2))]
     api = Api(lists, [changes, [changed("BOOKMARK", mark)]])
-    known, heard = await followed(api, client_of(api.answer))
+    known, changes = await follow_script(api, client_of(api.answer))
     assert known == {"a": "Running"}
-    assert heard == [("a", False), ("b", False), ("a", False), ("b", True)]
+    assert changes == [("a", False), ("b", False), ("a", False), ("b", True)]
     assert api.queries[1]["continue"] == "next"
     watches = [query["resourceVersion"] for query in api.queries if "watch" in query]
     assert watches == ["5", "7", "20"]
 
 
-async def test_what_a_watch_has_missed_for_too_long_is_listed_again(client_of: Any) -> None:
+async def test_expired_watch_lists_again(client_of: Any) -> None:
     gone = {"type": "ERROR", "object": {"code": 410, "reason": "Expired", "message": "too old"}}
     api = Api(
-        [listed(5, pod("a", 1), pod("b", 2)), listed(90, pod("b", 80, "Running"), pod("c", 81))],
+        [
+            list_page(5, pod("a", 1), pod("b", 2)),
+            list_page(90, pod("b", 80, "Running"), pod("c", 81)),
+        ],
         [[gone]],
     )
-    known, heard = await followed(api, client_of(api.answer))
+    known, changes = await follow_script(api, client_of(api.answer))
     assert known == {"b": "Running", "c": "Pending"}
-    assert heard[2:] == [("a", True), ("b", False), ("c", False)], "what is not listed is gone"
+    assert changes[2:] == [("a", True), ("b", False), ("c", False)], "unlisted Pods are gone"
     assert api.queries[-1]["resourceVersion"] == "90"
 
 
-async def test_watches_that_end_at_once_are_begun_again_more_and_more_seldom(
+async def test_short_watches_are_restarted_with_growing_delays(
     client_of: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As those of a proxy that has lost its server."""
-    monkeypatch.setattr(client, "_FIRST_PAUSE", 0.02)
+    """A proxy that has lost its server answers like this."""
+    monkeypatch.setattr(client, "_MIN_RETRY_INTERVAL", 0.02)
     begun = asyncio.get_running_loop().time()
-    api = Api([listed(5)], [[], [], []])
-    await followed(api, client_of(api.answer))
+    api = Api([list_page(5)], [[], [], []])
+    await follow_script(api, client_of(api.answer))
     assert round(asyncio.get_running_loop().time() - begun, 3) >= 0.02 + 0.04 + 0.08
 
 
 @dataclass
-class Shut:
-    """Of two namespaces, whose Pods alone may be seen, the second does not answer while it is `shut`."""
+class TwoNamespaces:
+    """The rights are limited to Pods of two namespaces. The second one does not respond while `shut` is
+    set."""
 
-    shut: bool = True
+    is_unavailable: bool = True
 
     async def answer(self, request: httpx2.Request) -> httpx2.Response:
         path = request.url.path
@@ -149,34 +157,34 @@ class Shut:
             return Api.refusal(403, "Forbidden")
         if "watch" in request.url.params:
             await asyncio.Event().wait()
-        if self.shut and path.endswith("/b/pods"):
+        if self.is_unavailable and path.endswith("/b/pods"):
             return Api.refusal(503, "ServiceUnavailable")
         theirs = pod("theirs", 1)
         requests = {"resources": {"requests": {"cpu": "2"}}}
         theirs["spec"] = {"nodeName": "n", "containers": [requests]}
         node = {"metadata": {"name": "n"}, "status": {"allocatable": {"cpu": "8"}}}
         items = {"/api/v1/nodes": [node], "/api/v1/namespaces/a/pods": [theirs]}
-        return httpx2.Response(200, json=listed(1, *items.get(path, [])))
+        return httpx2.Response(200, json=list_page(1, *items.get(path, [])))
 
 
-async def test_what_a_start_has_seen_that_failed_counts_once(make: Make) -> None:
-    """It is tried until the whole API answers (`AwaitedCluster`)."""
-    here = make(api := Shut(), namespaces={"one": "a", "two": "b"})
+async def test_repeated_start_counts_pods_once(make: Make) -> None:
+    """The start is repeated until the whole API responds (`RetryingCluster`)."""
+    here = make(api := TwoNamespaces(), namespaces={"one": "a", "two": "b"})
     with pytest.raises(ClusterUnavailable):
         await here.start()
-    api.shut = False
+    api.is_unavailable = False
     await here.start()
     assert [report.node.others.vcpus for report in here.report().nodes] == [2.0]
 
 
 @pytest.mark.parametrize("status", [401, 429])
-async def test_a_start_that_may_succeed_later_is_tried_again(make: Make, status: int) -> None:
+async def test_temporary_start_failure_is_retried(make: Make, status: int) -> None:
     with pytest.raises(ClusterUnavailable, match=str(status)):
         await make(Mock(answer=Mock(return_value=httpx2.Response(status)))).start()
 
 
-async def test_a_token_that_was_exchanged_is_read_again(client_of: Any, tmp_path: Path) -> None:
-    api = Api([listed(1), listed(2)])
+async def test_rotated_token_is_read_again(client_of: Any, tmp_path: Path) -> None:
+    api = Api([list_page(1), list_page(2)])
     client = client_of(api.answer)
     await client.list(PODS, Pod)
     (tmp_path / "token").write_text("two")
@@ -185,10 +193,10 @@ async def test_a_token_that_was_exchanged_is_read_again(client_of: Any, tmp_path
     await client.close()
 
 
-async def test_credentials_that_do_not_hold_just_now_are_waited_for(
+async def test_temporarily_invalid_credentials_are_not_final(
     client_of: Any, tmp_path: Path
 ) -> None:
-    """They are renewed by others, and no job fails for that."""
+    """An external process renews them, and jobs do not fail in the meantime."""
     client = client_of(Api(token="another").answer)
     with pytest.raises(ApiFailure) as caught:
         await client.list(PODS, Pod)
@@ -204,7 +212,7 @@ async def test_credentials_that_do_not_hold_just_now_are_waited_for(
     await client.close()
 
 
-async def test_a_refusal_is_told_apart_from_silence(client_of: Any) -> None:
+async def test_rejection_differs_from_an_unreachable_server(client_of: Any) -> None:
     def silent(_: httpx2.Request) -> httpx2.Response:
         raise httpx2.ConnectError("refused")
 
@@ -216,8 +224,8 @@ async def test_a_refusal_is_told_apart_from_silence(client_of: Any) -> None:
             await client_of(answer).list(PODS, Pod)
 
 
-async def test_an_answer_without_a_reason_is_told_by_what_was_asked(client_of: Any) -> None:
-    """As by a kubelet that has no such container, of which the API only passes on the status."""
+async def test_error_without_a_reason_shows_the_request(client_of: Any) -> None:
+    """For example, a kubelet without this container. The API forwards only its status."""
     path, client = f"{PODS}/one", client_of(Mock(return_value=httpx2.Response(404)))
     attaching = client.attach(path, "replica", b"", b"taken")
     for call, target in ((client.get(path, Pod), path), (attaching, f"{path}/attach")):

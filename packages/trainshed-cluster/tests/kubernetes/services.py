@@ -1,4 +1,4 @@
-"""A whole service on the lab: `trainshed up` on the real machine, replicas in Pods."""
+"""A complete service on the lab: `trainshed up` on the real machine, replicas in Pods."""
 
 import contextlib
 import json
@@ -14,12 +14,12 @@ from tests.kubernetes.lab import KubernetesLab
 from tests.slurm.nodes import until as asked_until
 
 LEASE = 12.0
-"""Seconds of silence after which an agent gives up."""
+"""Seconds without contact after which an agent ends its programs."""
 MEMORY_MIB = 400
-"""Of a replica, whatever its machine type has."""
+"""Memory of a replica in MiB, for each machine type."""
 _CACHE = "/tmp/trainshed-cache"
-"""On nodes: what Pods are sent, once for all."""
-_STAYS = """
+"""Directory on nodes for content, shared by Pods."""
+_WAITING_PROGRAM = """
 import time
 from google.cloud import storage
 gate = storage.Client().bucket('trainshed').blob({gate!r})
@@ -31,12 +31,12 @@ while not gate.exists():
 
 
 def configure(lab: KubernetesLab, directory: Path, lines: str = "", **settings: Any) -> Path:
-    """The file of its settings, in a directory that is made. `lines`: of the top. `settings`: of
-    `[engines.kubernetes]`, besides what the lab asks for."""
+    """Create a directory with the service's configuration file, and return the file. `lines`: top-level
+    settings. `settings`: of `[engines.kubernetes]`, in addition to the lab's."""
     directory.mkdir(parents=True)
     own = {**lab_settings(lab), "lease": LEASE, "run_as": 0, "cache": _CACHE, **settings}
     config = directory / "config.toml"
-    # Numbers, texts and truths of JSON are those of TOML.
+    # Numbers, strings and booleans have the same syntax in JSON and TOML.
     table = "\n".join(f"{name} = {json.dumps(value)}" for name, value in own.items())
     config.write_text(
         f'engine = "kubernetes"\nmemory_per_replica = {MEMORY_MIB}\n{lines}\n'
@@ -47,7 +47,7 @@ def configure(lab: KubernetesLab, directory: Path, lines: str = "", **settings: 
 
 @contextlib.contextmanager
 def service_on(lab: KubernetesLab, config: Path) -> Generator[Service]:
-    """One of those settings. In the end nothing of it is left in the cluster."""
+    """Run a service with such a configuration. Check that it leaves nothing in the cluster."""
     with running(config.parent / "data", "--config", str(config)) as started:
         yield started
     for _ in asked_until("the end of its Pods", 60):
@@ -56,30 +56,30 @@ def service_on(lab: KubernetesLab, config: Path) -> Generator[Service]:
 
 
 class Site:
-    """The service, and the cluster that its Pods are in."""
+    """The service, and the cluster of its Pods."""
 
     def __init__(self, lab: KubernetesLab, service: Service) -> None:
         self.lab = lab
         self.service = service
-        #: Of the last job that waits for it: an object of the bucket.
+        #: Gate of the last waiting job: an object of the bucket.
         self.gate = ""
 
-    def staying(self) -> str:
-        """A job that runs until it is to end; its id."""
+    def start_waiting_job(self) -> str:
+        """Start a job that runs until it is released, and return its id."""
         self.gate = new_mark()
-        job_id = submit(self.service, container_job(_STAYS.format(gate=self.gate)))
+        job_id = submit(self.service, container_job(_WAITING_PROGRAM.format(gate=self.gate)))
         until(self.service.follow(job_id, PRIMARY), "runs")
         return job_id
 
-    def finished(self, job_id: str) -> Story:
-        """After it was let go on."""
+    def finish_job(self, job_id: str) -> Story:
+        """Release the last job and wait for its end."""
         self.service.put("trainshed", self.gate, b"open")
         story = story_of(self.service, job_id)
         assert story.state == "SUCCEEDED", story.public
         return story
 
-    def told(self, job_id: str, words: str) -> str:
-        """What the timeline says, once it says something with these words."""
+    def await_timeline_entry(self, job_id: str, words: str) -> str:
+        """Wait for a timeline entry with these words, and return it."""
         for _ in asked_until(f"{words!r} on the timeline", 90):
             for entry in timeline(self.service, job_id):
                 if words in entry["message"]:
@@ -88,15 +88,15 @@ class Site:
 
 
 def await_condition(service: Service, node: str, condition: str) -> None:
-    """Of a node, as the service tells it."""
+    """Wait for a condition of a node, as reported by the service."""
     for _ in asked_until(f"{node}: {condition}", 60):
         views = service.call("GET", "/trainshed/v1/nodes")["nodes"]
         if next(view for view in views if view["name"] == node)["condition"] == condition:
             return
 
 
-def settle(lab: KubernetesLab, service: Service) -> None:
-    """After a test: nothing is left in the cluster, and the service takes all of its nodes for ready."""
+def clean_up(lab: KubernetesLab, service: Service) -> None:
+    """Clean up after a test: the cluster is empty, and the service reports all of its nodes as ready."""
     lab.await_ready()
     lab.clear()
     for node in lab.nodes:
