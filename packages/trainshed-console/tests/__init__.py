@@ -1,4 +1,4 @@
-"""A part of the root's package of tests, also for a process that finds this part first."""
+"""A portion of the root package `tests`, also for a process that imports this portion first."""
 
 from pathlib import Path
 

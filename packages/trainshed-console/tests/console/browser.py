@@ -1,5 +1,4 @@
-"""The console over a real store, and as much of a browser as HTTP knows: credentials, forms, where a request
-comes from."""
+"""The console over a real store, and a minimal browser with credentials, forms and the Origin header."""
 
 import asyncio
 import json
@@ -34,7 +33,7 @@ class ConsoleHouse(House):
         self.new_console()
 
     def new_console(self, address: str = ADDRESS) -> None:
-        """As a service has one that begins."""
+        """Create the console again, as a starting service does."""
         self.sessions = Sessions(
             self.directory / "sessions.json",
             self.issuers.authenticate,
@@ -57,13 +56,13 @@ class ConsoleHouse(House):
         self.app = self.application(mounts)
 
     def link(self) -> str:
-        """As `trainshed up` prints one for the owner."""
+        """Return a sign-in link for the owner, as `trainshed up` prints it."""
         code = self.sessions.link_code(digest_of(self.token))
         return Facts("", "", "", "", ADDRESS).login_link(code)
 
     @asynccontextmanager
     async def events(self, path: str, headers: list[tuple[str, str]]) -> AsyncGenerator["Events"]:
-        """An open event stream; leaving the context hangs up."""
+        """Open an event stream. Leaving the context closes the connection."""
         events = Events()
         scope = self._scope("GET", path, None, headers)
         task = asyncio.create_task(self.app(scope, events.receive, events.send))
@@ -75,12 +74,12 @@ class ConsoleHouse(House):
 
 
 class Events(Lines):
-    """The browser's end of an event stream."""
+    """The browser's side of an event stream."""
 
     _text = b""
 
     async def next(self, name: str = "") -> Any:
-        """The data of the next event of this name."""
+        """Return the data of the next event with this name."""
         while True:
             while b"\n\n" in self._text:
                 event, _, self._text = self._text.partition(b"\n\n")
@@ -92,7 +91,7 @@ class Events(Lines):
 
 
 class Browser:
-    """Keeps the credentials of a session and follows no redirect."""
+    """A browser that keeps the credentials of a session and does not follow redirects."""
 
     def __init__(self, house: ConsoleHouse) -> None:
         self._house = house
@@ -100,27 +99,27 @@ class Browser:
 
     @property
     def credentials(self) -> list[tuple[str, str]]:
-        """The header that it sends."""
+        """The Authorization header of the browser."""
         text = b64encode(f"session:{self.session}".encode()).decode()
         return [("authorization", f"Basic {text}")] if self.session else []
 
     async def sign_in(self, *more: tuple[str, str], **form: str) -> Answer:
-        """As the script of the page that signs in does."""
+        """Sign in as the script of the sign-in page does."""
         answer = await self.post("/login", ("accept", "application/json"), *more, **form)
         if answer.status == 200:
             self.session = answer.json.get("session", self.session)
         return answer
 
     async def open(self, link: str) -> Answer:
-        """As that script does with the code of a link."""
+        """Sign in with the code of a link, as the script of the sign-in page does."""
         return await self.sign_in(code=link.partition("code=")[2])
 
     async def get(self, path: str, *more: tuple[str, str]) -> Answer:
-        """A page."""
+        """Request a page."""
         return await self._send("GET", path, b"", [HTML, *more])
 
     async def post(self, path: str, *more: tuple[str, str], **form: str) -> Answer:
-        """A form of a page of the console."""
+        """Send a form of a console page."""
         headers = [HTML, ("origin", ADDRESS), *more]
         kept = {name: value for name, value in dict(headers).items() if value}
         return await self._send("POST", path, urlencode(form).encode(), list(kept.items()))
@@ -133,12 +132,12 @@ class Browser:
 
 
 def curves_of(answer: Answer) -> list[Any]:
-    """What the page's charts draw."""
+    """Return the data of the charts of a page."""
     data = re.findall(r'data-curves="(.*?)"', answer.body.decode())
     return [json.loads(unescape(text)) for text in data]
 
 
 def text_of(answer: Answer) -> str:
-    """What people read of a page: without tags, runs of white space as one."""
+    """Return the visible text of a page, without tags and with white space collapsed."""
     html = answer.body.decode()
     return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", html))

@@ -1,4 +1,4 @@
-"""A fresh service with a console per test, and a browser that does what it is told."""
+"""Fixtures: a new service with a console for each test, and simulated browsers."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +18,7 @@ def house(tmp_path: Path) -> Iterator[ConsoleHouse]:
 
 @pytest.fixture
 async def browser(house: ConsoleHouse) -> Browser:
-    """Signed in as the owner."""
+    """A browser that is signed in as the owner."""
     made = Browser(house)
     answer = await made.sign_in(token=house.token)
     assert answer.status == 200, answer.body
@@ -27,7 +27,7 @@ async def browser(house: ConsoleHouse) -> Browser:
 
 @pytest.fixture
 async def guest(house: ConsoleHouse) -> Browser:
-    """Of somebody who has a role in the project p2 alone."""
+    """A browser of a user who only has a role in the project p2."""
     made = Browser(house)
     await made.sign_in(token=known(house.tokens, "g@example.com", project="p2"))
     return made

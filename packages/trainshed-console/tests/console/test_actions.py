@@ -1,4 +1,4 @@
-"""What buttons and forms of the console do: what the API does, and its refusals."""
+"""Buttons and forms of the console: their API calls, and errors."""
 
 import pytest
 
@@ -12,17 +12,17 @@ from trainshed.core.lifecycle.records import DrillKind
 from trainshed.core.names import JobUid, ReplicaId
 
 
-async def test_a_job_is_cancelled_by_its_button(house: ConsoleHouse, browser: Browser) -> None:
+async def test_cancel_button_cancels_the_job(house: ConsoleHouse, browser: Browser) -> None:
     uid = await submit(house)
     answer = await browser.post(f"/jobs/{uid}/cancel")
     assert (answer.status, answer.headers["location"]) == (303, f"/jobs/{uid}")
     assert house.woken[-1] == int(uid)
 
 
-async def test_a_job_that_failed_is_tried_again_as_it_was(
+async def test_retry_button_submits_the_same_job_again(
     house: ConsoleHouse, browser: Browser
 ) -> None:
-    """Of either API; not one that runs."""
+    """This works for jobs of both APIs, except running jobs."""
     await house.call("POST", "/v1/projects/p1/jobs", OF_ML)
     result = (await house.result("GET", "/trainshed/v1/jobs?project=p1"))["jobs"]
     uids = [await submit(house, labels={"team": "vision"}), result[0]["uid"]]
@@ -40,10 +40,10 @@ async def test_a_job_that_failed_is_tried_again_as_it_was(
             assert second["resource"].get(part) == first["resource"].get(part)
 
 
-async def test_marked_jobs_are_cancelled_retried_and_deleted_together(
+async def test_selected_jobs_are_cancelled_retried_and_deleted_together(
     house: ConsoleHouse, browser: Browser
 ) -> None:
-    """Of what cannot be done it is said why, and the rest is done."""
+    """A failure for one job shows its reason, and the other jobs are processed."""
     uids = [await submit(house, displayName=f"n{n}") for n in range(2)]
     form = {"job": " ".join(uids), "query": "state=QUEUED&x=\r\n"}
     answer = await browser.post("/marked/cancel", **form)
@@ -59,7 +59,7 @@ async def test_marked_jobs_are_cancelled_retried_and_deleted_together(
     assert (await browser.post("/marked/sell", **form)).status == 404
 
 
-async def test_a_form_of_too_many_fields_is_refused(house: ConsoleHouse, browser: Browser) -> None:
+async def test_form_with_too_many_fields_is_rejected(house: ConsoleHouse, browser: Browser) -> None:
     headers = [("origin", ADDRESS), *browser.credentials, ("accept", "text/html")]
     form = "&".join(f"f{n}=1" for n in range(600)).encode()
     answer = await house.call("POST", "/submit/check", form, token=None, headers=headers)
@@ -73,7 +73,7 @@ async def test_a_form_of_too_many_fields_is_refused(house: ConsoleHouse, browser
         ({"when": "line", "line": "saved  checkpoint"}, "saved  checkpoint"),
     ],
 )
-async def test_a_drill_is_ordered(
+async def test_drill_form_orders_a_drill(
     house: ConsoleHouse, browser: Browser, value: dict[str, str], at_line: str | None
 ) -> None:
     uid = await submit(house)
@@ -89,7 +89,9 @@ async def test_a_drill_is_ordered(
     assert (drill.replica, drill.at_line) == (ReplicaId(0, 0), at_line)
 
 
-async def test_the_way_back_leads_nowhere_else(house: ConsoleHouse, browser: Browser) -> None:
+async def test_referer_header_is_not_an_open_redirect(
+    house: ConsoleHouse, browser: Browser
+) -> None:
     path = f"/jobs/{await submit(house)}/drills"
     evil = ("http://evil.example/x", f"{ADDRESS}//evil.example", "javascript:alert(1)", "http://[")
     for elsewhere in evil:
@@ -99,7 +101,7 @@ async def test_the_way_back_leads_nowhere_else(house: ConsoleHouse, browser: Bro
         assert "javascript:" not in answer.body.decode()
 
 
-async def test_a_quota_is_set_and_cleared(house: ConsoleHouse, browser: Browser) -> None:
+async def test_quota_form_sets_and_clears_a_quota(house: ConsoleHouse, browser: Browser) -> None:
     form = {"project": "p2", "region": "us-central1", "metric": "cpus_n1_e2"}
     answer = await browser.post("/quotas", limit="1234567", **form)
     assert (answer.status, answer.headers["location"]) == (303, "/queue?project=p2")
@@ -115,7 +117,7 @@ async def test_a_quota_is_set_and_cleared(house: ConsoleHouse, browser: Browser)
     assert 'name="metric"' in page.body.decode()
 
 
-async def test_a_node_is_drained_and_takes_work_again(
+async def test_node_form_drains_a_node_and_returns_it_to_service(
     house: ConsoleHouse, browser: Browser
 ) -> None:
     assert (await browser.post("/nodes/node-1/drain", reason="new disk")).status == 303
@@ -127,7 +129,9 @@ async def test_a_node_is_drained_and_takes_work_again(
     assert (await browser.post("/nodes/nowhere/drain")).status == 404
 
 
-async def test_who_may_not_is_told_so(house: ConsoleHouse, guest: Browser) -> None:
+async def test_action_without_permission_shows_an_error(
+    house: ConsoleHouse, guest: Browser
+) -> None:
     uid = await submit(house)
     for action in ("cancel", "delete", "retry"):
         assert "succeeded for 0 of 1" in text_of(await guest.post(f"/marked/{action}", job=uid))

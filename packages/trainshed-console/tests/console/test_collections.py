@@ -1,4 +1,4 @@
-"""Studies, datasets and models, each with what belongs to it."""
+"""Pages of studies, datasets, models and experiments with their related resources."""
 
 import json
 from html import unescape
@@ -32,24 +32,24 @@ SPEC = {
 }
 
 
-async def made(house: ConsoleHouse, path: str, body: object) -> Any:
+async def create(house: ConsoleHouse, path: str, body: object) -> Any:
     return await house.result("POST", path, body)
 
 
-async def test_a_study_has_a_page_with_its_trials(
+async def test_study_page_shows_its_trials(
     house: ConsoleHouse, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("trainshed.api.aiplatform_v1.studies._TRIALS", 1)
-    study = await made(house, f"{LOCATION}/studies", {"displayName": "fast", "studySpec": SPEC})
+    study = await create(house, f"{LOCATION}/studies", {"displayName": "fast", "studySpec": SPEC})
     known = ((0.01, 0.125, 9), (0.1, 0.25, 8), (0.2, 0.5, 20))
     for rate, accuracy, seconds in (*known, *known[:1] * 7):
         point = {"rate": rate, "kind": "adam"}.items()
         parameters = [{"parameterId": name, "value": value} for name, value in point]
-        trial = await made(house, f"/v1/{study['name']}/trials", {"parameters": parameters})
+        trial = await create(house, f"/v1/{study['name']}/trials", {"parameters": parameters})
         measured = {"accuracy": accuracy, "seconds": seconds}.items()
         metrics = [{"metricId": name, "value": value} for name, value in measured]
         final = {"stepCount": "3", "metrics": metrics}
-        await made(house, f"/v1/{trial['name']}:complete", {"finalMeasurement": final})
+        await create(house, f"/v1/{trial['name']}:complete", {"finalMeasurement": final})
     listed = (await browser.get("/studies?project=p1")).body.decode()
     path = f"/studies/{study['name'].rpartition('/')[2]}?project=p1"
     assert f'href="{path}"' in listed
@@ -66,19 +66,23 @@ async def test_a_study_has_a_page_with_its_trials(
     assert drawn["axes"][0]["isLog"] and len(drawn["expected"]) > 50
     refused = await browser.get(path.replace("?", "/outlook?") + "&parameter=nothing")
     assert refused.status == 400 and "kind, rate" in text_of(refused)
-    assert text.count("Succeeded best") == 2, "the first is beaten in both"
+    assert text.count("Succeeded best") == 2, (
+        "another trial dominates the first one in both metrics"
+    )
     assert (await browser.get("/studies/1?project=p1")).status == 404
     assert (await browser.get(f"{path.replace('p1', 'p2')}")).status == 404
 
 
-async def test_a_dataset_shows_its_files_and_labels(house: ConsoleHouse, browser: Browser) -> None:
+async def test_dataset_page_shows_its_files_and_labels(
+    house: ConsoleHouse, browser: Browser
+) -> None:
     body = {
         "displayName": "flowers",
         "metadataSchemaUri": "gs://google-cloud-aiplatform/schema/dataset/metadata/tabular_1.0.0.yaml",
         "metadata": {"inputConfig": {"gcsSource": {"uri": ["gs://bucket/data/a.csv"]}}},
         "labels": {"team": "vision"},
     }
-    await made(house, f"{LOCATION}/datasets", body)
+    await create(house, f"{LOCATION}/datasets", body)
     (result,) = (await house.result("GET", f"{LOCATION}/datasets"))["datasets"]
     path = f"/datasets/{result['name'].rpartition('/')[2]}?project=p1"
     assert f'href="{path}"' in (await browser.get("/datasets?project=p1")).body.decode()
@@ -94,28 +98,28 @@ async def test_a_dataset_shows_its_files_and_labels(house: ConsoleHouse, browser
         assert text in text_of(page)
 
 
-async def test_a_model_leads_to_what_made_it(house: ConsoleHouse, browser: Browser) -> None:
+async def test_model_page_links_to_its_artifacts(house: ConsoleHouse, browser: Browser) -> None:
     body = {"model": {"displayName": "classifier", "artifactUri": "gs://bucket/out/model"}}
-    model = await made(house, f"{LOCATION}/models:upload", body)
+    model = await create(house, f"{LOCATION}/models:upload", body)
     name = model["response"]["model"]
     listed = (await browser.get("/models?project=p1")).body.decode()
     path = f"/models/{name.rpartition('/')[2]}?project=p1"
     assert f'href="{path}"' in listed
     evaluation = {"displayName": "holdout", "metrics": {"auPrc": 0.5, "classes": ["a"]}}
-    await made(house, f"/v1/{name}/evaluations:import", {"modelEvaluation": evaluation})
+    await create(house, f"/v1/{name}/evaluations:import", {"modelEvaluation": evaluation})
     page = await browser.get(path)
     assert "Version 1" in text_of(page)
     assert "auPrc 0.5" in text_of(page)
     assert 'href="/buckets/bucket?prefix=out%2Fmodel%2F"' in page.body.decode()
 
 
-async def test_a_model_of_a_pipeline_leads_to_its_job_and_its_data(
+async def test_model_page_of_a_pipeline_links_to_its_job_and_data(
     house: ConsoleHouse, browser: Browser
 ) -> None:
     dataset = (await test_datasets.made(house)).rpartition("/")[2]
     data = {"datasetId": dataset, "gcsDestination": {"outputUriPrefix": "gs://bucket/data/"}}
     body = pipeline(trainingTaskInputs=inputs(), modelToUpload=MODEL, inputDataConfig=data)
-    name = (view := await made(house, f"{LOCATION}/trainingPipelines", body))["name"]
+    name = (view := await create(house, f"{LOCATION}/trainingPipelines", body))["name"]
     version = ModelVersion(
         name=ModelName("p1", "us-central1", "m1"),
         version=1,
@@ -135,28 +139,28 @@ async def test_a_model_of_a_pipeline_leads_to_its_job_and_its_data(
     assert f'href="/jobs/{job}"' in page
 
 
-async def run_made(house: ConsoleHouse, run: str, **metadata: Any) -> None:
-    """As the SDK makes one, of the experiment `exp`."""
+async def create_run(house: ConsoleHouse, run: str, **metadata: Any) -> None:
+    """Create a run of the experiment `exp`, as the SDK does."""
     house.clock += 10**9
     body = {"displayName": run, "schemaTitle": "system.ExperimentRun", "metadata": metadata}
-    await made(house, f"{CONTEXTS}?contextId=exp-{run}", body)
+    await create(house, f"{CONTEXTS}?contextId=exp-{run}", body)
     children = {"childContexts": [f"{STORE}/contexts/exp-{run}"]}
-    await made(house, f"{CONTEXTS}/exp:addContextChildren", children)
+    await create(house, f"{CONTEXTS}/exp:addContextChildren", children)
 
 
-async def curve_made(house: ConsoleHouse, run: str, name: str, *values: float) -> None:
-    """As the SDK makes one, in a tensorboard of its own."""
+async def create_curve(house: ConsoleHouse, run: str, name: str, *values: float) -> None:
+    """Create a curve in a new TensorBoard, as the SDK does."""
     experiments = f"{await board_made(house)}/experiments"
-    await made(house, f"{experiments}?tensorboardExperimentId=exp", {})
+    await create(house, f"{experiments}?tensorboardExperimentId=exp", {})
     at = f"{experiments}/exp/runs/{run}"
-    await made(house, f"{experiments}/exp/runs?tensorboardRunId={run}", {"displayName": run})
+    await create(house, f"{experiments}/exp/runs?tensorboardRunId={run}", {"displayName": run})
     artifact = {"metadata": {"resourceName": at.removeprefix("/v1/")}}
-    await made(house, f"{ARTIFACTS}?artifactId=exp-{run}-tb-run", artifact)
+    await create(house, f"{ARTIFACTS}?artifactId=exp-{run}-tb-run", artifact)
     data = scalars(await series_made(house, at, name), *enumerate(values))
-    await made(house, f"{at}:write", {"timeSeriesData": [data]})
+    await create(house, f"{at}:write", {"timeSeriesData": [data]})
 
 
-async def test_experiments_say_what_to_install_where_nothing_keeps_them(
+async def test_experiments_page_without_tracking_shows_the_package_to_install(
     house: ConsoleHouse,
 ) -> None:
     house.registry = BUILT_IN
@@ -167,19 +171,19 @@ async def test_experiments_say_what_to_install_where_nothing_keeps_them(
         assert "trainshed[tracking]" in text_of(await browser.get(path))
 
 
-async def test_runs_of_an_experiment_are_compared(
+async def test_experiment_page_compares_its_runs(
     house: ConsoleHouse, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await store_made(house)
     experiment = {"displayName": "exp", "schemaTitle": "system.Experiment"}
-    await made(house, f"{CONTEXTS}?contextId=exp", experiment)
+    await create(house, f"{CONTEXTS}?contextId=exp", experiment)
     board = experiment | {"metadata": {"tensorboard_link": "x"}}
-    await made(house, f"{CONTEXTS}?contextId=board", board)
+    await create(house, f"{CONTEXTS}?contextId=board", board)
     for run, rate, accuracy in (("r1", 0.1, 0.5), ("r2", 0.2, 0.9), ("r3", 0.3, 0.7)):
         params = {"batch": 64, "rate": rate, "kind": "sgd", "dims": [1, 2]}
-        await run_made(house, run, _params=params, _metrics={"accuracy": accuracy})
-    await curve_made(house, "r1", "loss", 2, 0.25)
-    await curve_made(house, "r2", "loss", 1)
+        await create_run(house, run, _params=params, _metrics={"accuracy": accuracy})
+    await create_curve(house, "r1", "loss", 2, 0.25)
+    await create_curve(house, "r2", "loss", 1)
     path = "/experiments/exp?project=p1"
     listed = (await browser.get("/experiments?project=p1")).body.decode()
     assert f'href="{path}"' in listed
@@ -203,5 +207,5 @@ async def test_runs_of_an_experiment_are_compared(
     token = parse_qs(older.partition("?")[2])["page"][0]
     assert f'name="page" value="{token}"' in shown, "the runs of that page are compared"
     assert "Older runs" not in text_of(await browser.get(f"{path}&run=r3"))
-    await run_made(house, "odd", _params="no object", _metrics=[1], _state=7, _custom_jobs=["x"])
+    await create_run(house, "odd", _params="no object", _metrics=[1], _state=7, _custom_jobs=["x"])
     assert "odd" in text_of(await browser.get(path)), "clients may write anything"

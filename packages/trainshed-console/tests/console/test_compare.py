@@ -1,4 +1,4 @@
-"""Jobs beside each other: what differs, what they measured, and walls between projects."""
+"""Comparison of jobs: different settings, measurements, and isolation between projects."""
 
 import csv
 import io
@@ -13,8 +13,8 @@ from tests.contract.api.house import SECOND, START
 from tests.contract.api.test_curves import logged
 
 
-async def trained(house: ConsoleHouse, name: str, args: list[str], *losses: str) -> str:
-    """The uid of a job that runs with these arguments and has printed these losses, an epoch each."""
+async def run_job(house: ConsoleHouse, name: str, args: list[str], *losses: str) -> str:
+    """Return the uid of a running job with these arguments that has printed one loss per epoch."""
     spec: Any = json.loads(json.dumps(JOB["jobSpec"]))
     container = spec["workerPoolSpecs"][0]["containerSpec"]
     container |= {"args": args, "env": [{"name": "SEED", "value": "=1+1"}]}
@@ -25,10 +25,12 @@ async def trained(house: ConsoleHouse, name: str, args: list[str], *losses: str)
     return uid
 
 
-async def test_jobs_are_compared_by_what_differs(house: ConsoleHouse, browser: Browser) -> None:
+async def test_comparison_shows_different_settings_and_metrics(
+    house: ConsoleHouse, browser: Browser
+) -> None:
     args = ["in.csv", "--epochs", "9", "--shift", "-0.5", "model.depth=3", "--fast"]
-    first = await trained(house, "first", [*args, "--rate=0.1"], "0.9", "0.5")
-    second = await trained(house, "first", [*args, "--rate=0.2"], "0.8", "nan")
+    first = await run_job(house, "first", [*args, "--rate=0.1"], "0.9", "0.5")
+    second = await run_job(house, "first", [*args, "--rate=0.2"], "0.8", "nan")
     house.clock += 3600 * SECOND
     query = f"job={first}&job={second}&job={first}"
     page = await browser.get(f"/compare?{query}")
@@ -55,10 +57,12 @@ async def test_jobs_are_compared_by_what_differs(house: ConsoleHouse, browser: B
         "-0.5",
     )
     assert first["loss train"] == first["b train/loss"] == "0.5"
-    assert first["$SEED"] == "'=1+1", "no formula of a program for tables"
+    assert first["$SEED"] == "'=1+1", (
+        "a program's text is not a spreadsheet formula (CSV injection)"
+    )
 
 
-async def test_two_to_twenty_jobs_that_one_may_see_are_compared(
+async def test_comparison_requires_2_to_20_readable_jobs(
     house: ConsoleHouse, guest: Browser, browser: Browser
 ) -> None:
     uids = [await submit(house, displayName=EVIL[:100]) for _ in range(21)]

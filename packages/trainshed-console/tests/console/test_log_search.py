@@ -1,4 +1,4 @@
-"""Which jobs printed a text, and where; nothing of logs that one may not read."""
+"""Search of a text in the logs of all jobs that the visitor may read."""
 
 import re
 from unittest.mock import AsyncMock
@@ -10,8 +10,8 @@ from tests.console.test_pages import EVIL, submit
 from tests.contract.api.house import SECOND
 
 
-async def printed(house: ConsoleHouse, name: str, *lines: str, stream: str = "o") -> str:
-    """The uid of a job that runs and has printed these lines, one a second."""
+async def job_with_output(house: ConsoleHouse, name: str, *lines: str, stream: str = "o") -> str:
+    """Return the uid of a running job that has printed these lines, one per second."""
     uid = await submit(house, displayName=name)
     await house.run(f"projects/p1/locations/us-central1/customJobs/{uid}")
     entries = [(house.clock + n, line) for n, line in enumerate(lines)]
@@ -19,13 +19,13 @@ async def printed(house: ConsoleHouse, name: str, *lines: str, stream: str = "o"
     return uid
 
 
-async def test_a_text_is_found_in_the_logs_of_all_jobs(
-    house: ConsoleHouse, browser: Browser
-) -> None:
-    first = await printed(house, "diverged", "loss: 0.5", "loss: NaN", "WARNING: nan in a gradient")
-    await printed(house, "fine", "loss: 0.5")
+async def test_log_search_finds_a_text_in_all_jobs(house: ConsoleHouse, browser: Browser) -> None:
+    first = await job_with_output(
+        house, "diverged", "loss: 0.5", "loss: NaN", "WARNING: nan in a gradient"
+    )
+    await job_with_output(house, "fine", "loss: 0.5")
     house.clock += 7200 * SECOND
-    await printed(house, "crashed", "a.b is nan", stream="e")
+    await job_with_output(house, "crashed", "a.b is nan", stream="e")
     house.clock += 10 * SECOND
     page = await browser.get("/logs?search=NaN")
     text = text_of(page)
@@ -39,7 +39,7 @@ async def test_a_text_is_found_in_the_logs_of_all_jobs(
     assert "diverged" not in text_of(await browser.get("/logs?search=a.b"))
     assert "All 3 jobs" in text_of(await browser.get("/logs?search=(((.*&walked=nonsense"))
     assert "searched" not in text_of(await browser.get("/logs?search=+"))
-    await printed(house, "many", *(f"nan {n}" for n in range(201)))
+    await job_with_output(house, "many", *(f"nan {n}" for n in range(201)))
     house.clock += 10 * SECOND
     assert "nan 200" in text_of(await browser.get("/logs?search=nan&since=1h"))
     never_up = await submit(house, displayName="never up")
@@ -47,15 +47,15 @@ async def test_a_text_is_found_in_the_logs_of_all_jobs(
     assert "never up" in text_of(await browser.get("/logs?search=no+module"))
 
 
-async def test_each_answer_searches_a_few_jobs_and_asks_for_the_next(
+async def test_log_search_continues_in_steps_of_a_few_jobs(
     house: ConsoleHouse, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many jobs there are, and however long their logs and lines."""
+    """Each response has a limited cost, for any number of jobs and any length of logs and lines."""
     monkeypatch.setattr("trainshed_console.pages.logs._CONFIRM_INTERVAL", 10)
-    long = await printed(house, "long", "needle", *("x" * 50 for _ in range(21_000)))
-    await printed(house, "wide", f"{'é' * 100_000}NEEDLE{'<' * 100_000}")
+    long = await job_with_output(house, "long", "needle", *("x" * 50 for _ in range(21_000)))
+    await job_with_output(house, "wide", f"{'é' * 100_000}NEEDLE{'<' * 100_000}")
     for number in range(12):
-        await printed(house, f"n{number}", "hay")
+        await job_with_output(house, f"n{number}", "hay")
     house.clock += 10 * SECOND
     monkeypatch.setattr("trainshed_console.pages.logs._TIME_LIMIT", 0)
     path = "/logs?search=needle"
@@ -70,29 +70,31 @@ async def test_each_answer_searches_a_few_jobs_and_asks_for_the_next(
         following = re.search(r'hx-get="([^"]+)"', body)
         path = following[1].replace("&amp;", "&") if following else ""
     assert answers == 3, "five jobs at a time"
-    assert "10 jobs searched Search older jobs" in seen, "after a while the reader is asked"
+    assert "10 jobs searched Search older jobs" in seen, (
+        "after some time, the visitor must confirm to continue"
+    )
     assert "wide 1 line" in seen
     assert "long" not in seen, long
 
 
-async def test_a_search_ends_when_its_reader_goes_away(
+async def test_log_search_ends_when_the_browser_disconnects(
     house: ConsoleHouse, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await printed(house, "one", "needle")
+    await job_with_output(house, "one", "needle")
     searched = AsyncMock(return_value=None)
     monkeypatch.setattr("trainshed_console.pages.logs._hits", searched)
     await browser.get("/logs?search=needle")
     searched.assert_awaited_once()
     async with house.events("/logs?search=needle", [HTML, *browser.credentials]):
-        pass  # It hangs up at once.
+        pass  # The browser disconnects immediately.
     searched.assert_awaited_once()
 
 
 @pytest.mark.parametrize("search", ["", "&search=LINE"])
-async def test_a_page_of_long_lines_has_fewer_and_none_is_left_out(
+async def test_log_page_with_long_lines_is_shorter_but_complete(
     house: ConsoleHouse, browser: Browser, search: str
 ) -> None:
-    uid = await printed(house, "long", *(f"line {n} {'x' * 60_000}" for n in range(100)))
+    uid = await job_with_output(house, "long", *(f"line {n} {'x' * 60_000}" for n in range(100)))
     house.clock += 200 * SECOND
     seen: list[str] = []
     before = ""
@@ -107,10 +109,10 @@ async def test_a_page_of_long_lines_has_fewer_and_none_is_left_out(
     assert [f"line {n}" for n in range(100)] == re.findall("line [0-9]+", whole)
 
 
-async def test_nothing_of_logs_that_one_may_not_read_is_shown(
+async def test_log_search_excludes_unreadable_jobs_and_escapes_html(
     house: ConsoleHouse, guest: Browser
 ) -> None:
-    await printed(house, EVIL[:100], f"secret {EVIL}")
+    await job_with_output(house, EVIL[:100], f"secret {EVIL}")
     house.clock += 10 * SECOND
     owner = Browser(house)
     await owner.sign_in(token=house.token)

@@ -1,5 +1,5 @@
-"""Every page, its events, action and stream of the console × every role × own and foreign project × own and
-foreign job: as the one table decides about the methods that it stands on."""
+"""Authorization matrix of the console: each page, event stream and action, with each role, for jobs and
+projects of the user and of other users. The permission table must decide every case."""
 
 import json
 import re
@@ -47,10 +47,10 @@ NEEDS = {
     "aiplatform.studies.get": "GET /studies/{study} GET /studies/{study}/outlook",
     "trainshed.audit.list": "GET /team/audit",
     "resourcemanager.projects.setIamPolicy": "POST /team/roles POST /team/roles/remove",
-    # Nobody has in a project what concerns the whole service, or a project that is not there.
+    # No project role grants access to service-wide resources or to missing projects.
     "": "GET /nodes POST /nodes/{node}/drain POST /nodes/{node}/undrain POST /team/tokens "
     "GET /jobs/{project}/named/{job}",
-    # What tells nothing of others, is refused job by job, or is for another process to decide.
+    # Pages without foreign data, pages with a check for each job, and pages that another process authorizes.
     "*": "GET /submit GET /submit/json POST /submit/check POST /submit/json/check GET /team GET /settings "
     "POST /team/tokens/{token}/delete POST /marked/{does} GET /buckets GET /buckets/{bucket} "
     "GET /buckets/{bucket}/download",
@@ -62,21 +62,21 @@ ROWS = {
 }
 
 
-def test_each_path_of_the_console_has_a_row() -> None:
+def test_every_console_path_is_in_the_permission_matrix() -> None:
     assert ROWS.keys() == {*PAGES, *ACTIONS, *STREAMS}
 
 
-async def test_the_table_decides_for_the_console(
+async def test_permission_table_decides_every_console_request(
     house: ConsoleHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For some roles pages are drawn, which takes most of the time, and have no fault."""
+    """For some roles, the test also renders the pages, which takes most of its time."""
     render = application.render
 
     def drawn(template: str, values: dict[str, Any]) -> str:
         return render(template, values) if is_drawn else ""
 
     async def once(page: Page, visit: Visit) -> AsyncGenerator[bytes]:
-        """The event stream of a page, which shows what that shows, ends with its first look."""
+        """Return the event stream of a page, which ends after its first update."""
         try:
             await page(visit)
         except Refused as refused:

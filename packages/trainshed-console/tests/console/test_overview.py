@@ -1,4 +1,4 @@
-"""The overview: what runs, waits and has failed, who holds what; nothing of other projects."""
+"""The overview page: running, waiting and failed jobs, resource usage, and isolation between projects."""
 
 import json
 from typing import Any
@@ -20,27 +20,29 @@ from trainshed.core.lifecycle.replica_events import ReplicaExited
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed_console.pages import capacity
 
-HERE = "projects/p1/locations/us-central1/customJobs"
+CUSTOM_JOBS_PARENT = "projects/p1/locations/us-central1/customJobs"
 
 
-async def started(house: ConsoleHouse, name: str) -> Job:
-    """The full name of a job that runs with two GPUs."""
+async def start_job(house: ConsoleHouse, name: str) -> Job:
+    """Return a running job with two GPUs."""
     spec: Any = json.loads(json.dumps(JOB["jobSpec"]))
     devices = {"acceleratorType": "NVIDIA_TESLA_T4", "acceleratorCount": 2}
     spec["workerPoolSpecs"][0]["machineSpec"] = {"machineType": "n1-standard-4", **devices}
-    return await house.run(f"{HERE}/{await submit(house, displayName=name, jobSpec=spec)}")
+    return await house.run(
+        f"{CUSTOM_JOBS_PARENT}/{await submit(house, displayName=name, jobSpec=spec)}"
+    )
 
 
-async def holding(house: ConsoleHouse) -> Job:
-    """A job that runs with two GPUs, and holds them."""
-    job = await started(house, "trains")
+async def start_placed_job(house: ConsoleHouse) -> Job:
+    """Return a running job whose two GPUs count as allocated."""
+    job = await start_job(house, "trains")
     house.capacity.held = (job,)
     return job
 
 
-async def test_the_overview_says_how_things_stand(house: ConsoleHouse, browser: Browser) -> None:
+async def test_overview_shows_jobs_nodes_and_usage(house: ConsoleHouse, browser: Browser) -> None:
     assert "No job runs. Submit your first job" in text_of(await browser.get("/overview"))
-    await holding(house)
+    await start_placed_job(house)
     waits = [await submit(house, displayName=f"waits-{n}") for n in range(2)]
     for place, uid in enumerate(reversed(waits), 1):
         why = Waiting(WaitReason.CAPACITY, "no node is free", "trains must end")
@@ -61,7 +63,7 @@ async def test_the_overview_says_how_things_stand(house: ConsoleHouse, browser: 
     assert "Nodes ready 2" in page and "Version 0.0.1" in page
 
 
-async def test_of_many_waiting_jobs_those_are_shown_that_came_first(
+async def test_queue_page_shows_the_first_waiting_jobs(
     house: ConsoleHouse, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(capacity, "_MAX_WAITING", 1)
@@ -71,18 +73,18 @@ async def test_of_many_waiting_jobs_those_are_shown_that_came_first(
     assert "waits-0" in page and "waits-1" not in page and "More jobs are waiting." in page
 
 
-async def test_nodes_show_what_is_held_and_what_is_used(
+async def test_nodes_page_shows_allocated_and_used_resources(
     house: ConsoleHouse, browser: Browser
 ) -> None:
-    """Of what nothing was measured, nothing is said."""
-    full = str((await started(house, "trains")).name)
-    gone = full.replace("1000", "999")
+    """The page omits resources without measurements."""
+    full = str((await start_job(house, "trains")).name)
+    finished_name = full.replace("1000", "999")
     gpu: list[float | None] = [4 << 30, 16 << 30, 5 << 30, 61]
     looks = usage_entry(1, 0.5, 900, [0.5, *gpu]), usage_entry(2, 2.0, 3 << 10, [1.0, *gpu])
     write(house, PRIMARY, first_entry("GPU-a"), *looks)
     house.capacity.known = (
         node("node-1", f"{full} {PRIMARY}"),
-        node("node-2", f"{gone} {PRIMARY}"),
+        node("node-2", f"{finished_name} {PRIMARY}"),
     )
     page = text_of(await browser.get("/nodes"))
     assert (
@@ -92,23 +94,21 @@ async def test_nodes_show_what_is_held_and_what_is_used(
     assert page.count("used") == 2 and "GPU 50 % busy, 4.0 GiB, 61 °C" in page
 
 
-async def test_nodes_show_how_much_of_them_was_held_on_each_of_the_last_days(
-    house: ConsoleHouse, browser: Browser
-) -> None:
-    """Of what was never held, nothing is drawn."""
-    job = await holding(house)
+async def test_nodes_page_shows_daily_allocation(house: ConsoleHouse, browser: Browser) -> None:
+    """The page draws no chart for resources that were never allocated."""
+    job = await start_placed_job(house)
     (replica,) = job.replicas
     house.capacity.held = (replace(job, replicas=(replace(replica, node="node-1"),)),)
     house.clock += 3600 * SECOND
     page = (await browser.get("/nodes")).body.decode()
     assert page.count("<figure") == 1
-    # The job asks for two GPUs. The node has one, which counts for one hour of 24.
+    # The job requests two GPUs. The node has one, which counts for one hour of 24.
     assert ": 4 % allocated" in page
 
 
-async def test_failures_are_counted_by_their_cause(house: ConsoleHouse, browser: Browser) -> None:
-    jobs = [await started(house, f"<b>broken-{number}") for number in range(2)]
-    house.clock += 86_400 * SECOND  # It does not matter when they were submitted.
+async def test_overview_counts_failures_by_cause(house: ConsoleHouse, browser: Browser) -> None:
+    jobs = [await start_job(house, f"<b>broken-{number}") for number in range(2)]
+    house.clock += 86_400 * SECOND  # The submission time does not matter.
     for job in jobs:
         await house.happen(str(job.name), ReplicaExited(1, ReplicaId(0, 0), 1, exited(1)))
     page = await browser.get("/overview")
@@ -119,10 +119,8 @@ async def test_failures_are_counted_by_their_cause(house: ConsoleHouse, browser:
     assert "0 failed in the last day" in text_of(await browser.get("/overview"))
 
 
-async def test_nothing_of_other_projects_is_shown_or_counted(
-    house: ConsoleHouse, guest: Browser
-) -> None:
-    await started(house, "secret-name")
+async def test_overview_excludes_other_projects(house: ConsoleHouse, guest: Browser) -> None:
+    await start_job(house, "secret-name")
     await house.call("POST", CUSTOM_JOBS.replace("p1", "p2"), {**JOB, "displayName": "of p2"})
     for path in ("/overview", "/overview?project=p2", "/overview?project=-"):
         page = text_of(await guest.get(path))

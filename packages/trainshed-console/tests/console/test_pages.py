@@ -1,4 +1,4 @@
-"""What pages say of jobs, and that nothing of what programs print is taken for HTML."""
+"""Pages about jobs, and escaping of untrusted text in HTML (cross-site scripting, XSS)."""
 
 import asyncio
 import gzip
@@ -30,21 +30,21 @@ EVIL = '<script>alert(1)</script><img src=x onerror="alert(2)">'
 
 
 async def submit(house: ConsoleHouse, **changes: object) -> str:
-    """The uid of a new job."""
+    """Submit a job, and return its uid."""
     return (await house.result("POST", CUSTOM_JOBS, {**JOB, **changes}))["name"].rpartition("/")[2]
 
 
-async def test_without_jobs_the_list_says_how_to_submit_one(browser: Browser) -> None:
+async def test_empty_job_list_shows_how_to_submit_a_job(browser: Browser) -> None:
     page = await browser.get("/")
     assert "No jobs yet" in text_of(page)
     for name in ("gcloud ai custom-jobs create --region=us-central1", "aiplatform"):
         assert name in text_of(page)
 
 
-async def test_a_job_is_linked_by_what_names_it_alone(
+async def test_job_link_with_a_full_name_redirects_to_the_job(
     house: ConsoleHouse, browser: Browser
 ) -> None:
-    """Ids of AI Platform's jobs are unique in a project alone."""
+    """IDs of AI Platform jobs are only unique within a project."""
     for project in ("p1", "p2"):
         await house.result("POST", f"/v1/projects/{project}/jobs", ml_job(job_id="train"))
     name = "projects/p1/jobs/train"
@@ -54,7 +54,7 @@ async def test_a_job_is_linked_by_what_names_it_alone(
     assert (answer.status, answer.headers["location"]) == (303, f"/jobs/{uid}")
 
 
-async def test_a_mistyped_address_leads_back_to_the_pages(browser: Browser) -> None:
+async def test_unknown_console_address_shows_the_navigation(browser: Browser) -> None:
     for path in ("/job/17", "/overviews", "/v1/nothing"):
         page = await browser.get(path)
         assert (page.status, b'href="/queue"' in page.body) == (404, True), path
@@ -62,7 +62,7 @@ async def test_a_mistyped_address_leads_back_to_the_pages(browser: Browser) -> N
     assert (await browser.get(CUSTOM_JOBS)).error["status"] == "UNAUTHENTICATED"
 
 
-async def test_the_list_is_newest_first_filtered_and_searched(
+async def test_job_list_is_sorted_filtered_and_searched(
     house: ConsoleHouse, browser: Browser
 ) -> None:
     for number in range(3):
@@ -77,10 +77,10 @@ async def test_the_list_is_newest_first_filtered_and_searched(
     assert (await browser.get("/?state=NONSENSE")).status == 400
 
 
-async def test_the_list_counts_and_is_narrowed_and_sorted_by_its_address(
+async def test_job_list_filters_and_sorts_by_its_query(
     house: ConsoleHouse, guest: Browser, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is narrowed is not counted; other projects' jobs are neither counted nor shown."""
+    """A filtered list has no totals. Jobs of other projects are neither counted nor shown."""
     big = json.loads(json.dumps(JOB["jobSpec"]))
     machine = {"machineType": "n1-highmem-8", "acceleratorType": "NVIDIA_TESLA_T4"}
     big["workerPoolSpecs"][0]["machineSpec"] = {**machine, "acceleratorCount": 2}
@@ -121,7 +121,7 @@ async def test_the_list_counts_and_is_narrowed_and_sorted_by_its_address(
     assert "Waiting 3" not in text_of(await browser.get("/?label=team"))
 
 
-async def test_jobs_are_grouped_by_a_field_or_a_label(
+async def test_job_list_is_grouped_by_a_field_or_label(
     house: ConsoleHouse, browser: Browser
 ) -> None:
     for name, labels in (("a", {"team": "vision"}), ("b", {}), ("c", {"team": "audio"})):
@@ -129,7 +129,7 @@ async def test_jobs_are_grouped_by_a_field_or_a_label(
     await house.result("POST", CUSTOM_JOBS.replace("p1", "p2"), {**JOB, "displayName": "d"})
 
     async def rows(query: str) -> list[tuple[str, str]]:
-        """(heading, "") and ("", name of a job), in order."""
+        """Return (heading, "") and ("", name of a job), in order."""
         body = (await browser.get(f"/?{query}")).body.decode()
         return re.findall(r'rowgroup" colspan="10">(.*?) <|<a href="/jobs/\d+" title="(.*?) ', body)
 
@@ -144,10 +144,10 @@ async def test_jobs_are_grouped_by_a_field_or_a_label(
 
 
 @pytest.mark.parametrize("page", PROJECT_PAGES)
-async def test_projects_are_chosen_from_those_that_the_visitor_may_see(
+async def test_project_selection_lists_only_readable_projects(
     house: ConsoleHouse, browser: Browser, guest: Browser, page: str
 ) -> None:
-    """Of the service's owner, these are also projects in which only jobs ran."""
+    """For the service's owner, the list includes projects without any members."""
     await house.result("POST", CUSTOM_JOBS.replace("p1", "only-jobs"), JOB)
     known(house.tokens, "o@example.com", project="theirs")
     for name in ("theirs", "only-jobs"):
@@ -171,7 +171,7 @@ async def test_projects_are_chosen_from_those_that_the_visitor_may_see(
     ("printed", "shown"),
     [(("0.5", "0.25"), "0.25 loss"), (("0.5", "nan"), "NaN loss"), (("-1e308", "1e308"), "1e+308")],
 )
-async def test_a_row_shows_what_the_job_measures(
+async def test_job_row_shows_its_metric_as_value_and_line(
     house: ConsoleHouse, browser: Browser, printed: tuple[str, str], shown: str
 ) -> None:
     uid = await submit(house)
@@ -184,7 +184,7 @@ async def test_a_row_shows_what_the_job_measures(
     assert line in ([""], ["0.0,1.0 100.0,19.0"], ["0.0,19.0 100.0,1.0"])
 
 
-async def test_the_list_goes_on_page_by_page(house: ConsoleHouse, browser: Browser) -> None:
+async def test_job_list_loads_the_next_page(house: ConsoleHouse, browser: Browser) -> None:
     for number in range(60):
         await submit(house, displayName=f"n{number:02}")
     first = (await browser.get("/?since=1d")).body.decode()
@@ -197,7 +197,7 @@ async def test_the_list_goes_on_page_by_page(house: ConsoleHouse, browser: Brows
     assert "<html" not in rest and "hx-get" not in rest
 
 
-async def test_nothing_that_a_program_or_a_client_wrote_is_html(
+async def test_xss_text_of_programs_and_clients_is_escaped(
     house: ConsoleHouse, browser: Browser
 ) -> None:
     uid = await submit(house, displayName=EVIL[:120], labels={})
@@ -217,9 +217,7 @@ async def test_nothing_that_a_program_or_a_client_wrote_is_html(
     assert [line[3] for line in lines] == [EVIL, "red \ufffdabc"]
 
 
-async def test_the_page_of_a_job_begins_with_what_it_measures(
-    house: ConsoleHouse, browser: Browser
-) -> None:
+async def test_job_page_starts_with_its_metrics(house: ConsoleHouse, browser: Browser) -> None:
     uid = await submit(house)
     primary = ReplicaId(0, 0)
     lost, again = ReplicaLost(1, primary, 1, ""), ReplicaStarted(1, primary, 2, START + SECOND)
@@ -241,7 +239,7 @@ async def test_the_page_of_a_job_begins_with_what_it_measures(
     assert '"label": "Time", "marks": [1.0]' in unescape(by_time.body.decode())
 
 
-async def test_what_replicas_print_is_one_line_with_a_band_or_a_line_for_each(
+async def test_chart_shows_replicas_as_a_band_or_as_separate_lines(
     house: ConsoleHouse, browser: Browser
 ) -> None:
     spec: Any = JOB["jobSpec"]
@@ -266,15 +264,15 @@ async def test_what_replicas_print_is_one_line_with_a_band_or_a_line_for_each(
         ["train, lowest", [1, 2, 3, 4], "edge"],
         ["train, highest", [3, 4, 5, 6], "edge"],
     ]
-    assert folded["marks"] == [3], "a worker was started again when the primary was there"
+    assert folded["marks"] == [3], "the worker restarted when the primary was at this step"
     names = ["train", "train workerpool1-0", "train workerpool1-1"]
     assert [name for name, _ in (await drawn("?replicas=apart"))["lines"]] == names
 
 
-async def test_the_curve_of_several_replicas_is_as_fine_as_that_of_one(
+async def test_chart_of_several_replicas_keeps_its_resolution(
     house: ConsoleHouse, browser: Browser
 ) -> None:
-    """Also if one of them prints little."""
+    """This also applies if one replica prints few values."""
     spec: Any = JOB["jobSpec"]
     (pool,) = spec["workerPoolSpecs"]
     uid = await submit(house, jobSpec={"workerPoolSpecs": [pool, {**pool, "replicaCount": 2}]})
@@ -287,10 +285,8 @@ async def test_the_curve_of_several_replicas_is_as_fine_as_that_of_one(
     assert [len(line[1]) for line in curves["lines"]] == [400, 400, 400]
 
 
-async def test_a_chart_names_no_more_lines_than_it_draws(
-    house: ConsoleHouse, browser: Browser
-) -> None:
-    """Event files may have hundreds of runs. Those that measure one part of the data are told apart."""
+async def test_chart_legend_lists_only_visible_lines(house: ConsoleHouse, browser: Browser) -> None:
+    """Event files may have hundreds of runs. The legend distinguishes runs with the same metric."""
     uid = await submit(house)
     runs = [f"r{number:02}" for number in range(12)]
     for run in runs:
@@ -301,7 +297,9 @@ async def test_a_chart_names_no_more_lines_than_it_draws(
     assert names == [*runs[:8], "train", *(f"{run} train/acc" for run in runs[1:8])]
 
 
-async def test_a_log_is_read_in_both_directions(house: ConsoleHouse, browser: Browser) -> None:
+async def test_log_page_loads_earlier_and_later_lines(
+    house: ConsoleHouse, browser: Browser
+) -> None:
     uid = await submit(house)
     await house.happen(f"projects/p1/locations/us-central1/customJobs/{uid}", JobAdmitted(()))
     printed = ((START + n * SECOND, f"line {n}") for n in range(100))
@@ -332,7 +330,7 @@ async def test_a_log_is_read_in_both_directions(house: ConsoleHouse, browser: Br
     assert len(text.splitlines()) == 101
 
 
-async def test_a_page_that_is_not_there_keeps_the_navigation(
+async def test_missing_page_shows_navigation_only_to_signed_in_users(
     house: ConsoleHouse, browser: Browser
 ) -> None:
     page = await browser.get("/jobs/77")
@@ -341,7 +339,7 @@ async def test_a_page_that_is_not_there_keeps_the_navigation(
     assert stranger.status == 404 and b"<nav" not in stranger.body
 
 
-async def test_files_are_kept_by_browsers_and_packed(browser: Browser) -> None:
+async def test_console_assets_are_cached_and_safe_from_path_traversal(browser: Browser) -> None:
     page = (await browser.get("/")).body.decode()
     addresses = re.findall(r'(?:src|href)="(/assets/[^"]+)"', page)
     assert len(addresses) > 4
@@ -353,13 +351,13 @@ async def test_files_are_kept_by_browsers_and_packed(browser: Browser) -> None:
     assert (await browser.get("/assets/../../access/tokens.py")).status == 404
 
 
-async def test_a_page_is_kept_up_to_date(house: ConsoleHouse, browser: Browser) -> None:
+async def test_open_job_page_receives_updates(house: ConsoleHouse, browser: Browser) -> None:
     uid = await submit(house, displayName="watched")
     headers = browser.credentials
     async with house.events(f"/events/jobs/{uid}", headers) as events:
         first = await events.next("parts")
         assert "Queued" in first["parts"]["head"]
-        # Why it waits follows from other jobs, and so does the news of it.
+        # The wait reason depends on other jobs, so their changes also update this page.
         house.capacity.reasons[JobUid(int(uid))] = Waiting(WaitReason.CAPACITY, "no node", "")
         house.notices.publish(JobUid(99))
         assert "No node" in (await events.next("parts"))["parts"]["notice"]
@@ -377,7 +375,7 @@ async def test_a_page_is_kept_up_to_date(house: ConsoleHouse, browser: Browser) 
         assert list(more["parts"]) == [f"job-{other}"]
 
 
-async def test_a_log_is_followed(house: ConsoleHouse, browser: Browser) -> None:
+async def test_log_page_follows_new_lines(house: ConsoleHouse, browser: Browser) -> None:
     uid = await submit(house)
     name = f"projects/p1/locations/us-central1/customJobs/{uid}"
     await house.happen(name, JobAdmitted(()))
@@ -400,7 +398,7 @@ async def test_a_log_is_followed(house: ConsoleHouse, browser: Browser) -> None:
     assert (await browser.get(f"{path}?after={odd}")).status == 400
 
 
-async def test_a_stream_ends_with_its_session(
+async def test_event_stream_ends_after_sign_out(
     house: ConsoleHouse, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uid, ask = await submit(house), InProcessCaller.ask
@@ -416,7 +414,7 @@ async def test_a_stream_ends_with_its_session(
         assert "signed out" in (await events.next("gone"))["message"]
 
 
-async def test_what_was_submitted_stands_beside_what_ran(
+async def test_specification_page_shows_the_submitted_and_the_started_job(
     house: ConsoleHouse, browser: Browser
 ) -> None:
     uid = await submit(house)
@@ -436,7 +434,9 @@ async def test_what_was_submitted_stands_beside_what_ran(
     assert b"<script>alert" not in page.body
 
 
-async def test_what_is_refused_is_no_html_either(house: ConsoleHouse, browser: Browser) -> None:
+async def test_xss_error_pages_escape_query_parameters(
+    house: ConsoleHouse, browser: Browser
+) -> None:
     for path in ("/queue", "/models", "/studies/7", "/nothing", "/buckets/b"):
         page = await browser.get(f"{path}?{urlencode({'project': EVIL, 'search': EVIL})}")
         assert b"<script>alert" not in page.body, path

@@ -1,4 +1,4 @@
-"""Who gets in, by what, for how long, and what nobody gets (docs/adr/0070)."""
+"""Sessions of the console: sign-in, expiry, CSRF, session fixation and response headers (docs/adr/0070)."""
 
 import json
 import re
@@ -24,7 +24,7 @@ from trainshed_console.sessions import LIFETIME, LINK_LIFETIME
 JOB = custom_job(container(command=["true"])) | {"displayName": "first"}
 
 
-async def test_nobody_sees_a_page_without_signing_in(house: ConsoleHouse) -> None:
+async def test_console_pages_require_a_sign_in(house: ConsoleHouse) -> None:
     stranger = Browser(house)
     for path in ("/", "/jobs", "/jobs/1", "/jobs/1/logs"):
         answer = await stranger.get(path)
@@ -38,7 +38,7 @@ async def test_nobody_sees_a_page_without_signing_in(house: ConsoleHouse) -> Non
     assert (await stranger.post("/jobs/1/cancel")).status == 401
 
 
-async def test_every_sign_in_of_a_browser_is_in_the_audit(house: ConsoleHouse) -> None:
+async def test_browser_sign_ins_are_audited(house: ConsoleHouse) -> None:
     ana = known(house.tokens, "ana@corp.example", project="p1")
     await Browser(house).sign_in(token=ana)
     await Browser(house).open(house.link())
@@ -51,14 +51,14 @@ async def test_every_sign_in_of_a_browser_is_in_the_audit(house: ConsoleHouse) -
     ]
 
 
-async def test_a_sign_in_that_cannot_be_recorded_is_refused(house: ConsoleHouse) -> None:
+async def test_sign_in_that_cannot_be_audited_is_rejected(house: ConsoleHouse) -> None:
     browser, full = Browser(house), Unavailable("the disk is full")
     with patch.object(house.store.access, "change", side_effect=full):
         assert (await browser.open(house.link())).status == 503
     assert (await browser.get("/jobs")).status == 303, "there is no session"
 
 
-async def test_a_token_signs_in_and_a_wrong_one_does_not(house: ConsoleHouse) -> None:
+async def test_sign_in_accepts_only_valid_tokens(house: ConsoleHouse) -> None:
     browser = Browser(house)
     refused = await browser.sign_in(token="nonsense")
     assert refused.status == 401
@@ -70,8 +70,10 @@ async def test_a_token_signs_in_and_a_wrong_one_does_not(house: ConsoleHouse) ->
     assert (await browser.get("/")).status == 200
 
 
-async def test_who_signs_in_has_a_session_that_nobody_knew_before(house: ConsoleHouse) -> None:
-    """Whoever had the browser sign in with a session of theirs does not look over its shoulder."""
+async def test_session_fixation_is_prevented_by_a_new_session_at_sign_in(
+    house: ConsoleHouse,
+) -> None:
+    """An attacker who planted a known session in the browser loses access at the user's sign-in."""
     browser, other = Browser(house), Browser(house)
     await browser.sign_in(token=known(house.tokens, "eve@corp.example"))
     other.session = browser.session
@@ -81,8 +83,10 @@ async def test_who_signs_in_has_a_session_that_nobody_knew_before(house: Console
     assert (await browser.get("/")).status == 200
 
 
-async def test_what_a_browser_has_opened_ends_with_its_session(house: ConsoleHouse) -> None:
-    """A shell, a page and TensorBoard, by the console's links; the shell of another one goes on."""
+async def test_shells_and_pages_opened_by_a_browser_end_with_its_session(
+    house: ConsoleHouse,
+) -> None:
+    """This covers a shell, a job's web page and TensorBoard. Another user's shell continues."""
     shells, links = PlayedShells(), Links(b"key", ADDRESS, house.now, "localhost")
     shells.answer = b"HTTP/1.1 200 OK\r\n\r\nevent: here\ndata: 1\n\n"
     house.services = replace(house.services, shells=shells, allows_shells=True, links=links)
@@ -127,11 +131,11 @@ async def test_what_a_browser_has_opened_ends_with_its_session(house: ConsoleHou
     house.new_console()
     for path, sent in (("/", page), (board, page[:0])):
         assert (await house.call("GET", path, token=None, headers=sent)).status == 403
-    assert (await other.get("/")).status == 200, "a service that begins anew knows who is signed in"
+    assert (await other.get("/")).status == 200, "sessions survive a restart of the service"
 
 
-async def test_a_connection_counts_as_its_visitor_s(house: ConsoleHouse) -> None:
-    """Issue: the streams of one visitor shut everybody out."""
+async def test_connections_count_toward_the_limit_of_their_user(house: ConsoleHouse) -> None:
+    """Otherwise the event streams of one user could block all other users."""
     browser, holders = Browser(house), set[str]()
     await browser.sign_in(token=known(house.tokens, "eve@corp.example"))
     SET_HOLDER.set(holders.add)
@@ -139,8 +143,8 @@ async def test_a_connection_counts_as_its_visitor_s(house: ConsoleHouse) -> None
     assert holders == {"eve@corp.example"}
 
 
-async def test_there_is_no_cookie(house: ConsoleHouse, browser: Browser) -> None:
-    """Browsers would send it to all ports of the host, and show it to the programs behind them."""
+async def test_console_uses_no_cookies(house: ConsoleHouse, browser: Browser) -> None:
+    """Browsers send cookies to all ports of a host, so programs on other ports could read them."""
     for path in ("/", "/login", house.link().removeprefix(ADDRESS)):
         assert "set-cookie" not in (await browser.get(path)).headers
     assert "set-cookie" not in (await browser.sign_in(token=house.token)).headers
@@ -149,11 +153,11 @@ async def test_there_is_no_cookie(house: ConsoleHouse, browser: Browser) -> None
         assert (await browser.get("/", ("cookie", cookie))).status == 303
 
 
-async def test_only_the_page_that_signs_in_has_a_browser_asked_for_credentials(
+async def test_only_the_sign_in_page_sends_a_basic_auth_challenge(
     house: ConsoleHouse, browser: Browser
 ) -> None:
-    """A page of others could answer with a session of its own. No other challenge may make browsers show a
-    window that asks for a password."""
+    """Another site could otherwise plant its own session (session fixation). No other response may cause a
+    password dialog of the browser."""
     stranger, mark = Browser(house), ("x-trainshed-sign-in", "1")
     request = await stranger.get("/signed-in", mark)
     assert (request.status, request.headers["www-authenticate"]) == (401, 'Basic realm="Trainshed"')
@@ -166,7 +170,9 @@ async def test_only_the_page_that_signs_in_has_a_browser_asked_for_credentials(
 @pytest.mark.parametrize(
     "text", ["Basic", "Basic x", "Basic \xff", "Basic Og==", "Digest x", "basic /w=="]
 )
-async def test_credentials_that_are_none_are_nobody_s(house: ConsoleHouse, text: str) -> None:
+async def test_malformed_authorization_header_counts_as_signed_out(
+    house: ConsoleHouse, text: str
+) -> None:
     answer = await Browser(house).get("/", ("authorization", text))
     assert answer.headers["location"].startswith("/login")
 
@@ -181,15 +187,17 @@ async def test_credentials_that_are_none_are_nobody_s(house: ConsoleHouse, text:
         ("/x\r\nset-cookie: a=b", "/x%0D%0Aset-cookie:%20a=b"),
     ],
 )
-async def test_after_a_login_one_stays_here(house: ConsoleHouse, wanted: str, words: str) -> None:
+async def test_sign_in_is_not_an_open_redirect(
+    house: ConsoleHouse, wanted: str, words: str
+) -> None:
     assert (await Browser(house).sign_in(token=house.token, next=wanted)).json["next"] == words
 
 
-async def test_a_link_is_good_once_and_not_for_long(house: ConsoleHouse) -> None:
+async def test_sign_in_link_is_valid_once_and_expires(house: ConsoleHouse) -> None:
     link = house.link()
     first = Browser(house)
     assert (await first.get(link.removeprefix(ADDRESS))).status == 200
-    assert (await first.get("/")).status == 303, "looking at the page signs nobody in"
+    assert (await first.get("/")).status == 303, "a GET request does not sign in"
     assert (await first.open(link)).status == 200
     session = first.session
     assert (await first.get("/")).status == 200
@@ -203,8 +211,8 @@ async def test_a_link_is_good_once_and_not_for_long(house: ConsoleHouse) -> None
     assert (await Browser(house).open(late)).status == 401
 
 
-async def test_a_link_that_a_page_of_others_has_led_to_asks_first(house: ConsoleHouse) -> None:
-    """Its code may be somebody else's, whose jobs one would then look at and start."""
+async def test_login_csrf_by_a_sign_in_link_requires_confirmation(house: ConsoleHouse) -> None:
+    """Login CSRF: another site could sign the browser in as the attacker, with the attacker's jobs."""
     link = house.link().removeprefix(ADDRESS)
     for site, at_once in (("none", True), ("cross-site", False), ("same-site", False), ("", False)):
         page = (await Browser(house).get(link, ("sec-fetch-site", site))).body.decode()
@@ -214,10 +222,10 @@ async def test_a_link_that_a_page_of_others_has_led_to_asks_first(house: Console
 
 
 @pytest.mark.parametrize("name", ["localhost", "LOCALHOST", "trainshed.localhost"])
-async def test_a_name_of_two_addresses_leads_to_the_one_that_the_service_has(
+async def test_localhost_name_redirects_to_the_address_of_the_service(
     house: ConsoleHouse, name: str
 ) -> None:
-    """A program that listens on the other address would be this console for browsers."""
+    """Otherwise a program that listens on the other address could impersonate the console."""
     house.new_console("http://127.0.0.1:8080")
     browser = Browser(house)
     here = (("host", "127.0.0.1:8080"), ("origin", "http://127.0.0.1:8080"))
@@ -227,22 +235,22 @@ async def test_a_name_of_two_addresses_leads_to_the_one_that_the_service_has(
     assert answer.headers["location"] == "http://127.0.0.1:9000/jobs/7?x=%2F"
     own = ("origin", f"http://{name.lower()}:9000")
     assert (await browser.post("/logout", host, own)).status == 403
-    assert (await browser.get("/", ("host", "127.0.0.1:9000"))).status == 200, "a tunnel's port"
+    assert (await browser.get("/", ("host", "127.0.0.1:9000"))).status == 200, (
+        "the port of an SSH tunnel"
+    )
     house.new_console("https://localhost:8080")
     assert (await browser.get("/", host)).status == 200
 
 
-async def test_no_answer_of_the_port_signs_a_browser_out(
-    house: ConsoleHouse, browser: Browser
-) -> None:
-    """Browsers forget credentials at a 401, so that any page could sign their owner out by a link."""
+async def test_api_errors_do_not_sign_a_browser_out(house: ConsoleHouse, browser: Browser) -> None:
+    """Browsers drop credentials after a 401, so any site could sign the user out with a link (CSRF)."""
     for path in ("/trainshed/v1/status", "/v1/projects/p1/locations/us-central1/customJobs"):
         answer = await browser.get(path)
         assert (answer.status, answer.error["status"]) == (403, "UNAUTHENTICATED")
         assert (await Browser(house).get(path)).status == 401
 
 
-async def test_a_session_lets_nobody_guess_tokens_untold(
+async def test_token_guessing_within_a_session_is_rejected_and_audited(
     house: ConsoleHouse, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(authentication_limits, "_DELAY_SECONDS", 0.0)
@@ -251,17 +259,17 @@ async def test_a_session_lets_nobody_guess_tokens_untold(
     assert audit["entries"][0]["method"] == "trainshed.v1.Tokens.Refused"
 
 
-async def test_the_command_gets_a_link_for_its_token(house: ConsoleHouse) -> None:
+async def test_command_line_gets_a_sign_in_link_for_its_token(house: ConsoleHouse) -> None:
     answer = await house.call("POST", "/login/link", {})
     assert (await Browser(house).open(answer.json["uri"])).status == 200
     assert (await house.call("POST", "/login/link", {}, token="nonsense")).status == 401
     assert (await house.call("POST", "/login/link", {}, token=None)).status == 403
 
 
-async def test_guessed_session_passwords_are_slowed(
+async def test_brute_force_of_session_credentials_is_delayed(
     house: ConsoleHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Brute force; a browser that is signed in never waits."""
+    """A browser that is signed in is never delayed."""
     slowed: list[str] = []
 
     async def refused(of: object, source: str) -> None:
@@ -271,12 +279,14 @@ async def test_guessed_session_passwords_are_slowed(
     guessing, signed_in = Browser(house), Browser(house)
     assert (await signed_in.sign_in(token=house.token)).status == 200
     assert (await signed_in.get("/jobs")).status == 200
-    assert (await guessing.get("/jobs")).status == 303 and slowed == [], "nothing was guessed"
+    assert (await guessing.get("/jobs")).status == 303 and slowed == [], (
+        "a missing session is not a guess"
+    )
     guessing.session = "x" * 43
     assert (await guessing.get("/jobs")).status == 303 and len(slowed) == 1
 
 
-async def test_a_session_ends_with_its_time_or_its_token(house: ConsoleHouse) -> None:
+async def test_session_ends_after_its_lifetime_or_with_its_token(house: ConsoleHouse) -> None:
     browser, other = Browser(house), Browser(house)
     await browser.sign_in(token=house.token)
     house.clock += LIFETIME
@@ -287,8 +297,8 @@ async def test_a_session_ends_with_its_time_or_its_token(house: ConsoleHouse) ->
     assert (await other.get("/")).status == 303
 
 
-async def test_who_signs_out_everywhere_is_signed_out_by_every_token(house: ConsoleHouse) -> None:
-    """Of one browser, the sign-out page says what stays."""
+async def test_sign_out_everywhere_ends_all_sessions_and_tokens(house: ConsoleHouse) -> None:
+    """After a sign-out of one browser, the page lists the remaining access."""
     here, there, other = Browser(house), Browser(house), Browser(house)
     await here.sign_in(token=known(house.tokens, "ana@corp.example"))
     await there.sign_in(token=known(house.tokens, "ana@corp.example"))
@@ -307,9 +317,7 @@ async def test_who_signs_out_everywhere_is_signed_out_by_every_token(house: Cons
     assert (await owners[1].get("/")).status == 303
 
 
-async def test_the_file_holds_no_session_and_no_token(
-    house: ConsoleHouse, browser: Browser
-) -> None:
+async def test_session_file_contains_no_secrets(house: ConsoleHouse, browser: Browser) -> None:
     file = house.directory / "sessions.json"
     assert file.stat().st_mode & 0o777 == 0o600
     text = file.read_text()
@@ -328,7 +336,7 @@ async def test_the_file_holds_no_session_and_no_token(
         "http://127.0.0.1",
     ],
 )
-async def test_pages_of_others_change_nothing(browser: Browser, origin: str) -> None:
+async def test_csrf_requests_from_other_origins_are_rejected(browser: Browser, origin: str) -> None:
     paths = (re.sub(r"{\w+}", "1", path) for _, path in ACTIONS)
     forms = ["/logout", "/login", "/login/link", *paths]
     assert "/quotas" in forms
@@ -338,8 +346,8 @@ async def test_pages_of_others_change_nothing(browser: Browser, origin: str) -> 
     assert (await browser.get("/")).status == 200, "still signed in"
 
 
-async def test_a_page_without_tls_changes_nothing_where_tls_is_spoken(house: ConsoleHouse) -> None:
-    """Whoever is on the way to the browser can write such a page."""
+async def test_csrf_from_the_http_origin_is_rejected_on_https(house: ConsoleHouse) -> None:
+    """An attacker on the network can forge pages of the HTTP origin."""
     house.new_console("https://trainshed.example")
     browser = Browser(house)
     await browser.sign_in(("origin", "https://trainshed.example"), token=house.token)
@@ -348,13 +356,15 @@ async def test_a_page_without_tls_changes_nothing_where_tls_is_spoken(house: Con
         assert (await browser.post("/logout", origin)).status == status, scheme
 
 
-async def test_nothing_is_changed_by_looking(browser: Browser) -> None:
+async def test_get_requests_change_nothing(browser: Browser) -> None:
     for _, path in ACTIONS:
         answer = await browser.get(re.sub(r"{\w+}", "1", path))
         assert answer.status in (200, 404), path
 
 
-async def test_every_answer_is_guarded(house: ConsoleHouse, browser: Browser) -> None:
+async def test_responses_have_csp_and_clickjacking_headers(
+    house: ConsoleHouse, browser: Browser
+) -> None:
     made = await house.result("POST", "/v1/projects/p1/locations/us-central1/customJobs", JOB)
     uid = made["name"].rpartition("/")[2]
     paths = ["/", "/login", f"/jobs/{uid}", f"/jobs/{uid}/lines", "/jobs/1/nothing", "/assets/x.js"]

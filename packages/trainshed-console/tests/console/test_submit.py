@@ -1,4 +1,4 @@
-"""Jobs from a form: what is wrong stands beside its field, and what is right becomes the API's own job."""
+"""The submit form: errors at their fields, and API requests of valid forms."""
 
 import html
 import json
@@ -27,13 +27,13 @@ FORM = {
 
 
 def fault(page: str, name: str) -> str:
-    """What is said beside a field."""
+    """Return the error at a field."""
     result = re.search(rf'id="fault-{name}"[^>]*>([^<]*)<', page)
     assert result is not None, name
     return result[1].strip()
 
 
-def test_a_form_is_a_job() -> None:
+def test_submit_form_becomes_a_custom_job() -> None:
     body = draft_of(FORM).body
     assert body is not None
     first, second = body["jobSpec"]["workerPoolSpecs"]
@@ -42,7 +42,7 @@ def test_a_form_is_a_job() -> None:
     assert first["containerSpec"]["env"][1] == {"name": "B", "value": "two words"}
 
 
-def test_a_form_is_a_sweep_of_a_file_in_a_bucket() -> None:
+def test_submit_form_with_a_sweep_becomes_a_tuning_job() -> None:
     form = {**FORM, **SWEEP, "kind": "file", "file": "gs://b/task.py", "framework": "pytorch"}
     body = draft_of({**form, "accelerator": "NVIDIA_L4", "tune": "lr=1e-4..1e-1:log"}).body or {}
     assert body["studySpec"]["parameters"][0]["scaleType"] == "UNIT_LOG_SCALE"
@@ -55,10 +55,10 @@ def test_a_form_is_a_sweep_of_a_file_in_a_bucket() -> None:
     }
 
 
-async def test_a_job_is_submitted_and_shown(house: ConsoleHouse, browser: Browser) -> None:
+async def test_submitted_job_is_shown(house: ConsoleHouse, browser: Browser) -> None:
     form = await browser.get("/submit")
     assert form.status == 200
-    assert b'<option value="NVIDIA_TESLA_T4">' in form.body  # The nodes have some.
+    assert b'<option value="NVIDIA_TESLA_T4">' in form.body  # The nodes have this type.
     answer = await browser.post("/submit", **FORM)
     assert answer.status == 303
     page = text_of(await browser.get(answer.headers["location"]))
@@ -66,13 +66,15 @@ async def test_a_job_is_submitted_and_shown(house: ConsoleHouse, browser: Browse
     assert "team=vision" in page
 
 
-async def test_what_was_typed_goes_on_as_json(house: ConsoleHouse, browser: Browser) -> None:
+async def test_submit_form_can_be_edited_as_json(house: ConsoleHouse, browser: Browser) -> None:
     answer = await browser.post("/submit/json", **FORM)
-    assert edited(answer)["labels"] == {"team": "vision"}
+    assert json_to_edit(answer)["labels"] == {"team": "vision"}
     assert fault((await browser.post("/submit/json", **{**FORM, "env": "A"})).body.decode(), "env")
 
 
-async def test_everything_wrong_is_told_at_its_field(house: ConsoleHouse, browser: Browser) -> None:
+async def test_submit_form_errors_are_shown_at_their_fields(
+    house: ConsoleHouse, browser: Browser
+) -> None:
     wrong = {**FORM, "machine": "n1-standard-5", "labels": "Team", "replicas": "none"}
     page = (await browser.post("/submit/check", **wrong)).body.decode()
     assert "Team" in fault(page, "labels")
@@ -110,8 +112,8 @@ KINDS = {
 }
 
 
-def edited(answer: Answer) -> dict[str, Any]:
-    """The JSON that the page has to be edited."""
+def json_to_edit(answer: Answer) -> dict[str, Any]:
+    """Return the JSON in the editor of the page."""
     result = re.search(
         r'<textarea name="job"[^>]*>(.*?)</textarea>', answer.body.decode(), re.DOTALL
     )
@@ -120,7 +122,7 @@ def edited(answer: Answer) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("collection", KINDS)
-async def test_a_job_of_any_kind_is_cloned_as_json_and_edited(
+async def test_job_of_any_kind_can_be_cloned_and_edited_as_json(
     house: ConsoleHouse, browser: Browser, collection: str
 ) -> None:
     place = "/v1/projects/p1" + ("" if collection == "jobs" else "/locations/us-central1")
@@ -129,7 +131,7 @@ async def test_a_job_of_any_kind_is_cloned_as_json_and_edited(
     page = await browser.get(f"/jobs/{old}")
     uid = re.search(r"/submit/json\?from=(\d+)", page.body.decode())
     assert uid is not None, "its page leads there"
-    body = edited(await browser.get(f"/submit/json?from={uid[1]}"))
+    body = json_to_edit(await browser.get(f"/submit/json?from={uid[1]}"))
     assert {**body, "jobId": 0} == {**KINDS[collection], "jobId": 0}, "all of it and no more"
     assert body.get("jobId") != OF_ML["jobId"], "an id of `ml` is used once"
     body["labels"] = {"edited": "yes"}
@@ -161,9 +163,7 @@ async def test_a_job_of_any_kind_is_cloned_as_json_and_edited(
         ('{"displayName": "\\ud800"}', "not valid JSON"),
     ],
 )
-async def test_what_is_wrong_with_a_job_of_json_is_told(
-    browser: Browser, text: str, output: str
-) -> None:
+async def test_invalid_job_json_shows_an_error(browser: Browser, text: str, output: str) -> None:
     form = {"job": text, "project": "p1", "region": "us-central1"}
     for path in ("/submit/json/check", "/submit/json"):
         answer = await browser.post(path, **form)
@@ -173,7 +173,7 @@ async def test_what_is_wrong_with_a_job_of_json_is_told(
     assert "No jobs yet" in text_of(await browser.get("/"))
 
 
-async def test_a_tuning_job_has_charts(house: ConsoleHouse, browser: Browser) -> None:
+async def test_tuning_job_page_shows_charts(house: ConsoleHouse, browser: Browser) -> None:
     path = "/v1/projects/p1/locations/us-central1/hyperparameterTuningJobs"
     made = await house.result("POST", path, SEARCH)
     uid = made["name"].rpartition("/")[2]

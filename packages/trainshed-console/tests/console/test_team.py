@@ -1,4 +1,4 @@
-"""The console for a team: roles and tokens by its forms, who did what, and no more than what one may."""
+"""The team page: roles, tokens, usage and audit log, restricted to the visitor's permissions."""
 
 import asyncio
 import re
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.console.browser import Browser, ConsoleHouse, text_of
-from tests.console.test_overview import holding
+from tests.console.test_overview import start_placed_job
 from tests.console.test_pages import submit
 from tests.contract.api.house import SECOND, START
 from tests.people import known
@@ -19,13 +19,13 @@ from trainshed_console.pages import logs
 ANA = "ana@corp.example"
 
 
-async def visitor(house: ConsoleHouse, role: str, project: str = "p1") -> Browser:
+async def sign_in_with_role(house: ConsoleHouse, role: str, project: str = "p1") -> Browser:
     person = Browser(house)
     await person.sign_in(token=known(house.tokens, ANA, role, project))
     return person
 
 
-async def test_a_role_is_given_and_taken_away(house: ConsoleHouse, browser: Browser) -> None:
+async def test_role_form_grants_and_revokes_a_role(house: ConsoleHouse, browser: Browser) -> None:
     form = {"member": ANA, "role": "roles/aiplatform.viewer", "project": "p1"}
     assert (await browser.post("/team/roles", **form)).status == 303
     page = text_of(await browser.get("/team?project=p1"))
@@ -38,7 +38,7 @@ async def test_a_role_is_given_and_taken_away(house: ConsoleHouse, browser: Brow
     assert "roles/king" in text_of(await browser.post("/team/roles", **form))
 
 
-async def test_a_token_is_shown_once_and_ends_what_it_opened(
+async def test_new_token_is_shown_once_and_its_deletion_ends_sessions(
     house: ConsoleHouse, browser: Browser
 ) -> None:
     page = (await browser.post("/team/tokens", email=ANA, days="7")).body.decode()
@@ -53,19 +53,19 @@ async def test_a_token_is_shown_once_and_ends_what_it_opened(
 
 
 @pytest.mark.parametrize(("by", "name"), [("user", "owner@trainshed.local"), ("project", "p1")])
-async def test_what_was_used_is_summed_up_with_bars(
+async def test_team_page_shows_usage_with_bars(
     house: ConsoleHouse, browser: Browser, by: str, name: str
 ) -> None:
-    await holding(house)
+    await start_placed_job(house)
     house.clock += 3600 * SECOND
     page = await browser.get(f"/team?project=p1&by={by}")
     assert f"{name} 2.0 4.0 16.1" in text_of(page)
     assert 'class="fill" width="100.0"' in page.body.decode()
 
 
-async def test_a_viewer_has_no_buttons_and_other_projects_do_not_show(house: ConsoleHouse) -> None:
+async def test_viewer_sees_no_action_buttons_and_no_other_projects(house: ConsoleHouse) -> None:
     uid = await submit(house)
-    viewer = await visitor(house, "roles/aiplatform.viewer")
+    viewer = await sign_in_with_role(house, "roles/aiplatform.viewer")
     page = (await viewer.get(f"/jobs/{uid}")).body.decode()
     assert "Queued" in page
     for action in ("Cancel the job", ">Shell<", ">Drill<", ">Retry<", 'href="/submit', "/nodes"):
@@ -87,16 +87,16 @@ async def test_a_viewer_has_no_buttons_and_other_projects_do_not_show(house: Con
     assert "you need roles/owner in all projects, which an owner of the service can grant" in team
     for action in ("Grant a role", "Create a token", "Audit", "audit"):
         assert action not in team, action
-    assert "Grant a role" in text_of(await (await visitor(house, "roles/owner")).get("/team"))
+    assert "Grant a role" in text_of(
+        await (await sign_in_with_role(house, "roles/owner")).get("/team")
+    )
 
 
 @pytest.mark.parametrize("path", ["/jobs", "/jobs/{job}"])
-async def test_an_open_page_ends_with_the_role_that_showed_it(
-    house: ConsoleHouse, path: str
-) -> None:
-    """As one that is signed out does."""
+async def test_open_page_ends_when_the_role_is_revoked(house: ConsoleHouse, path: str) -> None:
+    """The page ends in the same way as after a sign-out."""
     uid = await submit(house)
-    viewer = await visitor(house, "roles/aiplatform.viewer")
+    viewer = await sign_in_with_role(house, "roles/aiplatform.viewer")
     path = f"/events{path.replace('{job}', uid)}"
     async with house.events(path, viewer.credentials) as events:
         await events.next("parts")
@@ -107,10 +107,10 @@ async def test_an_open_page_ends_with_the_role_that_showed_it(
         assert "roles have changed" in (await events.next("gone"))["message"]
 
 
-async def test_who_waits_for_lines_gets_none_without_the_role(house: ConsoleHouse) -> None:
+async def test_waiting_log_request_gets_no_lines_after_role_revocation(house: ConsoleHouse) -> None:
     uid = await submit(house)
     await house.happen(f"projects/p1/locations/us-central1/customJobs/{uid}", JobAdmitted(()))
-    viewer = await visitor(house, "roles/aiplatform.viewer")
+    viewer = await sign_in_with_role(house, "roles/aiplatform.viewer")
     waiting = asyncio.ensure_future(viewer.get(f"/jobs/{uid}/lines/new"))
     await until(lambda: house.notices._waiters)  # pyright: ignore[reportPrivateUsage]
     grant = {"role": "roles/aiplatform.viewer", "member": f"user:{ANA}", "project": "p1"}
@@ -120,14 +120,14 @@ async def test_who_waits_for_lines_gets_none_without_the_role(house: ConsoleHous
     assert b"first" not in (await waiting).body
 
 
-async def test_a_download_of_a_log_ends_with_the_token(
+async def test_log_download_ends_when_the_token_is_deleted(
     house: ConsoleHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uid = await submit(house)
     await house.happen(f"projects/p1/locations/us-central1/customJobs/{uid}", JobAdmitted(()))
     house.write_log(int(uid), "workerpool0-0", (START, "first"), (START + 1, "second"))
     house.clock += 200 * SECOND
-    viewer = await visitor(house, "roles/aiplatform.viewer")
+    viewer = await sign_in_with_role(house, "roles/aiplatform.viewer")
     path, read = f"/jobs/{uid}/log.txt", logs.read
     assert "second" in (await viewer.get(path)).body.decode()
 

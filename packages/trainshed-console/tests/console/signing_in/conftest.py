@@ -1,4 +1,4 @@
-"""An issuer that answers over HTTP, a console whose people it signs in, and what all of them do there."""
+"""An OpenID Connect issuer over HTTP, a console that uses it, and helpers for the steps of a sign-in."""
 
 import base64
 from collections.abc import AsyncGenerator, Iterator
@@ -15,7 +15,7 @@ ANA = "ana@corp.example"
 NOW = START // 10**9
 JOBS = f"{LOCATION}/customJobs"
 JOB_SERVICE = "google.cloud.aiplatform.v1.JobService"
-WHO = "/trainshed/v1/whoami"
+WHOAMI = "/trainshed/v1/whoami"
 
 
 @pytest.fixture
@@ -31,8 +31,8 @@ async def house(tmp_path: Path, issuer: ScriptedIssuer) -> AsyncGenerator[Consol
     house.close()
 
 
-async def sent(browser: Browser, **query: str) -> str:
-    """Where the browser is sent to sign in."""
+async def redirect_to_issuer(browser: Browser, **query: str) -> str:
+    """Start a sign-in, and return the issuer's address to which the browser is redirected."""
     answer = await browser.get(f"/login/with?{urlencode({'issuer': 'Corp', **query})}")
     assert answer.status == 303, answer.body
     return answer.headers["location"]
@@ -42,19 +42,19 @@ def state_of(location: str) -> str:
     return parse_qs(urlsplit(location).query)["state"][0]
 
 
-async def back(browser: Browser, state: str, code: str) -> Answer:
+async def return_from_issuer(browser: Browser, state: str, code: str) -> Answer:
     return await browser.get(f"/login/back?{urlencode({'state': state, 'code': code})}")
 
 
-async def signed_in(browser: Browser, issuer: ScriptedIssuer) -> Answer:
-    location = await sent(browser, next="/team", mark="m")
-    answer = await back(browser, state_of(location), issuer.signs_in(location))
+async def sign_in_with_issuer(browser: Browser, issuer: ScriptedIssuer) -> Answer:
+    location = await redirect_to_issuer(browser, next="/team", mark="m")
+    answer = await return_from_issuer(browser, state_of(location), issuer.signs_in(location))
     assert answer.status == 303, text_of(answer)
     link = dict(parse_qsl(urlsplit(answer.headers["location"]).query))
     return await browser.sign_in(code=link["code"], next=link["next"])
 
 
-async def exchanged(house: ConsoleHouse, token: str) -> Answer:
+async def exchange_token(house: ConsoleHouse, token: str) -> Answer:
     form = {
         "grant_type": "urn:ietf:params:oauth:grant-type:token-exchange",
         "subject_token": token,
@@ -64,19 +64,19 @@ async def exchanged(house: ConsoleHouse, token: str) -> Answer:
     return await house.call("POST", "/token", urlencode(form).encode(), token=None, headers=headers)
 
 
-async def give(house: House, member: str) -> None:
+async def grant_viewer(house: House, member: str) -> None:
     grant = {"role": "roles/aiplatform.viewer", "member": member, "project": "p1"}
     await house.result("POST", "/trainshed/v1/access:change", grant)
 
 
-def in_base64(content: str | bytes) -> str:
+def base64url(content: str | bytes) -> str:
     content = content.encode() if isinstance(content, str) else content
     return base64.urlsafe_b64encode(content).rstrip(b"=").decode()
 
 
-async def refused(house: ConsoleHouse, token: str, why: str) -> None:
-    """A token of an issuer is neither exchanged nor taken."""
-    answer = await exchanged(house, token)
+async def expect_rejection(house: ConsoleHouse, token: str, why: str) -> None:
+    """Check that a token of an issuer is rejected by the token exchange and by the API."""
+    answer = await exchange_token(house, token)
     assert answer.status == 400 and why in answer.json["error_description"]
-    answer = await house.call("GET", WHO, token=token)
+    answer = await house.call("GET", WHOAMI, token=token)
     assert answer.status == 401 and why in answer.error["message"]

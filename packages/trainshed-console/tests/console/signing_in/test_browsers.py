@@ -1,5 +1,4 @@
-"""Signing in by OpenID Connect (docs/team.md) in a browser, and a command line by it; and those who try to
-get in so who should not."""
+"""Sign-in with OpenID Connect in a browser and for the command line (docs/team.md), and attacks on it."""
 
 import hashlib
 from pathlib import Path
@@ -13,11 +12,11 @@ from tests.console.signing_in.conftest import (
     ANA,
     JOBS,
     NOW,
-    back,
-    give,
-    in_base64,
-    sent,
-    signed_in,
+    base64url,
+    grant_viewer,
+    redirect_to_issuer,
+    return_from_issuer,
+    sign_in_with_issuer,
     state_of,
 )
 from tests.contract.api.house import Answer
@@ -27,16 +26,16 @@ from trainshed_console import sessions
 from trainshed_console.signing_in import LIFETIME, SigningIn
 
 
-async def test_a_person_signs_in_and_has_no_right_until_somebody_gives_one(
+async def test_new_openid_user_has_no_permissions_until_a_role_is_granted(
     house: ConsoleHouse, issuer: ScriptedIssuer
 ) -> None:
     browser = Browser(house)
     assert "Sign in with Corp" in text_of(await browser.get("/login"))
-    assert (await signed_in(browser, issuer)).json["next"] == "/team"
+    assert (await sign_in_with_issuer(browser, issuer)).json["next"] == "/team"
     page = text_of(await browser.get("/team"))
     assert ANA in page and "You have no role yet" in page
     assert (await browser.get("/jobs?project=p1")).status == 403
-    await give(house, f"user:{ANA}")
+    await grant_viewer(house, f"user:{ANA}")
     assert (await browser.get("/jobs?project=p1")).status == 200
     [session, row] = (await house.result("GET", "/trainshed/v1/audit?project=-"))["entries"][1:]
     assert (session["who"], session["detail"]) == (ANA, {"by": "link"})
@@ -47,25 +46,26 @@ async def test_a_person_signs_in_and_has_no_right_until_somebody_gives_one(
     )
 
 
-async def test_the_code_is_worth_nothing_without_the_verifier(
+async def test_authorization_code_is_bound_to_the_pkce_verifier(
     house: ConsoleHouse, issuer: ScriptedIssuer
 ) -> None:
-    location = await sent(Browser(house))
+    location = await redirect_to_issuer(Browser(house))
     code = issuer.signs_in(location)
     begun = issuer.begun[code]
-    await back(Browser(house), begun["state"], code)
+    await return_from_issuer(Browser(house), begun["state"], code)
     digest = hashlib.sha256(issuer.forms[-1]["code_verifier"].encode()).digest()
-    assert begun["code_challenge"] == in_base64(digest)
+    assert begun["code_challenge"] == base64url(digest)
     assert begun["code_challenge_method"] == "S256"
 
 
-async def test_who_is_led_to_the_end_of_another_s_sign_in_is_asked_first(
+async def test_login_csrf_by_a_forwarded_callback_requires_confirmation(
     house: ConsoleHouse, issuer: ScriptedIssuer
 ) -> None:
-    """Else somebody could sign a browser in as themselves, and be given what its owner does then."""
+    """Login CSRF: an attacker signs a victim's browser in as the attacker, and sees the victim's later
+    actions."""
     thief, victim = Browser(house), Browser(house)
-    location = await sent(thief, mark="theirs")
-    answer = await back(victim, state_of(location), issuer.signs_in(location))
+    location = await redirect_to_issuer(thief, mark="theirs")
+    answer = await return_from_issuer(victim, state_of(location), issuer.signs_in(location))
     for site in ("cross-site", "none"):
         page = await victim.get(answer.headers["location"], ("sec-fetch-site", site))
         html = page.body.decode()
@@ -74,95 +74,103 @@ async def test_who_is_led_to_the_end_of_another_s_sign_in_is_asked_first(
     assert victim.session == ""
 
 
-async def test_a_sign_in_leads_to_no_other_site(
+async def test_openid_sign_in_is_not_an_open_redirect(
     house: ConsoleHouse, issuer: ScriptedIssuer
 ) -> None:
     for elsewhere in ("https://evil.example/", "//evil.example/", "/\\evil.example"):
         browser = Browser(house)
-        location = await sent(browser, next=elsewhere)
-        answer = await back(browser, state_of(location), issuer.signs_in(location))
+        location = await redirect_to_issuer(browser, next=elsewhere)
+        answer = await return_from_issuer(browser, state_of(location), issuer.signs_in(location))
         query = parse_qs(urlsplit(answer.headers["location"]).query)
         assert (await browser.sign_in(code=query["code"][0], next=query["next"][0])).json[
             "next"
         ] == "/overview"
 
 
-async def test_a_state_that_this_service_did_not_make_or_long_ago_is_refused(
+async def test_forged_or_expired_openid_state_is_rejected(
     house: ConsoleHouse, issuer: ScriptedIssuer
 ) -> None:
-    location = await sent(Browser(house))
+    location = await redirect_to_issuer(Browser(house))
     code = issuer.signs_in(location)
     other = SigningIn(
         house.issuers, house.keeper, b"another key, which no service has", "", house.now
     )
     forged = state_of(await other.begin("Corp", "/", ""))
     for state in (forged, "", state_of(location)[:-2], f"{state_of(location)}x"):
-        assert (await back(Browser(house), state, code)).status == 401
+        assert (await return_from_issuer(Browser(house), state, code)).status == 401
     house.clock += 601 * 10**9
-    assert "took too long" in text_of(await back(Browser(house), state_of(location), code))
-    assert issuer.forms == [], "the code was shown to nobody"
+    assert "took too long" in text_of(
+        await return_from_issuer(Browser(house), state_of(location), code)
+    )
+    assert issuer.forms == [], "the code was not sent to any issuer"
 
 
-async def test_an_id_token_of_another_sign_in_is_refused(
+async def test_id_token_with_a_foreign_nonce_is_rejected(
     house: ConsoleHouse, issuer: ScriptedIssuer
 ) -> None:
-    mine, theirs = await sent(Browser(house)), await sent(Browser(house))
+    mine, theirs = (
+        await redirect_to_issuer(Browser(house)),
+        await redirect_to_issuer(Browser(house)),
+    )
     code = issuer.signs_in(mine)
     issuer.begun[code]["nonce"] = parse_qs(urlsplit(theirs).query)["nonce"][0]
-    answer = await back(Browser(house), state_of(mine), code)
+    answer = await return_from_issuer(Browser(house), state_of(mine), code)
     assert answer.status == 401 and "belongs to another sign-in" in text_of(answer)
 
 
-async def test_a_code_is_shown_to_no_other_issuer(
+async def test_authorization_code_is_not_sent_to_another_issuer(
     house: ConsoleHouse, issuer: ScriptedIssuer
 ) -> None:
-    """To whom one sends browsers that it should have signed in itself, and which says so (RFC 9207)."""
-    location = await sent(Browser(house))
+    """Mix-up attack: another issuer redirects the browser. The `iss` parameter reveals it (RFC 9207)."""
+    location = await redirect_to_issuer(Browser(house))
     query = {"state": state_of(location), "code": issuer.signs_in(location)}
     for sender, status in (("https://honest.example", 401), (issuer.address, 303)):
         answer = await Browser(house).get(f"/login/back?{urlencode({**query, 'iss': sender})}")
         assert (answer.status, len(issuer.forms)) == (status, int(status == 303))
 
 
-async def test_a_mix_up_attack_gets_no_code(tmp_path: Path) -> None:
-    """RFC 9207: a malicious issuer sends a browser, which began to sign in there, to an honest one."""
+async def test_mix_up_attack_between_issuers_gets_no_code(tmp_path: Path) -> None:
+    """RFC 9207: a malicious issuer redirects a browser, which started a sign-in there, to an honest
+    issuer."""
     with issuing(lambda: NOW) as honest, issuing(lambda: NOW) as malicious:
         tables = [honest.settings(), malicious.settings(name="Evil Corp")]
         house = ConsoleHouse(tmp_path, issuers=tables)
         begun = await Browser(house).get("/login/with?issuer=Evil+Corp")
         state = state_of(begun.headers["location"])
-        right = parse_qs(urlsplit(await sent(Browser(house))).query)["redirect_uri"][0]
+        right = parse_qs(urlsplit(await redirect_to_issuer(Browser(house))).query)["redirect_uri"][
+            0
+        ]
         assert right.endswith("/login/back/Corp")
         assert "Evil%20Corp" in unquote(begun.headers["location"])
-        code = honest.signs_in(await sent(Browser(house)))
+        code = honest.signs_in(await redirect_to_issuer(Browser(house)))
         query = urlencode({"state": state, "code": code})
         for path in ("/login/back", "/login/back/Corp"):
             answer = await Browser(house).get(f"{path}?{query}")
             assert answer.status == 401 and malicious.forms == [], path
-        location = await sent(Browser(house))
+        location = await redirect_to_issuer(Browser(house))
         query = urlencode({"state": state_of(location), "code": honest.signs_in(location)})
         assert (await Browser(house).get(f"/login/back/Corp?{query}")).status == 303
         house.close()
 
 
-async def test_an_issuer_that_names_itself_in_answers_has_to(
+async def test_iss_parameter_is_required_if_the_issuer_announces_it(
     house: ConsoleHouse, issuer: ScriptedIssuer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     published = issuer.published() | {"authorization_response_iss_parameter_supported": True}
     monkeypatch.setattr(issuer, "published", lambda: published)
-    location = await sent(Browser(house))
-    answer = await back(Browser(house), state_of(location), issuer.signs_in(location))
+    location = await redirect_to_issuer(Browser(house))
+    answer = await return_from_issuer(Browser(house), state_of(location), issuer.signs_in(location))
     assert answer.status == 401 and issuer.forms == []
 
 
-async def test_a_code_is_good_once_and_a_refusal_is_told(
+async def test_authorization_code_is_valid_once_and_errors_are_escaped(
     house: ConsoleHouse, issuer: ScriptedIssuer
 ) -> None:
-    location = await sent(Browser(house))
+    location = await redirect_to_issuer(Browser(house))
     code = issuer.signs_in(location)
-    assert (await back(Browser(house), state_of(location), code)).status == 303
+    assert (await return_from_issuer(Browser(house), state_of(location), code)).status == 303
     assert "Corp rejected this sign-in" in text_of(
-        await back(Browser(house), state_of(location), code)
+        await return_from_issuer(Browser(house), state_of(location), code)
     )
     page = await Browser(house).get("/login/back?error=access_denied&error_description=<b>No</b>")
     assert page.status == 401 and "<b>No</b>" not in page.body.decode()
@@ -190,82 +198,82 @@ _DEX = {
 @pytest.mark.parametrize(
     ("claims", "group"), [(_KEYCLOAK, "/ml-team/vision"), (_DEX, "corp:ml-team")]
 )
-async def test_groups_give_roles_and_a_deleted_token_ends_the_session(
+async def test_issuer_groups_grant_roles_and_token_deletion_ends_the_session(
     house: ConsoleHouse, issuer: ScriptedIssuer, claims: dict[str, Any], group: str
 ) -> None:
-    """By the claims that Keycloak and Dex add to those of the standard, as their documentation has them."""
-    await give(house, f"group:{group}")
+    """The claims are those that Keycloak and Dex document in addition to the standard."""
+    await grant_viewer(house, f"group:{group}")
     issuer.claims |= claims
     browser = Browser(house)
-    await signed_in(browser, issuer)
+    await sign_in_with_issuer(browser, issuer)
     assert "roles/aiplatform.viewer" in text_of(await browser.get("/team"))
     assert (await browser.get("/jobs?project=p1")).status == 200
     await house.call("DELETE", f"/trainshed/v1/tokens/{ANA}")
     assert (await browser.get("/jobs?project=p1")).status == 303
 
 
-async def test_what_is_not_in_the_id_token_is_asked_for_and_believed_of_its_person_alone(
+async def test_userinfo_claims_are_used_only_for_the_same_subject(
     house: ConsoleHouse, issuer: ScriptedIssuer
 ) -> None:
-    await give(house, "group:ml")
+    await grant_viewer(house, "group:ml")
     everything, some = {"sub": "7", "groups": ["ml"], **issuer.claims}, dict(issuer.claims)
     for issuer.claims in ({}, some):
         issuer.userinfo = dict(everything)
         browser = Browser(house)
-        await signed_in(browser, issuer)
+        await sign_in_with_issuer(browser, issuer)
         page = text_of(await browser.get("/team"))
         assert ANA in page and "roles/aiplatform.viewer" in page
     issuer.userinfo, issuer.claims = {**everything, "sub": "8"}, {}
-    location = await sent(Browser(house))
-    answer = await back(Browser(house), state_of(location), issuer.signs_in(location))
+    location = await redirect_to_issuer(Browser(house))
+    answer = await return_from_issuer(Browser(house), state_of(location), issuer.signs_in(location))
     assert answer.status == 401
 
 
 VERIFIER = "v" * 64
-CHALLENGE = in_base64(hashlib.sha256(VERIFIER.encode()).digest())
+CHALLENGE = base64url(hashlib.sha256(VERIFIER.encode()).digest())
 PAGE = f"/login/command-line?challenge={CHALLENGE}"
 
 
-async def offered(browser: Browser) -> str:
-    """The code that the page shows to a command line that began without a port."""
+async def request_code(browser: Browser) -> str:
+    """Return the code that the page shows for a command line without a local port."""
     return (await browser.post(PAGE)).body.decode().partition("<code>")[2].partition("</code>")[0]
 
 
-async def redeemed(house: ConsoleHouse, code: str, verifier: str = VERIFIER) -> Answer:
+async def redeem_code(house: ConsoleHouse, code: str, verifier: str = VERIFIER) -> Answer:
     form = urlencode({"code": code, "verifier": verifier}).encode()
     headers = [("accept", "application/json")]
     return await house.call("POST", "/login/token", form, token=None, headers=headers)
 
 
-async def test_a_code_gives_the_command_line_that_began_a_token_that_ends_with_the_sign_in(
+async def test_command_line_token_expires_with_the_browser_sign_in(
     house: ConsoleHouse, issuer: ScriptedIssuer
 ) -> None:
-    await give(house, "group:ml")
+    await grant_viewer(house, "group:ml")
     issuer.claims["groups"] = ["ml"]
     browser = Browser(house)
-    await signed_in(browser, issuer)
+    await sign_in_with_issuer(browser, issuer)
     house.clock += 3600 * 10**9
-    code = await offered(browser)
-    token = (await redeemed(house, code)).json["token"]
+    code = await request_code(browser)
+    token = (await redeem_code(house, code)).json["token"]
     assert (await house.call("GET", JOBS, token=token)).status == 200
     [row] = (await house.result("GET", "/trainshed/v1/audit?project=-"))["entries"][:1]
     assert (row["who"], row["method"]) == (ANA, "trainshed.v1.Tokens.CreateOwn")
-    assert (await redeemed(house, code)).status == 401, "it is good once"
-    code = await offered(browser)
-    assert (await redeemed(house, code, "w" * 64)).status == 401
-    assert (await redeemed(house, code)).status == 401, "who guesses has spoiled it"
-    code = await offered(browser)
+    assert (await redeem_code(house, code)).status == 401, "it is good once"
+    code = await request_code(browser)
+    assert (await redeem_code(house, code, "w" * 64)).status == 401
+    assert (await redeem_code(house, code)).status == 401, "who guesses has spoiled it"
+    code = await request_code(browser)
     house.clock += 15 * 60 * 10**9
-    assert (await redeemed(house, code)).status == 401
+    assert (await redeem_code(house, code)).status == 401
     house.clock += (LIFETIME - 3600 - 15 * 60) * 10**9
     assert (await house.call("GET", JOBS, token=token)).status == 401
 
 
-async def test_a_page_of_others_signs_in_no_command_line(
+async def test_csrf_cannot_sign_in_a_command_line(
     house: ConsoleHouse, issuer: ScriptedIssuer
 ) -> None:
     browser = Browser(house)
-    await signed_in(browser, issuer)
+    await sign_in_with_issuer(browser, issuer)
     for site in ("cross-site", "same-site"):
         origin = ("origin", "http://evil.example")
         assert (await browser.post(PAGE, origin, ("sec-fetch-site", site))).status == 403
@@ -277,42 +285,43 @@ async def test_a_page_of_others_signs_in_no_command_line(
     assert stranger.headers["location"].startswith("/login?next=%2Flogin%2Fcommand-line")
 
 
-async def test_a_token_of_the_command_line_or_that_somebody_made_makes_no_others(
+async def test_command_line_and_api_tokens_cannot_create_tokens(
     house: ConsoleHouse, issuer: ScriptedIssuer
 ) -> None:
-    """Who has stolen it would keep a copy when it is deleted. Those of command lines are few."""
+    """A thief could otherwise keep access after the deletion of a stolen token. Command line tokens are
+    limited."""
     made = await house.result("POST", "/trainshed/v1/tokens", {"email": "bo@corp.example"})
     for token in (made["token"], house.token):
         answer = await house.call("POST", "/trainshed/v1/tokens:own", {}, token=token)
         assert answer.status == 400 and "You already have one" in answer.error["message"]
     browser = Browser(house)
-    await signed_in(browser, issuer)
+    await sign_in_with_issuer(browser, issuer)
     tokens: list[str] = []
     for _ in range(21):
         house.clock += 10**9
-        tokens.append((await redeemed(house, await offered(browser))).json["token"])
+        tokens.append((await redeem_code(house, await request_code(browser))).json["token"])
     answer = await house.call("POST", "/trainshed/v1/tokens:own", {}, token=tokens[-1])
     assert answer.status == 400
     known = (await house.result("GET", f"/trainshed/v1/tokens?email={ANA}"))["tokens"]
-    assert len(known) == 21, "and that of the browser"
+    assert len(known) == 21, "including the token of the browser"
     path = "/trainshed/v1/whoami"
     states = [(await house.call("GET", path, token=token)).status for token in tokens]
     assert states == [401] + [200] * 20
 
 
-async def test_nobody_drives_out_the_codes_and_sessions_of_others(
+async def test_many_sign_ins_do_not_evict_codes_or_sessions_of_other_users(
     house: ConsoleHouse, issuer: ScriptedIssuer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sessions, "_MAX_SESSIONS", 4)
     browser, guest = Browser(house), Browser(house)
-    await signed_in(browser, issuer)
-    code = await offered(browser)
-    token = (await redeemed(house, await offered(browser))).json["token"]
+    await sign_in_with_issuer(browser, issuer)
+    code = await request_code(browser)
+    token = (await redeem_code(house, await request_code(browser))).json["token"]
     link = house.sessions.link_code(digest_of(token))
     for _ in range(8):
         house.sessions.offer(house.token, CHALLENGE)
         house.sessions.link_code(digest_of(house.token))
         await house.sessions.by_token(house.token)
-    assert (await redeemed(house, code)).status == 200
+    assert (await redeem_code(house, code)).status == 200
     assert (await browser.get("/team")).status == 200
     assert (await guest.sign_in(code=link)).status == 200

@@ -1,4 +1,4 @@
-"""ID tokens and access tokens of an issuer as credentials (docs/team.md), and what an issuer may say."""
+"""ID tokens and access tokens of an issuer as credentials, and validation of the issuer (docs/team.md)."""
 
 import asyncio
 import hmac
@@ -19,12 +19,12 @@ from tests.console.signing_in.conftest import (
     JOB_SERVICE,
     JOBS,
     NOW,
-    WHO,
-    exchanged,
-    give,
-    in_base64,
-    refused,
-    signed_in,
+    WHOAMI,
+    base64url,
+    exchange_token,
+    expect_rejection,
+    grant_viewer,
+    sign_in_with_issuer,
 )
 from tests.console.test_sessions import JOB
 from tests.contract.api.grpc_house import GrpcHouse
@@ -40,7 +40,7 @@ from trainshed.serve.issuers import Issuers
 
 
 class Clock:
-    """The monotonic clock of the service, which is moved."""
+    """The monotonic clock of the service, under control of the test."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._at = 0.0
@@ -49,37 +49,40 @@ class Clock:
         real = time.monotonic
         monkeypatch.setattr("trainshed.serve.issuers.time.monotonic", lambda: real() + self._at)
 
-    def passes(self, seconds: float) -> None:
+    def advance(self, seconds: float) -> None:
         self._at += seconds
 
 
-async def test_an_id_token_is_exchanged_for_itself_for_as_long_as_it_is_good(
+async def test_token_exchange_returns_the_id_token_and_its_expiry(
     house: ConsoleHouse, issuer: ScriptedIssuer
 ) -> None:
-    """As `gcloud auth print-identity-token` prints one, and Google's libraries exchange them."""
+    """`gcloud auth print-identity-token` prints such tokens, and Google's libraries exchange them."""
     house.clock += 20 * 10**9
     token = issuer.id_token(now=NOW, aud="gcloud", email="Ana@Corp.Example")
-    answer = await exchanged(house, token)
+    answer = await exchange_token(house, token)
     assert answer.status == 200 and answer.headers["cache-control"] == "no-store"
     assert (answer.json["access_token"], answer.json["expires_in"]) == (
         token,
         600 + MAX_CLOCK_SKEW - 20,
     )
-    assert (await house.call("GET", JOBS, token=token)).status == 403, "a new person has no right"
-    await give(house, f"user:{ANA}")
+    assert (await house.call("GET", JOBS, token=token)).status == 403, (
+        "a new user has no permissions"
+    )
+    await grant_viewer(house, f"user:{ANA}")
     assert (await house.call("GET", JOBS, token=token)).status == 200
 
 
-async def test_an_id_token_is_taken_as_it_is_until_it_expires(
+async def test_id_token_is_accepted_by_all_apis_until_it_expires(
     tmp_path: Path, issuer: ScriptedIssuer
 ) -> None:
-    """By REST, gRPC and our own API, however many show it side by side, and no record is made of it."""
+    """REST, gRPC and the service's own API accept concurrent requests with the token. The token is not
+    stored."""
     async with GrpcHouse(tmp_path, [issuer.settings()]).open() as house:
-        await give(house, "group:ml")
+        await grant_viewer(house, "group:ml")
         token = issuer.id_token(now=NOW, groups=["ml"])
         for _ in range(2):
-            shown = [house.call("GET", path, token=token) for path in (JOBS, WHO) * 5]
-            assert {answer.status for answer in await asyncio.gather(*shown)} == {200}
+            token_browser = [house.call("GET", path, token=token) for path in (JOBS, WHOAMI) * 5]
+            assert {answer.status for answer in await asyncio.gather(*token_browser)} == {200}
             page = await house.ask(
                 f"{JOB_SERVICE}.ListCustomJobs", {"parent": LOCATION[4:]}, token=token
             )
@@ -95,11 +98,11 @@ async def test_an_id_token_is_taken_as_it_is_until_it_expires(
 
 
 @pytest.mark.parametrize("is_own", [False, True])
-async def test_a_revoked_id_token_is_good_for_nothing_any_more(
+async def test_revoked_id_token_is_rejected_everywhere(
     house: ConsoleHouse, issuer: ScriptedIssuer, is_own: bool
 ) -> None:
-    """Nor is another one from before: who signs out everywhere does not know them all."""
-    await give(house, f"user:{ANA}")
+    """Revocation also covers older ID tokens of the user that the service has never received."""
+    await grant_viewer(house, f"user:{ANA}")
     token, unseen = (issuer.id_token(now=NOW, jti=name) for name in "ab")
     uid = (await house.result("POST", JOBS, JOB))["name"].rpartition("/")[2]
     async with house.stream(f"/trainshed/v1/jobs/{uid}/watch", token=token) as lines:
@@ -108,47 +111,50 @@ async def test_a_revoked_id_token_is_good_for_nothing_any_more(
         assert (await house.call("DELETE", f"/trainshed/v1/tokens/{whose}", token=by)).status == 200
         assert await lines.next() is None
     for other in (token, unseen, issuer.access_token(NOW)):
-        await refused(house, other, "were revoked after this one")
+        await expect_rejection(house, other, "were revoked after this one")
     house.clock += (later := 62) * 10**9
     for new in (issuer.id_token(now=NOW + later), issuer.access_token(NOW + later)):
         assert (await house.call("GET", JOBS, token=new)).status == 200
 
 
 @pytest.mark.parametrize("changed", ["nothing", "issuer", "client_id", "all"])
-async def test_an_issuer_that_the_settings_do_not_have_any_more_has_signed_nobody_in(
+async def test_sign_ins_of_an_issuer_removed_from_the_settings_are_invalid(
     tmp_path: Path, issuer: ScriptedIssuer, changed: str
 ) -> None:
-    """Neither in browsers nor by ID tokens, under which name ever another one stands there."""
+    """This covers browsers and ID tokens, even if another issuer has the same name."""
     house = ConsoleHouse(tmp_path, issuers=[issuer.settings()])
-    browser, shown, by_gcloud = Browser(house), Browser(house), Browser(house)
-    await signed_in(browser, issuer)
-    await shown.sign_in(token=issuer.id_token(now=NOW))
+    browser, token_browser, by_gcloud = Browser(house), Browser(house), Browser(house)
+    await sign_in_with_issuer(browser, issuer)
+    await token_browser.sign_in(token=issuer.id_token(now=NOW))
     await by_gcloud.sign_in(token=issuer.access_token(NOW))
     fields = {changed: "https://other.example"} if changed in ("issuer", "client_id") else {}
     left = [] if changed == "all" else [issuer.settings(**fields)]
     begun = Issuers(left, house.keeper, house.now)
     await begun.forget()
     house.tokens.issuers = begun.marks
-    statuses = {(await visitor.get("/team")).status for visitor in (browser, shown, by_gcloud)}
+    statuses = {
+        (await visitor.get("/team")).status for visitor in (browser, token_browser, by_gcloud)
+    }
     assert statuses == {200 if changed == "nothing" else 303}
     assert len(house.keeper.book.tokens) == (changed == "nothing")
     house.close()
 
 
-async def test_gcloud_s_own_user_is_taken_by_what_the_issuer_tells_of_the_access_token(
+async def test_gcloud_access_token_is_verified_by_its_issuer(
     tmp_path: Path, issuer: ScriptedIssuer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By REST, gRPC and our own API. It is told every three minutes, and stored nowhere."""
+    """REST, gRPC and the service's own API accept the token. The issuer verifies it every three minutes, and
+    it is not stored."""
     async with GrpcHouse(tmp_path, [issuer.settings()]).open() as house:
         token = issuer.access_token(NOW)
-        assert (await house.call("GET", JOBS, token=token)).status == 403, "a new person"
-        await give(house, f"user:{ANA}")
-        shown = [house.call("GET", path, token=token) for path in (JOBS, WHO) * 5]
-        assert {answer.status for answer in await asyncio.gather(*shown)} == {200}
+        assert (await house.call("GET", JOBS, token=token)).status == 403, "a new user"
+        await grant_viewer(house, f"user:{ANA}")
+        token_browser = [house.call("GET", path, token=token) for path in (JOBS, WHOAMI) * 5]
+        assert {answer.status for answer in await asyncio.gather(*token_browser)} == {200}
         await house.ask(f"{JOB_SERVICE}.ListCustomJobs", {"parent": LOCATION[4:]}, token=token)
         for span, times in ((0, 1), (90, 1), (91, 2)):
             clock = Clock(monkeypatch)
-            clock.passes(span)
+            clock.advance(span)
             assert (await house.call("GET", JOBS, token=token)).status == 200
             assert len(issuer.paths) == times
         assert not house.keeper.book.tokens
@@ -172,17 +178,19 @@ async def test_gcloud_s_own_user_is_taken_by_what_the_issuer_tells_of_the_access
         ({"email": "nightly@p1.iam.gserviceaccount.com"}, "no e-mail address of a user"),
     ],
 )
-async def test_an_access_token_that_proves_nothing_here_is_refused(
+async def test_invalid_access_token_is_rejected_with_a_reason(
     house: ConsoleHouse, issuer: ScriptedIssuer, changes: dict[str, str], why: str
 ) -> None:
-    await refused(house, issuer.access_token(NOW, **changes), why)
+    await expect_rejection(house, issuer.access_token(NOW, **changes), why)
 
 
-async def test_strangers_at_grpc_or_the_storage_port_are_told_apart_as_well(
+async def test_unauthenticated_clients_are_distinguished_by_network_on_all_ports(
     tmp_path: Path, issuer: ScriptedIssuer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else those of all the world would wait for each other, and the bucket process asks for its callers.
-    Programs, which reach the same socket, do not say where they are."""
+    """Otherwise all unknown clients would share one limit. The bucket process forwards the client's address.
+
+    Programs of jobs use the same socket without an address.
+    """
     sources: list[str] = []
 
     def network_of(source: str) -> str:
@@ -195,14 +203,14 @@ async def test_strangers_at_grpc_or_the_storage_port_are_told_apart_as_well(
     monkeypatch.setattr("trainshed.serve.issuers.network_of", network_of)
     monkeypatch.setattr("trainshed.api.grpc._source", peer)
     async with GrpcHouse(tmp_path, [issuer.settings()]).open() as house:
-        await give(house, f"user:{ANA}")
+        await grant_viewer(house, f"user:{ANA}")
         first, second, third = (issuer.access_token(NOW) for _ in range(3))
         await house.ask(f"{JOB_SERVICE}.ListCustomJobs", {"parent": LOCATION[4:]}, token=first)
         server = uvicorn.Server(uvicorn.Config(house.app, lifespan="off", log_level="warning"))
         serving = asyncio.create_task(server.serve([listen_unix(tmp_path / "programs")]))
         SOURCE.set("192.0.2.2")
         caller = await Liveness(tmp_path / "programs").holder(f"Bearer {second}\u2003")
-        head = f"GET {WHO} HTTP/1.1\r\nHost: ml.googleapis.com\r\nX-Trainshed-Source: a:b\r\n"
+        head = f"GET {WHOAMI} HTTP/1.1\r\nHost: ml.googleapis.com\r\nX-Trainshed-Source: a:b\r\n"
         head += f"Host: localhost\r\nAuthorization: Bearer {third}\r\n\r\n"
         reader, writer = await asyncio.open_unix_connection(tmp_path / "programs")
         writer.write(head.encode())
@@ -213,10 +221,11 @@ async def test_strangers_at_grpc_or_the_storage_port_are_told_apart_as_well(
     assert (caller.email, sources) == (ANA, ["192.0.2.1", "192.0.2.2", ""])
 
 
-async def test_who_shows_many_unknown_access_tokens_stands_in_nobody_s_way(
+async def test_flood_of_unknown_access_tokens_does_not_block_other_users(
     house: ConsoleHouse, issuer: ScriptedIssuer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of them the issuer is asked once and one by one, and what is known of others is not forgotten."""
+    """The service verifies each unknown token once and sequentially, and keeps the results for other
+    users."""
     known, new = issuer.access_token(NOW), issuer.access_token(NOW)
     questions = Counter[str]()
 
@@ -244,37 +253,37 @@ async def test_who_shows_many_unknown_access_tokens_stands_in_nobody_s_way(
     assert [questions[token] for token in (known, "ya29.7")] == [1, 1]
 
 
-def headed(issuer: ScriptedIssuer, header: dict[str, Any]) -> str:
+def with_header(issuer: ScriptedIssuer, header: dict[str, Any]) -> str:
     _, content, _ = issuer.id_token(now=NOW).split(".")
-    return f"{in_base64(json.dumps(header))}.{content}."
+    return f"{base64url(json.dumps(header))}.{content}."
 
 
 def unsigned(issuer: ScriptedIssuer) -> str:
-    return headed(issuer, {"alg": "none"})
+    return with_header(issuer, {"alg": "none"})
 
 
-def deep(_: ScriptedIssuer) -> str:
+def deeply_nested(_: ScriptedIssuer) -> str:
     header, content = json.dumps({"alg": "RS256"}), f'{{"iss": {"[" * 20000}{"]" * 20000}}}'
-    return f"{in_base64(header)}.{in_base64(content)}."
+    return f"{base64url(header)}.{base64url(content)}."
 
 
-def by_the_public_key(issuer: ScriptedIssuer) -> str:
-    """HS256, with what everybody knows as the secret."""
-    signed = headed(issuer, {"alg": "HS256", "kid": "1"}).rstrip(".")
+def signed_with_the_public_key(issuer: ScriptedIssuer) -> str:
+    """Return a token signed by HS256 with the public key as the secret (algorithm confusion)."""
+    signed = with_header(issuer, {"alg": "HS256", "kid": "1"}).rstrip(".")
     digest = hmac.digest(issuer.keys[0].as_pem(private=False), signed.encode(), "sha256")
-    return f"{signed}.{in_base64(digest)}"
+    return f"{signed}.{base64url(digest)}"
 
 
-def by_another_key(issuer: ScriptedIssuer) -> str:
+def signed_with_another_key(issuer: ScriptedIssuer) -> str:
     return issuer.id_token(now=NOW, key=new_key("1"))
 
 
-def by_nobody(_: ScriptedIssuer) -> str:
+def of_an_unknown_issuer(_: ScriptedIssuer) -> str:
     return "eyJhbGciOiJub25lIn0"
 
 
-def within_another(issuer: ScriptedIssuer) -> str:
-    """What is signed is no claims but a token."""
+def nested_token(issuer: ScriptedIssuer) -> str:
+    """Return a token whose signed content is another token instead of claims."""
     nested = jws.serialize_compact({"alg": "RS256", "kid": "1"}, unsigned(issuer), issuer.keys[0])
     assert nested.startswith("eyJ")
     return nested
@@ -284,19 +293,19 @@ def within_another(issuer: ScriptedIssuer) -> str:
     ("made", "why"),
     [
         (unsigned, "signed by no key"),
-        (by_the_public_key, "signed by no key"),
-        (by_another_key, "signed by no key"),
-        (by_nobody, "not known to this service"),
-        (within_another, "or of an issuer"),
-        (partial(headed, header={"alg": "RS256", "kid": "1", "crit": [["b64"]]}), "by no key"),
-        (partial(headed, header={"alg": "HS256", "crit": [["b64"]]}), "by no key"),
-        (deep, "or of an issuer"),
+        (signed_with_the_public_key, "signed by no key"),
+        (signed_with_another_key, "signed by no key"),
+        (of_an_unknown_issuer, "not known to this service"),
+        (nested_token, "or of an issuer"),
+        (partial(with_header, header={"alg": "RS256", "kid": "1", "crit": [["b64"]]}), "by no key"),
+        (partial(with_header, header={"alg": "HS256", "crit": [["b64"]]}), "by no key"),
+        (deeply_nested, "or of an issuer"),
     ],
 )
-async def test_a_forged_id_token_is_refused(
+async def test_forged_id_token_is_rejected(
     house: ConsoleHouse, issuer: ScriptedIssuer, made: Callable[[ScriptedIssuer], str], why: str
 ) -> None:
-    await refused(house, made(issuer), why)
+    await expect_rejection(house, made(issuer), why)
 
 
 @pytest.mark.parametrize(
@@ -322,83 +331,87 @@ async def test_a_forged_id_token_is_refused(
         ({"email": "mi\N{KELVIN SIGN}e@corp.example"}, "no e-mail address of a user"),
     ],
 )
-async def test_an_id_token_that_proves_nothing_here_is_refused(
+async def test_id_token_with_invalid_claims_is_rejected(
     house: ConsoleHouse, issuer: ScriptedIssuer, claims: dict[str, Any], why: str
 ) -> None:
-    await refused(house, issuer.id_token(now=NOW, **claims), why)
+    await expect_rejection(house, issuer.id_token(now=NOW, **claims), why)
     assert not [token for token in house.services.access.book.tokens.values() if token.issuer]
 
 
-async def test_an_issuer_vouches_for_its_domains_and_itself_alone(
+async def test_issuer_is_trusted_only_for_its_own_domains_and_groups(
     tmp_path: Path, issuer: ScriptedIssuer
 ) -> None:
     with issuing(lambda: NOW) as evil:
         known, alone = ("corp.example",), evil.settings(name="Evil", groups_claim="")
         issuers = [issuer.settings(domains=known), alone]
         house = ConsoleHouse(tmp_path, issuers=issuers)
-        assert (await exchanged(house, issuer.id_token(now=NOW))).status == 200
+        assert (await exchange_token(house, issuer.id_token(now=NOW))).status == 200
         for token, why in (
             (issuer.id_token(now=NOW, email="eve@corp.example.evil.example"), "of corp.example"),
             (evil.id_token(now=NOW, iss=issuer.address), "signed by no key"),
         ):
-            assert why in (await exchanged(house, token)).json["error_description"]
-        await give(house, "group:ml-team")
+            assert why in (await exchange_token(house, token)).json["error_description"]
+        await grant_viewer(house, "group:ml-team")
         for of, status in ((issuer, 200), (evil, 403)):
             token = of.id_token(now=NOW, groups=["ml-team"])
             assert (await house.call("GET", JOBS, token=token)).status == status
         house.close()
 
 
-async def test_new_keys_are_read_when_they_are_shown_and_a_flood_of_them_reads_nothing(
+async def test_unknown_key_ids_refresh_issuer_keys_at_a_limited_rate(
     house: ConsoleHouse, issuer: ScriptedIssuer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert (await exchanged(house, issuer.id_token(now=NOW))).status == 200
+    assert (await exchange_token(house, issuer.id_token(now=NOW))).status == 200
     issuer.keys.append(new_key("2"))
     clock = Clock(monkeypatch)
-    assert (await exchanged(house, issuer.id_token(now=NOW))).status == 400, "read a moment ago"
-    clock.passes(31)
-    assert (await exchanged(house, issuer.id_token(now=NOW))).status == 200
+    assert (await exchange_token(house, issuer.id_token(now=NOW))).status == 400, (
+        "the keys were read a moment ago"
+    )
+    clock.advance(31)
+    assert (await exchange_token(house, issuer.id_token(now=NOW))).status == 200
     read = issuer.paths.count("/keys")
     for token in (
         issuer.id_token(now=NOW, key=new_key("3")),
         issuer.id_token(now=NOW, iss="https://evil.example"),
     ):
-        assert (await house.call("GET", WHO, token=token)).status == 401
+        assert (await house.call("GET", WHOAMI, token=token)).status == 401
     for _ in range(20):
-        await exchanged(
+        await exchange_token(
             house, issuer.id_token(now=NOW, key=new_key("3")) if _ == 0 else unsigned(issuer)
         )
     assert issuer.paths.count("/keys") == read
 
 
-async def test_an_issuer_that_is_away_keeps_its_keys_and_begins_no_sign_in(
+async def test_unreachable_issuer_keys_stay_valid_and_sign_in_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with issuing(lambda: NOW) as issuer:
         house = ConsoleHouse(tmp_path, issuers=[issuer.settings()])
-        assert (await exchanged(house, issuer.id_token(now=NOW))).status == 200
-    Clock(monkeypatch).passes(7200)
-    assert (await exchanged(house, issuer.id_token(now=NOW))).status == 200
+        assert (await exchange_token(house, issuer.id_token(now=NOW))).status == 200
+    Clock(monkeypatch).advance(7200)
+    assert (await exchange_token(house, issuer.id_token(now=NOW))).status == 200
     house.close()
     other = ConsoleHouse(tmp_path / "other", issuers=[issuer.settings()])
     for _ in range(2):
-        answer = await exchanged(other, issuer.id_token(now=NOW))
+        answer = await exchange_token(other, issuer.id_token(now=NOW))
         assert answer.status == 503 and "does not answer" in answer.json["error_description"]
-        answer = await other.call("GET", WHO, token=issuer.id_token(now=NOW))
+        answer = await other.call("GET", WHOAMI, token=issuer.id_token(now=NOW))
         assert answer.status == 503 and "does not answer" in answer.error["message"]
         assert (await Browser(other).sign_in(token=issuer.id_token(now=NOW))).status == 503
     monkeypatch.setattr("trainshed.serve.issuers._read", None)
-    assert (await exchanged(other, issuer.id_token(now=NOW))).status == 503, "asked a moment ago"
+    assert (await exchange_token(other, issuer.id_token(now=NOW))).status == 503, (
+        "the issuer was requested a moment ago"
+    )
     other.close()
 
 
 @pytest.mark.parametrize("keys", ["https://sso.example:99999", "https://sso..example"])
-async def test_an_issuer_with_an_address_that_is_none_is_read_once(
+async def test_invalid_issuer_address_is_requested_only_once(
     house: ConsoleHouse, issuer: ScriptedIssuer, monkeypatch: pytest.MonkeyPatch, keys: str
 ) -> None:
     monkeypatch.setattr(issuer, "published", lambda: {"issuer": issuer.address, "jwks_uri": keys})
     for _ in range(2):
-        answer = await house.call("GET", WHO, token=issuer.id_token(now=NOW))
+        answer = await house.call("GET", WHOAMI, token=issuer.id_token(now=NOW))
         assert answer.status == 503 and "does not answer" in answer.error["message"]
     assert len(issuer.paths) == 1
 
@@ -408,10 +421,11 @@ LINK_LOCAL = "169.254.169.254 2852039166 0xa9fea9fe [fe80::1] [fe80::1%25eth0]"
 
 
 @pytest.mark.parametrize("near", [*NEAR.split(), *LINK_LOCAL.split()])
-async def test_an_issuer_elsewhere_names_no_address_of_this_machine(
+async def test_ssrf_remote_issuer_cannot_name_local_addresses(
     tmp_path: Path, issuer: ScriptedIssuer, monkeypatch: pytest.MonkeyPatch, near: str
 ) -> None:
-    """Nor the link-local ones, at which clouds tell machines their secrets."""
+    """Server-side request forgery: this includes link-local addresses, where clouds serve machine
+    credentials."""
     elsewhere = "https://sso.corp.example"
     published = {**issuer.published(), "issuer": elsewhere, "jwks_uri": f"https://{near}/"}
 
@@ -421,12 +435,12 @@ async def test_an_issuer_elsewhere_names_no_address_of_this_machine(
 
     monkeypatch.setattr("trainshed.serve.issuers._request", asked)
     house = ConsoleHouse(tmp_path, issuers=[issuer.settings(issuer=elsewhere)])
-    answer = await house.call("GET", WHO, token=issuer.id_token(now=NOW, iss=elsewhere))
+    answer = await house.call("GET", WHOAMI, token=issuer.id_token(now=NOW, iss=elsewhere))
     assert answer.status == 503 and "does not publish data" in answer.error["message"]
     house.close()
 
 
-async def test_an_issuer_that_answers_byte_by_byte_holds_nobody(
+async def test_slow_issuer_response_is_limited_by_a_timeout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("trainshed.serve.issuers._TIMEOUT", 0.2)
@@ -447,21 +461,21 @@ async def test_an_issuer_that_answers_byte_by_byte_holds_nobody(
         async with asyncio.timeout(60):
             answer = await Browser(house).get("/login/with?issuer=Corp")
             await left.wait()
-            refusal = (await house.call("GET", WHO, token="ya29.x")).error["message"]
+            refusal = (await house.call("GET", WHOAMI, token="ya29.x")).error["message"]
     assert answer.status == 503 and "Corp does not answer" in text_of(answer)
     assert "Corp does not answer" in refusal
     house.close()
 
 
 @pytest.mark.parametrize("age", [31, 7200])
-async def test_nobody_waits_for_an_issuer_that_somebody_else_has_read(
+async def test_requests_do_not_wait_for_issuer_reads_of_other_users(
     tmp_path: Path, issuer: ScriptedIssuer, monkeypatch: pytest.MonkeyPatch, age: int
 ) -> None:
-    """Neither for another one, nor for new keys of their own, nor for old ones that are read again."""
+    """They wait neither for another issuer, nor for new keys, nor for a refresh of known keys."""
     other = issuer.settings(name="Other", issuer="https://sso.corp.example")
     house = ConsoleHouse(tmp_path, issuers=[issuer.settings(), other])
-    assert (await exchanged(house, issuer.id_token(now=NOW))).status == 200
-    Clock(monkeypatch).passes(age)
+    assert (await exchange_token(house, issuer.id_token(now=NOW))).status == 200
+    Clock(monkeypatch).advance(age)
     forged = [issuer.id_token(now=NOW, key=new_key("2"))]
     forged.append(issuer.id_token(now=NOW, iss=other.issuer))
     begun = asyncio.Queue[None]()
@@ -472,36 +486,36 @@ async def test_nobody_waits_for_an_issuer_that_somebody_else_has_read(
         raise AssertionError
 
     monkeypatch.setattr("trainshed.serve.issuers._read", read)
-    waiting = [asyncio.create_task(exchanged(house, token)) for token in forged]
+    waiting = [asyncio.create_task(exchange_token(house, token)) for token in forged]
     for _ in waiting:
         await asyncio.wait_for(begun.get(), 60)
     async with asyncio.timeout(60):
-        assert (await exchanged(house, issuer.id_token(now=NOW, jti="2"))).status == 200
+        assert (await exchange_token(house, issuer.id_token(now=NOW, jti="2"))).status == 200
     for task in waiting:
         task.cancel()
     house.close()
 
 
-async def test_a_key_that_cannot_be_read_voids_no_other(
+async def test_unreadable_issuer_key_does_not_invalidate_other_keys(
     house: ConsoleHouse,
     issuer: ScriptedIssuer,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """An issuer may publish keys of kinds that do not exist yet (RFC 7517, section 5)."""
+    """An issuer may publish keys of unknown types (RFC 7517, section 5)."""
     good = issuer.keys[0].as_dict(private=False)
     odd: list[Any] = [{**good, "n": "!"}, {"kty": "AKP", "use": "sig"}, {"kty": "EC"}, {}, None]
     keys = [*odd, {**good, "use": "enc", "n": 7}, good]
     monkeypatch.setattr(issuer, "jwks", lambda: {"keys": keys})
-    assert (await house.call("GET", WHO, token=issuer.id_token(now=NOW))).status == 200
+    assert (await house.call("GET", WHOAMI, token=issuer.id_token(now=NOW))).status == 200
     [line] = [record.getMessage() for record in caplog.records if "keys" in record.getMessage()]
     assert line.startswith(f"Corp publishes {len(odd)} keys that cannot be read")
     monkeypatch.setattr(issuer, "jwks", lambda: {"keys": "none"})
-    Clock(monkeypatch).passes(7200)
-    await refused(house, issuer.id_token(now=NOW), "signed by no key")
+    Clock(monkeypatch).advance(7200)
+    await expect_rejection(house, issuer.id_token(now=NOW), "signed by no key")
 
 
-def test_keys_that_take_seconds_to_read_are_not_read() -> None:
+def test_slow_or_private_issuer_keys_are_ignored() -> None:
     private = {"kty": "RSA", "e": "AQAB", "n": "_" * 342, "d": "v" * 342}
     keys, faults = signing_keys({"keys": [{"kty": "oct", "k": "A"}, private] * 51})
     assert not keys.keys and len(faults) == 100

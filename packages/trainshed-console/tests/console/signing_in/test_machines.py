@@ -7,7 +7,15 @@ from typing import Any
 import pytest
 
 from tests.console.browser import Browser, ConsoleHouse, text_of
-from tests.console.signing_in.conftest import ANA, JOBS, NOW, WHO, exchanged, refused, signed_in
+from tests.console.signing_in.conftest import (
+    ANA,
+    JOBS,
+    NOW,
+    WHOAMI,
+    exchange_token,
+    expect_rejection,
+    sign_in_with_issuer,
+)
 from tests.console.test_sessions import JOB
 from tests.issuer import ScriptedIssuer
 from trainshed.access.job_tokens import JobClaims
@@ -25,16 +33,16 @@ _ACCOUNTS = {
     "repo:corp/vision:ref:refs/tags/*": ROBOT,
     "project_path:corp/vision:*": ROBOT,
     "system:serviceaccount:ml:trainer": ROBOT,
-    # The longest that fits counts.
+    # The longest matching pattern decides.
     "repo:corp/*": "nobody@p1.iam.gserviceaccount.com",
 }
 
 
 @pytest.fixture
-async def plant(
+async def machine_house(
     tmp_path: Path, issuer: ScriptedIssuer, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncGenerator[ConsoleHouse]:
-    """A service that an issuer without people tells of machines."""
+    """A service with an issuer that only signs tokens of machines."""
     published = {"issuer": issuer.address, "jwks_uri": f"{issuer.address}/keys"}
     monkeypatch.setattr(issuer, "published", lambda: published)
     audience = "https://ci.example"
@@ -50,33 +58,34 @@ async def plant(
 
 
 @pytest.mark.parametrize("claims", _MACHINES.values(), ids=_MACHINES)
-async def test_an_id_token_of_a_machine_speaks_for_the_account_of_its_subject(
-    plant: ConsoleHouse, issuer: ScriptedIssuer, claims: dict[str, Any]
+async def test_machine_id_token_acts_as_its_service_account(
+    machine_house: ConsoleHouse, issuer: ScriptedIssuer, claims: dict[str, Any]
 ) -> None:
-    """The claims as GitHub Actions, GitLab and Kubernetes document them; and the audit names the subject."""
+    """The claims are those that GitHub Actions, GitLab and Kubernetes document. The audit log contains the
+    subject."""
     token = issuer.id_token(now=NOW, **claims)
-    assert (await exchanged(plant, token)).json["access_token"] == token
-    assert (await plant.call("POST", JOBS, JOB, token=token)).status == 200
-    [row] = (await plant.result("GET", "/trainshed/v1/audit?project=p1"))["entries"][:1]
+    assert (await exchange_token(machine_house, token)).json["access_token"] == token
+    assert (await machine_house.call("POST", JOBS, JOB, token=token)).status == 200
+    [row] = (await machine_house.result("GET", "/trainshed/v1/audit?project=p1"))["entries"][:1]
     assert (row["who"], row["actingAs"]) == (claims["sub"], ROBOT)
-    browser, known = Browser(plant), plant.tokens.issuers
+    browser, known = Browser(machine_house), machine_house.tokens.issuers
     await browser.sign_in(token=token)
     for marks, status in (([f"{issuer.address}#"], 303), (known, 200)):
-        plant.tokens.issuers = marks
+        machine_house.tokens.issuers = marks
         assert (await browser.get("/team")).status == status, "it ends with its entry"
     account = f"/v1/projects/p1/serviceAccounts/{ROBOT}"
-    await plant.call("POST", f"{account}:disable", {})
-    await refused(plant, token, "is disabled")
-    await plant.call("POST", f"{account}:enable", {})
-    assert (await plant.call("GET", WHO, token=token)).json["email"] == ROBOT
-    program, _ = plant.jobs.mint(JobClaims(1, 1, "workerpool0-0", "p1", ROBOT))
+    await machine_house.call("POST", f"{account}:disable", {})
+    await expect_rejection(machine_house, token, "is disabled")
+    await machine_house.call("POST", f"{account}:enable", {})
+    assert (await machine_house.call("GET", WHOAMI, token=token)).json["email"] == ROBOT
+    program, _ = machine_house.jobs.mint(JobClaims(1, 1, "workerpool0-0", "p1", ROBOT))
     path = f"/trainshed/v1/tokens/{ROBOT}"
-    assert (await plant.call("DELETE", path, token=program)).status == 404
-    await plant.result("DELETE", path)
-    await refused(plant, token, "were revoked after this one")
-    await plant.call("DELETE", account)
-    plant.clock += 61 * 10**9
-    await refused(plant, issuer.id_token(now=NOW + 61, **claims), "was deleted")
+    assert (await machine_house.call("DELETE", path, token=program)).status == 404
+    await machine_house.result("DELETE", path)
+    await expect_rejection(machine_house, token, "were revoked after this one")
+    await machine_house.call("DELETE", account)
+    machine_house.clock += 61 * 10**9
+    await expect_rejection(machine_house, issuer.id_token(now=NOW + 61, **claims), "was deleted")
 
 
 @pytest.mark.parametrize(
@@ -98,16 +107,19 @@ async def test_an_id_token_of_a_machine_speaks_for_the_account_of_its_subject(
         ({"sub": "7", "email": ROBOT, "email_verified": True}, "no e-mail address of a user"),
     ],
 )
-async def test_no_other_subject_speaks_for_an_account(
-    plant: ConsoleHouse, issuer: ScriptedIssuer, claims: dict[str, Any], why: str
+async def test_machine_token_of_another_subject_is_rejected(
+    machine_house: ConsoleHouse, issuer: ScriptedIssuer, claims: dict[str, Any], why: str
 ) -> None:
-    await refused(plant, issuer.id_token(now=NOW, **claims), why)
+    await expect_rejection(machine_house, issuer.id_token(now=NOW, **claims), why)
 
 
-async def test_in_a_browser_there_are_people_alone(
-    plant: ConsoleHouse, tmp_path: Path, issuer: ScriptedIssuer, monkeypatch: pytest.MonkeyPatch
+async def test_machine_issuer_cannot_sign_in_a_browser(
+    machine_house: ConsoleHouse,
+    tmp_path: Path,
+    issuer: ScriptedIssuer,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    stranger = Browser(plant)
+    stranger = Browser(machine_house)
     assert "Corp" not in text_of(await stranger.get("/login"))
     assert "no such issuer" in text_of(await stranger.get("/login/with?issuer=Corp"))
     monkeypatch.undo()
@@ -115,12 +127,12 @@ async def test_in_a_browser_there_are_people_alone(
     table = issuer.settings(accounts={"7": ROBOT})
     house = ConsoleHouse(tmp_path / "other", issuers=[table])
     browser = Browser(house)
-    await signed_in(browser, issuer)
+    await sign_in_with_issuer(browser, issuer)
     assert ANA in text_of(await browser.get("/team"))
     house.close()
 
 
-def test_a_table_names_everything_that_is_wrong_with_it() -> None:
+def test_issuer_settings_error_lists_all_faults() -> None:
     good: dict[str, Any] = {"name": "Corp", "issuer": "https://sso.corp.example", "client_id": "x"}
     assert convert("oidc", IssuerTables, [good])[0].groups_claim == "groups"
     bad = [

@@ -1,4 +1,4 @@
-"""Colours of terminals in lines of programs."""
+"""Terminal colours in output lines of programs."""
 
 import pytest
 
@@ -20,12 +20,12 @@ from trainshed_console.rendering import clean, coloured, pieces
         ("\x1b[999999999;31mx", [("x", "ink-1")]),
     ],
 )  # fmt: skip
-def test_colours_become_classes(line: str, result: list[tuple[str, str]]) -> None:
+def test_terminal_colours_become_css_classes(line: str, result: list[tuple[str, str]]) -> None:
     assert pieces(line) == result
     assert "".join(output for output, _ in result) == (clean(line) if result else "")
 
 
-def test_whatever_else_a_terminal_is_told_is_left_out() -> None:
+def test_other_terminal_sequences_are_removed() -> None:
     line = (
         "\x1b[2J\x1b[H\x1b]0;title\x07\x1b]8;;https://evil.example\x1b\\link"
         "\x1b(B\x1b=\x1b[31m\u202ered\x1b[?25l"

@@ -1,4 +1,4 @@
-"""What charts are drawn from: parallel coordinates, fronts; and where a job leads."""
+"""Data of charts: parallel coordinates and parameter importance. Links of pipelines."""
 
 from trainshed.core.requested import Requested
 from trainshed.wire.trainshed_v1.jobs import JobDescription, Pipeline, Trial
@@ -6,7 +6,7 @@ from trainshed_console.pages.searches import Metric, Search, importance, paralle
 from trainshed_console.rendering import render
 
 
-def test_lines_cross_all_axes_and_the_best_is_drawn_last() -> None:
+def test_parallel_coordinates_draw_the_best_trial_last() -> None:
     trials = [
         Trial(number=1, parameters={"rate": 0.001, "kind": "sgd"}, value=0.5),
         Trial(number=2, parameters={"rate": 0.1, "kind": "adam"}, value=0.9),
@@ -17,11 +17,11 @@ def test_lines_cross_all_axes_and_the_best_is_drawn_last() -> None:
     assert [(axis.name, axis.low, axis.high) for axis in axes] == expected
     assert [line.number for line in lines] == [1, 3, 2]
     assert lines[-1].is_best
-    # A rate that spans decades is drawn by decades: a hundredth is half way.
+    # A logarithmic axis: 0.01 is in the middle between 0.001 and 0.1.
     assert lines[1].points == "40.0,130.0 960.0,130.0"
 
 
-def test_a_pipeline_leads_to_its_dataset_and_its_model() -> None:
+def test_pipeline_page_links_to_its_dataset_and_model() -> None:
     place = "projects/p1/locations/us-central1"
     made = Pipeline(model=f"{place}/models/7@1")
     data = {"inputDataConfig": {"datasetId": "9"}}
@@ -31,7 +31,7 @@ def test_a_pipeline_leads_to_its_dataset_and_its_model() -> None:
         assert f'href="{path}?project=p1&amp;region=us-central1"' in html
 
 
-def test_a_parameter_takes_no_merit_of_one_that_is_tried_with_it() -> None:
+def test_parameter_importance_excludes_correlated_parameters() -> None:
     trials = [
         Trial(
             number=n,
@@ -42,4 +42,4 @@ def test_a_parameter_takes_no_merit_of_one_that_is_tried_with_it() -> None:
     ]
     shares = importance(trials)
     assert list(shares) == ["rate", "batch"]
-    assert shares["rate"] > 0.9 and shares["batch"] < 0.05, "by itself it has 0.49"
+    assert shares["rate"] > 0.9 and shares["batch"] < 0.05, "on its own, it would have 0.49"

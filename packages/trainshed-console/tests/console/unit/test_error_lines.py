@@ -1,4 +1,4 @@
-"""What the console shows of a job's error in one line."""
+"""One-line summaries of job errors in the console."""
 
 import pytest
 from msgspec import UNSET
@@ -30,9 +30,9 @@ TRACED = f"{EXITED}Traceback (most recent call last):\n  x\nKeyError: 'a'\n\nTo 
         ("Out of stock", "", "Out of stock"),
     ],
 )
-def test_an_exit_status_comes_with_its_cause(message: str, reason: str, line: str) -> None:
+def test_error_line_contains_exit_status_and_cause(message: str, reason: str, line: str) -> None:
     assert error_line(JobError(3, message, reason)) == line
 
 
-def test_a_job_without_an_error_has_no_line() -> None:
+def test_job_without_an_error_has_no_error_line() -> None:
     assert (error_line(None), error_line(UNSET)) == ("", "")
