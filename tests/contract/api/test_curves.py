@@ -9,7 +9,7 @@ import pytest
 from tests.contract.api.house import LOCATION, SECOND, START, House
 from tests.contract.api.refusals import fields
 from tests.contract.store.metadata_samples import make_progress
-from tests.tracking.test_tensorboards import board_made
+from tests.tracking.test_tensorboards import create_board
 from tests.unit.specs_requests import custom_job
 from tests.unit.test_specs_pipeline import pipeline
 from tests.unit.test_specs_tuning import tuning_job
@@ -165,7 +165,7 @@ async def test_deleted_job_has_no_curves(house: House) -> None:
 
 @pytest.mark.parametrize("kind", ["custom", "tuning", "pipeline"])
 async def test_job_with_tensorboard_of_other_location_is_rejected(house: House, kind: str) -> None:
-    board = (await board_made(house)).removeprefix("/v1/")
+    board = (await create_board(house)).removeprefix("/v1/")
     for name, says in (
         (board, ""),
         (f"{board}9", "does not exist"),

@@ -10,8 +10,8 @@ import pytest
 from tests.console.browser import Browser, ConsoleHouse, curves_of, text_of
 from tests.contract.api import test_datasets
 from tests.contract.api.house import LOCATION, START
-from tests.tracking.test_metadata import ARTIFACTS, CONTEXTS, STORE, store_made
-from tests.tracking.test_tensorboards import board_made, scalars, series_made
+from tests.tracking.test_metadata import ARTIFACTS, CONTEXTS, STORE, create_store
+from tests.tracking.test_tensorboards import create_board, create_series, scalars
 from tests.unit.test_specs_pipeline import MODEL, inputs, pipeline
 from trainshed.api.registry import BUILT_IN
 from trainshed.core.lifecycle.states import JobState
@@ -150,13 +150,13 @@ async def create_run(house: ConsoleHouse, run: str, **metadata: Any) -> None:
 
 async def create_curve(house: ConsoleHouse, run: str, name: str, *values: float) -> None:
     """Create a curve in a new TensorBoard, as the SDK does."""
-    experiments = f"{await board_made(house)}/experiments"
+    experiments = f"{await create_board(house)}/experiments"
     await create(house, f"{experiments}?tensorboardExperimentId=exp", {})
     at = f"{experiments}/exp/runs/{run}"
     await create(house, f"{experiments}/exp/runs?tensorboardRunId={run}", {"displayName": run})
     artifact = {"metadata": {"resourceName": at.removeprefix("/v1/")}}
     await create(house, f"{ARTIFACTS}?artifactId=exp-{run}-tb-run", artifact)
-    data = scalars(await series_made(house, at, name), *enumerate(values))
+    data = scalars(await create_series(house, at, name), *enumerate(values))
     await create(house, f"{at}:write", {"timeSeriesData": [data]})
 
 
@@ -174,7 +174,7 @@ async def test_experiments_page_without_tracking_shows_the_package_to_install(
 async def test_experiment_page_compares_its_runs(
     house: ConsoleHouse, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await store_made(house)
+    await create_store(house)
     experiment = {"displayName": "exp", "schemaTitle": "system.Experiment"}
     await create(house, f"{CONTEXTS}?contextId=exp", experiment)
     board = experiment | {"metadata": {"tensorboard_link": "x"}}

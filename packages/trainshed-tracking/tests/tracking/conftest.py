@@ -1,4 +1,4 @@
-"""The service and the stores of the root's contract tests."""
+"""Fixtures of the root's contract tests: the service and the stores."""
 
 from tests.contract.api.conftest import house, shared_event_loop
 from tests.contract.store.conftest import reopen, store

@@ -1,4 +1,4 @@
-"""Curves of running jobs in the tensorboards that they name (facts/experiments#curves)."""
+"""Curves of running jobs in the TensorBoards that the jobs specify (facts/experiments#curves)."""
 
 import json
 from pathlib import Path
@@ -24,7 +24,7 @@ BOARD = BoardName("demo", "us-central1", ("5",))
 
 
 class BoardHouse(House):
-    """With the tracking of a service."""
+    """A house with the tracking package of a service."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -56,8 +56,8 @@ async def board_values(house: BoardHouse, run: str) -> dict[str, list[Point]]:
     return {curve.display_name: points[curve.uid] for curve in series}
 
 
-async def test_a_named_tensorboard_has_the_curves_as_well(house: BoardHouse) -> None:
-    """Over two starts, with the contexts that the SDK completes after the job."""
+async def test_curves_of_a_job_are_copied_to_its_tensorboard(house: BoardHouse) -> None:
+    """This works across a restart, with contexts that the SDK completes after the job."""
     board = BoardResource(BOARD, 5, CREATED, CREATED, display_name="board")
     await house.stores.tensorboards.create(board)
     running = await house.created(with_board(RUNNING))
@@ -85,8 +85,8 @@ async def test_a_named_tensorboard_has_the_curves_as_well(house: BoardHouse) -> 
     assert run.parents == (experiment.name,)
 
 
-async def test_the_experiment_is_there_before_the_job_runs(house: BoardHouse) -> None:
-    """The SDK looks for it also after a job that never ran."""
+async def test_tensorboard_experiment_exists_before_the_job_runs(house: BoardHouse) -> None:
+    """The SDK reads the experiment even if the job never ran."""
     await house.stores.tensorboards.create(BoardResource(BOARD, 5, CREATED, CREATED))
     queued = await house.created(with_board(replace(RUNNING, attempt=0, state=JobState.QUEUED)))
     async with house.service() as curves:
@@ -95,7 +95,9 @@ async def test_the_experiment_is_there_before_the_job_runs(house: BoardHouse) ->
     assert await house.stores.tensorboards.get(BOARD.child("7"))
 
 
-async def test_trials_share_the_experiment_of_their_tuning_job(house: BoardHouse) -> None:
+async def test_trials_share_the_tensorboard_experiment_of_their_tuning_job(
+    house: BoardHouse,
+) -> None:
     await house.stores.tensorboards.create(BoardResource(BOARD, 5, CREATED, CREATED))
     tuning = JobName(Api.VERTEX, "demo", "us-central1", "70", Collection.TUNING_JOBS)
     trial = replace(with_board(RUNNING), parent=Parent(JobUid(70), tuning, 2))
@@ -111,7 +113,7 @@ async def test_trials_share_the_experiment_of_their_tuning_job(house: BoardHouse
     assert (run.name.own_id, run.display_name) == ("trial-2-eval", "trial-2/eval")
 
 
-async def test_a_tensorboard_that_is_gone_keeps_no_curves_from_the_job(house: BoardHouse) -> None:
+async def test_deleted_tensorboard_does_not_affect_the_curves_of_the_job(house: BoardHouse) -> None:
     running = await house.created(with_board(RUNNING))
     EventWriter(house.logs, clock).scalar("acc", 1, 1)
     async with house.service() as curves:
@@ -119,9 +121,7 @@ async def test_a_tensorboard_that_is_gone_keeps_no_curves_from_the_job(house: Bo
         await house.until({":acc": {1: 1.0}})
 
 
-async def test_who_links_its_contexts_in_a_circle_keeps_the_job_from_nothing(
-    house: BoardHouse,
-) -> None:
+async def test_cyclic_contexts_do_not_block_the_curves_of_a_job(house: BoardHouse) -> None:
     await house.stores.tensorboards.create(BoardResource(BOARD, 5, CREATED, CREATED))
     running = await house.created(with_board(RUNNING))
     run, experiment = context("7-eval"), context("7")

@@ -1,5 +1,7 @@
-"""The limits of experiments and tensorboards: what is at one is taken, what is beyond it is refused with
-every field that is, and nothing is stored (facts/experiments#limits, facts/experiments#points)."""
+"""Limits of experiments and TensorBoards (facts/experiments#limits, facts/experiments#points).
+
+Values at a limit are accepted. Values beyond it are rejected with all their fields, and nothing is stored.
+"""
 
 import base64
 
@@ -7,8 +9,8 @@ import pytest
 
 from tests.contract.api.house import House
 from tests.contract.api.refusals import fields
-from tests.tracking.test_metadata import ARTIFACTS, CONTEXTS, EXECUTIONS, STORE, store_made
-from tests.tracking.test_tensorboards import run_made, series_made
+from tests.tracking.test_metadata import ARTIFACTS, CONTEXTS, EXECUTIONS, STORE, create_store
+from tests.tracking.test_tensorboards import create_run, create_series
 
 LABELS = {f"l{number}": "x" for number in range(64)}
 LONGEST = "a" * 128
@@ -18,14 +20,14 @@ LONGEST = "a" * 128
     ("path", "parameter"),
     [(CONTEXTS, "contextId"), (ARTIFACTS, "artifactId"), (EXECUTIONS, "executionId")],
 )
-async def test_nodes(house: House, path: str, parameter: str) -> None:
-    await store_made(house)
+async def test_metadata_node_limits_are_enforced(house: House, path: str, parameter: str) -> None:
+    await create_store(house)
     singular = parameter.removesuffix("Id")
-    # {"t":"xxx"} has eight bytes beside the text.
-    most = {"displayName": "d" * 128, "labels": LABELS, "metadata": {"t": "x" * (200_000 - 8)}}
-    made = await house.result("POST", f"{path}?{parameter}={LONGEST}", most)
+    # {"t":"xxx"} has eight bytes in addition to the text.
+    at_limit = {"displayName": "d" * 128, "labels": LABELS, "metadata": {"t": "x" * (200_000 - 8)}}
+    made = await house.result("POST", f"{path}?{parameter}={LONGEST}", at_limit)
     assert made["name"].endswith(LONGEST)
-    assert (made["labels"], made["metadata"]) == (most["labels"], most["metadata"])
+    assert (made["labels"], made["metadata"]) == (at_limit["labels"], at_limit["metadata"])
     beyond = {
         "displayName": "d" * 129,
         "labels": {**LABELS, "one-more": "x"},
@@ -43,8 +45,8 @@ async def test_nodes(house: House, path: str, parameter: str) -> None:
     assert len((await house.result("GET", path))[f"{singular}s"]) == 1
 
 
-async def test_every_name_and_event_that_is_wrong_is_named(house: House) -> None:
-    await store_made(house)
+async def test_metadata_error_lists_all_invalid_names_and_events(house: House) -> None:
+    await create_store(house)
     for path, node in ((CONTEXTS, "contextId=c"), (EXECUTIONS, "executionId=x")):
         await house.result("POST", f"{path}?{node}", {})
     members = {
@@ -68,8 +70,8 @@ async def test_every_name_and_event_that_is_wrong_is_named(house: House) -> None
     assert "events" not in lineage
 
 
-async def test_pages_of_nodes(house: House) -> None:
-    await store_made(house)
+async def test_metadata_page_sizes_are_limited(house: House) -> None:
+    await create_store(house)
     for number in range(101):
         await house.result("POST", f"{CONTEXTS}?contextId=c{number}", {})
     page = await house.result("GET", CONTEXTS)
@@ -78,16 +80,16 @@ async def test_pages_of_nodes(house: House) -> None:
     assert fields(await house.call("GET", f"{CONTEXTS}?pageSize=-1")) == {"page_size"}
 
 
-async def test_what_lies_below_a_tensorboard(house: House) -> None:
-    run = await run_made(house)
+async def test_tensorboard_resource_limits_are_enforced(house: House) -> None:
+    run = await create_run(house)
     experiment = run.partition("/runs/")[0]
     board = experiment.partition("/experiments/")[0]
     for path, parameter, field in (
         (f"{board}/experiments", "tensorboardExperimentId", "tensorboard_experiment"),
         (f"{experiment}/runs", "tensorboardRunId", "tensorboard_run"),
     ):
-        most = {"displayName": "d" * 128, "labels": LABELS}
-        await house.result("POST", f"{path}?{parameter}={LONGEST}", most)
+        at_limit = {"displayName": "d" * 128, "labels": LABELS}
+        await house.result("POST", f"{path}?{parameter}={LONGEST}", at_limit)
         beyond = {"displayName": "d" * 129, "labels": {**LABELS, "one-more": "x"}}
         for wrong in (f"{LONGEST}a", "Upper", "-dash"):
             answer = await house.call("POST", f"{path}?{parameter}={wrong}", beyond)
@@ -105,11 +107,11 @@ async def test_what_lies_below_a_tensorboard(house: House) -> None:
     }
 
 
-async def test_a_batch_read_names_twenty_series(house: House) -> None:
-    run = await run_made(house)
+async def test_batch_read_is_limited_to_20_time_series(house: House) -> None:
+    run = await create_run(house)
     board = run.partition("/experiments/")[0]
     name = run.removeprefix("/v1/")
-    series = f"{name}/timeSeries/{await series_made(house, run)}"
+    series = f"{name}/timeSeries/{await create_series(house, run)}"
     twenty = "&".join([f"timeSeries={series}"] * 20)
     read = await house.result("GET", f"{board}:batchRead?{twenty}")
     assert len(read["timeSeriesData"]) == 20

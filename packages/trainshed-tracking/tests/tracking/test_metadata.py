@@ -22,36 +22,36 @@ EXECUTIONS = f"{STORES}/default/executions"
 RUN = {"schemaTitle": "system.ExperimentRun", "schemaVersion": "0.0.1"}
 
 
-async def store_made(house: House) -> None:
+async def create_store(house: House) -> None:
     await house.result("POST", f"{STORES}?metadataStoreId=default", {})
 
 
 @pytest.fixture
 async def house(house: House) -> House:
-    """With a metadata store."""
-    await store_made(house)
+    """A house with a metadata store."""
+    await create_store(house)
     return house
 
 
-async def run_made(house: House, run_id: str = "e-r", **metadata: Any) -> dict[str, Any]:
+async def create_run(house: House, run_id: str = "e-r", **metadata: Any) -> dict[str, Any]:
     known: dict[str, Any] = {"_params": {}, "_metrics": {}, **metadata}
     body = RUN | {"displayName": "r", "metadata": known}
     return await house.result("POST", f"{CONTEXTS}?contextId={run_id}", body)
 
 
-async def joined(house: House, context: str, kind: str, **names: str) -> None:
-    """Others become a context's children, or belong to it."""
+async def add_to_context(house: House, context: str, kind: str, **names: str) -> None:
+    """Make contexts children of a context, or add artifacts and executions to it."""
     members = {key: [name] for key, name in names.items()}
     await house.result("POST", f"{CONTEXTS}/{context}:addContext{kind}", members)
 
 
-async def listed(house: House, path: str, text: str) -> list[str]:
-    """The ids of what a filter finds."""
+async def filter_ids(house: House, path: str, text: str) -> list[str]:
+    """Return the IDs of the nodes that match a filter."""
     page = await house.result("GET", f"{path}?{urlencode({'filter': text})}")
     return [node["name"].rpartition("/")[2] for node in page.get(path.rpartition("/")[2], [])]
 
 
-async def test_a_store_is_made_when_a_client_finds_none(house: House) -> None:
+async def test_metadata_store_is_created_listed_and_deleted(house: House) -> None:
     mine, name = f"{STORES}/mine", STORE.replace("default", "mine")
     assert (await house.call("GET", mine)).status == 404
     assert (await house.call("POST", f"{mine}/contexts?contextId=e", {})).status == 404
@@ -67,8 +67,8 @@ async def test_a_store_is_made_when_a_client_finds_none(house: House) -> None:
     assert (await house.call("GET", mine)).status == 404
 
 
-async def test_empty_maps_and_nulls_in_the_metadata_survive(house: House) -> None:
-    made = await run_made(house, note=None, deep={"a": [1, {}]})
+async def test_empty_maps_and_nulls_in_metadata_are_kept(house: House) -> None:
+    made = await create_run(house, note=None, deep={"a": [1, {}]})
     expected: dict[str, Any] = {"_params": {}, "_metrics": {}, "note": None, "deep": {"a": [1, {}]}}
     assert made["metadata"] == expected
     shown = await house.result("GET", f"{CONTEXTS}/e-r")
@@ -77,10 +77,10 @@ async def test_empty_maps_and_nulls_in_the_metadata_survive(house: House) -> Non
     assert shown["etag"].isdigit()
 
 
-async def test_a_patch_takes_over_what_it_sets_and_keeps_the_parents(house: House) -> None:
-    await run_made(house, "e")
-    made = await run_made(house)
-    await joined(house, "e", "Children", childContexts=made["name"])
+async def test_patch_changes_only_its_fields_and_keeps_parents(house: House) -> None:
+    await create_run(house, "e")
+    made = await create_run(house)
+    await add_to_context(house, "e", "Children", childContexts=made["name"])
     patch = {"metadata": {"_params": {"lr": 0.1}}, "etag": made["etag"], "labels": {"a": "b"}}
     changed = await house.result("PATCH", f"{CONTEXTS}/e-r", patch)
     assert changed["metadata"] == {"_params": {"lr": 0.1}}
@@ -88,14 +88,14 @@ async def test_a_patch_takes_over_what_it_sets_and_keeps_the_parents(house: Hous
     assert changed["parentContexts"] == [f"{STORE}/contexts/e"]
     assert int(changed["etag"]) > int(made["etag"])
     same = await house.result("PATCH", f"{CONTEXTS}/e-r", patch | {"etag": changed["etag"]})
-    assert same == changed  # What changes nothing keeps the etag.
+    assert same == changed  # A patch without changes keeps the etag.
     masked = await house.result(
         "PATCH", f"{CONTEXTS}/e-r?updateMask=description", {"description": "d", "displayName": "no"}
     )
     assert (masked["description"], masked["displayName"]) == ("d", "r")
 
 
-async def test_a_stale_etag_is_refused_in_the_words_that_clients_look_for(house: House) -> None:
+async def test_stale_etag_error_has_the_text_that_clients_expect(house: House) -> None:
     made = await house.result("POST", f"{CONTEXTS}?contextId=e", {"schemaTitle": "system.Pipeline"})
     newer = await house.result("PATCH", f"{CONTEXTS}/e", {"description": "1"})
     answer = await house.call("PATCH", f"{CONTEXTS}/e", {"description": "2", "etag": made["etag"]})
@@ -106,7 +106,7 @@ async def test_a_stale_etag_is_refused_in_the_words_that_clients_look_for(house:
     assert (await house.call("DELETE", f"{CONTEXTS}/e?etag={made['etag']}")).status == 409
 
 
-async def test_a_stale_etag_of_an_experiment_is_merged(house: House) -> None:
+async def test_experiment_patch_with_a_stale_etag_is_merged(house: House) -> None:
     experiment = {"schemaTitle": "system.Experiment", "metadata": {"mine": 1}}
     made = await house.result("POST", f"{CONTEXTS}?contextId=e", experiment)
     await house.result("PATCH", f"{CONTEXTS}/e", {"metadata": {"mine": 1, "others": 2}})
@@ -117,15 +117,15 @@ async def test_a_stale_etag_of_an_experiment_is_merged(house: House) -> None:
     assert answer.error["status"] == "ABORTED"
 
 
-async def test_two_writers_of_one_run_lose_nothing(house: House) -> None:
-    made = await run_made(house)
+async def test_concurrent_writers_of_a_run_lose_no_values(house: House) -> None:
+    made = await create_run(house)
     patches = [{"_params": {f"p{n}": n}, "_metrics": {f"m{n}": n}} for n in range(9)]
     bodies = [{"etag": made["etag"], "metadata": metadata} for metadata in patches]
     await asyncio.gather(*(house.result("PATCH", f"{CONTEXTS}/e-r", body) for body in bodies))
     metadata = (await house.result("GET", f"{CONTEXTS}/e-r"))["metadata"]
     assert metadata["_params"] == {f"p{number}": number for number in range(9)}
     assert metadata["_metrics"] == {f"m{number}": number for number in range(9)}
-    # Who repeats an old value does not undo what another one has made of it.
+    # A writer that repeats an old value does not overwrite a newer value of another writer.
     etag = (await house.result("GET", f"{CONTEXTS}/e-r"))["etag"]
     for metrics in ({"m1": 0.9}, {"m1": 0.8}, {"m1": 1, "loss": 2}):
         body = {"etag": etag, "metadata": {"_metrics": metrics}}
@@ -134,7 +134,7 @@ async def test_two_writers_of_one_run_lose_nothing(house: House) -> None:
     assert (metrics["m1"], metrics["loss"]) == (0.8, 2)
 
 
-def test_what_a_key_was_is_remembered_within_a_limit() -> None:
+def test_change_history_of_a_node_is_limited() -> None:
     run = records.changed(make_node(context("r")), {"_metrics": {"loss": 9.5}}, 1_001)
     for etag in range(1_002, 4_000):
         run = records.changed(run, {"_metrics": {"loss": etag / 7}}, etag)
@@ -147,40 +147,42 @@ def test_what_a_key_was_is_remembered_within_a_limit() -> None:
     records.changed(run, {"_params": dict.fromkeys(map(str, range(20_001)), 1)}, 4_001)
 
 
-async def test_links_leave_the_etag_as_it_is(house: House) -> None:
-    await run_made(house, "e")
-    run = await run_made(house)
+async def test_links_do_not_change_the_etag(house: House) -> None:
+    await create_run(house, "e")
+    run = await create_run(house)
     artifact = await house.result("POST", ARTIFACTS, {"displayName": "a", "uri": "gs://b/a"})
-    await joined(house, "e", "Children", childContexts=run["name"])
-    await joined(house, "e-r", "ArtifactsAndExecutions", artifacts=artifact["name"])
+    await add_to_context(house, "e", "Children", childContexts=run["name"])
+    await add_to_context(house, "e-r", "ArtifactsAndExecutions", artifacts=artifact["name"])
     shown = await house.result("GET", f"{CONTEXTS}/e-r")
     assert shown["etag"] == run["etag"]
     assert shown["parentContexts"] == [f"{STORE}/contexts/e"]
 
 
-async def test_the_filters_of_the_sdk(house: House) -> None:
+async def test_filters_of_the_vertex_sdk_are_supported(house: House) -> None:
     await house.result("POST", f"{CONTEXTS}?contextId=e", {"schemaTitle": "system.Experiment"})
-    run = await run_made(house)
-    await run_made(house, "f-r")
+    run = await create_run(house)
+    await create_run(house, "f-r")
     system_run = {"schemaTitle": "system.Run"}
     execution = await house.result("POST", f"{EXECUTIONS}?executionId=x", system_run)
-    await joined(house, "e", "Children", childContexts=run["name"])
-    await joined(house, "e", "ArtifactsAndExecutions", executions=execution["name"])
+    await add_to_context(house, "e", "Children", childContexts=run["name"])
+    await add_to_context(house, "e", "ArtifactsAndExecutions", executions=execution["name"])
     experiment = f"{STORE}/contexts/e"
     runs = '(schema_title="system.ExperimentRun" OR schema_title="system.PipelineRun")'
-    assert await listed(house, CONTEXTS, f'{runs} AND parent_contexts:"{experiment}"') == ["e-r"]
-    assert await listed(house, CONTEXTS, runs) == ["e-r", "f-r"]
-    assert await listed(house, CONTEXTS, f'parent_contexts:"f-r","{experiment}"') == ["e-r"]
-    assert await listed(house, CONTEXTS, 'child_contexts: "e-r"') == ["e"]
+    assert await filter_ids(house, CONTEXTS, f'{runs} AND parent_contexts:"{experiment}"') == [
+        "e-r"
+    ]
+    assert await filter_ids(house, CONTEXTS, runs) == ["e-r", "f-r"]
+    assert await filter_ids(house, CONTEXTS, f'parent_contexts:"f-r","{experiment}"') == ["e-r"]
+    assert await filter_ids(house, CONTEXTS, 'child_contexts: "e-r"') == ["e"]
     inside = f'(schema_title="system.Run") AND in_context("{experiment}")'
-    assert await listed(house, EXECUTIONS, inside) == ["x"]
-    assert await listed(house, EXECUTIONS, 'in_context("f-r")') == []
-    # A filter opens no other store.
+    assert await filter_ids(house, EXECUTIONS, inside) == ["x"]
+    assert await filter_ids(house, EXECUTIONS, 'in_context("f-r")') == []
+    # A filter cannot read another store.
     others = EXECUTIONS.replace("default", "mine")
     await house.result("POST", f"{STORES}?metadataStoreId=mine", {})
-    assert await listed(house, others, inside) == []
-    assert await listed(house, CONTEXTS, "schema_title = system.Experiment") == ["e"]
-    assert await listed(
+    assert await filter_ids(house, others, inside) == []
+    assert await filter_ids(house, CONTEXTS, "schema_title = system.Experiment") == ["e"]
+    assert await filter_ids(
         house, EXECUTIONS, 'create_time < "9999-12-31" AND create_time > "0001-01-01"'
     )
     for wrong in ("banana=1", "in_context(", 'in_context("a"', "metadata", "create_time > x"):
@@ -190,14 +192,14 @@ async def test_the_filters_of_the_sdk(house: House) -> None:
     assert fields(answer) == {"order_by"}
 
 
-async def test_filters_of_fields(house: House) -> None:
-    """facts/experiments#filters"""
+async def test_metadata_nodes_are_filtered_by_fields(house: House) -> None:
+    """facts/experiments#filters: fields, labels, times and metadata values."""
     run = {"_metrics": {"acc": 0.5, "n": 3}, "done": True, "who": "me"}
     labelled = {"displayName": "a*b[c]?", "labels": {"team": "y"}, "schemaTitle": "system.Pipeline"}
-    house.clock += 7  # Nanoseconds, which are not shown.
+    house.clock += 7  # These nanoseconds are not part of the response.
     made = await house.result("POST", f"{CONTEXTS}?contextId=e", labelled)
-    await run_made(house, "r1", **run)
-    await run_made(house, "r2")
+    await create_run(house, "r1", **run)
+    await create_run(house, "r2")
     await house.result("PATCH", f"{CONTEXTS}/r2", {"labels": {"team": "x"}})
     for text, expected in (
         ("", ["e", "r1", "r2"]),
@@ -219,16 +221,16 @@ async def test_filters_of_fields(house: House) -> None:
         ('child_contexts:"r1" OR schema_title=system.Pipeline', ["e"]),
         ('NOT parent_contexts:"e" AND labels.team=x', ["r2"]),
     ):
-        assert await listed(house, CONTEXTS, text) == expected, text
+        assert await filter_ids(house, CONTEXTS, text) == expected, text
     for wrong in ("metadata.done.bool_value=x", "metadata.n.number_value=x", "parent_contexts!=e"):
         answer = await house.call("GET", f"{CONTEXTS}?{urlencode({'filter': wrong})}")
         assert fields(answer) == {"filter"}, wrong
 
 
-async def test_lists_have_pages(house: House) -> None:
+async def test_metadata_list_is_paged(house: House) -> None:
     for number in range(5):
         house.clock += 1
-        await run_made(house, f"r{number}")
+        await create_run(house, f"r{number}")
     page = await house.result("GET", f"{CONTEXTS}?pageSize=3&orderBy=create_time%20desc")
     assert [context["name"][-2:] for context in page["contexts"]] == ["r4", "r3", "r2"]
     path = f"{CONTEXTS}?pageSize=3&orderBy=create_time%20desc&pageToken={page['nextPageToken']}"
@@ -236,7 +238,7 @@ async def test_lists_have_pages(house: House) -> None:
     assert [context["name"][-2:] for context in rest] == ["r1", "r0"]
 
 
-async def test_an_execution_shows_what_it_read_and_wrote(house: House) -> None:
+async def test_execution_shows_its_inputs_and_outputs(house: House) -> None:
     names = dict[str, str]()
     for name in ("data", "model"):
         path, body = f"{ARTIFACTS}?artifactId={name}", {"uri": f"gs://b/{name}"}
@@ -253,23 +255,23 @@ async def test_an_execution_shows_what_it_read_and_wrote(house: House) -> None:
     assert {resource["type"] for resource in graph["events"]} == {"INPUT", "OUTPUT"}
 
 
-async def job_made(house: House, **spec: Any) -> Any:
+async def create_job(house: House, **spec: Any) -> Any:
     return await house.call("POST", f"{LOCATION}/customJobs", custom_job(**spec))
 
 
-async def test_a_run_shows_its_jobs_and_nobody_takes_them_away(house: House) -> None:
+async def test_run_lists_its_jobs_and_clients_cannot_remove_them(house: House) -> None:
     """facts/experiments#jobs"""
     experiment, run = f"{STORE}/contexts/e", f"{STORE}/contexts/e-r"
-    await run_made(house, "e")
-    made = await run_made(house, note="x" * 199_900)
+    await create_run(house, "e")
+    made = await create_run(house, note="x" * 199_900)
     names = [
-        (await job_made(house, experiment=experiment, experimentRun=run)).json["name"]
+        (await create_job(house, experiment=experiment, experimentRun=run)).json["name"]
         for _ in range(2)
     ]
     shown = await house.result("GET", f"{CONTEXTS}/e-r")
     assert [job["custom_job_resource_name"] for job in shown["metadata"]["_custom_jobs"]] == names
     assert shown["etag"] == made["etag"]
-    # They do not count for the limit of a client that sends what it has read; what others wrote does.
+    # The jobs do not count toward the limit of a client that sends them back. Other metadata does.
     patch = {"etag": made["etag"], "metadata": shown["metadata"] | {"_metrics": {"a": 1}}}
     changed = await house.result("PATCH", f"{CONTEXTS}/e-r", patch)
     assert len(changed["metadata"]["_custom_jobs"]) == 2
@@ -277,24 +279,24 @@ async def test_a_run_shows_its_jobs_and_nobody_takes_them_away(house: House) -> 
     assert fields(await house.call("PATCH", f"{CONTEXTS}/e-r", beyond)) == {"context.metadata"}
 
 
-async def test_a_job_of_an_experiment_without_a_run_gets_one(house: House) -> None:
+async def test_job_of_an_experiment_gets_a_new_run(house: House) -> None:
     """facts/experiments#jobs"""
-    await run_made(house, "e")
-    job = (await job_made(house, experiment=f"{STORE}/contexts/e")).json
+    await create_run(house, "e")
+    job = (await create_job(house, experiment=f"{STORE}/contexts/e")).json
     run = job["jobSpec"]["experimentRun"]
     stored = await house.result("GET", f"/v1/{job['name']}")
     assert stored["jobSpec"]["experimentRun"] == run
     shown = await house.result("GET", f"{CONTEXTS}/{run.rpartition('/')[2]}")
     assert shown["parentContexts"] == [f"{STORE}/contexts/e"]
     assert shown["metadata"]["_custom_jobs"][0]["custom_job_resource_name"] == job["name"]
-    # One that is refused at last leaves no run.
+    # A rejected job leaves no run.
     labelled = custom_job(experiment=f"{STORE}/contexts/e") | {"labels": {STALL_LABEL: "soon"}}
     refused = await house.call("POST", f"{LOCATION}/customJobs", labelled)
     assert fields(refused) == {f"labels.{STALL_LABEL}"}
-    assert await listed(house, CONTEXTS, "") == ["e", run.rpartition("/")[2]]
+    assert await filter_ids(house, CONTEXTS, "") == ["e", run.rpartition("/")[2]]
 
 
-async def test_a_job_names_experiments_of_its_project_that_are_there(house: House) -> None:
+async def test_job_with_a_missing_or_foreign_experiment_is_rejected(house: House) -> None:
     """facts/experiments#jobs"""
     for spec, expected in (
         ({"experiment": f"{STORE}/contexts/e"}, {"job_spec.experiment"}),
@@ -304,8 +306,8 @@ async def test_a_job_names_experiments_of_its_project_that_are_there(house: Hous
             {"job_spec.experiment", "job_spec.experiment_run"},
         ),
     ):
-        assert fields(await job_made(house, **spec)) == expected
-    await run_made(house, "e")
+        assert fields(await create_job(house, **spec)) == expected
+    await create_run(house, "e")
     answer, absent = [
         await house.call(
             "POST",
@@ -315,5 +317,5 @@ async def test_a_job_names_experiments_of_its_project_that_are_there(house: Hous
         for name in ("e", "f")
     ]
     assert fields(answer) == {"job_spec.experiment"}
-    # Another project does not learn which of the two is there.
+    # The error does not reveal which of the two experiments exists.
     assert absent.error["message"] == answer.error["message"].replace("contexts/e", "contexts/f")

@@ -1,4 +1,4 @@
-"""What every store promises of metadata stores (`trainshed_tracking.metadata.table`)."""
+"""Contract of all stores for metadata (`trainshed_tracking.metadata.table`)."""
 
 import pytest
 from msgspec.structs import replace
@@ -33,19 +33,19 @@ CHILD, MEMBER, INPUT, OUTPUT = EdgeRole
 
 @pytest.fixture
 async def stores(store: Store) -> Stores:
-    """With one metadata store."""
+    """Stores with one metadata store."""
     stores = tracked(store)
     await stores.metadata_stores.create(make_metadata_store(), told(1))
     return stores
 
 
-async def created(stores: Stores, *nodes: Node) -> None:
+async def create_nodes(stores: Stores, *nodes: Node) -> None:
     for node in nodes:
         await stores.metadata.create(node)
 
 
-async def test_a_change_is_one_step_and_what_it_raises_changes_nothing(stores: Stores) -> None:
-    await created(stores, make_node(artifact("a"), uri="gs://b/1"))
+async def test_metadata_change_is_atomic(stores: Stores) -> None:
+    await create_nodes(stores, make_node(artifact("a"), uri="gs://b/1"))
 
     def refuse(node: Node) -> Node:
         raise InvalidRequest(())
@@ -60,9 +60,9 @@ async def test_a_change_is_one_step_and_what_it_raises_changes_nothing(stores: S
         await stores.metadata.change(artifact("b"), lambda node: node)
 
 
-async def test_nodes_are_listed_oldest_first_and_by_what_they_are_linked_to(stores: Stores) -> None:
+async def test_metadata_nodes_are_listed_by_age_and_by_links(stores: Stores) -> None:
     late, early = make_node(context("e"), 2), make_node(context("r"), 1)
-    await created(stores, late, early, make_node(artifact("a")))
+    await create_nodes(stores, late, early, make_node(artifact("a")))
     await stores.metadata.link(
         [edge(context("e"), CHILD, context("r")), edge(context("e"), MEMBER, artifact("a"))]
     )
@@ -80,8 +80,8 @@ async def test_nodes_are_listed_oldest_first_and_by_what_they_are_linked_to(stor
         assert await linked(name, role, inward=inward) == expected
 
 
-async def test_the_neighbours_of_a_deleted_node_stay(stores: Stores, store: Store) -> None:
-    await created(
+async def test_deletion_of_a_metadata_node_keeps_linked_nodes(stores: Stores, store: Store) -> None:
+    await create_nodes(
         stores, make_node(context("e")), make_node(context("r")), make_node(artifact("a"))
     )
     await stores.metadata.link(
@@ -93,13 +93,13 @@ async def test_the_neighbours_of_a_deleted_node_stay(stores: Stores, store: Stor
     assert (await stores.metadata.get(context("r"))).parents == ()
     assert await store.reader.operation(told(3).name) == told(3)
     await stores.metadata.delete(context("r"), told(4))
-    await add_to_run(stores, str(context("r")), make_job(1).name)  # The job is there all the same.
+    await add_to_run(stores, str(context("r")), make_job(1).name)  # The job exists anyway.
     assert await stores.metadata.get(artifact("a")) == make_node(artifact("a"))
 
 
-async def test_a_context_is_never_above_itself_and_has_ten_parents(stores: Stores) -> None:
+async def test_context_cycles_and_more_than_10_parents_are_rejected(stores: Stores) -> None:
     names = [context(f"c{number}") for number in range(12)]
-    await created(stores, *map(make_node, names))
+    await create_nodes(stores, *map(make_node, names))
     await stores.metadata.link([edge(names[0], CHILD, names[1]), edge(names[1], CHILD, names[2])])
     for cycle in (edge(names[2], CHILD, names[0]), edge(names[0], CHILD, names[0])):
         with pytest.raises(InvalidRequest, match="above it"):
@@ -111,20 +111,21 @@ async def test_a_context_is_never_above_itself_and_has_ten_parents(stores: Store
     assert (await stores.metadata.get(names[11])).parents == tuple(sorted(names[:10]))
 
 
-async def test_nothing_is_linked_to_another_store(stores: Stores) -> None:
+async def test_links_between_metadata_stores_are_rejected(stores: Stores) -> None:
     other = StoreName("q", "us-central1", "default")
     await stores.metadata_stores.create(make_metadata_store(other), told(2))
     theirs = NodeName(other, NodeKind.ARTIFACT, "a")
-    await created(stores, make_node(theirs), make_node(context("e")))
+    await create_nodes(stores, make_node(theirs), make_node(context("e")))
     with pytest.raises(InvalidRequest, match="is not in"):
         await stores.metadata.link([edge(context("e"), MEMBER, theirs)])
 
 
-async def test_lineage(stores: Stores) -> None:
-    """data -> prep -> table -> train -> model; the run has train, the experiment above it prep."""
+async def test_lineage_contains_connected_executions_and_artifacts(stores: Stores) -> None:
+    """Graph: data -> prep -> table -> train -> model. The run contains train, and its experiment contains
+    prep."""
     prep, train = execution("prep"), execution("train")
     data, table, model = artifact("data"), artifact("table"), artifact("model")
-    await created(
+    await create_nodes(
         stores,
         make_node(context("e")),
         make_node(context("r")),
@@ -144,24 +145,22 @@ async def test_lineage(stores: Stores) -> None:
             *(edge(context("r"), MEMBER, name) for name in (train, table, model)),
         ]
     )
-    await stores.metadata.link(events)  # Once more: nothing is doubled.
+    await stores.metadata.link(events)  # A repeated link adds no duplicates.
 
     def ids(lineage: Lineage) -> tuple[set[str], int]:
         return {node.name.node_id for node in lineage.nodes}, len(lineage.events)
 
-    door = stores.metadata
-    assert ids(await door.lineage(context("r"))) == ({"train", "table", "model"}, 2)
-    assert ids(await door.lineage(context("e"))) == ({"prep", "train", "table", "model"}, 3)
-    assert ids(await door.lineage(train)) == ({"train", "table", "model"}, 2)
-    (event,) = [edge for edge in (await door.lineage(train)).events if edge.role is OUTPUT]
+    metadata = stores.metadata
+    assert ids(await metadata.lineage(context("r"))) == ({"train", "table", "model"}, 2)
+    assert ids(await metadata.lineage(context("e"))) == ({"prep", "train", "table", "model"}, 3)
+    assert ids(await metadata.lineage(train)) == ({"train", "table", "model"}, 2)
+    (event,) = [edge for edge in (await metadata.lineage(train)).events if edge.role is OUTPUT]
     assert event == edge(train, OUTPUT, model)
 
 
-async def test_a_lineage_without_end_is_cut(
-    stores: Stores, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_lineage_is_limited_in_size(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainshed_tracking.metadata.table.MAX_LINEAGE", 8)
     writer, written = execution("w"), [artifact(f"a{number}") for number in range(12)]
-    await created(stores, *map(make_node, (writer, *written)))
+    await create_nodes(stores, *map(make_node, (writer, *written)))
     await stores.metadata.link([edge(writer, OUTPUT, name) for name in written])
     assert len((await stores.metadata.lineage(writer)).nodes) == 9

@@ -15,23 +15,23 @@ PLACE = "projects/p1/locations/us-central1"
 BOARDS = f"{LOCATION}/tensorboards"
 
 
-async def board_made(house: House, **board: Any) -> str:
-    """The path of a new tensorboard."""
+async def create_board(house: House, **board: Any) -> str:
+    """Create a TensorBoard, and return its path."""
     done = await house.result("POST", BOARDS, {"displayName": "tb", **board})
     assert done["done"]
     assert done["metadata"]["@type"].endswith("CreateTensorboardOperationMetadata")
     return f"{BOARDS}/{done['response']['name'].rpartition('/')[2]}"
 
 
-async def run_made(house: House) -> str:
-    board = await board_made(house)
+async def create_run(house: House) -> str:
+    board = await create_board(house)
     await house.result("POST", f"{board}/experiments?tensorboardExperimentId=e", {"source": "job"})
     runs = f"{board}/experiments/e/runs"
     await house.result("POST", f"{runs}?tensorboardRunId=r", {"displayName": "r"})
     return f"{runs}/r"
 
 
-async def series_made(house: House, run: str, name: str = "loss") -> str:
+async def create_series(house: House, run: str, name: str = "loss") -> str:
     body = {"displayName": name, "valueType": "SCALAR", "pluginName": "scalars"}
     made = await house.result("POST", f"{run}/timeSeries", body)
     return made["name"].rpartition("/")[2]
@@ -53,20 +53,20 @@ async def values(house: House, series: str, **query: Any) -> list[tuple[int, flo
     ]
 
 
-async def test_a_client_finds_or_makes_the_default_tensorboard(house: House) -> None:
+async def test_default_tensorboard_is_found_by_a_filter(house: House) -> None:
     assert await house.result("GET", f"{BOARDS}?filter=is_default%3Dtrue") == {}
-    first = await board_made(house, isDefault=True)
-    await board_made(house)
+    first = await create_board(house, isDefault=True)
+    await create_board(house)
     (board,) = (await house.result("GET", f"{BOARDS}?filter=is_default%3Dtrue"))["tensorboards"]
     assert board["name"].endswith(first.rpartition("/")[2])
-    second = await board_made(house, isDefault=True)
+    second = await create_board(house, isDefault=True)
     (board,) = (await house.result("GET", f"{BOARDS}?filter=is_default%3Dtrue"))["tensorboards"]
     assert board["name"].endswith(second.rpartition("/")[2])
 
 
 @pytest.mark.parametrize("mask", ["displayName,labels", "display_name,labels"])
-async def test_masks_come_in_two_spellings(house: House, mask: str) -> None:
-    board = await board_made(house, description="kept")
+async def test_update_mask_accepts_camel_case_and_snake_case(house: House, mask: str) -> None:
+    board = await create_board(house, description="kept")
     body = {"displayName": "new", "labels": {"a": "b"}, "description": "not taken"}
     done = await house.result("PATCH", f"{board}?updateMask={mask}", body)
     assert done["response"]["@type"].endswith("v1.Tensorboard")
@@ -76,8 +76,8 @@ async def test_masks_come_in_two_spellings(house: House, mask: str) -> None:
     assert fields(await house.call("PATCH", f"{board}?updateMask=name", body)) == {"update_mask"}
 
 
-async def test_an_update_leaves_what_it_does_not_send_and_refuses_an_old_etag(house: House) -> None:
-    board = await board_made(house, description="kept", isDefault=True)
+async def test_tensorboard_update_keeps_other_fields_and_rejects_a_stale_etag(house: House) -> None:
+    board = await create_board(house, description="kept", isDefault=True)
     etag = (await house.result("GET", board))["etag"]
     renamed = {"displayName": "new", "etag": etag}
     await house.result("PATCH", board, renamed)
@@ -88,8 +88,8 @@ async def test_an_update_leaves_what_it_does_not_send_and_refuses_an_old_etag(ho
     assert "description" not in await house.result("GET", board)
 
 
-async def test_a_tree_is_made_listed_and_deleted(house: House) -> None:
-    run = await run_made(house)
+async def test_tensorboard_with_experiments_and_runs_is_created_and_deleted(house: House) -> None:
+    run = await create_run(house)
     board, experiment = run.partition("/experiments")[0], run.partition("/runs")[0]
     assert (await house.result("GET", experiment))["source"] == "job"
     for number in range(3):
@@ -114,27 +114,27 @@ async def test_a_tree_is_made_listed_and_deleted(house: House) -> None:
     assert answer.status == 404
 
 
-async def test_an_identical_series_is_the_one_that_is_there(house: House) -> None:
-    run = await run_made(house)
-    first = await series_made(house, run)
-    assert await series_made(house, run) == first
+async def test_creating_an_identical_time_series_returns_the_existing_one(house: House) -> None:
+    run = await create_run(house)
+    first = await create_series(house, run)
+    assert await create_series(house, run) == first
     unlike = {"displayName": "loss", "valueType": "TENSOR", "pluginName": "x"}
     answer = await house.call("POST", f"{run}/timeSeries", unlike)
     assert fields(answer) == {"tensorboard_time_series.display_name"}
     assert "already exist" in answer.error["message"]
-    other = f"{run}/timeSeries/{await series_made(house, run, 'acc')}"
+    other = f"{run}/timeSeries/{await create_series(house, run, 'acc')}"
     renamed = await house.call("PATCH", f"{other}?updateMask=displayName", {"displayName": "loss"})
     assert "already exist" in renamed.error["message"]
     described = await house.result("PATCH", f"{other}?updateMask=description", {"description": "d"})
     assert (described["displayName"], described["description"]) == ("acc", "d")
 
 
-async def test_points_are_read_in_the_order_of_their_steps(house: House) -> None:
-    run = await run_made(house)
-    loss, acc = await series_made(house, run), await series_made(house, run, "acc")
+async def test_time_series_points_are_read_in_step_order(house: House) -> None:
+    run = await create_run(house)
+    loss, acc = await create_series(house, run), await create_series(house, run, "acc")
     body = {"timeSeriesData": [scalars(loss, (2, 0.25), (0, 0.0)), scalars(acc, (1, 1.0))]}
     await house.result("POST", f"{run}:write", body)
-    await house.result("POST", f"{run}:write", body)  # Sent again: nothing is doubled.
+    await house.result("POST", f"{run}:write", body)  # A repeated request adds no duplicates.
     await house.result("POST", f"{run}:write", {"timeSeriesData": [scalars(loss, (1, 0.5))]})
     series = f"{run}/timeSeries/{loss}"
     assert await values(house, series) == [(0, 0.0), (1, 0.5), (2, 0.25)]
@@ -148,9 +148,9 @@ async def test_points_are_read_in_the_order_of_their_steps(house: House) -> None
     assert [len(entry["values"]) for entry in both] == [1, 3]
 
 
-async def test_a_write_is_all_or_nothing(house: House) -> None:
-    run = await run_made(house)
-    loss = await series_made(house, run)
+async def test_time_series_write_is_atomic(house: House) -> None:
+    run = await create_run(house)
+    loss = await create_series(house, run)
     good = scalars(loss, (1, 1.0))
     tensor = good | {"values": [{"step": "1", "tensor": {"value": "AAAA"}}]}
     far = scalars(loss, (1, 1.0))
@@ -170,9 +170,9 @@ async def test_a_write_is_all_or_nothing(house: House) -> None:
     assert await values(house, f"{run}/timeSeries/{loss}") == []
 
 
-async def test_many_runs_and_series_are_made_and_written_at_once(house: House) -> None:
+async def test_runs_and_time_series_are_created_and_written_in_batches(house: House) -> None:
     house.serve(settings=replace(SETTINGS, project="p1"))
-    board = await board_made(house)
+    board = await create_board(house)
     await house.result("POST", f"{board}/experiments?tensorboardExperimentId=e", {})
     experiment = f"{board}/experiments/e"
     parent = f"{PLACE}/tensorboards/{board.rpartition('/')[2]}/experiments/e"
@@ -180,7 +180,7 @@ async def test_many_runs_and_series_are_made_and_written_at_once(house: House) -
     made = await house.result("POST", f"{experiment}/runs:batchCreate", {"requests": requests})
     names = [entry["name"] for entry in made["tensorboardRuns"]]
     series = {"displayName": "loss", "valueType": "SCALAR", "pluginName": "scalars"}
-    number = f"projects/{project_number('p1')}/"  # As programs know it.
+    number = f"projects/{project_number('p1')}/"  # Programs use the project number.
     requests = [
         {"parent": name.replace("projects/p1/", number), "tensorboardTimeSeries": series}
         for name in names
@@ -199,9 +199,9 @@ async def test_many_runs_and_series_are_made_and_written_at_once(house: House) -
     assert fields(answer) == {"requests[0].parent"}
 
 
-async def test_a_batch_makes_a_thousand_runs_and_no_more(house: House) -> None:
-    """facts/experiments#tensorboards"""
-    board = await board_made(house)
+async def test_run_batch_is_limited_to_1000_runs(house: House) -> None:
+    """facts/experiments#tensorboards: the public limit of one batch."""
+    board = await create_board(house)
     await house.result("POST", f"{board}/experiments?tensorboardExperimentId=e", {})
     requests = [
         {"tensorboardRunId": f"r{number}", "tensorboardRun": {"description": "x" * 60}}
@@ -214,7 +214,7 @@ async def test_a_batch_makes_a_thousand_runs_and_no_more(house: House) -> None:
     assert len(made["tensorboardRuns"]) == 1000
 
 
-async def test_every_fault_is_named(house: House) -> None:
+async def test_tensorboard_error_lists_all_faults(house: House) -> None:
     wrong = {"displayName": "x" * 129, "labels": {"Not A Label": "x"}}
     assert fields(await house.call("POST", BOARDS, wrong)) == {
         "tensorboard.display_name",
@@ -226,9 +226,9 @@ async def test_every_fault_is_named(house: House) -> None:
         assert fields(answer) == {"filter"}
 
 
-async def test_clients_are_told_where_to_put_blobs(house: House) -> None:
-    """facts/experiments#tensorboards: the uploader dies of a tensorboard that does not say so."""
-    board = await board_made(house)
+async def test_tensorboard_returns_its_blob_storage_path(house: House) -> None:
+    """facts/experiments#tensorboards: the uploader crashes if this field is missing."""
+    board = await create_board(house)
     answer = await house.result("GET", board)
     assert answer["blobStoragePathPrefix"] == "trainshed-p1/tensorboards/p1"
     assert house.buckets.projects == {"trainshed-p1": "p1"}
@@ -236,7 +236,7 @@ async def test_clients_are_told_where_to_put_blobs(house: House) -> None:
     assert listed["blobStoragePathPrefix"] == answer["blobStoragePathPrefix"]
 
 
-async def test_what_is_not_served_of_tensorboards_says_what_to_do(house: House) -> None:
-    answer = await house.call("GET", f"{await board_made(house)}:readUsage")
+async def test_unsupported_tensorboard_method_error_names_an_alternative(house: House) -> None:
+    answer = await house.call("GET", f"{await create_board(house)}:readUsage")
     assert answer.error["status"] == "UNIMPLEMENTED"
     assert "trainshed tensorboard JOB" in answer.error["message"]

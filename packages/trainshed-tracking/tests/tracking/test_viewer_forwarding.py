@@ -1,4 +1,4 @@
-"""What passes between a browser and a TensorBoard, by a server that says what it likes (docs/adr/0034)."""
+"""Forwarding between browsers and TensorBoard, tested with an untrusted server (docs/adr/0034)."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -17,7 +17,7 @@ from trainshed_tracking.viewers.process import RULES, connected
 
 @dataclass
 class Server:
-    """Answers each request with the same bytes, and keeps what it was asked."""
+    """A server that answers each request with the same bytes and records the requests."""
 
     answer: bytes
     requests: list[bytes] = field(default_factory=list[bytes])
@@ -25,7 +25,7 @@ class Server:
     @asynccontextmanager
     async def listening(self, place: Path) -> AsyncGenerator[str]:
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            with suppress(asyncio.IncompleteReadError):  # It was not asked at all.
+            with suppress(asyncio.IncompleteReadError):  # No request arrived.
                 self.requests.append(await reader.readuntil(b"\r\n\r\n"))
                 self.requests[-1] += (
                     await reader.read(1000) if b"POST" in self.requests[-1] else b""
@@ -39,22 +39,22 @@ class Server:
 
 
 @dataclass
-class Got:
+class ForwardedResponse:
     status: int
     headers: dict[bytes, bytes]
     body: bytes
 
 
-async def got(
+async def forward_request(
     socket: str,
     method: str = "GET",
     body: bytes = b"",
     headers: dict[bytes, bytes] | None = None,
     rules: Rules = RULES,
     *,
-    leaves: bool = False,
+    disconnects: bool = False,
     lapse: asyncio.Event | None = None,
-) -> Got:
+) -> ForwardedResponse:
     scope: dict[str, Any] = {
         "type": "http",
         "method": method,
@@ -63,7 +63,7 @@ async def got(
         "query_string": b"a=b&c",
         "headers": [*(headers or {}).items(), (b"content-length", str(len(body)).encode())],
     }
-    gone = [{"type": "http.disconnect"}] * leaves
+    gone = [{"type": "http.disconnect"}] * disconnects
     messages = [*gone, {"type": "http.request", "body": body, "more_body": False}]
     sent: list[Any] = []
 
@@ -80,17 +80,19 @@ async def got(
     answer = await forward(line, Request(scope, receive), rules, asyncio.Event(), may_no_more)
     await answer.send(receive, send)
     start, *rest = sent
-    return Got(start["status"], dict(start["headers"]), b"".join(m["body"] for m in rest))
+    return ForwardedResponse(
+        start["status"], dict(start["headers"]), b"".join(m["body"] for m in rest)
+    )
 
 
-async def test_no_secret_goes_in_and_no_order_comes_out(tmp_path: Path) -> None:
+async def test_viewer_gets_no_credentials_and_cannot_set_unsafe_headers(tmp_path: Path) -> None:
     server = Server(
         b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nSet-Cookie: a=b\r\nLocation: /shell/\r\n"
         b"Access-Control-Allow-Origin: *\r\nService-Worker-Allowed: /\r\nRefresh: 0;url=/\r\n"
         b"Clear-Site-Data: *\r\nCache-Control: public\r\nContent-Length: 4\r\n\r\npage"
     )
     async with server.listening(tmp_path) as socket:
-        answer = await got(
+        answer = await forward_request(
             socket,
             headers={
                 b"cookie": b"trainshed_tensorboard=x",
@@ -105,17 +107,19 @@ async def test_no_secret_goes_in_and_no_order_comes_out(tmp_path: Path) -> None:
     assert b"accept: text/html" in request
     for word in (b"cookie", b"secret", b"forwarded", b"example"):
         assert word not in request.lower()
-    assert answer == Got(200, {b"content-type": b"text/html", b"content-length": b"4"}, b"page")
+    assert answer == ForwardedResponse(
+        200, {b"content-type": b"text/html", b"content-length": b"4"}, b"page"
+    )
 
 
-async def test_a_form_is_sent_on_and_its_size_is_bounded(tmp_path: Path) -> None:
+async def test_form_is_forwarded_with_a_size_limit(tmp_path: Path) -> None:
     server = Server(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n")
     async with server.listening(tmp_path) as socket:
-        assert (await got(socket, "POST", b"runs=a")).body == b"{}"
+        assert (await forward_request(socket, "POST", b"runs=a")).body == b"{}"
         assert b"content-length: 6\r\n" in server.requests[0]
         assert server.requests[0].endswith(b"\r\n\r\nruns=a")
         with pytest.raises(BodyTooLarge):
-            await got(socket, "POST", b"x" * (1 << 20) + b"x")
+            await forward_request(socket, "POST", b"x" * (1 << 20) + b"x")
     assert len(server.requests) == 1
 
 
@@ -128,43 +132,45 @@ async def test_a_form_is_sent_on_and_its_size_is_bounded(tmp_path: Path) -> None
         b"HTTP/1.1 999 OK\r\nContent-Length: 0\r\n\r\n",
     ],
 )
-async def test_what_is_no_answer_is_told_as_such(tmp_path: Path, answer: bytes) -> None:
+async def test_malformed_viewer_response_is_an_error(tmp_path: Path, answer: bytes) -> None:
     async with Server(answer).listening(tmp_path) as socket:
         with pytest.raises(NoAnswer):
-            await got(socket)
+            await forward_request(socket)
 
 
-async def test_an_answer_is_one_and_whole(tmp_path: Path) -> None:
-    """Whatever goes before it and comes behind it; one that is cut is never taken for a whole one."""
+async def test_response_smuggling_and_truncated_responses_are_rejected(tmp_path: Path) -> None:
+    """Interim responses and bytes after the response are ignored. A truncated response is an error."""
     ok = b"HTTP/1.1 200 OK\r\n"
     hints, sized = b"HTTP/1.1 103 Early Hints\r\nX: y\r\n\r\n", ok + b"Content-Length: 2\r\n\r\n{}"
     async with Server(hints + sized + sized).listening(tmp_path) as socket:
-        assert await got(socket) == Got(200, {b"content-length": b"2"}, b"{}")
+        assert await forward_request(socket) == ForwardedResponse(
+            200, {b"content-length": b"2"}, b"{}"
+        )
     async with Server(ok + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n").listening(
         tmp_path
     ) as socket:
         with pytest.raises(NoAnswer):
-            await got(socket)
+            await forward_request(socket)
 
 
-async def test_a_server_that_does_not_take_a_request_is_not_waited_for(tmp_path: Path) -> None:
-    """Nor one that closes while it is sent one, nor any for somebody who has gone or may ask no more."""
+async def test_unresponsive_viewer_does_not_block_the_request(tmp_path: Path) -> None:
+    """This includes a server that closes the connection, a disconnected browser and a revoked session."""
     over = asyncio.Event()
     over.set()
     path, kept = str(tmp_path / "silent"), list[asyncio.StreamWriter]()
     async with await asyncio.start_unix_server(lambda _, writer: kept.append(writer), path):
         with pytest.raises(NoAnswer, match="does not read"):
-            await got(path, "POST", bytes(1 << 20), rules=replace(RULES, timeout=0.1))
+            await forward_request(path, "POST", bytes(1 << 20), rules=replace(RULES, timeout=0.1))
         with pytest.raises(Disconnected):
-            await got(path, leaves=True)
+            await forward_request(path, disconnects=True)
         with pytest.raises(NoAnswer, match="right to it"):
-            await got(path, "POST", bytes(1 << 20), lapse=over)
+            await forward_request(path, "POST", bytes(1 << 20), lapse=over)
         kept.clear()
     async with await asyncio.start_unix_server(lambda _, writer: writer.close(), path):
         with pytest.raises(NoAnswer, match="has ended"):
-            await got(path, "POST", bytes(1 << 20))
+            await forward_request(path, "POST", bytes(1 << 20))
 
 
-async def test_nobody_there_is_told_as_such(tmp_path: Path) -> None:
+async def test_missing_viewer_socket_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(NoAnswer):
-        await got(str(tmp_path / "socket"))
+        await forward_request(str(tmp_path / "socket"))

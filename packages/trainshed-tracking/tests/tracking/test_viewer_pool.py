@@ -1,4 +1,4 @@
-"""How many TensorBoards run, which of them is ended for another, and when (docs/tensorboard.md)."""
+"""Pool of TensorBoard processes: limits, idle timeout and replacement (docs/tensorboard.md)."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -15,8 +15,8 @@ from trainshed_tracking.viewers.process import ViewerProcess
 from trainshed_tracking.viewers.service import LocalViewers, ViewerPool
 
 
-class Fake(ViewerProcess):
-    """A viewer that serves at once. `end` has it die."""
+class FakeViewer(ViewerProcess):
+    """A viewer that serves immediately. `end` terminates it."""
 
     def __init__(self, fault: Exception | None = None) -> None:
         self._fault = fault
@@ -44,14 +44,14 @@ class Fake(ViewerProcess):
         self.end("")
 
 
-class Starts:
-    """Starts viewers, and keeps them by number."""
+class ViewerStarter:
+    """A function that starts fake viewers and records them."""
 
     def __init__(self) -> None:
-        self.made: list[Fake] = []
+        self.made: list[FakeViewer] = []
 
     async def __call__(self) -> ViewerProcess:
-        self.made.append(Fake())
+        self.made.append(FakeViewer())
         return self.made[-1]
 
 
@@ -63,8 +63,8 @@ async def use(
 
 
 @under_virtual_time
-async def test_one_that_nobody_asks_for_is_ended_and_started_again() -> None:
-    pool, starts = ViewerPool(2, idle=600), Starts()
+async def test_idle_viewer_is_stopped_and_started_again_on_demand() -> None:
+    pool, starts = ViewerPool(2, idle=600), ViewerStarter()
     first = await use(pool, "7", starts)
     await asyncio.sleep(599)
     assert await use(pool, "7", starts) is first
@@ -77,8 +77,8 @@ async def test_one_that_nobody_asks_for_is_ended_and_started_again() -> None:
 
 
 @under_virtual_time
-async def test_one_at_work_is_not_idle() -> None:
-    pool, starts = ViewerPool(1, idle=600), Starts()
+async def test_viewer_with_an_open_request_is_not_idle() -> None:
+    pool, starts = ViewerPool(1, idle=600), ViewerStarter()
     async with pool.viewer("7", starts) as viewer:
         await asyncio.sleep(3600)
         assert viewer.is_alive
@@ -88,8 +88,8 @@ async def test_one_at_work_is_not_idle() -> None:
 
 
 @under_virtual_time
-async def test_the_one_that_was_used_least_lately_makes_room() -> None:
-    pool, starts = ViewerPool(2, idle=0), Starts()
+async def test_least_recently_used_viewer_is_stopped_for_a_new_one() -> None:
+    pool, starts = ViewerPool(2, idle=0), ViewerStarter()
     for name in ("7", "8", "7", "9"):
         await use(pool, name, starts)
         await asyncio.sleep(1)
@@ -99,8 +99,8 @@ async def test_the_one_that_was_used_least_lately_makes_room() -> None:
 
 
 @under_virtual_time
-async def test_what_is_to_be_shown_anew_is_started_anew() -> None:
-    pool, starts = ViewerPool(2, idle=0), Starts()
+async def test_viewer_with_changed_contents_is_restarted() -> None:
+    pool, starts = ViewerPool(2, idle=0), ViewerStarter()
     async with pool.viewer("7", starts, "one trial") as first:
         assert pool.has("7")
     async with pool.viewer("7", starts, "two trials") as same:
@@ -116,16 +116,16 @@ async def test_what_is_to_be_shown_anew_is_started_anew() -> None:
 
 
 @under_virtual_time
-async def test_many_who_ask_at_once_have_one() -> None:
-    pool, starts = ViewerPool(1, idle=0), Starts()
+async def test_concurrent_requests_share_one_viewer() -> None:
+    pool, starts = ViewerPool(1, idle=0), ViewerStarter()
     answers = await asyncio.gather(*(use(pool, "7", starts) for _ in range(5)))
     assert len(set(map(id, answers))) == len(starts.made) == 1
     await pool.close()
 
 
 @under_virtual_time
-async def test_one_that_died_or_never_served_is_started_again() -> None:
-    pool, starts = ViewerPool(1, idle=0), Starts()
+async def test_crashed_or_failed_viewer_is_started_again() -> None:
+    pool, starts = ViewerPool(1, idle=0), ViewerStarter()
     await use(pool, "7", starts)
     starts.made[0].end("it took more memory")
     await use(pool, "7", starts)
@@ -135,7 +135,7 @@ async def test_one_that_died_or_never_served_is_started_again() -> None:
     assert not starts.made[1].is_alive
 
     async def bad() -> ViewerProcess:
-        return Fake(Unavailable("no"))
+        return FakeViewer(Unavailable("no"))
 
     with pytest.raises(Unavailable, match="no"):
         await use(pool, "7", bad)
@@ -143,10 +143,10 @@ async def test_one_that_died_or_never_served_is_started_again() -> None:
     await pool.close()
 
 
-async def test_a_view_of_many_jobs_lies_in_a_directory_with_a_short_name(
+async def test_view_of_many_jobs_has_a_short_directory_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start, pool = AsyncMock(return_value=Fake()), ViewerPool(1)
+    start, pool = AsyncMock(return_value=FakeViewer()), ViewerPool(1)
     monkeypatch.setattr(service, "start", start)
     viewers = LocalViewers(tmp_path, Mock(), Mock(), Mock(), pool=pool, closing=asyncio.Event())
     await viewers.open("-".join(["9" * 19] * 20), [Mock()], print)

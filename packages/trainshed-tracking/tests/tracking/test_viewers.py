@@ -1,4 +1,4 @@
-"""Links to TensorBoard for what jobs wrote, and the directories behind them (docs/tensorboard.md)."""
+"""TensorBoard links for the log directories of jobs (docs/tensorboard.md)."""
 
 import asyncio
 import json
@@ -27,14 +27,16 @@ from trainshed_tracking.viewers.views import MAX_DIRECTORIES, directories_of
 JOBS = f"{LOCATION}/customJobs"
 
 
-async def made(house: House, name: str = "job", location: str = LOCATION) -> str:
-    """The uid of a job with a log directory `gs://bucket/NAME/logs`."""
+async def create_job(house: House, name: str = "job", location: str = LOCATION) -> str:
+    """Create a job with the log directory `gs://bucket/NAME/logs`, and return its uid."""
     body = custom_job()
     body["jobSpec"]["baseOutputDirectory"] = {"outputUriPrefix": f"gs://bucket/{name}"}
     return (await house.result("POST", f"{location}/customJobs", body))["name"].rpartition("/")[2]
 
 
-async def link(house: House, job: str, *others: Any, status: int = 200, token: str = "") -> Any:
+async def open_link(
+    house: House, job: str, *others: Any, status: int = 200, token: str = ""
+) -> Any:
     answer = await house.call(
         "POST", f"/trainshed/v1/jobs/{job}:tensorboard", {"others": list(others)}, token=token
     )
@@ -42,44 +44,44 @@ async def link(house: House, job: str, *others: Any, status: int = 200, token: s
     return answer.json
 
 
-async def test_a_link_stands_in_the_description_as_soon_as_there_is_a_file(house: House) -> None:
-    job = await made(house)
-    answer = await link(house, job)
+async def test_job_shows_a_tensorboard_link_after_its_first_event_file(house: House) -> None:
+    job = await create_job(house)
+    answer = await open_link(house, job)
     assert answer["directories"] == ["gs://bucket/job/logs"]
     assert not answer["hasFiles"]
     described = f"/trainshed/v1/jobs/{job}"
     assert "tensorboardUri" not in await house.result("GET", described)
     house.viewers.written.add("gs://bucket/job/logs")
     assert (await house.result("GET", described))["tensorboardUri"] == answer["uri"]
-    # Programs are shown no link, and get none.
+    # Programs of jobs never get a link.
     token, _ = house.jobs.mint(JobClaims(1, 1, "workerpool0-0", "p1", "a@b"))
     assert "tensorboardUri" not in await house.result("GET", described, token=token)
-    refused = await link(house, job, status=403, token=token)
+    refused = await open_link(house, job, status=403, token=token)
     assert "trainshed.jobs.tensorboard" in refused["error"]["message"]
 
 
-async def test_everything_wrong_with_a_request_is_told(house: House) -> None:
-    job = await made(house)
-    message = await link(house, job, "nobody", "nor-this", status=400)
+async def test_tensorboard_link_error_lists_all_faults(house: House) -> None:
+    job = await create_job(house)
+    message = await open_link(house, job, "nobody", "nor-this", status=400)
     for part in ("others[0]", "nobody", "others[1]", "nor-this"):
         assert part in str(message)
-    assert "others" in str(await link(house, job, 7, status=400))
-    many = await link(house, job, *[job] * MOST_JOBS, status=400)
+    assert "others" in str(await open_link(house, job, 7, status=400))
+    many = await open_link(house, job, *[job] * MOST_JOBS, status=400)
     assert f"At most {MOST_JOBS}" in str(many)
 
 
-async def test_a_job_without_a_directory_is_told_what_to_do(house: House) -> None:
+async def test_tensorboard_link_without_a_log_directory_explains_the_fix(house: House) -> None:
     body = custom_job()
     body["jobSpec"].pop("baseOutputDirectory", None)
     answer = await house.call("POST", JOBS, body)
-    message = await link(house, answer.json["name"].rpartition("/")[2], status=400)
+    message = await open_link(house, answer.json["name"].rpartition("/")[2], status=400)
     assert message["error"]["status"] == "FAILED_PRECONDITION"
     assert "base output directory" in message["error"]["message"]
 
 
-async def test_a_mark_leads_to_its_view_alone(house: House) -> None:
-    first, second = await made(house, "a"), await made(house, "b")
-    handed = await link(house, first, second)
+async def test_view_signature_opens_only_its_view_despite_path_traversal(house: House) -> None:
+    first, second = await create_job(house, "a"), await create_job(house, "b")
+    handed = await open_link(house, first, second)
     answer = await house.call(
         "POST", "/tensorboard/open", {"view": handed["view"], "key": handed["key"]}, token=None
     )
@@ -104,12 +106,10 @@ async def test_a_mark_leads_to_its_view_alone(house: House) -> None:
     assert (await asked(path, "DELETE")).status == 404
 
 
-async def test_a_link_and_what_it_has_opened_end_with_the_rights_of_who_got_it(
-    house: House,
-) -> None:
-    job = await made(house)
+async def test_tensorboard_link_and_pages_end_with_the_users_permissions(house: House) -> None:
+    job = await create_job(house)
     token = known(house.tokens, "ana@corp.example", "roles/aiplatform.user", "p1")
-    got = await link(house, job, token=token)
+    got = await open_link(house, job, token=token)
     opening = {"view": got["view"], "key": got["key"]}
     answer = await house.call("POST", "/tensorboard/open", opening, token=None)
     path = f"/tensorboard/{json.loads(answer.body.splitlines()[-1])['path']}"
@@ -129,8 +129,8 @@ async def test_a_link_and_what_it_has_opened_end_with_the_rights_of_who_got_it(
     assert job not in refused.error["message"]
 
 
-class Stored:
-    """A store of jobs, as far as directories ask it."""
+class FakeJobStore:
+    """A minimal store of jobs for the lookup of directories."""
 
     def __init__(self, *works: Work, below: Sequence[Job] = ()) -> None:
         self._works = {work.uid: work for work in works}
@@ -152,13 +152,13 @@ def job(uid: int, title: str, where: str = "gs://b/x") -> Job:
 
 
 async def labels(*works: Job) -> list[str | None]:
-    store: Any = Stored(*works)
+    store: Any = FakeJobStore(*works)
     return [
         directory.label for directory in await directories_of(store, [work.uid for work in works])
     ]
 
 
-async def test_directories_are_told_apart_by_names_that_lead_nowhere() -> None:
+async def test_directory_labels_are_unique_and_safe_from_path_traversal() -> None:
     assert await labels(job(1, "only")) == [None]
     assert await labels(job(1, "a"), job(2, "b")) == ["a", "b"]
     assert await labels(job(1, "same"), job(2, "same")) == ["same-1", "same-2"]
@@ -167,13 +167,13 @@ async def test_directories_are_told_apart_by_names_that_lead_nowhere() -> None:
     assert await labels(job(1, "a"), job(2, "b", where="")) == [None]
 
 
-async def test_of_many_trials_the_newest_are_shown() -> None:
+async def test_view_of_many_trials_shows_the_newest() -> None:
     above = tuning(1)
     tried = [
         replace(job(number, f"t{number}"), parent=Parent(above.uid, above.name, number))
         for number in range(1, MAX_DIRECTORIES + 2)
     ]
-    store: Any = Stored(above, below=tried)
+    store: Any = FakeJobStore(above, below=tried)
     directories = await directories_of(store, [above.uid])
     assert len(directories) == MAX_DIRECTORIES
     assert (directories[0].label, directories[-1].label) == (
@@ -182,7 +182,7 @@ async def test_of_many_trials_the_newest_are_shown() -> None:
     )
 
 
-async def test_of_a_deleted_job_there_is_nothing() -> None:
-    store: Any = Stored(job(1, "a"))
+async def test_view_of_a_deleted_job_is_not_found() -> None:
+    store: Any = FakeJobStore(job(1, "a"))
     with pytest.raises(NotFound, match="deleted"):
         await directories_of(store, [JobUid(1), JobUid(2)])
