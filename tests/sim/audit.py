@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from tests.sim.engine.programs import Fate, Incarnation, SimSlot
-from tests.sim.rows import SPACING
+from tests.sim.reference_rows import SPACING
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.names import JobUid
 
@@ -16,7 +16,7 @@ Which = tuple[int, str, int]
 _LOST = ("replica_lost", "service_failed")
 
 
-def unlike(
+def timeline_faults(
     uid: JobUid,
     created: int,
     lived: Sequence[tuple[SimSlot, Incarnation]],
@@ -29,14 +29,15 @@ def unlike(
     clock was set back.
     """
     facts = {
-        kinds: _told(story, kinds) for kinds in (("replica_started",), ("replica_exited",), _LOST)
+        kinds: _entries_of(story, kinds)
+        for kinds in (("replica_started",), ("replica_exited",), _LOST)
     }
     for kinds, entries in facts.items():
         for which, count in Counter(which for which, _ in entries).items():
             if count > 1:
                 yield f"job {uid}: {kinds[0]} of {which} is told {count} times"
     started, exited, lost = (dict(entries) for entries in facts.values())
-    leaving = {which for which, _ in _told(story, ("replica_asked_to_leave",))}
+    leaving = {which for which, _ in _entries_of(story, ("replica_asked_to_leave",))}
     known = {(s.attempt, str(s.replica), life.number): life for s, life in lived}
     for which, entry in started.items():
         began = max(known[which].started, created) if which in known else 0
@@ -58,7 +59,7 @@ def unlike(
             yield f"job {uid}: {which} was lost, {life.cause}, and its timeline does not say so"
 
 
-def hurried(
+def early_restarts(
     uid: JobUid, lived: Sequence[tuple[SimSlot, Incarnation]], window: int
 ) -> Iterator[str]:
     """Return reducers that restarted sooner than spec/reduction#losses allows. `lived`: incarnations of this
@@ -77,7 +78,7 @@ def hurried(
         earlier.append(life)
 
 
-def _told(
+def _entries_of(
     story: Sequence[TimelineEntry], kinds: Sequence[str]
 ) -> list[tuple[Which, TimelineEntry]]:
     return [

@@ -40,8 +40,8 @@ Labels = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """Successful requests. `submits`: jobs. `cancels`: jobs, with the ns of the first request. `drills`:
-    number per drill. `labels`: the last labels of each job.
+    """Successful requests: submitted jobs, cancelled jobs with the time of the first request (ns), ordered
+    drills by job, and the last labels of each job.
     """
 
     submits: set[JobUid]
@@ -51,8 +51,9 @@ class Accepted:
 
 
 class Clients:
-    """Clients survive every service: an unanswered request is repeated at the next one. `creating`: works
-    whose submission is active.
+    """Clients that survive every service and repeat unanswered requests at the next one.
+
+    `creating` contains the works whose submission is active.
     """
 
     def __init__(self, books: Books, requests: Sequence[Request]) -> None:
@@ -121,7 +122,7 @@ class Clients:
         service.wake(uid)
 
     async def _order_in_vain(self, store: Store, job: Job) -> None:
-        """A drill that waits for a line which is never printed."""
+        """Order a drill that waits for a line that is never printed."""
         primary, now = job.spec.replicas()[0], self._clock.wall
         with contextlib.suppress(FailedPrecondition):
             drill = Drill(0, DrillKind.KILL, primary, now, at_line="never")
@@ -141,7 +142,7 @@ class Clients:
         self.accepted.submits.update(work.uid for work in works)
 
     async def _relabel(self, store: Store, uid: JobUid) -> None:
-        """Two clients update the same version: the second is rejected."""
+        """Let two clients update the same version of a job. The store rejects the second."""
         name, now = self._names[uid], self._clock.wall
         _, etag = await store.reader.job(name)
         labels = (("at", str(now)),)

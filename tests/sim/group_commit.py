@@ -39,11 +39,11 @@ class Command(Protocol):
 
 
 class _Killed(BaseException):
-    """The service of this thread was killed."""
+    """Raised in the writer's thread when its service is killed."""
 
 
 class _Thread(threading.Thread):
-    """A thread that may be killed."""
+    """A thread that ends silently when its service is killed."""
 
     def run(self) -> None:
         with contextlib.suppress(_Killed):
@@ -74,7 +74,7 @@ class _Baton:
         loop.waits_for_thread = False
         return self._where
 
-    def let_go(self, *, dead: bool) -> None:
+    def finish(self, *, dead: bool) -> None:
         """Let the thread run to its end, or end it immediately if `dead`."""
         self.is_dead, self.is_free = self.is_dead or dead, True
         self._theirs.release()
@@ -102,7 +102,7 @@ class _Queue:
     def put(self, command: Command | None) -> None:
         self._waiting.append(command)
         if command is None:
-            self._baton.let_go(dead=False)
+            self._baton.finish(dead=False)
         else:
             self._arrived(command)
 
@@ -202,14 +202,14 @@ class GroupCommits:
         return self._store
 
     def abandon(self) -> None:
-        """The service is dead, and so is its thread."""
+        """Drop the database connection and the thread of a killed service."""
         if self._store is not None:
-            self._baton.let_go(dead=True)
+            self._baton.finish(dead=True)
             self._store.close()
             self._store = None
 
     def close(self) -> None:
-        """No service needs the store any longer."""
+        """Delete the database when no service needs it any longer."""
         self.abandon()
         shutil.rmtree(self.directory, ignore_errors=True)
 
@@ -218,27 +218,27 @@ class GroupCommits:
     def _put(self, command: Command) -> None:
         self._arrived(command)
         if not self._is_due and not self._queue.in_hand:
-            self._go_on_later()
+            self._resume_later()
 
-    def _go_on_later(self) -> None:
+    def _resume_later(self) -> None:
         self._is_due = True
         baton = self._baton
-        self._clock.after(self._random.randint(0, self._latency), lambda: self._go_on(baton))
+        self._clock.after(self._random.randint(0, self._latency), lambda: self._resume(baton))
 
-    def _go_on(self, baton: _Baton) -> None:
+    def _resume(self, baton: _Baton) -> None:
         if baton is not self._baton or baton.is_free:
             return  # of a killed service
         self._is_due = False
         match baton.resume():
             case "committing":
                 self._committing([command.what for command in self._queue.in_hand])
-                self._go_on_later()
+                self._resume_later()
             case "committed":
                 self.batches += 1
                 in_hand = self._queue.in_hand
                 self.company += len(in_hand) > 1
                 self._committed([command for command in in_hand if command.outcome[1] is None])
-                self._go_on_later()
+                self._resume_later()
             case _:
                 if self._queue:
-                    self._go_on_later()
+                    self._resume_later()

@@ -6,10 +6,10 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from tests.sim.comparison import Judge
 from tests.sim.engine.world import World
-from tests.sim.house import House
-from tests.sim.judging import Judge
-from tests.sim.tuning_books import Families
+from tests.sim.operator_rules import OperatorRules
+from tests.sim.tuning_invariants import Families
 from trainshed.core.capacity import QuotaKey
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested, Event
 from trainshed.core.lifecycle.records import Drill, Job, Replica
@@ -26,7 +26,7 @@ _SETTLES = 60 * SECOND
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class AppliedStep:
     """A step of the machine as the controller applied it."""
 
     before: Job
@@ -37,13 +37,14 @@ class Taken:
 
 @dataclass(slots=True)
 class Books:
-    """The stored state and the violations found. `jobs`: as last committed. `admitted`: time of each first
-    admission (ns).
+    """The stored state of a simulation and the violations found.
+
+    `jobs` contains the jobs as last committed. `admitted` contains the time of each first admission (ns).
     """
 
     world: World
     policy: Policy
-    house: House = field(default_factory=House)
+    operator_rules: OperatorRules = field(default_factory=OperatorRules)
     quotas: dict[QuotaKey, float] = field(default_factory=dict[QuotaKey, float])
     jobs: dict[JobUid, Job] = field(default_factory=dict[JobUid, Job])
     judges: dict[JobUid, Judge] = field(default_factory=dict[JobUid, Judge])
@@ -65,9 +66,9 @@ class Books:
 
     def created(self, job: Job) -> None:
         self.jobs[job.uid] = job
-        self.judges[job.uid] = Judge.of(job, self.house)
+        self.judges[job.uid] = Judge.of(job, self.operator_rules)
 
-    def committed(self, job: Job, taken: list[Taken]) -> None:
+    def committed(self, job: Job, taken: list[AppliedStep]) -> None:
         """Check a commit. `taken`: the steps that led to it."""
         before = self.jobs[job.uid]
         if taken and not _same(taken[0].before, before):
@@ -81,7 +82,7 @@ class Books:
             if AttemptState.RUNNING is step.after.phase is not step.before.phase:
                 self._check_all_up(step.after)
         if judge.differences:
-            self._wrong(job, "machine and reference differ\n" + judge.told())
+            self._wrong(job, "machine and reference differ\n" + judge.history_text())
             judge.differences.clear()
         self._check_truth(before, job)
         self._check_idle(job)
@@ -113,7 +114,7 @@ class Books:
                 self._wrong(self.jobs[uid], f"{run} is not counted: {spans[uid]}")
 
     def blocks(self, lasts: int) -> None:
-        """Expect other causes to withhold capacity for `ns` from now on."""
+        """Record that faults may withhold capacity for this many ns from now on."""
         self.blocked_until = max(self.blocked_until, self.world.clock.now + lasts)
 
     def is_over(self, uid: JobUid | None = None) -> bool:
@@ -123,7 +124,7 @@ class Books:
         jobs = all(job.state.is_final for job in self.jobs.values())
         return jobs and all(work.state.is_final for work in self.families.works.values())
 
-    def _check_limits(self, step: Taken) -> None:
+    def _check_limits(self, step: AppliedStep) -> None:
         """spec/queue#waiting: maxWaitTime runs from the creation to the first RUNNING. The running limit
         starts at the first RUNNING and excludes the waits of retries for capacity.
         """
@@ -145,7 +146,7 @@ class Books:
                 self._wrong(job, f"{event} at {step.now}, started {job.started}")
 
     def _check_truth(self, before: Job, job: Job) -> None:
-        """Every reported end of a replica is true."""
+        """Check that every reported end of a replica really happened."""
         known = {(before.attempt, r.id, r.incarnation): r for r in before.replicas}
         for replica in job.replicas:
             old = known.get((job.attempt, replica.id, replica.incarnation))
@@ -160,7 +161,7 @@ class Books:
                     job, f"only now it is known of {replica.id} that it ended at {life.over}"
                 )
 
-    def _check_left(self, step: Taken) -> None:
+    def _check_left(self, step: AppliedStep) -> None:
         """spec/failures#maintenance: an evicted replica restarts on the node that the scheduler selects."""
         leaving = {(r.id, r.incarnation): r.node for r in step.before.replicas if r.leaving}
         for replica in step.after.replicas:
@@ -244,7 +245,7 @@ class Books:
                 self._wrong(job, f"{drill} has not fired at {line}")
 
     def _check_idle(self, job: Job) -> None:
-        """No job waits while capacity is free and no fault exists."""
+        """Check that no job waits while capacity is free and no fault exists."""
         now = self.world.clock.now
         since = self._idle_since
         if since is not None and now - max(since, self.blocked_until) > _IDLE:
@@ -262,7 +263,8 @@ class Books:
 
 
 def _same(job: Job, other: Job) -> bool:
-    """Labels come from requests, and a request changes `updated`."""
+    """Return whether two records of a job are equal, except for labels and `updated`, which requests
+    change."""
     return (job.state, job.attempt, job.phase, job.replicas, job.outcome, job.retries) == (
         other.state,
         other.attempt,

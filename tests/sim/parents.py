@@ -20,9 +20,7 @@ from trainshed.studies.port import Curve, Proposals, StoppingVerdict, TrialData
 
 
 class CountingAdvisor(ProcessAdvisor):
-    """Proposes x = number of the trial / 1000 for every parameter, as a pure function of the
-    visible trials.
-    """
+    """An advisor that proposes x = number of the trial / 1000 for every parameter, as a pure function."""
 
     def __init__(self, most: int | None = None) -> None:
         #: Total number of points; None: unlimited.
@@ -47,8 +45,8 @@ class CountingAdvisor(ProcessAdvisor):
         return (StoppingVerdict(should_stop=False, why="nothing is stopped here"),) * len(numbers)
 
 
-class MadeUpMetrics:
-    """Measurements by job, set by a test."""
+class FakeMetrics:
+    """Fake measurements by job, set by a test."""
 
     def __init__(self) -> None:
         self.of: dict[JobUid, tuple[Measurement, ...]] = {}
@@ -60,8 +58,9 @@ class MadeUpMetrics:
 
 
 class LearningAdvisor(CountingAdvisor):
-    """Proposes points that depend on all visible trials and their results. Stops trials that are below `bar`
-    at their second or a later measurement.
+    """An advisor whose points depend on all visible trials and their results.
+
+    It stops trials whose second or a later measurement is below `bar`.
     """
 
     def __init__(self, most: int | None = None, bar: float = 0.0) -> None:
@@ -100,12 +99,12 @@ class LearningAdvisor(CountingAdvisor):
 
 
 def fresh_uids() -> Iterator[int]:
-    """Identities of jobs created by parents, different from those in tests."""
+    """Yield uids for jobs created by parents, different from the uids in tests."""
     return itertools.count(10**15)
 
 
 async def _nothing(_: object) -> tuple[tuple[int, str], ...]:
-    """Simulated programs print nothing."""
+    """Return no lines: simulated programs print nothing."""
     return ()
 
 
@@ -113,7 +112,7 @@ Logged = Callable[[Job, str], Awaitable[tuple[SeenSummaries, Sequence[Point]] | 
 
 
 async def _no_logs(_job: Job, _tag: str) -> None:
-    """Simulated programs have no log directory."""
+    """Return None: simulated programs have no log directory."""
 
 
 def parent_stores(
@@ -127,8 +126,9 @@ def parent_stores(
     logged: Logged | None = None,
     uids: Iterator[int] | None = None,
 ) -> ParentStores:
-    """The parents' dependencies over a store of the simulation. `empty`: locations without a model. `uids`:
-    continues those of an earlier service.
+    """Return the dependencies of parents over a store of the simulation.
+
+    `empty` contains the locations without a model. `uids` continues the uids of an earlier service.
     """
     numbers = uids or fresh_uids()
     return ParentStores(
@@ -137,7 +137,7 @@ def parent_stores(
         studies=store.studies,
         models=store.models,
         advisor=advisor or CountingAdvisor(),
-        reported=reported or MadeUpMetrics().measurements,
+        reported=reported or FakeMetrics().measurements,
         last_written=lambda uri: Nanos(uri not in empty),
         printed=printed or _nothing,
         logged=logged or _no_logs,

@@ -31,7 +31,7 @@ Where the text is ambiguous, it reads:
 from collections import Counter
 from dataclasses import dataclass, field
 
-from tests.sim.rows import CANCELLED, REDUCER, End, Gives, Rows
+from tests.sim.reference_rows import CANCELLED, REDUCER, End, Gives, Rows
 
 ATTEMPTS = 10
 
@@ -136,7 +136,7 @@ class Reference:
     restart_job: bool = False
     no_retries: bool = False
     rows: Rows = field(default_factory=Rows)
-    most_attempts: int = ATTEMPTS
+    max_attempts: int = ATTEMPTS
     attempts: int = 0
     giving_up: bool = False
     verdict: Verdict | None = None
@@ -153,7 +153,7 @@ class Reference:
     not_before: int = 0
 
     def begins(self) -> None:
-        """Another attempt has capacity."""
+        """Record that another attempt has capacity."""
         self.attempts += 1
         self.giving_up = False
         self._primary_ended = None
@@ -217,7 +217,7 @@ class Reference:
         gives = self.rows.gives[REDUCER]
         recent = [at for at in self._reducer_restarts.get(member, []) if at > now - gives.window]
         if len(recent) >= gives.restarts:
-            return  # given up: the workers continue without it
+            return  # abandoned: the workers continue without it
         self._reducer_restarts[member] = [*recent, now]
         self._again(member)
 
@@ -227,10 +227,10 @@ class Reference:
     def _may_retry(self, cause: str, *, is_retry: bool = True) -> bool:
         spent = self.retries[cause] >= self._retries(self.rows.gives[cause])
         counted = self.attempts - self.retries["budget"]
-        return not (spent or (self.no_retries and is_retry) or counted >= self.most_attempts)
+        return not (spent or (self.no_retries and is_retry) or counted >= self.max_attempts)
 
     def _waits(self, fact: Fact) -> bool:
-        """Whether only the rate of restarts is limited: nothing is lost, and their number is unlimited."""
+        """Return whether only the rate of restarts is limited, so that their number is unlimited."""
         if not isinstance(fact, Evicted) or not fact.budget:
             return False
         return not (self.no_retries and fact.ran)

@@ -15,22 +15,22 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
-from tests.sim.crowds import crowd, starved
-from tests.sim.house import house
+from tests.sim.operator_rules import draw_operator_rules
+from tests.sim.random_scenarios import scenario
 from tests.sim.scenario import SECOND, Scenario, Submit, SubmitParent
+from tests.sim.simulation import Simulation
+from tests.sim.starvation import crowd, starved_jobs
 from tests.sim.traces import Life
-from tests.sim.universe import Universe
-from tests.sim.variety import scenario
 from trainshed.core.works import Work
 
 _LIVES = 200
 """Lives without a service that are compared after each world."""
-_FEW = 40
+_QUICK_LIVES = 40
 """With `--quick`."""
 _CROWDED = 20
 """One in this many worlds is crowded and tests starvation."""
 _LINES = 80
-_ENOUGH = 30
+_WORLD_TIMEOUT = 30
 """Seconds of real time. A world normally takes a tenth of one."""
 
 
@@ -47,22 +47,24 @@ def main() -> int:
             if not options.quick:
                 print("looking for a shorter story …", flush=True)
                 _show(_shortest(_world(seed), by=time.monotonic() + 120))
-            print(f"seeds {options.seed} to {seed}: {_told(total)}")
+            print(f"seeds {options.seed} to {seed}: {_format_tally(total)}")
             return 1
         total += lived.tally
-        for life in range(seed * _LIVES, seed * _LIVES + (_FEW if options.quick else _LIVES)):
-            rules = house(life)
-            judge = Life(life, house=rules).live()
+        for life in range(
+            seed * _LIVES, seed * _LIVES + (_QUICK_LIVES if options.quick else _LIVES)
+        ):
+            rules = draw_operator_rules(life)
+            judge = Life(life, operator_rules=rules).live()
             total["lives compared"] += 1
             if judge.differences:
-                print(f"life {life} in {rules}:\n{judge.told()}")
+                print(f"life {life} in {rules}:\n{judge.history_text()}")
                 return 1
         seed += 1
-    print(f"seeds {options.seed} to {seed - 1}: {_told(total)}")
+    print(f"seeds {options.seed} to {seed - 1}: {_format_tally(total)}")
     return 0
 
 
-def _told(tally: Counter[str]) -> str:
+def _format_tally(tally: Counter[str]) -> str:
     return ", ".join(f"{what} {count}" for what, count in tally.most_common())
 
 
@@ -85,18 +87,18 @@ class Endless(SystemExit):
 
 
 def _give_up(*_: object) -> None:
-    raise Endless(f"not over after {_ENOUGH} s of real time")
+    raise Endless(f"not over after {_WORLD_TIMEOUT} s of real time")
 
 
-def _lived(world: Scenario) -> Universe:
-    made = Universe(world)
+def _lived(world: Scenario) -> Simulation:
+    made = Simulation(world)
     signal.signal(signal.SIGALRM, _give_up)
-    signal.alarm(_ENOUGH)
+    signal.alarm(_WORLD_TIMEOUT)
     try:
         made.run()
         if world.is_crowd and not made.wrong:
             books, patience = made.books, world.policy.patience
-            books.wrong += starved(books.jobs, books.admitted, patience)
+            books.wrong += starved_jobs(books.jobs, books.admitted, patience)
         return made
     except (Exception, Endless) as failure:  # any error is a finding of this world
         trace = "".join(traceback.format_exception(failure)[-12:])
@@ -110,18 +112,20 @@ def _lived(world: Scenario) -> Universe:
 def _show(world: Scenario) -> int:
     """Print a world and its violations, starting with the end of each history."""
     lived = _lived(world)
-    print(f"seed {world.seed}: {len(world.requests)} requests, {len(world.mishaps)} mishaps")
+    print(
+        f"seed {world.seed}: {len(world.requests)} requests, {len(world.planned_faults)} planned faults"
+    )
     if lived.wrong:
-        print(f"{world.policy}, {world.house}, {world.delays}")
+        print(f"{world.policy}, {world.operator_rules}, {world.delays}")
         for request in world.requests:
             print(f"{request.at / SECOND:14.3f}  {_short(request)}")
-        for mishap in world.mishaps:
-            print(f"{mishap.at / SECOND:14.3f}  {mishap}")
+        for planned_fault in world.planned_faults:
+            print(f"{planned_fault.at / SECOND:14.3f}  {planned_fault}")
         print(f"crashes: commits {world.crash_commits}, at {world.crash_times}")
     for wrong in lived.wrong:
         lines = wrong.splitlines()
         print("\n".join(lines[:1] + (["…"] if len(lines) > _LINES else []) + lines[1:][-_LINES:]))
-    print(_told(lived.tally))
+    print(_format_tally(lived.tally))
     return 1 if lived.wrong else 0
 
 
@@ -158,7 +162,7 @@ def _smaller(world: Scenario) -> Iterator[Scenario]:
     """Remove halves first, then single elements."""
     yield replace(world, crash_times=(), crash_commits=())
     for size in (8, 4, 2, 1):
-        for field in ("requests", "mishaps", "crash_times", "crash_commits"):
+        for field in ("requests", "planned_faults", "crash_times", "crash_commits"):
             held = getattr(world, field)
             for start in range(0, len(held), size):
                 left = held[:start] + held[start + size :]

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from tests.sim.engine.clock import Delays
 from tests.sim.engine.programs import Life, OnTerm, Reports, Script
-from tests.sim.house import House
+from tests.sim.operator_rules import OperatorRules
 from tests.sim.tuning_jobs import METRIC
 from tests.unit.jobs import SECOND
 from trainshed.core.capacity import Node, QuotaKey
@@ -81,8 +81,9 @@ Request = Submit | SubmitParent | Cancel | CancelTrial | Relabel | OrderDrill | 
 
 
 @dataclass(frozen=True, slots=True)
-class Mishap:
-    """`kind`: a word of `mishaps`. `lasts`: ns, for temporary faults."""
+class PlannedFault:
+    """A fault at a planned time. `kind`: a case of `FaultPlanner`. `lasts`: duration of temporary faults in
+    ns."""
 
     at: int
     kind: str
@@ -114,7 +115,7 @@ class Character:
 
 
 _NO_DELAYS = Delays()
-_OWN = House()
+_OWN = OperatorRules()
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +124,10 @@ class Scenario:
 
     `crash_commits`: the service is killed at these commits, counted over all its incarnations: before it if
     the flag is False, after it if True. `crash_times`: further kills. `downs`: ns until each restart.
-    `is_crowd`: the bound of `crowds` applies. `points`: number of points in each study; None: unlimited.
-    `bar`: early stopping below this value. `no_models`: locations without a model. `disk`: uses the store's
-    real writer with this maximum latency in ns; None: each write is immediate. `wall_steps`: offsets of the
-    wall clock in ns, by time.
+    `is_crowd`: `tests.sim.starvation` checks waiting times. `points`: number of points in each study; None:
+    unlimited. `bar`: early stopping below this value. `no_models`: locations without a model. `disk`: uses the
+    store's real writer with this maximum latency in ns; None: each write is immediate. `wall_steps`: offsets of
+    the wall clock in ns, by time.
     """
 
     seed: int
@@ -134,12 +135,12 @@ class Scenario:
     policy: Policy
     requests: tuple[Request, ...]
     characters: dict[JobUid, Character]
-    mishaps: tuple[Mishap, ...] = ()
+    planned_faults: tuple[PlannedFault, ...] = ()
     delays: Delays = _NO_DELAYS
     crash_commits: tuple[tuple[int, bool], ...] = ()
     crash_times: tuple[int, ...] = ()
     downs: tuple[int, ...] = (0,)
-    house: House = _OWN
+    operator_rules: OperatorRules = _OWN
     is_crowd: bool = False
     points: int | None = None
     bar: float = 0.0

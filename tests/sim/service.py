@@ -175,7 +175,7 @@ def controller(
         stores=stores,
         scheduling=scenario.policy,
         resources=store.persistent_resources,
-        failures=scenario.house.policy,
+        failures=scenario.operator_rules.policy,
         # In some worlds other tasks run during a decision.
         at_once=0 if scenario.seed % 3 == 0 else MAX_INLINE_SIZE,
     )

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from tests.sim.scripted_world import PRIMARY, World, numbered, world
 from tests.sim.tuning_jobs import tuning
-from tests.sim.tuning_making import with_custom_job
+from tests.sim.tuning_scenarios import with_custom_job
 from tests.waiting import until
 from trainshed.core.errors import FailedPrecondition, ResourceExhausted
 from trainshed.core.lifecycle.records import OUTLIVES_LABEL, ActingJob, Actor, Job

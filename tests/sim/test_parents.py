@@ -1,6 +1,7 @@
-"""Tuning jobs and pipelines through the real controller, store and scheduler over virtual time. The service
-is killed at each of their commits (spec/tuning, spec/invariants#durability, docs/adr/0017). `tuning_books`
-contains the invariants at every commit.
+"""Tuning jobs and pipelines through the real controller, store and scheduler over virtual time.
+
+The service is killed at each of their commits (spec/tuning, spec/invariants#durability, docs/adr/0017).
+`tuning_invariants` checks the invariants at every commit.
 """
 
 import dataclasses
@@ -13,9 +14,9 @@ from tests.inline_store import InlineStore
 from tests.sim.engine.programs import Life, Reports, Script
 from tests.sim.parents import CountingAdvisor, LearningAdvisor
 from tests.sim.scenario import MINUTE, Cancel, Character, Scenario
+from tests.sim.simulation import Simulation, lived
 from tests.sim.tuning_jobs import METRIC, OUTPUT, trial_spec, tuning
-from tests.sim.tuning_making import lone, stopping, with_custom_job, with_tuning_job
-from tests.sim.universe import Universe, lived
+from tests.sim.tuning_scenarios import lone, stopping, with_custom_job, with_tuning_job
 from tests.soaks import SOAKS
 from tests.unit.jobs import CREATED, SECOND
 from trainshed.core.lifecycle.events import TimelineEntry
@@ -32,7 +33,7 @@ PARTS = 12 if SOAKS else 5
 """Starts within an incarnation at which it is cancelled."""
 
 
-def crashed(world: Scenario, every: int = 1) -> Iterator[Universe]:
+def crashed(world: Scenario, every: int = 1) -> Iterator[Simulation]:
     """Repeat a history for each of its commits, with a service that is killed just before or just after it.
     `./dev test-all` does both for each commit.
     """
@@ -45,24 +46,24 @@ def crashed(world: Scenario, every: int = 1) -> Iterator[Universe]:
             yield made
 
 
-def the_tuning_job(made: Universe) -> TuningJob:
+def the_tuning_job(made: Simulation) -> TuningJob:
     return next(w for w in made.books.families.works.values() if isinstance(w, TuningJob))
 
 
-def the_pipeline(made: Universe) -> Pipeline:
+def the_pipeline(made: Simulation) -> Pipeline:
     return next(w for w in made.books.families.works.values() if isinstance(w, Pipeline))
 
 
-def trials(made: Universe) -> tuple[Trial, ...]:
+def trials(made: Simulation) -> tuple[Trial, ...]:
     return made.books.families.trials[the_tuning_job(made).uid]
 
 
-def points(made: Universe) -> list[Parameters]:
+def points(made: Simulation) -> list[Parameters]:
     return [trial.parameters for trial in trials(made)]
 
 
-class Counting(Universe):
-    """Points that only depend on the number of the trial, not on the order of results."""
+class Counting(Simulation):
+    """A simulation whose suggestions only depend on the number of the trial, not on the order of results."""
 
     def _advisor(self) -> CountingAdvisor:
         return CountingAdvisor()
@@ -79,7 +80,7 @@ def test_tuning_job_survives_a_kill_at_every_commit() -> None:
     commits = lived(world).tally["commits"]
     # Without soaks: 1, 4, 7 ..., alternating before and after.
     for number in range(1, commits + 1, 1 if SOAKS else 3):
-        made = lived(world, (number, number % 2 == 0), universe=Counting)
+        made = lived(world, (number, number % 2 == 0), simulation_class=Counting)
         assert points(made) == wanted
         assert the_tuning_job(made).succeeded == 6
 
@@ -118,24 +119,24 @@ def test_failed_and_stopped_trials_survive_every_crash() -> None:
 def test_primary_that_ends_before_its_workers_start_keeps_its_measurements() -> None:
     """spec/lifecycle#success: the primary's end is the job's. None of its measurements is lost."""
 
-    class Swift(Universe):
+    class Swift(Simulation):
         def _script(self, life: Life) -> Script:
             report = Reports(1, METRIC, 0.5, 1)
             return replace(super()._script(life), runs=2, reports=(report,))
 
     job = tuning(trials=6, parallel=3)
     world = lone(replace(job, spec=replace(job.spec, trial=trial_spec(workers=2))))
-    assert the_tuning_job(lived(world, universe=Swift)).succeeded == 6
+    assert the_tuning_job(lived(world, simulation_class=Swift)).succeeded == 6
 
 
 # --- advisors that fail ---
 
 
-class Stuck(Universe):
-    """The study's own algorithm fails each time. `told`: all entries to be stored."""
+class Stuck(Simulation):
+    """A simulation whose suggestion algorithm always fails. `timeline` contains all entries to be stored."""
 
     def __init__(self, scenario: Scenario) -> None:
-        self.told: list[TimelineEntry] = []
+        self.timeline: list[TimelineEntry] = []
         super().__init__(scenario)
 
     def _advisor(self) -> CountingAdvisor:
@@ -143,7 +144,7 @@ class Stuck(Universe):
 
     def _now_committing(self, commit: Commit | None) -> None:
         super()._now_committing(commit)
-        self.told += commit.timeline if commit else ()
+        self.timeline += commit.timeline if commit else ()
 
 
 class _Stuck(LearningAdvisor):
@@ -160,7 +161,7 @@ class _Stuck(LearningAdvisor):
 @pytest.mark.parametrize(
     "failure",
     [AdvisorFailed("LinAlgError: it is singular"), RuntimeError("the pipe of it is singular")],
-    ids=["told", "unforeseen"],
+    ids=["reported", "unexpected"],
 )
 def test_failing_algorithm_is_replaced_by_random_search(
     failure: Exception, monkeypatch: pytest.MonkeyPatch
@@ -171,7 +172,7 @@ def test_failing_algorithm_is_replaced_by_random_search(
     made.run()
     assert not made.wrong, made.wrong[0]
     assert (the_tuning_job(made).state, the_tuning_job(made).succeeded) == (JobState.SUCCEEDED, 4)
-    messages = [entry.message for entry in made.told if entry.kind == "warning"]
+    messages = [entry.message for entry in made.timeline if entry.kind == "warning"]
     assert messages
     assert "drawn at random" in messages[0]
     assert "it is singular" in messages[0]
@@ -200,7 +201,7 @@ def test_tuning_job_can_be_cancelled_at_any_time(stored: bool) -> None:
             assert the_tuning_job(again).state is JobState.CANCELLED
 
 
-def _commit_of_cancel(made: Universe) -> int:
+def _commit_of_cancel(made: Simulation) -> int:
     """Return the number of the commit that published the cancel."""
     return next(n for n, what in enumerate(made.written, 1) if what == "request_cancel")
 
@@ -279,12 +280,12 @@ def test_pipeline_or_its_job_can_be_cancelled_at_any_time(which: str) -> None:
 @pytest.mark.parametrize(
     ("lost", "after", "noticed"),
     [("trials WHERE number = 1", 6, "trials ["), ("measurements", -1, "measured")],
-    ids=["a trial", "what programs have measured"],
+    ids=["lost-trial", "lost-measurements"],
 )
 def test_checks_detect_lost_store_data(lost: str, after: int, noticed: str) -> None:
-    """The checks can fail."""
+    """This test proves that the checks of the simulation can fail."""
 
-    class Forgetful(Universe):
+    class Forgetful(Simulation):
         def _before_commit(self, what: str) -> None:
             super()._before_commit(what)
             if self.tally["commits"] > after:

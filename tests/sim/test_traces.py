@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.sim.house import house
+from tests.sim.operator_rules import draw_operator_rules
 from tests.sim.traces import Life
 from trainshed.core.failure.table import RULES
 from trainshed.core.lifecycle.transition import FailurePolicy
@@ -29,12 +29,12 @@ def lived(seed: int, *, ruled: bool = False) -> tuple[str, str, set[str], float]
     """The comparison of one life, with an operator's rules if `ruled`: differences, the rules of ends and of
     continuations, and the growth of memory.
     """
-    life = Life(seed, house=house(f"of {seed}") if ruled else None)
+    life = Life(seed, operator_rules=draw_operator_rules(f"of {seed}") if ruled else None)
     judge = life.live()
     restarts = [spent for replica in life.job.replicas for spent in replica.restarts]
     on = {rule for rule, _ in (*life.job.retries, *restarts)}
     ended = life.job.outcome.rule if life.job.outcome else ""
-    return judge.told() if judge.differences else "", ended, on, life.job.memory_factor
+    return judge.history_text() if judge.differences else "", ended, on, life.job.memory_factor
 
 
 @pytest.mark.parametrize("block", [*range(3), *in_all(3, BLOCKS)])
@@ -54,7 +54,7 @@ def test_machine_and_reference_agree_with_operator_rules(block: int) -> None:
     """
     for seed in range(block * LIVES, (block + 1) * LIVES):
         differences = lived(seed, ruled=True)[0]
-        assert not differences, f"seed {seed}, {house(f'of {seed}')}\n{differences}"
+        assert not differences, f"seed {seed}, {draw_operator_rules(f'of {seed}')}\n{differences}"
 
 
 def test_lives_reach_every_operator_rule() -> None:

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.sim.house import House
-from tests.sim.making import plain
-from tests.sim.scenario import HOUR, Character, Mishap, OrderDrill, Request, Scenario, Submit
-from tests.sim.universe import lived
-from tests.sim.variety import scenario
+from tests.sim.operator_rules import OperatorRules
+from tests.sim.plain_scenarios import plain
+from tests.sim.random_scenarios import scenario
+from tests.sim.scenario import HOUR, Character, OrderDrill, PlannedFault, Request, Scenario, Submit
+from tests.sim.simulation import lived
 from tests.soaks import SOAKS
 from tests.unit.jobs import CREATED, SECOND, job
 from trainshed.core.capacity import Node
@@ -102,7 +102,7 @@ def test_memory_growth_is_counted_before_admission() -> None:
         1,
         [Submit(CREATED, job) for job in (hungry, other)],
         {hungry.uid: Character(60 * SECOND, oom=1.0), other.uid: Character(3600 * SECOND)},
-        house=House((growing,)),
+        operator_rules=OperatorRules((growing,)),
     )
     ends = lived(world).books.jobs
     assert (ends[hungry.uid].attempt, ends[hungry.uid].memory_factor) == (2, 2.0)
@@ -116,7 +116,7 @@ def test_restarted_service_releases_unused_slots() -> None:
         3,
         [Submit(CREATED, job)],
         {job.uid: Character(60 * SECOND)},
-        mishaps=tuple(Mishap(CREATED, "refuse") for _ in range(3)),
+        planned_faults=tuple(PlannedFault(CREATED, "refuse") for _ in range(3)),
         downs=(SECOND,),
     )
     for number in range(1, lived(world).tally["commits"] + 1):

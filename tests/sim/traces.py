@@ -9,8 +9,8 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.sim.house import House
-from tests.sim.judging import Judge
+from tests.sim.comparison import Judge
+from tests.sim.operator_rules import OperatorRules
 from tests.unit.jobs import CREATED, job
 from trainshed.core.failure.evidence import CLUSTER_LOSSES, Cause
 from trainshed.core.job import ExitRecord, Scheduling
@@ -86,14 +86,19 @@ def random_job(dice: random.Random) -> Job:
 
 
 class Life:
-    """A job from its creation to its end. `house`: the rules of both sides. `policy`: different rules for the
-    machine, for differences that must be detected.
+    """A job from its creation to its end.
+
+    `operator_rules` apply to machine and reference. `policy` sets other rules for the machine, to test that
+    the comparison detects them.
     """
 
     def __init__(
-        self, seed: int, policy: FailurePolicy | None = None, house: House | None = None
+        self,
+        seed: int,
+        policy: FailurePolicy | None = None,
+        operator_rules: OperatorRules | None = None,
     ) -> None:
-        rules = house or House()
+        rules = operator_rules or OperatorRules()
         self.policy = policy or rules.policy
         self.dice = random.Random(seed)
         self.job = random_job(self.dice)
@@ -122,7 +127,7 @@ class Life:
             impatient = number == _ENOUGH
             self.take(CancelRequested(CancelCause.USER, self.now) if impatient else self._next())
         else:
-            raise AssertionError("the job does not end\n" + self.judge.told())
+            raise AssertionError("the job does not end\n" + self.judge.history_text())
         return self.judge
 
     def take(self, event: Event) -> None:

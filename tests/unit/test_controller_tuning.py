@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.inline_store import open_inline
-from tests.sim.parents import CountingAdvisor, MadeUpMetrics, parent_stores
+from tests.sim.parents import CountingAdvisor, FakeMetrics, parent_stores
 from tests.sim.tuning_jobs import METRIC, study_spec, tuning
 from trainshed.controller.parents import Next
 from trainshed.controller.tuning import TuningReconciler
@@ -45,7 +45,7 @@ class TuningHouse:
     def __init__(self, job: TuningJob, advisor: Advisor | None = None) -> None:
         self.store = open_inline()
         self.now = job.created
-        self.advisor, self.metrics = advisor or Advisor(), MadeUpMetrics()
+        self.advisor, self.metrics = advisor or Advisor(), FakeMetrics()
         self.uid = job.uid
         self._stores = parent_stores(
             self.store,

@@ -179,7 +179,7 @@ class SimSlot(Struct):
         lost = ReplicaLost(self.attempt, self.replica, number, "never started")
         return ReplicaReport(self.job_uid, lost)
 
-    def told(self, run: Incarnation) -> tuple[EngineEvent, ...]:
+    def events_of(self, run: Incarnation) -> tuple[EngineEvent, ...]:
         """Return the events that completely describe an incarnation now, in order."""
         key = (self.attempt, self.replica, run.number)
         events: list[ReplicaEvent] = []

@@ -302,7 +302,7 @@ class World:
         if run.fate is Fate.RUNNING and news:
             self._check_room(run.node)
         if self.places[run.node].reachable or fenced or run.cause == "never started":
-            for event in sim_slot.told(run)[-1:] if news else sim_slot.told(run):
+            for event in sim_slot.events_of(run)[-1:] if news else sim_slot.events_of(run):
                 self.bus.tell(event)
 
     def _printed(self, sim_slot: SimSlot, run: Incarnation, text: str) -> None:

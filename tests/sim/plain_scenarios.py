@@ -14,8 +14,8 @@ from tests.sim.scenario import (
     Cancel,
     Character,
     DrainNode,
-    Mishap,
     OrderDrill,
+    PlannedFault,
     Relabel,
     Request,
     Scenario,
@@ -78,7 +78,7 @@ def plain(seed: int, *, jobs: int | None = None) -> Scenario:
     return replace(
         made,
         requests=tuple(sorted(requests, key=lambda r: r.at)),
-        mishaps=tuple(sorted(_mishaps(dice, nodes, span), key=lambda m: m.at)),
+        planned_faults=tuple(sorted(_planned_faults(dice, nodes, span), key=lambda m: m.at)),
         delays=dice.choice((Delays(), Delays(SECOND // 5, 0.1), Delays(20 * SECOND, 0.3))),
         crash_commits=tuple(
             sorted({(dice.randint(1, 12 * count), dice.random() < 0.5) for _ in range(crashes)})
@@ -174,7 +174,7 @@ def _quotas(dice: random.Random, span: int) -> list[Request]:
     return requests
 
 
-def _mishaps(dice: random.Random, nodes: tuple[Node, ...], span: int) -> list[Mishap]:
+def _planned_faults(dice: random.Random, nodes: tuple[Node, ...], span: int) -> list[PlannedFault]:
     kinds = (
         "die",
         "cut_off",
@@ -185,9 +185,9 @@ def _mishaps(dice: random.Random, nodes: tuple[Node, ...], span: int) -> list[Mi
         "refuse",
         "fail",
     )
-    mishaps: list[Mishap] = []
+    planned_faults: list[PlannedFault] = []
     for _ in range(dice.choice((0, 2, 10, 30))):
         lasts = dice.choice((10 * SECOND, 100 * SECOND, 5 * MINUTE, 3 * HOUR))
         at = CREATED + dice.randint(0, int(1.5 * span))
-        mishaps.append(Mishap(at, dice.choice(kinds), dice.choice(nodes).name, lasts))
-    return mishaps
+        planned_faults.append(PlannedFault(at, dice.choice(kinds), dice.choice(nodes).name, lasts))
+    return planned_faults

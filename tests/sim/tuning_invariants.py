@@ -96,7 +96,7 @@ class Families:
         return [f"{work.name} was cancelled at {at} and is {work.state}"]
 
     async def broken(self) -> list[str]:
-        """Return the broken promises of tuning jobs and pipelines at the end."""
+        """Return the invariants of tuning jobs and pipelines that are violated at the end."""
         assert self.store is not None and self.notebooks is not None
         faults: list[str] = []
         for work in self.works.values():

@@ -55,7 +55,7 @@ _MENU: dict[str, tuple[Entry, ...]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class House:
+class OperatorRules:
     """An operator's rules: changes of built-in rows, new rows, and the setting `max_attempts`."""
 
     entries: tuple[Entry, ...] = ()
@@ -70,11 +70,11 @@ class House:
         )
 
 
-def house(seed: object) -> House:
-    """Half of all scenarios have their own rules."""
+def draw_operator_rules(seed: object) -> OperatorRules:
+    """Draw the operator's rules of a scenario. Half of all scenarios have none."""
     dice = random.Random(f"house {seed}")
     if dice.random() < 0.5:
-        return House()
+        return OperatorRules()
     names = dice.sample(sorted(_MENU), dice.choice((1, 2, 4)))
     entries = tuple({"name": name, **dice.choice(_MENU[name])} for name in names)
-    return House(entries, dice.choice((10, 10, 4)))
+    return OperatorRules(entries, dice.choice((10, 10, 4)))

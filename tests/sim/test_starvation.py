@@ -1,9 +1,9 @@
-"""Starvation: crowded worlds, and the bound of `crowds` for every job in them."""
+"""Starvation: crowded worlds, and the waiting time bound of `starvation` for every job in them."""
 
 import pytest
 
-from tests.sim.crowds import crowd, starved
-from tests.sim.universe import Universe, lived
+from tests.sim.simulation import Simulation, lived
+from tests.sim.starvation import crowd, starved_jobs
 from trainshed.scheduler import planning
 
 CROWDS = 3
@@ -23,8 +23,10 @@ def test_scheduler_without_reserved_capacity_exceeds_the_bound(
 ) -> None:
     """The check can fail."""
     monkeypatch.setattr(planning, "MAX_RESERVATIONS", 0)
-    assert any(late_in(Universe(crowd(seed)).run()) for seed in range(CROWDS))
+    assert any(late_in(Simulation(crowd(seed)).run()) for seed in range(CROWDS))
 
 
-def late_in(world: Universe) -> list[str]:
-    return list(starved(world.books.jobs, world.books.admitted, world.scenario.policy.patience))
+def late_in(world: Simulation) -> list[str]:
+    return list(
+        starved_jobs(world.books.jobs, world.books.admitted, world.scenario.policy.patience)
+    )

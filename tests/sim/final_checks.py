@@ -7,7 +7,7 @@ from tests.sim import audit
 from tests.sim.clients import Accepted
 from tests.sim.engine.programs import Incarnation, SimSlot
 from tests.sim.invariants import Books
-from tests.sim.rows import REDUCER
+from tests.sim.reference_rows import REDUCER
 from trainshed.core.cluster import has_reducers
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import Job
@@ -25,8 +25,8 @@ _CANCEL_TIMEOUT = 90 * 10**9
 """ns until a cancel reaches programs and they end."""
 
 
-async def broken(reader: Reader, books: Books, accepted: Accepted) -> list[str]:
-    """Return the broken promises, in words."""
+async def unmet_requests(reader: Reader, books: Books, accepted: Accepted) -> list[str]:
+    """Return a description of each accepted request that had no effect."""
     faults: list[str] = []
     lived: defaultdict[JobUid, list[tuple[SimSlot, Incarnation]]] = defaultdict(list)
     for sim_slot, life in books.world.lived:
@@ -36,20 +36,22 @@ async def broken(reader: Reader, books: Books, accepted: Accepted) -> list[str]:
         story = await reader.timeline(uid)
         books.rules.update(e.details["rule"] for e in story if e.kind == "verdict")
         faults += _of_submit(job, story, in_order=books.clock_is_true)
-        faults += audit.unlike(
+        faults += audit.timeline_faults(
             uid, job.created, lived[uid], story, clock_is_true=books.clock_is_true
         )
         if isinstance(job, Job):
             faults += _of_its_story(job, story)
             gives = books.judges[uid].reference.rows.gives.get(REDUCER)
             if gives is not None and has_reducers(job.spec) and books.clock_is_true:
-                faults += audit.hurried(uid, lived[uid], gives.window)
+                faults += audit.early_restarts(uid, lived[uid], gives.window)
             faults += _of_requests(job, accepted)
     faults += await _of_lists(reader, accepted)
     for uid, at in accepted.cancels.items():
         job, _ = await reader.job_by_uid(uid)
         if isinstance(job, Job):
-            faults += (f"{fault}\n{books.judges[uid].told()}" for fault in _of_cancel(job, at))
+            faults += (
+                f"{fault}\n{books.judges[uid].history_text()}" for fault in _of_cancel(job, at)
+            )
         else:
             faults += await books.families.of_cancel(job, at)
             faults += _of_cancelled_trials(books, job, at)
@@ -58,7 +60,7 @@ async def broken(reader: Reader, books: Books, accepted: Accepted) -> list[str]:
 
 
 def _of_requests(job: Job, accepted: Accepted) -> Iterator[str]:
-    """Every request accepted before the end of a job has had an effect."""
+    """Yield requests accepted before the end of a job that had no effect."""
     labels = accepted.labels.get(job.uid, job.labels)
     if job.labels != labels:
         yield f"job {job.uid} was given the labels {labels} and has {job.labels}"
@@ -68,7 +70,7 @@ def _of_requests(job: Job, accepted: Accepted) -> Iterator[str]:
 
 
 def _of_cancelled_trials(books: Books, work: Work, at: int) -> Iterator[str]:
-    """Cancelling a work cancels its jobs immediately, or as soon as a service runs again."""
+    """Yield jobs that were not cancelled with their work, immediately or when a service runs again."""
     if not books.clock_is_true or work.state is not JobState.CANCELLED:
         return
     latest = max(at, books.blocked_until) + _CANCEL_TIMEOUT
@@ -84,7 +86,7 @@ def _of_cancelled_trials(books: Books, work: Work, at: int) -> Iterator[str]:
 
 
 def _of_its_story(job: Job, story: tuple[TimelineEntry, ...]) -> Iterator[str]:
-    """The timeline contains every outcome exactly once."""
+    """Yield outcomes that the timeline does not contain exactly once."""
     kinds = Counter(entry.kind for entry in story)
     wanted = {job.state.value.lower(): 1, "drill_ordered": len(job.drills)}
     wanted["drill_fired"] = sum(bool(drill.fired) for drill in job.drills)
@@ -96,7 +98,7 @@ def _of_its_story(job: Job, story: tuple[TimelineEntry, ...]) -> Iterator[str]:
 
 
 async def _of_lists(reader: Reader, accepted: Accepted) -> list[str]:
-    """Every job is on exactly one page of its project's list."""
+    """Return jobs that are not on exactly one page of their project's list."""
     jobs = [(await reader.job_by_uid(uid))[0] for uid in accepted.submits]
     faults: list[str] = []
     for project in {job.name.project_id for job in jobs}:

@@ -1,16 +1,17 @@
-"""Causes the faults of a scenario in its world, each at its time."""
+"""Causes the planned faults of a scenario in its world, each at its time."""
 
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 
 from tests.sim.engine.world import World
-from tests.sim.scenario import HOUR, Mishap
+from tests.sim.scenario import HOUR, PlannedFault
 from trainshed.engines.port import Fault
 
 
-class Mishaps:
-    """`tally`: counts events. `blocks`: called with the ns for which a fault may reduce capacity."""
+class FaultPlanner:
+    """Schedules faults. `tally` counts events. `blocks` is called with the ns for which a fault may reduce
+    capacity."""
 
     def __init__(
         self, world: World, dice: random.Random, tally: Counter[str], blocks: Callable[[int], None]
@@ -20,16 +21,18 @@ class Mishaps:
         self._tally = tally
         self._blocks = blocks
 
-    def plan(self, mishaps: Sequence[Mishap]) -> None:
-        for mishap in mishaps:
-            self._world.clock.at(mishap.at, lambda mishap=mishap: self._befall(mishap))
+    def plan(self, planned_faults: Sequence[PlannedFault]) -> None:
+        for planned_fault in planned_faults:
+            self._world.clock.at(
+                planned_fault.at, lambda planned_fault=planned_fault: self._cause(planned_fault)
+            )
 
-    def _befall(self, mishap: Mishap) -> None:
-        world, node = self._world, mishap.node
-        until = world.clock.now + mishap.lasts
-        self._tally[mishap.kind] += 1
-        self._blocks(mishap.lasts + HOUR)
-        match mishap.kind:
+    def _cause(self, planned_fault: PlannedFault) -> None:
+        world, node = self._world, planned_fault.node
+        until = world.clock.now + planned_fault.lasts
+        self._tally[planned_fault.kind] += 1
+        self._blocks(planned_fault.lasts + HOUR)
+        match planned_fault.kind:
             case "die":
                 world.die(node)
                 world.clock.at(until, lambda: world.come_back(node))
@@ -40,7 +43,7 @@ class Mishaps:
                 world.drain(node)
                 world.clock.at(until, lambda: world.drain(node, draining=False))
             case "kill_zygote":
-                world.kill_zygote(mishap.lasts)
+                world.kill_zygote(planned_fault.lasts)
             case "kill_shim":
                 if running := world.running():
                     world.kill_shim(self._dice.choice(running))
@@ -51,7 +54,7 @@ class Mishaps:
             case "fail":
                 world.fail(until)
             case _:
-                raise AssertionError(mishap.kind)
+                raise AssertionError(planned_fault.kind)
 
     def _kill_program(self) -> None:
         world = self._world

@@ -7,8 +7,8 @@ import random
 
 from msgspec.structs import replace
 
-from tests.sim.house import house
-from tests.sim.making import PROJECTS, REGION, plain
+from tests.sim.operator_rules import draw_operator_rules
+from tests.sim.plain_scenarios import PROJECTS, REGION, plain
 from tests.sim.scenario import (
     DAY,
     HOUR,
@@ -21,7 +21,7 @@ from tests.sim.scenario import (
     SetQuota,
     Submit,
 )
-from tests.sim.tuning_making import joined
+from tests.sim.tuning_scenarios import joined
 from tests.unit.jobs import CREATED
 from trainshed.core.capacity import QuotaKey
 from trainshed.core.cluster import has_reducers
@@ -78,7 +78,7 @@ def _livened(seed: int, jobs: int | None) -> Scenario:
         world,
         requests=tuple(sorted(requests, key=lambda request: request.at)),
         characters={job.uid: _livelier(dice, job, world.characters[job.uid]) for job in submitted},
-        house=house(seed),
+        operator_rules=draw_operator_rules(seed),
     )
 
 

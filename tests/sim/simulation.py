@@ -12,17 +12,17 @@ from collections.abc import Callable
 from unittest import mock
 
 from tests.inline_store import InlineStore, open_inline
-from tests.sim import promises, service, virtual
+from tests.sim import final_checks, service, virtual
 from tests.sim.clients import Clients
 from tests.sim.engine.clock import Clock, FaultyEventBus
 from tests.sim.engine.programs import Life, Script
 from tests.sim.engine.world import World
 from tests.sim.group_commit import Command, GroupCommits
-from tests.sim.invariants import Books, Taken
-from tests.sim.mishaps import Mishaps
+from tests.sim.invariants import AppliedStep, Books
 from tests.sim.parents import CountingAdvisor, LearningAdvisor, fresh_uids, parent_stores
+from tests.sim.planned_faults import FaultPlanner
 from tests.sim.scenario import DAY, HOUR, SECOND, Scenario
-from tests.sim.witness import Demands, WatchedEngine
+from tests.sim.watched_engine import Demands, WatchedEngine
 from tests.unit.jobs import CREATED
 from trainshed.controller import steps
 from trainshed.controller.controller import Controller
@@ -63,7 +63,7 @@ class Overdue(SystemExit):
     """Some job has not ended by its deadline."""
 
 
-class Universe:
+class Simulation:
     """Call `run` once, then read `wrong`: it is empty if every invariant holds."""
 
     def __init__(self, scenario: Scenario) -> None:
@@ -88,7 +88,7 @@ class Universe:
                 committing=lambda whats: self._before_commit(", ".join(whats)),
                 committed=self._group_committed,
             )
-        self.books = Books(self.world, scenario.policy, scenario.house)
+        self.books = Books(self.world, scenario.policy, scenario.operator_rules)
         self.books.families.store = self.store
         self.books.families.notebooks = self.world.notebooks
         self.books.clock_is_true = not scenario.wall_steps
@@ -101,7 +101,7 @@ class Universe:
         self.written: list[str] = []
         self._learned, self._uids = self._advisor(), fresh_uids()
         self._clients = Clients(self.books, scenario.requests)
-        self._steps: defaultdict[JobUid, list[Taken]] = defaultdict(list)
+        self._steps: defaultdict[JobUid, list[AppliedStep]] = defaultdict(list)
         self._commit: Commit | None = None
         #: By command of the writer: its contents, or their factory.
         self._under_way: dict[int, tuple[Commit | None, tuple[Work, ...]]] = {}
@@ -112,11 +112,11 @@ class Universe:
     def wrong(self) -> list[str]:
         return [*self.books.families.wrong, *self.books.wrong, *self.world.violations]
 
-    def run(self) -> "Universe":
+    def run(self) -> "Simulation":
         """Run the scenario to its end."""
         dice = random.Random(self.scenario.seed)
-        mishaps = Mishaps(self.world, dice, self.tally, self.books.blocks)
-        mishaps.plan(self.scenario.mishaps)
+        planner = FaultPlanner(self.world, dice, self.tally, self.books.blocks)
+        planner.plan(self.scenario.planned_faults)
         for moment in self.scenario.crash_times:
             self.clock.at(moment, self._kill)
         for moment, ahead_by in self.scenario.wall_steps:
@@ -179,7 +179,7 @@ class Universe:
                 self._after_crash(10 * SECOND)
             except (virtual.Deadlock, virtual.Livelock, Overdue) as end:
                 alive = [u for u, job in self.books.jobs.items() if not job.state.is_final]
-                stories = "\n\n".join(self.books.judges[uid].told() for uid in alive[:2])
+                stories = "\n\n".join(self.books.judges[uid].history_text() for uid in alive[:2])
                 alive += self.books.families.alive()
                 self.books.wrong.append(f"{end!r}; not over: {alive}\n{stories}")
             else:
@@ -228,7 +228,7 @@ class Universe:
                 _LATENCY,
                 self.books,
                 self._demands,
-                lambda event: self._told(made, event),
+                lambda event: self._before_event(made, event),
             ),
             self.world.journals,
             self._stores(),
@@ -244,7 +244,9 @@ class Universe:
         if counted := made.load().jobs:
             self.books.wrong.append(f"all is over, and jobs are counted: {counted}")
         accepted = self._clients.accepted
-        self.books.wrong += await promises.broken(self.store.reader, self.books, accepted)
+        self.books.wrong += await final_checks.unmet_requests(
+            self.store.reader, self.books, accepted
+        )
         self.books.wrong += await self._left_intents()
 
     def _stores(self) -> ParentStores:
@@ -257,7 +259,7 @@ class Universe:
             uids=self._uids,
         )
 
-    def _told(self, made: Controller, event: EngineEvent) -> None:
+    def _before_event(self, made: Controller, event: EngineEvent) -> None:
         """With a slow writer, send a request just after the exit of a program. It is stored after the service
         has read the job, and before it stores the job's next state.
         """
@@ -319,12 +321,12 @@ class Universe:
 
     def _step(self, job: Job, event: Event, now: int, policy: FailurePolicy) -> Step[Job]:
         made = step(job, event, now, policy)
-        self._steps[job.uid].append(Taken(job, event, now, made.job))
+        self._steps[job.uid].append(AppliedStep(job, event, now, made.job))
         return made
 
-    def _chain(self, job: Job) -> list[Taken]:
+    def _chain(self, job: Job) -> list[AppliedStep]:
         """Return the steps from the stored job to this one."""
-        chain: list[Taken] = []
+        chain: list[AppliedStep] = []
         target = job
         for taken in reversed(self._steps.pop(job.uid, [])):
             if taken.after is not target:
@@ -447,11 +449,11 @@ class _Errors(logging.Handler):
 
 
 def lived(
-    scenario: Scenario, *crashes: tuple[int, bool], universe: type[Universe] = Universe
-) -> Universe:
+    scenario: Scenario, *crashes: tuple[int, bool], simulation_class: type[Simulation] = Simulation
+) -> Simulation:
     """Return a scenario that ran without violations. `crashes`: replaces its `crash_commits`."""
     if crashes:
         scenario = dataclasses.replace(scenario, crash_commits=crashes)
-    made = universe(scenario).run()
+    made = simulation_class(scenario).run()
     assert not made.wrong, f"seed {scenario.seed}, killed at {crashes}: {made.wrong[0]}"
     return made

@@ -7,7 +7,7 @@ import random
 
 from msgspec.structs import replace
 
-from tests.sim.making import REGION
+from tests.sim.plain_scenarios import REGION
 from tests.sim.scenario import (
     DAY,
     HOUR,

@@ -5,9 +5,9 @@ recorded.
 from dataclasses import dataclass, field
 
 from tests.sim import reference as spec
-from tests.sim.house import House
+from tests.sim.operator_rules import OperatorRules
 from tests.sim.reference import Member, Reference
-from tests.sim.rows import CAUSES, Rows
+from tests.sim.reference_rows import CAUSES, Rows
 from trainshed.core.cluster import has_reducers
 from trainshed.core.failure.evidence import Cause
 from trainshed.core.lifecycle.events import (
@@ -36,7 +36,7 @@ _ATTEMPT_DRILLS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class HistoryEntry:
     """A line of a job's history, for debugging."""
 
     now: int
@@ -49,17 +49,17 @@ class Told:
 
 @dataclass(slots=True)
 class Judge:
-    """One per job. `differences`: between machine and reference, in words."""
+    """Compares machine and reference for one job. `differences` describes the differences found."""
 
     reference: Reference
-    story: list[Told] = field(default_factory=list[Told])
+    story: list[HistoryEntry] = field(default_factory=list[HistoryEntry])
     differences: list[str] = field(default_factory=list[str])
     _asked: set[tuple[int, Member, int]] = field(default_factory=set[tuple[int, Member, int]])
 
     @classmethod
-    def of(cls, job: Job, house: House | None = None) -> "Judge":
-        """`house`: the machine's rules."""
-        rules = house or House()
+    def of(cls, job: Job, operator_rules: OperatorRules | None = None) -> "Judge":
+        """Create a judge of a job. `operator_rules` are the machine's rules."""
+        rules = operator_rules or OperatorRules()
         scheduling = job.spec.scheduling
         members = tuple((r.pool, r.index) for r in job.spec.replicas())
         reducers = frozenset(m for m in members if m[0] == 2 and has_reducers(job.spec))
@@ -80,7 +80,7 @@ class Judge:
             if after != before:
                 self._differ("a job that was over has changed")
             return
-        self.story.append(Told(now, event, _became(after)))
+        self.story.append(HistoryEntry(now, event, _became(after)))
         for fact in self._facts(before, event, now):
             self.reference.learn(fact, now)
         self._drills(before, after, now)
@@ -89,7 +89,7 @@ class Judge:
         self._compare(after)
 
     def _facts(self, before: Job, event: Event, now: int) -> list[spec.Fact]:
-        """Translate the event into the reference's terms; None if it is not new."""
+        """Return the event as facts of the reference, or no facts if the event is not new."""
         running = before.phase in _UP
         match event:
             case ReplicaExited(attempt, replica, incarnation, ended):
@@ -149,7 +149,7 @@ class Judge:
         return self.reference.concerns(attempt, member, incarnation)
 
     def _drills(self, before: Job, after: Job, now: int) -> None:
-        """Return the drills that fired in this step. Their effects are facts like any other."""
+        """Pass the effects of the drills that fired in this step to the reference, as facts."""
         known = {drill.number: drill for drill in before.drills}
         for drill in after.drills:
             old = known.get(drill.number)
@@ -212,7 +212,7 @@ class Judge:
                     self._differ(f"{replica.id} is {replica.state}; the reference disagrees")
 
     def _compare_words(self, job: Job, verdict: spec.Verdict) -> None:
-        """Return the public message where the specification contains it word for word."""
+        """Compare the public message, where the specification contains it word for word."""
         message = job.outcome.error.message if job.outcome and job.outcome.error else ""
         name = _public_name(job.name.api, verdict.member) if verdict.member is not None else ""
         gives = self.reference.rows.gives.get(verdict.cause)
@@ -238,7 +238,7 @@ class Judge:
     def _differ(self, what: str) -> None:
         self.differences.append(what)
 
-    def told(self) -> str:
+    def history_text(self) -> str:
         """Return the history and the differences."""
         lines = [str(line) for line in self.story[-_LINES:]]
         return "\n".join([*lines, *(f"!! {what}" for what in dict.fromkeys(self.differences))])

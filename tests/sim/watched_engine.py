@@ -88,11 +88,11 @@ class WatchedEngine(SimEngine):
         latency: float,
         books: Books,
         demands: Demands,
-        told_of: Callable[[EngineEvent], None],
+        before_event: Callable[[EngineEvent], None],
     ) -> None:
-        """`told_of`: called with each event just before the service receives it."""
+        """`before_event`: called with each event just before the service receives it."""
         super().__init__(world, latency)
-        self._told_of = told_of
+        self._told_of = before_event
         self._books = books
         self._demands = demands
         self._begun = {(sim_slot.job_uid, sim_slot.attempt) for sim_slot, _ in world.lived}

@@ -16,7 +16,7 @@ project, and all jobs of other projects of its level: fair share may prefer each
 import random
 from collections.abc import Iterator, Mapping, Sequence
 
-from tests.sim.making import GIB, REGION
+from tests.sim.plain_scenarios import GIB, REGION
 from tests.sim.scenario import HOUR, MINUTE, Character, Scenario, Submit
 from tests.unit.jobs import CREATED, RUNTIME, SECOND
 from trainshed.core.capacity import Node
@@ -77,7 +77,7 @@ def _job(
     return Job(JobUid(number), name, f"job {number}", "{}", at, at, spec=spec)
 
 
-def starved(
+def starved_jobs(
     jobs: Mapping[JobUid, Job], admitted: Mapping[JobUid, int], patience: int
 ) -> Iterator[str]:
     """Return jobs that waited longer than the bound. `jobs`: in their final states. `admitted`: time of each
