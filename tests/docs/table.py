@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """Run the block."""
+    """A block that the test runs."""
 
     #: Keys of blocks of the same language to run first.
     after: tuple[str, ...] = ()
@@ -24,7 +24,7 @@ class Runs:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """Write the block to a file for commands of other blocks."""
+    """A block that the test writes to a file, for commands of other blocks."""
 
     name: str
 

@@ -22,7 +22,7 @@ TEST = "test_program_saves_a_model_that_can_be_loaded"
 def run_program(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[Program], None]]:
-    """Runs a program, or waits for the end of its run."""
+    """A function that runs a program, or waits for the end of its run."""
     selected = {item.name for item in request.session.items}
     place = tmp_path_factory.mktemp("programs")
     settings = f'cache = "{os.environ.get("TRAINSHED_CACHE") or CACHE}"\n'
@@ -46,8 +46,9 @@ def run_program(
 
 
 def _in_own_image(program: Program, place: Path) -> None:
-    """Its image contains this machine's files, in a separate store. The cache of its service is
-    separate too.
+    """Run a program in its own image, which contains this machine's files.
+
+    Its service has a separate image store and cache.
     """
     root = place / "root.tar"
     script = (HERE / "samples" / program.folder / "train.sh").read_text()

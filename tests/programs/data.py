@@ -19,7 +19,7 @@ _MARRIED = (("Married-civ-spouse", "Husband"), ("Never-married", "Not-in-family"
 
 
 def _datasets() -> Any:
-    """Imported lazily: every worker reads this file, but only one runs the programs."""
+    """Import the library of data sets lazily, because only one test worker runs the programs."""
     return importlib.import_module("sklearn.datasets")
 
 
@@ -38,7 +38,7 @@ def _table(path: Path, rows: Iterable[Sequence[Any]], header: Sequence[str] = ()
 
 
 def _census(path: Path) -> None:
-    """Without a header, with a blank after each comma, like the original."""
+    """Write the census table without a header and with a blank after each comma, like the original."""
     chance = random.Random(path.name)
     lines: list[str] = []
     for _ in range(400):
@@ -70,7 +70,7 @@ def _housing(path: Path) -> None:
 
 
 def _penguins(path: Path) -> None:
-    """With missing values, like real measurements."""
+    """Write the penguins table with missing values, like the original."""
     chance = random.Random(2)
     rows: list[tuple[Any, ...]] = []
     for number in range(200):
@@ -92,7 +92,7 @@ def _reviews(path: Path) -> None:
 
 
 def _digits(directory: Path) -> None:
-    """TFRecord files of tf.train.Example: `image`, 64 floats, and `label`."""
+    """Write TFRecord files of tf.train.Example: `image` (64 floats) and `label`."""
     directory.mkdir()
     data = _datasets().load_digits()
     pairs = list(zip(data.data[:600] / 16, data.target[:600], strict=True))
@@ -110,7 +110,7 @@ def _example(image: list[float], label: int) -> bytes:
 
 
 def _flowers(directory: Path) -> None:
-    """Images of two classes, one directory each."""
+    """Write images of two classes, one directory each."""
     chance = random.Random(4)
     for label, red in (("roses", 220), ("violets", 60)):
         (directory / label).mkdir(parents=True)

@@ -38,7 +38,7 @@ class Runner:
     image: str = ""
 
     def run(self, program: Program) -> None:
-        """Raises ProgramFailed."""
+        """Run a program, and load its models. Raises ProgramFailed."""
         self._make_bucket(program)
         self._start(program)
         jobs = self._finished(program)

@@ -18,7 +18,7 @@ _SDK = importlib.metadata.version("google-cloud-aiplatform")
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """An environment with the SDK and the dependencies of its uploader; 1.6 GB."""
+    """The Python of an environment with the SDK and the dependencies of its uploader (1.6 GB)."""
     place = tmp_path_factory.mktemp("uploader") / "env"
     uv = [sys.executable, "-m", "uv"]
     subprocess.run([*uv, "venv", "-q", "--python", sys.executable, str(place)], check=True)

@@ -32,14 +32,12 @@ from trainshed.core.names import Api, JobName
 
 
 def scenario(seed: int, *, jobs: int | None = None) -> Scenario:
-    """A world of `jobs` jobs (a random number if None) with all kinds of elements."""
+    """Return a scenario with `jobs` jobs (a random number if None) and all kinds of elements."""
     return _within_quotas(_on_a_bad_machine(joined(_livened(seed, jobs))))
 
 
 def _within_quotas(world: Scenario) -> Scenario:
-    """In one of four worlds each project has few CPUs, so that its jobs wait for each other, until long after
-    the last arrival.
-    """
+    """Return the scenario with small CPU quotas in one of four cases, so that jobs wait for each other."""
     dice = random.Random(f"quotas {world.seed}")
     if dice.random() > 0.25:
         return world
@@ -54,7 +52,8 @@ def _within_quotas(world: Scenario) -> Scenario:
 
 
 def _on_a_bad_machine(world: Scenario) -> Scenario:
-    """Two of five worlds use the real writer. In one of three the wall clock is set back at times."""
+    """Return the scenario, with the real writer in two of five cases, and a wall clock that is set back in
+    one of three."""
     dice = random.Random(f"machine {world.seed}")
     disk = dice.choice((None, None, None, SECOND // 100, 2 * SECOND))
     last = max((request.at for request in world.requests), default=CREATED)
@@ -83,7 +82,7 @@ def _livened(seed: int, jobs: int | None) -> Scenario:
 
 
 def _watched(request: Request) -> Request:
-    """The same, with programs that are ended after ten minutes without progress."""
+    """Return the request with a stall limit of ten minutes for its programs."""
     if not isinstance(request, Submit):
         return request
     labels = (*request.job.labels, (STALL_LABEL, "600"))
@@ -99,7 +98,7 @@ def _varied(dice: random.Random, request: Request) -> Request:
 
 
 def _older(dice: random.Random, job: Job) -> Job:
-    """The same job through `ml` v1, which has two time limits and no other options."""
+    """Return the job as a job of `ml` v1, which has two time limits and no other options."""
     name = JobName(Api.ML, job.name.project_id, "", f"job_{job.name.job_id}")
     scheduling = Scheduling(
         timeout=job.spec.scheduling.timeout, max_wait=dice.choice((None, 5 * MINUTE, 2 * HOUR))
@@ -108,7 +107,7 @@ def _older(dice: random.Random, job: Job) -> Job:
 
 
 def _drills(dice: random.Random, requests: list[Request]) -> list[Request]:
-    """One of eight jobs has a drill at a line of its log, ordered before it runs."""
+    """Add a drill at a log line to one of eight jobs, ordered before the job runs."""
     return [
         OrderDrill(
             submit.at + SECOND,

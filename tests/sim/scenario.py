@@ -93,8 +93,10 @@ class PlannedFault:
 
 @dataclass(frozen=True, slots=True)
 class Character:
-    """The behavior of a job's programs. They work for about `runs` ns. The other fields are probabilities of
-    faults in each incarnation. `hangs`: it hangs after half of its work. `prints`: lines in each incarnation.
+    """The behavior of a job's programs.
+
+    They work for about `runs` ns. The other fields are probabilities of faults in each incarnation. `hangs`:
+    the program hangs after half of its work. `prints`: lines in each incarnation.
     `flaky`: its servers crash every second. `measures`: reports of a trial's metric per incarnation. `mute`:
     probability of another metric instead.
     """
@@ -125,9 +127,9 @@ class Scenario:
     `crash_commits`: the service is killed at these commits, counted over all its incarnations: before it if
     the flag is False, after it if True. `crash_times`: further kills. `downs`: ns until each restart.
     `is_crowd`: `tests.sim.starvation` checks waiting times. `points`: number of points in each study; None:
-    unlimited. `bar`: early stopping below this value. `no_models`: locations without a model. `disk`: uses the
-    store's real writer with this maximum latency in ns; None: each write is immediate. `wall_steps`: offsets of
-    the wall clock in ns, by time.
+    unlimited. `bar`: early stopping below this value. `no_models`: locations without a model. `disk`: uses
+    the store's real writer with this maximum latency in ns; None: each write is immediate. `wall_steps`:
+    offsets of the wall clock in ns, by time.
     """
 
     seed: int

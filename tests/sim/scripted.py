@@ -71,7 +71,7 @@ class ScriptedEngine:
         self.events.put_nowait(ReplicaReport(uid, event))
 
     async def close(self) -> None:
-        """A scripted engine has no state that dies with the service."""
+        """Do nothing: a scripted engine has no state of its own."""
 
     async def capacity(self) -> tuple[Node, ...]:
         return self.nodes
@@ -172,7 +172,7 @@ class ScriptedEngine:
 
 
 class ScriptedDatasets:
-    """Written immediately, unless `gate` is closed. Raises `failure` if set."""
+    """Fake dataset splits that finish immediately, unless `gate` is closed. Raises `failure` if set."""
 
     def __init__(self) -> None:
         self.gate = asyncio.Event()
@@ -192,7 +192,7 @@ class ScriptedDatasets:
 
 
 class ScriptedRuntimes(SimRuntimes):
-    """Ready immediately, unless `gate` is closed. Raises `failure` if set."""
+    """Fake runtimes that are ready immediately, unless `gate` is closed. Raises `failure` if set."""
 
     def __init__(self, *, warm: bool = True) -> None:
         self.warm = warm

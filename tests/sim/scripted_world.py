@@ -106,7 +106,7 @@ class World:
         return await self.until(uid, holds)
 
     async def crash(self) -> None:
-        """Kill the controller at any point; a new one takes over."""
+        """Kill the controller at any point, and start a new one."""
         old = self.controller
         self.controller = self._controller()
         await old.close()

@@ -40,7 +40,7 @@ takes a while.
 
 
 class NoDatasets:
-    """Simulated jobs have no datasets."""
+    """A fake dataset splitter that is never called: simulated jobs have no datasets."""
 
     async def write(self, plan: SplitPlan, account: Account, progress: Tell) -> Written:
         raise DataUnwritten(f"{plan.dataset} is not simulated")
@@ -91,8 +91,8 @@ class SimBuckets:
     def write_probe(self, uri: str, project: str, account: str) -> None: ...
 
 
-class Unheard(ServiceLog):
-    """Ignores build logs: builds of simulated runtimes have none."""
+class DiscardedLog(ServiceLog):
+    """A service log that ignores all lines: builds of simulated runtimes print none."""
 
     def __init__(self) -> None: ...
 
@@ -160,7 +160,7 @@ def controller(
     def ports(report: Callable[[JobUid, Event], None]) -> Ports:
         shown, probe = SimBuckets().shown, SimBuckets().write_probe
         return Ports(
-            engine, runtimes, NoDatasets(), shown, probe, Unheard(), launching, report, GRACE
+            engine, runtimes, NoDatasets(), shown, probe, DiscardedLog(), launching, report, GRACE
         )
 
     return Controller(

@@ -56,15 +56,15 @@ _STEPPING = ("commit", "create_admitted")
 
 
 class Crash(SystemExit):
-    """Kill the service now. (A task lets only SystemExit end the loop.)"""
+    """Raised to kill the service now. Only SystemExit ends an event loop from within a task."""
 
 
 class Overdue(SystemExit):
-    """Some job has not ended by its deadline."""
+    """Raised if a job has not ended by its deadline."""
 
 
 class Simulation:
-    """Call `run` once, then read `wrong`: it is empty if every invariant holds."""
+    """Runs one scenario. Call `run` once, then read `wrong`: it is empty if every invariant holds."""
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
@@ -122,7 +122,7 @@ class Simulation:
         for moment, ahead_by in self.scenario.wall_steps:
             self.clock.at(moment, lambda ahead_by=ahead_by: self._set_wall(ahead_by))
         self.clock.at(self._latest_end(), self._overdue)
-        errors = _Errors(self.books.wrong, self._look_whether_finished)
+        errors = _Errors(self.books.wrong, self._finish_if_done)
         logger = logging.getLogger("trainshed")
         logger.addHandler(errors)
         propagate, logger.propagate = logger.propagate, False
@@ -183,13 +183,15 @@ class Simulation:
                 alive += self.books.families.alive()
                 self.books.wrong.append(f"{end!r}; not over: {alive}\n{stories}")
             else:
-                self._look_at(failures)
+                self._record_failures(failures)
                 return
             # The client that should receive the rejection's record died with the service.
-            self._look_at([error for error in failures if not isinstance(error, RequestError)])
+            self._record_failures(
+                [error for error in failures if not isinstance(error, RequestError)]
+            )
 
-    def _look_at(self, failures: list[BaseException]) -> None:
-        """An unhandled exception of any task is an error."""
+    def _record_failures(self, failures: list[BaseException]) -> None:
+        """Record unhandled exceptions of tasks as errors."""
         gc.collect(0)
         for failure in failures:
             trace = "".join(traceback.format_exception(failure))
@@ -236,7 +238,7 @@ class Simulation:
         )
         await made.start()
         asking = asyncio.create_task(self._ask(made))
-        self._look_whether_finished()
+        self._finish_if_done()
         await self._finished.wait()
         await asyncio.gather(asking, *self._ambushes)
         await self._tidied()
@@ -278,7 +280,7 @@ class Simulation:
             task.add_done_callback(self._ambushes.discard)
 
     async def _left_intents(self) -> list[str]:
-        """An accepted request was applied, if its job had not ended before."""
+        """Return accepted requests that were not applied, although their job had not ended before."""
         sql = "SELECT job_uid, kind FROM intents ORDER BY job_uid"
         if isinstance(self.store, InlineStore):
             left = self.store.here(lambda connection: connection.execute(sql).fetchall())
@@ -290,7 +292,7 @@ class Simulation:
 
     async def _ask(self, made: Controller) -> None:
         await self._clients.ask_all(made, self.store)
-        self._look_whether_finished()
+        self._finish_if_done()
 
     async def _tidied(self) -> None:
         by = self.clock.now + _TIDY
@@ -351,17 +353,17 @@ class Simulation:
             self._committed(self._commit)
         if (self.tally["commits"], True) in self.scenario.crash_commits:
             raise Crash(f"after {what}")
-        self._look_whether_finished()
+        self._finish_if_done()
 
     def _arrived(self, command: Command) -> None:
-        """The writer receives a write."""
+        """Handle a write that the writer has received."""
         self._under_way[id(command)] = (
             self._commit if command.what in _STEPPING else None,
             self._clients.creating if command.what in _CREATING else (),
         )
 
     def _group_committed(self, stored: list[Command]) -> None:
-        """The writer has made all of these durable, without notifications yet."""
+        """Handle durable writes before the writer has notified their callers."""
         for command in stored:
             commit, made = self._under_way.pop(id(command))
             self._created(*made)
@@ -369,7 +371,7 @@ class Simulation:
                 self._committed(commit)
         if (self.tally["commits"], True) in self.scenario.crash_commits:
             raise Crash(f"after {', '.join(command.what for command in stored)}")
-        self._look_whether_finished()
+        self._finish_if_done()
 
     def _committed(self, commit: Commit) -> None:
         job = commit.job
@@ -398,7 +400,7 @@ class Simulation:
     def _advisor(self) -> CountingAdvisor:
         return LearningAdvisor(self.scenario.points, self.scenario.bar)
 
-    def _look_whether_finished(self) -> None:
+    def _finish_if_done(self) -> None:
         over = self._clients.are_done and self.books.is_over()
         if self._finished is not None and (over or self.wrong):
             self._finished.set()
@@ -436,7 +438,7 @@ class _Watched(Ledger):
 
 
 class _Errors(logging.Handler):
-    """Fail on every error that the service logs."""
+    """A log handler that records every error of the service as a violation."""
 
     def __init__(self, wrong: list[str], noticed: Callable[[], None]) -> None:
         super().__init__(logging.ERROR)

@@ -34,7 +34,8 @@ class Crash(SystemExit):
 
 
 class Advisor(LearningAdvisor):
-    """`faults`: exceptions of the next calls. `meanwhile`: an action during the next call."""
+    """An advisor that raises `faults` in its next calls, and runs the action `meanwhile` during the next
+    call."""
 
     def __init__(self, bar: float) -> None:
         super().__init__(bar=bar)
@@ -52,9 +53,10 @@ class Advisor(LearningAdvisor):
         return await super().suggest(spec, trials, count, seed)
 
 
-class Bureau:
-    """One study, its clients, and a sequence of services. `crash`: the number of the commit at which the
-    first service is killed, and whether it was stored.
+class StudyService:
+    """One study, its clients, and a sequence of services.
+
+    `crash` contains the number of the commit at which the first service is killed, and whether it was stored.
     """
 
     def __init__(self, *, bar: float = 0.0, crash: tuple[int, bool] | None = None) -> None:
@@ -101,7 +103,7 @@ class Bureau:
 
     # --- the service ---
 
-    def serve(self) -> "Bureau":
+    def serve(self) -> "StudyService":
         """Run services one after the other until no operation is pending."""
         self.store.before_commit, self.store.after_commit = self._before, self._after
         while True:
@@ -176,26 +178,26 @@ def test_each_operation_runs_once_despite_kills() -> None:
 
 def _story(crash: tuple[int, bool] | None) -> tuple[int, object]:
     """Send requests of clients. Return the number of commits and the result."""
-    bureau = Bureau(bar=0.5, crash=crash)
-    bureau.request(0.5, 0.9, 0.1)
+    study_service = StudyService(bar=0.5, crash=crash)
+    study_service.request(0.5, 0.9, 0.1)
     names = [
-        bureau.ask("ada", 2),
-        bureau.ask("bob", 3),
-        bureau.ask("ada", 3),
-        bureau.check(1),
-        bureau.ask("eve", 3),
-        bureau.ask("bob", 3),
+        study_service.ask("ada", 2),
+        study_service.ask("bob", 3),
+        study_service.ask("ada", 3),
+        study_service.check(1),
+        study_service.ask("eve", 3),
+        study_service.ask("bob", 3),
     ]
-    bureau.serve()
-    done = [bureau.operation(name) for name in names]
+    study_service.serve()
+    done = [study_service.operation(name) for name in names]
     assert all(operation.state is OperationState.SUCCEEDED for operation in done)
-    trials = bureau.trials()
+    trials = study_service.trials()
     assert [trial.number for trial in trials] == list(range(1, len(trials) + 1))
     assert len({trial.parameters for trial in trials}) == len(trials)
     for operation in (done_one for done_one in done if done_one.kind is OperationKind.SUGGEST):
         assert all(trials[number - 1].client == operation.client for number in operation.trials)
     answers = [(operation.trials, operation.should_stop) for operation in done]
-    return bureau.commits, (answers, [(trial.parameters, trial.client) for trial in trials])
+    return study_service.commits, (answers, [(trial.parameters, trial.client) for trial in trials])
 
 
 # --- concurrent changes of trials ---
@@ -205,29 +207,33 @@ def _story(crash: tuple[int, bool] | None) -> tuple[int, object]:
 @pytest.mark.parametrize("when", ["before it is read", "while the rest is computed"])
 def test_concurrently_changed_trial_is_not_suggested(how: str, when: str) -> None:
     """ADR 17: the trial's generation guards each change, and the operation retries."""
-    bureau = Bureau()
-    bureau.request(0.5)
-    store = bureau.store.studies
+    study_service = StudyService()
+    study_service.request(0.5)
+    store = study_service.store.studies
 
-    async def meddle() -> None:
+    async def interfere() -> None:
         if how == "deleted":
-            await store.delete_trial(bureau.uid, 1)
+            await store.delete_trial(study_service.uid, 1)
         else:
-            await bureau.change(1, lambda trial: assigned(trial, "bob", bureau.clock.now))
+            await study_service.change(
+                1, lambda trial: assigned(trial, "bob", study_service.clock.now)
+            )
 
     if when == "before it is read":
-        bureau.studies = Meddled(bureau.studies, meddle)  # type: ignore[assignment]  # pyright: ignore[reportAttributeAccessIssue] # the rest is the store's own
+        study_service.studies = InterferingStore(study_service.studies, interfere)  # type: ignore[assignment]  # pyright: ignore[reportAttributeAccessIssue] # the rest is the store's own
     else:
-        bureau.advisor.meanwhile = meddle
-    name = bureau.ask("ada", 2)
-    bureau.serve()
-    assert bureau.given(name) == (2, 3)
-    assert [t.client for t in bureau.trials()] == (["bob"] if how == "taken" else []) + ["ada"] * 2
-    assert bureau.clock.now < CREATED + 10**9, "it need not wait for that"
+        study_service.advisor.meanwhile = interfere
+    name = study_service.ask("ada", 2)
+    study_service.serve()
+    assert study_service.given(name) == (2, 3)
+    assert [t.client for t in study_service.trials()] == (["bob"] if how == "taken" else []) + [
+        "ada"
+    ] * 2
+    assert study_service.clock.now < CREATED + 10**9, "it need not wait for that"
 
 
-class Meddled:
-    """Run an action right after the first history was read."""
+class InterferingStore:
+    """A store that runs an action right after the first history was read."""
 
     def __init__(self, studies: Studies, happening: Happening) -> None:
         self._studies = studies
@@ -245,55 +251,55 @@ class Meddled:
 
 
 def test_operation_of_a_concurrently_deleted_study_fails() -> None:
-    bureau = Bureau()
+    study_service = StudyService()
 
     async def delete() -> None:
-        await bureau.store.studies.delete_study(bureau.study.name, CREATED)
+        await study_service.store.studies.delete_study(study_service.study.name, CREATED)
 
-    bureau.advisor.meanwhile = delete
-    name = bureau.ask("ada")
-    failed = bureau.serve().operation(name)
+    study_service.advisor.meanwhile = delete
+    name = study_service.ask("ada")
+    failed = study_service.serve().operation(name)
     assert failed.state is OperationState.FAILED
     assert failed.error is not None and failed.error.code == 5
-    assert bureau.trials() == ()
+    assert study_service.trials() == ()
 
 
 def test_concurrently_cancelled_operation_is_not_retried() -> None:
-    """No trial is handed out either."""
-    bureau = Bureau()
-    name = bureau.ask("ada")
+    """The cancelled operation returns no trial."""
+    study_service = StudyService()
+    name = study_service.ask("ada")
 
     async def cancel() -> None:
-        stored = await bureau.store.reader.operation(name)
+        stored = await study_service.store.reader.operation(name)
         cancelled = replace(stored, state=OperationState.CANCELLED)
-        await bureau.store.studies.finish_operation(cancelled)
-        bureau.advisor.faults.append(AssertionError("it is computed for nobody"))
+        await study_service.store.studies.finish_operation(cancelled)
+        study_service.advisor.faults.append(AssertionError("it is computed for nobody"))
 
-    bureau.advisor.meanwhile = cancel
-    assert bureau.serve().operation(name).state is OperationState.CANCELLED
-    assert bureau.trials() == ()
+    study_service.advisor.meanwhile = cancel
+    assert study_service.serve().operation(name).state is OperationState.CANCELLED
+    assert study_service.trials() == ()
 
 
 # --- failing advisors and stores ---
 
 
 def test_failing_suggestion_is_retried_and_finally_reports_its_error() -> None:
-    bureau = Bureau()
-    bureau.advisor.faults = [AdvisorFailed("it died")] * 6
-    name, next_one = bureau.ask("ada"), bureau.ask("bob")
-    failed = bureau.serve().operation(name)
+    study_service = StudyService()
+    study_service.advisor.faults = [AdvisorFailed("it died")] * 6
+    name, next_one = study_service.ask("ada"), study_service.ask("bob")
+    failed = study_service.serve().operation(name)
     assert failed.error is not None and failed.error.code == 13
     assert "it died" in failed.error.message
-    assert bureau.given(next_one) == (1,), "it fails once, and is computed again"
+    assert study_service.given(next_one) == (1,), "it fails once, and is computed again"
 
 
 def test_temporary_store_read_failure_is_retried() -> None:
-    """No operation hangs until the next restart."""
-    bureau = Bureau()
-    name = bureau.ask("ada")
+    """The operation must not hang until the next restart."""
+    study_service = StudyService()
+    name = study_service.ask("ada")
     faults = [Unavailable("the disk is full"), Unavailable("the disk is full")]
 
-    class Failing(Meddled):
+    class Failing(InterferingStore):
         async def running_operations(self, study: StudyUid | None = None) -> tuple[Operation, ...]:
             if study is not None and faults:
                 raise faults.pop()
@@ -301,8 +307,8 @@ def test_temporary_store_read_failure_is_retried() -> None:
 
     async def nothing() -> None: ...
 
-    bureau.studies = Failing(bureau.studies, nothing)  # type: ignore[assignment]  # pyright: ignore[reportAttributeAccessIssue] # as above
-    assert bureau.serve().given(name) == (1,)
+    study_service.studies = Failing(study_service.studies, nothing)  # type: ignore[assignment]  # pyright: ignore[reportAttributeAccessIssue] # as above
+    assert study_service.serve().given(name) == (1,)
 
 
 # --- early stopping ---
@@ -310,16 +316,21 @@ def test_temporary_store_read_failure_is_retried() -> None:
 
 def test_early_stopping_check_uses_the_rule_of_the_study() -> None:
     """spec/tuning#early-stopping; facts/tuning#vizier."""
-    bureau = Bureau(bar=0.5)
+    study_service = StudyService(bar=0.5)
     good, bad, short, stopping = (
-        bureau.request(0.1, 0.6, 0.7),
-        bureau.request(0.2, 0.6, 0.1),
-        bureau.request(0.3),
-        bureau.request(0.4),
+        study_service.request(0.1, 0.6, 0.7),
+        study_service.request(0.2, 0.6, 0.1),
+        study_service.request(0.3),
+        study_service.request(0.4),
     )
-    bureau.changes(stopping, stopped)
-    checks = [bureau.check(number) for number in (good, bad, short, stopping)]
-    bureau.serve()
-    assert [bureau.operation(name).should_stop for name in checks] == [False, True, False, True]
-    states = [trial.state for trial in bureau.trials()]
+    study_service.changes(stopping, stopped)
+    checks = [study_service.check(number) for number in (good, bad, short, stopping)]
+    study_service.serve()
+    assert [study_service.operation(name).should_stop for name in checks] == [
+        False,
+        True,
+        False,
+        True,
+    ]
+    states = [trial.state for trial in study_service.trials()]
     assert states == [TrialState.REQUESTED, TrialState.STOPPING] * 2

@@ -19,25 +19,34 @@ _WILD = (662, 458, 543, 203, 343, 546, 886, 618, 855, 897, 1118, 912)
 """Seeds of lives that exhaust rarely exhausted budgets, checked first."""
 
 
-def in_all(first: int, end: int) -> list[Any]:
-    """Blocks of lives for `./dev test-all`."""
+def soak_blocks(first: int, end: int) -> list[Any]:
+    """Return parameters of blocks of lives that only run in `./dev test-all`."""
     return [pytest.param(block, marks=pytest.mark.soak) for block in range(first, end)]
 
 
 @cache
-def lived(seed: int, *, ruled: bool = False) -> tuple[str, str, set[str], float]:
-    """The comparison of one life, with an operator's rules if `ruled`: differences, the rules of ends and of
-    continuations, and the growth of memory.
+def lived(seed: int, *, with_operator_rules: bool = False) -> tuple[str, str, set[str], float]:
+    """Compare machine and reference over one random life of a job, optionally with an operator's rules.
+
+    Returns:
+        The differences, the rule of its end, the rules of its continuations, and the growth of its memory.
     """
-    life = Life(seed, operator_rules=draw_operator_rules(f"of {seed}") if ruled else None)
+    life = Life(
+        seed, operator_rules=draw_operator_rules(f"of {seed}") if with_operator_rules else None
+    )
     judge = life.live()
     restarts = [spent for replica in life.job.replicas for spent in replica.restarts]
-    on = {rule for rule, _ in (*life.job.retries, *restarts)}
+    continuations = {rule for rule, _ in (*life.job.retries, *restarts)}
     ended = life.job.outcome.rule if life.job.outcome else ""
-    return judge.history_text() if judge.differences else "", ended, on, life.job.memory_factor
+    return (
+        judge.history_text() if judge.differences else "",
+        ended,
+        continuations,
+        life.job.memory_factor,
+    )
 
 
-@pytest.mark.parametrize("block", [*range(3), *in_all(3, BLOCKS)])
+@pytest.mark.parametrize("block", [*range(3), *soak_blocks(3, BLOCKS)])
 def test_machine_and_reference_agree_on_every_step(block: int) -> None:
     """spec/lifecycle, spec/failures: final state, public code, message, restarts and retries of every cause,
     for any order of reports.
@@ -47,20 +56,20 @@ def test_machine_and_reference_agree_on_every_step(block: int) -> None:
         assert not differences, f"seed {seed}\n{differences}"
 
 
-@pytest.mark.parametrize("block", [*range(2), *in_all(2, 4)])
+@pytest.mark.parametrize("block", [*range(2), *soak_blocks(2, 4)])
 def test_machine_and_reference_agree_with_operator_rules(block: int) -> None:
     """spec/failures#out-of-memory, "overridable by an operator": other budgets, dropped rows, new rows,
     growing memory.
     """
     for seed in range(block * LIVES, (block + 1) * LIVES):
-        differences = lived(seed, ruled=True)[0]
+        differences = lived(seed, with_operator_rules=True)[0]
         assert not differences, f"seed {seed}, {draw_operator_rules(f'of {seed}')}\n{differences}"
 
 
 def test_lives_reach_every_operator_rule() -> None:
-    """Checks that special rules take effect in the lives above."""
-    lives = [lived(seed, ruled=True) for seed in range(2 * LIVES)]
-    met = set[str]().union(*({ended, *on} for _, ended, on, _ in lives))
+    """The lives above must reach the operator's rules, so that the comparison covers them."""
+    lives = [lived(seed, with_operator_rules=True) for seed in range(2 * LIVES)]
+    met = set[str]().union(*({ended, *continuations} for _, ended, continuations, _ in lives))
     assert met >= {
         "bad_device",
         "bus_error",
@@ -73,7 +82,7 @@ def test_lives_reach_every_operator_rule() -> None:
 
 
 def _off_by_one() -> Iterator[tuple[str, FailurePolicy]]:
-    """Every budget of the table, one more and one less than its value."""
+    """Yield the failure table with each budget changed by plus and minus one."""
     yield "attempts+1", FailurePolicy(max_attempts=11)
     yield "attempts-1", FailurePolicy(max_attempts=9)
     for index, rule in enumerate(RULES):
@@ -93,7 +102,7 @@ def test_comparison_detects_a_budget_that_is_off_by_one(name: str, policy: Failu
 
 
 def test_lives_reach_every_outcome() -> None:
-    """Checks that the lives above have different outcomes."""
+    """The lives above must have all possible outcomes, so that the comparison covers them."""
     rules = {lived(seed)[1] for seed in range(LIVES)}
     assert rules >= {
         "primary_succeeded",

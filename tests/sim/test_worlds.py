@@ -73,7 +73,7 @@ def test_drill_fires_once_at_its_line_despite_kills() -> None:
     """spec/operations#drills: the first matching line after the order. A line printed without a running
     service is found later.
     """
-    world = dataclasses.replace(at_a_line(), downs=(20 * SECOND,))
+    world = dataclasses.replace(killed_at_a_line(), downs=(20 * SECOND,))
     commits = lived(world).tally["commits"]
     for number in range(1, commits + 1):
         for stored in (False, True):
@@ -84,8 +84,8 @@ def test_drill_fires_once_at_its_line_despite_kills() -> None:
             assert 1 <= books.rules["replica_lost"] <= len(drills) <= 2
 
 
-def at_a_line() -> Scenario:
-    """A job that prints two lines and is killed at the second."""
+def killed_at_a_line() -> Scenario:
+    """Return a scenario with a job that prints two lines and is killed at the second."""
     job = lone_job(1)
     drill = Drill(0, DrillKind.KILL, ReplicaId(0, 0), CREATED, at_line="step 2")
     requests = (Submit(CREATED, job), OrderDrill(CREATED + SECOND // 100, job.uid, drill))
@@ -150,13 +150,13 @@ def test_usage_matches_the_records_of_replicas() -> None:
 def on_one_node(
     seed: int, requests: Sequence[Request], characters: dict[JobUid, Character], **more: Any
 ) -> Scenario:
-    """`more`: fields of Scenario."""
+    """Return a scenario with one node. `more` contains further fields of Scenario."""
     nodes = (Node("node-0", 16, 60 * 2**30),)
     return Scenario(seed, nodes, Policy(strict=True), tuple(requests), characters, **more)
 
 
 def lone_job(number: int) -> Job:
-    """A job of one large replica."""
+    """Return a job with one large replica."""
     made = job(1)
     pool = replace(made.spec.pools[0], machine=LARGE)
     name = replace(made.name, job_id=str(number))
@@ -164,7 +164,7 @@ def lone_job(number: int) -> Job:
 
 
 def small(seed: int) -> Scenario:
-    """A few jobs and all kinds of events, without a crash."""
+    """Return a scenario with few jobs and all kinds of events, without a crash."""
     return dataclasses.replace(
         scenario(seed, jobs=4), crash_commits=(), crash_times=(), downs=(SECOND,)
     )
@@ -172,7 +172,7 @@ def small(seed: int) -> Scenario:
 
 @pytest.mark.parametrize("world", [plain(5025), plain(5099), scenario(325)])
 def test_gang_is_not_placed_during_shutdown_or_lost_during_start(world: Scenario) -> None:
-    """Found as an endless sequence of decisions for a replica without a node, and as a gang counted as lost
-    for lack of slots that were just requested (spec/invariants#one-incarnation).
+    """Regression test: the scheduler decided endlessly about a replica without a node, and counted a gang as
+    lost because of slots that were just requested (spec/invariants#one-incarnation).
     """
     lived(world)

@@ -37,13 +37,14 @@ from trainshed.core.lifecycle.transition import FailurePolicy
 SECOND = 10**9
 NODES = ("node-0", "node-1", "node-2")
 _STEPS = 3_000
-_ENOUGH = 800
+_CANCEL_AFTER = 800
 """Steps after which a user cancels: below its rate limit, a reducer may restart forever."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leanings:
-    """The character of a life: weights of a running replica's events, and probabilities of the others."""
+    """The character of a random life: weights of a running replica's events, and probabilities of other
+    events."""
 
     ends: tuple[tuple[str, int], ...]
     cancel: float
@@ -58,7 +59,7 @@ class Leanings:
 
 
 def leanings(dice: random.Random) -> Leanings:
-    """Evenly mixed lives exhaust no budget, so each life has one or two frequent kinds of faults."""
+    """Draw the character of a life with one or two frequent kinds of faults, so that it exhausts budgets."""
     kinds = ("success", "crash", "killed", "lost", "service", "exit", "oom")
     weights = {kind: dice.choice((0, 0, 0, 1)) for kind in kinds}
     weights[dice.choice(("crash", "killed", "lost", "service", "success"))] += 20
@@ -75,7 +76,7 @@ def leanings(dice: random.Random) -> Leanings:
 
 
 def random_job(dice: random.Random) -> Job:
-    """A queued job of one to six replicas, sometimes with reducers."""
+    """Return a queued job with one to six replicas, sometimes with reducers."""
     workers = dice.choice((0, 0, 1, 2, 4))
     servers = dice.choice((0, 0, 1)) if workers else 0
     scheduling = Scheduling(
@@ -124,7 +125,7 @@ class Life:
             if self.job.state.is_final or self.judge.differences:
                 break
             self.now += self.dice.choice(self._leanings.steps)
-            impatient = number == _ENOUGH
+            impatient = number == _CANCEL_AFTER
             self.take(CancelRequested(CancelCause.USER, self.now) if impatient else self._next())
         else:
             raise AssertionError("the job does not end\n" + self.judge.history_text())
@@ -300,4 +301,4 @@ _EXITS = (
 )
 _KNOWN = tuple(loss for loss in Cause if loss in CLUSTER_LOSSES)
 _ONCE = (JobAdmitted, Preempted, CapacityRefused, NodeLeft, DrillOrdered, PreparationFailed)
-"""Decided or observed once, never repeated."""
+"""Events that are reported exactly once."""

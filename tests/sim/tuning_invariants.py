@@ -26,7 +26,9 @@ Family = TuningJob | Pipeline
 
 @dataclass(slots=True)
 class Families:
-    """`works`: tuning jobs and pipelines as last committed. `trials`: rows at that commit. `jobs`: jobs of
+    """The stored tuning jobs and pipelines of a simulation, and the violations found.
+
+    `works`: tuning jobs and pipelines as last committed. `trials`: rows at that commit. `jobs`: jobs of
     works, as last committed. `models`: registered versions, in order.
     """
 
@@ -109,7 +111,7 @@ class Families:
         return faults
 
     async def _of_measurements(self, work: TuningJob) -> list[str]:
-        """No measurement of a running trial is lost (spec/invariants#durability)."""
+        """Return measurements of running trials that were lost (spec/invariants#durability)."""
         assert self.store is not None and self.notebooks is not None
         stored = await self.store.studies.measurements(work.study)
         faults: list[str] = []

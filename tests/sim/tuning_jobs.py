@@ -17,7 +17,7 @@ OUTPUT = "gs://b/out"
 
 
 def study_spec(goal: Goal = Goal.MAXIMIZE, selection: Selection = Selection.LAST) -> StudySpec:
-    """One parameter `x` from 0 to 1, one metric."""
+    """Return a study with one parameter `x` from 0 to 1, and one metric."""
     return StudySpec(
         (Parameter("x", ParameterType.DOUBLE, 0.0, 1.0),),
         (Metric(METRIC, goal),),
@@ -28,7 +28,7 @@ def study_spec(goal: Goal = Goal.MAXIMIZE, selection: Selection = Selection.LAST
 def trial_spec(
     *, api: Api = Api.VERTEX, scheduling: Scheduling | None = None, workers: int = 0
 ) -> JobSpec:
-    """The job of each trial: a primary and this many workers."""
+    """Return the job of each trial: a primary and this many workers."""
     counts = (1, workers) if workers else (1,)
     pools = tuple(WorkerPool(i, count, MACHINE, program()) for i, count in enumerate(counts))
     spec: dict[str, Any] = {"workerPoolSpecs": [{"pythonPackageSpec": {"args": []}} for _ in pools]}
@@ -52,7 +52,7 @@ def tuning(
     spec: StudySpec | None = None,
     scheduling: Scheduling | None = None,
 ) -> TuningJob:
-    """A queued tuning job. `failed`: maxFailedTrialCount."""
+    """Return a queued tuning job. `failed` is its maxFailedTrialCount."""
     vertex = api is Api.VERTEX
     name = JobName(
         api,
@@ -80,7 +80,7 @@ def tuning(
 
 
 def pipeline(number: int = 8000, *, task: Task = Task.CUSTOM, model: str | None = "m") -> Pipeline:
-    """A pipeline that is not stored yet. `model`: the ID of its model; None: no model."""
+    """Return a pipeline that is not stored yet. `model` is the ID of its model; None: no model."""
     shown = json.dumps({"displayName": model})
     draft = None if model is None else ModelDraft(model, f"model {model}", shown)
     return Pipeline(
@@ -95,7 +95,7 @@ def pipeline(number: int = 8000, *, task: Task = Task.CUSTOM, model: str | None 
 
 
 def study(number: int = 9000) -> Study:
-    """A study of the study API."""
+    """Return a study of the study API."""
     return Study(
         StudyUid(number),
         StudyName(PROJECT, REGION, str(number)),

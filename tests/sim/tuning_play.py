@@ -27,8 +27,9 @@ from trainshed.core.tuning.trial_jobs import begin
 
 
 @dataclass
-class Play:
-    """`points`: total number of points; None = unlimited. `jobs` None: deleted."""
+class SimulatedTuning:
+    """A tuning job with its trials, without a store. `points`: total number of points; None: unlimited. A
+    deleted job is None in `jobs`."""
 
     job: TuningJob
     points: int | None = None
@@ -47,8 +48,10 @@ class Play:
     def __post_init__(self) -> None:
         self.now = max(self.now, self.job.updated)
 
-    def look(self, *, cancel: CancelCause | None = None, stop: tuple[int, ...] = ()) -> "Play":
-        """One transition. `stop`: trials to be stopped early."""
+    def run_step(
+        self, *, cancel: CancelCause | None = None, stop: tuple[int, ...] = ()
+    ) -> "SimulatedTuning":
+        """Run one transition of the tuning job. `stop` lists trials to be stopped early."""
         self.now += SECOND
         before = self.job
         transition = Transition(self.job, self.now)
@@ -93,7 +96,7 @@ class Play:
 
     # --- jobs of trials ---
 
-    def reports(self, number: int, *values: float, tag: str = METRIC) -> "Play":
+    def reports(self, number: int, *values: float, tag: str = METRIC) -> "SimulatedTuning":
         """Add measurements of the program, at steps 1, 2, …"""
         before = self.measured.get(number, ())
         steps = itertools.count(len(before) + 1)
@@ -101,7 +104,7 @@ class Play:
         self.measured[number] = (*before, *new)
         return self
 
-    def becomes(self, number: int, state: JobState, message: str = "") -> "Play":
+    def becomes(self, number: int, state: JobState, message: str = "") -> "SimulatedTuning":
         """Move the trial's job to a state through all states before it."""
         self.now += SECOND
         job = self.jobs[number]
@@ -122,15 +125,15 @@ class Play:
         )
         return self
 
-    def succeeds(self, number: int, *values: float) -> "Play":
+    def succeeds(self, number: int, *values: float) -> "SimulatedTuning":
         """Add measurements and a success, which the next poll reads."""
         return self.reports(number, *values).becomes(number, JobState.SUCCEEDED)
 
-    def is_deleted(self, number: int) -> "Play":
+    def is_deleted(self, number: int) -> "SimulatedTuning":
         self.jobs[number] = None
         return self
 
-    def obey(self) -> "Play":
+    def execute_cancels(self) -> "SimulatedTuning":
         """Cancel the jobs that must be cancelled."""
         for uid, _ in machine.to_cancel(self.job):
             for number, job in self.jobs.items():

@@ -36,7 +36,8 @@ ROOMY = (Node("node-0", MACHINE.vcpus * 8, MACHINE.memory_bytes * 8),)
 
 
 def lone(*works: Work, character: Character | None = None) -> Scenario:
-    """A single family of works, submitted immediately. `character`: the behavior of all its programs."""
+    """Return a scenario with one family of works, submitted immediately. `character`: behavior of its
+    programs."""
     own = character or Character(10 * MINUTE, measures=3)
     return Scenario(
         1,
@@ -49,13 +50,13 @@ def lone(*works: Work, character: Character | None = None) -> Scenario:
 
 
 def stopping(job: TuningJob) -> TuningJob:
-    """With a rule for early stopping."""
+    """Return the tuning job with a rule for early stopping."""
     spec = replace(job.spec.study, median_stopping=MedianStopping())
     return replace(job, spec=replace(job.spec, study=spec))
 
 
 def with_custom_job(number: int = 8000, *, model: str | None = "m") -> tuple[Pipeline, Job]:
-    """A pipeline and its custom job, as the API creates them."""
+    """Return a pipeline and its custom job, as the API creates them."""
     made = pipeline(number, model=model)
     uid = JobUid(number + 1)
     backing = Job(
@@ -72,7 +73,7 @@ def with_custom_job(number: int = 8000, *, model: str | None = "m") -> tuple[Pip
 
 
 def with_tuning_job(number: int = 8000, *, trials: int = 3) -> tuple[Pipeline, TuningJob]:
-    """A pipeline with a hyperparameter task."""
+    """Return a pipeline with a hyperparameter task, and its tuning job."""
     made = pipeline(number, task=Task.TUNING)
     backing = replace(
         tuning(number + 1, trials=trials, parallel=2), parent=Parent(made.uid, made.name)

@@ -22,11 +22,11 @@ _BUSY = 20_000
 
 
 class Deadlock(Exception):
-    """All tasks wait, and no timer or event of the world remains."""
+    """Raised if all tasks wait, and no timer or event of the world remains."""
 
 
 class Livelock(Exception):
-    """The loop iterates forever while time stands still."""
+    """Raised if the event loop iterates forever without any progress of the clock."""
 
 
 class _Selector:
@@ -104,7 +104,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return self.call_soon(callback, *args, context=context)
 
     def _asyncgen_finalizer_hook(self, agen: Any) -> None:
-        """A generator that is dropped with its loop is never closed, as in a killed process."""
+        """Do nothing: a generator that is dropped with its loop is never closed, as in a killed process."""
 
     def _process_events(self, event_list: list[Any]) -> None:
         assert not event_list

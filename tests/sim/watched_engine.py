@@ -27,7 +27,8 @@ _UP = (AttemptState.STARTING, AttemptState.RUNNING)
 
 @dataclass(slots=True)
 class Demands:
-    """All requests of stored states. `starts`, `stops`: incarnations, the starts with the number of their
+    """The requests that follow from stored states.
+    `starts`, `stops`: incarnations, the starts with the number of their
     first commit. `ends`: attempts to stop. `past`: the last attempt without open requests. `faults`: of
     drills.
     """
@@ -42,7 +43,7 @@ class Demands:
     open: dict[Key, int] = field(default_factory=dict[Key, int])
 
     def stored(self, job: Job, now: int) -> None:
-        """Record a commit at `now`, ns of true time."""
+        """Record the requests of a job that was committed at `now`, in ns of true time."""
         uid, attempt = job.uid, job.attempt
         self.commits += 1
         over = job.phase in (AttemptState.WAITING, AttemptState.OVER)

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from tests.sim.tuning_jobs import METRIC, tuning
-from tests.sim.tuning_play import Play
+from tests.sim.tuning_play import SimulatedTuning
 from tests.unit.jobs import CREATED, SECOND
 from trainshed.core.job import Scheduling
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested
@@ -19,12 +19,13 @@ from trainshed.core.tuning.records import SeenSummaries
 S = JobState
 
 
-def play(trials: int = 6, parallel: int = 3, failed: int = 0, **how: object) -> Play:
+def play(trials: int = 6, parallel: int = 3, failed: int = 0, **how: object) -> SimulatedTuning:
     """Return a tuning job whose first trials have started."""
-    return Play(tuning(trials=trials, parallel=parallel, failed=failed, **how)).look()  # pyright: ignore[reportArgumentType] # by name
+    job = tuning(trials=trials, parallel=parallel, failed=failed, **how)  # pyright: ignore[reportArgumentType] # by name
+    return SimulatedTuning(job).run_step()
 
 
-def ends(subject: Play, *values: float | None) -> Play:
+def ends(subject: SimulatedTuning, *values: float | None) -> SimulatedTuning:
     """End the trials one after the other with these values, and run a step after each. None: the program
     fails."""
     for number, value in enumerate(values, 1):
@@ -32,7 +33,7 @@ def ends(subject: Play, *values: float | None) -> Play:
             subject.becomes(number, S.FAILED, "exited with a non-zero status of 1")
         else:
             subject.succeeds(number, value)
-        subject.look()
+        subject.run_step()
         assert not subject.wrong()
     return subject
 
@@ -45,12 +46,12 @@ def test_tuning_job_state_follows_its_furthest_trial() -> None:
     start time is that of the trial."""
     subject = play()
     assert subject.job.state is S.QUEUED
-    assert subject.becomes(2, S.PREPARING).look().job.state is S.PREPARING
+    assert subject.becomes(2, S.PREPARING).run_step().job.state is S.PREPARING
     subject.becomes(2, S.RUNNING)
     at = subject.now
-    assert subject.look().job.state is S.RUNNING
+    assert subject.run_step().job.state is S.RUNNING
     assert (subject.job.started, subject.trials[2].started) == (at, at)
-    assert subject.becomes(2, S.PREPARING).look().job.state is S.RUNNING
+    assert subject.becomes(2, S.PREPARING).run_step().job.state is S.RUNNING
 
 
 # --- trials without a result ---
@@ -75,7 +76,7 @@ def test_infeasible_trial_reason_lists_the_reported_metrics(
     subject = play(failed=6, api=api)
     if tags is not None:
         subject.summaries[1] = SeenSummaries("gs://b/job/1", tags)
-    trial = subject.becomes(1, S.SUCCEEDED).look().trials[1]
+    trial = subject.becomes(1, S.SUCCEEDED).run_step().trials[1]
     assert re.search(reason, trial.infeasible_reason), trial.infeasible_reason
 
 
@@ -83,9 +84,9 @@ def test_infeasible_trial_reason_lists_the_reported_metrics(
 def test_manually_cancelled_or_deleted_trial_is_not_a_failure(ending: str) -> None:
     subject = play()
     if ending == "cancelled":
-        subject.becomes(1, S.CANCELLED, "The job was cancelled by the user.").look()
+        subject.becomes(1, S.CANCELLED, "The job was cancelled by the user.").run_step()
     else:
-        subject.is_deleted(1).look()
+        subject.is_deleted(1).run_step()
     assert subject.trials[1].state is TrialState.INFEASIBLE
     assert (subject.job.infeasible, subject.job.failed) == (1, 0)
     assert subject.job.outcome is None
@@ -94,12 +95,12 @@ def test_manually_cancelled_or_deleted_trial_is_not_a_failure(ending: str) -> No
 
 
 def test_tuning_job_without_any_trial_result_fails() -> None:
-    subject = play(trials=2, parallel=2).is_deleted(1).is_deleted(2).look()
+    subject = play(trials=2, parallel=2).is_deleted(1).is_deleted(2).run_step()
     assert subject.job.state is S.FAILED
     assert subject.job.error is not None
     assert "None of the 2 trials has a result" in subject.job.error.message
     assert not subject.wrong()
-    error = Play(tuning(), points=0).look().job.error
+    error = SimulatedTuning(tuning(), points=0).run_step().job.error
     assert error is not None and "earlier jobs tried" in error.message
 
 
@@ -115,7 +116,7 @@ def test_failed_first_trial_ends_the_tuning_job_with_a_reason() -> None:
         r.job for r in subject.job.running
     }
     assert {cause for _, cause in machine.to_cancel(subject.job)} == {CancelCause.PARENT}
-    subject.obey().look()
+    subject.execute_cancels().run_step()
     assert subject.job.state is S.FAILED
     assert subject.job.error is not None and "Trial 1 failed" in subject.job.error.message
     assert "non-zero status of 1" in subject.job.error.message
@@ -125,9 +126,9 @@ def test_failed_first_trial_ends_the_tuning_job_with_a_reason() -> None:
 
 def test_first_trial_to_end_counts_as_the_first_trial() -> None:
     """facts/tuning#failing-trials."""
-    subject = play().becomes(3, S.FAILED, "no").look()
+    subject = play().becomes(3, S.FAILED, "no").run_step()
     assert subject.job.outcome is not None
-    other = play().succeeds(2, 0.5).look().becomes(1, S.FAILED, "no").look()
+    other = play().succeeds(2, 0.5).run_step().becomes(1, S.FAILED, "no").run_step()
     assert other.job.outcome is None
 
 
@@ -135,9 +136,9 @@ def test_reached_limit_of_failed_trials_ends_the_tuning_job() -> None:
     """facts/tuning#failing-trials, maxFailedTrialCount."""
     subject = ends(play(trials=9, failed=3), None, None)
     assert subject.job.outcome is None
-    subject.becomes(3, S.FAILED).look()
+    subject.becomes(3, S.FAILED).run_step()
     assert subject.job.outcome is not None and subject.job.outcome.state is S.FAILED
-    error = subject.obey().look().job.error
+    error = subject.execute_cancels().run_step().job.error
     assert error is not None and error.message.startswith("3 trials failed (0 succeeded)")
 
 
@@ -146,11 +147,11 @@ def test_twice_as_many_failures_as_results_end_the_tuning_job() -> None:
     twice the results."""
     subject = ends(play(trials=20, parallel=1), 0.5, None, None)
     assert subject.job.outcome is None
-    subject.becomes(4, S.FAILED).look()
+    subject.becomes(4, S.FAILED).run_step()
     assert subject.job.state is S.FAILED
     enough = ends(play(trials=20, parallel=1), 0.5, 0.5, None, None, None, None)
     assert enough.job.outcome is None
-    assert enough.becomes(7, S.FAILED).look().job.state is S.FAILED
+    assert enough.becomes(7, S.FAILED).run_step().job.state is S.FAILED
 
 
 # --- early stopping ---
@@ -158,11 +159,11 @@ def test_twice_as_many_failures_as_results_end_the_tuning_job() -> None:
 
 def test_early_stopped_trial_keeps_its_measurements() -> None:
     """spec/tuning#early-stopping."""
-    subject = play().becomes(2, S.RUNNING).reports(2, 0.3, 0.4).look(stop=(2,))
+    subject = play().becomes(2, S.RUNNING).reports(2, 0.3, 0.4).run_step(stop=(2,))
     assert (subject.trials[2].state, subject.trials[2].stopped_early) == (TrialState.STOPPING, True)
     running = subject.job.running[1]
     assert machine.to_cancel(subject.job) == ((running.job, CancelCause.EARLY_STOP),)
-    subject.obey().look()
+    subject.execute_cancels().run_step()
     trial = subject.trials[2]
     assert (trial.state, trial.stopped_early) == (TrialState.SUCCEEDED, True)
     assert trial.final is not None and trial.final.value(METRIC) == 0.4
@@ -177,12 +178,12 @@ def test_early_stopped_trial_keeps_its_measurements() -> None:
 
 def test_tuning_job_ends_when_the_grid_is_exhausted() -> None:
     """spec/tuning#algorithms: the grid has fewer points than the number of trials."""
-    subject = Play(tuning(trials=6, parallel=3), points=4).look()
+    subject = SimulatedTuning(tuning(trials=6, parallel=3), points=4).run_step()
     ends(subject, 0.1)
     assert (sorted(subject.trials), subject.job.exhausted) == ([1, 2, 3, 4], False)
     ends(subject, 0.1, 0.2)
     assert subject.job.exhausted
-    subject.succeeds(3, 0.3).look().succeeds(4, 0.2).look()
+    subject.succeeds(3, 0.3).run_step().succeeds(4, 0.2).run_step()
     assert subject.job.state is S.SUCCEEDED
     assert (subject.job.best, subject.job.begun) == (3, 4)
     assert not subject.wrong()
@@ -197,11 +198,11 @@ def test_time_limits_of_an_ml_tuning_job_apply_to_the_whole_job() -> None:
     subject = play(api=Api.ML, scheduling=limits)
     (wait,) = machine.deadlines(subject.job)
     assert wait.event == CancelRequested(CancelCause.MAX_WAIT, CREATED + 5 * SECOND)
-    subject.becomes(1, S.RUNNING).look()
+    subject.becomes(1, S.RUNNING).run_step()
     (limit,) = machine.deadlines(subject.job)
     assert limit.at == subject.job.started + 60 * SECOND
-    subject.look(cancel=CancelCause.MAX_WAIT)
+    subject.run_step(cancel=CancelCause.MAX_WAIT)
     assert subject.job.outcome is None, "the maximum wait does not apply to a running job"
-    subject.look(cancel=CancelCause.TIMEOUT)
+    subject.run_step(cancel=CancelCause.TIMEOUT)
     assert machine.deadlines(subject.job) == ()
-    assert subject.obey().look().job.state is S.CANCELLED
+    assert subject.execute_cancels().run_step().job.state is S.CANCELLED

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.sim.tuning_jobs import study_spec, tuning
-from tests.sim.tuning_play import Play
+from tests.sim.tuning_play import SimulatedTuning
 from trainshed.core.lifecycle.events import CancelCause
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.study.spec import Goal, Selection
@@ -37,19 +37,19 @@ def test_tuning_job_ends_after_random_events(block: int) -> None:
                 job = subject.jobs[trial.number]
                 if job is not None and not job.state.is_final and dice.random() < 0.5:
                     subject.succeeds(trial.number, dice.random())
-            subject.obey().look()
+            subject.execute_cancels().run_step()
             assert not subject.wrong(), f"seed {seed}"
         assert subject.job.state.is_final, f"seed {seed}"
         over = subject.job
-        subject.look(cancel=CancelCause.USER)
+        subject.run_step(cancel=CancelCause.USER)
         assert subject.job == over, "a finished job has changed"
 
 
-def _random(dice: random.Random) -> Play:
+def _random(dice: random.Random) -> SimulatedTuning:
     """Return a job after many random events. It may have finished."""
     spec = study_spec(dice.choice(tuple(Goal)), dice.choice(tuple(Selection)))
     trials = dice.randint(1, 9)
-    subject = Play(
+    subject = SimulatedTuning(
         tuning(
             trials=trials,
             parallel=dice.randint(1, trials),
@@ -68,11 +68,11 @@ def _random(dice: random.Random) -> Play:
                 subject.becomes(number, dice.choice(_NEXT))
         _delete_some(dice, subject)
         if dice.random() < 0.5:
-            subject.obey()
+            subject.execute_cancels()
         stop = tuple(r.number for r in subject.job.running if dice.random() < 0.1)
         stop = tuple(n for n in stop if (job := subject.jobs[n]) is not None and job.started)
         cancel = CancelCause.USER if dice.random() < 0.02 else None
-        subject.look(cancel=cancel, stop=stop)
+        subject.run_step(cancel=cancel, stop=stop)
         assert not subject.wrong()
     return subject
 
@@ -80,7 +80,7 @@ def _random(dice: random.Random) -> Play:
 _NEXT = (S.PREPARING, S.PREPARING, S.RUNNING, S.RUNNING, S.SUCCEEDED, S.FAILED, S.CANCELLED)
 
 
-def _delete_some(dice: random.Random, subject: Play) -> None:
+def _delete_some(dice: random.Random, subject: SimulatedTuning) -> None:
     for number, job in subject.jobs.items():
         if job is not None and job.state.is_final and dice.random() < 0.1:
             subject.is_deleted(number)
@@ -88,7 +88,7 @@ def _delete_some(dice: random.Random, subject: Play) -> None:
 
 def _walk(first: TuningJob) -> int:
     """Check all reachable states, and return their number."""
-    states = {_key(start := Play(first).look()): start}
+    states = {_key(start := SimulatedTuning(first).run_step()): start}
     todo = [start]
     while todo:
         for after in _after(todo.pop()):
@@ -104,7 +104,7 @@ def _walk(first: TuningJob) -> int:
     return len(states)
 
 
-def _key(subject: Play) -> object:
+def _key(subject: SimulatedTuning) -> object:
     """Return the key of a play. Plays with equal keys have the same future.
 
     The key excludes times and the history of finished trials.
@@ -129,12 +129,12 @@ def _key(subject: Play) -> object:
     )
 
 
-def _after(subject: Play) -> Iterator[Play]:
+def _after(subject: SimulatedTuning) -> Iterator[SimulatedTuning]:
     """Yield the play after each possible next event."""
-    yield _copy(subject).look(cancel=CancelCause.USER)
+    yield _copy(subject).run_step(cancel=CancelCause.USER)
     if subject.job.state.is_final:
         return
-    yield _copy(subject).look()
+    yield _copy(subject).run_step()
     for trial in subject.job.running:
         number, job = trial.number, subject.jobs[trial.number]
         if job is None:
@@ -145,13 +145,13 @@ def _after(subject: Play) -> Iterator[Play]:
         if not subject.measured.get(number):
             yield _copy(subject).reports(number, number / 10)
         if job.started and not trial.stopping:
-            yield _copy(subject).look(stop=(number,))
+            yield _copy(subject).run_step(stop=(number,))
         for state in (S.RUNNING, S.SUCCEEDED, S.FAILED, S.CANCELLED):
             if state is not job.state:
                 yield _copy(subject).becomes(number, state)
 
 
-def _copy(subject: Play) -> Play:
+def _copy(subject: SimulatedTuning) -> SimulatedTuning:
     return replace(
         subject,
         trials=dict(subject.trials),

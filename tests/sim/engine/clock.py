@@ -70,8 +70,9 @@ Subject = tuple[JobUid, int, ReplicaId] | tuple[JobUid, int] | str
 
 
 class Delays(Struct, frozen=True):
-    """The faults of a bus. `longest`: maximum delay of an event in ns. `twice`: probability of
-    a duplicate.
+    """Faults of an event bus.
+
+    `longest` is the maximum delay of an event in ns, and `twice` the probability of a duplicate.
     """
 
     longest: int = 0

@@ -228,7 +228,7 @@ class Processes:
         self._earliest = max(self._earliest, moment)
 
     def start(self, sim_slot: SimSlot, run: Incarnation) -> None:
-        """Launch it. Its process starts a little later."""
+        """Launch an incarnation. Its process starts a little later."""
         wait = max(0, self._earliest - self._clock.now)
         delay = wait + self._random.randint(1, self._longest_start)
         self._clock.after(delay, lambda: self._begin(sim_slot, run))
@@ -263,7 +263,7 @@ class Processes:
         oom: bool = False,
         stalled: bool = False,
     ) -> None:
-        """End it now, with a sealed record."""
+        """End an incarnation now, with a sealed record."""
         run.fate, run.over = Fate.EXITED, self._clock.now
         run.exit = ExitRecord(
             exit_code=code,
@@ -285,7 +285,7 @@ class Processes:
         by_service: bool = False,
         tell: bool = True,
     ) -> None:
-        """Make it lost: it disappears without a record."""
+        """Make an incarnation disappear without a record."""
         run.fate, run.over = Fate.LOST, self._clock.now
         run.cause, run.by_service = cause, by_service
         if tell:

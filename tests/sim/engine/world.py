@@ -326,7 +326,7 @@ SECOND = 10**9
 
 
 class Times(Struct, frozen=True):
-    """Durations in nanoseconds."""
+    """Durations in a simulated world, in nanoseconds."""
 
     #: Time after which a silent node counts as lost.
     lease: int = 30 * SECOND
@@ -338,7 +338,7 @@ class Times(Struct, frozen=True):
 
 
 class Place(Struct):
-    """A node. `reachable`: the service can reach it. `since`: time of the last change."""
+    """A simulated node. `reachable`: the service can reach the node. `since`: time of the last change."""
 
     node: Node
     reachable: bool = True
