@@ -114,13 +114,13 @@ def test_a_tool_that_hangs_is_killed_with_all_that_it_started(tmp_path: Path) ->
     program(tmp_path, "podman", "sleep 60 & echo $! > child; wait")
     commands = Commands(str(tmp_path / "podman"), os.environ, quick=0.3)
     with pytest.raises(ToolFailed, match="did not answer within 0 seconds"):
-        commands.ask("info")
+        commands.query("info")
 
 
 _ASKING = """
 import os, sys
 from trainshed.runtimes.images.commands import Commands
-Commands(sys.argv[1], os.environ).ask("export")
+Commands(sys.argv[1], os.environ).query("export")
 """
 
 
@@ -168,7 +168,7 @@ def test_what_nobody_waits_for_any_more_is_stopped_with_all_that_it_started(tmp_
     pulling.start()
     with (tmp_path / "alive").open() as alive:
         assert alive.readline() == "begun\n"
-        stop.ask()
+        stop.request()
         assert alive.read() == ""
     pulling.join(30)
     assert "no job waits for it any more" in str(failures[0])

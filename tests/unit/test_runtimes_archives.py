@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from trainshed.runtimes import archives
-from trainshed.runtimes.archives import ArchiveRejected, look_at
+from trainshed.runtimes.archives import ArchiveRejected, is_buildable
 from trainshed.runtimes.confinement import MAX_METADATA
 
 
@@ -53,7 +53,7 @@ def test_a_metadata_file_that_never_ends_is_refused(
     with pytest.raises(
         ArchiveRejected, match=r"p-1/.* has more than 4 MiB \(the limit of metadata files\)"
     ):
-        look_at(path)
+        is_buildable(path)
 
 
 def test_a_zip_that_lies_about_the_size_of_its_metadata_is_read_no_further(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_a_zip_that_lies_about_the_size_of_its_metadata_is_read_no_further(tmp_p
     (tmp_path / "p.zip").write_bytes(
         content.replace(struct.pack("<I", 1 << 24), bytes([1, 0, 0, 0]))
     )
-    assert not look_at(tmp_path / "p.zip")
+    assert not is_buildable(tmp_path / "p.zip")
 
 
 @pytest.mark.parametrize(("name", "pack"), [("p.zip", _zip), ("p.tar.gz", tar)], ids=["zip", "tar"])
@@ -73,7 +73,7 @@ def test_toml_within_toml_without_end_is_refused(
     # What other tests left must not be finalized where the stack ends.
     gc.collect()
     with pytest.raises(ArchiveRejected, match=r"nested too deep .*the depth of TOML"):
-        look_at(path)
+        is_buildable(path)
 
 
 def test_what_unpacks_to_more_than_the_limit_is_refused(tmp_path: Path) -> None:
@@ -83,11 +83,11 @@ def test_what_unpacks_to_more_than_the_limit_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         ArchiveRejected, match=r"unpacks to more than 2 GiB \(the limit of unpacked bytes\)"
     ):
-        look_at(path, 2 << 30)
+        is_buildable(path, 2 << 30)
     wheel = _zip(tmp_path / "p.whl", {"a": bytes(3 << 20), "b": bytes(3 << 20)})
     with pytest.raises(ArchiveRejected, match="unpacks to more than 4 MiB"):
-        look_at(wheel, 4 << 20)
-    assert look_at(wheel)
+        is_buildable(wheel, 4 << 20)
+    assert is_buildable(wheel)
 
 
 def test_an_archive_that_is_too_large_itself_is_refused(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_an_archive_that_is_too_large_itself_is_refused(tmp_path: Path) -> None:
     with path.open("wb") as file:
         file.truncate(2 << 20)
     with pytest.raises(ArchiveRejected, match="has more than 1 MiB"):
-        look_at(path, 1 << 20)
+        is_buildable(path, 1 << 20)
 
 
 def test_more_members_than_the_limit_are_refused(
@@ -109,11 +109,11 @@ def test_more_members_than_the_limit_are_refused(
     with pytest.raises(
         ArchiveRejected, match=rf"has more than {few} members \(the limit of members"
     ):
-        look_at(tar)
+        is_buildable(tar)
     zipped = tmp_path / "p.zip"
     zipped.write_bytes(zip_of_many(few + 1))
     with pytest.raises(ArchiveRejected, match=f"has more than {few} members"):
-        look_at(zipped)
+        is_buildable(zipped)
 
 
 def zip_of_many(many: int, declared: int | None = None) -> bytes:
@@ -137,7 +137,7 @@ def _refusal_with(memory: int, archive: Path) -> str:
     """Of a fresh process, as in an installation: this one has memory of other tests to use again."""
     code = (
         "import sys; from trainshed.runtimes import archives; archives.load();"
-        "archives.MAX_MEMORY = int(sys.argv[1]); archives.look_at_all(sys.argv[2:])"
+        "archives.MAX_MEMORY = int(sys.argv[1]); archives.are_buildable(sys.argv[2:])"
     )
     command = [sys.executable, "-c", code, str(memory), str(archive)]
     return subprocess.run(command, capture_output=True, text=True, check=False).stderr
@@ -166,7 +166,7 @@ def test_looking_takes_no_longer_than_its_time(
     with gzip.open(tmp_path / "p.tar.gz", "wb", compresslevel=1) as packed:
         packed.write(header("p-1/a", 1 << 26) + bytes(1 << 26))
     with pytest.raises(ArchiveRejected, match=r"more than 0.2 seconds .*\(the limit of time\)"):
-        archives.look_at_all([str(tmp_path / "p.tar.gz")] * 200)
+        archives.are_buildable([str(tmp_path / "p.tar.gz")] * 200)
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_what_is_no_archive_is_for_the_installer_to_tell(tmp_path: Path, content
     for name in ("p.tar.gz", "p.zip", "p.whl"):
         path = tmp_path / name
         path.write_bytes(content)
-        look_at(path)
+        is_buildable(path)
 
 
 def test_of_wheels_their_own_words_are_read(tmp_path: Path) -> None:

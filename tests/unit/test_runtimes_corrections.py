@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainshed.runtimes.archives import also_needed
+from trainshed.runtimes.archives import missing_requirements
 
 _ASKS = "Requires-Dist: google-cloud-aiplatform[autologging]==2.7.0"
 
@@ -16,7 +16,7 @@ _ASKS = "Requires-Dist: google-cloud-aiplatform[autologging]==2.7.0"
     ],
 )
 def test_autologging_needs_an_mlflow_that_it_works_with(metadata: list[str]) -> None:
-    assert also_needed(metadata) == ("mlflow<3",)
+    assert missing_requirements(metadata) == ("mlflow<3",)
 
 
 @pytest.mark.parametrize(
@@ -30,4 +30,4 @@ def test_autologging_needs_an_mlflow_that_it_works_with(metadata: list[str]) -> 
     ],
 )
 def test_whoever_names_an_mlflow_gets_that(metadata: list[str]) -> None:
-    assert also_needed(metadata) == ()
+    assert missing_requirements(metadata) == ()

@@ -10,7 +10,7 @@ import pytest
 
 from trainshed.runtimes import installer as module
 from trainshed.runtimes import output
-from trainshed.runtimes.indexes import index_environment, names_indexes
+from trainshed.runtimes.indexes import configures_indexes, index_environment
 from trainshed.runtimes.installer import Installer, InstallFailed
 from trainshed.runtimes.output import Narration
 from trainshed.runtimes.port import BuildFailed
@@ -65,7 +65,7 @@ def test_environments_share_files_with_our_own_cache_alone(
 
 
 @pytest.mark.parametrize(
-    ("script", "last", "is_machine_trouble"),
+    ("script", "last", "is_machine_fault"),
     [
         ("seq 1 100; echo 'error: no such thing' >&2; exit 2", "error: no such thing", False),
         ("echo 'error: Failed to fetch: index'; exit 2", "error: Failed to fetch: index", True),
@@ -74,7 +74,7 @@ def test_environments_share_files_with_our_own_cache_alone(
     ids=["the user's", "of the network", "killed"],
 )
 def test_a_failure_says_whose_it_is_and_has_the_last_lines(
-    tmp_path: Path, script: str, last: str, is_machine_trouble: bool
+    tmp_path: Path, script: str, last: str, is_machine_fault: bool
 ) -> None:
     """spec/failures#out-of-memory: what somebody kills, or the kernel for want of memory, is tried again."""
     installer = _installer(tmp_path, script)
@@ -82,7 +82,7 @@ def test_a_failure_says_whose_it_is_and_has_the_last_lines(
         installer.install(Path("python"), tmp_path / "site", [], lambda line: None)
     assert failed.value.lines[-1].startswith(last)
     assert len(failed.value.lines) <= 25
-    assert failed.value.is_machine_trouble == is_machine_trouble
+    assert failed.value.is_machine_fault == is_machine_fault
 
 
 def test_a_setup_that_never_ends_is_stopped_with_all_that_it_started(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_whether_somebody_said_where_packages_come_from(
     """Builds for CPUs are asked for where nobody did (`Release.first`)."""
     file = tmp_path / "pip.conf"
     file.write_text(text)
-    assert names_indexes({"HOME": str(tmp_path), **environ}, [file]) is has_index
+    assert configures_indexes({"HOME": str(tmp_path), **environ}, [file]) is has_index
 
 
 def test_what_a_smoke_test_says_is_for_nobody_unless_it_fails(tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ def test_narration_leaves_out_single_packages_and_doubles_the_time_between_signs
         "Installed 140 packages in 240ms",
         *(f" + package{number}==1.0" for number in range(140)),
     ):
-        narration.hear(line)
+        narration.add_line(line)
     narration.end()
     assert lines == [
         "Resolved 140 packages in 538ms",
@@ -250,7 +250,7 @@ def test_narration_leaves_out_single_packages_and_doubles_the_time_between_signs
     ]
     lines.clear()
     for _ in range(20):
-        narration.silence()
+        narration.add_silence()
     assert [line.rpartition(": ")[2] for line in lines] == [
         "5 s.",
         "10 s.",
@@ -264,7 +264,7 @@ def test_of_a_flood_only_so_much_is_told() -> None:
     lines: list[str] = []
     narration = Narration(lines.append)
     for number in range(30_000):
-        narration.hear(f"line {number}")
+        narration.add_line(f"line {number}")
     assert len(lines) == 10_001
     assert lines[-1] == "The output has more than 10000 lines; the rest is hidden."
 

@@ -13,10 +13,10 @@ from tests.unit.test_runtimes_archives import tar
 from trainshed.core.packages import JobPackage
 from trainshed.core.runtime import CONTAINER, RuntimeChoice
 from trainshed.runtimes import layers
-from trainshed.runtimes.archives import look_at
+from trainshed.runtimes.archives import is_buildable
 from trainshed.runtimes.packages import Packages
 from trainshed.runtimes.port import BuildFailed, PackageFailed
-from trainshed.runtimes.prefix import Prefix, take_scripts
+from trainshed.runtimes.prefix import Prefix, move_scripts
 from trainshed.runtimes.service import ContainerRuntimes
 from trainshed.runtimes.stop import Stop
 
@@ -57,7 +57,7 @@ def test_the_end_of_the_service_ends_a_fetch(tmp_path: Path) -> None:
 
     class Endless(io.BytesIO):
         def read(self, _: int | None = -1) -> bytes:
-            closing.ask()
+            closing.request()
             return b"more"
 
     bucket = Bucket()
@@ -183,12 +183,12 @@ def test_what_a_package_put_outside_is_not_read_for_it_and_a_cut_script_is_taken
     for place in (tmp_path / "secret", prefix.site / "own.py"):
         place.write_text("gsutil")
     (prefix.site / "linked").symlink_to(tmp_path)
-    take_scripts(prefix)
+    move_scripts(prefix)
     assert [path.name for path in prefix.scripts.iterdir()] == ["t"]
     outside = (f"{tmp_path}/secret", "../../../../secret", "linked/secret", 300 * "n")
     for names, expected in ((outside, False), (("own.py",), True)):
         (info / "RECORD").write_text("".join(f"{name},,\n" for name in names))
-        assert layers._name_gsutil(prefix) == expected  # pyright: ignore[reportPrivateUsage] - of a build
+        assert layers._mark_gsutil(prefix) == expected  # pyright: ignore[reportPrivateUsage] - of a build
 
 
 def _sdist(path: Path, files: dict[str, str]) -> Path:
@@ -217,4 +217,4 @@ def test_only_plain_setuptools_builds_need_no_environment(
     files = {"PKG-INFO": _INFO, "setup.py": "", "trainer.egg-info/PKG-INFO": "Name: other\n"}
     if pyproject:
         files["pyproject.toml"] = pyproject
-    assert look_at(_sdist(tmp_path / "t-0.1.tar.gz", files)) is expected
+    assert is_buildable(_sdist(tmp_path / "t-0.1.tar.gz", files)) is expected

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from trainshed.runtimes.torch_extensions import take_out_unusable
+from trainshed.runtimes.torch_extensions import remove_unusable_extensions
 
 
 def _site(root: Path, *, torch: str = "", needs: bytes = b"libtorch_cuda.so") -> Path:
@@ -29,7 +29,7 @@ def test_what_needs_a_gpus_libraries_is_taken_out(tmp_path: Path) -> None:
     site = _site(tmp_path / "site", torch="libtorch_cpu.so")
     kept = tmp_path / "cached.py"
     kept.hardlink_to(site / "torchvision/extension.py")
-    take_out_unusable(site)
+    remove_unusable_extensions(site)
     assert _extensions(site) == []
     assert "_absent_operators" in (site / "torchvision/extension.py").read_text()
     assert (site / "torchvision/_absent_operators.py").is_file()
@@ -38,7 +38,7 @@ def test_what_needs_a_gpus_libraries_is_taken_out(tmp_path: Path) -> None:
 
 def test_a_layer_goes_by_the_pytorch_beneath_it(tmp_path: Path) -> None:
     layer = _site(tmp_path / "layer")
-    take_out_unusable(layer, _site(tmp_path / "base", torch="libtorch_cpu.so"))
+    remove_unusable_extensions(layer, _site(tmp_path / "base", torch="libtorch_cpu.so"))
     assert _extensions(layer) == []
 
 
@@ -47,7 +47,7 @@ def test_a_layer_goes_by_the_pytorch_beneath_it(tmp_path: Path) -> None:
 )
 def test_what_fits_stays(tmp_path: Path, torch: str, needs: bytes) -> None:
     site = _site(tmp_path, torch=torch, needs=needs)
-    take_out_unusable(site)
+    remove_unusable_extensions(site)
     assert _extensions(site) == ["_C.so", "_torchaudio.abi3.so"]
     assert "_absent" not in (site / "torchvision/extension.py").read_text()
 
@@ -59,5 +59,5 @@ def test_links_that_a_setup_script_made_are_not_followed(tmp_path: Path) -> None
     layer.mkdir()
     for name in ("torchvision", "torchaudio"):
         (layer / name).symlink_to(elsewhere / name)
-    take_out_unusable(layer, _site(tmp_path / "base", torch="libtorch_cpu.so"))
+    remove_unusable_extensions(layer, _site(tmp_path / "base", torch="libtorch_cpu.so"))
     assert _extensions(elsewhere) == ["_C.so", "_torchaudio.abi3.so"]

@@ -23,7 +23,7 @@ from tests.e2e.processes import wait_until_gone
 from trainshed.replica.protocol import LEVEL_ROOT, LEVEL_USER
 from trainshed.replica.sandbox import levels
 from trainshed.runtimes.confinement import Confinement, InstallationTerms, LentDirectory
-from trainshed.runtimes.installer import begun
+from trainshed.runtimes.installer import running
 
 _FORKS = """
 import os, time
@@ -101,7 +101,7 @@ def _confinement(place: Path, level: str, **terms: Any) -> Confinement:
 
 def _run(confinement: Confinement, *command: str) -> Done:
     environ = {"PATH": os.defpath}
-    with begun([*command, "--offline"], environ, Path(confinement.workspace), confinement) as run:
+    with running([*command, "--offline"], environ, Path(confinement.workspace), confinement) as run:
         assert run.process.stdout is not None
         late = threading.Timer(60, run.end)
         late.start()
@@ -256,10 +256,10 @@ def test_its_time_is_limited(place: Path, level: str) -> None:
 
 def test_nothing_of_it_stays_when_the_service_ends_it(place: Path, level: str) -> None:
     """Not even who made himself a session of his own."""
-    script = "setsid sleep 600 & echo begun; exec sleep 600"
+    script = "setsid sleep 600 & echo running; exec sleep 600"
     confinement = _confinement(place, level)
-    with begun(["/bin/sh", "-c", script], {}, place / "room", confinement) as run:
-        assert run.process.stdout is not None and run.process.stdout.readline() == b"begun\n"
+    with running(["/bin/sh", "-c", script], {}, place / "room", confinement) as run:
+        assert run.process.stdout is not None and run.process.stdout.readline() == b"running\n"
         run.end()
         # Its end of the pipe is closed when nobody has it any more.
         assert run.process.stdout.read() == b""
@@ -269,12 +269,12 @@ def test_nothing_of_it_stays_when_the_service_ends_it(place: Path, level: str) -
 
 def test_it_dies_with_the_service(place: Path, level: str) -> None:
     confinement = _confinement(place, level)
-    script = "setsid sleep 600 & echo begun; exec sleep 600"
+    script = "setsid sleep 600 & echo running; exec sleep 600"
     code = (
-        "import pathlib, sys, os, msgspec; from trainshed.runtimes.installer import begun\n"
+        "import pathlib, sys, os, msgspec; from trainshed.runtimes.installer import running\n"
         "from trainshed.runtimes.confinement import Confinement\n"
         "apart = msgspec.json.decode(sys.argv[1], type=Confinement)\n"
-        f"with begun(['/bin/sh', '-c', {script!r}], dict(os.environ), "
+        f"with running(['/bin/sh', '-c', {script!r}], dict(os.environ), "
         "pathlib.Path(apart.workspace), apart) as run:\n"
         "    print(run.process.stdout.readline(), flush=True)\n"
         "    os.set_inheritable(run.output, True)\n"
@@ -288,7 +288,7 @@ def test_it_dies_with_the_service(place: Path, level: str) -> None:
     )
     os.close(writer)
     with os.fdopen(reader, "rb") as pipe:
-        assert pipe.readline() == b"b'begun\\n'\n"
+        assert pipe.readline() == b"b'running\\n'\n"
         assert service.wait() == -9
     wait_until_gone(_left(confinement.workspace))
 

@@ -60,33 +60,32 @@ def load() -> None:
         codecs.lookup(name)
 
 
-def look_at_all(paths: Iterable[str]) -> bool:
-    """Whether they are wheels, or the runtime's own setuptools can build them. Raises ArchiveRejected."""
+def are_buildable(paths: Iterable[str]) -> bool:
+    """Return whether each archive is a wheel, or can be built with the runtime's own setuptools. Raises
+    ArchiveRejected."""
     with _bounded():
-        plain = [look_at(Path(path)) for path in paths]
+        plain = [is_buildable(Path(path)) for path in paths]
     return all(plain)
 
 
 def metadata_of_wheels(paths: Iterable[str]) -> list[str]:
-    """Return the metadata of the wheels among them, as texts. Raises ArchiveRejected. The archives
-    must have passed `look_at_all`."""
+    """Return the metadata texts of the wheels among the archives. Raises ArchiveRejected. The archives must
+    have passed `are_buildable`."""
     with _bounded():
         return [_wheel_metadata(Path(path)) for path in paths if path.endswith(".whl")]
 
 
-def also_needed(metadata: Sequence[str]) -> tuple[str, ...]:
-    """Return requirements that packages need in addition to their own. `metadata`: that of their wheels."""
+def missing_requirements(metadata: Sequence[str]) -> tuple[str, ...]:
+    """Return the requirements that packages lack. `metadata`: the texts of their wheels' metadata."""
     asks = any(map(_AUTOLOGGING.search, metadata)) and not any(map(_NAMES_MLFLOW.search, metadata))
     return (_AUTOLOGGED,) if asks else ()
 
 
-def look_at(path: Path, most_unpacked: int = MAX_UNPACKED) -> bool:
-    """Whether the file is a wheel, or a source distribution that the runtime's own setuptools can build.
-
-    False for distributions with other build requirements, and for unreadable files, for which installers
-    report better errors. A plain build needs neither a separate environment (half a second) nor a package
-    index. Raises ArchiveRejected.
-    """
+def is_buildable(path: Path, most_unpacked: int = MAX_UNPACKED) -> bool:
+    """Return whether the archive is a wheel, or a source distribution that can be built with the runtime's
+    own setuptools. It is False for distributions with other build requirements, and for unreadable files, for
+    which installers report better errors. A plain build needs neither a separate environment (half a second)
+    nor a package index. Raises ArchiveRejected."""
     if path.stat().st_size > most_unpacked:
         raise _refused(path, f"it has more than {_size(most_unpacked)}", "its size")
     try:
@@ -150,7 +149,7 @@ def _tar_project(path: Path, most: int) -> bytes | None:
     text, unpacked, count = b"", 0, 0
     with path.open("rb") as file, tarfile.open(fileobj=file, mode="r|*") as archive:
         while (member := archive.next()) is not None:
-            # Otherwise the archive would remember all of them.
+            # Otherwise the archive object would keep all members in memory.
             cast("Any", archive).members = []
             count, unpacked = count + 1, unpacked + member.size
             _check_members(path, count)
@@ -171,7 +170,7 @@ def _is_metadata(name: str) -> bool:
 
 
 def _is_project(name: str) -> bool:
-    """Whether the file is in the only top-level directory of the archive."""
+    """Return whether the file is in the only top-level directory of the archive."""
     return name.removeprefix("./").partition("/")[2] == "pyproject.toml"
 
 

@@ -94,7 +94,7 @@ class Confinement(Struct, frozen=True):
     archives: tuple[str, ...] = ()
     #: Arguments to add to the command if the runtime's own setuptools can build all packages.
     when_plain: tuple[str, ...] = ()
-    #: Whether to add requirements that the wheels among them lack (`archives.also_needed`).
+    #: Whether to add requirements that the wheels among them lack (`archives.missing_requirements`).
     corrected: bool = False
     #: A shared download cache, only for runs without users' scripts; None = a private one.
     cache: str | None = None
@@ -134,7 +134,8 @@ class Confinement(Struct, frozen=True):
         """Return the installer's variables inside. A run without an index does not get passwords of
         indexes."""
         if self.cache:
-            # Only the installer runs, without users' scripts: it has its settings and the shared cache.
+            # Only the installer runs here, not users' scripts, so it may use its settings and the shared
+            # cache.
             return environ | {"TMPDIR": f"{self.workspace}/tmp"}
         kept = without_secrets(environ) if offline else environ
         kept = {name: value for name, value in kept.items() if not name.startswith(_HOMES)}

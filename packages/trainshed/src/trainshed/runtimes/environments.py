@@ -17,12 +17,12 @@ from trainshed.runtimes.port import BuildFailed
 from trainshed.runtimes.prefix import (
     Prefix,
     make_prefix,
-    take_scripts,
+    move_scripts,
     write_command,
     write_template,
 )
 from trainshed.runtimes.shelf import Shelf
-from trainshed.runtimes.torch_extensions import take_out_unusable
+from trainshed.runtimes.torch_extensions import remove_unusable_extensions
 from trainshed.runtimes.trees import let_read, let_write, size_of
 
 _LOAD = "import importlib, sys; [importlib.import_module(name) for name in sys.argv[1:]]"
@@ -129,8 +129,8 @@ class Environments:
             )
             prefix = make_prefix(draft, interpreter)
             self._install(prefix, sheet, release, progress)
-            take_out_unusable(prefix.site)
-            take_scripts(prefix)
+            remove_unusable_extensions(prefix.site)
+            move_scripts(prefix)
             if sheet.command is not None:
                 write_command(prefix, sheet.family, sheet.command.read_text())
             if interpreter.minor < (3, 12):

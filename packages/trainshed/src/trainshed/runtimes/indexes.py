@@ -24,7 +24,7 @@ def index_environment(
     variables override its files, and `[install]` overrides `[global]`. Variables rather than flags keep
     credentials in an index URL out of process lists.
     """
-    if any(environ.get(name) for name in _UV_OWN) or _uv_names_an_index(environ):
+    if any(environ.get(name) for name in _UV_OWN) or _uv_configures_an_index(environ):
         return {}
     options = _from_files(_files(environ) if files is None else files)
     for option in _OPTIONS:
@@ -49,15 +49,16 @@ def index_environment(
     return variables
 
 
-def names_indexes(environ: Mapping[str, str], files: Iterable[Path] | None = None) -> bool:
-    """Whether uv's or pip's settings contain a source of packages. `files`: as above."""
+def configures_indexes(environ: Mapping[str, str], files: Iterable[Path] | None = None) -> bool:
+    """Return whether uv's or pip's settings configure a package index. `files`: as for
+    `index_environment`."""
     variables = index_environment(environ, files)
     places = ("UV_DEFAULT_INDEX", "UV_INDEX", "UV_FIND_LINKS", "UV_NO_INDEX")
     has_own = any(environ.get(name) for name in (*_UV_OWN, "UV_TORCH_BACKEND"))
-    return has_own or _uv_names_an_index(environ) or any(name in variables for name in places)
+    return has_own or _uv_configures_an_index(environ) or any(name in variables for name in places)
 
 
-def _uv_names_an_index(environ: Mapping[str, str]) -> bool:
+def _uv_configures_an_index(environ: Mapping[str, str]) -> bool:
     home = Path(environ.get("HOME") or "/nonexistent")
     user = Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "uv" / "uv.toml"
     for path in (user, Path("/etc/uv/uv.toml")):
@@ -90,7 +91,7 @@ def _from_files(files: Iterable[Path]) -> dict[str, str]:
         try:
             parser.read_string(path.read_text())
         except (OSError, UnicodeDecodeError, configparser.Error):
-            # Mostly the file does not exist. pip reports files that it cannot read.
+            # Usually the file does not exist. pip reports files that it cannot read.
             continue
         for section, settings in options.items():
             if parser.has_section(section):

@@ -24,10 +24,10 @@ from msgspec import Struct
 
 from trainshed.runtimes import output
 from trainshed.runtimes.confinement import Confinement, read_verdict
-from trainshed.runtimes.indexes import index_environment, names_indexes
+from trainshed.runtimes.indexes import configures_indexes, index_environment
 from trainshed.runtimes.output import BEAT, NOISE, Narration
 from trainshed.runtimes.port import BuildFailed, unheard
-from trainshed.runtimes.stop import OVERSEEN, Stop, end_by, kill
+from trainshed.runtimes.stop import OVERSEEN, Stop, end_through, kill
 
 _INHERITED_NAMES = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "CC", "CXX", "CFLAGS", "LDFLAGS")
 _INHERITED_PREFIXES = ("UV_", "SSL_CERT_", "XDG_", "NETRC")
@@ -57,10 +57,10 @@ class Execution(Struct, frozen=True):
 
 
 @contextmanager
-def begun(
+def running(
     command: Sequence[str], environ: Mapping[str, str], cwd: Path, apart: Confinement | None
 ) -> Generator[Execution]:
-    """Start a run, and wait for its end when the context exits. Raises OSError."""
+    """Start a run. When the context exits, wait for its end. Raises OSError."""
     if apart is None:
         overseen = ["/bin/sh", "-c", OVERSEEN, "install", *command]
         # Only this process has the other end of its input, which closes whenever this process ends.
@@ -90,7 +90,7 @@ def begun(
             process,
             process.stdout.fileno(),
             ours.fileno(),
-            lambda: end_by(ours, process),
+            lambda: end_through(ours, process),
             lambda: read_verdict(ours),
             left,
         )
@@ -133,8 +133,8 @@ class InstallFailed(Exception):
         self.is_final = is_final
 
     @property
-    def is_machine_trouble(self) -> bool:
-        """Whether the machine or its network is to blame, rather than the requirements."""
+    def is_machine_fault(self) -> bool:
+        """Return whether the cause is the machine or its network, not the requirements."""
         text = str(self)
         if self.is_final:
             return _FULL in text
@@ -150,7 +150,7 @@ class InstallFailed(Exception):
 
     @property
     def remedy(self) -> str:
-        """Advice if the machine or its network is to blame."""
+        """Advice if the cause is the machine or its network."""
         if _FULL in str(self):
             return (
                 "A disk is full. Free space (`trainshed runtimes gc` clears the cache), or choose"
@@ -162,7 +162,7 @@ class InstallFailed(Exception):
 
     @property
     def correction(self) -> str:
-        """Advice if the requirements are to blame."""
+        """Advice if the cause is in the requirements."""
         text = self._correction()
         if _UNSEEN in str(self):
             text += (
@@ -236,13 +236,13 @@ class Installer:
         # uv has no variable for this flag.
         self._flags = ("--no-index",) if self._environ.pop("UV_NO_INDEX", "") else ()
         #: Whether uv's or pip's settings on this machine contain a source of packages.
-        self.has_indexes = names_indexes(environ)
+        self.has_indexes = configures_indexes(environ)
         #: Set at the end of the service.
         self.closing = Stop()
 
     def close(self) -> None:
         """Stop running installations, for the end of the service; their builds fail and leave nothing."""
-        self.closing.ask()
+        self.closing.request()
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -380,11 +380,11 @@ class Installer:
     ) -> None:
         stop = stop or Stop()
         last: collections.deque[str] = collections.deque(maxlen=_LAST_LINES)
-        with begun(command, self._environ, cwd, apart) as execution:
+        with running(command, self._environ, cwd, apart) as execution:
             process = execution.process
             stops = (stop, self.closing)
             for ending in stops:
-                ending.began(process, execution.end)
+                ending.register(process, execution.end)
             seconds = execution.seconds or self._limit_seconds
             limit = threading.Timer(seconds, kill, [process])
             limit.daemon = True
@@ -393,16 +393,16 @@ class Installer:
             try:
                 for line in output.lines(execution.output, BEAT, execution.line):
                     if line is None:
-                        narration.silence()
+                        narration.add_silence()
                     elif not line.startswith(NOISE):
                         last.append(line)
-                        narration.hear(line)
+                        narration.add_line(line)
                 narration.end()
             finally:
                 process.wait()
                 limit.cancel()
                 for ending in stops:
-                    ending.ended(process)
+                    ending.unregister(process)
             verdict = execution.verdict()
         self.closing.check()
         if stop.is_asked:

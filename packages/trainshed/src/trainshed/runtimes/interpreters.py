@@ -89,7 +89,8 @@ class Interpreters:
         return _USUAL if own == _USUAL or _USUAL in self.found() else own
 
     def found(self) -> Sequence[Minor]:
-        """Return every Python of the machine, highest first. The first call searches (under a second)."""
+        """Return every Python of the machine, highest version first. The first call searches, which takes
+        less than a second."""
         return sorted({interpreter.minor for interpreter in self.search()}, reverse=True)
 
     def get(self, python: Minor) -> Interpreter | None:

@@ -42,8 +42,8 @@ class Inventory:
         self._environments = Environments(cache / "environments", Installer(cache / "uv"), now)
 
     def offers(self, family: str | None = None) -> list[InventoryEntry]:
-        """Return every release of a family, None = of all families, on the Python that jobs would get here,
-        and on other Pythons with a built environment. Raises BuildFailed for an unknown family."""
+        """Return the releases of `family` (None: of all families) for the Python that jobs get here, and for
+        other Pythons with a built environment. Raises BuildFailed for an unknown family."""
         sheets = [sheet for sheet in FAMILIES if family in (None, sheet.family)]
         if family is not None and not sheets:
             raise BuildFailed(no_family(family))

@@ -71,31 +71,31 @@ class Keeper:
         try:
             self._begin(ours, theirs)
         except OSError as failure:
-            self._verdict = self._not_begun(str(failure))
+            self._verdict = self._report_start_failure(str(failure))
             self._status = 1 << 8
             self._seal()
             return 1
         theirs.close()
         held = memory_limit.MemoryLimit(self._groups, self._terms.memory_bytes, self._loop, self)
         self._loop.add(children, lambda: self._reap(children))
-        self._loop.add(ours.fileno(), lambda: self._hear(ours))
-        self._loop.add(self._line.fileno(), self._line_ended)
+        self._loop.add(ours.fileno(), lambda: self._receive(ours))
+        self._loop.add(self._line.fileno(), self._handle_closed_line)
         held.program_started()
         if self._confinement.until is not None:
             left = max(0.0, self._confinement.until - time.monotonic())
             limit = f"{self._terms.seconds:g} seconds"
             self._loop.after(left, lambda: self._end(limit, "it took longer"))
-        self._loop.after(_CHECK_INTERVAL, self._look_at_files)
+        self._loop.after(_CHECK_INTERVAL, self._measure_files)
         if self._terms.processes and self._terms.level == protocol.LEVEL_SESSION:
             self._loop.after(_CHECK_INTERVAL, self._count)
         while self._status < 0:
             self._loop.turn(None)
         if self._terms.level == protocol.LEVEL_SESSION:
             processes.end_descendants()
-        self._hear(ours)
+        self._receive(ours)
         held.close()
         _, kills = held.verdict(None)
-        self._judge(kills)
+        self._detect_kernel_limit(kills)
         self._seal()
         code = os.waitstatus_to_exitcode(self._status)
         return code if code >= 0 else 128 - code
@@ -126,7 +126,7 @@ class Keeper:
                 signal.set_wakeup_fd(-1)
                 become(self._confinement, self._command, self._groups, theirs, keeper)
             except Exception as failure:
-                theirs.sendall(_told(failure))
+                theirs.sendall(_failure_message(failure))
             finally:
                 os._exit(1)
 
@@ -144,7 +144,7 @@ class Keeper:
             if child == self._first:
                 self._status = status
 
-    def _hear(self, ours: socket.socket) -> None:
+    def _receive(self, ours: socket.socket) -> None:
         """Receive the messages of the first process before it becomes the installer."""
         try:
             data, handles = unix_sockets.receive_some(ours)
@@ -157,7 +157,7 @@ class Keeper:
         for line in lines:
             word, _, rest = line.decode(errors="replace").partition(" ")
             if word == "level":
-                self._verdict = self._not_begun(rest)
+                self._verdict = self._report_start_failure(rest)
             elif word == "archive":
                 self._verdict = rest
         if not data:
@@ -173,7 +173,7 @@ class Keeper:
 
         self._loop.add(handle, asked)
 
-    def _line_ended(self) -> None:
+    def _handle_closed_line(self) -> None:
         """End the installation, because the service has closed the line or died."""
         self._loop.drop(self._line.fileno())
         self._kill()
@@ -186,7 +186,7 @@ class Keeper:
             self._end(f"{most} processes", "it had more")
         self._loop.after(_CHECK_INTERVAL, self._count)
 
-    def _look_at_files(self) -> None:
+    def _measure_files(self) -> None:
         if self._status >= 0:
             return
         if not self._extents:
@@ -206,7 +206,7 @@ class Keeper:
         elif self._names + sum(extent.names for extent in self._extents) > MAX_FILES:
             self._end(f"{MAX_FILES} files", "it made more")
         rest = (time.monotonic() - begin) * _PAUSE_FACTOR
-        self._loop.after(max(rest, 0.0 if self._extents else _CHECK_INTERVAL), self._look_at_files)
+        self._loop.after(max(rest, 0.0 if self._extents else _CHECK_INTERVAL), self._measure_files)
 
     # --- its end ---
 
@@ -219,14 +219,14 @@ class Keeper:
         """Kill the first process; all others of its namespace die with it."""
         processes.send(self._first, signal.SIGKILL)
 
-    def _judge(self, kills: int) -> None:
+    def _detect_kernel_limit(self, kills: int) -> None:
         """Determine whether a limit that the kernel enforces caused the end."""
         if self._verdict or self._status == 0:
             return
         if kills:
             limit = f"{(self._terms.memory_bytes or 0) >> 20} MiB"
             self._verdict = self._limited(limit, "it used more memory")
-        elif self._refused_processes():
+        elif self._report_process_limit():
             limit = f"{self._terms.processes} processes and threads"
             self._verdict = self._limited(limit, "it started more")
 
@@ -234,7 +234,7 @@ class Keeper:
         subject = self._confinement.subject
         return f"{subject} was ended: {what} than its limit of {limit}."
 
-    def _not_begun(self, cause: str) -> str:
+    def _report_start_failure(self, cause: str) -> str:
         level = self._terms.level
         return (
             f"{self._confinement.subject} cannot run at isolation level {level}, the level of programs here: "
@@ -243,7 +243,7 @@ class Keeper:
             "(--isolation)."
         )
 
-    def _refused_processes(self) -> bool:
+    def _report_process_limit(self) -> bool:
         if "pids" not in self._terms.bases:
             return False
         path = os.path.join(self._terms.bases["pids"], self._name, "pids.events")  # noqa: PTH118 -- as all of /sys here
@@ -315,16 +315,16 @@ def become(
     # Only now: the kernel resets it on a change of user.
     kernel.help_parent(parent)
     os.chdir(place)
-    more = confinement.when_plain if archives.look_at_all(confinement.archives) else ()
+    more = confinement.when_plain if archives.are_buildable(confinement.archives) else ()
     if confinement.corrected:
-        more += archives.also_needed(archives.metadata_of_wheels(confinement.archives))
+        more += archives.missing_requirements(archives.metadata_of_wheels(confinement.archives))
     for number in _DEFAULTS:
         signal.signal(number, signal.SIG_DFL)
     environ = without_secrets(os.environ) if "--offline" in more else dict(os.environ)
     os.execvpe(command[0], [*command, *more], environ)
 
 
-def _told(failure: Exception) -> bytes:
+def _failure_message(failure: Exception) -> bytes:
     """Return the message to the keeper about a failure: `level TEXT`, `archive TEXT`."""
     word = "archive" if isinstance(failure, archives.ArchiveRejected) else "level"
     text = (

@@ -24,10 +24,10 @@ from trainshed.runtimes.installer import Installer, InstallFailed
 from trainshed.runtimes.interpreters import Interpreter
 from trainshed.runtimes.packages import Package
 from trainshed.runtimes.port import BuildFailed, PackageFailed, Progress, unheard
-from trainshed.runtimes.prefix import Prefix, derive_prefix, take_scripts, write_template
+from trainshed.runtimes.prefix import Prefix, derive_prefix, move_scripts, write_template
 from trainshed.runtimes.shelf import Shelf, held
 from trainshed.runtimes.stop import Stop
-from trainshed.runtimes.torch_extensions import take_out_unusable
+from trainshed.runtimes.torch_extensions import remove_unusable_extensions
 from trainshed.runtimes.trees import is_file, let_read, read_small, remove_tree
 
 _LAYOUT = "5"
@@ -98,7 +98,7 @@ class Layers:
             terms = self._terms()
             progress(f"Installing the job's packages at isolation level {terms.level}: {uris}.")
             prefix, ghosts = _begin(draft, base, interpreter)
-            apart = self._apart(prefix, base, interpreter, packages, terms)
+            apart = self._confinement(prefix, base, interpreter, packages, terms)
 
             def renew() -> None:
                 remove_tree(prefix.root)
@@ -113,7 +113,7 @@ class Layers:
                     tuple(packages),
                     apart,
                     renew,
-                    lambda line: progress(_named(line, packages)),
+                    lambda line: progress(_with_uris(line, packages)),
                     stop,
                 ).run()
             finally:
@@ -122,13 +122,13 @@ class Layers:
             for ghost in prefix.site.glob("*.dist-info"):
                 if not ghost.is_symlink() and read_small(ghost / "INSTALLER") == _GHOST.encode():
                     remove_tree(ghost)
-            take_out_unusable(prefix.site, base.site)
+            remove_unusable_extensions(prefix.site, base.site)
             if implicit:
                 _search_packages_last(prefix)
-            take_scripts(prefix)
+            move_scripts(prefix)
             write_template(prefix, final)
             let_read(prefix.template)
-            if _name_gsutil(prefix):
+            if _mark_gsutil(prefix):
                 (draft / _CALLS_GSUTIL).touch()
             summary = _summary(prefix, ghosts)
             (draft / _NOTICES).write_text(json.dumps([summary]))
@@ -139,12 +139,12 @@ class Layers:
             with held(base.root):
                 self._shelf.put(key, fill, writable="template", progress=progress, stop=stop)
         except InstallFailed as failure:
-            if failure.is_final and not failure.is_machine_trouble:
+            if failure.is_final and not failure.is_machine_fault:
                 raise PackageFailed(
-                    f"The packages {uris} could not be installed. {_named(failure.lines[-1], packages)}"
+                    f"The packages {uris} could not be installed. {_with_uris(failure.lines[-1], packages)}"
                 ) from failure
-            last_lines = f"The installer's last lines:\n{_named(str(failure), packages)}"
-            if failure.is_machine_trouble:
+            last_lines = f"The installer's last lines:\n{_with_uris(str(failure), packages)}"
+            if failure.is_machine_fault:
                 raise BuildFailed(
                     f"The packages {uris} could not be installed because of this machine or its "
                     f"network. {last_lines}\n"
@@ -170,7 +170,7 @@ class Layers:
     def used(self, layer: Prefix) -> None:
         self._shelf.used(layer.root.name)
 
-    def _apart(
+    def _confinement(
         self,
         prefix: Prefix,
         base: Prefix,
@@ -198,12 +198,12 @@ def _begin(root: Path, base: Prefix, interpreter: Interpreter) -> tuple[Prefix, 
     """Create a prefix without installed packages; return it with the versions of the base's distributions by
     name."""
     prefix = derive_prefix(root, base, interpreter)
-    ghosts = _raise_ghosts(base, prefix)
+    ghosts = _add_ghosts(base, prefix)
     let_read(prefix.root)
     return prefix, ghosts
 
 
-def _named(text: str, packages: Sequence[Package]) -> str:
+def _with_uris(text: str, packages: Sequence[Package]) -> str:
     """Replace the packages' cache paths by their URIs in the installer's output."""
     for package in packages:
         for place in (package.path.as_uri(), str(package.path)):
@@ -211,7 +211,7 @@ def _named(text: str, packages: Sequence[Package]) -> str:
     return text
 
 
-def _raise_ghosts(base: Prefix, prefix: Prefix) -> dict[str, str]:
+def _add_ghosts(base: Prefix, prefix: Prefix) -> dict[str, str]:
     """Make the base's distributions look installed in `prefix`. Returns their versions by name."""
     versions: dict[str, str] = {}
     for metadata in sorted((*base.site.glob("*.dist-info"), *base.excluded.glob("*.dist-info"))):
@@ -247,7 +247,7 @@ def _own_files(prefix: Prefix) -> Iterator[Path]:
         yield from (p for p in places if is_file(p) and p.resolve().is_relative_to(site))
 
 
-def _name_gsutil(prefix: Prefix) -> bool:
+def _mark_gsutil(prefix: Prefix) -> bool:
     return any(b"gsutil" in (read_small(place) or b"") for place in _own_files(prefix))
 
 
@@ -314,7 +314,7 @@ class Installation(Struct, frozen=True):
             # Requirements without wheels must be built, or two packages are the same project, or the wheels
             # are unusable. uv has printed "error": without a further line it would look like the end.
             self.progress("Wheels are not enough. Building the other packages from source.")
-            self._thoroughly(what)
+            self._install_from_source(what)
         else:
             self._replace_other_versions(what)
 
@@ -330,7 +330,7 @@ class Installation(Struct, frozen=True):
         )
         self.renew()
         try:
-            self._thoroughly(self._paths())
+            self._install_from_source(self._paths())
         except InstallFailed as failure:
             if failure.is_final:
                 raise
@@ -408,7 +408,7 @@ class Installation(Struct, frozen=True):
         # Confined, because every start of that Python runs the code in path files.
         self.installer.compile(python, site, self.progress, self.apart)
 
-    def _thoroughly(self, what: Sequence[Path]) -> None:
+    def _install_from_source(self, what: Sequence[Path]) -> None:
         try:
             self._install([], what)
         except InstallFailed as failure:

@@ -83,7 +83,7 @@ class Narration:
         self._patience = BEAT
         self._heard = 0
 
-    def hear(self, line: str) -> None:
+    def add_line(self, line: str) -> None:
         self._silent, self._patience = 0.0, BEAT
         if not line.strip() or self._quiet or _DETAIL.match(line):
             return
@@ -100,7 +100,7 @@ class Narration:
         # uv starts a line with one space when it completes a step; more spaces are another layout.
         self._tell(line.removeprefix(" "))
 
-    def silence(self) -> None:
+    def add_silence(self) -> None:
         """Count another `BEAT` of silence. Report it after 5, 10, 20, 40, … seconds."""
         self._silent += BEAT
         if self._silent < self._patience:

@@ -94,7 +94,7 @@ def base_of(root: Path) -> Path | None:
     return None
 
 
-def take_scripts(prefix: Prefix) -> None:
+def move_scripts(prefix: Prefix) -> None:
     """Move console scripts out of `site-packages/bin`, and have them run by the first `python3` on PATH.
 
     That is the replica's own interpreter, not the one that installed them.

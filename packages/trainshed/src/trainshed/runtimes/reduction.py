@@ -175,14 +175,14 @@ class Reduction:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         ) as process:
-            self._closing.began(process, partial(kill, process))
+            self._closing.register(process, partial(kill, process))
             try:
                 output, _ = process.communicate(timeout=_STEP_TIMEOUT)
             except subprocess.TimeoutExpired:
                 kill(process)
                 return f"{arguments[1]} took longer than {_STEP_TIMEOUT:g} s"
             finally:
-                self._closing.ended(process)
+                self._closing.unregister(process)
         self._closing.check()
         lines = output.decode("utf-8", "replace").split("\n")
         return next((line for line in reversed(lines) if line), "?") if process.returncode else None

@@ -46,7 +46,7 @@ def _no_terms() -> InstallationTerms:
 
 
 class RuntimeSettings(Struct, frozen=True):
-    """An operator's settings of runtimes."""
+    """The operator's runtime settings."""
 
     #: Whether to refuse substitutes.
     exact: bool = False

@@ -46,8 +46,8 @@ _STAMP_NS = 30 * 10**9
 
 
 def settle() -> None:
-    """Wait until all directories of this process are finished and on disk. Others are built again after a
-    reboot."""
+    """Wait until all directories of this process are finished and on disk. After a reboot, directories that
+    were not on disk are built again."""
     for thread in threading.enumerate():
         if thread.name == SETTLING:
             thread.join()
@@ -170,7 +170,7 @@ class Shelf:
                 yield ShelfEntry(key, path, path.stat().st_mtime_ns, whole=False)
 
     def is_held(self, kept: ShelfEntry) -> bool:
-        """Whether a program uses the entry, or it is being built. Raises OSError."""
+        """Return whether a program uses the entry, or a builder builds it. Raises OSError."""
         if not kept.whole:
             try:
                 with _open(self._root / _LOCKS / kept.key) as building:

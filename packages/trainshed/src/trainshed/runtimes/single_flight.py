@@ -27,10 +27,10 @@ class SingleFlight(Generic[T]):
         self._flights: dict[str, _Flight[T]] = {}
         self._lock = threading.RLock()
 
-    async def run(self, key: str, build: Build[T], hear: Progress | None) -> T:
+    async def run(self, key: str, build: Build[T], listener: Progress | None) -> T:
         """Wait for the running build of that key, or start one; return its result or raise its error. A
         cancelled caller does not stop a build with other callers."""
-        flight = self._join(key, build, hear)
+        flight = self._join(key, build, listener)
         flight.callers += 1
         built = asyncio.wrap_future(flight.future)
         try:
@@ -38,27 +38,27 @@ class SingleFlight(Generic[T]):
         except asyncio.CancelledError:
             if self._abandons and flight.callers == 1:
                 self._finish(key, flight)
-                flight.stop.ask()
+                flight.stop.request()
             raise
         finally:
             flight.callers -= 1
-            if hear is not None:
-                flight.remove_listener(hear)
+            if listener is not None:
+                flight.remove_listener(listener)
 
-    def others(self, key: str) -> int:
+    def count_others(self, key: str) -> int:
         """Return the number of running and queued builds of other keys."""
         with self._lock:
             return sum(other != key for other in self._flights)
 
-    def _join(self, key: str, build: Build[T], hear: Progress | None) -> "_Flight[T]":
+    def _join(self, key: str, build: Build[T], listener: Progress | None) -> "_Flight[T]":
         with self._lock:
             flight = self._flights.get(key)
             is_new = flight is None
             if flight is None:
                 flight = self._flights[key] = _Flight[T]()
-            if hear is not None:
+            if listener is not None:
                 # Before the build begins, so that no line is lost.
-                flight.add_listener(hear)
+                flight.add_listener(listener)
             if is_new:
                 flight.future = self._workers.submit(build, flight.tell, flight.stop)
                 flight.future.add_done_callback(lambda _: self._finish(key, flight))
@@ -83,21 +83,21 @@ class _Flight(Generic[T]):
         self._listeners: list[Progress] = []
         self._lock = threading.Lock()
 
-    def add_listener(self, hear: Progress) -> None:
+    def add_listener(self, listener: Progress) -> None:
         with self._lock:
-            self._listeners.append(hear)
+            self._listeners.append(listener)
             last = self._last
         if last:
-            hear(f"It is already being built. Its last line: {last}")
+            listener(f"It is already being built. Its last line: {last}")
 
-    def remove_listener(self, hear: Progress) -> None:
+    def remove_listener(self, listener: Progress) -> None:
         with self._lock:
-            self._listeners.remove(hear)
+            self._listeners.remove(listener)
 
     def tell(self, line: str) -> None:
         """Pass a line to all listeners; called in the build's thread."""
         with self._lock:
             self._last = line
             listeners = tuple(self._listeners)
-        for hear in listeners:
-            hear(line)
+        for listener in listeners:
+            listener(line)

@@ -34,7 +34,7 @@ class Stop:
         self._running: dict[subprocess.Popen[bytes], Callable[[], None]] = {}
         self._lock = threading.Lock()
 
-    def ask(self) -> None:
+    def request(self) -> None:
         """Stop the build, which then raises BuildFailed. May be called from any thread."""
         with self._lock:
             self.is_asked = True
@@ -46,7 +46,7 @@ class Stop:
         if self.is_asked:
             raise BuildFailed("The service is stopping. It builds this after its next start.")
 
-    def began(self, process: subprocess.Popen[bytes], end: Callable[[], None]) -> None:
+    def register(self, process: subprocess.Popen[bytes], end: Callable[[], None]) -> None:
         """Register a running process of the build. `end`: ends it, without waiting; called immediately if the
         build was stopped."""
         with self._lock:
@@ -54,7 +54,7 @@ class Stop:
             if self.is_asked:
                 end()
 
-    def ended(self, process: subprocess.Popen[bytes]) -> None:
+    def unregister(self, process: subprocess.Popen[bytes]) -> None:
         with self._lock:
             self._running.pop(process, None)
 
@@ -68,7 +68,7 @@ def kill(process: subprocess.Popen[bytes]) -> None:
             os.killpg(process.pid, signal.SIGKILL)
 
 
-def end_by(line: socket.socket, process: subprocess.Popen[bytes]) -> None:
+def end_through(line: socket.socket, process: subprocess.Popen[bytes]) -> None:
     """Close the line of a process that supervises others, which then ends them all; kill it after a timeout.
     Does not wait."""
     with contextlib.suppress(OSError):

@@ -21,10 +21,10 @@ from torchvision._absent_operators import load_library as _load_library
 """
 
 
-def take_out_unusable(site: Path, *beneath: Path) -> None:
-    """Make torchvision and torchaudio in `site` usable with the PyTorch there, or with the first one in
-    `beneath` (sites that programs see as well). Files are replaced, never written to, because they may be
-    hard links into the installer's cache."""
+def remove_unusable_extensions(site: Path, *beneath: Path) -> None:
+    """Make torchvision and torchaudio in `site` usable with its PyTorch, or with the first PyTorch in
+    `beneath` (other sites that programs see). Files are replaced, never written to, because they may be hard
+    links into the installer's cache."""
     extensions = [extension for pattern in _EXTENSIONS for extension in _files(site, pattern)]
     if not extensions or not _is_for_cpus(site, *beneath):
         return
@@ -43,7 +43,7 @@ def take_out_unusable(site: Path, *beneath: Path) -> None:
 
 
 def _names(extension: Path, name: bytes) -> bool:
-    """Whether a library contains the name; read in pieces, because it may have any size."""
+    """Return whether a library contains the name. The file may have any size, so it is read in pieces."""
     last = b""
     with extension.open("rb") as file:
         while piece := file.read(_PIECE):

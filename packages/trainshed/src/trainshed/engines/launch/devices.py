@@ -252,7 +252,7 @@ def find_driver(root: Path = Path("/"), cache: str | None = None) -> Driver:
         # The first program that uses it would create it, but a sandbox does not allow that.
         _run("nvidia-modprobe", "-u", "-c=0")
     known = dict(_known_to_linker(_run("ldconfig", "-p") if cache is None else cache))
-    apart = dict(_lying_in(root, _PLACES))
+    apart = dict(_files_in(root, _PLACES))
     libraries = _of_one_driver(root, apart | known)
     programs = [
         f"{place}/{name}"
@@ -352,7 +352,7 @@ def _known_to_linker(cache: str) -> Iterator[tuple[str, str]]:
             yield name, path
 
 
-def _lying_in(root: Path, places: Iterable[str]) -> Iterator[tuple[str, str]]:
+def _files_in(root: Path, places: Iterable[str]) -> Iterator[tuple[str, str]]:
     for place in places:
         for file in sorted((root / place[1:]).glob("lib*.so*")):
             if file.name.startswith(_LIBRARIES):

@@ -27,7 +27,7 @@ from trainshed.core.terminals import Autopsy, TerminalRefused, TerminalRequest
 from trainshed.engines.launch.documents import PROGRAM_PORT
 from trainshed.engines.local.layout import Layout
 from trainshed.engines.local.spawner import Spawner
-from trainshed.engines.local.terminals import LocalTerminal, handed_over, shell_order
+from trainshed.engines.local.terminals import LocalTerminal, receive_handle, shell_order
 from trainshed.engines.port import EngineUnavailable
 from trainshed.eventloop.background import Crew
 from trainshed.replica import protocol
@@ -87,12 +87,12 @@ class Autopsies:
         self._timer: asyncio.TimerHandle | None = None
         self._tasks = Crew()
         #: One at a time: other work needs the threads, too.
-        self._weighing = asyncio.Lock()
+        self._measuring = asyncio.Lock()
 
     async def start(self) -> None:
         """Find the autopsies of earlier services, and delete the expired ones."""
-        for key, directory in await asyncio.to_thread(lambda: list(self._lying())):
-            self._take_up(key, directory)
+        for key, directory in await asyncio.to_thread(lambda: list(self._find_directories())):
+            self._adopt(key, directory)
         self._tidy()
 
     async def close(self) -> None:
@@ -127,7 +127,7 @@ class Autopsies:
                 subject = about(log, job_uid, attempt=attempt, replica=replica)
                 subject.warning("autopsy not kept: %s", error)
             else:
-                self._take_up(key, directory)
+                self._adopt(key, directory)
         self._tidy()
 
     def of(self, job_uid: JobUid) -> tuple[Autopsy, ...]:
@@ -159,7 +159,7 @@ class Autopsies:
             greeting = banner(autopsy) if request.is_terminal and not request.command else ""
             return LocalTerminal(
                 ours,
-                await handed_over(ours),
+                await receive_handle(ours),
                 is_terminal=request.is_terminal,
                 greeting=greeting.replace("\n", "\r\n").encode(),
                 closed=lambda: self._closed(key),
@@ -198,7 +198,7 @@ class Autopsies:
         job_uid, attempt, replica = key
         return self._root / str(job_uid) / str(attempt) / str(replica)
 
-    def _lying(self) -> Iterable[tuple[Key, Path]]:
+    def _find_directories(self) -> Iterable[tuple[Key, Path]]:
         for directory in self._root.glob("*/*/*"):
             job, attempt = directory.parent.parent.name, directory.parent.name
             with contextlib.suppress(ValueError):
@@ -206,7 +206,7 @@ class Autopsies:
                 if (directory / PLAN).exists():
                     yield key, directory
 
-    def _take_up(self, key: Key, directory: Path) -> None:
+    def _adopt(self, key: Key, directory: Path) -> None:
         kept = (directory / PLAN).stat().st_mtime_ns
         plan = (durable.read_document(str(directory / PLAN)) or {}).get("plan", {})
         entries = journal.Entries(str(directory))
@@ -227,12 +227,12 @@ class Autopsies:
         if users := plan.get("users"):
             self.users[key] = users[0]
         what = f"job {key[0]}: measuring the files of {key[2]}"
-        self._tasks.begin(self._weigh(key, directory), what)
+        self._tasks.begin(self._measure_size(key, directory), what)
 
-    async def _weigh(self, key: Key, directory: Path) -> None:
+    async def _measure_size(self, key: Key, directory: Path) -> None:
         size = 0
         # The autopsy is complete without its size, which only the limit needs.
-        async with self._weighing:
+        async with self._measuring:
             with contextlib.suppress(OSError):
                 tree = trees.TreeSize(str(directory))
                 # In short steps: the service's shutdown waits for them.

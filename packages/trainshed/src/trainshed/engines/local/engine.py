@@ -411,7 +411,7 @@ class Reconciler:
         #: Requests a shim for a slot from the zygote.
         self._request = request
         #: Called if a requested shim has not started since the last ping.
-        self._unborn = unborn
+        self._request_not_started = unborn
         #: Maximum silence of a shim, in seconds.
         self._lease = lease
         self._tasks = Crew()
@@ -436,7 +436,7 @@ class Reconciler:
             if unanswered >= _PINGS_PER_LEASE:
                 self.evict(slot_handle)
         if is_unborn:
-            self._unborn()
+            self._request_not_started()
 
     def reconcile(self, slot_handle: SlotHandle) -> None:
         """Determine the state of a slot that has neither a connection nor an end."""

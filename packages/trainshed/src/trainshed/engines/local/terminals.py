@@ -114,7 +114,7 @@ class LocalTerminal:
         if self._closed:
             return
         self._closed = True
-        self._hear_no_more()
+        self._stop_listening()
         self._loop.remove_reader(self._handle)
         self._loop.remove_writer(self._handle)
         os.close(self._handle)
@@ -134,10 +134,10 @@ class LocalTerminal:
             if message["e"] == "ended":
                 self._status = message["status"]
         if not data or self._status is not None:
-            self._hear_no_more()
+            self._stop_listening()
             self._wake()
 
-    def _hear_no_more(self) -> None:
+    def _stop_listening(self) -> None:
         if not self._over:
             self._over = True
             self._loop.remove_reader(self._connection.fileno())
@@ -209,7 +209,7 @@ async def open_in(
         connection.send(protocol.encode(shell_order(request)))
     except OSError:
         raise TerminalRefused("it is starting or ending; try again") from None
-    handle = await handed_over(connection)
+    handle = await receive_handle(connection)
     if not request.port:
         return LocalTerminal(connection, handle, is_terminal=request.is_terminal)
     connection.close()
@@ -217,7 +217,7 @@ async def open_in(
     return LocalPort(*await asyncio.open_connection(sock=there))
 
 
-async def handed_over(connection: socket.socket) -> int:
+async def receive_handle(connection: socket.socket) -> int:
     """Wait for the handle that answers an order. Raises TerminalRefused after closing the connection."""
     connection.setblocking(False)
     handles: list[int] = []

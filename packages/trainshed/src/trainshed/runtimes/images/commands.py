@@ -99,9 +99,9 @@ class Commands:
 
     def close(self) -> None:
         """Kill running commands, and start no more."""
-        self._closing.ask()
+        self._closing.request()
 
-    def ask(self, *arguments: str) -> str:
+    def query(self, *arguments: str) -> str:
         """Run a command and return its standard output. Raises ToolFailed."""
         with self._started(arguments, self._quick) as (process, late):
             output, errors = process.communicate()
@@ -111,25 +111,26 @@ class Commands:
     def follow(
         self, *arguments: str, tell: Progress, doing: str, stop: Stop, into: IO[bytes] | None = None
     ) -> None:
-        """Run a command to its end, and report its lines, and its silences with the activity `doing`. Raises
-        ToolFailed. `stop` ends it. `into`: destination of its standard output, which is then not reported."""
+        """Run a command to its end, and report its lines. During silence, report the activity `doing`. `stop`
+        ends the command. `into`: destination of its standard output, which is then not reported. Raises
+        ToolFailed."""
         last: collections.deque[str] = collections.deque(maxlen=_LAST_LINES)
         narration = Narration(tell, doing)
         output = (subprocess.PIPE, subprocess.STDOUT) if into is None else (into, subprocess.PIPE)
         with self._started(arguments, self._long, output) as (process, late):
             words = process.stdout or process.stderr
             assert words is not None
-            stop.began(process, lambda: kill(process))
+            stop.register(process, lambda: kill(process))
             try:
                 for line in lines(words.fileno(), BEAT):
                     if line is None:
-                        narration.silence()
+                        narration.add_silence()
                     else:
                         last.append(line)
-                        narration.hear(line)
+                        narration.add_line(line)
                 process.wait()
             finally:
-                stop.ended(process)
+                stop.unregister(process)
             if process.returncode and stop.is_asked:
                 raise ToolFailed("it was stopped, because no job waits for it any more")
             self._check(process, late, "\n".join(last), self._long)
@@ -141,8 +142,8 @@ class Commands:
         seconds: float,
         output: tuple[IO[bytes] | int, int] = (subprocess.PIPE, subprocess.PIPE),
     ) -> Generator[tuple[subprocess.Popen[bytes], threading.Event]]:
-        """Start a command; yield it with an event that is set after a timeout. The command has ended when the
-        context exits."""
+        """Start a command. Yield it with an event that is set after the timeout. The command has ended when
+        the context exits."""
         # Only this process has the other end of its input, which closes whenever this process ends.
         watched, ours = os.pipe()
         try:
@@ -153,7 +154,7 @@ class Commands:
                 stderr=output[1],
                 env=self.environ,
                 cwd="/",
-                # A separate group, because such tools restart themselves in other namespaces.
+                # A separate process group, because these tools start themselves again in other namespaces.
                 start_new_session=True,
             )
         except OSError as failure:
@@ -171,7 +172,7 @@ class Commands:
         limit.daemon = True
         limit.start()
         with process:
-            self._closing.began(process, lambda: kill(process))
+            self._closing.register(process, lambda: kill(process))
             try:
                 yield process, late
             finally:
@@ -180,7 +181,7 @@ class Commands:
                 kill(process)
                 process.wait()
                 os.close(ours)
-                self._closing.ended(process)
+                self._closing.unregister(process)
 
     def _check(
         self, process: subprocess.Popen[bytes], late: threading.Event, errors: str, seconds: float
@@ -233,7 +234,7 @@ class ImageTool:
     def inspect(self, reference: str) -> ImageConfig | None:
         """Return the image of that name or ID on this machine; None if it does not exist."""
         try:
-            answer = self._commands.ask("image", "inspect", "--", reference)
+            answer = self._commands.query("image", "inspect", "--", reference)
         except ToolFailed as failure:
             if any(sign in str(failure).lower() for sign in _UNKNOWN):
                 return None
@@ -254,7 +255,7 @@ class ImageTool:
         self._remove(name)
         # The command never runs, but is necessary to export an image without a default command.
         create = ("create", "--pull=never", "--network=none", f"--name={name}", image_id, "true")
-        self._commands.ask(*create)
+        self._commands.query(*create)
         try:
             self._commands.follow(
                 "export", name, tell=tell, doing="unpacking", stop=stop, into=into
@@ -267,9 +268,10 @@ class ImageTool:
         self._commands.close()
 
     def _remove(self, name: str) -> None:
-        # Mostly it does not exist. A container that cannot be removed now is found by its name next time.
+        # Usually the container does not exist. A container that cannot be removed now is removed by the next
+        # export, which finds it by its name.
         with contextlib.suppress(ToolFailed):
-            self._commands.ask("rm", "--force", name)
+            self._commands.query("rm", "--force", name)
 
 
 def _config(answer: dict[str, Any]) -> ImageConfig:

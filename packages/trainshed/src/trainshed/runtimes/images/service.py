@@ -182,7 +182,7 @@ class Images:
     async def prepare(self, reference: str, progress: Progress | None) -> Image:
         """Get and unpack the image if necessary, once for all waiting callers, and return it. Raises
         PackageFailed, BuildFailed."""
-        ahead = self._flights.others(reference)
+        ahead = self._flights.count_others(reference)
         if progress is not None and ahead >= _WORKERS:
             progress(
                 f"{ahead} other images are being fetched; {reference} follows after one of them."

@@ -12,13 +12,13 @@ from trainshed.runtimes.images.commands import Commands, ImageTool, ToolFailed
 
 def _docker(commands: Commands) -> ImageTool:
     """Return docker, if its daemon answers at DOCKER_HOST or its default. Blocks; raises ToolFailed."""
-    commands.ask("version", "--format", "{{.Server.Version}}")
+    commands.query("version", "--format", "{{.Server.Version}}")
     return ImageTool("docker", commands)
 
 
 def _podman(commands: Commands) -> ImageTool:
     """Return podman, as root or rootless, if it works here. Blocks; raises ToolFailed."""
-    facts = json.loads(commands.ask("info", "--format", "json"))
+    facts = json.loads(commands.query("info", "--format", "json"))
     driver = facts["store"]["graphDriverName"]
     if sum(mapping["size"] for mapping in facts["host"]["idMappings"].get("uidmap") or ()) == 1:
         # It has only one user ID for files, so it would reject images with files of other users. Their owners
@@ -111,7 +111,7 @@ class Tools:
 
 def _probe(name: str, commands: Commands) -> ImageTool:
     try:
-        if name == "docker" and "podman" in commands.ask("--version").lower():
+        if name == "docker" and "podman" in commands.query("--version").lower():
             # On some systems, this is podman under docker's name.
             name = "podman"
         return _PROBES[name](commands)
