@@ -1,4 +1,5 @@
-"""Keeps the access book: one change at a time, stored with its audit record, in force when it returns."""
+"""Stores changes of users, roles and tokens (the access book), one at a time and each with its audit record.
+A change is in force when its call returns."""
 
 import asyncio
 import contextlib
@@ -22,17 +23,17 @@ from trainshed.wire.status import StatusCode
 log = logging.getLogger(__name__)
 
 _USES_EVERY = 60.0
-"""Seconds between two writes of when tokens were last shown."""
+"""Seconds between two writes of the times at which tokens were last used."""
 _DAY = 24 * 3600.0
 REFUSALS = 50
-"""Maximum number of recorded rejected calls of one user per day, so that a flood of them cannot
-fill the disk."""
+"""Maximum number of recorded rejected calls of one user per day, so that a flood of them cannot fill the
+disk."""
 _MAX_NAME_CHARS = 120
-"""Maximum characters of the names in a rejected call, which are arbitrary."""
+"""Maximum number of characters of the names in a rejected call, which may contain any text."""
 
 
 class AccessKeeper:
-    """Keeps who is known here and what they may do. All methods are called on the event loop."""
+    """Stores the users, service accounts and their permissions. All methods are called on the event loop."""
 
     def __init__(
         self,
@@ -42,8 +43,8 @@ class AccessKeeper:
         data: Path,
         now: Callable[[], int],
     ) -> None:
-        """`owner`: the digest of the owner's token. `data`: the directory of the file that the bucket process
-        reads."""
+        """`owner`: the digest of the owner's token. `data`: the directory with the file for the bucket
+        process."""
         self._store = store
         self._authority = authority
         self.authenticate, self.principal_of = authority.authenticate, authority.principal_of
@@ -57,15 +58,15 @@ class AccessKeeper:
         self._changing = asyncio.Lock()
         stored, uses = store.load()
         self._stored = dict(stored)
-        #: The file could not be written when something was changed.
+        #: Whether a change could not be written to the file for the bucket process.
         self._is_behind = False
-        #: When tokens were last shown, by their digests.
+        #: The times at which tokens were last used, by token digest.
         self.uses: dict[str, Nanos] = dict(uses)
         self._unwritten: dict[str, Nanos] = {}
         self._refusals = FailureCounter(_DAY)
         self._changed = asyncio.Event()
-        #: Called in a thread with the addresses of service accounts, before they are deleted: whatever else
-        #: knows them by address forgets them. May raise Unavailable.
+        #: Called in a thread with the addresses of service accounts before they are deleted, so that other
+        #: parts can remove data about them. May raise Unavailable.
         self.forget: Callable[[Collection[str]], object] = lambda _: None
         authority.on_use, authority.on_change = self._note_use, self._wake
 
@@ -75,7 +76,7 @@ class AccessKeeper:
 
     @property
     def has_issuers(self) -> bool:
-        """Whether ID tokens are taken."""
+        """Whether the service accepts ID tokens of an issuer."""
         return bool(self._authority.issuers)
 
     async def change(
@@ -85,10 +86,13 @@ class AccessKeeper:
         resource: str,
         detail: Mapping[str, object] | None = None,
     ) -> AccessBook:
-        """Store the result of `to` on the book, and return it. It is in force when this returns.
-        For the record: `project`, the project of the change, "" = the whole service; `resource`,
-        the name of the changed resource; `detail`, the change, which `to` may extend. Errors of
-        `to` are raised here, and then nothing has changed. Raise Unavailable."""
+        """Store the result of the function `to`, which changes the access book, and return it.
+
+        The change is in force when this method returns. For the audit record: `project` is the project of the
+        change, or "" for the whole service. `resource` is the name of the changed resource. `detail`
+        describes the change, and `to` may extend it. Errors of `to` are raised here, and nothing is changed.
+        Raise Unavailable if the change cannot be stored.
+        """
         async with self._changing:
             book = to(self.book)
             if gone := self.book.accounts.keys() - book.accounts.keys():
@@ -113,13 +117,15 @@ class AccessKeeper:
             return book
 
     async def _tell_buckets(self) -> None:
-        """Write what was changed into their file. Raises OSError; `write_uses` makes up for it."""
+        """Write a change to the file for the bucket process. Raise OSError. `write_uses` repeats a failed
+        write."""
         self._is_behind = True
         await asyncio.to_thread(self._write_file, self._stored)
         self._is_behind = False
 
     def _write_file(self, stored: Documents) -> None:
-        """Write what the bucket process reads. It need not survive a power cut: each start writes it."""
+        """Write the file for the bucket process. The file is not synced to disk, because each start of the
+        service writes it again."""
         content = msgspec.json.encode(AccessFile.of(self._owner, stored))
         durable.write(str(self._file), content, sync=False)
 
@@ -128,8 +134,8 @@ class AccessKeeper:
         self._changed = asyncio.Event()
 
     async def lapse(self, principal: Principal) -> None:
-        """Return when a principal's rights change, or its credentials become invalid. Its ongoing
-        work ends then."""
+        """Return when a principal's permissions change, or its credentials become invalid. Its ongoing work
+        must end then."""
         while self._authority.is_valid(principal):
             ends = self._authority.expiry_of(principal)
             left = None if ends is None else max(0.0, (ends - self._now()) / 1e9)
@@ -137,13 +143,13 @@ class AccessKeeper:
                 await asyncio.wait_for(self._changed.wait(), left)
 
     async def record(self) -> None:
-        """Store the record of the call under way, which has changed nothing. Raises Unavailable."""
+        """Store the audit record of the current call, which has changed nothing. Raise Unavailable."""
         if audit.under_way() is not None:
             await self._store.change({}, ())
 
     async def record_refusal(self) -> None:
-        """Store that the caller of the present call had no right to it. The last record of a
-        caller's day states that no more follow."""
+        """Store an audit record of the current call, for which the caller had no permission. The last record
+        of a caller's day states that no more follow."""
         if (call := audit.under_way()) is None:
             return
         count = self._refusals.count(call.record.who)
@@ -158,7 +164,8 @@ class AccessKeeper:
                 await self.record()
 
     async def write_uses(self) -> None:
-        """Write from time to time when tokens were last shown. Runs until it is cancelled."""
+        """Write the times at which tokens were last used, at regular intervals. Runs until it is
+        cancelled."""
         while True:
             await asyncio.sleep(_USES_EVERY)
             await self.flush()
@@ -168,7 +175,7 @@ class AccessKeeper:
                         await self._tell_buckets()
 
     async def flush(self) -> None:
-        """Write what `write_uses` would write next."""
+        """Write the unwritten times of token uses immediately."""
         unwritten, self._unwritten = self._unwritten, {}
         if not unwritten:
             return

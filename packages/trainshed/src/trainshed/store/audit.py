@@ -1,8 +1,8 @@
-"""The audit record: the changes and their authors. A call's record is stored in the transaction of
-its first write.
+"""The audit log: all changes with their authors.
 
-A transport sets the author of its call (`recording`); the store adds the record to the call's
-writes. So every change has its record, and every record belongs to a stored change.
+A transport registers the author of its call with `recording`. The store adds the call's record to the
+transaction of the call's first write. Therefore every change has a record, and every record belongs to a
+stored change.
 """
 
 import contextlib
@@ -23,50 +23,50 @@ from trainshed.wire.status import StatusCode
 _SQL = load_statements("audit.sql")
 _NEWEST = (1 << 63) - 1
 _KEPT: Final = 400 * 24 * 3600 * 10**9
-"""Nanoseconds that records are kept: a year, and a month to notice it."""
+"""Nanoseconds for which audit records are kept: a year, and another month for readers."""
 T = TypeVar("T")
 
 
 class AuditRecord(Struct, omit_defaults=True):
-    """One change, or one read of a secret. Fields that are known only later are set until the
-    record is stored."""
+    """One change, or one read of a secret. Fields that become known later are set before the record is
+    stored."""
 
     #: The e-mail address of the author.
     who: str
-    #: The method's full name.
+    #: The full name of the method.
     method: str
     #: The name of the changed resource.
     resource: str = ""
-    #: The service account as which it was done.
+    #: The service account that the author impersonated, or None.
     acting_as: str | None = None
-    #: The address that the request came from; None = it is not known.
+    #: The source address of the request, or None if unknown.
     source: str | None = None
-    #: The details of the change; no secrets.
+    #: The details of the change, without secrets.
     detail: Mapping[str, object] = field(default_factory=dict[str, object])
-    #: The number of the answer's google.rpc code; 0 is OK: it was done.
+    #: The google.rpc code of the response. 0 is OK.
     status: int = 0
-    #: The uid of the job whose program did it; None = a person or a service account did.
+    #: The uid of the job whose program made the change. None for a user or a service account.
     job: str | None = None
 
     @property
     def facts(self) -> Mapping[str, object]:
-        """The details of the change, and the job whose program made it."""
+        """Return the details of the change, including the job whose program made it."""
         return {"job": self.job, **self.detail} if self.job else self.detail
 
 
 class AuditRow(Struct, frozen=True):
-    """A record in its stored form."""
+    """An audit record in its stored form."""
 
     seq: int
     at: Nanos
-    #: "" = it concerns the whole service.
+    #: The project of the change, or "" for the whole service.
     project: str
     record: AuditRecord
     hash: bytes
 
 
 class RecordedCall(Struct):
-    """A call that is under way."""
+    """A call that is being processed, with its audit record."""
 
     at: Nanos
     record: AuditRecord
@@ -74,7 +74,7 @@ class RecordedCall(Struct):
     is_stored: bool = False
 
     def describe(self, **facts: object) -> None:
-        """Add to what was changed and how."""
+        """Add details of the change to the call's audit record."""
         self.record.detail = {**facts, **self.record.detail}
 
 
@@ -83,39 +83,39 @@ _CALL: Final[ContextVar[RecordedCall | None]] = ContextVar("call", default=None)
 
 @contextlib.contextmanager
 def recording(call: RecordedCall) -> Generator[None]:
-    """Have the first write of the block, in whichever task, carry the record of this call."""
+    """Add the record of this call to the first write inside the block, in any of the block's tasks."""
     call.record.source = call.record.source or SOURCE.get() or None
     before = _CALL.set(call)
     try:
         yield
     finally:
         _CALL.reset(before)
-        # Tasks that were started in the block, and continue, have no author.
+        # Tasks that continue after the block have no author.
         call.is_stored = True
 
 
 def under_way() -> RecordedCall | None:
-    """Return the call whose record has yet to be stored."""
+    """Return the current call if its record is not stored yet, otherwise None."""
     call = _CALL.get()
     return None if call is None or call.is_stored else call
 
 
 def record_is_stored() -> None:
-    """Say that the record of the call under way was committed."""
+    """Set the record of the current call to stored, after its commit."""
     if (call := under_way()) is not None:
         call.is_stored = True
 
 
 def concerns(project: str, resource: str) -> RecordedCall | None:
-    """Set what the call under way is about; it is known here better than where it was answered. Return the
-    call; None = its record is stored, or there is none."""
+    """Set the project and the resource of the current call's record. Return the call, or None if its record
+    is stored or no call is active."""
     if (call := under_way()) is not None:
         call.project, call.record.resource = project, resource
     return call
 
 
 def chained(before: bytes, at: Nanos, project: str, content: bytes) -> bytes:
-    """Return the hash of a record: SHA-256 of the preceding hash and of the record's content."""
+    """Return the hash of a record: the SHA-256 of the preceding record's hash and of the record's content."""
     digest = hashlib.sha256(before)
     digest.update(b"%d\0%s\0" % (at, project.encode()))
     digest.update(content)
@@ -123,8 +123,8 @@ def chained(before: bytes, at: Nanos, project: str, content: bytes) -> bytes:
 
 
 def recorded(work: Callable[[sqlite3.Connection], T]) -> Callable[[sqlite3.Connection], T]:
-    """Return `work`, which then also adds the record of the call under way. When it is committed, the caller
-    has to say so."""
+    """Return a function that runs `work` and then adds the record of the current call. After the commit, the
+    caller must call `record_is_stored`."""
     call = under_way()
     if call is None:
         return work
@@ -145,15 +145,15 @@ def recorded(work: Callable[[sqlite3.Connection], T]) -> Callable[[sqlite3.Conne
 def page(
     connection: sqlite3.Connection, project: str | None, before: int | None, limit: int
 ) -> tuple[AuditRow, ...]:
-    """Return the newest records with a lower `seq` than `before`, newest first; those of one project with
-    `project`."""
+    """Return the newest records whose `seq` is lower than `before`, newest first. With `project`, return only
+    records of that project."""
     parameters = {"project_id": project, "before": before or _NEWEST, "limit": limit}
     return tuple(_row(row) for row in connection.execute(_SQL["page"], parameters))
 
 
 def _row(row: tuple[int, Nanos, str, bytes, bytes, bytes | None]) -> AuditRow:
-    """Return a record. If its hash does not fit, because it was changed or the record before it is
-    missing, it is marked."""
+    """Return an audit record. Its status becomes DATA_LOSS if its hash is wrong, because the record was
+    changed or its predecessor is missing."""
     seq, at, project, content, hash_, before = row
     try:
         record = msgspec.json.decode(content, type=AuditRecord)

@@ -1,9 +1,8 @@
-"""Encodes and decodes stored records: JSON of the domain's own records, and their columns.
-Decoding raises FailedPrecondition for other bytes, and only callers that read this record receive
-the error (ADR 44).
+"""Encodes and decodes stored records: JSON of the domain's records, and their columns.
 
-Fields that a later version adds need a default. Fields that it removes are skipped when an older
-record is read. Renaming or retyping a field takes a migration. Floats in a record are finite.
+Decoding raises FailedPrecondition for invalid bytes. Only callers that read this record receive the error
+(ADR 44). New fields need a default. Removed fields are ignored when an older record is read. A renamed field
+or a new type requires a migration. Floats in a record are finite.
 """
 
 import base64
@@ -38,11 +37,11 @@ T = TypeVar("T")
 
 
 CODECS: Final[list["Codec[Any]"]] = []
-"""All that were made."""
+"""All codecs that exist."""
 
 
 class Codec(Generic[T]):
-    """The JSON of one kind of record in a column of a table."""
+    """Encodes and decodes one type of record in a column of a table."""
 
     def __init__(self, table: str, column: str, kind: type[T]) -> None:
         self.table, self.column = table, column
@@ -105,16 +104,16 @@ PERSISTENT_RESOURCE = Codec("persistent_resources", "record", PersistentResource
 
 
 def encode_job(job: Work) -> bytes:
-    """Return the record of a work. It contains the labels, but they are not read back from it: see
-    `decode_job`."""
+    """Return the stored record of a job, tuning job or pipeline. The record contains the labels, but
+    `decode_job` reads labels from their columns."""
     return _encoder.encode(job)
 
 
 def decode_job(record: bytes, labels: bytes, labels_updated: int, kind: str = WorkKind.JOB) -> Work:
-    """Return a work from its record, which is one of `kind`, and its label columns.
+    """Return the job, tuning job or pipeline of a stored record with its label columns. `kind` is its kind.
 
-    Requests change labels while the controller holds an older copy of the record, so labels have columns of
-    their own, which take precedence over the record. `labels_updated`: ns since the epoch, 0 if never
+    Requests change labels while the controller holds an older copy of the record. Labels therefore have their
+    own columns, which override the record. `labels_updated`: ns since the epoch, or 0 if the labels never
     changed.
     """
 
@@ -129,7 +128,7 @@ def decode_job(record: bytes, labels: bytes, labels_updated: int, kind: str = Wo
 
 
 ABOVE_ALL_UIDS = 2**63 - 1
-"""The upper bound of the first page of a list that descends from the newest uid; also above all times."""
+"""Larger than all uids and times: the start of the first page of a list with descending uids."""
 _DIGITS_OF_A_UID = len(str(ABOVE_ALL_UIDS))
 
 KINDS = {
@@ -141,8 +140,11 @@ KINDS = {
 
 
 def name_parameters(name: JobName) -> Parameters:
-    """Return the columns of a job's name. `kind` "": unknown, because names of `ml` do not contain it.
-    `numbered`: the uid of a work whose id is its uid; 0: a client chose the id."""
+    """Return the columns of a job's name.
+
+    `kind`: "" if unknown, because `ml` names do not contain it. `numbered`: the uid of a job whose id is its
+    uid, or 0 if a client chose the id.
+    """
     job_id = name.job_id
     number = int(job_id) if job_id.isdecimal() and len(job_id) <= _DIGITS_OF_A_UID else 0
     return {
@@ -156,7 +158,7 @@ def name_parameters(name: JobName) -> Parameters:
 
 
 def work_parameters(job: Work) -> Parameters:
-    """Return the columns of a new work."""
+    """Return the columns of a new job, tuning job or pipeline."""
     return name_parameters(job.name) | {
         "uid": job.uid,
         "kind": WORK_KINDS[type(job)].value,
@@ -181,13 +183,13 @@ def machine_time(row: tuple[Any, ...]) -> MachineTime:
 
 
 def etag(generation: int, labels_version: int) -> str:
-    """Return the etag in base64 (facts/resources#ml); it differs after every commit and every change of
+    """Return the etag in base64 (facts/resources#ml). It changes with every commit and every change of
     labels."""
     return base64.b64encode(struct.pack(">II", generation, labels_version)).decode("ascii")
 
 
 def viewed_job(row: tuple[Any, ...]) -> tuple[Work, str]:
-    """Return (job, etag) from (record, labels, labels_updated, kind, generation, labels_version)."""
+    """Return (job, etag) of a row (record, labels, labels_updated, kind, generation, labels_version)."""
     record, labels, labels_updated, kind, generation, labels_version = row
     job = decode_job(record, labels, labels_updated, kind)
     return job, etag(generation, labels_version)

@@ -1,7 +1,6 @@
-"""Wakes, inside one process, tasks that wait for news of a job.
+"""Wakes tasks in this process that wait for news of a job. All methods are called on the event loop's thread.
 
-Holds no state that matters: a missed notice only costs another look at the store. All methods are called on
-the event loop's thread.
+The module holds no essential state: after a missed notice, the task only reads the store again.
 """
 
 import asyncio
@@ -11,14 +10,15 @@ from trainshed.core.names import JobUid
 
 _LIMIT = 10_000
 _PUBLISH_DELAY = 0.01
-"""Seconds by which `publish_soon` delays news: by then a start that results from it has been handed on."""
+"""Delay of `publish_soon` in seconds. Within this time, the engine receives a start that follows from the
+news."""
 
 
 class Notices:
-    """Numbers the news of all jobs. A waiter remembers the last number it saw and waits for a higher one.
+    """Numbers the news of all jobs. A waiter remembers the last number and waits for a higher one.
 
-    `limit`: the number of jobs whose last number is kept; of all others it is only known that theirs is not
-    above a common one.
+    `limit`: the number of jobs whose last number is stored. For all other jobs, only a common upper bound is
+    known.
     """
 
     def __init__(self, limit: int = _LIMIT) -> None:
@@ -26,28 +26,28 @@ class Notices:
         self._latest = 0
         self._numbers: dict[JobUid, int] = {}
         self._forgotten = 0
-        #: By job; None = for any.
+        #: Waiting tasks by job. The key None contains the tasks that wait for any job.
         self._waiters: defaultdict[JobUid | None, set[asyncio.Future[None]]] = defaultdict(set)
-        #: News that is about to be published.
+        #: Timers of news that will be published soon, by job.
         self._soon: dict[JobUid, asyncio.TimerHandle] = {}
 
     def __len__(self) -> int:
-        """The number of jobs whose last number is kept."""
+        """Return the number of jobs whose last number is stored."""
         return len(self._numbers)
 
     @property
     def latest(self) -> int:
-        """The number of the last news of any job; read it *before* looking at the store, then wait for later
-        ones."""
+        """The number of the last news of any job. Callers read this number *before* the store, then wait for
+        later news."""
         return self._latest
 
     def count(self, uid: JobUid) -> int:
-        """Return the number of the last news of a job; read it *before* looking at the store, then wait for
-        later ones."""
+        """Return the number of the last news of a job. Callers read this number *before* the store, then wait
+        for later news."""
         return self._numbers.get(uid, self._forgotten)
 
     def since(self, count: int) -> list[JobUid] | None:
-        """Return the jobs with news after `count`; None if that is no longer known."""
+        """Return the jobs with news after `count`, or None if they are no longer known."""
         if count < self._forgotten:
             return None
         news: list[JobUid] = []
@@ -58,7 +58,7 @@ class Notices:
         return news
 
     def publish(self, uid: JobUid) -> None:
-        """Announce news of a job: a state, a timeline entry or log lines can be read now."""
+        """Announce news of a job: a new state, timeline entry or log lines can be read now."""
         if (soon := self._soon.pop(uid, None)) is not None:
             soon.cancel()
         if len(self._numbers) >= self._limit and uid not in self._numbers:
@@ -72,17 +72,17 @@ class Notices:
                 waiter.set_result(None)
 
     def publish_soon(self, uid: JobUid) -> None:
-        """Publish in a moment, once for all news that comes until then: readers take time on the loop that
-        the tasks which carry the news on need first."""
+        """Publish after a short delay, once for all news until then. Without the delay, readers would use the
+        event loop's time before the tasks that create the news."""
         if uid not in self._soon:
             loop = asyncio.get_running_loop()
             self._soon[uid] = loop.call_later(_PUBLISH_DELAY, self.publish, uid)
 
     async def wait_beyond(self, uid: JobUid | None, count: int, patience: float) -> bool:
-        """Wait until there is news of a job (None: of any) after `count`, for at most `patience` seconds;
-        False if there was none.
+        """Wait at most `patience` seconds for news of a job (None: of any job) after `count`. Return False if
+        no news arrived.
 
-        May also return True for news that was seen already: the caller then looks once in vain.
+        The method may also return True without new news. The caller then reads the store in vain.
         """
         if (self._latest if uid is None else self.count(uid)) > count:
             return True

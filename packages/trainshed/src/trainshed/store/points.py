@@ -1,11 +1,10 @@
-"""Stores the points of time series in files besides the database: one file per run, to which
-writes are appended.
+"""Stores the points of time series in separate files: one file per run, to which writes are appended.
 
-A frame is a length, a checksum and the points of one series, as columns that are read without
-processing each point. A write is on disk when it is acknowledged. A partial frame after a crash is
-cut off before the next write. When a file has many small frames, it is rewritten with one frame of
-each series. Of several points of a series with the same step, the last written one counts, so
-repeating a write changes nothing.
+A frame consists of a length, a checksum and the points of one series, as columns that are read without
+processing each point. A write is on disk when it is acknowledged. An incomplete frame after a crash is cut
+off before the next write. A file with many small frames is rewritten with one frame of each series. Of
+several points of a series with the same step, the last written one counts, so a repeated write changes
+nothing.
 """
 
 import asyncio
@@ -30,29 +29,29 @@ from trainshed.core.errors import FailedPrecondition, Unavailable
 from trainshed.replica.system import durable
 
 MAX_BYTES: Final = 64 << 20
-"""Most bytes of points of a run, some two and a half million scalars. A run is read as a whole."""
+"""Maximum bytes of points of a run, about two and a half million scalars. A run is read completely."""
 _LOOSE: Final = 1 << 20
-"""A file is rewritten after this many new bytes, plus a quarter of its former size."""
+"""A file is rewritten after this many new bytes plus a quarter of its former size."""
 _READS_AT_ONCE: Final = 2
 POINTS: Final = "tensorboards"
-"""The directory, below the service's data directory."""
+"""The directory of the files, below the service's data directory."""
 _HEADER: Final = struct.Struct("<II")
 _Frame = tuple[int, bytes | list[int], bytes | list[int], bytes | list[Any]]
-"""The uid of a series, and the steps, times and values of its points, ascending by step: numbers as eight
-bytes each, and tensors as a list. Up to version 0.2 all are lists, in the order they were written."""
+"""The uid of a series, and the steps, times and values of its points. Columns ascend by step. Numbers have
+eight bytes each, and tensors are a list. Files up to version 0.2 have lists in the order of writing."""
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(_Frame)
 
 
 class Part(Struct, frozen=True):
-    """A part of the points of a series."""
+    """Selects a part of the points of a series."""
 
-    #: At most so many points, `thinned`; None = all.
+    #: Maximum number of points, to which the series is thinned (`thinned`). None returns all points.
     most: int | None = None
-    #: The first and the last step; the points before and after them are read as well.
+    #: The first and the last step of the part. The two adjacent points are also read.
     begin: int = -(2**63)
     end: int = 2**63 - 1
-    #: Whether their values are means of scalars (`averaged`).
+    #: Whether the result contains means of scalars (`averaged`).
     has_means: bool = False
 
 
@@ -60,12 +59,12 @@ EVERYTHING: Final = Part()
 
 
 class _Columns(Struct):
-    """The points of a series as columns: a million of them as objects would take ten times as much memory."""
+    """The points of a series as columns. A million points as objects would need ten times as much memory."""
 
     steps: "array[int]"
     times: "array[int]"
     values: "array[float] | list[Any]"
-    #: Whether they ascend by step.
+    #: Whether the points ascend by step.
     ascend: bool
 
     @property
@@ -83,33 +82,34 @@ class _Columns(Struct):
         return _columns(*(list(map(column.__getitem__, places)) for column in self.columns))
 
     def in_order(self) -> "_Columns":
-        """Return the points ascending by step, of those with the same step the one written last."""
+        """Return the points ascending by step. Of points with the same step, only the last written one
+        remains."""
         steps = self.steps
         if self.ascend:
             return self
-        # Sorting keeps the order of equal steps, so that the last of them was written last.
+        # Sorting keeps the order of equal steps, so the last of them was written last.
         by_step = sorted(range(len(steps)), key=steps.__getitem__)
         pairs = zip_longest(by_step, by_step[1:])
         return self.at([n for n, later in pairs if later is None or steps[later] != steps[n]])
 
     def drawn(self, part: Part) -> list[Point]:
-        """Return the points, which ascend, as `PointFiles.read` does."""
-        # With the points on both sides, to which a line goes.
+        """Return the selected part of ascending points for `PointFiles.read`."""
+        # Include the adjacent points, so that a chart can draw lines to them.
         begin = max(0, bisect_left(self.steps, part.begin) - 1)
         end = bisect_right(self.steps, part.end) + 1
         steps, times = self.steps[begin:end], self.times[begin:end]
         values = self.values[begin:end]
         if part.most is None:
             return list(map(Point, steps, times, values))
-        # Tensors are neither small nor large.
+        # Tensors have no order, so they are thinned by position.
         numbers = values if isinstance(values, array) else range(len(values))
         if part.has_means:
             return [Point(steps[n], times[n], mean) for n, mean in averaged(numbers, part.most)]
         return [Point(steps[n], times[n], values[n]) for n in thinned(numbers, part.most)]
 
     def halved(self) -> "_Columns":
-        """Return about half of the points, which ascend, spread evenly over the steps rather than
-        over the points. Halves stay stable when more points follow."""
+        """Return about half of the ascending points, distributed evenly over the steps. Selected points stay
+        selected when more points follow."""
         steps = self.steps
         count = max(_MIN_POINTS, len(steps) // 2) // 2
         if len(steps) <= 2 * count:
@@ -119,7 +119,7 @@ class _Columns(Struct):
         return self.at(folded(self.values, ends))
 
     def frame(self, series: int) -> bytes:
-        """Return the frame of these points of a series."""
+        """Return the frame with these points of a series."""
         values = self.values if isinstance(self.values, list) else self.values.tobytes()
         columns = (series, self.steps.tobytes(), self.times.tobytes(), values)
         payload = _encoder.encode(columns)
@@ -127,16 +127,16 @@ class _Columns(Struct):
 
 
 _MIN_POINTS: Final = 1000
-"""Points of a series that thinning leaves at least."""
+"""Minimum number of points of a series that remain after thinning."""
 
 
 class PointFiles:
-    """The files of points, by the uid of their run. Used on one event loop; disk access is done in threads,
-    of writes in one."""
+    """The files of points, by the uid of their run. Used on one event loop. Disk access runs in threads, and
+    writes run in a single thread."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        #: Of each file that was written: its bytes, and how many of them were written at once.
+        #: For each written file: its size in bytes, and the number of bytes from its last rewrite.
         self._lengths: dict[int, tuple[int, int]] = {}
         self._writing = ThreadPoolExecutor(1, thread_name_prefix="points")
         self._reading = asyncio.Semaphore(_READS_AT_ONCE)
@@ -144,10 +144,12 @@ class PointFiles:
     async def append(
         self, run: int, points: Iterable[tuple[int, Sequence[Point]]], *, thins: bool = False
     ) -> None:
-        """Add points, each with the uid of its series; they are durable when this returns. Raises
-        FailedPrecondition (the run is full), Unavailable: then all of them may have been written, or none,
-        and repeating the call does no harm. `thins`: if the run is full, half of its points are dropped
-        instead; must be the same in all calls for the run."""
+        """Add points, each with the uid of its series. They are on disk when this method returns.
+
+        Raises FailedPrecondition if the run is full. Raises Unavailable if the write failed: then all or none
+        of the points may be stored, and the call may be repeated. `thins`: whether half of the points of a
+        full run are deleted instead. It must be the same in all calls for the run.
+        """
         data = b"".join(
             _columns(*map(list, zip(*some, strict=True))).in_order().frame(series)
             for series, some in points
@@ -167,15 +169,15 @@ class PointFiles:
     async def read(
         self, run: int, series: Collection[int], part: Part = EVERYTHING
     ) -> dict[int, list[Point]]:
-        """Return the points of each of some series, ascending by step; [] for a series without points."""
+        """Return the points of each given series, ascending by step. [] for a series without points."""
         async with self._reading:
             return await asyncio.to_thread(self._read, run, frozenset(series), part)
 
     async def forget(self, runs: Iterable[int]) -> None:
-        """Remove the points of runs that were deleted."""
+        """Delete the points of runs that were deleted."""
         loop = asyncio.get_running_loop()
         for run in runs:
-            # Behind what is being written to it.
+            # Delete the file after the pending writes to it.
             removing = partial(self._path(run).unlink, missing_ok=True)
             await loop.run_in_executor(self._writing, removing)
             self._lengths.pop(run, None)
@@ -208,8 +210,8 @@ class PointFiles:
         self._lengths[run] = length + len(data), merged
 
     def _merge(self, path: Path, *, halves: bool) -> int:
-        """Rewrite the file with one frame of each series; `halves`: of half of its points. Return
-        its length."""
+        """Rewrite the file with one frame of each series, and return its length. `halves`: whether only half
+        of the points remain."""
         kept = bytearray()
         for uid, columns in _by_series(path.read_bytes()).items():
             kept += (columns.halved() if halves else columns).frame(uid)
@@ -241,14 +243,14 @@ def _by_series(data: bytes, series: Collection[int] | None = None) -> dict[int, 
 
 
 def _columns(steps: Any, times: Any, values: Any) -> _Columns:
-    """Return points. Each of their columns is bytes or a list."""
+    """Return points as columns. Each stored column is bytes or a list."""
     ascend = isinstance(steps, bytes) or all(map(lt, steps, steps[1:]))
     numbers = list(values) if isinstance(values[0], bytes) else array("d", values)
     return _Columns(array("q", steps), array("q", times), numbers, ascend)
 
 
 def _payloads(data: bytes) -> Iterator[memoryview]:
-    """Yield the payloads of complete frames, up to the first incomplete one."""
+    """Yield the payloads of complete frames, up to the first incomplete frame."""
     view = memoryview(data)
     at = 0
     while at + _HEADER.size <= len(data):

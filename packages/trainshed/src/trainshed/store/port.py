@@ -1,6 +1,8 @@
-"""The inputs, results and errors of the store as values, and the conditions that narrow a list of
-works before any record is read: they compare columns besides the records (ADR 3).
-`sqlite.database.Store` has the calls."""
+"""The inputs, results and errors of the store as values, and conditions that filter a list of works by their
+columns without reading records (ADR 3).
+
+`sqlite.database.Store` defines the calls.
+"""
 
 import enum
 from typing import Final, Generic, TypeVar
@@ -17,11 +19,11 @@ from trainshed.core.usage import Use
 from trainshed.core.works import Work
 
 PERSON: Final = "@person"
-"""The key of the responsible user's address among the labels; no label has this key."""
+"""A key for the address of the responsible user in the table of labels. Labels cannot have this key."""
 
 
 class Column(enum.Enum):
-    """A column that is compared as a whole."""
+    """A column that conditions can compare with a text."""
 
     #: The value of a `JobState`.
     STATE = enum.auto()
@@ -30,41 +32,42 @@ class Column(enum.Enum):
 
 
 class Equal(Struct, frozen=True):
-    """The column holds exactly this text."""
+    """Condition: the column contains exactly this text."""
 
     column: Column
     value: str
 
 
 class Contains(Struct, frozen=True):
-    """The display name contains this text; case matters."""
+    """Condition: the display name contains this text. The comparison is case-sensitive."""
 
     part: str
 
 
 class Labelled(Struct, frozen=True):
-    """There is a label with this key."""
+    """Condition: a label with this key exists."""
 
     key: str
-    #: None = with any value.
+    #: The value of the label, or None for any value.
     value: str | None = None
 
 
 class Created(Struct, frozen=True):
-    """The work was created in a span of time, both ends included; nanoseconds since the epoch."""
+    """Condition: the work was created in a span of time, both ends included, in nanoseconds since the
+    epoch."""
 
     first: int
     last: int
 
 
 class Every(Struct, frozen=True):
-    """All conditions hold; without conditions: always true."""
+    """Condition: all of these conditions are true. Without conditions it is always true."""
 
     conditions: tuple["Condition", ...]
 
 
 class Either(Struct, frozen=True):
-    """One of the conditions holds; without conditions: never true."""
+    """Condition: one of these conditions is true. Without conditions it is never true."""
 
     conditions: tuple["Condition", ...]
 
@@ -73,33 +76,32 @@ Condition = Equal | Contains | Labelled | Created | Every | Either
 
 
 ORPHANS: Final = JobUid(-1)
-"""Stands for the parent of works whose parent was deleted."""
+"""Replaces the parent's uid of works whose parent was deleted."""
 
 
 class StaleCommit(Exception):
-    """The job changed since it was loaded, or another service leads: load the job again."""
+    """The job has changed since it was loaded, or another controller is the leader. The caller must load the
+    job again."""
 
 
 class StoreInUse(Exception):
-    """Another service has this data directory open. The message names its process."""
+    """Another service uses this data directory. The message contains its process id."""
 
 
 class StoreUnreadable(Exception):
-    """The file is no database, or not one of this service, or this Python cannot read it. Nothing was
-    changed."""
+    """The file is not a database of this service, or this Python cannot read it. Nothing was changed."""
 
 
 class StoreOfOtherVersion(StoreUnreadable):
-    """A version of the service that this one cannot follow has written the database. The message
-    contains the next step."""
+    """An incompatible version of the service has written the database. The message contains the next step."""
 
 
 W_co = TypeVar("W_co", bound=Work, covariant=True)
 
 
 class LiveJob(Struct, Generic[W_co], frozen=True):
-    """A job, tuning job or pipeline that is not over, with the generation that guards its next commit and the
-    intents that no commit has consumed yet (ascending by `seq`)."""
+    """An unfinished job, tuning job or pipeline, with the generation that guards its next commit and its
+    unprocessed intents (ascending by `seq`)."""
 
     job: W_co
     generation: int
@@ -107,10 +109,10 @@ class LiveJob(Struct, Generic[W_co], frozen=True):
 
 
 class Intent(Struct, frozen=True):
-    """A request's demand on a job, until a commit has consumed it."""
+    """A stored request for a job, such as a cancel, until a commit has processed it."""
 
     seq: int
-    #: None = it cannot be read, and is consumed without an effect.
+    #: The requested event. None for an unreadable intent, which is processed without effect.
     event: CancelRequested | DrillOrdered | None
 
 
@@ -118,9 +120,9 @@ class NodeDrain(Struct, frozen=True):
     """An operator's order to put a node under maintenance."""
 
     node: str
-    #: Nanoseconds since the epoch.
+    #: Time of the order in nanoseconds since the epoch.
     since: Nanos
-    #: "" = none was given.
+    #: The operator's reason, or "".
     reason: str = ""
 
 
@@ -133,52 +135,53 @@ class NewWork(Struct, frozen=True):
 
 
 class Commit(Struct, frozen=True):
-    """One guarded step of a work, stored in one transaction."""
+    """One guarded step of a job, tuning job or pipeline, stored in one transaction."""
 
-    #: The new state. Its `labels` are ignored: labels belong to requests (`Intake.replace_labels`).
+    #: The new state of the work. Its `labels` are ignored, because only requests change labels
+    #: (`Intake.replace_labels`).
     job: Work
     expected_generation: int
-    #: The events of the step.
+    #: The timeline entries of the step.
     timeline: tuple[TimelineEntry, ...] = ()
-    #: All intents with this seq or a lower one are consumed.
+    #: All intents up to this `seq` are processed.
     consumed_intents: int = 0
-    #: Trials of the work's own study, each new or replacing the one of its number.
+    #: Trials of the work's own study. Each is new or replaces the trial with its number.
     trials: tuple[Trial, ...] = ()
     #: Measurements that are added to trials, by trial number.
     measurements: tuple[tuple[int, Measurement], ...] = ()
     #: Works that are created in the same transaction.
     made: tuple[NewWork, ...] = ()
-    #: The version that is registered in the same transaction; None = none.
+    #: The model version that is registered in the same transaction, or None.
     model: ModelVersion | None = None
     #: Notifications that are put into the outbox in the same transaction.
     notifications: tuple[Notification, ...] = ()
-    #: The use that the job ended in the step. It is kept for 400 days, even if the job is deleted.
+    #: Usage of the job that ended in the step. It is kept for 400 days, even if the job is deleted.
     uses: tuple[Use, ...] = ()
 
 
 class JobQuery(Struct, frozen=True):
     """One page of a list of works, newest first."""
 
-    #: None = all projects, whatever the other fields say.
+    #: The project, or None for all projects, regardless of the other fields.
     project_id: str | None
-    #: None = both APIs.
+    #: The API, or None for both APIs.
     api: Api | None
-    #: For a collection only, whose list belongs to one location.
+    #: The location, for a list of one collection.
     location: str | None
-    #: The uid of the last work of the previous page; 0 for the first page.
+    #: The uid of the last work of the previous page, or 0 for the first page.
     after: int = 0
     limit: int = 100
-    #: One collection of the Vertex API, including jobs that other works made; None = all collections, without
-    #: those jobs.
+    #: One collection of the Vertex API, including jobs that other works created. None selects all
+    #: collections, without jobs that other works created.
     collection: Collection | None = None
 
 
 class Matches(Struct, frozen=True):
-    """Some of the works of a list that meet a condition."""
+    """A page of the works in a list that meet a condition."""
 
-    #: Works with their etags, newest first; there may be more even if these are fewer than the limit, or
-    #: none.
+    #: Works with their etags, newest first. Later pages may contain more works, even if this page is short or
+    #: empty.
     jobs: tuple[tuple[Work, str], ...]
-    #: Where the next page starts (`JobQuery.after`): older works were not checked yet. None =
-    #: there are no more.
+    #: Start of the next page (`JobQuery.after`), because older works were not checked yet. None for the last
+    #: page.
     went_to: JobUid | None

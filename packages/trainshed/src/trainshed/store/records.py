@@ -1,4 +1,5 @@
-"""Records of the store itself: long-running operations, versions of secrets, notifications that wait."""
+"""Records of the store itself: long-running operations, versions of secrets, and undelivered
+notifications."""
 
 import enum
 
@@ -16,58 +17,61 @@ from trainshed.core.units import Nanos
 class OperationKind(enum.StrEnum):
     """The kind of a long-running operation."""
 
-    #: A resource was deleted; done when the request is answered.
+    #: A resource was deleted. The operation is done when the client receives its response.
     DELETE = "delete"
-    #: A resource was created, which is the response; done when the request is answered.
+    #: A resource was created, which is the operation's response. The operation is done when the client
+    #: receives it.
     CREATE = "create"
-    #: A resource was changed, which is the response; done when the request is answered.
+    #: A resource was changed, which is the operation's response. The operation is done when the client
+    #: receives it.
     UPDATE = "update"
-    #: A persistent resource restarts, which is the response.
+    #: A persistent resource restarts, which is the operation's response.
     REBOOT = "reboot"
-    #: Files were added to a dataset; done when the request is answered.
+    #: Files were added to a dataset. The operation is done when the client receives it.
     IMPORT = "import"
-    #: Files of a dataset or of a model are written, beside requests.
+    #: Files of a dataset or a model are written in the background.
     EXPORT = "export"
-    #: Trials of a study are suggested.
+    #: An algorithm suggests trials of a study.
     SUGGEST = "suggest"
-    #: It is decided whether a trial of a study should stop.
+    #: The service decides whether a trial of a study should stop.
     CHECK_STOPPING = "check_stopping"
 
 
 class Operation(Struct, frozen=True):
-    """A long-running operation of one kind; fields of other kinds have their defaults."""
+    """A long-running operation of one kind. Fields of other kinds have their defaults."""
 
-    #: Its name: below a location, or below a study (SUGGEST) or a trial (CHECK_STOPPING).
+    #: The operation's name, below a location, a study (SUGGEST) or a trial (CHECK_STOPPING).
     name: str
     kind: OperationKind
-    #: The name of the resource that it is about.
+    #: The name of the operation's resource.
     target: str
-    #: Nanoseconds since the epoch, as is `updated`.
+    #: Time of creation in nanoseconds since the epoch. `updated` has the same unit.
     created: Nanos
     updated: Nanos
     state: OperationState = OperationState.SUCCEEDED
     #: The study of a SUGGEST or CHECK_STOPPING.
     study: StudyUid = StudyUid(0)
-    #: SUGGEST: the client that asks for `count` trials of `study`.
+    #: SUGGEST: the client that requests `count` trials of `study`.
     client: str = ""
     count: int = 0
-    #: CHECK_STOPPING: the number of the trial that is checked.
+    #: CHECK_STOPPING: the number of the trial to check.
     trial: int = 0
-    #: SUGGEST: the numbers of the trials that the client was given.
+    #: SUGGEST: the numbers of the trials that the client receives.
     trials: tuple[int, ...] = ()
-    #: CHECK_STOPPING: the answer.
+    #: CHECK_STOPPING: the decision whether the trial should stop.
     should_stop: bool = False
-    #: CREATE, UPDATE: the resource in public JSON; IMPORT, EXPORT: the response.
+    #: CREATE, UPDATE: the resource in public JSON. IMPORT, EXPORT: the response.
     response: str = ""
     #: The full name of the response's message type.
     response_type: str = ""
     error: JobError | None = None
-    #: EXPORT: what is written.
+    #: EXPORT: the data to write.
     export: Export | None = None
 
     @property
     def subject(self) -> JobUid:
-        """The number under which its end is published: that of its study, or else its own."""
+        """The number under which the operation's end is published: the number of its study, or its own
+        number."""
         return JobUid(self.study or int(self.name.rpartition("/")[2]))
 
 
@@ -76,14 +80,14 @@ class Outgoing(Struct, frozen=True):
 
     id: int
     notification: Notification
-    #: The earliest time of the next try; ns since the epoch.
+    #: The earliest time of the next delivery attempt, in ns since the epoch.
     due: Nanos
-    #: How often it was tried without success.
+    #: Number of failed delivery attempts.
     tries: int = 0
 
 
 class SecretVersion(Struct, frozen=True):
-    """The public facts of one version. `created`: ns since the epoch."""
+    """The public facts of one version of a secret. `created`: ns since the epoch."""
 
     name: str
     version: int
@@ -91,7 +95,7 @@ class SecretVersion(Struct, frozen=True):
 
 
 class Sealed(Struct, frozen=True):
-    """A sealed value with its version number."""
+    """An encrypted secret value with its version number."""
 
     version: int
     content: bytes

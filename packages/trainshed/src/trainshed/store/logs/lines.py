@@ -1,10 +1,10 @@
-"""Defines log lines and pages of them, finds the severity of a line, and defines two ways to remember a
-place: a cursor in the merged order of all replicas, and a position with one line per replica. Pure.
+"""Defines log lines and pages, and finds the severity of a line. Pure.
 
-The severity of a line (spec/logs#severity, facts/lifecycle#executor and facts/program#files) is the
-`severity` of a one-line JSON object; otherwise the level that the program itself wrote at the line's
-beginning; otherwise it follows from the stream: stdout INFO, stderr ERROR. Progress bars are INFO as well,
-since they are not meant as errors. The service's own lines in a replica's log are NOTICE.
+Also defines two forms of a position in a log: a cursor in the merged order of all replicas, and a position
+with one line per replica. The severity of a line (spec/logs#severity, facts/lifecycle#executor and
+facts/program#files) is the `severity` of a one-line JSON object. Otherwise it is the level that the program
+wrote at the beginning of the line. Otherwise it depends on the stream: stdout is INFO, stderr is ERROR.
+Progress bars are INFO, because they are not errors. The service's own lines in a replica's log are NOTICE.
 """
 
 import enum
@@ -21,7 +21,7 @@ from trainshed.core.units import Nanos
 
 
 class Stream(enum.StrEnum):
-    """The source of a line. SERVICE: the service itself."""
+    """The source of a line. SERVICE is the service itself."""
 
     STDOUT = "o"
     STDERR = "e"
@@ -29,7 +29,7 @@ class Stream(enum.StrEnum):
 
 
 class Severity(enum.StrEnum):
-    """The names of the public logging API, in ascending order."""
+    """The severities of the public logging API, ascending."""
 
     DEFAULT = "DEFAULT"
     DEBUG = "DEBUG"
@@ -43,7 +43,7 @@ class Severity(enum.StrEnum):
 
 
 OrderKey = tuple[int, int, int, int, int]
-"""(time, pool, index, attempt, line number): the total order of all lines of a job."""
+"""(time, pool, index, attempt, line number): the sort key of all lines of a job."""
 
 
 class LogLine(Struct, frozen=True):
@@ -52,29 +52,28 @@ class LogLine(Struct, frozen=True):
     uid: JobUid
     attempt: int
     replica: ReplicaId
-    #: Counts from 0 per replica and attempt without gaps.
+    #: Number of the line within its replica and attempt, from 0, without gaps.
     n: int
-    #: Nanoseconds since the epoch; ascends strictly with `n`.
+    #: Time of the line in nanoseconds since the epoch. It ascends strictly with `n`.
     at: Nanos
     stream: Stream
     text: str
     severity: Severity
-    #: See `Reading`.
+    #: The JSON object of the line (see `Reading`).
     payload: dict[str, Any] | None = None
-    #: Whether the replica's next line continues the same line of the program (a line over 64 KiB comes in
-    #: parts).
+    #: Whether the replica's next line continues this line of the program. Lines over 64 KiB are split.
     partial: bool = False
 
     @property
     def is_notice(self) -> bool:
-        """Whether the line is one of the notices with which a job's log begins, and which are on its timeline
-        as well."""
+        """Return whether the line is one of the notices at the beginning of a job's log. The timeline
+        contains the same notices."""
         return self.replica == SERVICE and self.stream is Stream.SERVICE
 
     @property
     def insert_id(self) -> str:
-        """An id that is unique over all jobs; for lines of one job with equal times, it ascends as text in
-        `key`'s order."""
+        """Return an id that is unique over all jobs. For lines of one job with equal times, the ids ascend as
+        text in the order of `key`."""
         return f"{self.uid:016x}{self.replica.pool:x}{self.replica.index:06x}{self.attempt:04x}{self.n:010x}"
 
     @property
@@ -87,7 +86,7 @@ class LogLine(Struct, frozen=True):
 
 
 class LogCursor(Struct, frozen=True):
-    """The place of one line in the merged order; as text it is a page token."""
+    """The position of one line in the merged order of all replicas. Its text form is a page token."""
 
     at: Nanos
     replica: ReplicaId
@@ -103,7 +102,7 @@ class LogCursor(Struct, frozen=True):
 
     @staticmethod
     def parse(text: str) -> "LogCursor":
-        """Return the cursor that `str` wrote. Raises ValueError for anything else."""
+        """Parse the text form of a cursor. Raise ValueError for an invalid text."""
         parts = text.split(".")
         if len(parts) != 5 or not all(part.isascii() and part.isdigit() for part in parts):
             raise ValueError(f"{text!r} is not a place in a log; start again from the first page")
@@ -112,25 +111,26 @@ class LogCursor(Struct, frozen=True):
 
 
 class LogPage(Struct, frozen=True):
-    """A page of lines. `next`: pass it as `after` for the following page; None if the log has no more at the
-    moment."""
+    """A page of lines. Callers pass `next` as `after` to get the following page. It is None if the log has no
+    more lines at the moment."""
 
     lines: tuple[LogLine, ...]
     next: LogCursor | None
 
 
 LogPosition = Mapping[ReplicaId, tuple[int, int]]
-"""The last line that a follower has seen, as (attempt, n) per replica; a replica not yet seen is absent."""
+"""The last line that a follower has received, as (attempt, n) per replica. Replicas without received lines
+are absent."""
 
 
 class Reading(Struct, frozen=True):
     """The content of one line of a program."""
 
     severity: Severity
-    #: The message to show.
+    #: The message to display.
     text: str
-    #: The JSON object of the line without its `severity`; None = the line is plain or contains only a
-    #: message.
+    #: The JSON object of the line without its `severity`. None for a plain line, or for an object that
+    #: contains only a message.
     payload: dict[str, Any] | None = None
 
 
@@ -160,12 +160,13 @@ _LETTERS = {
     "F": Severity.CRITICAL,
 }
 _NUMBERS = dict(zip(range(0, 801, 100), Severity, strict=True))
-"""The public API's enum numbers: DEFAULT 0, DEBUG 100, ... EMERGENCY 800, including NOTICE 300."""
+"""Severities by the enum numbers of the public API: DEFAULT 0, DEBUG 100, ... EMERGENCY 800, including NOTICE
+300."""
 
 _WORD = "(TRACE|DEBUG|VERBOSE|INFO|NOTICE|SUCCESS|WARNING|WARN|ERROR|CRITICAL|FATAL|ALERT|EMERGENCY|PANIC)"
 _DATE = r"(?:\d{4}[-/]\d\d[-/]\d\d|\d\d/\d\d/\d\d)"
 _TIME = r"\d\d:\d\d[:.]\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?"
-# Possessive, so that a hostile line costs no backtracking.
+# Possessive quantifiers prevent backtracking on hostile lines.
 _GAP = r"[\s\-|:,\[\](]++"
 _TOKEN = r"[^\s|,\[\](]++"
 _RANK = r"(?:\[rank ?\d+\]:? ?)?"
@@ -173,31 +174,32 @@ _RANK = r"(?:\[rank ?\d+\]:? ?)?"
 _UPPER_CASE_STYLES = re.compile(
     "|".join(
         (
-            # ERROR:root:text · WARNING: text · INFO:     text
+            # Matches such lines: ERROR:root:text · WARNING: text · INFO:     text
             rf"{_RANK}{_WORD}(?=:)",
-            # [INFO] text · [ERROR ] text · [INFO rank=0] text
+            # Matches such lines: [INFO] text · [ERROR ] text · [INFO rank=0] text
             rf"{_RANK}\[{_WORD}\b",
-            # 2026-11-20 05:54:33,123 - name - INFO - text · [11/20/26 05:54:33] INFO text
-            # 05:54:33 WARN text · 2026-11-20T05:54:33Z INFO text · [2026-11-20 05:54:33 ERROR name] text
-            # ... | INFO     | text
+            # Matches such lines: 2026-11-20 05:54:33,123 - name - INFO - text · [11/20/26 05:54:33] INFO text
+            # 05:54:33 WARN text · 2026-11-20T05:54:33Z INFO text · [2026-11-20 05:54:33 ERROR name] text ...
+            # | INFO     | text
             rf"{_RANK}\[?(?:{_DATE}[T ])?{_TIME}(?:{_GAP}{_TOKEN}){{0,3}}?{_GAP}{_WORD}(?!\w|-\w)",
-            # The same minute again, with its time left blank: INFO below the message above.
+            # Matches lines without a time, because the previous line has the same minute.
             rf"\s{{8,}}{_WORD}\s{{2,}}",
-            # INFO 2026-11-20 05:54:33 text · INFO     text (padded to a column)
+            # Matches such lines: INFO 2026-11-20 05:54:33 text · INFO     text (padded to a column)
             rf"{_RANK}{_WORD}(?:\s+\[?{_DATE}|\s{{4,}}\S)",
         )
     )
 )
 _NCCL_STYLE = re.compile(rf"\S+:\d+:\d+ \[\d+\] (?:[\w/.:-]+ )?NCCL {_WORD}\b")
-"""host:12:34 [0] NCCL INFO text"""
+"""Matches lines such as: host:12:34 [0] NCCL INFO text"""
 _LETTER_STYLES = re.compile(
     "|".join(
         (
-            # E1120 05:54:33.123456 12 file.cc:1] text, with or without brackets
+            # Matches lines such as: E1120 05:54:33.123456 12 file.cc:1] text, with or without brackets
             rf"{_RANK}\[?([DVIWECF])\d{{4}} {_TIME}",
-            # 2026-11-20 05:54:33.123456: I tensorflow/core/... text
+            # Matches lines such as: 2026-11-20 05:54:33.123456: I tensorflow/core/... text
             rf"{_DATE} {_TIME}: ([IWEF]) ",
-            # [I 2026-11-20 05:54:33,123] text · [W 05:54:33.123 Name] text · [W file.cpp:12] text
+            # Matches such lines: [I 2026-11-20 05:54:33,123] text · [W 05:54:33.123 Name] text · [W
+            # file.cpp:12] text
             rf"\[([DVIWECF]) (?:{_DATE} )?(?:{_TIME}|[\w./]+\.(?:cpp|cc|h|cu):\d+)",
         )
     )
@@ -205,9 +207,9 @@ _LETTER_STYLES = re.compile(
 _BRACKET_STYLE = re.compile(
     rf"(?:{_DATE}[T ]{_TIME}\s+)?\[(trace|debug|info|notice|warn|warning|error|critical|fatal)\s*\]"
 )
-"""2026-11-20 05:54:33 [warning  ] text · 2026/11/20 05:54:33 [error] text · [info] text"""
+"""Matches such lines: 2026-11-20 05:54:33 [warning ] text · 2026/11/20 05:54:33 [error] text · [info] text"""
 _LOGFMT_STYLE = re.compile(r"(?:.{0,120}?[\s,])?(?:level|lvl|severity)=\"?([A-Za-z]+)\b")
-"""ts=... level=warn msg=..."""
+"""Matches lines such as: ts=... level=warn msg=..."""
 _WORD_BEFORE_COLON = re.compile(
     r"(trace|debug|info|notice|warning|warn|error|fatal)(?=: )", re.IGNORECASE
 )
@@ -215,19 +217,19 @@ _PYTHON_WARNING = re.compile(r"\S+:\d+: (?:\w+\.)*\w*Warning: |(?:\w+\.)*\w+Warn
 _PROGRESS_BAR = re.compile(r".{0,80}\b\d{1,3}%\s?\|.*\|\s|.{0,80}\b\d+it \[\d\d:\d\d, ")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _HEAD = 400
-"""Characters at the beginning of a line in which a level is looked for."""
+"""Number of characters at the beginning of a line that may contain its level."""
 
 
 def read_line(stream: Stream, text: str) -> Reading:
-    """Return the severity of one line (without its newline), and what to show of it."""
+    """Return the severity of one line (without its newline), and its text to display."""
     if text.startswith("{") and text.endswith("}") and (structured := _structured(stream, text)):
         return structured
     return Reading(severity_of(stream, text), text)
 
 
 def severity_of(stream: Stream, text: str) -> Severity:
-    """Return the severity of a line that is no JSON object. Each expression is tried only on lines that could
-    match it, because logs are read by the million lines."""
+    """Return the severity of a line that is not a JSON object. Each expression is tried only on lines that
+    could match it, because logs may have millions of lines."""
     if stream is Stream.SERVICE:
         return Severity.NOTICE
     head = text if len(text) <= _HEAD else text[:_HEAD]
@@ -252,7 +254,7 @@ def severity_of(stream: Stream, text: str) -> Severity:
         return level
     if stream is Stream.STDOUT:
         return Severity.INFO
-    # On stdout these would be guesses ("error: 0.03" is a metric); on stderr they can only lower the
+    # On stdout such words may not be levels ("error: 0.03" is a metric). On stderr they can only lower the
     # severity.
     if match := _WORD_BEFORE_COLON.match(head):
         return _LEVELS[match[1].upper()]
@@ -264,18 +266,19 @@ def severity_of(stream: Stream, text: str) -> Severity:
 
 
 def begins_plainly(head: str) -> bool:
-    """Whether a line begins with none of the styles that start with a level, a bracket or a time."""
+    """Return whether a line begins without a level, a bracket or a time, so that none of their patterns can
+    match."""
     first, second = head[:1], head[1:2]
     if "a" <= first <= "z" or not first:
         return True
     if "A" <= first <= "Z":
-        # Not plain: ERROR: is in capitals, and E1120 is a letter followed by digits.
+        # ERROR: is in capitals, and E1120 is a letter followed by digits.
         return not (second.isupper() or second.isdecimal())
     return first.isdecimal() and ":" not in head
 
 
 def _structured(stream: Stream, text: str) -> Reading | None:
-    """Return the reading of a line that is one JSON object which clients can read; None if it is not."""
+    """Return the reading of a line that is a JSON object which clients can read, or None for another line."""
     try:
         value = msgspec.json.decode(text)
     except (ValueError, RecursionError):
@@ -295,12 +298,14 @@ def _structured(stream: Stream, text: str) -> Reading | None:
 
 
 _DEEPEST = 30
-"""Levels of an object: each takes three of the hundred that clients of gRPC read of an answer."""
+"""Maximum nesting of a JSON object. Each level uses three of the hundred levels that gRPC clients accept in a
+response."""
 _MAX_FLOAT = sys.float_info.max
 
 
 def _is_readable(value: Any, levels: int) -> bool:
-    """Whether a value is nested so deep at most, and every number in it is one of the public API."""
+    """Return whether a value has at most this nesting, and contains only numbers that the public API
+    supports."""
     if isinstance(value, int):
         return -_MAX_FLOAT <= value <= _MAX_FLOAT
     if not isinstance(value, dict | list):

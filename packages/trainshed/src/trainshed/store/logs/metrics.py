@@ -1,7 +1,8 @@
-"""Reads what trials have measured, as their primaries' shims recorded it (spec/tuning#measurements).
+"""Reads the measurements of trials from the files that shims of their primaries wrote
+(spec/tuning#measurements).
 
-`trainshed.replica.observe.metrics` writes the stream, at most 64 MB of it. A line is complete with its
-newline, so that a torn last line does not count until its rest has come.
+`trainshed.replica.observe.metrics` writes the stream, with at most 64 MB. A line is complete with its
+newline, so an incomplete last line is ignored until it is complete.
 """
 
 import msgspec
@@ -16,7 +17,7 @@ _PRIMARY = ReplicaId(0, 0)
 
 
 class _Entry(msgspec.Struct, frozen=True):
-    """Either the start of an incarnation or one report; times in ns since the epoch."""
+    """Either the start of an incarnation or one report. Times are in ns since the epoch."""
 
     started: Nanos = 0
     at: Nanos = 0
@@ -28,12 +29,12 @@ _decoder = msgspec.json.Decoder(_Entry)
 
 
 def read_metrics(streams: Streams, job_uid: JobUid, started: Nanos = 0) -> tuple[Measurement, ...]:
-    """Return what a trial has measured in all its attempts and incarnations: one measurement per step,
-    ascending by step, with the last reported value of each metric at that step. The metrics of a measurement
-    are ordered by name. () for a job that has measured nothing, or whose metrics were not recorded. Blocks
-    for as long as reading its file takes.
+    """Return the measurements of a trial from all its attempts and incarnations.
 
-    `started`: the time from which `elapsed` counts, ns since the epoch; 0 = the trial's first start.
+    They ascend by step, with one measurement per step that contains the last reported value of each metric.
+    Metrics are ordered by name. Empty for a job without measurements or without recorded metrics. Blocks
+    while it reads the file. `started`: the time from which `elapsed` counts, in ns since the epoch, or 0 for
+    the trial's first start.
     """
     kept = contents((streams,), job_uid, StreamKind.METRICS, replica=_PRIMARY)
     entries = [entry for _, data in kept for entry in records(data, _decoder)]

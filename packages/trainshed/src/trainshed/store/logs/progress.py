@@ -1,5 +1,5 @@
-"""Reads how far a replica's program is: a sample of its log's lines, of limited size however long the log
-is."""
+"""Reads a sample of a replica's log to estimate the progress of its program. The size of the sample is
+limited, even for a long log."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -12,25 +12,25 @@ from trainshed.store.logs.lines import Stream, read_line
 from trainshed.store.logs.segments import Entry, records
 
 FEW: Final = 128 << 10
-"""Up to so many bytes of new lines are read completely, unless a caller wants more."""
+"""Maximum bytes of new lines that are read completely, unless a caller requests more."""
 _PIECES: Final = 12
-"""If there are more, so many pieces are read, evenly spread, and the end."""
+"""Number of evenly distributed pieces that are read of a longer log, in addition to its end."""
 _PIECE: Final = 16
-"""One piece is this fraction of the log."""
+"""The size of one piece is the log's size divided by this number."""
 _END: Final = 4
-"""The end is this fraction of the log."""
+"""The size of the end is the log's size divided by this number."""
 _SMALL: Final = 16 << 10
-"""Bytes that may be read on the event loop."""
+"""Maximum bytes that may be read on the event loop."""
 
 
 class Sample(Struct, frozen=True):
     """Some lines of a log, oldest first."""
 
-    #: (ns since the epoch, text in its printed form).
+    #: (time in ns since the epoch, printed text) of each line.
     lines: tuple[tuple[int, str], ...]
-    #: How many bytes of the log lie before what is new the next time.
+    #: Offset in bytes at which the next sample starts.
     place: int
-    #: The message of the last line; None = there are no new lines.
+    #: The message of the last line, or None if there are no new lines.
     last: str | None = None
 
 
@@ -38,13 +38,13 @@ _entries: Final = msgspec.json.Decoder(Entry)
 
 
 def is_small(segments: Sequence[Segment], place: int) -> bool:
-    """Return whether a sample of the log after the place takes well below a millisecond."""
+    """Return whether reading a sample from offset `place` takes well below a millisecond."""
     return sum(segment.size() for segment in segments) - place <= _SMALL
 
 
 def sample(segments: Sequence[Segment], place: int, whole: int = FEW) -> Sample:
-    """Return lines after a place: all if they have at most `whole` bytes, otherwise the last ones and pieces
-    spread over the rest. Blocks for as long as reading so much takes."""
+    """Return lines after an offset: all lines if they have at most `whole` bytes, otherwise the last lines
+    and pieces distributed over the remaining log. Blocks while it reads."""
     sizes = [segment.size() for segment in segments]
     end, most = sum(sizes), min(whole, FEW)
     spans = [(place, end)]
@@ -55,7 +55,7 @@ def sample(segments: Sequence[Segment], place: int, whole: int = FEW) -> Sample:
     entries: list[Entry] = []
     for start, until in spans:
         data = _read(segments, sizes, start, until)
-        # A piece from the middle begins within a line.
+        # A piece from the middle may begin within a line.
         skipped = 0 if start == place else data.find(b"\n") + 1
         entries.extend(records(data[skipped:], _entries))
         if ends := data.rfind(b"\n") + 1:

@@ -1,8 +1,8 @@
 """Reads the logs of jobs: pages by time over all replicas and attempts, new lines for followers, the last
 lines.
 
-The service's own lines about the preparation of an attempt (`service_log`) are read together with them, as if
-`SERVICE` were one of the replicas.
+The service's own lines about the preparation of an attempt (`service_log`) are merged with the replicas'
+lines. Their source is the pseudo-replica `SERVICE`.
 """
 
 import asyncio
@@ -30,37 +30,37 @@ _Keyed = tuple[OrderKey, Entry, "Source"]
 
 _SHORT_PAGE = 200
 _FEW_SOURCES = 16
-"""Up to so many lines of so many replicas are read in the event loop's own thread, in about two
+"""Maximum number of replicas and of lines that are read on the event loop's own thread. This takes about two
 milliseconds."""
 
 
 class Launch(msgspec.Struct, frozen=True):
-    """How one incarnation was started."""
+    """The record of one incarnation's start."""
 
-    #: 0 = not known.
+    #: Number of the incarnation, or 0 if unknown.
     incarnation: int = 0
-    #: Nanoseconds since the epoch.
+    #: Time of the start in nanoseconds since the epoch.
     at: Nanos = 0
     argv: tuple[str, ...] = ()
-    #: The directory in which it started; None = a working directory of its own.
+    #: The program's working directory, or None for a separate working directory.
     directory: str | None = None
-    #: Names of all its environment variables, sorted.
+    #: Names of all environment variables of the program, sorted.
     names: tuple[str, ...] = ()
-    #: Values of those variables that the service sets to describe the program's place
+    #: Values of the variables that the service sets to describe the program's environment
     #: (`replica.supervisor.sidecars.SHOWN`).
     values: dict[str, str] = msgspec.field(default_factory=dict[str, str])
-    #: None = the machine's.
+    #: The hostname, or None for the machine's hostname.
     hostname: str | None = None
     address: str = ""
     #: The sandbox's isolation level.
     level: str = ""
-    #: Number of the Unix user; None = the service's own user.
+    #: Number of the Unix user, or None for the service's own user.
     user: int | None = None
-    #: Limits: of memory, of disk, of processes and threads; None = there is none.
+    #: Limits of memory, disk, and processes with threads. None without a limit.
     memory: Bytes | None = None
     disk: Bytes | None = None
     processes: int | None = None
-    #: UUIDs of its GPUs.
+    #: UUIDs of the program's GPUs.
     gpus: tuple[str, ...] = ()
 
 
@@ -70,15 +70,15 @@ _decoder = msgspec.json.Decoder(Launch)
 def read_launches(
     held: Iterable[Streams], job_uid: JobUid, attempt: int, replica: ReplicaId
 ) -> tuple[Launch, ...]:
-    """Return the launches of a replica in an attempt, in their order; () if there were none. Blocks for a
-    small read."""
+    """Return the records of all starts of a replica in an attempt, in order, or () without a start. Blocks
+    for a small read."""
     kept = contents(held, job_uid, StreamKind.LAUNCHES, attempt, replica)
     return tuple(launch for _, data in kept for launch in records(data, _decoder))
 
 
 class LogReader:
-    """Reads logs. `streams`: the engine's, and the service's own. Keeps no state, so that there may be any
-    number of readers."""
+    """Reads logs. `streams`: the engine's streams, and the service's own. A reader has no state, so any
+    number of readers may exist."""
 
     def __init__(self, *streams: Streams) -> None:
         self._streams = streams
@@ -96,11 +96,12 @@ class LogReader:
         descending: bool = False,
     ) -> LogPage:
         """Return at most `limit` lines with start <= at < end (ns since the epoch), in the order of
-        `LogLine.key`, reversed if `descending`. `after`: only lines after that one in this order. `replicas`
-        None: all. `longest`: characters of lines after which the page ends.
+        `LogLine.key`, or reversed if `descending`.
 
-        A line gets its time a moment before it reaches its file. To page through the log of a job that still
-        runs without missing a line of another replica, pass an `end` a second in the past.
+        `after`: only lines after this line in the order. `replicas`: None for all replicas. `longest`: number
+        of characters of lines after which the page ends. The time of a line is set a moment before the line
+        is written to its file. To read all lines of a running job page by page, pass an `end` one second in
+        the past.
         """
         window = _Window(start, end, after.key if after else None, descending)
         sources = self._sources(uid, replicas)
@@ -115,7 +116,7 @@ class LogReader:
         since: Nanos = 0,
         replicas: Collection[ReplicaId] | None = None,
     ) -> Iterator[tuple[Entry, "Source"]]:
-        """Yield the entries of `runs`, with their sources. Blocks."""
+        """Yield the entries of `runs` with their sources. Blocks."""
 
         def read(_: Source, block: bytes) -> tuple[list[bytes], list[Entry]]:
             entries = decoded_lines(block)
@@ -133,14 +134,17 @@ class LogReader:
         replicas: Collection[ReplicaId] | None,
         read: Callable[["Source", bytes], tuple[list[bytes], list[Line]]],
     ) -> Iterator[tuple["Source", list[Line]]]:
-        """Yield the lines after the lines that a follower has `seen`, merged by time, from `since`
-        on: consecutive lines of a source together. Lines of each replica come without gaps,
-        regardless of delays of other replicas. Attempts follow one another, even if the clock was
-        set back between them. `read` returns times and lines of a block of stored lines. Blocks."""
+        """Yield the lines from `since` on that are not in `seen`, merged by time. Blocks.
+
+        Consecutive lines of a source are in one group. Lines of each replica have no gaps, regardless of
+        delays of other replicas. Attempts follow one another, even if the clock was set back between them.
+        `read` returns times and lines of a block of stored lines.
+        """
         logs: dict[ReplicaId, list[Iterator[tuple[Source, list[bytes], list[Line]]]]] = {}
         for source in sorted(self._sources(uid, replicas), key=lambda source: source.attempt):
             logs.setdefault(source.replica, []).append(source.behind(seen, since, read))
-        # Of each replica: time of its next line, its rank among equal times, its next lines, and the rest.
+        # For each replica: time of its next line, its rank among equal times, its next lines, and the later
+        # blocks.
         heads = [
             (run[1][0], (replica.pool, replica.index), run, rest)
             for replica, parts in logs.items()
@@ -159,7 +163,7 @@ class LogReader:
                 heapq.heappush(heads, (run[1][0], rank, run, rest))
 
     def _sources(self, uid: JobUid, replicas: Collection[ReplicaId] | None) -> list["Source"]:
-        """Return the logs of these replicas, None = of all."""
+        """Return the logs of these replicas, or of all replicas for None."""
         return [
             Source(uid, source.attempt, source.replica, ReplicaLog(streams, source))
             for streams in self._streams
@@ -175,8 +179,8 @@ class LogReader:
         return page.lines[::-1]
 
     async def sampled(self, source: StreamSource, place: int, whole: int) -> Sample:
-        """Return lines of a replica after the first `place` bytes: all if they have at most `whole` bytes,
-        otherwise some from everywhere and the last ones."""
+        """Return a sample of a replica's lines after the first `place` bytes: all lines if they have at most
+        `whole` bytes, otherwise pieces of the whole log and the last lines."""
         segments = self._open(source, StreamKind.LOG)
         if is_small(segments, place):
             return sample(segments, place)
@@ -189,22 +193,22 @@ class LogReader:
         return ()
 
     async def usage(self, uid: JobUid, attempt: int) -> tuple[ReplicaUsage, ...]:
-        """Return the sampled use of the replicas of an attempt."""
+        """Return the sampled resource usage of the replicas of an attempt."""
         return await asyncio.to_thread(read_usage, self._streams, uid, attempt)
 
     async def launches(self, uid: JobUid, attempt: int, replica: ReplicaId) -> tuple[Launch, ...]:
-        """Return how the programs of a replica were started in an attempt, in their order."""
+        """Return the records of all starts of a replica in an attempt, in order."""
         return await asyncio.to_thread(read_launches, self._streams, uid, attempt, replica)
 
     async def remove(self, uid: JobUid) -> None:
-        """Delete the job's log, and what is stored beside it; does nothing if there is no log. Raises
-        OSError; the call may then be repeated."""
+        """Delete the job's log and all files next to it. Has no effect without a log. Raise OSError if the
+        deletion fails. The call may then be repeated."""
         for streams in self._streams:
             await asyncio.to_thread(streams.remove, uid)
 
 
 class Source(Struct, frozen=True):
-    """One replica's log in one attempt, with its part of the order of all lines."""
+    """One replica's log in one attempt, with its part of the sort key."""
 
     uid: JobUid
     attempt: int
@@ -235,7 +239,7 @@ class Source(Struct, frozen=True):
         since: Nanos,
         read: Callable[["Source", bytes], tuple[list[bytes], list[Line]]],
     ) -> Iterator[tuple["Source", list[bytes], list[Line]]]:
-        """Yield times and lines of blocks from `since` on that were not seen, ascending."""
+        """Yield times and lines of blocks, from `since` on, that a follower has not seen. Ascending."""
         attempt, last = seen.get(self.replica, (0, -1))
         if attempt > self.attempt:
             return
@@ -253,7 +257,7 @@ class _Window(Struct, frozen=True):
     descending: bool
 
     def of(self, source: Source) -> Iterator[_Keyed]:
-        """Return the source's entries inside the window, in its direction."""
+        """Return the source's entries inside the window, in the window's direction."""
         after, start, end = self.after, self.start, self.end
         if self.descending:
 

@@ -1,9 +1,9 @@
-"""Reads one replica's log of one attempt: its entries, and the place of one among them.
+"""Reads one replica's log of one attempt, and finds the position of an entry.
 
-The replica's shim writes it (`trainshed.replica.observe.segments`), so a segment may grow while it is read. A
-line is complete with its newline, so that a torn last line does not count until its rest has come. There is
-no index: numbers and times both ascend, so a place is found by bisecting bytes, with about ten small reads in
-a segment of any size.
+The replica's shim writes the log (`trainshed.replica.observe.segments`), so a segment may grow while it is
+read. A line is complete with its newline, so an incomplete last line is ignored until it is complete. Logs
+have no index. Numbers and times ascend, so a binary search over the bytes finds a position with about ten
+small reads in a segment of any size.
 """
 
 import re
@@ -21,12 +21,12 @@ from trainshed.store.logs.lines import Stream, read_line
 Record = TypeVar("Record")
 
 _BLOCK = 8 * 1024
-"""Bytes that are read at a time: few, because whoever reads slowly holds as many of every replica."""
+"""Bytes per read. The number is small because a slow reader keeps one block of every replica in memory."""
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One stored line: number, time (ns since the epoch), stream letter, text, 1 if the next one continues
-    it."""
+    """One stored line: number, time (ns since the epoch), letter of the stream, text, and 1 if the next entry
+    continues the line."""
 
     n: int
     t: int
@@ -36,14 +36,15 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 Before = Callable[[Entry], bool]
-"""Whether an entry lies before the place that is looked for: true up to some entry, false from there on."""
+"""Returns whether an entry precedes the position of a search: true for all entries up to some entry, false
+for all later ones."""
 
 _decoder = msgspec.json.Decoder(Entry)
 _encode = msgspec.json.Encoder().encode
 
 
 def decoded(raw: bytes) -> Entry | None:
-    """Return the entry of a line; None for what a crash of the machine may have left, which is skipped."""
+    """Return the entry of a line, or None for a line that a crash of the machine has damaged."""
     try:
         return _decoder.decode(raw)
     except (ValueError, RecursionError):
@@ -51,7 +52,7 @@ def decoded(raw: bytes) -> Entry | None:
 
 
 def decoded_lines(data: bytes) -> list[Entry]:
-    """Return the entries of whole lines, as `decoded` does."""
+    """Return the entries of complete lines. Damaged lines are skipped."""
     try:
         return _decoder.decode_lines(data)
     except (ValueError, RecursionError):
@@ -64,16 +65,16 @@ _ORDINARY = re.compile(
     rb'[^"\\\x00-\x1f]*+(?:\\[^u][^"\\\x00-\x1f]*+)*+")\}()$',
     re.MULTILINE,
 )
-"""A whole line of standard output that begins with none of the styles of levels (`lines.begins_plainly`),
+"""Matches a whole line of standard output without a level at its beginning (`lines.begins_plainly`) and
 without control characters, which may be a terminal's colors."""
 _MARKS = (b"level=", b"lvl=", b"severity=")
-"""One of these, or NCCL, is in each line that begins plainly and has a level."""
+"""Every line that begins plainly and has a level contains NCCL or one of these texts."""
 
 
 def shown_lines(block: bytes) -> list[tuple[bytes, bytes, bytes, bytes]]:
     """Return number, time (ns since the epoch, 19 digits), text (JSON) and severity (b"" is INFO) of the
-    readable lines of a block, as `read_line` does. Ordinary lines are not decoded, because there are
-    millions."""
+    readable lines of a block, as `read_line` does. Ordinary lines are not decoded, because logs may have
+    millions of lines."""
     has_marks = b"NCCL " in block or (b"=" in block and any(mark in block for mark in _MARKS))
     shown: list[tuple[bytes, bytes, bytes, bytes]] = []
     if not has_marks and block.decode(errors="ignore").encode() == block:
@@ -88,15 +89,16 @@ def shown_lines(block: bytes) -> list[tuple[bytes, bytes, bytes, bytes]]:
 
 
 class _Segment:
-    """A segment up to its last complete line at the time of creation; `size` is where that line ends."""
+    """A segment up to its last complete line at the time of creation. `size` is the offset of that line's
+    end."""
 
     def __init__(self, stored: Segment) -> None:
         self._stored = stored
         self.size = self._end_of_last_line()
 
     def first(self, offset: int, limit: int) -> tuple[Entry, int] | None:
-        """Return the first readable entry that begins at or after `offset`, where a line begins, and before
-        `limit`, and where its line ends."""
+        """Return the first readable entry that begins from `offset` on and before `limit`, and the offset of
+        its line's end. A line must begin at `offset`."""
         for start, raw in self.lines(offset):
             if start >= limit:
                 return None
@@ -105,15 +107,16 @@ class _Segment:
         return None
 
     def place(self, before: Before) -> int:
-        """Return the offset of the first entry that is not `before`; `size` if all are."""
+        """Return the offset of the first entry for which `before` is false, or `size` if it is true for
+        all."""
         low, high = 0, self.size
-        # The first guess is near the end, where followers of a log look.
+        # The first guess is near the end, where followers of a log read.
         guess = high - _BLOCK
         while high - low > _BLOCK:
             middle = self._line_start(guess, high)
             place = self.first(middle, high) if middle < high else None
             if place is None:
-                # No line begins in the upper half: the rest is one long line or nothing.
+                # No line begins in the upper half. The remaining part is one long line or empty.
                 break
             entry, end = place
             if before(entry):
@@ -128,16 +131,16 @@ class _Segment:
         return self.size
 
     def lines(self, offset: int) -> Iterator[tuple[int, bytes]]:
-        """Yield (offset, bytes without the newline) of each complete line from `offset` on, where a line
-        begins."""
+        """Yield (offset, bytes without the newline) of each complete line from `offset` on. A line must begin
+        at `offset`."""
         for block in self.blocks(offset):
             for raw in block.split(b"\n"):
                 yield offset, raw
                 offset += len(raw) + 1
 
     def blocks(self, offset: int) -> Iterator[bytes]:
-        """Yield the complete lines from `offset` on, where one begins, several at a time, without the last
-        newline of each block."""
+        """Yield blocks of complete lines from `offset` on, without the last newline of each block. A line
+        must begin at `offset`."""
         rest = b""
         while offset < self.size and (data := self._read(min(_BLOCK, self.size - offset), offset)):
             offset += len(data)
@@ -146,7 +149,7 @@ class _Segment:
                 yield complete
 
     def lines_backwards(self, end: int) -> Iterator[bytes]:
-        """Yield the complete lines before `end`, where a line begins, from the last to the first."""
+        """Yield the complete lines before `end`, from the last to the first. A line must begin at `end`."""
         rest = b""
         position = end
         while position > 0:
@@ -155,7 +158,7 @@ class _Segment:
             data = self._read(size, position)
             if not data:
                 return
-            # Each piece but the first begins with a line; what is read always ends with a newline.
+            # Each piece except the first begins with a line, and the data always end with a newline.
             first, *complete = (data + rest).split(b"\n")
             yield from (raw for raw in reversed(complete) if raw)
             rest = first + b"\n"
@@ -163,8 +166,8 @@ class _Segment:
             yield rest[:-1]
 
     def _line_start(self, offset: int, limit: int) -> int:
-        """Return where the first line begins that starts at or after `offset`; `limit` if none does before
-        it."""
+        """Return the offset of the first line that begins from `offset` on and before `limit`, or `limit` if
+        none does."""
         position = max(offset - 1, 0)
         while position < limit:
             data = self._read(min(_BLOCK, limit - position), position)
@@ -187,31 +190,30 @@ class _Segment:
         return 0
 
     def _read(self, size: int, offset: int) -> bytes:
-        """Return bytes of the segment; none if it was removed, as the logs of a deleted job are."""
+        """Return bytes of the segment, or b"" if it was removed together with its job."""
         return self._stored.read(offset, size)
 
 
 class ReplicaLog:
-    """The log of one replica in one attempt. Blocks; keeps nothing between calls."""
+    """The log of one replica in one attempt. Its methods block. The object keeps no state between calls."""
 
     def __init__(self, streams: Streams, source: StreamSource) -> None:
         self._streams = streams
         self._source = source
 
     def blocks(self, before: Before) -> Iterator[bytes]:
-        """Yield the lines that are not `before` the place, several at a time, without the last newline of
-        each block."""
+        """Yield blocks of the lines for which `before` is false, without the last newline of each block."""
         stored = self._segments()
         for number in range(max(_segment_of(stored, before), 0), len(stored)):
             segment = _Segment(stored[number])
             yield from segment.blocks(segment.place(before))
 
     def forwards(self, before: Before) -> Iterator[Entry]:
-        """Return every entry that is not `before` the place, ascending."""
+        """Yield the entries for which `before` is false, ascending."""
         return chain.from_iterable(map(decoded_lines, self.blocks(before)))
 
     def backwards(self, before: Before) -> Iterator[Entry]:
-        """Yield every entry that is `before` the place, descending."""
+        """Yield the entries for which `before` is true, descending."""
         stored = self._segments()
         for number in range(_segment_of(stored, before), -1, -1):
             segment = _Segment(stored[number])
@@ -224,8 +226,8 @@ class ReplicaLog:
 
 
 def _segment_of(stored: Sequence[Segment], before: Before) -> int:
-    """Return the number of the segment that contains the place: the last one whose first entry is `before`
-    it, otherwise the first one; -1 if there is no segment."""
+    """Return the number of the segment that contains the position: the last segment whose first entry is
+    `before` it, otherwise the first segment. Return -1 without segments."""
     if not stored:
         return -1
     low, high = 0, len(stored)
@@ -241,8 +243,8 @@ def _segment_of(stored: Sequence[Segment], before: Before) -> int:
 
 
 def records(data: bytes, decoder: msgspec.json.Decoder[Record]) -> Iterator[Record]:
-    """Yield the records of the complete lines in `data`; unreadable ones, which a crash of the machine may
-    leave, are skipped."""
+    """Yield the records of the complete lines in `data`. Lines that a crash of the machine has damaged are
+    skipped."""
     for line in data[: data.rfind(b"\n") + 1].split(b"\n")[:-1]:
         try:
             yield decoder.decode(line)
@@ -257,8 +259,8 @@ def contents(
     attempt: int | None = None,
     replica: ReplicaId | None = None,
 ) -> Iterator[tuple[StreamSource, bytes]]:
-    """Yield the present contents of a job's streams of a kind, one attempt after the other.
-    `attempt`, `replica`: limit the result to one."""
+    """Yield the present contents of a job's streams of a kind, attempt by attempt. `attempt`, `replica`:
+    limit the result to one attempt or replica."""
     for streams in held:
         for source in sorted(streams.sources(job_uid), key=lambda source: source.attempt):
             if (

@@ -1,8 +1,8 @@
-"""Writes the service's own lines in a job's log: its notices, and the output of building its environments.
+"""Writes the service's own lines in a job's log: its notices, and the output of environment builds.
 
-Layout and format are those of the replicas' logs (`trainshed.replica.observe.segments`), as if `SERVICE` were
-one of the replicas. Lines survive the end of the service, but they are not synced to disk: the next build
-prints its output again, and a sync during a build would wait for everything that the build writes.
+The directory layout and the format are the same as for replicas' logs (`trainshed.replica.observe.segments`),
+with the pseudo-replica `SERVICE`. Lines survive the end of the service, but they are not synced to disk. The
+next build prints its output again, and a sync during a build would wait for all data that the build writes.
 """
 
 import asyncio
@@ -18,21 +18,21 @@ from trainshed.store.logs.lines import Stream
 
 
 class ServiceLog:
-    """Writes below `root`. `written` is called on the event loop when there is something new to read of a
-    job."""
+    """Writes logs below the directory `root`. `written` is called on the event loop when a job has new
+    lines."""
 
     def __init__(self, root: Path, written: Callable[[JobUid], None]) -> None:
         self._root = root
         self._written = written
 
     async def begin(self, uid: JobUid, attempt: int, notices: Sequence[str]) -> None:
-        """Begin the log of an attempt with the notices, unless it has begun. Raises OSError."""
+        """Start the log of an attempt with the notices, unless the log already exists. Raise OSError."""
         if await asyncio.to_thread(self._begin, uid, attempt, notices):
             self._written(uid)
 
     async def append(self, uid: JobUid, attempt: int, lines: Sequence[str]) -> None:
-        """Write lines of an attempt, each without its newline; they can be read when this returns. Only one
-        caller at a time for each attempt. Raises OSError."""
+        """Write lines of an attempt, each without its newline. Readers can read them when the method returns.
+        Only one caller at a time may append for each attempt. Raise OSError."""
         await asyncio.to_thread(self._append, uid, attempt, lines)
         self._written(uid)
 
@@ -53,8 +53,8 @@ class ServiceLog:
 
 
 def _write(segments: Segments, stream: Stream, lines: Sequence[str]) -> None:
-    """Write lines. Raise OSError if the disk has no space for them, since they would never be
-    written later."""
+    """Write lines. Raise OSError if the disk has no space for them, because they would never be written
+    later."""
     segments.write(stream, list(lines))
     if segments.waits:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

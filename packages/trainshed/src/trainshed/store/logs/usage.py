@@ -1,6 +1,6 @@
-"""Reads what replicas used, as their shims recorded it beside their logs (spec/program#usage).
+"""Reads the resource usage of replicas from the files that their shims wrote (spec/program#usage).
 
-`trainshed.replica.observe.usage` writes the streams. Times are ns since the epoch, processor time is in
+`trainshed.replica.observe.usage` writes the streams. Times are in ns since the epoch, processor time in
 seconds, memory in bytes.
 """
 
@@ -19,8 +19,8 @@ from trainshed.store.logs.segments import contents, records
 
 
 class GpuLook(Struct, frozen=True, array_like=True):
-    """One GPU at a time: seconds for which it has been busy since the start, memory in use, in total, and at
-    most, degrees Celsius. None: the GPU does not report it."""
+    """A sample of one GPU: busy seconds since the start, memory in use, total memory, maximum memory, degrees
+    Celsius. None for values that the GPU does not report."""
 
     busy: float | None
     used: int | None
@@ -30,53 +30,54 @@ class GpuLook(Struct, frozen=True, array_like=True):
 
 
 class Look(Struct, frozen=True):
-    """The use of a replica at a time."""
+    """A sample of a replica's resource usage."""
 
-    #: Nanoseconds since the epoch.
+    #: Time of the sample in nanoseconds since the epoch.
     at: Nanos
-    #: Seconds of processor time since the start of the incarnation, from which a GPU's `busy` counts as well.
+    #: Seconds of processor time since the start of the incarnation. A GPU's `busy` counts from the same
+    #: moment.
     cpu: float
     memory: Bytes
     peak: Bytes
     processes: int
     gpus: tuple[GpuLook, ...] = ()
-    #: Bytes that its files take; 0 = not known.
+    #: Bytes of the replica's files, or 0 if unknown.
     disk: Bytes = 0
 
 
 class Point(Struct, frozen=True):
-    """The use between two samples; memory and disk at the second one."""
+    """The usage between two samples. Memory and disk are from the second sample."""
 
-    #: The time of the second look; ns since the epoch.
+    #: Time of the second sample in ns since the epoch.
     at: Nanos
-    #: Processors at work on average.
+    #: Average number of busy processors.
     cpus: float
-    #: Bytes.
+    #: Bytes of memory.
     memory: Bytes
-    #: Fraction of the time for which each GPU was busy; None = the GPU does not report it.
+    #: Busy fraction of each GPU. None if the GPU does not report it.
     gpus: tuple[float | None, ...] = ()
-    #: Bytes; 0 = not known.
+    #: Bytes on disk, or 0 if unknown.
     disk: Bytes = 0
 
 
 class Life(Struct, frozen=True):
-    """The use of one incarnation."""
+    """The resource usage of one incarnation."""
 
     incarnation: int
     started: Nanos
-    #: Memory limit in bytes; 0 = none.
+    #: Memory limit in bytes, or 0 without a limit.
     limit: int = 0
-    #: Number of processors of its machine; 0 = not known.
+    #: Number of processors of the machine, or 0 if unknown.
     cpus: int = 0
-    #: UUIDs of its own GPUs.
+    #: UUIDs of the replica's own GPUs.
     gpus: tuple[str, ...] = ()
     looks: tuple[Look, ...] = ()
-    #: Whether no further look will come.
+    #: Whether no further samples will follow.
     over: bool = False
 
     @property
     def seconds(self) -> float:
-        """How many seconds the looks cover."""
+        """Return the number of seconds between the first and the last sample."""
         return max(0, self.looks[-1].at - self.started) / 1e9 if self.looks else 0.0
 
     @property
@@ -89,11 +90,11 @@ class Life(Struct, frozen=True):
 
     @property
     def mean_cpus(self) -> float:
-        """Processors at work on average."""
+        """Return the average number of busy processors."""
         return self.cpu / self.seconds if self.seconds else 0.0
 
     def points(self) -> tuple[Point, ...]:
-        """Return what was used between successive looks, oldest first."""
+        """Return the usage between successive samples, oldest first."""
         gpus = tuple(GpuLook(0.0, 0, 0, 0) for _ in self.gpus)
         begin = Look(self.started, 0.0, 0, 0, 0, gpus)
         return tuple(
@@ -127,13 +128,12 @@ class ReplicaUsage(Struct, frozen=True):
 
     @property
     def most_cpus(self) -> float:
-        """The most processors that were at work between two looks."""
+        """Return the maximum number of busy processors between two samples."""
         return max((point.cpus for life in self.lives for point in life.points()), default=0.0)
 
 
 def measured(use: Use, usages: Iterable[ReplicaUsage]) -> Use:
-    """Return what an attempt has held with how much of it was at work, as far as its replicas left
-    records."""
+    """Return the use of an attempt, completed with its busy processors from the samples of its replicas."""
     seconds = (use.ended - use.began) / 1e9
     looks = [
         life.looks[-1]
@@ -148,14 +148,14 @@ def measured(use: Use, usages: Iterable[ReplicaUsage]) -> Use:
     known = [busy for busy in gpus if busy is not None]
     return replace(
         use,
-        # Where nothing is enforced, a program may have more than it asked for.
+        # Without enforced limits, a program may use more than it requested.
         busy_cpus=min(use.vcpus, sum(look.cpu for look in looks) / seconds),
         busy_gpus=min(use.accelerators, sum(known) / seconds) if known == gpus != [] else None,
     )
 
 
 class _Entry(msgspec.Struct, frozen=True):
-    """One line of the stream: a start, or a look."""
+    """One line of the stream: a start, or a sample."""
 
     started: Nanos = 0
     incarnation: int = 0
@@ -176,8 +176,8 @@ _decoder = msgspec.json.Decoder(_Entry)
 
 
 def read_usage(held: Iterable[Streams], job_uid: JobUid, attempt: int) -> tuple[ReplicaUsage, ...]:
-    """Return the usage of all replicas of an attempt that was recorded, in the order of replicas; () if there
-    is none. Blocks for a few small reads."""
+    """Return the recorded usage of all replicas of an attempt, in the order of replicas, or () without
+    records. Blocks for a few small reads."""
     usages = [
         ReplicaUsage(source.replica, lives)
         for source, data in contents(held, job_uid, StreamKind.USAGE, attempt)

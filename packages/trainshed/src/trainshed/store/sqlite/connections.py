@@ -1,12 +1,10 @@
-"""Opens and checks SQLite connections, and loads statements; defines how the ports have theirs executed;
-brings a database to the newest schema with the numbered scripts in `migrations/`.
+"""Opens and checks SQLite connections, loads statements, defines how ports execute statements, and migrates a
+database with the numbered scripts in `migrations/`.
 
-A `.sql` file consists of blocks, each under a line `-- name: something`; other comment lines belong to their
-block.
-
-Schema 1 is that of release 0.2.0, the first one. A released script is never edited: a change gets a new
-number, and the release before it has left a dump (`tests/contract/store/dumps`). `PRAGMA user_version` holds
-the number of the last script applied, written in the same transaction as the script's own statements.
+A `.sql` file consists of blocks, each below a line `-- name: something`. Other comment lines belong to their
+block. Schema 1 is that of the first release, 0.2.0. A released script is never edited: a change gets a new
+number, and the preceding release has a dump for tests (`tests/contract/store/dumps`). `PRAGMA user_version`
+contains the number of the last applied script, written in the script's own transaction.
 """
 
 import logging
@@ -32,10 +30,8 @@ _WAL_LIMIT_BYTES = 64 * 1024 * 1024
 
 
 def open_writer(database: Path) -> sqlite3.Connection:
-    """Open the one connection that writes. Every COMMIT on it is on disk when it returns.
-
-    The caller executes BEGIN and COMMIT itself (`isolation_level=None`).
-    """
+    """Open the only connection that writes. Every COMMIT on it is on disk when it returns. The caller
+    executes BEGIN and COMMIT itself (`isolation_level=None`)."""
     connection = _open(database)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
@@ -44,17 +40,16 @@ def open_writer(database: Path) -> sqlite3.Connection:
 
 
 def open_reader(database: Path) -> sqlite3.Connection:
-    """Open a connection that cannot write. Outside a transaction it sees every commit made so far."""
+    """Open a read-only connection. Outside a transaction it sees all commits so far."""
     connection = _open(database)
     connection.execute("PRAGMA query_only = ON")
     return connection
 
 
 def _open(database: Path) -> sqlite3.Connection:
-    # Each connection is used by one thread at a time, which may differ from the thread that opened
-    # it.
+    # Only one thread uses a connection at a time, but this may be another thread than the one that opened it.
     connection = sqlite3.connect(database, isolation_level=None, check_same_thread=False)
-    # Text that is not valid UTF-8 must not prevent the rest of its row from being read and reported.
+    # Invalid UTF-8 in a text must not prevent reading and reporting the remaining row.
     connection.text_factory = partial(str, encoding="utf-8", errors="replace")
     connection.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_MS}")
     connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
@@ -66,34 +61,34 @@ R = TypeVar("R")
 
 
 class Writing(Protocol):
-    """Executes changes of the database: `sqlite.writer.Writer`."""
+    """Executes changes of the database. Implemented by `sqlite.writer.Writer`."""
 
     async def run(self, what: str, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Execute `work` in a transaction, possibly shared with other commands, and return its
-        result when it is committed.
+        """Execute `work` in a transaction, possibly shared with other commands, and return its result after
+        the commit.
 
-        Exceptions of `work` are raised here, and none of its changes are stored. `what`: the
-        port's method, for messages. Raise Unavailable if the database fails.
+        Exceptions of `work` are raised here, and none of its changes are stored. `what`: the port's method,
+        for messages. Raise Unavailable if the database fails.
         """
         ...
 
 
 class Reading(Protocol):
-    """Executes reads: `sqlite.snapshots.Snapshots`."""
+    """Executes reads of the database. Implemented by `sqlite.snapshots.Snapshots`."""
 
     def here(self, read: Callable[[sqlite3.Connection], T]) -> T:
-        """Run `read` immediately, blocking. It sees one state of the database, with all acknowledged
-        writes."""
+        """Run `read` immediately on this thread, which blocks. `read` sees one state of the database, with
+        all acknowledged writes."""
         ...
 
     async def aside(self, read: Callable[[sqlite3.Connection], T]) -> T:
-        """Run `read` where it does not hold up the event loop; otherwise as `here`."""
+        """Run `read` without blocking the event loop. `read` sees the same state as with `here`."""
         ...
 
 
 class Port:
-    """One part of the store's calls. Every write is durable when its call returns; a raised error means that
-    nothing happened. All raise Unavailable when the disk or the database fails."""
+    """One part of the store's calls. Every write is durable when its call returns. If a call raises an error,
+    nothing was changed. All calls raise Unavailable when the disk or the database fails."""
 
     def __init__(self, writer: Writing, snapshots: Reading) -> None:
         self._writer = writer
@@ -107,8 +102,8 @@ class Port:
 def existing(
     connection: sqlite3.Connection, sql: str, parameters: Parameters, codec: Codec[T], what: object
 ) -> T:
-    """Return the one record that a statement selects. Raises NotFound, which names `what`, FailedPrecondition
-    (it cannot be read)."""
+    """Return the only record that a statement selects. Raise NotFound, which contains `what`, or
+    FailedPrecondition if the record is unreadable."""
     row = connection.execute(sql, parameters).fetchone()
     if row is None:
         raise missing(what)
@@ -124,8 +119,8 @@ def records(
 
 
 def readable(rows: Iterable[R], decode: Callable[[R], T]) -> Iterator[T]:
-    """Yield the results of `decode` on rows. Unreadable rows are left out, so that one of them
-    does not block the others (ADR 44)."""
+    """Yield the decoded rows. Unreadable rows are omitted, so that they do not block the other rows (ADR
+    44)."""
     for row in rows:
         try:
             yield decode(row)
@@ -135,7 +130,7 @@ def readable(rows: Iterable[R], decode: Callable[[R], T]) -> Iterator[T]:
 
 @lru_cache(1000)
 def logged(failure: str) -> None:
-    """Log a failure once, however often lists are read."""
+    """Log a failure once, even if it occurs repeatedly."""
     log.error("%s `trainshed doctor` shows it.", failure)
 
 
@@ -152,24 +147,25 @@ DAMAGED: Final = (
 
 
 def require_sound(connection: sqlite3.Connection, database: Path) -> None:
-    """Check the whole database, which takes some seconds per GB. Raises StoreUnreadable."""
+    """Check the whole database, which takes some seconds per GB. Raise StoreUnreadable if it is damaged."""
     try:
         (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     except sqlite3.DatabaseError as failure:
         verdict = str(failure)
     if verdict != "ok":
-        # Its first line names the schema.
+        # The first line of the result contains the name of the schema.
         raise damaged(database, verdict.splitlines()[-1])
 
 
 def require_not_emptied(database: Path) -> None:
-    """Raise StoreUnreadable if the file of an earlier database is empty: SQLite would begin a new one."""
+    """Raise StoreUnreadable if the file of an earlier database is empty. SQLite would create a new database
+    in it."""
     if database.exists() and not database.stat().st_size:
         raise damaged(database, "it has no content any more")
 
 
 def damaged(database: Path, cause: str) -> StoreUnreadable:
-    """Return the error for a database that no service can use."""
+    """Return the error about a database that no service can use."""
     return StoreUnreadable(f"the job database {database} is damaged: {cause}. {DAMAGED}")
 
 
@@ -178,8 +174,8 @@ _HEADING = re.compile(r"^-- name: (\w+)\s*$", re.MULTILINE)
 
 
 def load_statements(file: str, folder: Path = _HERE) -> Mapping[str, str]:
-    """Return the statements of a file in a directory, this one by default, by name. Raises ValueError if a
-    name appears twice."""
+    """Return the statements of a file by name. `folder`: its directory, by default that of this module. Raise
+    ValueError if a name appears twice."""
     text = folder.joinpath(file).read_text(encoding="utf-8")
     parts = _HEADING.split(text)
     statements: dict[str, str] = {}
@@ -192,12 +188,13 @@ def load_statements(file: str, folder: Path = _HERE) -> Mapping[str, str]:
 
 _SCRIPT = re.compile(r"(\d{4})_\w+\.sql")
 MARK: Final = 0x54534845
-"""The `PRAGMA application_id` of every database of the service. Those before release 0.2.0 had another or
+"""The `PRAGMA application_id` of all databases since release 0.2.0. Older databases have another value or
 none."""
 
 
 def scripts() -> tuple[tuple[int, str], ...]:
-    """Return (number, SQL text) of every script, ascending from 1 without gaps. Raises ValueError."""
+    """Return (number, SQL text) of every script, ascending from 1 without gaps. Raise ValueError if a number
+    is missing."""
     folder = _HERE.joinpath("migrations")
     files = sorted(
         (int(match[1]), entry.read_text(encoding="utf-8"))
@@ -211,8 +208,8 @@ def scripts() -> tuple[tuple[int, str], ...]:
 
 
 def require_known(connection: sqlite3.Connection, database: Path) -> int:
-    """Return the schema version of a database, 0 for an empty one. Raise StoreUnreadable for a
-    database that this version of the service cannot read or migrate to its own schema."""
+    """Return the schema version of a database, or 0 for an empty one. Raise StoreUnreadable for a database
+    that this version of the service cannot read or migrate."""
     (mark,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if mark != MARK:
@@ -244,8 +241,8 @@ def _normalize_email(email: bytes) -> bytes:
 
 
 def migrate(connection: sqlite3.Connection, database: Path = Path(":memory:")) -> None:
-    """Apply the scripts that are missing, each in a transaction of its own. `database`: the file, for
-    messages. Raises StoreUnreadable."""
+    """Apply the missing scripts, each in a transaction of its own. `database`: the file, for messages. Raise
+    StoreUnreadable."""
     version = require_known(connection, database)
     connection.create_function("normalize_email", 1, _normalize_email)
     for number, script in scripts():

@@ -1,5 +1,5 @@
-"""Copies a database as of one moment, while a service writes to it; checks copies, lists their contents and
-what of that cannot be read. Needs no open store."""
+"""Copies a consistent state of a database while a service writes to it. Also checks copies and lists their
+contents and unreadable records. These functions need no open store."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -16,7 +16,8 @@ from trainshed.store.sqlite.connections import damaged, open_reader, require_kno
 
 
 class StoredWork(Struct, frozen=True):
-    """A work as far as its columns describe it. `attempt`: its latest, None if the record cannot be read."""
+    """A job, tuning job or pipeline as described by its columns. `attempt`: its latest attempt, or None if
+    the record is unreadable."""
 
     uid: JobUid
     name: str
@@ -30,14 +31,11 @@ class _Attempted(msgspec.Struct):
 
 
 def copy_database(database: Path, target: Path) -> None:
-    """Copy a database in one read transaction: writers continue, and none of their transactions is
-    copied in part. Blocks.
-
-    Raises StoreUnreadable (it is damaged), OSError.
-    """
+    """Copy a database in one read transaction. Writers continue, and no transaction is copied only in part.
+    Blocks. Raise StoreUnreadable for a damaged database, or OSError."""
     try:
         with closing(open_reader(database)) as source, closing(sqlite3.connect(target)) as copy:
-            # In one go: in steps, it would start again after each commit of a busy service.
+            # A copy in several steps would start again after each commit of a busy service.
             source.backup(copy)
             copy.execute("PRAGMA journal_mode = DELETE")
     except sqlite3.OperationalError as failure:
@@ -47,7 +45,7 @@ def copy_database(database: Path, target: Path) -> None:
 
 
 def check_database(database: Path) -> int:
-    """Check a whole database, and return its schema version. Raises StoreUnreadable."""
+    """Check a whole database, and return its schema version. Raise StoreUnreadable if it is damaged."""
     try:
         with closing(open_reader(database)) as connection:
             require_sound(connection, database)
@@ -57,7 +55,7 @@ def check_database(database: Path) -> int:
 
 
 def unreadable_in(database: Path) -> Iterator[str]:
-    """Yield every record that cannot be read, by its table and its key there."""
+    """Yield the table and the key of every unreadable record."""
     with closing(open_reader(database)) as connection:
         for uid, name, *row in connection.execute(
             "SELECT jobs.uid, jobs.project_id || '/' || jobs.job_id, record, labels, labels_updated, kind "
@@ -68,7 +66,7 @@ def unreadable_in(database: Path) -> Iterator[str]:
             except FailedPrecondition:
                 yield f"jobs {uid} ({name})"
         for codec in CODECS:
-            # Unreadable parts of a job were reported; the format of an intent depends on its kind.
+            # Unreadable parts of a job were already reported. The format of an intent depends on its kind.
             if codec.table in ("jobs", "intents"):
                 continue
             query = "SELECT name FROM pragma_table_info(?) WHERE pk ORDER BY pk"
@@ -81,7 +79,7 @@ def unreadable_in(database: Path) -> Iterator[str]:
 
 
 def works_in(database: Path) -> Iterator[StoredWork]:
-    """Yield every work, by its uid."""
+    """Yield all jobs, tuning jobs and pipelines, by uid."""
     with closing(open_reader(database)) as connection:
         rows = connection.execute(
             "SELECT uid, project_id, job_id, state, is_live, record FROM jobs ORDER BY uid"

@@ -39,26 +39,26 @@ from trainshed.store.sqlite.writer import Writer
 LOCK_FILE = "trainshed.lock"
 _OPEN = "open"
 _CLOSED = "closed"
-"""The last line of the lock file: whether the service that has, or had, the database open has closed it."""
+"""The last line of the lock file, if the last service has closed its database."""
 
 _WATCH_EVERY = 5.0
-"""Seconds between two looks at the store's files while nothing is written."""
+"""Seconds between two checks of the store's files while no data are written."""
 
 _OLDEST_SQLITE = (3, 38, 0)
-"""The first version with STRICT tables, and with JSON functions in every build."""
+"""The first SQLite version with STRICT tables, and with JSON functions in every build."""
 
 
 class Store:
-    """An open store, by its parts. Used from one event loop. No call keeps a transaction open beyond its own
-    statements. Contract suite: tests/contract/store.
+    """An open store with its parts. Used from one event loop.
 
-    `acquired`: called with each epoch that a leader has taken. Raises OSError.
+    No call keeps a transaction open beyond its own statements. Contract tests: tests/contract/store.
+    `acquired`: called with each epoch that a leader has acquired. It may raise OSError.
     """
 
     def __init__(
         self, writer: Writing, snapshots: Reading, acquired: Callable[[int], None] = lambda _: None
     ) -> None:
-        #: The writer for further parts, such as parts of additions.
+        #: The writer, which additional parts of the store may share.
         self.writer = writer
         self.snapshots = snapshots
         self.intake = Intake(writer, snapshots)
@@ -75,16 +75,18 @@ class Store:
         self.notifications = Notifications(writer, snapshots)
 
     async def watch(self) -> None:
-        """Detect within seconds that the store's files were removed or replaced. All acknowledged
-        data is then saved, and until the files are back each write raises Unavailable with advice.
-        Runs until it is cancelled. Without it, the next write detects the removal."""
+        """Check the store's files regularly, to detect removed or replaced files within seconds.
+
+        All acknowledged data are then saved, and each write raises Unavailable with advice until the files
+        are restored. Runs until it is cancelled. Without this task, only the next write detects the removal.
+        """
 
     def close(self) -> None:
-        """Finish queued writes and release the data directory. Blocks; does nothing the second time."""
+        """Finish queued writes and release the data directory. Blocks. A second call has no effect."""
 
 
 class FileStore(Store):
-    """An open store in a data directory, made by `open_database`."""
+    """An open store in a data directory, created by `open_database`."""
 
     def __init__(self, lock: "_Lock", writer: Writer, snapshots: Snapshots) -> None:
         super().__init__(writer, snapshots, lock.note_epoch)
@@ -96,7 +98,7 @@ class FileStore(Store):
     async def watch(self) -> None:
         while True:
             await asyncio.sleep(_WATCH_EVERY)
-            # The writer looks before each transaction, and saves what can be saved.
+            # The writer checks the files before each transaction, and saves the data if possible.
             with contextlib.suppress(Unavailable):
                 await self._writer.run("watch", lambda _: None)
 
@@ -110,10 +112,10 @@ class FileStore(Store):
 
 
 def open_database(directory: Path) -> FileStore:
-    """Open the store in `directory`, which is made if it does not exist. Blocks.
+    """Open the store in `directory`, which is created if necessary. Blocks.
 
-    Raises StoreInUse while another process has it open, StoreUnreadable (also if the SQLite of
-    this Python is too old), OSError.
+    Raises StoreInUse while another process uses it, StoreUnreadable (also for an SQLite that is too old), or
+    OSError.
     """
     if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
         needed = ".".join(map(str, _OLDEST_SQLITE))
@@ -157,11 +159,14 @@ def open_database(directory: Path) -> FileStore:
 
 
 class _Lock:
-    """The lock of a data directory, which ends with the process in any case. The file's lines: the process
-    id of its owner, the epoch of the last leader that it has seen, and how it left the database."""
+    """The lock of a data directory, which the end of the process releases in any case.
+
+    Lines of the file: the process id of the owner, the epoch of the last known leader, and whether the
+    database was closed.
+    """
 
     def __init__(self, directory: Path) -> None:
-        """Take it. Raises StoreInUse, OSError."""
+        """Acquire the lock. Raise StoreInUse or OSError."""
         self.handle = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self.handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -177,20 +182,21 @@ class _Lock:
             os.close(self.handle)
             raise
         _, words = self._lines()
-        #: How the last owner left the database: `_OPEN` (not closed) or `_CLOSED`; None = there was none.
+        #: State of the database after the last owner: `_OPEN` (not closed) or `_CLOSED`. None without an
+        #: earlier owner.
         self.before = next((word for word in words if word in (_OPEN, _CLOSED)), None)
-        #: The epoch of the last leader; 0 = it is not known.
+        #: The epoch of the last leader, or 0 if unknown.
         self.epoch = int(next((word for word in words if word.isdecimal()), "0"))
-        # A crash before there is a database must not leave a mark as if there were one.
+        # If the service crashes before the database exists, the file must not show that it existed.
         self._say(self.before or "")
 
     def note_epoch(self, epoch: int) -> None:
-        """Note that the database is open, and has that epoch or a later one. Raises OSError."""
+        """Record that the database is open and has at least this epoch. Raise OSError."""
         self.epoch = epoch
         self._say(_OPEN)
 
     def close(self) -> None:
-        """Note that the database was closed, and give the lock back."""
+        """Record that the database was closed, and release the lock."""
         with contextlib.suppress(OSError):  # On a full disk the next start checks the database.
             self._say(_CLOSED)
         os.close(self.handle)

@@ -1,4 +1,5 @@
-"""Jobs, tuning jobs and pipelines in SQLite: what requests (`Intake`) and the controller (`Ledger`) write."""
+"""Writes jobs, tuning jobs and pipelines to SQLite: for requests (`Intake`) and for the controller
+(`Ledger`)."""
 
 import contextlib
 import sqlite3
@@ -63,7 +64,7 @@ from trainshed.store.sqlite.tables import insert_operation
 _SQL = load_statements("jobs.sql")
 _WORKS = load_statements("works.sql")
 _USES_KEPT = 400 * 24 * 3600 * 10**9
-"""Nanoseconds for which it is kept what attempts held."""
+"""Nanoseconds for which the usage of attempts is kept."""
 _OF_A_JOB = (
     *("delete_job", "delete_work", "delete_labels", "delete_timeline", "delete_intents"),
     *("delete_trials", "delete_measurements", "orphan_children"),
@@ -72,15 +73,13 @@ _OF_A_JOB = (
 
 
 def storing(made: NewWork) -> Callable[[sqlite3.Connection], None]:
-    """Return the function that stores a new work. The work is encoded here, on the caller's thread, and not
-    on the writer's.
-
-    The function raises AlreadyExists (the name was used before), Unavailable (the uid is taken).
-    """
+    """Return a function that stores a new work. The work is encoded here, on the caller's thread instead of
+    the writer's. The function raises AlreadyExists if the name was used before, and Unavailable if the uid is
+    taken."""
     job = made.job
     parameters = work_parameters(job)
     output = job.spec.output if isinstance(job, Job) else None
-    # An id that is the work's uid needs no reservation: a uid is given once, and ids that clients choose
+    # If the id is the work's uid, it needs no reservation. Each uid is used once, and ids that clients choose
     # begin with a letter (facts/limits#ids).
     is_chosen = job.name.job_id != str(job.uid)
 
@@ -113,7 +112,7 @@ def _taken(job: Work) -> AlreadyExists:
 
 
 def put_labels(connection: sqlite3.Connection, work: Work) -> None:
-    """Add what lists find the work by: its labels, and whose it is."""
+    """Store the labels of a work and the address of its responsible user, for filters of lists."""
     for key, value in (*work.labels, (PERSON, person_of(work.creator))):
         connection.execute(_WORKS["insert_label"], {"uid": work.uid, "key": key, "value": value})
 
@@ -121,7 +120,7 @@ def put_labels(connection: sqlite3.Connection, work: Work) -> None:
 def append_timeline(
     connection: sqlite3.Connection, uid: JobUid, entries: Iterable[TimelineEntry]
 ) -> None:
-    """Add entries to the timeline of a work; does not check that the work exists."""
+    """Add entries to the timeline of a work, without a check that the work exists."""
     rows = [
         {
             "uid": uid,
@@ -139,8 +138,8 @@ class Intake(Port):
     """The writes of requests."""
 
     async def create(self, *made: NewWork) -> None:
-        """Store new works, with generation 1, all or none. Raises AlreadyExists if a name was ever used in
-        the project, even by a job that was deleted; Unavailable if only a uid is taken."""
+        """Store new works with generation 1, all or none. Raise AlreadyExists if a name was ever used in the
+        project, even by a deleted job. Raise Unavailable if only a uid is taken."""
         stores = tuple(map(storing, made))
 
         def work(connection: sqlite3.Connection) -> None:
@@ -154,8 +153,8 @@ class Intake(Port):
         await self._writer.run("create", work)
 
     async def request_cancel(self, name: JobName, cancel: CancelRequested) -> JobUid:
-        """Append a cancel intent, unless one waits already. Raises NotFound, FailedPrecondition (already
-        over)."""
+        """Append a cancel intent, unless the job already has one. Raise NotFound, or FailedPrecondition if
+        the job has finished."""
         intent = CANCEL.encode(cancel)
 
         call = concerns(name.project_id, str(name))
@@ -168,7 +167,8 @@ class Intake(Port):
         return await self._writer.run("request_cancel", work)
 
     async def order_drill(self, name: JobName, drill: Drill) -> JobUid:
-        """Append a drill intent; several may wait. Raises NotFound, FailedPrecondition (already over)."""
+        """Append a drill intent. A job may have several. Raise NotFound, or FailedPrecondition if the job has
+        finished."""
         intent = DRILL.encode(DrillOrdered(drill))
 
         call = concerns(name.project_id, str(name))
@@ -181,12 +181,12 @@ class Intake(Port):
         return await self._writer.run("order_drill", work)
 
     async def tell(self, uids: Sequence[JobUid], entry: TimelineEntry) -> None:
-        """Add an entry about an action that does not change works to their timelines, in any state
-        of the works. Skip deleted works."""
+        """Add a timeline entry to the works in any state, about an action that does not change them. Skip
+        deleted works."""
 
         def work(connection: sqlite3.Connection) -> None:
             for uid in uids:
-                # It may have been deleted in between, with its timeline.
+                # The work may have been deleted in the meantime, with its timeline.
                 if connection.execute(_SQL["is_there"], {"uid": uid}).fetchone():
                     append_timeline(connection, uid, (entry,))
 
@@ -195,8 +195,8 @@ class Intake(Port):
     async def replace_labels(
         self, name: JobName, labels: tuple[tuple[str, str], ...], etag: str, now: Nanos
     ) -> Work:
-        """Set the labels of a job in any state; `etag` "" skips the check; `now` becomes the job's `updated`.
-        Returns the job with its new labels. Raises NotFound, Aborted (etag differs)."""
+        """Set the labels of a job in any state, and return the job. `etag`: "" skips the check. `now` becomes
+        the job's `updated`. Raise NotFound, or Aborted if the etag differs."""
         encoded = LABELS.encode(labels)
 
         call = concerns(name.project_id, str(name))
@@ -220,16 +220,16 @@ class Intake(Port):
         return await self._writer.run("replace_labels", work)
 
     async def delete_job(self, name: JobName, operation: Operation) -> JobUid:
-        """Remove a job that is over, with its trials, and store the finished operation, in one transaction.
-        Raises NotFound, FailedPrecondition (it is still running, or its parent has not yet processed its
-        end)."""
+        """Delete a finished job with its trials, and store the finished operation, in one transaction. Raise
+        NotFound, or FailedPrecondition if the job is unfinished or its parent has not yet processed its
+        end."""
 
         call = concerns(name.project_id, str(name))
 
         def work(connection: sqlite3.Connection) -> JobUid:
             uid, _, is_live, _ = _existing(connection, name, call)
             if is_live:
-                # Not its state, because each API has its own name for that.
+                # The message does not contain the state, because each API has its own name for it.
                 raise FailedPrecondition(
                     f"{name} has not ended; cancel it, and delete it after its end"
                 )
@@ -246,21 +246,21 @@ class Intake(Port):
         return await self._writer.run("delete_job", work)
 
     async def drain_node(self, drain: NodeDrain) -> None:
-        """Put a node under maintenance. If it is already, its `since` stays, and a reason replaces the former
-        one."""
+        """Put a node under maintenance. If it already is, `since` stays unchanged, and a new reason replaces
+        the old one."""
         await self._execute("drain_node", asdict(drain))
 
     async def undrain_node(self, node: str) -> None:
-        """Let a node take work again. Does nothing if it is not drained."""
+        """End the maintenance of a node. Has no effect if the node is not drained."""
         await self._execute("undrain_node", {"node": node})
 
     async def set_quota(
         self, key: QuotaKey, limit: float | None, *, by_service: bool = True
     ) -> None:
-        """Set the limit of a quota, or remove it (None). `by_service`: an owner of the service sets it; an
-        owner of the project cannot exceed or remove it. Raises PermissionDenied."""
+        """Set the limit of a quota, or remove it (None). `by_service`: whether an owner of the service sets
+        it. Owners of the project cannot exceed or remove such a limit. Raise PermissionDenied."""
         most = limit if by_service else None
-        # A share is no ceiling: what the service gives each binds only those without an own share.
+        # A share is not a limit: the service's default share applies only to users without their own share.
         fallback = EACH if key.person and key.metric != SHARE else key.person
         parameters = asdict(key) | {"limit": limit, "most": most, "each": fallback}
 
@@ -274,16 +274,16 @@ class Intake(Port):
         await self._writer.run("set_quota", work)
 
     async def _execute(self, statement: str, parameters: Parameters) -> int:
-        """Execute one statement, which has the method's name. Return how many rows it changed."""
+        """Execute one statement, which has the name of the method. Return the number of changed rows."""
         return await self._writer.run(
             statement, lambda connection: connection.execute(_SQL[statement], parameters).rowcount
         )
 
 
 def _refuse_looser(key: QuotaKey, limit: float | None, person: str, most: float) -> None:
-    """Refuse an owner of a project to loosen a limit that an owner of the service set. `person`, `most`: that
-    limit. Raises PermissionDenied."""
-    # Without an own limit, the one of each person applies.
+    """Raise PermissionDenied if an owner of a project would raise or remove a limit that an owner of the
+    service has set. `person`, `most`: that limit."""
+    # Without a limit of their own, the limit for each user applies.
     is_kept = limit is None and person != key.person
     if is_kept or (limit is not None and limit <= most and key.metric != SHARE):
         return
@@ -297,7 +297,7 @@ def _refuse_looser(key: QuotaKey, limit: float | None, person: str, most: float)
 def _live(
     connection: sqlite3.Connection, name: JobName, advice: str, call: RecordedCall | None
 ) -> JobUid:
-    """Return the uid of a job that is not over. Raises NotFound, FailedPrecondition (already over)."""
+    """Return the uid of an unfinished job. Raise NotFound, or FailedPrecondition if the job has finished."""
     uid, state, is_live, _ = _existing(connection, name, call)
     if not is_live:
         raise FailedPrecondition(f"{name} has already ended ({state}); {advice}")
@@ -305,7 +305,8 @@ def _live(
 
 
 def _waiting_parent(connection: sqlite3.Connection, uid: JobUid) -> Work | None:
-    """Return the parent of a job if it has yet to process the job's end, which would be lost with the job."""
+    """Return the parent of a job if the parent has not processed the job's end yet. Deleting the job would
+    lose its end."""
     row = connection.execute(_SQL["live_parent"], {"uid": uid}).fetchone()
     if row is None:
         return None
@@ -325,8 +326,8 @@ def _waiting_parent(connection: sqlite3.Connection, uid: JobUid) -> Work | None:
 def _existing(
     connection: sqlite3.Connection, name: JobName, call: RecordedCall | None
 ) -> tuple[JobUid, str, bool, str]:
-    """Return (uid, state, whether it is not over, etag). `call`: its audit record gets the display name.
-    Raises NotFound."""
+    """Return (uid, state, whether it is unfinished, etag) of a job. `call`: the audit record that receives
+    the display name. Raise NotFound."""
     row = connection.execute(_SQL["job_by_name"], name_parameters(name)).fetchone()
     if row is None:
         raise missing(name)
@@ -343,27 +344,29 @@ class Ledger(Port):
         self, writer: Writing, snapshots: Reading, acquired: Callable[[int], None] = lambda _: None
     ) -> None:
         super().__init__(writer, snapshots)
-        #: Called with each epoch that was acquired. Raises OSError.
+        #: Called with each acquired epoch. May raise OSError.
         self._acquired = acquired
 
     async def acquire(self, owner: str) -> int:
-        """Become the leader. Returns a new epoch, higher than any before; earlier epochs cannot commit any
-        more."""
+        """Become the leader. Return a new epoch, higher than all earlier ones. Controllers with earlier
+        epochs cannot commit any more."""
 
         def work(connection: sqlite3.Connection) -> int:
-            # fetchall, not fetchone: a RETURNING statement that is read only in part would block the COMMIT.
+            # fetchall instead of fetchone: a RETURNING statement that is read only in part would block the
+            # COMMIT.
             ((epoch,),) = connection.execute(_SQL["acquire"], {"owner": owner}).fetchall()
             return epoch
 
         epoch = await self._writer.run("acquire", work)
-        # On a full disk only the next start knows less.
+        # On a full disk the file is not updated, and only the next start has less information.
         with contextlib.suppress(OSError):
             self._acquired(epoch)
         return epoch
 
     async def create_admitted(self, epoch: int, made: NewWork) -> None:
-        """Store a new work, with generation 1, that has made its first step already: `Intake.create` and a
-        commit in one. Raises as `Intake.create`, and StaleCommit if a newer epoch was acquired."""
+        """Store a new work with generation 1 that has already made its first step: `Intake.create` and a
+        commit in one transaction. Raises the errors of `Intake.create`, and StaleCommit if a newer epoch was
+        acquired."""
         store = storing(made)
 
         def work(connection: sqlite3.Connection) -> None:
@@ -378,8 +381,8 @@ class Ledger(Port):
         await self._writer.run("create_admitted", work)
 
     async def load(self, uid: JobUid) -> LiveJob[Work] | None:
-        """Return the job with its unconsumed intents; None if it is over, does not exist or cannot be
-        read."""
+        """Return the job with its unprocessed intents. Return None if the job is finished, does not exist or
+        is unreadable."""
 
         def read(connection: sqlite3.Connection) -> LiveJob[Work] | None:
             intents = tuple(map(_intent, connection.execute(_SQL["load_intents"], {"uid": uid})))
@@ -389,8 +392,8 @@ class Ledger(Port):
         return self._snapshots.here(read)
 
     async def load_live(self) -> tuple[LiveJob[Work], ...]:
-        """Return every readable unfinished job, oldest first. The cost does not depend on the
-        number of finished jobs."""
+        """Return all readable unfinished jobs, oldest first. The time does not depend on the number of
+        finished jobs."""
 
         def read(connection: sqlite3.Connection) -> tuple[LiveJob[Work], ...]:
             intents: dict[int, list[Intent]] = {}
@@ -406,11 +409,14 @@ class Ledger(Port):
         return await self._snapshots.aside(read)
 
     async def commit(self, epoch: int, commit: Commit) -> int:
-        """Apply one step, and return the new generation. Raises StaleCommit, and then nothing is written, if
-        the generation is not the expected one, a newer epoch was acquired, the job was deleted, the step
-        would leave a final state, the step ends the job while an intent that it did not consume waits (so
-        that an accepted cancel is never lost: load again, step it, commit), or the model's version exists
-        already."""
+        """Apply one step, and return the new generation. Raise StaleCommit without any write if the step is
+        out of date.
+
+        A step is out of date in these cases: the generation is not the expected one, a newer epoch was
+        acquired, the job was deleted, the step would leave a final state, or the model's version already
+        exists. A step that ends the job is also out of date if it has not processed a stored intent, so that
+        an accepted cancel is never lost. The caller then loads the job again and repeats the step.
+        """
         job = commit.job
         parameters = {
             "uid": job.uid,
@@ -473,7 +479,7 @@ def _intent(row: Sequence[Any]) -> Intent:
 
 
 def put_uses(connection: sqlite3.Connection, uses: Iterable[Use]) -> None:
-    """Store what was used, and delete what is older than it is kept."""
+    """Store usage records, and delete expired ones."""
     for use in uses:
         connection.execute(_SQL["put_use"], use_parameters(use))
         connection.execute(_SQL["forget_use"], {"before": use.ended - _USES_KEPT})

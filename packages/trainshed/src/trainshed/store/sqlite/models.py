@@ -1,4 +1,4 @@
-"""Models and their evaluations in SQLite."""
+"""Stores models and their evaluations in SQLite."""
 
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
@@ -26,8 +26,8 @@ _DEFAULT = "default"
 
 
 class Models(Port):
-    """A model is its versions. Every write is durable when its call returns; after an error nothing has
-    happened."""
+    """Stores models as their versions. Every write is durable when its call returns. After an error nothing
+    was changed."""
 
     async def register(
         self,
@@ -36,9 +36,13 @@ class Models(Port):
         *,
         is_new: bool,
     ) -> Operation:
-        """Store the next version of a model, or the first one of a new model, with its finished operation:
-        both are what `make`, a pure function, returns for its number. It takes its aliases from versions that
-        had them. Raises AlreadyExists (a new model is there), NotFound (another one is not)."""
+        """Store the next version of a model, or the first version of a new model, together with its finished
+        operation.
+
+        `make`, a pure function, returns both for the number of the version. The version takes over its
+        aliases from earlier versions. Raise AlreadyExists if a new model already exists, or NotFound if an
+        existing model does not exist.
+        """
 
         def work(connection: sqlite3.Connection) -> Operation:
             version, operation = make(1 if is_new else _versions(connection, name)[0].version + 1)
@@ -49,7 +53,7 @@ class Models(Port):
         return await self._writer.run("register", work)
 
     async def version(self, name: ModelName, version: str) -> ModelVersion:
-        """Return a version by number or alias; "" = the default one. Raises NotFound."""
+        """Return a version by number or alias, or the default version for "". Raise NotFound."""
         return self._snapshots.here(lambda connection: _version(connection, name, version))
 
     async def models(self, project_id: str, location: str) -> tuple[ModelVersion, ...]:
@@ -64,7 +68,7 @@ class Models(Port):
         return tuple(defaults)
 
     async def versions(self, name: ModelName) -> tuple[ModelVersion, ...]:
-        """Return all versions, newest first. Raises NotFound."""
+        """Return all versions of a model, newest first. Raise NotFound."""
         return await self._snapshots.aside(lambda connection: _versions(connection, name))
 
     async def change(
@@ -73,9 +77,9 @@ class Models(Port):
         chosen: str,
         change: Callable[[ModelVersion, Sequence[ModelVersion]], Iterable[ModelVersion]],
     ) -> ModelVersion:
-        """Replace versions by the results of `change`, a pure function of the `chosen` version
-        (`version`) and of all versions, in one step. Return the chosen one. Raise NotFound, and
-        the errors of `change`."""
+        """Replace versions by the results of `change`, a pure function of the `chosen` version and of all
+        versions, in one transaction. Return the chosen version. Raise NotFound, and the errors of
+        `change`."""
 
         def work(connection: sqlite3.Connection) -> ModelVersion:
             target = _version(connection, name, chosen)
@@ -86,7 +90,7 @@ class Models(Port):
         return await self._writer.run("change", work)
 
     async def delete_model(self, name: ModelName, operation: Operation) -> None:
-        """Delete a model with all its versions. Raises NotFound."""
+        """Delete a model with all its versions. Raise NotFound."""
 
         def work(connection: sqlite3.Connection) -> None:
             if not connection.execute(_SQL["delete_model"], asdict(name)).rowcount:
@@ -97,7 +101,8 @@ class Models(Port):
         await self._writer.run("delete_model", work)
 
     async def delete_version(self, name: ModelName, version: int, operation: Operation) -> None:
-        """Raises NotFound, FailedPrecondition (the default version, as a model's only one always is)."""
+        """Delete a version that is not the default. The only version of a model is always the default. Raise
+        NotFound, or FailedPrecondition for the default version."""
         parameters = asdict(name) | {"version": version}
 
         def work(connection: sqlite3.Connection) -> None:
@@ -114,11 +119,9 @@ class Models(Port):
 
 
 def registering(version: ModelVersion) -> Callable[[sqlite3.Connection], None]:
-    """Return the function that stores a new version; also used in a pipeline's commit.
-
-    The function raises AlreadyExists (that version, or a later one, exists), NotFound (it is a later version,
-    and the model does not exist).
-    """
+    """Return a function that stores a new version, which a pipeline's commit also uses. The function raises
+    AlreadyExists if this version or a later one exists. It raises NotFound for a later version of a model
+    that does not exist."""
 
     def store(connection: sqlite3.Connection) -> None:
         others = records(connection, _SQL["versions"], asdict(version.name), VERSION)
@@ -150,7 +153,7 @@ def _versions(connection: sqlite3.Connection, name: ModelName) -> tuple[ModelVer
 
 
 def _version(connection: sqlite3.Connection, name: ModelName, version: str) -> ModelVersion:
-    """Return a version by number or alias, "" = the default one. Raises NotFound."""
+    """Return a version by number or alias, or the default version for "". Raise NotFound."""
     if version.isascii() and version.isdecimal() and len(version) < 10:
         key = asdict(name) | {"version": int(version)}
         return existing(connection, _SQL["version"], key, VERSION, f"{name}@{version}")
@@ -161,7 +164,7 @@ def _version(connection: sqlite3.Connection, name: ModelName, version: str) -> M
 
 
 class Evaluations(Resources[EvaluationName, ModelEvaluation]):
-    """Evaluations go with their version."""
+    """Stores evaluations, which are deleted together with their model version."""
 
     sql = _EVALUATIONS
     codec = EVALUATION
@@ -173,7 +176,7 @@ class Evaluations(Resources[EvaluationName, ModelEvaluation]):
         return super().columns(record) | {"version": record.version}
 
     def insert(self, connection: sqlite3.Connection, record: ModelEvaluation) -> ModelEvaluation:
-        """Raises NotFound (no such version of the model)."""
+        """Store an evaluation. Raise NotFound if the model version does not exist."""
         # An evaluation of a deleted version would never be deleted.
         _version(connection, record.name.model, str(record.version))
         return super().insert(connection, record)

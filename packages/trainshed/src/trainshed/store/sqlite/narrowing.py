@@ -1,8 +1,8 @@
-"""Finds the works of a list that meet a condition, without reading their records.
+"""Filters a list of works by a condition, without reading their records (ADR 3).
 
-Conditions that many works meet fill a page from the newest works. For rarer conditions an index leads to
-the works in a few steps of SQLite's machine. If neither is enough, the works of the list are read from the
-newest on, a limited number at a time (ADR 3).
+For frequent conditions, the newest works are enough to fill a page. For rare conditions, an index finds the
+works in a few steps of SQLite's virtual machine. Otherwise, the works of the list are checked from the newest
+on, and each call checks a limited number.
 """
 
 import sqlite3
@@ -42,11 +42,11 @@ _OF_COLLECTION: Final = (
 class Walk(Struct, frozen=True):
     """Selects all works of a list below the uid `:below`."""
 
-    #: A statement that selects their uids, newest first; it may be extended by a LIMIT.
+    #: A statement that selects the uids of the works, newest first. A LIMIT may be appended.
     sql: str
-    #: An expression over a row of `works` that is true for works of the list.
+    #: An SQL expression that is true for rows of `works` in the list.
     test: str
-    #: Parameters of both, and `limit`, the number of works that are wanted.
+    #: Parameters of the two SQL texts, and `limit`, the maximum number of works in the result.
     parameters: Parameters
 
 
@@ -72,19 +72,19 @@ def walk(query: JobQuery) -> Walk:
 
 
 FEW_LOOKED_AT: Final = 1_000
-"""Newest works that are read before an index is tried; this takes about 0.5 ms."""
+"""Number of the newest works that are checked before an index is tried. This takes about 0.5 ms."""
 MAX_STEPS: Final = 100_000
-"""Steps of SQLite's machine in which an index may lead to the works that meet a condition: some 2 ms."""
+"""Maximum number of steps of SQLite's virtual machine for a search by index. This takes about 2 ms."""
 MAX_CHECKED_WORKS: Final = 50_000
-"""Works that one step through a list looks at; this takes 10 to 25 ms."""
+"""Number of works that one call checks. This takes 10 to 25 ms."""
 
 
 class Narrowed(Struct, frozen=True):
-    """One step through a narrowed list."""
+    """One page of a filtered list."""
 
-    #: Works that meet the condition, newest first; at most as many as were asked for.
+    #: Works that meet the condition, newest first, at most `limit`.
     uids: tuple[JobUid, ...]
-    #: Where the next page starts: works below this uid were not checked. None = all were.
+    #: Start of the next page: works below this uid were not checked. None if all were checked.
     went_to: JobUid | None
 
 
@@ -109,8 +109,7 @@ def narrowed(connection: sqlite3.Connection, through: Walk, where: Condition) ->
 def _among_newest(
     connection: sqlite3.Connection, through: Walk, where: Condition, count: int
 ) -> tuple[JobUid, ...]:
-    """Return the works that meet `where` among the next `count` works of a list, at most as many as are
-    wanted."""
+    """Return up to `limit` works that meet `where`, from the next `count` works of a list."""
     wanted = _Sql(dict(through.parameters))
     rows = connection.execute(
         f"SELECT works.uid FROM ({through.sql} LIMIT {count}) AS newest "
@@ -123,10 +122,9 @@ def _among_newest(
 def _by_index(
     connection: sqlite3.Connection, through: Walk, where: Condition
 ) -> tuple[JobUid, ...] | None:
-    """Return the next works that meet `where`, if SQLite finds all of them, or as many as are wanted, in few
-    steps; None otherwise."""
+    """Return the next works that meet `where`, or None if SQLite cannot find enough of them in few steps."""
     wanted = _Sql(dict(through.parameters), leads=True)
-    # A plus keeps SQLite from going by the place, which many works share.
+    # The plus prevents SQLite from using the index of the location, because many works share a location.
     place = through.test.replace("works.", "+works.")
     connection.set_progress_handler(lambda: 1, MAX_STEPS)
     try:
@@ -145,22 +143,22 @@ def _by_index(
 
 
 class _Sql(Struct):
-    """Makes SQL of conditions. Values are parameters, never part of a statement's text."""
+    """Translates conditions to SQL. Values become parameters, never part of a statement's text."""
 
     parameters: Parameters
-    #: Whether an index may lead to the works that have a label, rather than a look at each work.
+    #: Whether SQLite may use an index to find the works with a label, instead of a check of each work.
     leads: bool = False
     _taken: Iterator[int] = field(default_factory=lambda: iter(range(10**6)))
 
     def test(self, where: Condition) -> str:
-        """Return an expression over a row of `works` that is true where the condition holds."""
+        """Return an SQL expression that is true for rows of `works` that meet the condition."""
         match where:
             case Equal(Column.STATE, value):
                 return f"works.state = {self._value(value)}"
             case Equal(Column.DISPLAY_NAME, value):
                 return f"works.display_name = {self._value(value)}"
             case Equal(_, job_id):
-                # One of the works with this id may have it as its uid.
+                # The id may also be the uid of a work.
                 value = self._value(job_id)
                 return (
                     "works.uid IN (SELECT uid FROM job_names INDEXED BY job_names_chosen "

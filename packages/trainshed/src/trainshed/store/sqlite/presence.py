@@ -1,7 +1,8 @@
-"""Detects whether a former database is missing, and whether an open one is still at its path.
+"""Detects whether an earlier database is missing, and whether an open one is still at its path
+(docs/adr/0044).
 
-SQLite detects neither. It creates a new database at an empty path, and continues to write to
-removed files, which are lost when the process ends (docs/adr/0044).
+SQLite detects neither. It creates a new database at an empty path, and continues to write to removed files,
+which are lost when the process ends.
 """
 
 import logging
@@ -18,15 +19,15 @@ from trainshed.store.port import StoreUnreadable
 log = logging.getLogger(__name__)
 
 RESCUED: Final = "trainshed-rescued.db"
-"""A copy that a service made of its database when the file was removed under it."""
+"""The name of a copy that the service creates of its open database after the file was removed."""
 _LOG, _INDEX = "-wal", "-shm"
 _OF_JOBS: Final = ("slots", "logs", "autopsies")
-"""Directories with one entry for each job, named by its number."""
+"""Directories with one entry for each job. The entry's name is the number of the job."""
 _OF_ENGINES: Final = "engines"
 
 
 def traces(directory: Path) -> Iterator[str]:
-    """Yield what in a data directory only a service leaves that had a database."""
+    """Yield files in a data directory that exist only if a service had a database there."""
     for name in _OF_JOBS:
         with suppress(OSError):
             if jobs := sum(entry.name.isdecimal() for entry in os.scandir(directory / name)):
@@ -37,14 +38,14 @@ def traces(directory: Path) -> Iterator[str]:
 
 
 def require_present(database: Path, *, had_one: bool) -> None:
-    """Raise StoreUnreadable if a former database is missing. `had_one`: an earlier service has
-    recorded one."""
+    """Raise StoreUnreadable if an earlier database is missing. `had_one`: whether an earlier service has
+    recorded a database."""
     if not database.exists():
         _require_new(database, "is gone", had_one=had_one)
 
 
 def require_content(connection: sqlite3.Connection, database: Path, *, had_one: bool) -> None:
-    """Raise StoreUnreadable if nothing is in a database in which there was something."""
+    """Raise StoreUnreadable if a database is empty that had contents before."""
     if connection.execute("PRAGMA user_version").fetchone() == (0,):
         _require_new(
             database, f"has lost its content (with {database.name}{_LOG})", had_one=had_one
@@ -73,7 +74,8 @@ def _require_new(database: Path, what: str, *, had_one: bool) -> None:
 
 def require_not_older(database: Path, epoch: int, known: int) -> None:
     """Raise StoreUnreadable if the last service on this directory has seen a newer state of the database.
-    `epoch`: of the database's leader, which each start raises; `known`: the one of that service."""
+    `epoch`: the epoch in the database, which each start increases. `known`: the last epoch that the service
+    has recorded."""
     if epoch < known:
         raise StoreUnreadable(
             f"the job database {database} is older than other files of its directory: "
@@ -87,11 +89,11 @@ def require_not_older(database: Path, epoch: int, known: int) -> None:
 
 
 class OpenFiles:
-    """The files of an open database, in their state when it was opened. Used by the thread that
-    writes."""
+    """The files of an open database, in their state when it was opened. Used only by the writer's thread."""
 
     def __init__(self, database: Path) -> None:
-        """Called while a connection has the database open. Raises OSError."""
+        """Record the identity of the files. Called while a connection has the database open. Raise
+        OSError."""
         self._database = database
         self._paths = [database.with_name(f"{database.name}{end}") for end in ("", _LOG, _INDEX)]
         self._opened = [_identity(path) for path in self._paths]
@@ -99,9 +101,8 @@ class OpenFiles:
         self._advice: str | None = None
 
     def fault(self, connection: sqlite3.Connection) -> str | None:
-        """Return what is wrong, and what to do, if some of them are not at their paths any more; None = all
-        are. Saves everything that was committed, when it sees that for the first time. Takes microseconds
-        otherwise."""
+        """Return an error with advice if a file is no longer at its path, otherwise None. The first detection
+        also saves all committed data. Otherwise, the check takes microseconds."""
         pairs = zip(self._paths, self._opened, strict=True)
         lost = [path.name for path, opened in pairs if _identity(path) != opened]
         if lost and lost != self._lost:
@@ -130,7 +131,7 @@ class OpenFiles:
         )
 
     def _copy(self, connection: sqlite3.Connection) -> str | None:
-        """Copy the open database page by page. Return why that failed; None = it did not."""
+        """Copy the open database page by page. Return the error, or None after success."""
         fresh, rescued = (
             self._database.with_name(f"{RESCUED}.new"),
             self._database.with_name(RESCUED),
@@ -151,7 +152,8 @@ class OpenFiles:
 
 
 def _is_written_back(connection: sqlite3.Connection) -> bool:
-    """Write what was committed into the database itself. Return False if a reader keeps some of it out."""
+    """Write all committed data into the main database file. Return False if a reader prevents a part of
+    this."""
     with suppress(sqlite3.Error):
         is_busy, frames, written = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         return not is_busy and frames == written

@@ -34,31 +34,31 @@ from trainshed.store.sqlite.narrowing import narrowed, walk
 _SQL = load_statements("reader.sql")
 
 _OF_A_BUCKET: Final = 3
-"""Number of parts between the slashes of `gs://BUCKET`."""
+"""Number of parts of `gs://BUCKET` after splitting at slashes."""
 _DEEPEST: Final = 64
-"""Number of parts of a URI that are looked at."""
+"""Maximum number of parts of a URI that are checked."""
 T = TypeVar("T")
 
 
 class Reader(Port):
-    """Read-only and cheap; sees every acknowledged write."""
+    """Reads from the store, cheaply. Sees all acknowledged writes."""
 
     async def job(self, name: JobName) -> tuple[Work, str]:
-        """Return the job and its etag. Raises NotFound, and FailedPrecondition if its record cannot be read,
-        as do the next ones."""
+        """Return a job and its etag. Raise NotFound, or FailedPrecondition if its record is unreadable. The
+        following methods raise the same errors."""
         return self._one_job("job", name_parameters(name), name)
 
     async def job_by_uid(self, uid: JobUid, projects: Sequence[str] = ()) -> tuple[Work, str]:
-        """Return the job and its etag, if it is in these projects (none are given: in any). Raises
+        """Return a job and its etag if it is in these projects (none given: in any project). Raise
         NotFound."""
         parameters = {"uid": uid, "projects": json.dumps(list(projects))}
         return self._one_job("job_by_uid", parameters, f"the job with number {uid}")
 
     async def job_of_output(self, project_id: str, uri: str) -> JobUid | None:
-        """Return the project's job in whose output directory a gs:// URI lies: that of the innermost such
-        directory, and of several jobs with the same directory the newest. None if there is none."""
+        """Return the project's job whose output directory contains a gs:// URI. The innermost directory
+        counts, and the newest of several jobs with this directory. None without such a job."""
         parts = uri.rstrip("/").split("/")[:_DEEPEST]
-        # From the innermost directory outwards, up to the one directly in the bucket.
+        # Directories from the innermost outwards, up to the one directly in the bucket.
         places = ["/".join(parts[:end]) for end in range(len(parts), _OF_A_BUCKET, -1)]
 
         def read(connection: sqlite3.Connection) -> JobUid | None:
@@ -72,18 +72,18 @@ class Reader(Port):
         return self._snapshots.here(read)
 
     async def find(self, job_id: str, projects: Sequence[str] = ()) -> tuple[Work, str]:
-        """Return the newest job with this job_id in these projects (none are given: in any) and any API, and
-        its etag. Raises NotFound."""
+        """Return the newest job with this job_id of any API in these projects (none given: in any project),
+        and its etag. Raise NotFound."""
         parameters = {"job_id": job_id, "projects": json.dumps(list(projects))}
         return self._one_job("find", parameters, f"a job with the id {job_id!r}")
 
     async def jobs(self, query: JobQuery) -> tuple[tuple[Work, str], ...]:
-        """Return at most `limit` jobs with their etags, descending by uid, below `after` if that is not 0."""
+        """Return at most `limit` jobs with their etags, descending by uid, below `after` unless that is 0."""
         return (await self.matching(query, Every(()))).jobs
 
     async def matching(self, query: JobQuery, where: Condition) -> Matches:
-        """Return jobs, as `jobs`, that meet a condition. The time of one call is limited, however many jobs
-        are stored."""
+        """Return the jobs of a list that meet a condition. The time of one call is limited, independent of
+        the number of stored jobs."""
 
         def read(connection: sqlite3.Connection) -> Matches:
             page = narrowed(connection, walk(query), where)
@@ -95,18 +95,18 @@ class Reader(Port):
     async def counts(
         self, project_id: str | None, states: Sequence[str], most: int
     ) -> Mapping[str, int]:
-        """Return how many works that clients made are in these states, of each at most `most`; `project_id`
-        None: in all projects."""
+        """Return the number of works in each of these states that clients created, limited to `most` per
+        state. `project_id`: None for all projects."""
         parameters = {"project_id": project_id, "states": json.dumps(list(states)), "most": most}
         name = "counts" if project_id is None else "counts_of_project"
         return dict(self._all(name, parameters, lambda row: (row[0], row[1])))
 
     async def projects(self) -> tuple[str, ...]:
-        """Return the ids of the projects in which clients have made works, in order."""
+        """Return the ids of the projects in which clients have created works, sorted."""
         return tuple(self._all("projects", {}, lambda row: row[0]))
 
     async def children(self, parent: JobUid) -> tuple[Work, ...]:
-        """Return the works that a work made, oldest first."""
+        """Return the works that a work created, oldest first."""
 
         def read(connection: sqlite3.Connection) -> tuple[Work, ...]:
             rows = connection.execute(_SQL["children"], {"parent": parent})
@@ -115,18 +115,18 @@ class Reader(Port):
         return await self._snapshots.aside(read)
 
     async def timeline(self, uid: JobUid) -> tuple[TimelineEntry, ...]:
-        """Return the job's timeline in the order in which it was written; empty if there is no such job."""
+        """Return the job's timeline in the order in which it was written. Empty if the job does not exist."""
         return self._all("timeline", {"uid": uid}, timeline_entry)
 
     async def operation(self, name: str) -> Operation:
-        """Raises NotFound."""
+        """Return an operation. Raise NotFound."""
         return self._snapshots.here(
             lambda c: existing(c, _SQL["operation"], {"name": name}, OPERATION, name)
         )
 
     async def operations(self, parent: str, after: str, limit: int) -> tuple[Operation, ...]:
-        """Return operations whose name begins with `parent` + "/operations/", ascending by name, after
-        `after`."""
+        """Return operations whose names begin with `parent` + "/operations/", ascending by name, from the
+        name after `after` on."""
         # "0" is the character after "/": the range contains exactly the names that begin with the prefix.
         first = f"{parent}/operations/"
         parameters = {"after": max(after, first), "before": f"{parent}/operations0", "limit": limit}
@@ -137,14 +137,14 @@ class Reader(Port):
         return self._all("drained_nodes", {}, lambda row: NodeDrain(*row))
 
     async def quotas(self) -> tuple[tuple[QuotaKey, float], ...]:
-        """Return all quotas that an operator has set, ordered by project, region, metric and person."""
+        """Return all quotas that an operator has set, ordered by project, region, metric and user."""
         return self._all("quotas", {}, quota)
 
     async def machine_time(
         self, project_id: str | None, since: Nanos, until: Nanos
     ) -> tuple[MachineTime, ...]:
-        """Return what attempts that have given their places back used between two moments, summed up where
-        all but the job is the same. `project_id` None: in all projects."""
+        """Return the usage of ended attempts between two times. Usage that differs only in the job is summed
+        up. `project_id`: None for all projects."""
         parameters = {"project_id": project_id, "since": since, "until": until}
         rows = await self._snapshots.aside(
             lambda connection: connection.execute(_SQL["machine_time"], parameters).fetchall()
@@ -152,8 +152,8 @@ class Reader(Port):
         return tuple(map(machine_time, rows))
 
     async def past_use(self, since: Nanos, stretch: Nanos) -> tuple[tuple[MachineTime, Nanos], ...]:
-        """Return what projects gave back since a moment, each with the beginning of the stretch of time in
-        which they did, of this length."""
+        """Return the usage of ended attempts by project since a given time, in periods of the length
+        `stretch`, each with its start."""
         rows = await self._snapshots.aside(
             lambda connection: connection.execute(
                 _SQL["past_use"], {"since": since, "stretch": stretch}
@@ -167,7 +167,7 @@ class Reader(Port):
     def _all(
         self, statement: str, parameters: Parameters, made: Callable[[tuple[Any, ...]], T]
     ) -> tuple[T, ...]:
-        """Return all results of a statement that gives few rows; it runs in the event loop's thread."""
+        """Return all results of a statement with few rows. It runs on the event loop's thread."""
 
         def read(connection: sqlite3.Connection) -> tuple[T, ...]:
             return tuple(readable(connection.execute(_SQL[statement], parameters), made))
@@ -175,7 +175,7 @@ class Reader(Port):
         return self._snapshots.here(read)
 
     def _one_job(self, statement: str, parameters: Parameters, what: object) -> tuple[Work, str]:
-        """Return a job with its etag. Raises NotFound, FailedPrecondition (it cannot be read)."""
+        """Return a job with its etag. Raise NotFound, or FailedPrecondition if it is unreadable."""
         row = self._snapshots.here(lambda c: c.execute(_SQL[statement], parameters).fetchone())
         if row is None:
             raise missing(what)

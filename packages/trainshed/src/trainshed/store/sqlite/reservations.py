@@ -1,4 +1,4 @@
-"""Persistent resources in SQLite."""
+"""Stores persistent resources in SQLite."""
 
 import json
 import sqlite3
@@ -37,7 +37,7 @@ class PersistentResources(Resources[PersistentResourceName, PersistentResource])
     codec = PERSISTENT_RESOURCE
 
     async def all(self) -> tuple[PersistentResource, ...]:
-        """Return all resources of all projects."""
+        """Return all persistent resources of all projects."""
         return await self._records(self.sql["all"], {}, self.codec)
 
     async def save(
@@ -48,8 +48,9 @@ class PersistentResources(Resources[PersistentResourceName, PersistentResource])
         begun: Operation | None = None,
         endings: Sequence[Ending] = (),
     ) -> None:
-        """Replace a resource (None: delete it), store what it gives back, a new operation, and the ends of
-        others, in one transaction. An operation that was cancelled or deleted stays so."""
+        """Replace a resource (None: delete it) in one transaction. Also store the usage of its released
+        machines, a new operation, and the ends of other operations. A cancelled or deleted operation stays
+        unchanged."""
 
         def work(connection: sqlite3.Connection) -> None:
             if record is not None:

@@ -1,4 +1,4 @@
-"""Notifications, secrets, datasets, curves and the access book in SQLite."""
+"""Stores notifications, secrets, datasets, curves and the access book in SQLite."""
 
 import sqlite3
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -23,21 +23,21 @@ _NOTIFICATIONS = load_statements("notifications.sql")
 
 
 class Notifications(Port):
-    """Every write is durable when its call returns. It does nothing if the notification was
-    removed in between."""
+    """Stores notifications. Every write is durable when its call returns. Writes for a removed notification
+    have no effect."""
 
     async def waiting(self, limit: int) -> tuple[Outgoing, ...]:
-        """Return the notifications that are to be tried next, ascending by `due`."""
+        """Return the notifications whose next delivery attempts are due first, ascending by `due`."""
         return self._snapshots.here(
             lambda c: tuple(map(_outgoing, c.execute(_NOTIFICATIONS["waiting"], {"limit": limit})))
         )
 
     async def count(self) -> tuple[int, int]:
-        """Return how many notifications wait, and how many of these were tried already."""
+        """Return the number of undelivered notifications, and how many of them had a failed attempt."""
         return self._snapshots.here(lambda c: c.execute(_NOTIFICATIONS["count"]).fetchone())
 
     async def put_budgets(self, notices: Sequence[BudgetNotice]) -> None:
-        """Put into the outbox what targets have not heard yet of budgets."""
+        """Put budget notifications into the outbox, without notices that the target already received."""
 
         def work(connection: sqlite3.Connection) -> None:
             for notice in notices:
@@ -53,11 +53,11 @@ class Notifications(Port):
         await self._writer.run("put_budgets", work)
 
     async def put_off(self, id_: int, due: Nanos) -> None:
-        """Record a try, and that the next one is at `due`."""
+        """Record a failed attempt, and set the time of the next attempt to `due`."""
         await self._execute("put_off", {"id": id_, "due": due})
 
     async def remove(self, id_: int) -> None:
-        """Remove a notification that was delivered or given up."""
+        """Remove a notification that was delivered or finally failed."""
         await self._execute("remove", {"id": id_})
 
     async def _execute(self, statement: str, parameters: dict[str, Any]) -> None:
@@ -73,7 +73,7 @@ def put(connection: sqlite3.Connection, notifications: Iterable[Notification]) -
         _NOTIFICATIONS["insert"],
         [
             {
-                # Jobs count from 1.
+                # Job uids start at 1, so 0 means no job.
                 "job_uid": notification.job_uid or 0,
                 "target": notification.target,
                 "occasion": notification.occasion.value,
@@ -97,14 +97,17 @@ _SECRETS = load_statements("secrets.sql")
 
 
 class Secrets(Port):
-    """Every write is durable when its call returns; a raised error means that nothing happened."""
+    """Stores secrets. Every write is durable when its call returns. If a call raises an error, nothing was
+    changed."""
 
     async def add(
         self, project_id: str, name: str, created: Nanos, seal: Callable[[int], bytes]
     ) -> SecretVersion:
-        """Store the next version of a secret, or the first one of a new secret. `seal` is called with its
-        number and returns what is stored; it runs in the writer's thread, and its exceptions are raised here.
-        Numbers of deleted versions are not used again."""
+        """Store the next version of a secret, or the first version of a new secret.
+
+        `seal` is called with the version's number and returns the encrypted value. It runs on the writer's
+        thread, and its exceptions are raised here. Numbers of deleted versions are not used again.
+        """
         key = {"project_id": project_id, "name": name}
 
         def work(connection: sqlite3.Connection) -> SecretVersion:
@@ -124,7 +127,7 @@ class Secrets(Port):
         return tuple([SecretVersion(*row) for row in rows])
 
     async def find(self, project_id: str, refs: Iterable[SecretRef]) -> Mapping[SecretRef, Sealed]:
-        """Return those of `refs` that exist. Cheap: a point lookup each."""
+        """Return the existing secret versions of `refs`. Cheap: one point lookup for each."""
 
         def read(connection: sqlite3.Connection) -> dict[SecretRef, Sealed]:
             sealed: dict[SecretRef, Sealed] = {}
@@ -139,11 +142,11 @@ class Secrets(Port):
         return self._snapshots.here(read)
 
     async def has_any(self) -> bool:
-        """Whether any project has a secret."""
+        """Return whether any project has a secret."""
         return self._snapshots.here(lambda c: bool(c.execute(_SECRETS["any"]).fetchone()[0]))
 
     async def delete(self, project_id: str, name: str, version: int | None = None) -> None:
-        """Delete one version, by default all of them. Raises NotFound."""
+        """Delete one version of a secret, or all versions by default. Raise NotFound."""
         statement = _SECRETS["delete_secret" if version is None else "delete_version"]
         parameters = {"project_id": project_id, "name": name, "version": version}
 
@@ -170,12 +173,13 @@ _CURVES = load_statements("curves.sql")
 
 
 class Curves(Port):
-    """Every write is durable when its call returns; a raised error means that nothing happened."""
+    """Stores curves. Every write is durable when its call returns. If a call raises an error, nothing was
+    changed."""
 
     async def put(self, job: JobUid, progress: FileProgress, series: Sequence[CurveSeries]) -> bool:
-        """Store how far a file was read, and some series of it, each replacing what is stored of it, in one
-        transaction. From then on the job may have files that were not read to their ends. Returns False if
-        the job was deleted; then nothing is stored."""
+        """Store the reading position of a file and changed series in one transaction, replacing their old
+        values. From then on, the job may have files that are not read completely. Return False without any
+        write if the job was deleted."""
         of_job = {"uid": job}
         file = of_job | {"path": progress.path, "record": CURVE_FILE.encode(progress)}
         rows = [
@@ -194,19 +198,19 @@ class Curves(Port):
         return await self._writer.run("put", work)
 
     async def files(self, job: JobUid) -> tuple[FileProgress, ...]:
-        """Return the files by path; none for a job that does not exist."""
+        """Return the job's files by path. Empty for a job that does not exist."""
         return await self._records(_CURVES["files"], {"uid": job}, CURVE_FILE)
 
     async def series(self, job: JobUid) -> tuple[CurveSeries, ...]:
-        """Return the series by run and tag; none for a job that does not exist."""
+        """Return the job's series by run and tag. Empty for a job that does not exist."""
         return await self._records(_CURVES["series"], {"uid": job}, CURVE_SERIES)
 
     async def finish(self, job: JobUid) -> None:
-        """Record that a job is over and its files were read to their ends."""
+        """Record that a job has finished and that its files are read completely."""
         await self._writer.run("finish", lambda c: c.execute(_CURVES["finish"], {"uid": job}))
 
     async def unfinished(self) -> tuple[JobUid, ...]:
-        """Return the jobs that are over and have files that may not have been read to their ends."""
+        """Return the finished jobs whose files may not be read completely."""
         rows = await self._snapshots.aside(lambda c: c.execute(_CURVES["unfinished"]).fetchall())
         return tuple([JobUid(uid) for (uid,) in rows])
 
@@ -215,10 +219,11 @@ _ACCESS = load_statements("access.sql")
 
 
 class Access(Port):
-    """Every write is durable when its call returns; a raised error means that nothing happened."""
+    """Stores the access book. Every write is durable when its call returns. If a call raises an error,
+    nothing was changed."""
 
     def load(self) -> tuple[Documents, Mapping[str, Nanos]]:
-        """Return all entries, and when each token was last shown, by its digest. Blocks."""
+        """Return all entries, and the last use of each token by its digest. Blocks."""
 
         def read(connection: sqlite3.Connection) -> tuple[Documents, Mapping[str, Nanos]]:
             rows = connection.execute(_ACCESS["all"])
@@ -241,7 +246,7 @@ class Access(Port):
         await self._writer.run("change_access", work)
 
     async def note_uses(self, uses: Mapping[str, Nanos]) -> None:
-        """Record when tokens were last shown, by their digests."""
+        """Record the last uses of tokens, by their digests."""
         rows = list(uses.items())
         await self._writer.run(
             "note_token_uses", lambda connection: connection.executemany(_ACCESS["note_use"], rows)
@@ -250,7 +255,7 @@ class Access(Port):
     async def audited(
         self, project: str | None, before: int | None, limit: int
     ) -> tuple[AuditRow, ...]:
-        """See `store.audit.page`."""
+        """Return a page of the audit log (`store.audit.page`)."""
         return await self._snapshots.aside(
             lambda connection: page(connection, project, before, limit)
         )

@@ -1,7 +1,8 @@
-"""Runs reads on a consistent snapshot: short ones in the event loop's own thread, long ones in another.
+"""Runs reads on a consistent snapshot: short reads on the event loop's own thread, long reads on another
+thread.
 
-A point lookup takes tens of microseconds, less than the way to another thread and back; a page of a hundred
-jobs takes milliseconds, in which the event loop should serve others.
+A point lookup takes tens of microseconds, less than switching to another thread and back. A page of a hundred
+jobs takes milliseconds, during which the event loop should serve other tasks.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ T = TypeVar("T")
 
 
 class Snapshots:
-    """Two read-only connections to `database`. `here` may only be called in the event loop's thread."""
+    """Two read-only connections to `database`. `here` may be called only on the event loop's thread."""
 
     def __init__(self, database: Path) -> None:
         self._near = open_reader(database)
@@ -27,13 +28,13 @@ class Snapshots:
         self._closed = False
 
     def here(self, read: Callable[[sqlite3.Connection], T]) -> T:
-        """Run `read` immediately, blocking. It sees one state of the database, with all acknowledged
-        writes."""
+        """Run `read` immediately on this thread, which blocks. `read` sees one state of the database, with
+        all acknowledged writes."""
         self._check_open()
         return self._on_snapshot(self._near, read)
 
     async def aside(self, read: Callable[[sqlite3.Connection], T]) -> T:
-        """Run `read` in the reader thread; otherwise as `here`."""
+        """Run `read` on the reader thread. `read` sees the same state as with `here`."""
         self._check_open()
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._thread, self._on_snapshot, self._far, read)
@@ -66,7 +67,7 @@ class Snapshots:
 
 
 def unreadable(error: sqlite3.DatabaseError) -> Unavailable:
-    """Return the error that a caller gets for a read in which the database failed."""
+    """Return the error for callers whose read failed in the database."""
     if not isinstance(error, sqlite3.OperationalError):
         return Unavailable(f"the job database is damaged: {error}. {DAMAGED}")
     return Unavailable(

@@ -1,8 +1,8 @@
-"""Studies, trials, measurements, and the operations that wait for suggestions, in SQLite.
+"""Stores studies, trials, measurements, and the operations that wait for suggestions, in SQLite.
 
-Only the requests of its clients decide about a study's trials, so there is no controller's lease here: each
-change reads the trial and writes it in one transaction. Trials of tuning jobs are written by the controller's
-commits and only read here.
+Only requests of clients change a study's trials, so no controller's lease is necessary here. Each change
+reads and writes the trial in one transaction. The controller's commits write the trials of tuning jobs. This
+module only reads those trials.
 """
 
 import sqlite3
@@ -35,7 +35,7 @@ _SQL = load_statements("studies.sql")
 _TRIALS = load_statements("trials.sql")
 _OPERATIONS = load_statements("operations.sql")
 _NOT_FOUND = 5
-"""A google.rpc.Code."""
+"""The google.rpc.Code NOT_FOUND."""
 
 
 class Studies(Resources[StudyName, Study]):
@@ -46,7 +46,7 @@ class Studies(Resources[StudyName, Study]):
         return super().columns(record) | {"uid": record.uid, "display_name": record.display_name}
 
     def insert(self, connection: sqlite3.Connection, record: Study) -> Study:
-        """Raises AlreadyExists if the location has a study of that display name or name."""
+        """Store a study. Raise AlreadyExists if the location has a study with this display name or name."""
         columns = self.columns(record)
         for other in records(connection, _SQL["called"], columns, STUDY):
             raise AlreadyExists(
@@ -58,11 +58,11 @@ class Studies(Resources[StudyName, Study]):
         return record
 
     async def study_by_uid(self, uid: StudyUid) -> Study:
-        """Raises NotFound."""
+        """Return a study. Raise NotFound."""
         return self._snapshots.here(lambda connection: _study_by_uid(connection, uid))
 
     async def lookup_study(self, project_id: str, location: str, display_name: str) -> Study:
-        """Raises NotFound."""
+        """Return the study with this display name. Raise NotFound."""
         parameters = {"project_id": project_id, "location": location, "display_name": display_name}
         what = (
             f"a study with the display name {display_name!r} in "
@@ -73,8 +73,8 @@ class Studies(Resources[StudyName, Study]):
         )
 
     async def delete_study(self, name: StudyName, now: Nanos) -> StudyUid:
-        """Delete a study with its trials, measurements and operations. Those of its operations that still run
-        fail with NOT_FOUND at `now` (ns), and stay for the clients that wait for them. Raises NotFound."""
+        """Delete a study with its trials, measurements and operations. Unfinished operations fail with
+        NOT_FOUND at `now` (ns), and remain for the clients that wait for them. Raise NotFound."""
 
         def work(connection: sqlite3.Connection) -> StudyUid:
             uid = self.read(connection, name).uid
@@ -91,8 +91,8 @@ class Studies(Resources[StudyName, Study]):
         return await self._writer.run("delete_study", work)
 
     async def create_trial(self, trial: Trial, measurements: Sequence[Measurement] = ()) -> Trial:
-        """Store a new trial under the next number of its study, and return it with that number; numbers of
-        deleted trials are not used again. Raises NotFound (no such study)."""
+        """Store a new trial under the next number of its study, and return it with that number. Numbers of
+        deleted trials are not used again. Raise NotFound if the study does not exist."""
 
         def work(connection: sqlite3.Connection) -> Trial:
             numbered = _add_trial(connection, trial)
@@ -105,17 +105,17 @@ class Studies(Resources[StudyName, Study]):
         return await self._writer.run("create_trial", work)
 
     async def trial(self, study: StudyUid, number: int) -> Trial:
-        """Raises NotFound."""
+        """Return a trial. Raise NotFound."""
         return self._snapshots.here(lambda connection: _trial(connection, study, number))
 
     async def trials(self, study: StudyUid, after: int, limit: int) -> tuple[Trial, ...]:
-        """Return at most `limit` trials, ascending by number, above `after`."""
+        """Return at most `limit` trials with numbers above `after`, ascending by number."""
         parameters = {"study_uid": study, "after": after, "limit": limit}
         return await self._records(_TRIALS["trials"], parameters, TRIAL)
 
     async def history(self, studies: Sequence[StudyUid]) -> tuple[Trial, ...]:
-        """Return all trials of these studies, one study after the other, ascending by number: the trials that
-        an algorithm is shown."""
+        """Return all trials of these studies as history for an algorithm, study by study, ascending by
+        number."""
 
         def read(connection: sqlite3.Connection) -> tuple[Trial, ...]:
             return tuple(
@@ -130,8 +130,8 @@ class Studies(Resources[StudyName, Study]):
     async def measurements(
         self, study: StudyUid, numbers: Sequence[int] | None = None
     ) -> dict[int, tuple[Measurement, ...]]:
-        """Return measurements by trial, ascending by (step, elapsed); of all trials if `numbers` is None. A
-        trial without any is absent."""
+        """Return measurements by trial, ascending by (step, elapsed). `numbers`: None for all trials. Trials
+        without measurements are absent."""
 
         def read(connection: sqlite3.Connection) -> dict[int, tuple[Measurement, ...]]:
             by_trial: dict[int, list[Measurement]] = {}
@@ -149,9 +149,11 @@ class Studies(Resources[StudyName, Study]):
         change: Callable[[Trial, Callable[[], Sequence[Measurement]]], Trial],
         measurement: Measurement | None = None,
     ) -> Trial:
-        """Replace a trial by what `change`, a pure function, returns for it, and add a measurement to it (one
-        of the same step and elapsed time is replaced), in one step. `change` may also ask for what
-        the trial has measured. Raises NotFound, and what `change` raises."""
+        """Replace a trial by the result of `change`, and add a measurement, in one transaction.
+
+        `change` is a pure function. It may also request the trial's measurements. The new measurement
+        replaces one with the same step and elapsed time. Raise NotFound, and the errors of `change`.
+        """
 
         def work(connection: sqlite3.Connection) -> Trial:
             def measured() -> Sequence[Measurement]:
@@ -169,7 +171,7 @@ class Studies(Resources[StudyName, Study]):
         return await self._writer.run("change_trial", work)
 
     async def delete_trial(self, study: StudyUid, number: int) -> None:
-        """Raises NotFound."""
+        """Delete a trial. Raise NotFound."""
         parameters = {"study_uid": study, "number": number}
 
         def work(connection: sqlite3.Connection) -> None:
@@ -180,7 +182,7 @@ class Studies(Resources[StudyName, Study]):
         await self._writer.run("delete_trial", work)
 
     async def begin_operation(self, operation: Operation) -> None:
-        """Store a RUNNING operation. Raises NotFound (no such study)."""
+        """Store a RUNNING operation. Raise NotFound if the study does not exist."""
 
         def work(connection: sqlite3.Connection) -> None:
             # An operation of a deleted study would never end.
@@ -191,12 +193,11 @@ class Studies(Resources[StudyName, Study]):
         await self._writer.run("begin_operation", work)
 
     async def running_operations(self, study: StudyUid | None = None) -> tuple[Operation, ...]:
-        """Return the operations that are not done, oldest first; of all studies if `study` is None."""
+        """Return the unfinished operations of a study, oldest first. `study`: None for all studies."""
         return self._snapshots.here(lambda connection: _running_operations(connection, study))
 
     async def delete_operation(self, name: str) -> None:
-        """Delete an operation that is done, of any kind. Raises NotFound, FailedPrecondition (it is
-        running)."""
+        """Delete a finished operation of any kind. Raise NotFound, or FailedPrecondition if it is running."""
 
         def work(connection: sqlite3.Connection) -> None:
             if connection.execute(_OPERATIONS["delete_operation"], {"name": name}).rowcount == 1:
@@ -212,11 +213,13 @@ class Studies(Resources[StudyName, Study]):
     async def finish_operation(
         self, operation: Operation, *, assigned: Sequence[int] = (), suggested: Sequence[Trial] = ()
     ) -> Operation:
-        """Store the operation as it ended, in one transaction with the trials that it hands out: requested
-        ones (`assigned`) become those of its client, `suggested` ones are new and get the next numbers. The
-        numbers of all, `assigned` first, then `suggested`, are added to `operation.trials`. Returns the
-        operation as stored. Raises StaleCommit (a requested trial is not one any more, or the operation is
-        done or was deleted)."""
+        """Store a finished operation and the trials that it assigns to its client, in one transaction.
+
+        `assigned`: requested trials, which now belong to the client. `suggested`: new trials, which receive
+        the next numbers. All numbers are added to `operation.trials`, in this order. Return the operation in
+        its stored form. Raise StaleCommit if a trial of `assigned` is not requested any more, or if the
+        operation has finished or was deleted.
+        """
 
         def work(connection: sqlite3.Connection) -> Operation:
             try:
@@ -252,9 +255,9 @@ def _trial(connection: sqlite3.Connection, study: StudyUid, number: int) -> Tria
 
 
 def _add_trial(connection: sqlite3.Connection, trial: Trial) -> Trial:
-    """Store a new trial, made by a client, under the next number of its study, and return it with that
-    number. Raises NotFound (no such study)."""
-    # fetchall, not fetchone: a RETURNING statement that is read only in part would block the COMMIT.
+    """Store a new trial of a client under the next number of its study, and return it with that number. Raise
+    NotFound if the study does not exist."""
+    # fetchall instead of fetchone: a RETURNING statement that is read only in part would block the COMMIT.
     rows = connection.execute(_TRIALS["next_number"], {"study_uid": trial.study}).fetchall()
     if not rows:
         raise NotFound(
@@ -276,7 +279,7 @@ def _called(study: StudyUid, number: int) -> str:
 
 
 def _asked(study: StudyUid, numbers: Sequence[int] | None) -> Iterator[tuple[str, Parameters]]:
-    """Yield the statements that select the measurements of these trials, or of all."""
+    """Yield the statements that select the measurements of these trials, or of all trials."""
     if numbers is None:
         yield "measurements", {"study_uid": study}
     for number in dict.fromkeys(numbers or ()):
@@ -284,7 +287,7 @@ def _asked(study: StudyUid, numbers: Sequence[int] | None) -> Iterator[tuple[str
 
 
 def _finish_operation(connection: sqlite3.Connection, operation: Operation) -> bool:
-    """Store an operation as it ended. Returns False, and writes nothing, if it is done already or was
+    """Store a finished operation. Return False without any write if it has already finished or was
     deleted."""
     parameters = {"name": operation.name, "record": OPERATION.encode(operation)}
     return connection.execute(_OPERATIONS["finish_operation"], parameters).rowcount == 1
@@ -293,7 +296,7 @@ def _finish_operation(connection: sqlite3.Connection, operation: Operation) -> b
 def _running_operations(
     connection: sqlite3.Connection, study: StudyUid | None
 ) -> tuple[Operation, ...]:
-    """Return the operations that are not done, oldest first; of all studies if `study` is None."""
+    """Return the unfinished operations of a study, oldest first. `study`: None for all studies."""
     statement = "running_operations" if study is None else "running_operations_of_study"
     return records(connection, _OPERATIONS[statement], {"study_uid": study}, OPERATION)
 
@@ -313,10 +316,10 @@ def measurement_parameters(study: StudyUid, number: int, measurement: Measuremen
 
 
 def put_trials(connection: sqlite3.Connection, rows: Iterable[Parameters]) -> None:
-    """Store trials, each new or replacing the one of its number, without a guard."""
+    """Store trials without a guard. Each is new or replaces the trial with its number."""
     connection.executemany(_TRIALS["put_trial"], rows)
 
 
 def put_measurements(connection: sqlite3.Connection, rows: Iterable[Parameters]) -> None:
-    """Store measurements, replacing those of the same step and elapsed time."""
+    """Store measurements. They replace measurements with the same step and elapsed time."""
     connection.executemany(_TRIALS["put_measurement"], rows)

@@ -1,5 +1,4 @@
-"""Common operations on the tables of all kinds of resources: create, get, list, change and delete
-records."""
+"""Common operations on the tables of all kinds of resources: create, get, list, change and delete records."""
 
 import sqlite3
 from collections.abc import Callable, Mapping
@@ -25,8 +24,8 @@ R = TypeVar("R", bound=Named)
 
 
 class Resources(Port, Generic[N, R]):
-    """The resources of one kind, by the statements `insert`, `get`, `list`, `replace` and `delete` of a file.
-    The finished operation that a write is answered with is stored in the same transaction."""
+    """The resources of one kind. They use the statements `insert`, `get`, `list`, `replace` and `delete` of
+    an SQL file. The finished operation of a write is stored in the same transaction."""
 
     sql: Mapping[str, str]
     codec: Codec[R]
@@ -38,7 +37,7 @@ class Resources(Port, Generic[N, R]):
         return self.key(record.name) | {"record": self.codec.encode(record)}
 
     async def create(self, record: R, operation: Operation | None = None) -> R:
-        """Raises AlreadyExists, and what `insert` raises."""
+        """Create a resource. Raise AlreadyExists, and the errors of `insert`."""
 
         def work(connection: sqlite3.Connection) -> R:
             created = self.insert(connection, record)
@@ -49,19 +48,19 @@ class Resources(Port, Generic[N, R]):
         return await self._writer.run("create", work)
 
     async def get(self, name: N) -> R:
-        """Raises NotFound."""
+        """Return a resource. Raise NotFound."""
         return self._snapshots.here(lambda connection: self.read(connection, name))
 
     async def list(self, parent: Parameters) -> tuple[R, ...]:
-        """Return all resources that have these columns, in the order of their list."""
+        """Return all resources with these column values, in the order of the list statement."""
         return await self._records(self.sql["list"], parent, self.codec)
 
     async def change(
         self, name: N, change: Callable[[R], R], operation: Callable[[R], Operation] | None = None
     ) -> R:
-        """Replace a resource by what `change`, a pure function, returns for it, in one step. Nothing is
-        written if that is what it was given, and there is no operation. Raises NotFound, and what `change`
-        raises."""
+        """Replace a resource by the result of `change`, a pure function, in one transaction. Nothing is
+        written if the result is unchanged and no operation is given. Raise NotFound, and the errors of
+        `change`."""
 
         def work(connection: sqlite3.Connection) -> R:
             old = self.read(connection, name)
@@ -77,8 +76,8 @@ class Resources(Port, Generic[N, R]):
     async def delete(
         self, name: N, operation: Operation, check: Callable[[R], None] = lambda _: None
     ) -> tuple[R, ...]:
-        """Delete a resource with everything below it, unless `check` refuses it, and return what was deleted.
-        Raises NotFound, and what `check` raises."""
+        """Delete a resource with all its children, unless `check` raises an error. Return the deleted
+        resource. Raise NotFound, and the errors of `check`."""
 
         def work(connection: sqlite3.Connection) -> tuple[R, ...]:
             record = self.read(connection, name)
@@ -96,14 +95,14 @@ class Resources(Port, Generic[N, R]):
         return record
 
     def read(self, connection: sqlite3.Connection, name: N) -> R:
-        """Raises NotFound."""
+        """Return a record. Raise NotFound."""
         return existing(connection, self.sql["get"], self.key(name), self.codec, name)
 
     def put(self, connection: sqlite3.Connection, record: R) -> None:
         connection.execute(self.sql["replace"], self.columns(record))
 
     def remove(self, connection: sqlite3.Connection, record: R) -> tuple[R, ...]:
-        """Remove a record with the records below it, and return all of them."""
+        """Delete a record with its child records, and return all of them."""
         connection.execute(self.sql["delete"], self.key(record.name))
         return (record,)
 
@@ -112,7 +111,7 @@ _OPERATIONS = load_statements("operations.sql")
 
 
 def insert_operation(connection: sqlite3.Connection, operation: Operation) -> None:
-    """Store a new operation. Raises Unavailable (the name is taken)."""
+    """Store a new operation. Raise Unavailable if its name is taken."""
     parameters = {
         "name": operation.name,
         "study_uid": operation.study,

@@ -1,11 +1,10 @@
-"""The group-commit writer: one thread, one connection, one durable COMMIT for all waiting
-commands.
+"""The group-commit writer: one thread, one connection, one durable COMMIT for all waiting commands.
 
-A command is a function of the connection; it may be called again after its changes were rolled
-back. Its caller gets the result after the COMMIT, never before. If one command of a group fails,
-all are rolled back and executed again, each under a SAVEPOINT, which costs as much as a small
-command. So a failing guard only undoes its own changes. A single command is committed immediately.
-Groups form automatically while the disk is busy with the last COMMIT.
+A command is a function of the connection. It may be called again after its changes were rolled back. Its
+caller receives the result after the COMMIT, never before. If one command of a group fails, all are rolled
+back and executed again, each under a SAVEPOINT, which takes as long as a small command. A failing guard
+therefore only reverts its own changes. A single command is committed immediately. Groups form automatically
+while the disk is busy with the last COMMIT.
 """
 
 import asyncio
@@ -29,7 +28,7 @@ _MAX_COMMIT_SIZE = 512
 
 
 class _Command(Struct, eq=False):
-    """A queued write. `outcome`: what its caller is given, (result, None) or (None, error)."""
+    """A queued write. `outcome`: the caller's result, as (result, None) or (None, error)."""
 
     what: str
     work: Callable[[sqlite3.Connection], Any]
@@ -38,8 +37,8 @@ class _Command(Struct, eq=False):
 
 
 class Writer:
-    """Executes writes in its thread. Owns `connection` (opened with `isolation_level=None`) until `close`.
-    `files`: those of the open database; nothing is written while one of them is missing."""
+    """Executes writes on its own thread. Owns `connection` (opened with `isolation_level=None`) until
+    `close`. `files`: the files of the open database. Nothing is written while one of them is missing."""
 
     def __init__(self, connection: sqlite3.Connection, files: OpenFiles) -> None:
         self._connection = connection
@@ -51,10 +50,7 @@ class Writer:
 
     async def run(self, what: str, work: Callable[[sqlite3.Connection], T]) -> T:
         """Execute `work` in the next transaction, and return its result when it is durable
-        (`sqlite.connections.Writing`).
-
-        If the caller is cancelled, the write may or may not be done.
-        """
+        (`sqlite.connections.Writing`). If the caller is cancelled, the write may or may not be stored."""
         work = recorded(work)
         if self._closed:
             raise Unavailable(
@@ -67,7 +63,7 @@ class Writer:
         return result
 
     def close(self) -> None:
-        """Commit what was queued, stop the thread, close the connection. Blocks."""
+        """Commit the queued writes, stop the thread, and close the connection. Blocks."""
         if self._closed:
             return
         self._closed = True
@@ -88,19 +84,19 @@ class Writer:
                 self._execute(batch)
             except Exception as error:
                 if _is_locked(error):
-                    # Commands that arrived in between have waited as well: none waits for two
+                    # Include commands that arrived in the meantime, so that no command waits for two
                     # timeouts.
                     last = self._drain_into(batch, most=None) or last
                 self._fail_all(batch, error)
-            # If the loop is closed, its callers are gone, but their writes are stored.
+            # If the loop is closed, its callers no longer exist, but their writes are stored.
             with contextlib.suppress(RuntimeError):
                 first.future.get_loop().call_soon_threadsafe(_settle, batch)
             if last:
                 return
 
     def _drain_into(self, batch: list[_Command], most: int | None = _MAX_COMMIT_SIZE) -> bool:
-        """Add the commands that wait to the batch, up to `most` in all (None = all), without waiting for
-        more. Return whether the end of the queue was reached."""
+        """Add waiting commands to the batch, up to `most` in total (None: all), without waiting for more.
+        Return whether the end of the queue was reached."""
         while most is None or len(batch) < most:
             try:
                 command = self._queue.get_nowait()
@@ -118,8 +114,8 @@ class Writer:
             for command in batch:
                 command.outcome = (command.work(self._connection), None)
         except Exception:
-            # A full or failing disk makes SQLite roll back the whole transaction: then no command's work is
-            # left.
+            # On a full or failing disk, SQLite rolls back the whole transaction, so the changes of all
+            # commands are lost.
             if not self._connection.in_transaction:
                 raise
             execute("ROLLBACK")
@@ -141,7 +137,7 @@ class Writer:
             execute("RELEASE command")
 
     def _fail_all(self, batch: list[_Command], error: Exception) -> None:
-        # If even this fails, the next BEGIN fails as well, and its callers get the error: the
+        # If even the rollback fails, the next BEGIN fails as well, and its callers receive the error. The
         # thread must continue.
         with contextlib.suppress(sqlite3.Error):
             if self._connection.in_transaction:
@@ -151,7 +147,7 @@ class Writer:
 
 
 def public(what: str, error: Exception) -> Exception:
-    """Return the exception that the caller of the port's method `what` gets."""
+    """Return the exception for the caller of the port's method `what`."""
     if isinstance(error, sqlite3.IntegrityError) or not isinstance(error, sqlite3.DatabaseError):
         return error
     if not isinstance(error, sqlite3.OperationalError):
@@ -171,7 +167,7 @@ def public(what: str, error: Exception) -> Exception:
 
 
 def _is_locked(error: Exception) -> bool:
-    """Whether another process has locked the database for too long."""
+    """Return whether another process has locked the database for too long."""
     code = getattr(error, "sqlite_errorcode", 0)
     return code & 0xFF == sqlite3.SQLITE_BUSY
 
