@@ -1,5 +1,5 @@
-"""The snapshot's entries for each gang, quota and project: written by `snapshot`, read by
-`planning`."""
+"""The snapshot's entries for each gang, quota and project. `snapshot` writes them, and `planning` reads
+them."""
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
@@ -30,30 +30,31 @@ REPLICAS = "replicas"
 CPUS = "cpus"
 MEMORY = "memory"
 Age = tuple[int, JobUid]
-"""(created, uid): older sorts first."""
+"""(created, uid) of a gang. Older gangs sort first."""
 Takes = tuple[tuple[str, int], ...]
-"""A gang's amounts of shared resources: replicas, CPUs, memory, devices by type."""
+"""A gang's amounts of shared resources: replicas, CPUs, memory, and accelerators by type."""
 
 
 class Meter(Struct):
-    """A limit on a sum: a quota, or the number of replicas at once. Amounts are in thousandths."""
+    """Counts the used and waiting amounts of a limit: a quota, or the number of concurrent replicas. Amounts
+    are in thousandths."""
 
     key: QuotaKey
-    #: A single gang may exceed the limit, as with the number of replicas.
+    #: Whether a single gang may exceed the limit, as with the number of replicas.
     alone: bool = False
-    #: None = there is no limit.
+    #: The limit, or None without a limit.
     limit: int | None = None
     used: int = 0
-    #: The total amount for all waiting gangs.
+    #: The total amount that all waiting gangs request.
     waiting: int = 0
-    #: Running gangs and their amounts.
+    #: Amounts of the running gangs, by uid.
     holders: dict[JobUid, int] = {}
 
     def copy(self) -> "Meter":
         return replace(self, holders=self.holders.copy())
 
     def hold(self, uid: JobUid, amount: int, times: int) -> None:
-        """Count what a gang uses (1), or no more (-1)."""
+        """Count the amount that a gang uses (`times` 1), or stop counting it (-1)."""
         self.used += amount * times
         if times > 0:
             self.holders[uid] = amount
@@ -61,24 +62,27 @@ class Meter(Struct):
             del self.holders[uid]
 
     def has(self, amount: int) -> bool:
-        """Whether `amount` more may be used now."""
+        """Return whether `amount` more fits within the limit now."""
         return self.limit is None or self.allows(amount, self.limit - self.used, self.used)
 
     def allows(self, amount: int, free: int, used: int) -> bool:
-        """Whether `amount` more may be used where `free` is left and `used` is in use."""
+        """Return whether `amount` more fits if `free` remains and `used` is in use."""
         return amount <= free or (self.alone and used <= 0)
 
 
 class Past:
-    """The past use of projects and users, for fair share: as if they still used it, times 1 - 2 **
-    -(duration / half_life), and half as much after each `half_life` (ns)."""
+    """The past usage of projects and users, for the fair share.
+
+    Past usage counts like present usage, multiplied by 1 - 2 ** -(duration / half_life). Its weight halves
+    after each `half_life` (ns).
+    """
 
     def __init__(self, half_life: int) -> None:
         self._half_life = half_life
-        #: By project and user, None = all users together, scaled to `_since`. New use is scaled
-        #: up, so that the many old values stay unchanged.
+        #: Past usage by project and user (None for all users together), scaled to the time `_since`. New
+        #: usage is scaled up, so that old values need no update.
         self._used: dict[tuple[str, str | None], dict[str, float]] = {}
-        #: The moment as at which it counts (ns); 0 = nothing is remembered.
+        #: The reference time of the stored values (ns), or 0 without stored usage.
         self._since = 0
         #: The present weight of `_used`.
         self._fading = 1.0
@@ -89,7 +93,7 @@ class Past:
         return made
 
     def add(self, used: MachineTime, began: Nanos, ended: Nanos) -> None:
-        """Remember what a project used between two moments."""
+        """Add the usage of a project between two times."""
         if ended <= began:
             return
         self._since = self._since or ended
@@ -105,7 +109,7 @@ class Past:
         weight = (1 - 2 ** -((ended - began) / self._half_life)) * grown * HOUR / (ended - began)
         for person in (None, used.person):
             key = used.project_id, person
-            # Anew, since copies share the former.
+            # Create a new dictionary, because copies share the old one.
             past = self._used[key] = dict(self._used.get(key, {}))
             for what, hours in (
                 (REPLICAS, used.machine_hours),
@@ -117,15 +121,15 @@ class Past:
                     past[what] = past.get(what, 0.0) + hours * weight
 
     def set_time(self, now: Nanos) -> None:
-        """Set the moment for which it is counted."""
+        """Set the present time, at which past usage is weighted."""
         if self._since:
             self._fading = 2 ** -((now - self._since) / self._half_life)
 
     def beside(
         self, project_id: str, used: Mapping[str, float], person: str | None = None
     ) -> Mapping[str, float]:
-        """Return the amounts that count for the share of a project, or of a user in it, with
-        `used` as the present use."""
+        """Return the usage that counts for the fair share of a project or user: the present usage `used` plus
+        the weighted past usage."""
         past = self._used.get((project_id, person))
         if not past:
             return used
@@ -136,7 +140,7 @@ class Past:
 
 
 def share(used: Mapping[str, float], totals: Mapping[str, int]) -> float:
-    """Return the dominant share: the largest part of any one resource that is used."""
+    """Return the dominant share: the largest used fraction of any single resource."""
     most = 0.0
     for what, amount in used.items():
         total = totals.get(what)
@@ -146,62 +150,62 @@ def share(used: Mapping[str, float], totals: Mapping[str, int]) -> float:
 
 
 class ResourceRequest:
-    """A gang's requirements of nodes."""
+    """A gang's requirements on nodes."""
 
     __slots__ = ("__weakref__", "feasibility", "in_order", "kinds", "takes")
 
     def __init__(self, kinds: Kinds) -> None:
         self.kinds = kinds
-        #: The sort of each replica of a gang in which those of one sort stand side by side.
+        #: The kind of each replica of a gang whose replicas are sorted by kind.
         self.in_order = _in_order(kinds)
         self.takes = _takes(kinds)
-        #: The version of the nodes, and what `fitting.assess` found for it when they are empty.
+        #: The version of the nodes, and the result of `fitting.assess` for it.
         self.feasibility: tuple[int, str | None, bool] = (-1, None, True)
 
 
 class Shape:
-    """The common properties of gangs with equal chances: if one does not fit, no other of its
-    project does."""
+    """The common properties of gangs that fit equally. If one gang of a project does not fit, no other gang
+    of the project with this shape fits."""
 
     __slots__ = ("__weakref__", "amounts", "charged", "kinds", "replicas", "request")
 
     def __init__(self, request: ResourceRequest, quota: Sequence[tuple[str, float]]) -> None:
         self.request = request
         self.kinds = request.kinds
-        #: Its amount of each quota, by metric.
+        #: The gang's amount of each quota, by metric.
         self.amounts = tuple([(metric, thousandths(value)) for metric, value in quota if value])
-        #: Its amount of the number of replicas.
+        #: The gang's number of replicas in thousandths.
         self.replicas = thousandths(sum(count for _, count in request.kinds))
-        #: The amounts that such a gang is charged, by project and meter: a shape belongs to one
-        #: region.
+        #: The amounts that are charged for such a gang, by project and meter. A shape belongs to one region.
         self.charged: dict[str, Charged] = {}
 
 
 Charged = tuple[tuple[QuotaKey, int], ...]
-"""A gang's amount of each meter; the number of replicas is last."""
+"""A gang's amount on each meter. The number of replicas is last."""
 
 
 _NOTHING: Mapping[str, Sequence[Kind]] = {}
 
 
 class Entry(Struct, order=True, gc=False):
-    """One gang in the snapshot. The older sorts first.
+    """One gang in the snapshot. Older entries sort first.
 
-    There may be a hundred thousand, so each is small, and the garbage collector need not look at them: what
-    they refer to leads back to none of them."""
+    A snapshot may contain a hundred thousand entries, so each is small. The garbage collector need not check
+    entries, because they are not part of reference cycles.
+    """
 
-    #: No two entries agree in both of these, so nothing else is ever compared.
+    #: No two entries have the same `created` and `uid`, so comparisons never reach the later fields.
     created: Nanos
     uid: JobUid
     state: GangState
     gang: GangRequest
     shape: Shape
-    #: The sort of each of its replicas, in their order.
+    #: The kind of each replica of the gang, in the order of the replicas.
     kinds: tuple[Kind, ...]
     meters: Charged
-    #: From when on it could have been placed (ns); its patience counts from here.
+    #: Earliest time at which the gang could have been placed (ns). Its waiting time counts from here.
     eligible_at: Nanos
-    #: Its replicas on each node.
+    #: The kinds of the gang's replicas on each node.
     held: Mapping[str, Sequence[Kind]]
 
     @property
@@ -214,7 +218,7 @@ class Entry(Struct, order=True, gc=False):
 
     @property
     def is_placed(self) -> bool:
-        """Whether it was admitted: it runs, in part at least, or has lost its places since."""
+        """Return whether the gang was admitted. A part of it may have lost its node since."""
         return bool(self.state.places or self.state.unplaced)
 
     @property
@@ -223,7 +227,7 @@ class Entry(Struct, order=True, gc=False):
 
     @property
     def over_at(self) -> int:
-        """When what it holds is free again at the latest, as far as is known (ns)."""
+        """Return the latest time at which the gang's resources become free, if known (ns)."""
         return 0 if self.state.leaving else self.state.until or ENDLESS
 
     def kinds_by_replica(self) -> dict[ReplicaId, Kind]:
@@ -247,7 +251,8 @@ def _held(state: GangState, kinds: tuple[Kind, ...]) -> Mapping[str, Sequence[Ki
 
 
 def assign_replicas(entry: Entry, parts: Sequence[Placement]) -> tuple[tuple[ReplicaId, str], ...]:
-    """Return which replica goes where. In relaxed mode the nodes come in the order of the replicas."""
+    """Assign replicas to the nodes of a placement. In relaxed mode, the nodes are in the order of the
+    replicas."""
     replicas = [replica for replica, _ in entry.gang.replicas]
     nodes: dict[Kind, list[str]] = {}
     for part in parts:
@@ -261,7 +266,8 @@ def assign_replicas(entry: Entry, parts: Sequence[Placement]) -> tuple[tuple[Rep
 
 
 class Shapes:
-    """Gives equal gangs the same `Shape`, and equal replicas the same `Kind`, as long as one is in use."""
+    """Returns the same `Shape` for equal gangs, and the same `Kind` for equal replicas, while one is in
+    use."""
 
     def __init__(self) -> None:
         self._kinds: WeakValueDictionary[Demand, Kind] = WeakValueDictionary()
@@ -269,8 +275,8 @@ class Shapes:
         self._shapes: WeakValueDictionary[object, Shape] = WeakValueDictionary()
 
     def of(self, gang: GangRequest) -> tuple[Shape, tuple[Kind, ...]]:
-        """Return the gang's shape, and the sort of each of its replicas."""
-        # The replicas of a pool stand side by side, and share one object.
+        """Return the gang's shape, and the kind of each of its replicas."""
+        # The replicas of a pool are adjacent, and share one object.
         runs = [
             (self._kind(demand), sum(1 for _ in run))
             for demand, run in groupby(gang.replicas, itemgetter(1))
@@ -286,7 +292,7 @@ class Shapes:
         shape = self._shapes.get(key)
         if shape is None:
             shape = self._shapes[key] = Shape(request, gang.quota)
-        # Gangs of one shape share this tuple: there may be a hundred thousand.
+        # Gangs of one shape share this tuple, because there may be a hundred thousand.
         return shape, request.in_order if len(runs) == len(counts) else _in_order(runs)
 
     def _kind(self, demand: Demand) -> Kind:
@@ -313,17 +319,17 @@ def _takes(kinds: Kinds) -> Takes:
 
 
 class Node(Struct):
-    """A node and what is on it."""
+    """A node with its replicas."""
 
     name: str
-    #: None = gangs name it, and the engine does not (any more).
+    #: The node's capacity. None for a node that gangs use, but the engine does not list.
     capacity: NodeCapacity | None = None
     layout: Layout = UNKNOWN_LAYOUT
-    #: All that it has.
+    #: The total amounts of the node.
     has: Vector = (0, 0)
-    #: Amounts that gangs use.
+    #: The amounts that gangs use.
     used: Vector = (0, 0)
-    #: Amounts that are used outside this service.
+    #: The amounts that are used outside this service.
     others: Vector = (0, 0)
     replicas: int = 0
     holders: dict[JobUid, Entry] = {}
@@ -337,12 +343,12 @@ class Node(Struct):
 
     @property
     def free(self) -> Vector:
-        """The free amounts of a known node; below zero where other users took amounts that gangs
-        hold."""
+        """The free amounts of a known node. They are negative if other users took resources that gangs
+        use."""
         return plus(plus(self.has, self.used, -1), self.others, -1)
 
     def change(self, kinds: Sequence[Kind], times: int) -> None:
-        """Add replicas (1) or remove them (-1)."""
+        """Add replicas (`times` 1) or remove them (-1)."""
         for kind in kinds:
             self.used = plus(self.used, kind.vector(self.layout), times)
         self.replicas += len(kinds) * times

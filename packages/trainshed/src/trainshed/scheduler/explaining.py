@@ -1,5 +1,5 @@
-"""Why a job waits and what would let it start, in sentences with exact counts; nodes and quotas as people see
-them."""
+"""Explains in sentences with exact counts why a job waits and how it could start. Also describes nodes and
+quotas for users."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
@@ -43,21 +43,18 @@ from trainshed.scheduler.resources import (
 from trainshed.scheduler.snapshot import CONCURRENT_REPLICAS, Snapshot
 
 _MAX_NAMES = 5
-"""So many blockers are named."""
+"""Maximum number of jobs in a message about the jobs that use the missing capacity."""
 _RESOURCES = "/persistentResources/"
-"""Part of the names of persistent resources, which hold places like jobs."""
+"""A part of the names of persistent resources, whose holds use nodes like jobs."""
 _SILENT = "does not answer"
 _KEPT_OUT = {NodeCondition.DRAINED: "is drained", NodeCondition.QUARANTINED: "is quarantined"}
-"""Conditions that an operator can end."""
+"""Node conditions that an operator can end."""
 SECOND = 10**9
 
 
 def why(snapshot: Snapshot, uid: JobUid, now: Nanos) -> Waiting | None:
-    """Return why the job, or a replica of it that lost its place, has no place at `now` (ns); None if it has
-    all it needs.
-
-    Says what is true after the last plan; costs no plan.
-    """
+    """Return why the job, or a replica of it, has no node at `now` (ns), or None if all its replicas have
+    nodes. The answer describes the state after the last plan and requires no new plan."""
     entry = snapshot.entries.get(uid)
     if entry is None or entry.state.leaving:
         return None
@@ -67,8 +64,8 @@ def why(snapshot: Snapshot, uid: JobUid, now: Nanos) -> Waiting | None:
 
 
 def preflight(snapshot: Snapshot, gang: GangRequest, now: Nanos) -> Preflight:
-    """Return whether a gang that is not in the snapshot would start at once, and where; else why not. Costs
-    one plan, and uses up the snapshot: give it a copy."""
+    """Return whether a gang outside the snapshot would start at once and on which nodes, or why not. Runs one
+    plan and consumes the snapshot, so callers pass a copy."""
     snapshot.put(GangState(gang, waiting_since=now))
     at = position(snapshot, gang.uid)
     planned = plan(snapshot.copy(), now)
@@ -146,7 +143,7 @@ def _no_node(snapshot: Snapshot, kinds: Kinds) -> str:
 
 
 def _away(snapshot: Snapshot, kinds: Kinds) -> list[str]:
-    """Return the nodes that could hold a replica and take no work now."""
+    """Return the nodes that could run a replica of these kinds, but accept no replicas now."""
     nodes = list(snapshot.known)
     if snapshot.policy.strict:
         nodes = nodes_that_hold(snapshot.known, kinds[0][0]) or nodes
@@ -154,7 +151,8 @@ def _away(snapshot: Snapshot, kinds: Kinds) -> list[str]:
 
 
 def _undrain(snapshot: Snapshot, kinds: Kinds) -> str | None:
-    """Say how drained and quarantined nodes are given back; None = no node that could hold it is one."""
+    """Return advice on ending the drain or quarantine of suitable nodes, or None if no such node is
+    suitable."""
     drained = [name for name in _away(snapshot, kinds) if _condition(snapshot, name) != _SILENT]
     if not drained:
         return None
@@ -163,13 +161,13 @@ def _undrain(snapshot: Snapshot, kinds: Kinds) -> str | None:
 
 
 def _condition(snapshot: Snapshot, name: str) -> str:
-    """Say why a node takes no work."""
+    """Return why a node accepts no replicas."""
     capacity = snapshot.nodes[name].capacity
     return _SILENT if capacity is None else _KEPT_OUT.get(capacity.condition, _SILENT)
 
 
 def _short(snapshot: Snapshot, entry: Entry, meter: Meter, amount: int) -> Waiting:
-    """Explain that a quota, or the number of replicas at once, is used up."""
+    """Return the explanation that a quota, or the number of concurrent replicas, is used up."""
     if (budget := snapshot.spent(meter.key)) is not None:
         project = meter.key.project_id
         raised = f"an owner can raise the budget: trainshed quotas --project {project} shows it"
@@ -189,7 +187,7 @@ def _short(snapshot: Snapshot, entry: Entry, meter: Meter, amount: int) -> Waiti
 
 
 def raised_by(key: QuotaKey, enough: float) -> str:
-    """Say who can raise a limit, and how."""
+    """Return which role can raise a limit, and with which command."""
     region = "" if key.region == GLOBAL else f" --region {key.region}"
     user = f" --user {key.person}" if key.person else ""
     return (
@@ -215,7 +213,7 @@ def _over_quota(
 
 
 def _capacity(snapshot: Snapshot, entry: Entry) -> tuple[str, list[JobUid]]:
-    """Return the missing capacity on the nodes, and the gangs that hold it."""
+    """Return the capacity that is missing on the nodes, and the gangs that use it."""
     for kind, count in placement_orders(entry.shape.kinds)[0]:
         there = count_placeable(snapshot.free, kind, count)
         if there >= count:
@@ -236,7 +234,8 @@ def _capacity(snapshot: Snapshot, entry: Entry) -> tuple[str, list[JobUid]]:
 
 
 def _used_by_others(snapshot: Snapshot) -> str:
-    """Return `; node3 and node4 are used by others`; "" if none is. With a single node the sums say it."""
+    """Return `; node3 and node4 are used by others`, or "" if no node is. With a single node, the counts of
+    used resources contain this."""
     names = [name for name in sorted(snapshot.ready) if any(snapshot.nodes[name].others)]
     if not names or len(snapshot.ready) == 1:
         return ""
@@ -244,7 +243,7 @@ def _used_by_others(snapshot: Snapshot) -> str:
 
 
 def _on_the_one_node(snapshot: Snapshot, entry: Entry, name: str) -> str:
-    """Explain by sums, as is possible with a single node: "needs 8 CPUs, 4 of 8 are used by job 17"."""
+    """Explain the missing capacity of a single node by sums: "needs 8 CPUs, 4 of 8 are used by job 17"."""
     node = snapshot.nodes[name]
     vectors = [(kind.vector(node.layout), count) for kind, count in entry.shape.kinds]
     has, free = snapshot.ready.vector(name), snapshot.free.vector(name)
@@ -268,7 +267,8 @@ def _on_the_one_node(snapshot: Snapshot, entry: Entry, name: str) -> str:
 
 
 def _scarce(snapshot: Snapshot, kind: Kind) -> str:
-    """Say what is scarce: `8 CPUs on one node, and at most 4 are free on one now`."""
+    """Return the scarce resource of a replica as text: `8 CPUs on one node, and at most 4 are free on one
+    now`."""
     suited = [n for n in snapshot.free if kind.suits(snapshot.free.layout(n))]
     if (lack := lacking(snapshot.free, suited, kind)) is None:
         return f"{described(kind)} on one node, and no node has all of it free now"
@@ -277,7 +277,7 @@ def _scarce(snapshot: Snapshot, kind: Kind) -> str:
 
 
 def _in_the_way(snapshot: Snapshot, entry: Entry, kind: Kind) -> list[JobUid]:
-    """Return some running jobs on nodes that could hold a replica, those first that end first."""
+    """Return running jobs on nodes that could run a replica of this kind, with the earliest ends first."""
     ready = snapshot.ready
 
     def holds(node: str) -> bool:
@@ -301,8 +301,8 @@ def _not_its_turn(snapshot: Snapshot, entry: Entry) -> Waiting:
 
 
 def _own(snapshot: Snapshot, gang: GangRequest, uids: Iterable[JobUid]) -> list[str]:
-    """Return the names of the jobs of its own project: readers of a job may not see jobs of other
-    projects."""
+    """Return the names of those jobs that belong to the gang's project. Readers of a job may not see jobs of
+    other projects."""
     gangs = (snapshot.entries[uid].gang for uid in uids)
     return [other.name for other in gangs if other.project_id == gang.project_id]
 
@@ -312,7 +312,7 @@ def _names(snapshot: Snapshot, gang: GangRequest, uids: Sequence[JobUid]) -> tup
 
 
 def _jobs(snapshot: Snapshot, gang: GangRequest, uids: Sequence[JobUid]) -> str:
-    """`job 17`, `jobs 17 and 18`, `jobs 1, 2, 3, 4, 5 and 7 more`: the last part of each name; `job 17 and
+    """Return job numbers as text: `job 17`, `jobs 17 and 18`, `jobs 1, 2, 3, 4, 5 and 7 more`, or `job 17 and
     jobs of other projects`."""
     if not uids:
         return "nobody"
@@ -330,8 +330,8 @@ def _jobs(snapshot: Snapshot, gang: GangRequest, uids: Sequence[JobUid]) -> str:
 def node_statuses(
     snapshot: Snapshot, causes: Mapping[str, str], jobs: Iterable[Entry]
 ) -> tuple[NodeStatus, ...]:
-    """Return every node that the engine names, by name. `causes`: why one is in its condition. `jobs`: those
-    whose replicas are shown."""
+    """Return the status of all nodes that the engine lists, by name. `causes`: why a node is in its
+    condition. `jobs`: the jobs whose replicas are included."""
     replicas: dict[str, list[str]] = {}
     for entry in jobs:
         for replica, node in entry.state.places:
@@ -341,7 +341,7 @@ def node_statuses(
         capacity = node.capacity
         if capacity is None:
             continue
-        # In relaxed mode replicas may have asked for more than there is: then they share all of it.
+        # In relaxed mode, replicas may have requested more than the node has. They then share all of it.
         there = dict(capacity.accelerators)
         used = (
             (kind, min(count, there.get(kind, 0)))
@@ -361,8 +361,8 @@ def node_statuses(
 
 
 def quota_statuses(snapshot: Snapshot, project_id: str | None) -> tuple[QuotaStatus, ...]:
-    """Return every quota that is set, or that a project uses or waits for, of one project or, for None, of
-    all; by project, region, metric and person."""
+    """Return the status of all quotas that are set, used or waited for. `project_id`: None for all projects.
+    Sorted by project, region, metric and user."""
     keys = {*snapshot.meters, *snapshot.quotas} - {CONCURRENT_REPLICAS}
     statuses: list[QuotaStatus] = []
     for key in sorted(keys, key=lambda k: (k.project_id, k.region, k.metric, k.person)):
@@ -370,7 +370,7 @@ def quota_statuses(snapshot: Snapshot, project_id: str | None) -> tuple[QuotaSta
         meter = snapshot.meters.get(replace(key, metric=JOBS) if key.metric == QUEUED else key)
         used, waiting = (meter.used, meter.waiting) if meter else (0, 0)
         used = waiting if key.metric == QUEUED else used
-        # Resources without a limit are shown for the project as a whole.
+        # Resources without a limit are reported only for the project as a whole.
         counts = limit is not None or ((used or waiting) and not (key.person or key.metric == JOBS))
         if project_id in (None, key.project_id) and counts:
             statuses.append(

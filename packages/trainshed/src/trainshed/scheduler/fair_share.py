@@ -1,7 +1,7 @@
-"""The order of projects and users on one level, and the number of jobs ahead of one.
+"""The order of projects and users on one priority level, and the number of jobs ahead of a job.
 
-The project with the smallest use relative to its due share comes first, now and in the recent
-past. Within it, the same holds for users, and a user's oldest job comes first.
+The project with the smallest usage relative to its share comes first. Present and recent usage count. In a
+project, the same rule orders the users. Among a user's jobs, the oldest comes first.
 """
 
 from bisect import bisect_left, bisect_right
@@ -15,7 +15,8 @@ from trainshed.scheduler.snapshot import Group, LevelKey, Snapshot, level_of
 
 
 class _Person:
-    """One person's candidates in a project on one level, oldest first, one of each shape at a time."""
+    """One user's candidates in a project on one level, oldest first. Of each shape, only one candidate is
+    considered at a time."""
 
     def __init__(
         self, group: Group, heads: Sequence[Entry], is_in_vain: Callable[[Entry], bool]
@@ -26,13 +27,13 @@ class _Person:
         self._at = 0
         self._next: list[Entry] = []
         self._places: dict[Shape, int] = {}
-        #: The next entry; None = no entry is left.
+        #: The next entry, or None if no entry remains.
         self.head: Entry | None = None
         self.advance(provided=False)
 
     def advance(self, *, provided: bool) -> None:
-        """Go on to the next candidate. `provided`: the last one is provided for, so the next of its shape has
-        its turn."""
+        """Continue with the next candidate. `provided`: whether the last candidate starts, so that the next
+        one of its shape is considered."""
         if provided and self.head is not None:
             shape = self.head.shape
             bucket = self._group.buckets[shape]
@@ -53,10 +54,10 @@ class _Person:
 
 
 class _Turns:
-    """The candidates of several users, or projects. The one with the smallest share is next."""
+    """The candidates of several users or projects. The user or project with the smallest share is next."""
 
     def __init__(self, children: Iterable[tuple[Callable[[], float], "_Person | _Turns"]]) -> None:
-        """`children`: each with the function that works out its share."""
+        """`children`: the users or projects, each with a function that returns its share."""
         self._heap = [
             (share(), child.head, share, child) for share, child in children if child.head
         ]
@@ -64,11 +65,11 @@ class _Turns:
 
     @property
     def head(self) -> Entry | None:
-        """The next entry; None = no entry is left."""
+        """The next entry, or None if no entry remains."""
         return self._heap[0][1] if self._heap else None
 
     def advance(self, *, provided: bool) -> None:
-        """Go on after the head. `provided`: it starts, or will."""
+        """Continue with the next entry. `provided`: whether the current entry starts now or later."""
         before, _, share, child = self._heap[0]
         child.advance(provided=provided)
         if child.head is None:
@@ -80,8 +81,8 @@ class _Turns:
 def candidates(
     snapshot: Snapshot, groups: dict[str, Group], is_in_vain: Callable[[Entry], bool]
 ) -> _Turns:
-    """Return all candidates of one level, in order; the order follows the assignments that are
-    made in between. Candidates for which `is_in_vain` is true are left out."""
+    """Yield all candidates of one level, in order. The order changes with the assignments that are made in
+    the meantime. Candidates for which `is_in_vain` is true are omitted."""
 
     def share_of(project_id: str, person: str | None) -> float:
         used = snapshot.used.get((project_id, person), {})
@@ -89,7 +90,7 @@ def candidates(
         return _weighed(snapshot, used, project_id, person)
 
     def of_project(project_id: str, group: Group) -> _Turns:
-        # The share of a single user does not matter.
+        # The share of a single user does not affect the order.
         is_alone = len(group.heads) == 1
         return _Turns(
             (
@@ -106,12 +107,11 @@ def candidates(
 
 
 def position(snapshot: Snapshot, uid: JobUid) -> int:
-    """Return its position among all waiting gangs, in the order of a plan: 1 = next, 0 = it does
-    not wait.
+    """Return the position of a waiting gang in the order of a plan: 1 = next, 0 = the gang does not wait.
 
-    Estimated without a plan: as if every job of a project on one level had their average size, as
-    if all of them fitted, and as if a project's jobs came by age. Gangs of a level with a
-    reservation come first.
+    The position is estimated without a plan. The estimate assumes that all jobs of a project on one level
+    have their average size, that all of them fit, and that a project's jobs start in the order of their age.
+    Gangs of a level with a reservation come first.
     """
     entry = snapshot.entries.get(uid)
     if entry is None or not entry.waits:
@@ -128,7 +128,8 @@ def position(snapshot: Snapshot, uid: JobUid) -> int:
 
 
 def _turn(snapshot: Snapshot, levels: list[LevelKey], entry: Entry) -> int:
-    """Return its position on its own level, if nothing were reserved. `levels`: those before."""
+    """Return the position of a gang on its own level, without reservations. `levels`: the levels before
+    it."""
     groups, project_id = snapshot.queue.levels[level_of(entry)], entry.gang.project_id
     own = groups[project_id]
     at = bisect_left(own.waiting, entry)
@@ -141,7 +142,7 @@ def _turn(snapshot: Snapshot, levels: list[LevelKey], entry: Entry) -> int:
 
 
 def _used(snapshot: Snapshot, levels: list[LevelKey], project_id: str) -> dict[str, float]:
-    """Return what a project uses when all that wait on these levels have started."""
+    """Return the usage of a project after all waiting gangs on these levels have started."""
     used = dict(snapshot.past.beside(project_id, snapshot.used.get((project_id, None), {})))
     for key in levels:
         groups = snapshot.queue.levels[key]
@@ -153,18 +154,19 @@ def _used(snapshot: Snapshot, levels: list[LevelKey], project_id: str) -> dict[s
 def _earlier(
     snapshot: Snapshot, used: Mapping[str, float], group: Group, turn: tuple[float, Entry]
 ) -> int:
-    """Return how many of a project's jobs come before that turn, by bisection: its turns only get later."""
+    """Return how many of a project's jobs come before this position. A binary search is possible, because the
+    shares only increase."""
     share, entry = turn
     first, last = (
         side(range(len(group.waiting)), share, key=partial(_share_at, snapshot, used, group))
         for side in (bisect_left, bisect_right)
     )
-    # Where shares are equal, the older one comes first.
+    # For equal shares, the older entry comes first.
     return first + sum(other < entry for other in group.waiting[first:last])
 
 
 def _share_at(snapshot: Snapshot, before: Mapping[str, float], group: Group, at: int) -> float:
-    """Return the share of a project that uses `before` when `at` jobs of the group's average size have
+    """Return the share of a project whose usage is `before`, after `at` jobs of the group's average size have
     started."""
     count = len(group.waiting)
     used = dict(before)
@@ -176,6 +178,6 @@ def _share_at(snapshot: Snapshot, before: Mapping[str, float], group: Group, at:
 def _weighed(
     snapshot: Snapshot, used: Mapping[str, float], project: str, person: str | None = None
 ) -> float:
-    """Return the share of a project, or of a user in it, relative to its due part."""
+    """Return the share of a project, or of a user in it, divided by its weight."""
     due = snapshot.due(project, person)
     return share(used, snapshot.totals) / due if due else float("inf")

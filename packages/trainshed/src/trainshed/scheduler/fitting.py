@@ -1,9 +1,9 @@
-"""Whether a gang fits, and the missing amounts if not: on empty nodes, and now, on the free
-amounts in the course of one plan, which assigns and reserves.
+"""Checks whether a gang fits, and returns the missing amounts if not.
 
-The first check uses capacities only. A drained node and a node that does not respond may return: a
-gang that would fit with them waits, and is no stock-out. While no node is known at all, every gang
-waits. While no node of a cluster is known, every gang waits that the cluster might accept.
+One check is for empty nodes and uses capacities only. The other check is for the free amounts during a plan,
+which assigns and reserves resources. Drained nodes and nodes that do not respond may return. A gang that
+would fit on them waits and is not a stock-out. Every gang waits while no node is known. While no node of a
+cluster is known, all gangs wait that the cluster might accept.
 """
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
@@ -31,12 +31,12 @@ from trainshed.scheduler.resources import (
 from trainshed.scheduler.snapshot import Snapshot
 
 Feasibility = tuple[str | None, bool]
-"""(what no known node can ever give, None = nothing; whether READY nodes could hold it when empty)."""
+"""(resources that no known node can provide, or None; whether empty READY nodes could run the gang)."""
 GIB = 2**30
 
 
 def assess(snapshot: Snapshot, request: ResourceRequest) -> Feasibility:
-    """Return whether the gang can fit; computed once per version of the nodes."""
+    """Return whether a gang can ever fit. The result is computed once per version of the nodes."""
     version, missing, ready = request.feasibility
     if version != snapshot.version:
         missing, ready = assess_kinds(snapshot, request.kinds)
@@ -45,7 +45,7 @@ def assess(snapshot: Snapshot, request: ResourceRequest) -> Feasibility:
 
 
 def assess_kinds(snapshot: Snapshot, kinds: Kinds) -> Feasibility:
-    """Return whether these replicas of a gang can fit."""
+    """Return whether these replicas of a gang can ever fit."""
     if not snapshot.policy.strict:
         return None, bool(len(snapshot.ready))
     if not len(snapshot.known):
@@ -66,8 +66,8 @@ def unreached(snapshot: Snapshot) -> list[NodeCapacity]:
 
 
 def shortage(nodes: NodeResources, kinds: Kinds) -> str:
-    """Say what of a gang these nodes cannot hold when they are empty: "needs 8 CPUs on one node; the largest
-    node has 4"."""
+    """Return which requirement of a gang these nodes cannot meet even when empty, as text: "needs 8 CPUs on
+    one node; the largest node has 4"."""
     for kind, _ in kinds:
         if not nodes_that_hold(nodes, kind):
             return _too_large(nodes, kind)
@@ -86,7 +86,7 @@ def shortage(nodes: NodeResources, kinds: Kinds) -> str:
 
 
 def nodes_that_hold(nodes: NodeResources, kind: Kind) -> list[str]:
-    """Return the nodes that can hold one replica of a sort."""
+    """Return the nodes that can run one replica of a kind when empty."""
     return [
         node
         for node in nodes
@@ -96,7 +96,7 @@ def nodes_that_hold(nodes: NodeResources, kind: Kind) -> list[str]:
 
 
 def described(kind: Kind) -> str:
-    """Describe what a replica takes: `8 CPUs, 52 GiB and 2 NVIDIA_TESLA_T4`."""
+    """Return the requirements of a replica as text: `8 CPUs, 52 GiB and 2 NVIDIA_TESLA_T4`."""
     parts = [cpus(kind.cpus)] if kind.cpus else []
     if kind.demand.memory_bytes:
         parts.append(memory(kind.demand.memory_bytes))
@@ -115,7 +115,8 @@ def memory(size: int) -> str:
 
 
 def _too_large(nodes: NodeResources, kind: Kind) -> str:
-    """Say why one replica fits on no node: which single thing is missing, or that no node has all of it."""
+    """Return why one replica fits on no node: the single insufficient resource, or that no node has all of
+    them."""
     taking = [node for node in nodes if kind.is_taken(nodes.layout(node))]
     if not taking:
         return _not_taken(nodes, kind)
@@ -128,8 +129,8 @@ def _too_large(nodes: NodeResources, kind: Kind) -> str:
 
 
 def lacking(nodes: NodeResources, some: Sequence[str], kind: Kind) -> tuple[str, str] | None:
-    """Return the resource of which each of these nodes has too little: the needed amount, and the
-    maximum on one node. None: each resource is sufficient, though not all on one node."""
+    """Return the resource of which each of these nodes has too little, with the needed amount and the maximum
+    on one node. Return None if each resource is sufficient on some node, but not all on the same node."""
     vectors, demand = [nodes.vector(node) for node in some], kind.demand
     if kind.accelerator:
         layouts = ((node, nodes.layout(node).types) for node in some)
@@ -148,7 +149,7 @@ def lacking(nodes: NodeResources, some: Sequence[str], kind: Kind) -> tuple[str,
 
 
 def _not_taken(nodes: NodeResources, kind: Kind) -> str:
-    """Say that no node is for its machine."""
+    """Return the explanation that no node accepts the machine type."""
     demand = kind.demand
     devices = f" with {kind.accelerator}" if kind.accelerator else ""
     machine = f"{demand.machine.type or 'its machine'}{devices}"
@@ -159,17 +160,17 @@ def _not_taken(nodes: NodeResources, kind: Kind) -> str:
 
 
 def _destination(nodes: NodeResources, some: Iterable[str], kind: Kind) -> str:
-    """Return ` of partition gpu`: what is known of where a replica may go; "" = nothing."""
+    """Return the known destination of a machine as text, such as ` of partition gpu`, or ""."""
     machine = kind.demand.machine
     names = {nodes.layout(node).accepts.destination(machine) for node in some}
     return f" of {' or '.join(sorted(filter(None, names)))}" if any(names) else ""
 
 
 class PlanTransaction:
-    """The changes of one plan to its snapshot, which is used up by them.
+    """The changes of one plan to its snapshot, which the plan consumes.
 
-    What is reserved on a node for later is taken from what is free there now, unless it comes free until
-    then: the rest of the node is for others.
+    Resources that are reserved on a node for later are subtracted from its free resources, unless other
+    replicas release them in time. Other gangs may use the remaining resources.
     """
 
     def __init__(self, snapshot: Snapshot, now: Nanos) -> None:
@@ -178,40 +179,39 @@ class PlanTransaction:
         self.strict = snapshot.policy.strict
         #: The amounts that may be assigned now.
         self.free = snapshot.free
-        #: For whom resources are reserved.
+        #: The gangs with reserved resources.
         self.reservations: list[JobUid] = []
-        #: When the next back-off is over (ns), None = there is none.
+        #: End of the next back-off (ns), or None.
         self.next_release = snapshot.queue.release_due(now)
-        #: Reserved amounts of a node that are not taken from `free`, because they are not free
-        #: yet.
+        #: Reserved amounts of a node that are not subtracted from `free`, because they are not free yet.
         self._promised: dict[str, Vector] = {}
-        #: The reserved amount of a meter, and the maximum that may still be assigned.
+        #: The reserved amount on a meter, and the maximum that may still be assigned.
         self._claims: dict[QuotaKey, int] = {}
         self._spares: dict[QuotaKey, int] = {}
-        #: Replicas on each node that takes work, for relaxed mode.
+        #: Number of replicas on each READY node, for relaxed mode.
         self._loads = {node: snapshot.nodes[node].replicas for node in snapshot.ready}
 
-    # The free amount of a quota
+    # Free amounts of quotas
 
     def left(self, key: QuotaKey) -> int:
-        """Return what is free of a meter beyond what is reserved of it."""
+        """Return the free amount on a meter without the reserved amount."""
         meter = self.snapshot.meters[key]
         if meter.limit is None:
             return ENDLESS
         return meter.limit - meter.used - self._claims.get(key, 0)
 
     def allows(self, entry: Entry) -> bool:
-        """Whether quotas and the number of replicas let it start now."""
+        """Return whether quotas and the maximum number of replicas permit the start of a gang now."""
         return all(
             self.snapshot.meters[key].has(amount) and amount <= self._spares.get(key, ENDLESS)
             for key, amount in entry.meters
         )
 
-    # The free amounts of nodes
+    # Free amounts of nodes
 
     def fit(self, kinds: Kinds, without: str | None = None) -> list[Placement] | None:
-        """Take places for a whole gang; None if it does not fit. In relaxed mode replicas are dealt evenly,
-        to the least loaded nodes first. `without`: a node that is not used."""
+        """Place a whole gang, or return None if it does not fit. `without`: a node that is not used. In
+        relaxed mode, each replica goes to the node with the fewest replicas."""
         if not self.strict:
             return self._deal(kinds, without)
         hidden = self.free.discard(without) if without else None
@@ -222,7 +222,7 @@ class PlanTransaction:
         return parts
 
     def take(self, parts: Sequence[Placement]) -> None:
-        """Take places that are known to be free."""
+        """Assign places that are known to be free."""
         for part in parts if self.strict else ():
             self.free.take(part.node, part.kind, part.count)
 
@@ -235,8 +235,8 @@ class PlanTransaction:
                 self._spares[key] -= amount
 
     def base(self, node: str) -> Vector | None:
-        """Return what is free on a node beyond all that is reserved on it, which may be below zero; None if
-        it takes no work."""
+        """Return the free amounts of a node without the reserved amounts, which may be negative. Return None
+        if the node accepts no replicas."""
         if node not in self.free:
             return None
         free, promised = self.free.vector(node), self._promised.get(node)
@@ -244,8 +244,8 @@ class PlanTransaction:
 
     @contextmanager
     def imagined(self, extra: Mapping[str, Vector]) -> Generator[NodeResources]:
-        """Have `free` hold what is free beyond all that is reserved, and in addition what would come free on
-        nodes."""
+        """Set `free` to the unreserved free amounts plus amounts that would become free on nodes, for the
+        duration of the block."""
         before = {node: self.free.vector(node) for node in (*self._promised, *extra)}
         for node in before:
             base = self.base(node)
@@ -264,8 +264,8 @@ class PlanTransaction:
         extra: Mapping[str, Vector],
         spares: list[tuple[QuotaKey, int]],
     ) -> None:
-        """Reserve places and quotas for a gang. `extra`: what comes free on nodes until it starts; `spares`:
-        what is left of its meters then."""
+        """Reserve places and quotas for a gang. `extra`: amounts that become free on nodes before its start.
+        `spares`: the remaining amounts of its meters at that time."""
         self.reservations.append(entry.gang.uid)
         claims: dict[str, Vector] = {}
         for part in parts:
@@ -295,11 +295,11 @@ class PlanTransaction:
 
 
 class Need:
-    """The missing amounts of a gang, and whether it would fit without certain other gangs: their
-    release is simulated one by one, and the freed amounts are counted.
+    """The missing amounts of a gang, and a simulation of releases by other gangs.
 
-    `kinds`: a part of a gang that has its quotas already. `quotas_only`: count neither nodes nor
-    the number of replicas.
+    Each release is simulated separately, and the freed amounts are counted until the gang would fit. `kinds`:
+    a part of a gang that already has its quotas. `quotas_only`: whether nodes and the number of replicas are
+    ignored.
     """
 
     def __init__(
@@ -331,12 +331,12 @@ class Need:
 
     @property
     def met(self) -> bool:
-        """Whether it could start."""
+        """Return whether the gang could start after the simulated releases."""
         return self.enough and (len(self._kinds) <= 1 or self.places() is not None)
 
     @property
     def enough(self) -> bool:
-        """Return whether the amounts are sufficient for each sort of replica on its own."""
+        """Return whether the amounts are sufficient for each kind of replica on its own."""
         return self.quotas_met and all(lack <= 0 for lack in self._lacking.values())
 
     @property
@@ -345,14 +345,16 @@ class Need:
 
     @property
     def short_of_quota(self) -> bool:
-        """Whether a quota of its project is used up, which does not concern other projects."""
+        """Return whether a quota of the gang's project is used up. Such a shortage does not affect other
+        projects."""
         return any(
             not self._all_meters[key].alone and not self._allows(key, amount)
             for key, amount in self._meters
         )
 
     def add(self, gang: Entry, times: int = 1) -> bool:
-        """Imagine a gang gone; with -1: there again. Returns False if that makes no difference."""
+        """Simulate the release of another gang, or with -1 undo it. Return False if the release makes no
+        difference."""
         matters = False
         for key, value in gang.meters:
             if key in self._freed:
@@ -380,12 +382,12 @@ class Need:
         return matters
 
     def places(self) -> list[Placement] | None:
-        """Return where it would go; None: nowhere."""
+        """Return the places of the gang after the simulated releases, or None if it does not fit."""
         with self._transaction.imagined(self._extra) as free:
             return find_placements(free, self._kinds)
 
     def reserve(self) -> list[Placement]:
-        """Reserve what it needs. Returns the places."""
+        """Reserve the resources of the gang, and return its places."""
         parts = (self.places() if self._nodes else None) or []
         spares = [(key, max(0, self._left(key) - amount)) for key, amount in self._meters]
         self._transaction.reserve(self.entry, parts, self._extra, spares)

@@ -1,5 +1,5 @@
-"""The scheduler's inputs and decisions, as plain values; the gang that it sees in a stored job, and the event
-of that job which a decision is."""
+"""The scheduler's inputs and decisions as plain values. Also converts stored jobs to gangs, and decisions to
+events of their jobs."""
 
 import functools
 from collections import Counter
@@ -35,22 +35,22 @@ from trainshed.core.units import Bytes, Nanos
 
 
 class Demand(Struct, frozen=True, gc=False):
-    """The demand of one replica on a node."""
+    """The resources that one replica requests of a node."""
 
     vcpus: float = 0.0
     memory_bytes: int = 0
-    #: Number of devices.
+    #: Number of accelerators.
     accelerators: int = 0
     machine: MachineWanted = MachineWanted()
 
 
 Replicas = tuple[tuple[ReplicaId, Demand], ...]
-"""The replicas of a gang and what each takes."""
+"""The replicas of a gang with their requested resources."""
 
 
 class GangRequest(Struct, frozen=True, gc=False):
-    """A job as the scheduler sees it, the same from its creation to its end, unless more memory is given to
-    it."""
+    """A job from the perspective of the scheduler. The request never changes, unless the job receives more
+    memory."""
 
     uid: JobUid
     #: The full job name, for messages.
@@ -58,62 +58,62 @@ class GangRequest(Struct, frozen=True, gc=False):
     project_id: str
     region: str
     priority: int
-    #: Nanoseconds since the epoch.
+    #: Creation of the job in nanoseconds since the epoch.
     created: Nanos
     replicas: Replicas
-    #: The responsible user; "" = unknown.
+    #: The address of the responsible user, or "" if unknown.
     person: str = ""
-    #: Its amount of each metric of its project and region while it is placed.
+    #: The gang's amount of each metric of its project and region while it is placed.
     quota: tuple[tuple[str, float], ...] = ()
-    #: On-demand work may preempt it.
+    #: Whether on-demand gangs may preempt this gang.
     spot: bool = False
-    #: The machines of a persistent resource: it keeps its places when a hard budget is used up.
+    #: Whether the gang represents machines of a persistent resource. These keep their nodes when a hard
+    #: budget is used up.
     is_reservation: bool = False
 
 
 class GangState(Struct, frozen=True, gc=False):
-    """Where a gang is now. If it has places, a replica that is not among them lost its own place and waits
-    for another one."""
+    """The current placement of a gang. If `places` is not empty, replicas that are missing there have lost
+    their node and wait for another node."""
 
     gang: GangRequest
-    #: (replica, node) of the placed replicas; () = the whole gang waits.
+    #: (replica, node) of the placed replicas. Empty while the whole gang waits.
     places: tuple[tuple[ReplicaId, str], ...] = ()
-    #: Replicas that lost their place, with the node each goes back to only if no other takes it (None = any
-    #: will do).
+    #: Replicas that lost their node, each with the node that it should avoid (None: any node is suitable). It
+    #: returns to that node only if no other node has space.
     unplaced: tuple[tuple[ReplicaId, str | None], ...] = ()
-    #: When it began to wait (ns).
+    #: Start of the waiting time (ns).
     waiting_since: int = 0
-    #: End of its back-off: it is not admitted earlier (ns, 0 = it has none).
+    #: Earliest admission after a back-off (ns), or 0.
     not_before: Nanos = 0
-    #: When it will be over at the latest (ns, 0 = not known).
+    #: Latest end of the gang (ns), or 0 if unknown.
     until: Nanos = 0
-    #: Its capacity is being released already.
+    #: Whether the gang's capacity is already being released.
     leaving: bool = False
 
 
 class NodeCapacity(Node, frozen=True):
-    """A node, and whether it accepts work. Its accepted machines are ignored in relaxed mode
-    (`Policy.strict`)."""
+    """A node, and whether it accepts replicas. `accepts` is ignored in relaxed mode (`Policy.strict`)."""
 
-    #: Only READY nodes take work.
+    #: Only READY nodes accept replicas.
     condition: NodeCondition = NodeCondition.READY
 
 
 class Policy(Struct, frozen=True):
-    """How resources are given away."""
+    """The rules for assigning resources."""
 
-    #: Nodes have capacities (spec/queue#capacity); else any node takes any replica, and only `max_replicas`
-    #: bounds how many run at once.
+    #: Whether nodes have capacities (spec/queue#capacity). Otherwise any node accepts any replica, and only
+    #: `max_replicas` limits the number of concurrent replicas.
     strict: bool = False
     max_replicas: int = 256
-    #: Nanoseconds for which a job may be overtaken by others that fit where it does not, before what it needs
-    #: is reserved for it.
+    #: Waiting time in nanoseconds after which resources are reserved for a job. Until then, later jobs that
+    #: fit may start before it.
     patience: int = 600 * 10**9
-    #: Nanoseconds after which past use counts half in the fair share.
+    #: Nanoseconds after which the weight of past usage halves in the fair share.
     half_life: int = 7 * 24 * 3600 * 10**9
-    #: Most bytes that a replica gets, whatever its machine has; None = no cap.
+    #: Maximum memory in bytes of a replica, independent of its machine. None without a maximum.
     memory_cap: Bytes | None = None
-    #: Bytes that the engine may take on a node for each replica, beside the replica's own.
+    #: Bytes that the engine needs on a node for each replica, in addition to the replica's own memory.
     memory_beside: int = 0
 
 
@@ -122,20 +122,20 @@ Quotas = dict[QuotaKey, float]
 
 
 def limit_of(limits: Mapping[QuotaKey, float], key: QuotaKey) -> float | None:
-    """Return the limit that holds for a quota; None = it has none."""
+    """Return the limit that applies to a quota, or None without a limit."""
     limit = limits.get(key)
     return limits.get(replace(key, person=EACH)) if limit is None and key.person else limit
 
 
 class Admit(Struct, frozen=True):
-    """The whole gang gets its places at once."""
+    """Decision: the whole gang is placed at once."""
 
     uid: JobUid
     nodes: tuple[tuple[ReplicaId, str], ...]
 
 
 class Place(Struct, frozen=True):
-    """A replica that lost its place gets another one."""
+    """Decision: a replica that lost its node is placed on another node."""
 
     uid: JobUid
     replica: ReplicaId
@@ -143,16 +143,16 @@ class Place(Struct, frozen=True):
 
 
 class Preempt(Struct, frozen=True):
-    """A job must release its places. Readers of the job may see `reason`."""
+    """Decision: a job must release its nodes. Readers of the job may see `reason`."""
 
     uid: JobUid
     reason: str
-    #: The full name of the job that gets them; None = a hard budget is used up.
+    #: The full name of the job that receives the capacity, or None if a hard budget is used up.
     by: str | None = None
 
 
 class StockOut(Struct, frozen=True):
-    """No node that there is could ever take the gang, or the part of it that needs a place."""
+    """Decision: no existing node can ever run the gang, or its unplaced part."""
 
     uid: JobUid
     reason: str
@@ -162,26 +162,25 @@ Decision = Admit | Place | Preempt | StockOut
 
 
 class Plan(Struct, frozen=True):
-    """The decisions of one plan."""
+    """The result of one run of the planner."""
 
     decisions: tuple[Decision, ...] = ()
-    #: When the passing of time could change the plan (ns), None = never.
+    #: Time at which a new plan may differ without other changes (ns), or None.
     look_again: Nanos | None = None
     #: The gangs with reserved resources.
     reservations: tuple[JobUid, ...] = ()
 
 
 def gang(job: Job, policy: Policy) -> GangRequest:
-    """Return the job's gang, which is the same for the whole life of the job except for the memory that the
-    out-of-memory escalation gives it.
+    """Return the job's gang. It never changes, except for the memory that out-of-memory retries add.
 
-    Only SPOT work is preemptible: FLEX_START waits longer for its place, and keeps it
+    Only SPOT jobs can be preempted. FLEX_START jobs wait longer for their nodes, and keep them
     (facts/lifecycle#scheduling).
     """
     spec, strategy = job.spec, job.spec.scheduling.strategy
     pools = tuple([(p.position, p.machine, p.disk, p.replica_count) for p in spec.pools])
     if spec.persistent_resource is not None:
-        # The resource is charged for its machines.
+        # The persistent resource itself is charged for its machines.
         replicas, quota = _slots(pools), ()
     else:
         replicas, quota = _contents(strategy, pools, job.memory_factor, policy)
@@ -206,8 +205,9 @@ def _contents(
     memory_factor: float,
     policy: Policy,
 ) -> tuple[Replicas, tuple[tuple[str, float], ...]]:
-    """Return replicas and quota of gangs, the same objects for all that take the same: there may be a hundred
-    thousand gangs, each of many replicas. `pools`: position, machine, disk and number of replicas of each."""
+    """Return replicas and quota amounts of a gang. Equal gangs share the same objects, because there may be a
+    hundred thousand gangs with many replicas. `pools`: position, machine, disk and number of replicas of each
+    pool."""
     replicas: list[tuple[ReplicaId, Demand]] = []
     for position, machine, _, count in pools:
         demand = _demand(machine, memory_factor, policy)
@@ -217,7 +217,8 @@ def _contents(
 
 @functools.lru_cache(maxsize=1024)
 def _slots(pools: tuple[tuple[int, Machine, Disk, int], ...]) -> Replicas:
-    """Return the replicas of a job on a persistent resource: each takes one machine of its kind."""
+    """Return the replicas of a job on a persistent resource. Each replica requests one machine of its
+    kind."""
     return tuple(
         (ReplicaId(position, index), Demand(accelerators=1, machine=MachineWanted(None, kind)))
         for position, machine, _, count in pools
@@ -229,8 +230,8 @@ def _slots(pools: tuple[tuple[int, Machine, Disk, int], ...]) -> Replicas:
 def slot_nodes(
     resource: PersistentResource | None, is_fit: Callable[[str], bool]
 ) -> tuple[NodeCapacity, ...]:
-    """Return the machines of a persistent resource as nodes, for the jobs that name it. While machines are
-    missing, one more node stands for them, so that jobs wait for them. Without a resource no job fits."""
+    """Return the machines of a persistent resource as nodes for its jobs. While machines are missing, an
+    additional unavailable node represents them, so that jobs wait. Without a resource, no job fits."""
     if resource is None or resource.error is not None:
         return (NodeCapacity("", 0, 0),)
     is_open = not (resource.is_rebooting or resource.deleted_by)
@@ -256,7 +257,7 @@ def slot_nodes(
 def hold_state(
     resource: PersistentResource, hold: Hold, policy: Policy, keeps: Callable[[str], bool]
 ) -> GangState:
-    """Return a hold as the scheduler sees it. `keeps`: whether its machines on a node stay there."""
+    """Return the gang state of a hold. `keeps`: returns whether the hold's machines on a node stay there."""
     counts = Counter(replica.pool for replica in hold.replicas)
     replicas = ((r, _demand(resource.pool(r).machine, 1.0, policy)) for r in hold.replicas)
     wanted = [(resource.pools[at].machine, resource.pools[at].disk, n) for at, n in counts.items()]
@@ -289,9 +290,11 @@ def _demand(machine: Machine, memory_factor: float, policy: Policy) -> Demand:
 
 
 def _memory(machine: Machine, factor: float, policy: Policy) -> int:
-    """Return the bytes of a node that a machine's replica takes: all that the machine has, including what
-    programs do not get of it (spec/machines#memory), but no more than `memory_cap`; and at least its limit
-    together with what the engine takes beside it."""
+    """Return the bytes of a node that a replica uses.
+
+    This is the whole memory of its machine, including memory that programs cannot use (spec/machines#memory),
+    limited to `memory_cap`. It is at least the replica's memory limit plus `memory_beside`.
+    """
     whole, limit = round(machine.memory_bytes * factor), int(machine.memory_limit_bytes * factor)
     if not whole:
         return 0
@@ -301,7 +304,7 @@ def _memory(machine: Machine, factor: float, policy: Policy) -> int:
 
 
 def gang_state(job: Job, before: GangState | None, policy: Policy) -> GangState:
-    """Return a job as the scheduler sees it. `before`: how it saw the job last."""
+    """Return the gang state of a job. `before`: its last gang state."""
     demand = before.gang if before and job.memory_factor == 1.0 else gang(job, policy)
     if not job.is_placed:
         return GangState(
@@ -312,7 +315,7 @@ def gang_state(job: Job, before: GangState | None, policy: Policy) -> GangState:
         )
     keeps = job.outcome is None and (job.retry is None or job.retry.keeps_room)
     leaving = job.phase is AttemptState.STOPPING and not keeps
-    # A stopping job's replicas are not placed again: its next attempt asks for places once it has begun.
+    # A stopping job's replicas are not placed again. The job's next attempt requests nodes after its start.
     stopping = job.phase is AttemptState.STOPPING
     return GangState(
         demand,
@@ -325,7 +328,8 @@ def gang_state(job: Job, before: GangState | None, policy: Policy) -> GangState:
 
 
 def event_of_decision(decision: Decision, job: Job | None) -> Event | None:
-    """Return a decision as an event of its job; None if the job has moved on since."""
+    """Return a decision as an event of its job, or None if the job has changed and the decision no longer
+    applies."""
     match decision:
         case Admit(_, nodes):
             return JobAdmitted(nodes, job.attempt + 1) if job else None

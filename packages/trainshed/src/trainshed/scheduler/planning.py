@@ -1,16 +1,13 @@
-"""The plan: the gangs that start, move, are preempted, or can never fit. Pure: the same snapshot
-and moment give the same plan. It consumes the snapshot, so callers pass a copy.
+"""The plan: the gangs that start, move, are preempted, or can never fit. Pure: the same snapshot and time
+give the same plan.
 
-The order is priority, on-demand before spot, fair share, age (spec/queue#order). A gang that does
-not fit may be overtaken for as long as the policy's patience lasts. Then its resources are
-reserved against all later gangs, which may use the remaining resources. At most `MAX_RESERVATIONS`
-jobs have a reservation at a time. One reservation is for the gang that has waited longest. So if
-jobs end, every job starts, however many come before it by fair share.
-
-A used-up quota blocks only jobs of the same project that need the same quota.
-
-The snapshot may have changed during planning. This module also checks which decisions are still
-valid.
+A plan consumes the snapshot, so callers pass a copy. The order is priority, on-demand before spot, fair
+share, age (spec/queue#order). Later gangs may start before a gang that does not fit until the policy's
+`patience` is over. Then its resources are reserved, and later gangs may use only the remaining resources. At
+most `MAX_RESERVATIONS` jobs have a reservation at a time. One of these reservations is for the gang with the
+longest waiting time. Therefore every job starts eventually if other jobs end, regardless of the fair share. A
+used-up quota blocks only jobs of the same project that need the same quota. The snapshot may have changed
+during planning, so this module also checks which decisions are still valid.
 """
 
 from collections import deque
@@ -39,22 +36,22 @@ from trainshed.scheduler.snapshot import Group, LevelKey, Snapshot, level_of
 
 MAX_RESERVATIONS = 8
 MAX_ADMISSIONS = 100
-"""Most jobs that start by one plan, which bounds how long it takes; the others start by the next, which
-follows at once."""
+"""Maximum number of jobs that start in one plan, to limit its duration. The next plan follows at once and
+starts further jobs."""
 MAX_RELOCATIONS = 32
-"""Most replicas that lost their place, and find none, for which resources are reserved at a time."""
+"""Maximum number of replicas without a node for which resources are reserved at a time."""
 
 
 def plan(snapshot: Snapshot, now: Nanos) -> Plan:
-    """Return what is to be done at `now` (ns, never less than in an earlier call). Uses up the snapshot: give
-    it a copy."""
+    """Return the decisions at the time `now` (ns), which never decreases between calls. Consumes the
+    snapshot, so callers pass a copy."""
     stopped = _stop(snapshot)
     made = _Planner(snapshot, now).plan()
     return replace(made, decisions=(*stopped, *made.decisions))
 
 
 def _stop(snapshot: Snapshot) -> tuple[Preempt, ...]:
-    """Have those give their places back whose hard budget is used up."""
+    """Preempt the gangs whose hard budget is used up."""
     reasons = {
         uid: reason
         for key, reason in snapshot.exhausted.items()
@@ -68,8 +65,8 @@ def _stop(snapshot: Snapshot) -> tuple[Preempt, ...]:
 
 
 class _Planner:
-    """One pass over the queue. Free amounts only shrink during the pass, so a failed gang is not
-    tried again."""
+    """One pass over the queue. Free amounts only shrink during the pass, so a failed gang is not tried
+    again."""
 
     def __init__(self, snapshot: Snapshot, now: Nanos) -> None:
         self._decisions: list[Decision] = []
@@ -78,26 +75,25 @@ class _Planner:
         self._transaction = PlanTransaction(snapshot, now)
         self._look_again = self._transaction.next_release
         self._now = now
-        #: Requests that do not fit beside what is reserved.
+        #: Requests that do not fit into the unreserved resources.
         self._failed: set[ResourceRequest] = set()
-        #: (project and person, None = any; request; spot) for which preempting all that may be would not be
-        #: enough.
+        #: (project and user, or None for all; request; spot) for which no possible preemption is sufficient.
         self._hopeless: set[tuple[tuple[str, str] | None, ResourceRequest, bool]] = set()
-        #: Requests that nothing but a reservation can help in this plan.
+        #: Requests that only a reservation can help in this plan.
         self._refused: set[ResourceRequest] = set()
         self._preemption = Preemption(snapshot, self._transaction)
-        #: The gangs that this plan starts, as if they ran already.
+        #: The gangs that this plan starts. They count as running.
         self._started: list[Entry] = []
         self._reservations = 0
         self._relocations = 0
-        #: The gang that has waited longest on the present level; None = all gangs there lack a
-        #: quota.
+        #: The gang with the longest waiting time on the present level. None if all gangs there lack a quota.
         self._eldest: Entry | None = None
-        #: Nothing more is reserved for others, until what is reserved leaves room for the eldest.
+        #: Whether no more reservations are allowed, because the reserved resources must leave enough for the
+        #: eldest gang.
         self._is_closed = False
 
     def plan(self) -> Plan:
-        """Consider all unplaced and waiting gangs, one after the other."""
+        """Process all unplaced and waiting gangs, one after the other."""
         for entry in self._unplaced:
             if not entry.gang.spot:
                 self._relocate(entry)
@@ -109,7 +105,8 @@ class _Planner:
         return Plan(tuple(self._decisions), self._look_again, reservations)
 
     def _consider_all(self) -> None:
-        # Spot work that has lost a place has its turn where it would wait: others may need the room more.
+        # Spot gangs that have lost a node are processed in the order of the queue, because other gangs may
+        # need the resources more.
         spot = deque(entry for entry in self._unplaced if entry.gang.spot)
         for level in self._snapshot.queue.order:
             while spot and level_of(spot[0]) <= level:
@@ -129,8 +126,8 @@ class _Planner:
             self._relocate(entry)
 
     def _consider_reserved(self, level: LevelKey, groups: dict[str, Group]) -> None:
-        """Consider first the gangs for which the last plan has reserved resources. Otherwise gangs
-        with a smaller use would repeatedly take these resources."""
+        """Process the gangs with reservations from the last plan first. Otherwise gangs with a smaller usage
+        would repeatedly take these resources."""
         for uid in self._snapshot.reservations:
             entry = self._snapshot.entries.get(uid)
             if entry is None or not entry.waits or level_of(entry) != level:
@@ -139,10 +136,11 @@ class _Planner:
                 groups[entry.gang.project_id].withdraw(entry)
                 self._consider(entry)
 
-    # --- gangs that wait ---
+    # --- waiting gangs ---
 
     def _consider(self, entry: Entry) -> bool:
-        """Decide on one gang. True: it is provided for, and the next of its shape has its turn, too."""
+        """Decide on one gang. Return True if it starts now or later, so that the next gang of its shape is
+        also processed."""
         missing, possible = assess(self._snapshot, entry.shape.request)
         if missing:
             self._decisions.append(StockOut(entry.gang.uid, missing))
@@ -153,15 +151,15 @@ class _Planner:
         if self._transaction.allows(entry) and self._admit_if_it_fits(entry):
             return True
         if self._transaction.reservations:
-            # When it has waited long enough, it may fit, were it not for what is reserved for others.
+            # After its waiting time the gang may start on unreserved resources.
             when = entry.eligible_at + self._snapshot.policy.patience
             if when > self._now and (self._look_again is None or when < self._look_again):
                 self._look_again = when
         return self._preempt_or_reserve(entry)
 
     def _is_pointless(self, entry: Entry) -> bool:
-        """Whether it is of no use to look at it (again): gangs that need the same were refused, and nothing
-        may be reserved for it."""
+        """Return whether a decision on the gang is pointless: equal gangs were refused, and no reservation
+        for it is possible."""
         return entry.shape.request in self._refused and not self._may_reserve(entry)
 
     def _has_quotas(self, entry: Entry) -> bool:
@@ -169,8 +167,8 @@ class _Planner:
         return all(meter.alone or meter.has(amount) for meter, amount in meters)
 
     def _is_shut_out(self, entry: Entry | None) -> bool:
-        """Whether it has lost patience, and what is reserved for others leaves nothing that could be reserved
-        for it, however many end."""
+        """Return whether the gang's waiting time is over, but existing reservations leave too few resources
+        for a reservation, regardless of how many other gangs end."""
         if entry is None or not self._reservations or not self._is_impatient(entry):
             return False
         need = Need(self._transaction, entry)
@@ -209,9 +207,9 @@ class _Planner:
         self._started.append(entry_of(state, entry.shape, entry.kinds, entry.meters))
 
     def _preempt_or_reserve(self, entry: Entry) -> bool:
-        """Provide for a gang that does not fit now: reserve what is being given back anyway, or preempt spot
-        work, or, when it has waited too long, reserve resources as they come free. True: it starts after all,
-        or is sure to as soon as what is given back is there."""
+        """Help a gang that does not fit now: reserve resources that are being released, preempt spot gangs,
+        or reserve resources that become free later. Return True if the gang starts now, or will certainly
+        start after a release."""
         reserve = self._may_reserve(entry)
         request, spot = entry.shape.request, entry.gang.spot
         account = (entry.gang.project_id, entry.gang.person)
@@ -237,14 +235,14 @@ class _Planner:
         if reserve:
             need = Need(self._transaction, entry)
             if need.short_of_quota:
-                # Its missing amounts of resources that end first.
+                # The missing amounts of the resources that become free first.
                 need = Need(self._transaction, entry, quotas_only=True)
             self._reservations += self._reserve_upcoming(entry, need)
         return False
 
     def _reserve_freed(self, entry: Entry, need: Need, kinds: Kinds | None = None) -> bool:
-        """Reserve what is being given back, or what spot work is now asked for, if that is enough; return
-        whether it is."""
+        """Reserve resources that are being released, including those of preempted spot gangs. Return whether
+        they are sufficient."""
         chosen = self._preemption.find_victims(entry, need, kinds)
         if chosen is None:
             return False
@@ -255,7 +253,8 @@ class _Planner:
         return True
 
     def _reserve_upcoming(self, entry: Entry, need: Need) -> bool:
-        """Reserve what it needs, if it is there when enough others are over; whether it is."""
+        """Reserve the gang's resources for the time after enough other gangs have ended. Return whether that
+        is possible."""
         for gang in self._upcoming_ends(entry, quotas_only=need.quotas_only):
             if gang is not entry and need.add(gang) and need.met:
                 self._preemption.claim(need.reserve())
@@ -263,8 +262,7 @@ class _Planner:
         return False
 
     def _upcoming_ends(self, entry: Entry, *, quotas_only: bool) -> Iterator[Entry]:
-        """Yield running gangs in the order of their known ends, starting with gangs that are about
-        to end."""
+        """Yield running gangs in the order of their known ends, starting with gangs that are about to end."""
         leaving, entries = self._preemption.leaving, self._snapshot.entries
         yield from leaving.values()
         running = self._snapshot.releases
@@ -275,7 +273,7 @@ class _Planner:
         yield from (entries[uid] for _, uid in running if uid not in leaving)
         yield from self._started
 
-    # --- replicas that lost their place ---
+    # --- replicas that lost their node ---
 
     def _relocate(self, entry: Entry) -> None:
         if entry.uid in self._preemption.leaving:
@@ -287,8 +285,8 @@ class _Planner:
                 self._decisions.append(Place(entry.gang.uid, replica, node))
 
     def _place(self, entry: Entry, kind: Kind, lost: str | None) -> str | None:
-        """Return another place for one replica: on another node, else where it was, if that takes work. While
-        there is none, reserve resources for it before all that comes later."""
+        """Return another node for one replica, or its former node if no other node has space. Otherwise,
+        reserve resources for it with priority over later gangs."""
         kinds, fit = ((kind, 1),), self._transaction.fit
         missing, possible = assess_kinds(self._snapshot, kinds)
         if missing:
@@ -306,23 +304,23 @@ class _Planner:
 
 
 def _reason(victim: Entry, entry: Entry) -> str:
-    """Return the reason for the victim. Its readers may not see jobs of other projects."""
+    """Return the reason for the preempted job. Its readers may not see jobs of other projects."""
     is_own = victim.gang.project_id == entry.gang.project_id
     return f"its capacity went to {entry.gang.name if is_own else 'a job of another project'}"
 
 
 _LOOKED_AT = 256
-"""With more spot gangs than this, not each is looked at for each need."""
+"""With more spot gangs than this number, only selected ones are checked for each need."""
 
 
 class Preemption:
-    """Chooses the spot gangs that yield to on-demand work: a sufficient set, the lowest priority
-    and the youngest first. Considers capacity that is being released already."""
+    """Chooses the spot gangs to preempt for on-demand gangs: a sufficient set, with the lowest priority and
+    the youngest first. Includes capacity that is already being released."""
 
     def __init__(self, snapshot: Snapshot, transaction: PlanTransaction) -> None:
         self._snapshot = snapshot
         self._transaction = transaction
-        #: Gangs whose resources come back, those included that this plan preempts.
+        #: Gangs whose resources will be released, including gangs that this plan preempts.
         self.leaving = dict(sorted(snapshot.leaving.items()))
         self._spot = [snapshot.entries[JobUid(-uid)] for _, _, uid in snapshot.spot]
         self._most: NodeResources | None = None
@@ -332,9 +330,12 @@ class Preemption:
         return bool(self.leaving or self._spot)
 
     def find_victims(self, entry: Entry, need: Need, kinds: Kinds | None) -> list[Entry] | None:
-        """Return whom to preempt so that the gang, or `kinds` of it, can start: [] if what comes back anyway
-        is enough, None if it could not start even so. Afterwards `need` imagines all of these gone."""
-        # In relaxed mode the best case has no meaning.
+        """Return the gangs to preempt so that the gang, or its part `kinds`, can start.
+
+        The result is [] if released resources are already sufficient, and None if no preemption is
+        sufficient. Afterwards `need` simulates the release of all these gangs.
+        """
+        # In relaxed mode, the best case does not apply.
         if self._transaction.strict and not self._best_places(entry, kinds):
             return None
         for gang in self.leaving.values():
@@ -347,15 +348,15 @@ class Preemption:
         return chosen
 
     def claim(self, parts: Sequence[Placement]) -> None:
-        """Note places that are reserved: no other gang can have them."""
+        """Record reserved places, so that no other gang can use them."""
         if self._most is not None:
             for part in parts:
                 self._most.take(part.node, part.kind, part.count)
 
     def _candidates(self, entry: Entry, kinds: Kinds | None) -> list[Entry]:
-        """Return the spot gangs that may be preempted. Those of a higher priority may not: they would only
-        take the place again. Of many, only those on the nodes that would be best, or with a quota that is
-        short."""
+        """Return the spot gangs that may be preempted. Gangs with a higher priority are not included, because
+        they would take the resources again. Of many gangs, only those on the most suitable nodes or with a
+        scarce quota are returned."""
         spots = [
             spot
             for spot in self._spot
@@ -380,8 +381,8 @@ class Preemption:
         ]
 
     def _best_places(self, entry: Entry, kinds: Kinds | None) -> list[Placement]:
-        """Return where it would go if there were no spot work; [] = nowhere. Only good enough for a first
-        look."""
+        """Return the places of a gang if no spot gangs existed, or [] if it still does not fit. The result is
+        only good enough for a first check."""
         if self._most is None:
             with self._transaction.imagined({}) as free:
                 self._most = free.copy()
@@ -393,11 +394,12 @@ class Preemption:
 
 
 def victims(need: Need, candidates: Sequence[Entry]) -> list[Entry] | None:
-    """Return the gangs to preempt: the cheapest sufficient set, without the gangs that the others
-    make unnecessary, the dearest left out first. None if not even all of them are sufficient.
+    """Return the gangs to preempt: the cheapest sufficient set. Return None if all candidates together are
+    not sufficient.
 
-    `need` must already simulate the release of leaving gangs; afterwards it also simulates the
-    release of the victims. `candidates` ascend by cheapness.
+    Unnecessary gangs are removed from the set, the most expensive first. `need` must already simulate the
+    release of leaving gangs. Afterwards it also simulates the release of the victims. `candidates` are sorted
+    by ascending cost.
     """
     chosen: list[Entry] = []
     for entry in candidates:
@@ -419,11 +421,11 @@ def victims(need: Need, candidates: Sequence[Entry]) -> list[Entry] | None:
 
 
 NEVER = 2**62
-"""`not_before` of a gang that is refused for good and still there: it is not refused twice."""
+"""`not_before` of a gang that was refused finally but still exists, so that it is not refused again."""
 
 
 def state_after(before: GangState, decision: Decision) -> GangState:
-    """Return where the gang is when the decision about it has been taken."""
+    """Return the state of a gang after a decision about it."""
     match decision:
         case Admit(_, nodes):
             return replace(before, places=nodes, unplaced=())
@@ -439,8 +441,8 @@ def state_after(before: GangState, decision: Decision) -> GangState:
 
 
 def still_holds(snapshot: Snapshot, planned: Snapshot, decision: Decision) -> bool:
-    """Whether a decision about `planned`, once a copy of the snapshot, can be taken now: the gang is where it
-    was, and what it gets is there."""
+    """Return whether a decision on a copy of the snapshot is still valid: the gang has the same placement,
+    and its resources are available. `planned`: the snapshot of the decision."""
     entry = snapshot.entries.get(decision.uid)
     before = planned.entries[decision.uid].state
     if entry is None:
@@ -449,7 +451,7 @@ def still_holds(snapshot: Snapshot, planned: Snapshot, decision: Decision) -> bo
         case StockOut():
             return snapshot.version == planned.version and entry.state == before
         case Preempt():
-            # `planned` may have taken it already.
+            # `planned` may already contain the change.
             return entry.state == replace(before, leaving=False)
         case Admit(_, nodes):
             may_start = all(snapshot.meters[key].has(amount) for key, amount in entry.meters)
@@ -461,7 +463,8 @@ def still_holds(snapshot: Snapshot, planned: Snapshot, decision: Decision) -> bo
 
 
 def _has(snapshot: Snapshot, entry: Entry, places: tuple[tuple[ReplicaId, str], ...]) -> bool:
-    """Whether the nodes take work, and have what these replicas of it need."""
+    """Return whether the nodes accept replicas and have the resources that these replicas of the gang
+    need."""
     free = snapshot.free
     if any(node not in free for _, node in places):
         return False
@@ -472,7 +475,7 @@ def _has(snapshot: Snapshot, entry: Entry, places: tuple[tuple[ReplicaId, str], 
     for replica, node in places:
         need = kinds[replica].vector(free.layout(node))
         left[node] = plus(left.get(node) or free.vector(node), need, -1)
-    # Others may have taken what a replica does not need.
+    # Other gangs may have taken resources that the replica does not need.
     return all(
         amount >= 0 or amount == before
         for node, vector in left.items()

@@ -1,8 +1,7 @@
-"""The free amounts of each node, indexed so that the best place for a replica is found without a
-walk over all nodes.
+"""The free amounts of each node, indexed to find the best node for a replica without checking all nodes.
 
-Amounts are whole numbers (thousandths of a CPU, bytes, devices), so that a hundred thousand
-additions and subtractions leave no rounding error.
+Amounts are whole numbers (thousandths of a CPU, bytes, accelerators), so that a hundred thousand additions
+and subtractions cause no rounding error.
 """
 
 import functools
@@ -17,16 +16,16 @@ from trainshed.scheduler.model import Demand, NodeCapacity
 
 
 class Layout:
-    """The meaning of the numbers of a node's vector, and the replicas that the node accepts. One
-    object per distinct content, made by `layout_of`, so that it is cheap as a key."""
+    """The meaning of the numbers in a node's vector, and the replicas that the node accepts. `layout_of`
+    returns one object per distinct content, so that comparisons are cheap."""
 
     __slots__ = ("accepts", "types", "worth")
 
     def __init__(self, types: tuple[str, ...], accepts: Acceptance) -> None:
-        #: The accelerator types that the node has, sorted.
+        #: The accelerator types of the node, sorted.
         self.types = types
         self.accepts = accepts
-        #: Orders layouts: with more of it, work that can go elsewhere should.
+        #: Sort key of layouts. Nodes with a larger key are more versatile, so other nodes are used first.
         self.worth = len(types), types, len(accepts.open), sorted(accepts.open)
 
     @property
@@ -37,15 +36,16 @@ class Layout:
 
 _layout = functools.cache(Layout)
 UNKNOWN_LAYOUT = Layout((), Acceptance())
-"""The layout of a node that the engine does not name."""
+"""The layout of a node that the engine does not list."""
 Vector = tuple[int, ...]
-"""Devices of each type of a layout, then thousandths of a CPU, then bytes of memory."""
+"""Amounts of a node: accelerators of each type of a layout, then thousandths of a CPU, then bytes of
+memory."""
 ENDLESS = 1 << 62
-"""More than there ever is of anything; as a time: never."""
+"""More than any existing amount. As a time: never."""
 
 
 class Kind:
-    """One sort of replica: what it takes, as a vector for each layout. One object per distinct demand."""
+    """The requirements of a replica, as a vector for each layout. One object per distinct requirement."""
 
     __slots__ = ("__weakref__", "_suits", "_vectors", "accelerator", "cpus", "demand")
 
@@ -57,8 +57,8 @@ class Kind:
         self._suits: dict[Layout, bool] = {}
 
     def vector(self, layout: Layout) -> Vector:
-        """Return what one replica takes of a node of that layout; devices that the node does not have are
-        left out."""
+        """Return the amounts that one replica needs of a node with this layout. Accelerators that the node
+        does not have are omitted."""
         vector = self._vectors.get(layout)
         if vector is None:
             devices = (
@@ -68,7 +68,8 @@ class Kind:
         return vector
 
     def suits(self, layout: Layout) -> bool:
-        """Whether nodes of that layout have devices of the type that it needs, and accept it."""
+        """Return whether nodes with this layout have accelerators of the required type, and accept the
+        replica."""
         suits = self._suits.get(layout)
         if suits is None:
             suits = not self.accelerator or self.accelerator in layout.types
@@ -76,16 +77,16 @@ class Kind:
         return suits
 
     def is_taken(self, layout: Layout) -> bool:
-        """Whether nodes of that layout accept it, if they have what it needs."""
+        """Return whether nodes with this layout accept the replica, if they have enough resources."""
         return layout.accepts.takes(self.demand.machine)
 
 
 Kinds = tuple[tuple[Kind, int], ...]
-"""The parts of a gang: sorts of replicas and the number of each."""
+"""The parts of a gang: kinds of replicas, and the number of each."""
 
 
 class Placement(Struct, frozen=True):
-    """`count` replicas of one sort on one node."""
+    """`count` replicas of one kind on one node."""
 
     node: str
     kind: Kind
@@ -101,13 +102,13 @@ def layout_of(node: NodeCapacity) -> Layout:
 
 
 def capacity_of(node: NodeCapacity, layout: Layout) -> Vector:
-    """Return everything that a node has, in its layout."""
+    """Return the total amounts of a node as a vector of its layout."""
     devices = dict(node.accelerators)
     return (*[devices[t] for t in layout.types], thousandths(node.vcpus), node.memory_bytes)
 
 
 def others_of(node: NodeCapacity, layout: Layout) -> Vector:
-    """Return what others use of a node, in its layout."""
+    """Return the amounts that other users of the cluster occupy on a node, as a vector of its layout."""
     devices = dict(node.others.accelerators)
     return (
         *[devices.get(t, 0) for t in layout.types],
@@ -121,7 +122,7 @@ def plus(left: Vector, right: Vector, times: int = 1) -> Vector:
 
 
 def count_fitting(have: Vector, need: Vector) -> int:
-    """Return how many replicas that take `need` each fit into `have`."""
+    """Return how many replicas that need `need` fit into `have`."""
     least = ENDLESS
     for there, wanted in zip(have, need, strict=True):
         if wanted:
@@ -133,9 +134,9 @@ def count_fitting(have: Vector, need: Vector) -> int:
 
 
 class _Classes(Struct):
-    """The nodes of one layout, grouped by their vector: nodes of one class are as good as each other."""
+    """The nodes of one layout, grouped by their vector. All nodes of a class are equally suitable."""
 
-    #: Ascending.
+    #: The vectors of the classes, ascending.
     keys: list[Vector] = []
     members: dict[Vector, list[str]] = {}
 
@@ -160,12 +161,9 @@ class _Classes(Struct):
             del members[bisect_left(members, node)]
 
     def best(self, need: Vector) -> str | None:
-        """Return a node of the smallest class that has `need`: fewest devices left, then fewest
-        CPUs, then least memory; None if there is none.
-
-        Classes ascend; from a class that lacks something the search jumps to the next one that
-        does not.
-        """
+        """Return a node of the smallest class that has `need`: with the fewest remaining accelerators, then
+        CPUs, then memory. Return None without such a node. Classes ascend, so the search skips classes that
+        lack a resource."""
         keys, at = self.keys, bisect_left(self.keys, need)
         while at < len(keys):
             key = keys[at]
@@ -179,7 +177,7 @@ class _Classes(Struct):
 
 
 class NodeResources:
-    """Nodes and a vector for each. The vectors may stand for what is free, or for all that there is."""
+    """Nodes with a vector for each, such as their free amounts or their total amounts."""
 
     def __init__(self) -> None:
         self._vectors: dict[str, Vector] = {}
@@ -216,7 +214,7 @@ class NodeResources:
         classes.add(node, vector)
 
     def discard(self, node: str) -> tuple[Layout, Vector] | None:
-        """Forget a node, and return what was known of it; None = nothing was."""
+        """Remove a node, and return its vector, or None if it was unknown."""
         vector = self._vectors.pop(node, None)
         if vector is None:
             return None
@@ -231,9 +229,11 @@ class NodeResources:
         self._vectors[node] = vector
 
     def best(self, kind: Kind) -> str | None:
-        """Return the node on which a replica leaves the least, None if there is none. Nodes with
-        fewer types of devices come first, so that work without devices does not use nodes with
-        devices. Of equal nodes, the ones that accept the fewest sorts of machines come first."""
+        """Return the node on which a replica leaves the fewest resources, or None if it fits on no node.
+
+        Nodes with fewer types of accelerators come first, so that replicas without accelerators do not use
+        nodes with accelerators. Of equal nodes, nodes that accept the fewest types of machines come first.
+        """
         for candidate in sorted(filter(kind.suits, self._classes), key=attrgetter("worth")):
             node = self._classes[candidate].best(kind.vector(candidate))
             if node is not None:
@@ -241,8 +241,8 @@ class NodeResources:
         return None
 
     def fill(self, kind: Kind, count: int, parts: list[Placement]) -> int:
-        """Place up to `count` replicas, as many together as a node holds. Adds to `parts`; returns how many
-        are left."""
+        """Place up to `count` replicas, with as many per node as possible. The placements are added to
+        `parts`. Return the number of unplaced replicas."""
         while count and (node := self.best(kind)) is not None:
             need = kind.vector(self._layouts[node])
             here = min(count, count_fitting(self._vectors[node], need))
@@ -252,7 +252,7 @@ class NodeResources:
         return count
 
     def take(self, node: str, kind: Kind, count: int) -> None:
-        """Take the resources of replicas from a node; a negative count gives them back."""
+        """Subtract the resources of replicas from a node. A negative count adds them."""
         need = kind.vector(self._layouts[node])
         self.move(node, plus(self._vectors[node], need, -count))
 
@@ -266,7 +266,7 @@ def largest_first(kind: Kind) -> tuple[int, int, int]:
 
 
 def placement_orders(kinds: Kinds) -> tuple[Kinds, ...]:
-    """Return the orders in which a gang's sorts are tried: largest first, once by CPUs and once by memory."""
+    """Return the orders in which a gang's kinds are tried: largest first, once by CPUs and once by memory."""
     if len(kinds) == 1:
         return (kinds,)
 
@@ -280,7 +280,7 @@ def placement_orders(kinds: Kinds) -> tuple[Kinds, ...]:
 
 
 def find_placements(nodes: NodeResources, kinds: Kinds) -> list[Placement] | None:
-    """Return the places for the whole gang; None if it does not fit. Leaves the nodes unchanged."""
+    """Return the places of the whole gang, or None if it does not fit. The nodes stay unchanged."""
     for order in placement_orders(kinds):
         parts: list[Placement] = []
         fits = not any(nodes.fill(kind, count, parts) for kind, count in order)
@@ -291,7 +291,7 @@ def find_placements(nodes: NodeResources, kinds: Kinds) -> list[Placement] | Non
 
 
 def count_placeable(nodes: NodeResources, kind: Kind, most: int) -> int:
-    """Return how many replicas of a sort the nodes hold, `most` at most."""
+    """Return how many replicas of a kind fit on the nodes, limited to `most`."""
     parts: list[Placement] = []
     left = nodes.fill(kind, most, parts)
     nodes.give_back(parts)

@@ -1,8 +1,7 @@
-"""The state of the scheduler: nodes, quotas, gangs, and the queue of waiting gangs. No I/O; one
-owner.
+"""The state of the scheduler: nodes, quotas, gangs, and the queue of waiting gangs. No I/O, and one owner.
 
-It is updated change by change. A change costs about the logarithm of the size, never a rebuild.
-Planners work on a copy. Nothing here decides anything.
+Each change updates the snapshot in about logarithmic time, without a rebuild. Planners use a copy. This
+module makes no decisions.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -61,7 +60,8 @@ _Sorted = TypeVar(
 
 
 LevelKey = tuple[int, bool]
-"""(minus priority, spot): at equal priority spot work comes last, since on-demand work would preempt it."""
+"""(minus priority, spot). At equal priority, spot gangs come last, because on-demand gangs would preempt
+them."""
 
 
 def level_of(entry: Entry) -> LevelKey:
@@ -69,14 +69,14 @@ def level_of(entry: Entry) -> LevelKey:
 
 
 class Group(Struct):
-    """The gangs of one project that wait on one level, in buckets of one shape, so that a plan looks at the
-    heads of the buckets and never at all that wait."""
+    """The waiting gangs of one project on one level, in buckets by shape. A plan reads only the first gang of
+    each bucket."""
 
-    #: All that waits, oldest first; those in their back-off included.
+    #: All waiting entries, oldest first, including those in a back-off.
     waiting: list[Entry] = []
-    #: Entries that may start now, oldest first.
+    #: Entries that may start now, oldest first, by shape.
     buckets: dict[Shape, list[Entry]] = {}
-    #: The oldest of each bucket by person, oldest first.
+    #: The oldest entries of the buckets by user, oldest first.
     heads: dict[str, list[Entry]] = {}
     #: The total amounts of all waiting entries.
     sums: dict[str, int] = {}
@@ -95,7 +95,7 @@ class Group(Struct):
         self._count(entry, -1)
 
     def release(self, entry: Entry) -> None:
-        """Let a gang start from now on."""
+        """Permit a gang to start from now on, after its back-off."""
         heads = self.heads.setdefault(entry.gang.person, [])
         if entry.shape not in self.buckets:
             self.buckets[entry.shape] = [entry]
@@ -128,15 +128,15 @@ class Group(Struct):
 
 
 class Queue:
-    """The gangs that wait, in the order in which they come: priority, on-demand before spot, project, age."""
+    """The waiting gangs in their order: priority, on-demand before spot, project, age."""
 
     def __init__(self) -> None:
         #: The groups of each level by project id.
         self.levels: dict[LevelKey, dict[str, Group]] = {}
-        #: The keys of `levels`, in the order in which they come.
+        #: The keys of `levels`, in the order of the queue.
         self.order: list[LevelKey] = []
         self._size = 0
-        #: (end of the back-off, gang) of gangs with a back-off, soonest first.
+        #: (end of the back-off, gang) of gangs in a back-off, earliest end first.
         self._back_offs: list[tuple[int, Entry]] = []
 
     def copy(self) -> "Queue":
@@ -188,8 +188,8 @@ class Queue:
         return self.levels[level_of(entry)][entry.gang.project_id]
 
     def release_due(self, now: Nanos) -> Nanos | None:
-        """Let the gangs start whose back-off is over at `now`. Return when the next one's is (ns, None =
-        never)."""
+        """Release the gangs whose back-off is over at `now`. Return the end of the next back-off (ns), or
+        None."""
         at = bisect_right(self._back_offs, now, key=itemgetter(0))
         for _, entry in self._back_offs[:at]:
             self.group(entry).release(entry)
@@ -198,66 +198,66 @@ class Queue:
 
 
 CONCURRENT_REPLICAS = QuotaKey(project_id="", region="", metric=REPLICAS)
-"""The key of the meter of how many replicas run at once."""
+"""The key of the meter for the number of concurrent replicas."""
 _TABLES = ("nodes", "meters")
 _COPIED = (
     *("entries", "used", "past", "queue", "free", "ready", "known"),
     *("releases", "leaving", "spot", "unplaced", "_all"),
 )
-"""The parts of a snapshot that change in place. For tables, their values do as well."""
+"""The parts of a snapshot that a plan changes in place, so a copy includes them. The values of dictionaries
+are copied as well."""
 
 
 class Snapshot:
-    """Nodes, quotas, gangs and the queue. Changed by its owner only, through the methods; a plan uses up a
+    """Nodes, quotas, gangs and the queue. Only the owner changes it, through its methods. A plan consumes a
     copy."""
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
         self.entries: dict[JobUid, Entry] = {}
         self.nodes: dict[str, Node] = {}
-        #: The present use of gangs, for the fair share: by project and user, None = all users
-        #: together.
+        #: The present usage of gangs for the fair share, by project and user (None for all users together).
         self.used: dict[tuple[str, str | None], dict[str, int]] = {}
-        #: The used quotas, and `CONCURRENT_REPLICAS`.
+        #: The meters of the used quotas, and `CONCURRENT_REPLICAS`.
         self.meters = {CONCURRENT_REPLICAS: Meter(CONCURRENT_REPLICAS, alone=True)}
         self.queue = Queue()
         #: The free amounts of READY nodes.
         self.free = NodeResources()
-        #: All that READY nodes have when empty.
+        #: The total amounts of READY nodes.
         self.ready = NodeResources()
-        #: All that all nodes have when empty.
+        #: The total amounts of all nodes.
         self.known = NodeResources()
-        #: Counts the changes of `ready` and `known`.
+        #: Number of changes of `ready` and `known`.
         self.version = 0
-        #: (when what it holds is free again, uid) of running gangs, soonest first.
+        #: (end, uid) of running gangs, where resources become free at the end. Earliest end first.
         self.releases: list[tuple[int, JobUid]] = []
         self.leaving: dict[JobUid, Entry] = {}
-        #: `cheapness` of the gangs that may be preempted, cheapest first.
+        #: The `cheapness` of the gangs that may be preempted, cheapest first.
         self.spot: list[tuple[int, int, int]] = []
-        #: (minus priority, age) of gangs with a replica that lost its place.
+        #: (minus priority, age) of gangs with a replica that lost its node.
         self.unplaced: list[tuple[int, Age]] = []
-        #: The totals that the shares of projects refer to.
+        #: The total amounts, to which the shares of projects refer.
         self.totals: dict[str, int] = {}
-        #: For whom the plan that is in force reserves resources.
+        #: The gangs for which the current plan reserves resources.
         self.reservations: tuple[JobUid, ...] = ()
-        #: See `set_exhausted`.
+        #: Projects and users whose budget is used up (see `set_exhausted`).
         self.exhausted: Mapping[QuotaKey, str] = {}
         self.stopped = frozenset[QuotaKey]()
         self.past = Past(policy.half_life)
         self._all: dict[str, int] = {}
-        #: The limits that are set.
+        #: The limits that operators have set.
         self.quotas: Quotas = {}
-        #: Nobody is due more of the fair share than others.
+        #: Whether all projects and users have the same weight in the fair share.
         self._are_equal = True
-        #: The projects in which people have quotas.
+        #: The projects in which users have quotas.
         self._personal = frozenset[str]()
         self._shapes = Shapes()
         self._weigh()
         self._set_limits()
 
     def copy(self) -> "Snapshot":
-        """Return a copy, which may be changed and read in another thread. Costs a few nanoseconds for each
-        gang, and about a microsecond for each node."""
+        """Return a copy, which another thread may change and read. It takes a few nanoseconds per gang, and
+        about a microsecond per node."""
         made = Snapshot.__new__(Snapshot)
         for name, value in self.__dict__.items():
             setattr(made, name, value)
@@ -274,7 +274,7 @@ class Snapshot:
         return len(self.entries) + len(self.nodes)
 
     def set_quotas(self, quotas: Quotas) -> None:
-        """Set all limits that an operator has set: those left out are not set any more."""
+        """Replace all limits that operators have set."""
         self.quotas = dict(quotas)
         self._are_equal = not any(key.metric == SHARE for key in quotas)
         personal = frozenset(key.project_id for key in quotas if key.person)
@@ -291,8 +291,9 @@ class Snapshot:
         self._set_limits()
 
     def set_exhausted(self, budgets: Mapping[QuotaKey, str], stopped: frozenset[QuotaKey]) -> None:
-        """Set whose budget is used up, by the key of their number of jobs, with a sentence about it: none of
-        their jobs starts. `stopped`: those of them whose running jobs give their places back."""
+        """Set the projects and users whose budget is used up, by the key of their number of jobs, with a
+        sentence for each. None of their jobs starts. `stopped`: the keys whose running jobs must also release
+        their nodes."""
         self.stopped = stopped
         if budgets != self.exhausted:
             self.exhausted = budgets
@@ -303,7 +304,7 @@ class Snapshot:
             meter.limit = self._limit(key)
 
     def set_nodes(self, nodes: Sequence[NodeCapacity]) -> None:
-        """Set all nodes there are. Only what is different from before costs anything to speak of."""
+        """Replace all nodes. Unchanged nodes take almost no time."""
         names = {capacity.name for capacity in nodes}
         for capacity in nodes:
             self.set_node(capacity)
@@ -322,7 +323,7 @@ class Snapshot:
                 self.free.move(capacity.name, node.free)
 
     def put(self, state: GangState) -> None:
-        """Add a gang, or change where it is."""
+        """Add a gang, or change its placement."""
         before = self.entries.get(state.gang.uid)
         if before is not None:
             if before.state == state:
@@ -333,16 +334,16 @@ class Snapshot:
         self._count(entry, 1)
 
     def remove(self, uid: JobUid) -> None:
-        """Forget a gang that is over, if it is known."""
+        """Remove a gang that has ended, if it is known."""
         entry = self.entries.pop(uid, None)
         if entry is not None:
             self._count(entry, -1)
 
     def use(self, entry: Entry, times: int) -> None:
-        """Count for the fair share what a gang uses (1), or no more (-1)."""
+        """Count the usage of a gang for the fair share (`times` 1), or stop counting it (-1)."""
         for person in (None, entry.gang.person):
             key = entry.gang.project_id, person
-            # Anew, since copies share the former.
+            # Create a new dictionary, because copies share the old one.
             used = self.used[key] = dict(self.used.get(key, {}))
             for what, amount in entry.takes:
                 used[what] = used.get(what, 0) + amount * times
@@ -350,8 +351,8 @@ class Snapshot:
                 del self.used[key]
 
     def is_behind(self, uid: JobUid) -> bool:
-        """Whether a gang waits behind one of its project, level and shape, so that a plan looks at it only if
-        it has provided for that one."""
+        """Return whether an older gang of the same project, level and shape is waiting. A plan considers this
+        gang only if the older one starts."""
         entry = self.entries[uid]
         if not entry.waits or entry.state.not_before:
             return False
@@ -361,9 +362,8 @@ class Snapshot:
         return limit_of(self.quotas, key)
 
     def spent(self, key: QuotaKey) -> str | None:
-        """Return the sentence about a budget that is used up, by the key of a number of jobs; None = none
-        is."""
-        # A budget of nothing that each person has is used up by people who are not known yet.
+        """Return the sentence about a used-up budget by the key of a number of jobs, or None."""
+        # A budget of 0 for each user is also used up for users that are not known yet.
         if key not in self.exhausted and key.metric == JOBS and key.person:
             budgets = (replace(key, metric=metric) for metric in (*BUDGETS, *HARD_BUDGETS))
             if any(self.limit(budget) == 0 for budget in budgets):
@@ -371,7 +371,7 @@ class Snapshot:
         return self.exhausted.get(key)
 
     def due(self, project: str, person: str | None) -> float:
-        """Return how much of the fair share a person is due in a project, or for None the project itself."""
+        """Return the fair-share weight of a user in a project. `person`: None for the project itself."""
         key = QuotaKey(project_id=project, region=GLOBAL, metric=SHARE, person=person or "")
         due = None if self._are_equal or person == "" else self.limit(key)
         return 1.0 if due is None else due
@@ -386,10 +386,10 @@ class Snapshot:
         return entry_of(state, shape, kinds, charged)
 
     def _charge(self, shape: Shape, gang: GangRequest) -> Charged:
-        """Return who is charged for gangs of that shape and this one's project."""
+        """Return the meters that are charged for a gang of this shape and project."""
         taken = [(metric, gang.region, value) for metric, value in shape.amounts]
         taken.append((JOBS, GLOBAL, thousandths(1)))
-        # Where no person is limited, none is counted: there may be ten thousand.
+        # Usage is counted by user only in projects with limits for users. There may be ten thousand users.
         is_personal = gang.project_id in self._personal
         persons = dict.fromkeys(("", gang.person if is_personal else ""))
         quotas = [
@@ -416,7 +416,7 @@ class Snapshot:
         return None if limit is None else thousandths(limit)
 
     def _count(self, entry: Entry, times: int) -> None:
-        """Count a gang where it is (1), or no more (-1)."""
+        """Count a gang with its current placement (`times` 1), or stop counting it (-1)."""
         uid, change = entry.gang.uid, insort if times > 0 else _remove
         if not entry.is_placed:
             if not entry.state.leaving:
@@ -490,7 +490,7 @@ class Snapshot:
 
 
 def cheapness(entry: Entry) -> tuple[int, int, int]:
-    """Return a sort key for spot gangs by what preempting one costs: lowest priority first, then youngest."""
+    """Return a sort key for the cost of preempting a spot gang: lowest priority first, then youngest."""
     return (entry.gang.priority, -entry.gang.created, -entry.gang.uid)
 
 
