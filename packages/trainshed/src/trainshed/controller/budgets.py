@@ -1,8 +1,8 @@
-"""The use of this month's budgets by projects and users (`core.catalog.quotas.BUDGETS`), the
-used-up budgets, and the notified users.
+"""The budget usage of this month by projects and users (`core.catalog.quotas.BUDGETS`), and notifications
+about it.
 
-When a budget is used up, none of its jobs starts. When a hard budget is used up, its running jobs
-release their places, too.
+When a budget is used up, no job of its project or user starts. When a hard budget is used up, running jobs
+also release their nodes.
 """
 
 import asyncio
@@ -25,20 +25,23 @@ from trainshed.core.usage import Budget, MachineTime, Prices, Use, budgeted, mon
 from trainshed.scheduler.model import limit_of
 
 _EVERY: Final = 10.0
-"""Seconds between two looks at where budgets stand."""
+"""Seconds between two checks of all budgets."""
 _CACHE_INTERVAL: Final = 10**9
-"""Nanoseconds for which an answer holds while nothing is given back: to count what runs takes a while."""
+"""Nanoseconds for which a computed usage is reused while no attempt ends. Computing the usage of running
+attempts takes time."""
 _UNITS: Final[Mapping[str, str]] = {CPU_HOURS: " CPU-hours", GPU_HOURS: " GPU-hours", COST: ""}
 _Account = tuple[str, str]
-"""A project, and a person or "", which stands for all together."""
+"""A project, and a user or "" for all users together."""
 _Sums = dict[_Account, dict[str, float]]
 
 
 class Budgets:
-    """The configured budgets, and the use that counts against them. `running`: returns the use of
-    running attempts until a moment. `marks`: percentages of budgets that are not hard, ascending,
-    at which notifications are sent. `reached`: receives the budgets that have reached one,
-    repeatedly, and the start of their month; None = no notifications."""
+    """The configured budgets, and the usage that counts against them.
+
+    `running`: returns the usage of running attempts until a given time. `marks`: percentages of budgets that
+    are not hard, ascending, at which notifications are sent. `reached`: receives the budgets that have
+    reached a mark and the start of their month, repeatedly. None disables notifications.
+    """
 
     def __init__(
         self,
@@ -51,26 +54,26 @@ class Budgets:
         self._running = running
         self._marks = marks
         self._reached = reached
-        #: The budgets that are set.
+        #: The budgets that operators have set.
         self.limits: Mapping[QuotaKey, float] = {}
-        #: This month's use by finished attempts.
+        #: This month's usage by ended attempts.
         self._ended: _Sums = {}
-        #: The same of other months, by their beginnings: a clock may be set back.
+        #: Usage of other months by their start, because a clock may be set back.
         self._others: dict[Nanos, _Sums] = {}
-        #: The start of this month, and the moment at which all budgets restart (ns).
+        #: Start and end of this month (ns). All budgets restart at the end.
         self.month: tuple[Nanos, Nanos] = (0, 0)
         self._exhausted: tuple[Mapping[QuotaKey, str], frozenset[QuotaKey]] = ({}, frozenset())
-        #: Until when the former holds (ns).
+        #: Time until which the last computed usage is valid (ns).
         self._holds_until = 0
 
     def load(self, used: Iterable[MachineTime], now: Nanos) -> None:
-        """Begin with what was used in this month so far."""
+        """Start with this month's stored usage."""
         self.month, self._ended = month_of(now), {}
         for part in used:
             self._count(self._ended, part)
 
     def add(self, given_back: Iterable[Use]) -> None:
-        """Take in what attempts have given back."""
+        """Add the usage of ended attempts."""
         for use in given_back:
             self._turn_page(use.ended)
             self._count(self._ended, use.within(*self.month))
@@ -81,12 +84,12 @@ class Budgets:
         self._holds_until = 0
 
     def used(self, now: Nanos) -> Callable[[QuotaKey], float]:
-        """Return the function that computes the use of a budget until now."""
+        """Return a function that computes the usage of a budget until now."""
         sums = self._sums(now)
         return lambda key: _of(sums, key)
 
     def of_projects(self, now: Nanos) -> dict[tuple[str, str], float]:
-        """Return what each project has used this month, by the budgets' metrics."""
+        """Return this month's usage of each project, by the metrics of budgets."""
         return {
             (project, metric): amount
             for (project, person), used in self._sums(now).items()
@@ -95,8 +98,9 @@ class Budgets:
         }
 
     def exhausted(self, now: Nanos) -> tuple[Mapping[QuotaKey, str], frozenset[QuotaKey]]:
-        """Return the keys of the numbers of jobs of those whose budget is used up, with a sentence each, and
-        those keys of them whose hard budget is."""
+        """Return two results. The first contains the projects and users whose budget is used up, by the key
+        of their number of jobs, with a sentence for each. The second contains the keys whose hard budget is
+        used up."""
         if self._holds_until - _CACHE_INTERVAL <= now < self._holds_until:
             return self._exhausted
         sums = self._sums(now)
@@ -117,7 +121,7 @@ class Budgets:
         return self._exhausted
 
     def standing(self, now: Nanos) -> tuple[Budget, ...]:
-        """Return where each budget stands."""
+        """Return all budgets with their present usage."""
         sums, marks = self._sums(now), self._marks
         return tuple(
             Budget(
@@ -128,8 +132,8 @@ class Budgets:
         )
 
     async def watch(self, now: Callable[[], int], time_passed: Callable[[], None]) -> None:
-        """Look from time to time at where budgets stand, until it is cancelled. `time_passed`: called where
-        there are any, since one of them may be used up by now."""
+        """Check the budgets at regular intervals, until cancelled. `time_passed`: called if budgets exist,
+        because one of them may be used up by now."""
         while True:
             await asyncio.sleep(_EVERY)
             standing = self.standing(now())
@@ -153,7 +157,7 @@ class Budgets:
         sums = {account: dict(used) for account, used in self._ended.items()}
         for use in self._running(now):
             self._count(sums, use.within(*self.month))
-        # A budget of nothing is used up before anything was used.
+        # A budget of 0 is used up before any usage.
         for key in self.limits:
             sums.setdefault((key.project_id, key.person), {})
         return sums

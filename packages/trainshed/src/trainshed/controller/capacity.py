@@ -1,14 +1,12 @@
-"""Keeps the scheduler's snapshot up to date with stored jobs, nodes and quotas, runs the scheduler
-when something has changed or time has passed, and answers questions about it.
+"""Updates the scheduler's snapshot with stored jobs, nodes and quotas, runs the scheduler after changes or at
+given times, and answers questions about capacity.
 
-A decision counts from the moment it is made: it enters the snapshot before its job has applied it,
-so that the next decision does not assign the same capacity again. The job's next stored state
-corrects the snapshot. If a job is stored again before it has applied a decision, the decision is
-undone and must not be applied any more (`counts`).
-
-Decisions are made on a copy of the snapshot. With many jobs and nodes this happens in a thread,
-while the event loop continues. Decisions that are still valid afterwards count; the others are
-made again. Pre-flights are answered in the same way (docs/adr/0012).
+A decision takes effect in the snapshot immediately, before its job has applied the decision. The next
+decision therefore does not assign the same capacity again. The job's next stored state corrects the snapshot.
+If a job is stored again before it has applied a decision, the decision is undone and must not be applied any
+more (`counts`). Decisions are made on a copy of the snapshot. With many jobs and nodes this happens in a
+thread, while the event loop continues. Decisions that are still valid afterwards are used, and the others are
+made again. Preflight checks run in the same way (docs/adr/0012).
 """
 
 import asyncio
@@ -73,11 +71,12 @@ from trainshed.scheduler.snapshot import Snapshot
 from trainshed.store.port import NodeDrain
 
 MAX_INLINE_SIZE: Final = 1000
-"""Jobs and nodes up to which a decision is made on the event loop: at most some 20 ms of it."""
+"""Maximum number of jobs and nodes for which decisions are made on the event loop. They take at most about 20
+ms."""
 _REMEMBERED: Final = 8
-"""Half-lives for which use counts for the fair share."""
+"""Number of half-lives for which usage counts in the fair share."""
 _STRETCH: Final = 6 * HOUR
-"""Past use is summed up over periods of this many nanoseconds."""
+"""Length in nanoseconds of the periods over which past usage is summed up."""
 _CONDITIONS: Final = {
     NodeState.DRAINING: NodeCondition.DRAINED,
     NodeState.QUARANTINED: NodeCondition.QUARANTINED,
@@ -91,7 +90,7 @@ log = logging.getLogger(__name__)
 
 
 class NodeNews(Struct, frozen=True):
-    """Why a node takes no work now."""
+    """Why a node accepts no replicas now."""
 
     condition: NodeCondition
     cause: str
@@ -100,11 +99,11 @@ class NodeNews(Struct, frozen=True):
 
 
 class CapacityTracker:
-    """The scheduler's snapshot with its sources; one per controller.
+    """The scheduler's snapshot with its sources. There is one per controller.
 
-    `wake_at`: called with the moment (ns) at which the passing of time may let a job start.
-    `deliver`: receives the decisions that `decide` has postponed. `at_once`: with more jobs and
-    nodes than this, decisions are made in a thread.
+    `wake_at`: called with the time (ns) at which a job may start without other changes. `deliver`: receives
+    the decisions that `decide` has postponed. `at_once`: the number of jobs and nodes above which decisions
+    are made in a thread.
     """
 
     def __init__(
@@ -119,18 +118,18 @@ class CapacityTracker:
         self._wake_at = wake_at
         self._deliver = deliver
         self._at_once = at_once
-        #: A single one, so that decisions and pre-flights alternate.
+        #: A single thread, so that decisions and preflight checks alternate.
         self._thread = ThreadPoolExecutor(1, "planner")
-        #: Held while a pre-flight is answered.
+        #: Held during a preflight check.
         self._asking = asyncio.Lock()
-        #: The decision that is being made in the thread; None = none.
+        #: The decision that is being made in the thread, or None.
         self._deciding: asyncio.Task[None] | None = None
-        #: Jobs that came since it began.
+        #: Jobs that arrived after the decision in the thread began.
         self._came: list[JobUid] = []
-        #: The error for pre-flights; None = they are answered.
+        #: The error for preflight checks, or None if they are possible.
         self._refusal: Exception | None = None
         self._snapshot = Snapshot(policy)
-        #: The persistent resources, with the jobs that name one.
+        #: The persistent resources with their jobs.
         self.reserved = ReservedPools(policy)
         self._policy = policy
         #: The nodes that the engine offers, by name.
@@ -138,21 +137,21 @@ class CapacityTracker:
         self.accelerators: tuple[str, ...] = ()
         self._engine_says: dict[str, tuple[NodeState, str | None]] = {}
         self._drains: dict[str, NodeDrain] = {}
-        #: Works that are being stored, or without a job in the snapshot yet, by project and user.
+        #: Projects and users of works that are being stored, or that have no job in the snapshot yet.
         self._arriving: dict[JobUid, tuple[str, str]] = {}
-        #: Why an attempt that is placed does not start, as its engine reports it: (attempt, delay).
+        #: (attempt, delay) of placed attempts that cannot start yet, as their engine reports.
         self._delays: dict[JobUid, tuple[int, Delay]] = {}
-        #: The last put state of the job, unless a decision was made about it since. Most jobs are
-        #: put several times unchanged.
+        #: The last state of each job in the snapshot. Entries with later decisions are removed. Jobs are
+        #: often passed repeatedly without a change.
         self._put_last: dict[JobUid, Job] = {}
         self._changed = True
-        #: Whether the last plan neither decided nor reserved anything.
+        #: Whether the last plan made no decisions and no reservations.
         self._was_in_vain = False
 
     # --- changes ---
 
     def put(self, job: Job) -> None:
-        """Enter the state of a stored job, or of a job that is about to be stored."""
+        """Update the snapshot with the state of a stored job, or of a job that is about to be stored."""
         self.arrived(job.uid)
         if job.parent is not None:
             self.arrived(job.parent.uid)
@@ -178,12 +177,12 @@ class CapacityTracker:
         self._put_last[job.uid] = job
 
     def _look_at(self, uid: JobUid) -> None:
-        """Take note of a new job: behind jobs that did not fit a moment ago, a further one cannot change the
-        next plan."""
+        """Register a new job. If it follows jobs that did not fit in the last plan, it cannot change the next
+        plan."""
         self._changed = self._changed or not (self._was_in_vain and self._snapshot.is_behind(uid))
 
     def gives_back(self, job: Job) -> bool:
-        """Return whether the new state of the job holds less capacity than its last known state."""
+        """Return whether the new state of the job uses less capacity than its last known state."""
         before = self._state(job.uid)
         if before is None or self._put_last.get(job.uid) is job:
             return False
@@ -191,14 +190,15 @@ class CapacityTracker:
         return bool(set(before.places) - set(now.places)) or now.leaving > before.leaving
 
     def set_delay(self, uid: JobUid, attempt: int, delay: Delay | None) -> None:
-        """Set what the engine reports of an attempt that it is to start; None = nothing delays it."""
+        """Set the delay of an attempt's start that the engine reports, or None."""
         if delay is not None and self._state(uid) is not None:
             self._delays[uid] = attempt, delay
         else:
             self._delays.pop(uid, None)
 
     def arrived(self, uid: JobUid) -> None:
-        """Count a work no more that was admitted: its jobs count, or it was not stored."""
+        """Stop counting an admitted work separately, because its jobs are in the snapshot or it was not
+        stored."""
         self._arriving.pop(uid, None)
 
     def forget(self, uid: JobUid) -> None:
@@ -218,7 +218,7 @@ class CapacityTracker:
         self._refresh_nodes()
 
     def set_node_state(self, node: str, state: NodeState, cause: str | None) -> None:
-        """Set the state that the engine reports of a node."""
+        """Set the state that the engine reports for a node."""
         self._engine_says[node] = (state, cause)
         if node in self.nodes:
             self._snapshot.set_node(self._capacity_of(self.nodes[node]))
@@ -226,7 +226,7 @@ class CapacityTracker:
         self._refresh_resources()
 
     def set_drains(self, drains: Iterable[NodeDrain]) -> None:
-        """Set the nodes that operators put under maintenance."""
+        """Set the nodes that operators have put under maintenance."""
         self._drains = {drain.node: drain for drain in drains}
         self._refresh_nodes()
 
@@ -238,8 +238,8 @@ class CapacityTracker:
     def set_resource(
         self, name: PersistentResourceName, resource: PersistentResource | None
     ) -> None:
-        """Set a persistent resource; None = it does not exist any more. Its machines keep their places,
-        except on nodes that take no work and run no job of it."""
+        """Set a persistent resource, or remove it (None). Its machines stay on their nodes, except on unfit
+        nodes that run no job of the resource."""
         before = self.reserved.resources.get(name)
         self.reserved.set(name, resource, self.is_fit)
         holds = resource.holds if resource is not None and resource.error is None else ()
@@ -257,7 +257,8 @@ class CapacityTracker:
         self._changed = True
 
     def stop_jobs(self, name: PersistentResourceName, reason: str) -> list[tuple[JobUid, Event]]:
-        """Have the jobs of a persistent resource give its machines back. Return the events of these jobs."""
+        """Request the jobs of a persistent resource to release its machines. Return the events for these
+        jobs."""
         stopped: list[tuple[JobUid, Event]] = []
         for uid in self.reserved.jobs(name):
             state, home = self._state(uid), self.reserved.snapshot_of(uid)
@@ -274,19 +275,19 @@ class CapacityTracker:
             self.remember(use.within(use.began, use.ended), use.began, use.ended)
 
     def remember(self, used: MachineTime, began: Nanos, ended: Nanos) -> None:
-        """Count for the fair share what a project used between two moments."""
+        """Add the past usage of a project between two times to the fair share."""
         self._snapshot.past.add(used, began, ended)
 
     def time_passed(self) -> None:
-        """Take note that the moment of `wake_at` has come."""
+        """Record that the time from `wake_at` has come."""
         self._changed = True
         self.reserved.plan_all()
 
     # --- questions ---
 
     def decide(self, now: Nanos) -> tuple[Decision, ...]:
-        """Return the decisions that follow from all changes, each once. Cheap if nothing has changed. Where
-        there are many jobs and nodes they are delivered later."""
+        """Return the decisions that follow from all changes, each once. Cheap without changes. With many jobs
+        and nodes, the decisions are delivered later."""
         if self._refusal is not None:
             return ()
         return (*self._decide_reserved(now), *self._decide(now))
@@ -336,8 +337,11 @@ class CapacityTracker:
     def _taken(
         self, made: Plan, planned: Snapshot | None = None, of: Snapshot | None = None
     ) -> tuple[Decision, ...]:
-        """Take the decisions, and return them. `planned`: what they are about, if the snapshot may have
-        changed since; then only those count that still hold. `of`: the snapshot of a persistent resource."""
+        """Apply the decisions of a plan to the snapshot, and return them.
+
+        `planned`: the snapshot of the plan, if the present snapshot may have changed since. Then only
+        decisions that are still valid are applied. `of`: the snapshot of a persistent resource.
+        """
         snapshot = of or self._snapshot
         if of is None:
             self._was_in_vain = not (made.decisions or made.reservations)
@@ -359,8 +363,8 @@ class CapacityTracker:
         return tuple(taken)
 
     def counts(self, uid: JobUid, event: Event) -> bool:
-        """Whether the decision that `event` reports still counts; True for events that report none. If it
-        does not, another job may have its capacity by now, and a new decision has been, or will be, made."""
+        """Return whether the decision behind an event is still valid. True for other events. If False,
+        another job may have the capacity, and a new decision follows."""
         state = self._state(uid)
         if state is None:
             return True  # the job is over, and ignores events
@@ -377,7 +381,7 @@ class CapacityTracker:
                 return True
 
     def unfit(self, node: str) -> NodeNews | None:
-        """Return why a node takes no work; None if it does, or is not known."""
+        """Return why a node accepts no replicas, or None if it does or is unknown."""
         if node in self._drains:
             drain = self._drains[node]
             reason = f": {drain.reason}" if drain.reason else ""
@@ -389,7 +393,7 @@ class CapacityTracker:
         return NodeNews(_CONDITIONS[state], cause or f"{node} is out of service", is_unheard)
 
     def on_unfit_nodes(self) -> tuple[JobUid, ...]:
-        """Return the jobs that have, or were just given, places on nodes that take no work."""
+        """Return the jobs with replicas, or with newly assigned replicas, on unfit nodes."""
         snapshots = (self._snapshot, *self.reserved)
         there = (node for snapshot in snapshots for node in snapshot.nodes.values() if node.holders)
         return tuple(
@@ -401,7 +405,7 @@ class CapacityTracker:
         return sum(len(snapshot.queue) for snapshot in (self._snapshot, *self.reserved))
 
     def why(self, uid: JobUid, now: Nanos) -> Waiting | None:
-        """Return why a job waits for its places, or for its start there; None if it does not wait."""
+        """Return why a job waits for capacity or for its start, or None if it does not wait."""
         waiting = self.reserved.why(uid, now, lambda hold: self.why(hold, now))
         if waiting is None and self.reserved.snapshot_of(uid) is None:
             waiting = explaining.why(self._snapshot, uid, now)
@@ -421,8 +425,8 @@ class CapacityTracker:
         return position(self.reserved.snapshot_of(uid) or self._snapshot, uid)
 
     def require_admissible(self, work: Job | TuningJob) -> None:
-        """Raise ResourceExhausted if a project, or a person in it, has as many jobs that wait as it may have,
-        FailedPrecondition if its jobs may not have this priority."""
+        """Raise ResourceExhausted if a project or user already has the maximum number of waiting jobs. Raise
+        FailedPrecondition if their jobs may not have this priority."""
         spec = work.spec.trial if isinstance(work, TuningJob) else work.spec
         project, person = _account(work)
         priority = spec.scheduling.priority
@@ -449,8 +453,8 @@ class CapacityTracker:
                 )
 
     def admit(self, work: Work) -> None:
-        """Count a new work that is about to be stored: of a burst, each counts for the next. Raises as
-        `require_admissible`."""
+        """Count a new work that is about to be stored, so that simultaneous requests cannot exceed the limits
+        together. Raises the errors of `require_admissible`."""
         if not isinstance(work, Pipeline):  # Its job is a work of its own.
             self.require_admissible(work)
             if fault := self.reserved.require(work):
@@ -458,12 +462,12 @@ class CapacityTracker:
             self._arriving[work.uid] = _account(work)
 
     def adopt(self, work: Work) -> None:
-        """Count a stored work that runs through others, if it has made none yet."""
+        """Count a stored tuning job or pipeline that has not created a job yet."""
         if isinstance(work, TuningJob) and not work.begun:
             self._arriving[work.uid] = _account(work)
 
     async def preflight(self, job: Job, now: Nanos) -> Preflight:
-        """Return whether a job like this would be admitted now. Raises what `refuse` was given."""
+        """Return whether a job like this would be admitted now. Raises the error that `refuse` has set."""
         async with self._asking:
             if self._refusal is not None:
                 raise self._refusal
@@ -476,13 +480,13 @@ class CapacityTracker:
             return await self._apart(partial(explaining.preflight, planned, wanted, now))
 
     def refuse(self, error: Exception) -> None:
-        """Decide no more, and refuse pre-flights."""
+        """Stop making decisions, and reject preflight checks with this error."""
         self._refusal = error
         self._thread.shutdown(wait=False)
 
     def node_statuses(self) -> tuple[NodeStatus, ...]:
         causes = {name: unfit.cause for name in self.nodes if (unfit := self.unfit(name))}
-        # Includes what is wrong with nodes that take work all the same.
+        # Nodes that accept replicas may also have a cause, such as a warning.
         causes = {name: cause for name, (_, cause) in self._engine_says.items() if cause} | causes
         shown = (self._snapshot, *self.reserved)
         entries = (entry for snapshot in shown for entry in snapshot.entries.values())
@@ -490,8 +494,8 @@ class CapacityTracker:
         return explaining.node_statuses(self._snapshot, causes, jobs)
 
     def quota_statuses(self, now: Nanos, project_id: str | None = None) -> tuple[QuotaStatus, ...]:
-        """Return every quota that is set, or that a project uses or waits for, of one project or, for None,
-        of all; by project, region, metric and person."""
+        """Return the status of all quotas that are set, used or waited for. `project_id`: None for all
+        projects. Sorted by project, region, metric and user."""
         budget_used = self.budgets.used(now)
         return tuple(
             replace(status, used=round(budget_used(status.key), 2))
@@ -500,10 +504,10 @@ class CapacityTracker:
             for status in explaining.quota_statuses(self._snapshot, project_id)
         )
 
-    # --- inside ---
+    # --- internal methods ---
 
     def _state(self, uid: JobUid) -> GangState | None:
-        """Return the last known state of a job, including decisions made since."""
+        """Return the last known state of a job, including later decisions."""
         snapshot = self.reserved.snapshot_of(uid) or self._snapshot
         entry = snapshot.entries.get(uid)
         return entry.state if entry else None
@@ -518,7 +522,7 @@ class CapacityTracker:
             self.set_resource(name, resource)
 
     def is_fit(self, node: str) -> bool:
-        """Whether a node takes work."""
+        """Return whether a node accepts replicas."""
         return self.unfit(node) is None
 
     def _capacity_of(self, node: Node) -> NodeCapacity:
@@ -532,7 +536,7 @@ def _account(work: Job | TuningJob) -> tuple[str, str]:
 
 
 def _is_starting(job: Job, attempt: int) -> bool:
-    """Whether some replica of that attempt has yet to be started."""
+    """Return whether any replica of the attempt has not started yet."""
     return (
         job.attempt == attempt
         and job.phase in (AttemptState.STARTING, AttemptState.RUNNING)

@@ -1,11 +1,9 @@
-"""Carries out what a stored job demands: one instruction at a time per job, each at least once.
+"""Executes the instructions of stored jobs: one at a time per job, each at least once.
 
-Never decides and never writes state: the results of an instruction go back as events. An instruction that is
-not demanded any more is given up where that harms nothing: while environments are built, and between two
-tries.
-
-The output of builds goes to the job's log line by line. Builds run in threads and know no job: `BuildOutput`
-takes their lines to the event loop, gathers them, and writes them.
+This module makes no decisions and writes no state. The results of an instruction become events. The carrier
+abandons an instruction that no longer applies at two safe points: while environments are built, and between
+two attempts. The output of builds is written to the job's log line by line. Builds run in threads and do not
+know their job. `BuildOutput` passes their lines to the event loop, collects and writes them.
 """
 
 import asyncio
@@ -61,47 +59,48 @@ from trainshed.telemetry.lines import about
 log = logging.getLogger(__name__)
 
 RETRY_DELAYS = (0.05, 0.2, 1.0, 5.0)
-"""Seconds between tries while an engine cannot answer; the last value repeats."""
+"""Seconds between attempts while an engine cannot respond. The last value repeats."""
 RETRY_INTERVAL = 1.0
 """Seconds before an instruction that failed for an unexpected reason is tried again."""
 _PLANS_IN_A_TURN = 8
-"""Launch plans that are made before other tasks get the event loop."""
+"""Number of launch plans that are created before other tasks run on the event loop."""
 _TOLD_AT = len(RETRY_DELAYS)
-"""Failed tries after which the reason is logged and reported: most failures of an engine pass sooner."""
+"""Number of failed attempts after which the reason is logged and reported. Most failures of an engine last a
+shorter time."""
 _GATHER = 0.2
-"""Seconds for which lines are gathered before they are written."""
+"""Seconds for which lines are collected before they are written."""
 
 Package = tuple[RuntimeChoice, tuple[JobPackage, ...]]
 """A runtime and the packages on top of it."""
 
 
 class Ports(Struct, frozen=True):
-    """Everything that instructions are carried out through."""
+    """The interfaces through which instructions are executed."""
 
     engine: Engine
     runtimes: Runtimes
     #: Writes the splits of datasets that programs read.
     datasets: SplitFiles
-    #: Returns (name, directory) of the buckets that a project's programs may see. Does not block. Raises
-    #: EngineUnavailable.
+    #: Returns (name, directory) of the buckets that are visible to a project's programs. Does not block.
+    #: Raises EngineUnavailable.
     shown_buckets: Callable[[str], tuple[tuple[str, str], ...]]
-    #: Raises OSError or ValueError, with the reason, if a program of a project could not write to a URI as a
-    #: service account. Blocks.
+    #: Raises OSError or ValueError, with the reason, if a project's program with a service account cannot
+    #: write to a URI. Blocks.
     write_probe: Callable[[str, str, str], None]
-    #: Takes the output of preparations.
+    #: Stores the output of preparations.
     log: ServiceLog
     launch_defaults: LaunchDefaults
-    #: Gives an event back to the control loop.
+    #: Returns an event to the control loop.
     report: Callable[[JobUid, Event], None]
-    #: how long a stopped program may take to exit before it is killed, in ns.
+    #: Nanoseconds that a stopped program has for its exit before it is killed.
     grace: int
 
 
 class JobCarrier:
-    """Carries out one job's instructions in their order, one at a time, in one task."""
+    """Executes one job's instructions in order, one at a time, in one task."""
 
     def __init__(self, ports: Ports, job: Callable[[], Job], finished: Callable[[], None]) -> None:
-        """`job`: returns the stored state of the job. `finished`: called when no work is left for
+        """`job`: returns the stored state of the job. `finished`: called when no instructions remain for
         now."""
         self._ports = ports
         self._job = job
@@ -115,11 +114,12 @@ class JobCarrier:
 
     @property
     def task(self) -> asyncio.Task[None] | None:
-        """The task that carries out instructions now; None if there is nothing to do."""
+        """The task that executes instructions now, or None."""
         return self._task
 
     def look(self) -> None:
-        """Begin what the stored job demands; called when it has changed, or is seen for the first time."""
+        """Start executing the stored job's instructions. Called after each change of the job, and for each
+        new job."""
         wanted = instructions(self._job())
         self._done = {
             instruction
@@ -137,7 +137,7 @@ class JobCarrier:
                 self._task = begin(self._run(), f"job {self._job().uid}: carrying out", self._died)
 
     def cancel(self) -> None:
-        """Stop in the middle of an instruction and begin no other."""
+        """Cancel the current instruction, and start no other."""
         self._closed = True
         if self._task is not None:
             self._task.cancel()
@@ -145,7 +145,8 @@ class JobCarrier:
             self._step.cancel()
 
     def _died(self, _: Exception) -> None:
-        """Look again in a while; otherwise nothing of the job would be carried out any more."""
+        """Restart the carrier after a pause. Otherwise no further instruction of the job would be
+        executed."""
         self._task = None
         asyncio.get_running_loop().call_later(RETRY_INTERVAL, self.look)
 
@@ -178,9 +179,11 @@ class JobCarrier:
         self._finished()
 
     async def _do(self, instruction: Instruction) -> bool:
-        """Carry out an instruction, whatever goes wrong; try again while the engine cannot answer. Return
-        True if it was done or reported as impossible, False if it was given up because it is not demanded any
-        more."""
+        """Execute an instruction with retries.
+
+        Return True if it succeeded or was reported as impossible. Return False if it was abandoned because it
+        no longer applies.
+        """
         tries = 0
         while True:
             delay = RETRY_DELAYS[min(tries, len(RETRY_DELAYS) - 1)]
@@ -194,7 +197,8 @@ class JobCarrier:
                     self._log(instruction).warning(text, what, failure, delay)
                     self._tell_delay(instruction, failure, delay)
             except Exception as failure:
-                # Broad on purpose: an unexpected failure must not leave the job without a carrier.
+                # All exceptions are caught, because an unexpected failure must not leave the job without a
+                # carrier.
                 if (cause := _cause_of(failure)) is not None:
                     self._failed(instruction, str(failure), cause)
                     return True
@@ -203,7 +207,7 @@ class JobCarrier:
                 if isinstance(instruction, PrepareRuntime | StartReplicas):
                     self._failed(instruction, repr(failure), Cause.SERVICE)
                     return True
-                # No other instruction would end the replica or give the slots back.
+                # No other instruction would end the replica or release the slots.
                 delay = RETRY_INTERVAL
             if not await self._pause(delay):
                 return False
@@ -214,13 +218,13 @@ class JobCarrier:
         return about(log, self._job().uid, attempt=instruction.attempt, replica=replica)
 
     def _failed(self, instruction: Instruction, message: str, cause: Cause) -> None:
-        """Report that the instruction will never be done, naming the attempt: the job may have gone on to
-        another."""
+        """Report that the instruction can never succeed. The event contains the attempt, because the job may
+        have started another one."""
         failure = PreparationFailed(instruction.attempt, message, cause)
         self._ports.report(self._job().uid, failure)
 
     def _tell_delay(self, instruction: Instruction, failure: Exception, pause: float) -> None:
-        """Report for the timeline why the engine does not start an attempt."""
+        """Report a timeline entry about the reason why the engine does not start an attempt."""
         if isinstance(instruction, StartReplicas):
             message = (
                 f"The engine cannot start the job now and retries every {pause:g} s: {failure}"
@@ -229,7 +233,7 @@ class JobCarrier:
             self._ports.report(self._job().uid, StartDelayed(instruction.attempt, delay))
 
     async def _pause(self, seconds: float) -> bool:
-        """Wait, and return True; return False as soon as the current instruction is not demanded any more."""
+        """Wait, and return True. Return False as soon as the current instruction no longer applies."""
         self._changed.clear()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -240,7 +244,7 @@ class JobCarrier:
 
 
 def _cause_of(failure: Exception) -> Cause | None:
-    """Return the cause of an end that a port documents; None: no port does."""
+    """Return the cause for a failure that a port documents, otherwise None."""
     match failure:
         case PackageFailed() | SecretMissing():
             return Cause.PACKAGE
@@ -255,8 +259,8 @@ def _cause_of(failure: Exception) -> Cause | None:
 
 
 def _includes(done: Instruction, other: Instruction) -> bool:
-    """Whether what was done includes the other instruction: when a gang was launched, some of its replicas
-    are reported sooner than others, and the start of the remaining ones is done as well."""
+    """Return whether an executed instruction includes another one. After the start of a gang, some of its
+    replicas are reported earlier than others, but the start of the others is also done."""
     if isinstance(done, StartReplicas) and isinstance(other, StartReplicas):
         return done.attempt == other.attempt and set(other.waiting) <= set(done.waiting)
     return done == other
@@ -268,7 +272,7 @@ async def _carry_out(ports: Ports, job: Job, instruction: Instruction) -> None:
         case PrepareRuntime():
             await prepare(ports, job, instruction.attempt)
         case StartReplicas():
-            # At the same time as the start: programs take longer than this to print their first line.
+            # In parallel with the start, because programs need more time than this for their first line.
             beginning = begin(begin_log(ports, job), f"job {job.uid}: starting its log")
             await _launch(ports, job, instruction)
             await beginning
@@ -310,7 +314,7 @@ async def _launch(ports: Ports, job: Job, instruction: StartReplicas) -> None:
     waiting = dict(instruction.waiting)
     buckets = ports.shown_buckets(job.name.project_id)
     plans: list[LaunchPlan] = []
-    # Each plan names the whole gang, so those of a large one take a while.
+    # Each plan contains the whole gang, so the plans of a large gang take some time.
     async for some in in_turns(tuple(waiting.items()), _PLANS_IN_A_TURN):
         plans += launch_plans(
             job,
@@ -346,8 +350,8 @@ async def _stop(ports: Ports, job: Job, instruction: StopReplicas) -> None:
 
 
 async def _has_slots(engine: Engine, uid: JobUid, attempt: int) -> bool:
-    """Whether the attempt has slots. If not, nothing of it ran, and nothing will: a job's instructions are
-    carried out one after the other, and no start is left among them."""
+    """Return whether the attempt has slots. If not, none of its programs has run or will run: instructions of
+    a job are executed in order, and no start remains."""
     return (uid, attempt) in await engine.allocations()
 
 
@@ -357,14 +361,15 @@ async def _release_before(engine: Engine, uid: JobUid, attempt: int) -> None:
 
 
 def packages(job: Job) -> tuple[Package, ...]:
-    """Return the environments that a job needs, each once: most jobs run the same program in every pool."""
+    """Return the environments that a job needs, without duplicates. Most jobs run the same program in every
+    pool."""
     wanted = {pool.program.environment for pool in job.spec.pools}
     return tuple(sorted(wanted, key=repr))
 
 
 def is_ready(runtimes: Runtimes, job: Job) -> bool:
-    """Whether a job's start needs no preparation, because everything is built and nothing has to be probed or
-    split."""
+    """Return whether a job can start without a preparation, because everything is built and no probe or split
+    is necessary."""
     if _probed(job) or job.spec.data is not None:
         return False
     if has_reducers(job.spec) and runtimes.reduction() is None:
@@ -413,7 +418,7 @@ async def prepare(ports: Ports, job: Job, attempt: int) -> None:
 
 
 async def begin_log(ports: Ports, job: Job) -> None:
-    """Begin a job's log with its notices: substitutes for what it asked for, and warnings."""
+    """Start a job's log with its notices about replaced runtimes and its warnings."""
     notices = dict.fromkeys((*job.spec.runtime_notices, *job.spec.warnings))
     if job.attempt > 1 or not notices:
         return
@@ -424,8 +429,8 @@ async def begin_log(ports: Ports, job: Job) -> None:
 
 
 async def _environments(ports: Ports, job: Job, attempt: int) -> dict[Package, PreparedRuntime]:
-    """Return the environments of a job, and rebuild the ones that were removed since their
-    preparation."""
+    """Return the environments of a job. Environments that were removed after the preparation are built
+    again."""
     runtimes = {package: ports.runtimes.ready(*package) for package in packages(job)}
     ready = {package: runtime for package, runtime in runtimes.items() if runtime is not None}
     if missing := [package for package in runtimes if package not in ready]:
@@ -436,13 +441,13 @@ async def _environments(ports: Ports, job: Job, attempt: int) -> dict[Package, P
 
 
 def _probed(job: Job) -> str | None:
-    """Return the job directory if it is to be probed, so that a jobDir that cannot be written is found out
-    before the program starts for the first time (spec/submit#job-directory)."""
+    """Return the job directory to probe, or None. The probe detects an unwritable jobDir before the program
+    starts for the first time (spec/submit#job-directory)."""
     return job.spec.job_dir if job.attempt <= 1 else None
 
 
 class BuildOutput:
-    """Collects the output of one preparation, as a context manager: on exit all lines are written."""
+    """Collects the output of one preparation, as a context manager. On exit, all lines are written."""
 
     def __init__(self, uid: JobUid, attempt: int, written_to: ServiceLog) -> None:
         self._uid = uid
@@ -457,12 +462,12 @@ class BuildOutput:
 
     @property
     def took(self) -> int:
-        """How long the builds have taken, in ns; 0 = nothing was built."""
-        # The loop's clock may stand still for a millisecond.
+        """Return the duration of the builds in ns, or 0 if nothing was built."""
+        # The loop's clock may not advance for a millisecond.
         return max(1, round((self._loop.time() - self._began) * 1e9)) if self._heard else 0
 
     def hear(self, line: str) -> None:
-        """Take a line. Callable from any thread, also after the end."""
+        """Add a line. Callable from any thread, even after the end."""
         # The service may have stopped while a build was still running.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._take, line)
@@ -478,11 +483,11 @@ class BuildOutput:
     ) -> None:
         if kind is GeneratorExit:
             return  # Dropped together with its loop, which does not run any more.
-        # Lines heard before are on their way to the loop.
+        # Earlier lines are still in the loop's queue.
         await asyncio.sleep(0)
         self._left.set()
         if self._writing is not None:
-            # Not awaited directly: cancelling the caller must not cancel the write.
+            # The write is not awaited directly, because cancelling the caller must not cancel the write.
             await asyncio.wait([self._writing])
 
     def _take(self, line: str) -> None:

@@ -1,11 +1,11 @@
-"""The control loop, the only writer of state: wakes a job, applies its events in one guarded commit, and has
-the carrier act on it.
+"""The control loop, the only writer of state: wakes a job, applies its events in one guarded commit, and lets
+the carrier execute the resulting instructions.
 
-Level-triggered: everything it does follows from the stored job, so after a restart it only has to look again.
-No polling: jobs are woken by requests, engine events, deadlines, scheduling decisions and their own carriers.
-A job is woken through its mailbox, drained by a task of its own so that no two changes of one job run
-together, or by the alarm of its earliest deadline, derived from the stored job. `controller.steps` works
-out what is stored next. It is long, since all that may wake a job ends here.
+The loop is level-triggered: all actions follow from the stored job, so a restarted service only has to read
+the jobs again. It never polls. Requests, engine events, deadlines, scheduling decisions and carriers wake
+jobs. Each job has a mailbox with a task of its own, so that its changes never run concurrently, and an alarm
+for its earliest deadline. `controller.steps` computes the next stored state. The module is long because all
+events of jobs arrive here.
 """
 
 import asyncio
@@ -73,13 +73,14 @@ from trainshed.telemetry.meters import Meters
 log = logging.getLogger(__name__)
 
 _TIDY = 10.0
-"""Seconds that a stopping service spends at most on releasing the slots of finished jobs. A cluster holds
-what is not released by then until the next start."""
+"""Maximum seconds that a stopping service spends on releasing the slots of finished jobs. A cluster keeps
+unreleased slots until the next start."""
 _METRICS_SPAN = 0.2
-"""Seconds for which reports of new measurements are gathered, so that a tuning job is looked at a few times a
-second at most."""
+"""Seconds for which reports of new measurements are collected, so that a tuning job is processed at most a
+few times per second."""
 _IN_A_TURN = 50
-"""Jobs that are loaded, or looked at, before other tasks get the event loop; takes some milliseconds."""
+"""Number of jobs that are loaded or processed before other tasks run on the event loop. They take some
+milliseconds."""
 
 _STOPS = "The service is stopping. Retry when it is running again."
 
@@ -87,15 +88,15 @@ _LIVE = (AttemptState.STARTING, AttemptState.RUNNING, AttemptState.STOPPING)
 
 
 class _Tracked(Struct):
-    """The loop's state of a live job between two events, in memory. All of it can be rebuilt from
-    the store."""
+    """The control loop's in-memory state of a live job between two events. It can be rebuilt from the
+    store."""
 
     live: LiveJob[Job]
     carrier: JobCarrier
 
 
 class Controller:
-    """The control loop of a service, run on its event loop. Also answers the API's questions about capacity
+    """The control loop of a service, on its event loop. Also answers the API's questions about capacity
     (`api.calls.services.CapacityView`)."""
 
     def __init__(
@@ -120,10 +121,10 @@ class Controller:
         resources: PersistentResources,
         at_once: int = MAX_INLINE_SIZE,
     ) -> None:
-        """`ports`: makes the carrier's ports, given the function that receives their events.
-        `now`: ns since the epoch. `owner`: the name of this service in the ledger.
-        `max_child_jobs`: see `JobsOfJobs`. `outbox`: makes the notifications of steps; None = no
-        notifications. `prices`: None = all is free. `at_once`: see `CapacityTracker`."""
+        """`ports`: creates the carrier's ports from the function that receives their events. `now`: ns since
+        the epoch. `owner`: the name of this service in the ledger. `max_child_jobs`: see `JobsOfJobs`.
+        `outbox`: creates the notifications of steps, or None for no notifications. `prices`: None for free
+        machines. `at_once`: see `CapacityTracker`."""
         self._intake = intake
         self._ledger = ledger
         self._reader = reader
@@ -188,12 +189,12 @@ class Controller:
         self._closing = False
 
     async def start(self) -> None:
-        """Take the lead, adopt running programs, and continue with every unfinished job. Raise the
-        errors of the ledger and the engine."""
+        """Become the leader, adopt running programs, and continue with every unfinished job. Raise the errors
+        of the ledger and the engine."""
         self._epoch = await self._ledger.acquire(self._owner)
         parents: list[JobUid] = []
         await self.reservations.load()
-        # A hundred thousand jobs take seconds, and signals and shims must not wait for that.
+        # A hundred thousand jobs take seconds, during which signals and shims must be served.
         async for some in in_turns(await self._ledger.load_live(), _IN_A_TURN):
             for live in some:
                 self._jobs_of_jobs.add(live.job)
@@ -207,8 +208,8 @@ class Controller:
         self._capacity.set_nodes(await self._ports.engine.capacity())
         await self._decisions.read_usage(self._reader)
         await self._decisions.read_orders(self._reader)
-        # The jobs in their loaded state: a job that starts from here on may get its slots while
-        # the engine lists its allocations.
+        # The jobs in their loaded state. A job that starts later may receive its slots while the engine lists
+        # its allocations.
         adopted = [tracked.live.job for tracked in self._tracked.values()]
         self._crew.keep(
             lambda: settle_leftovers(self._ports.engine, self._stored, adopted, self.report),
@@ -232,7 +233,7 @@ class Controller:
                     self._mailboxes.look(uid)
 
     async def close(self) -> None:
-        """Stop deciding. Commits in progress are finished; running programs are not touched."""
+        """Stop making decisions. Commits in progress are finished, and running programs continue."""
         self._closing = True
         self._decisions.close(Unavailable(_STOPS))
         await self.reservations.close()
@@ -246,7 +247,7 @@ class Controller:
         await asyncio.gather(*busy, return_exceptions=True)
         tidying = self._carrying(final=True)
         if tidying:
-            # Jobs that are over give their slots back; the next start does what is not done in time.
+            # Finished jobs release their slots. The next start of the service releases the remaining slots.
             await asyncio.wait(tidying, timeout=_TIDY)
         carrying = self._carrying()
         for tracked in self._tracked.values():
@@ -262,41 +263,41 @@ class Controller:
         return tuple(job for job in jobs if job.phase in _LIVE)
 
     def holding(self) -> tuple[Job, ...]:
-        """Return the jobs that hold places now."""
+        """Return the jobs that have nodes now."""
         jobs = (tracked.live.job for tracked in self._tracked.values())
         return tuple(job for job in jobs if job.placed)
 
     def uses(self, job: Job, until: Nanos) -> tuple[Use, ...]:
-        """Return what the newest attempt of a job has used until a moment."""
+        """Return the usage of a job's newest attempt until a given time."""
         return uses(job, until, self._capacity.nodes)
 
     def runs(self, uid: JobUid, attempt: int) -> bool:
-        """Whether that attempt of a job has, or may have, processes now."""
+        """Return whether the attempt of a job has, or may have, processes now."""
         job = self._stored(uid)
         return job is not None and job.attempt == attempt and job.phase in _LIVE
 
     def wake(self, uid: JobUid) -> None:
-        """Have a job looked at: it is new, or a request appended an intent."""
+        """Wake a job because it is new, or because a request has appended an intent."""
         self._mailboxes.wake(uid)
 
     async def create(self, *made: NewWork) -> None:
-        """Store new works, all or none, and continue with them. Raise the errors of
-        `Intake.create`, and Unavailable.
+        """Store new works, all or none, and continue with them. Raise the errors of `Intake.create`, and
+        Unavailable.
 
-        A single job that fits at once is stored as admitted (docs/adr/0083). If the caller is
-        cancelled, the works are stored anyway. Raises FailedPrecondition, ResourceExhausted as
-        `JobsOfJobs.admit` and `CapacityTracker.admit`.
+        A single job that fits at once is stored as admitted (docs/adr/0083). If the caller is cancelled, the
+        works are stored anyway. Raises FailedPrecondition and ResourceExhausted like `JobsOfJobs.admit` and
+        `CapacityTracker.admit`.
         """
         await wait_shielded(joined(self._create(made)))
 
     def report(self, uid: JobUid, event: Event) -> None:
-        """Take in an event of a job."""
+        """Receive an event of a job."""
         if isinstance(event, StartDelayed):
             self._capacity.set_delay(uid, event.attempt, event.delay)
             self._notices.publish(uid)
         self._mailboxes.add(uid, event)
 
-    # --- what the API asks about capacity ---
+    # --- the API's questions about capacity ---
 
     def why(self, uid: JobUid) -> Waiting | None:
         return self._capacity.why(uid, self._now())
@@ -319,7 +320,7 @@ class Controller:
         return self._capacity.quota_statuses(self._now(), project_id)
 
     async def _cancel_for(self, uid: JobUid, email: str) -> None:
-        """Cancel a job on behalf of a person. Raises NotFound, FailedPrecondition."""
+        """Cancel a job in the name of a user. Raise NotFound, or FailedPrecondition."""
         if (job := self._stored(uid)) is not None:
             cancel = CancelRequested(CancelCause.USER, self._now(), Actor(email))
             await self._intake.request_cancel(job.name, cancel)
@@ -337,7 +338,7 @@ class Controller:
         )
 
     async def readmit(self, node: str) -> None:
-        """Have the engine take back a node that it had quarantined. Raises Unavailable."""
+        """End the engine's quarantine of a node. Raise Unavailable."""
         engine = self._ports.engine
         if isinstance(engine, KeepsQuarantine):
             await engine.readmit(node)
@@ -367,7 +368,7 @@ class Controller:
 
     async def _store_new(self, made: Sequence[NewWork]) -> None:
         job = made[0].job if len(made) == 1 else None
-        # If the number is taken, the store rejects the job; the existing job continues.
+        # If the uid is taken, the store rejects the new job, and the existing job continues.
         if isinstance(job, Job) and job.uid not in self._tracked and not self._closing:
             await self._create_job(job, made[0])
             return
@@ -380,8 +381,8 @@ class Controller:
                 self.wake(new.job.uid)
 
     async def _create_job(self, job: Job, made: NewWork) -> None:
-        """Store a single job, admitted if it fits at once. None of the decisions made on the way is reported
-        before the job is stored, because its name may be taken."""
+        """Store a single job, as admitted if it fits at once. Other decisions made on the way are reported
+        only after the job is stored, because its name may be taken."""
         uid = job.uid
         self._mailboxes.hold(uid)
         tracked = self._track(LiveJob(job, generation=0))
@@ -398,7 +399,7 @@ class Controller:
             self._mailboxes.drop(uid)
             self._forget(uid)
             self._capacity.forget(uid)
-            # Decisions about other jobs may have been made for the sake of the job that was not stored.
+            # Decisions about other jobs may depend on the job that was not stored.
             for other, _ in decided:
                 if (stored := self._stored(other)) is not None:
                     self._capacity.put(stored)
@@ -438,7 +439,7 @@ class Controller:
         return tracked.live.job if tracked else None
 
     def _carrying(self, *, final: bool = False) -> list[asyncio.Task[None]]:
-        """Return the tasks that carry out instructions, of all jobs or of finished jobs."""
+        """Return the tasks that execute instructions, of all jobs or of finished jobs."""
         return [
             tracked.carrier.task
             for tracked in self._tracked.values()
@@ -467,7 +468,7 @@ class Controller:
         await self._advance(tracked, mailbox.events)
 
     async def _advance(self, tracked: _Tracked, events: list[Event]) -> None:
-        """Commit what the events lead to, then act on the stored job."""
+        """Commit the results of the events, then act on the stored job."""
         live = tracked.live
         job, entries = self._steps.advanced(live, events)
         if job.state.is_final and self._curves is not None:
@@ -489,7 +490,7 @@ class Controller:
         self._go_on(tracked)
 
     async def _measured_uses(self, job: Job, used: tuple[Use, ...]) -> tuple[Use, ...]:
-        """Return what an attempt has used, with how much of it was at work."""
+        """Return the usage of an attempt, including its busy processors."""
         if not used:
             return ()
         try:
@@ -500,12 +501,12 @@ class Controller:
         return tuple(measured(use, usages) for use in used)
 
     def _wake_made(self, uid: JobUid) -> None:
-        """Have those works looked at that programs of a job have made, which is over: most end with it."""
+        """Wake the works that programs of a finished job have created. Most of them end with the job."""
         for made in self._jobs_of_jobs.of(uid):
             self.wake(made)
 
     def _go_on(self, tracked: _Tracked) -> None:
-        """Act on the stored job: schedule it, set its alarms, and carry out its instructions."""
+        """Act on the stored job: schedule it, set its alarms, and execute its instructions."""
         job = tracked.live.job
         if self._curves is not None:
             self._curves.follow(job)
@@ -532,7 +533,7 @@ class Controller:
         return generation
 
     async def _abandon(self, tracked: _Tracked) -> None:
-        """Stop what runs of a job whose record cannot be read any more: nothing could end it later."""
+        """Stop the programs of a job whose record is unreadable. Nothing else could end them later."""
         job = tracked.live.job
         await self._ports.engine.stop(job.uid, job.attempt, self._ports.grace)
         if self._curves is not None:
@@ -554,7 +555,7 @@ class Controller:
     # --- nodes and the engine ---
 
     def _leave_unfit_nodes(self) -> None:
-        """Wake every job that has a replica on a node that takes no work."""
+        """Wake every job that has a replica on an unfit node."""
         for uid in self._capacity.on_unfit_nodes():
             if uid in self._tracked:
                 self.wake(uid)
@@ -586,8 +587,8 @@ class Controller:
                 self.report(seen.job_uid, seen.event)
 
     def _metrics_written(self, uid: JobUid) -> None:
-        """Take note that a trial has measured something: its tuning job is woken once for all measurements of
-        a short time."""
+        """Record that a trial has reported a measurement. Its tuning job is woken once for all measurements
+        of a short time."""
         job = self._stored(uid)
         parent = job.parent.uid if job and job.parent else None
         if parent is not None and parent not in self._measured and not self._closing:

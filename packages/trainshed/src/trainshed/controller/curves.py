@@ -1,8 +1,8 @@
-"""Reads the TensorFlow summaries that programs log into the curves of their jobs (docs/adr/0034).
+"""Reads the TensorFlow summaries that programs log, and stores them as curves of their jobs (docs/adr/0034).
 
-A job's log directory is read again and again while its programs run, in a thread: the longer nothing new
-comes, the less often. Points are stored before the position up to which their file was read, so that after a
-kill some are read and stored again, and count once.
+A job's log directory is read repeatedly in a thread while its programs run. Without new points, the intervals
+increase. Points are stored before the reading position of their file. After a crash, some points are
+therefore read and stored again, but count only once.
 """
 
 import asyncio
@@ -35,16 +35,18 @@ from trainshed.telemetry.lines import about
 log = logging.getLogger(__name__)
 
 _READ_INTERVAL: Final = 0.5
-"""Seconds after which a directory that had something new is read again; doubled as long as it has nothing."""
+"""Seconds after which a directory with new points is read again. The interval doubles each time no new points
+are found."""
 _MAX_READ_INTERVAL: Final = 30.0
 _IDLE_FACTOR: Final = 10
-"""Reading is followed by a pause that is at least this many times as long as it took."""
+"""After each read, the pause is at least this many times as long as the read."""
 _MAX_CONCURRENT_READS: Final = 2
-"""Jobs whose files are read at the same time: others need threads as well."""
+"""Maximum number of jobs whose files are read at the same time, because other tasks need threads as well."""
 _END: Final = 5.0
-"""Seconds that the end of a job waits for the last of its curves; the rest is read after it."""
+"""Seconds that the end of a job waits for its last curves. Remaining points are read later."""
 _LATE: Final = 600.0
-"""Seconds for which those of one job, which may never be read to their ends, hold up others."""
+"""Maximum seconds for which the late reading of one job's files delays those of other jobs. Some files never
+end."""
 
 _EVALUATION: Final = re.compile(r"(eval|evaluation|validation|valid|val|test)(?![a-z])", re.I)
 
@@ -56,40 +58,40 @@ class CurveStores(Struct, frozen=True):
     points: PointFiles
     reader: Reader
     intake: Intake
-    #: Returns the directory of a URI; None if no program of the project may read it as the service account.
-    #: Blocks.
+    #: Returns the directory of a URI, or None if no program of the project may read it with the service
+    #: account. Blocks.
     directory: Callable[[str, str, str], Directory | None]
-    #: Returns what writes the curves of a job to the tensorboard that it names; None = it names none.
+    #: Returns a writer for the job's tensorboard, or None for a job without a tensorboard.
     board: Callable[[Job], CurveWriter | None]
-    #: Returns a new identity, ascending with time.
+    #: Returns a new uid, ascending with time.
     new_uid: Callable[[], JobUid]
-    #: Nanoseconds since the epoch.
+    #: Returns the present time in nanoseconds since the epoch.
     now: Callable[[], Nanos]
 
 
 def _ignored(_uid: JobUid) -> None:
-    """Ignore a notification about read curves."""
+    """Ignore a notification about new points."""
 
 
 class _Followed(Struct):
-    """A job whose log directory is followed."""
+    """A running job whose log directory is read repeatedly."""
 
     job: Job
     files: dict[str, FileProgress] = field(default_factory=dict[str, FileProgress])
     series: dict[tuple[str, str], CurveSeries] = field(
         default_factory=dict[tuple[str, str], CurveSeries]
     )
-    #: The Tensorboard that its curves are written to as well; None = none.
+    #: The Tensorboard that also receives the job's curves, or None.
     board: CurveWriter | None = None
-    #: Set when the job is over, so that its files are read for the last time.
+    #: Set when the job has finished, so that its files are read for the last time.
     ended: asyncio.Event = field(default_factory=asyncio.Event)
-    #: Whether its timeline has an entry about too many tags.
+    #: Whether the job's timeline has an entry about too many tags.
     was_told: bool = False
     task: "asyncio.Task[None] | None" = None
 
 
 class JobCurves:
-    """Follows the log directories of all running jobs. Used on the event loop."""
+    """Reads the log directories of all running jobs. Used on the event loop."""
 
     def __init__(self, stores: CurveStores) -> None:
         self._stores = stores
@@ -99,21 +101,22 @@ class JobCurves:
         self._reading = asyncio.Semaphore(_MAX_CONCURRENT_READS)
 
     def start(self, written: Callable[[JobUid], None] = _ignored) -> None:
-        """Continue with finished jobs whose files were not read to their ends. `written`: called
-        with each job that has new points."""
+        """Continue with finished jobs whose files were not read completely. `written`: called with each job
+        that has new points."""
         self._written = written
         self._resuming = begin(self._resume(), "reading the curves of finished jobs")
 
     def follow(self, job: Job) -> None:
-        """Follow a job whose programs run, or will run. May be called repeatedly."""
+        """Start reading the log directory of a job whose programs run, or will run. May be called
+        repeatedly."""
         if job.uid in self._followed or job.state.is_final:
             return
         if (job.attempt and job.spec.log_directory) or job.spec.tensorboard:
             self._begin(job)
 
     async def finish(self, job: Job) -> None:
-        """Read what was logged last by a job whose programs have ended, before that end is stored; waits
-        `_END` seconds at most."""
+        """Read the last points of a job whose programs have ended, before the end is stored. Waits at most
+        `_END` seconds."""
         followed = self._followed.get(job.uid)
         if followed is None or followed.task is None:
             return
@@ -124,8 +127,11 @@ class JobCurves:
             about(log, job.uid).info("curves not read to their ends yet; the job ends anyway")
 
     async def logged(self, job: Job, tag: str) -> tuple[SeenSummaries, Sequence[Point]] | None:
-        """Return what was read of a job until now, all of it if the job is over: its tags, and the points
-        under one of them, ascending by step. None: it has no log directory."""
+        """Return the points of a job that were read so far, or all points of a finished job.
+
+        The result contains the job's tags, and the points of one tag, ascending by step. None for a job
+        without a log directory.
+        """
         uri = job.spec.log_directory
         if not uri:
             return None
@@ -142,7 +148,7 @@ class JobCurves:
         return SeenSummaries(uri, tuple(sorted({series.tag for series in known}))), points
 
     async def close(self) -> None:
-        """Stop reading; the next start continues."""
+        """Stop reading. The next start of the service continues."""
         tasks = [followed.task for followed in self._followed.values() if followed.task]
         if self._resuming is not None:
             tasks.append(self._resuming)
@@ -150,11 +156,11 @@ class JobCurves:
 
     async def _resume(self) -> None:
         for uid in await self._stores.curves.unfinished():
-            # It was deleted, or its record cannot be read.
+            # The job was deleted, or its record is unreadable.
             with contextlib.suppress(RequestError):
                 work, _ = await self._stores.reader.job_by_uid(uid)
                 if isinstance(work, Job) and (task := self._begin(work).task) is not None:
-                    # One after the other, since no caller waits for them.
+                    # One after the other, because no caller waits for them.
                     self._followed[uid].ended.set()
                     await asyncio.wait([task], timeout=_LATE)
 
@@ -163,7 +169,7 @@ class JobCurves:
         followed.task = keep(partial(self._follow, followed), f"job {job.uid}: reading its curves")
         return followed
 
-    # --- one job's task
+    # --- reading one job's files
 
     async def _follow(self, followed: _Followed) -> None:
         job, curves = followed.job, self._stores.curves
@@ -202,9 +208,9 @@ class JobCurves:
                     await followed.ended.wait()
 
     async def _read(self, followed: _Followed, directory: Directory) -> bool:
-        """Return whether there was something new."""
+        """Read the directory once, and return whether it contained new points."""
         has_news = False
-        # Files of earlier jobs in that directory are older than this job.
+        # Files of earlier jobs in the directory are older than this job.
         pieces = read_on(directory, followed.files, followed.job.created / 1e9)
         try:
             while True:
@@ -221,7 +227,7 @@ class JobCurves:
     async def _take(
         self, followed: _Followed, progress: FileProgress, points: Mapping[str, list[Point]]
     ) -> bool:
-        """Store what was read of a file. Return False if the job was deleted."""
+        """Store the points from a file and the reading position. Return False if the job was deleted."""
         uid, run = followed.job.uid, run_of(progress.path)
         fresh: dict[tuple[str, str], CurveSeries] = {}
         for tag, some in points.items():
@@ -253,7 +259,7 @@ class JobCurves:
     def _series(
         self, followed: _Followed, run: str, tag: str, fresh: Set[tuple[str, str]]
     ) -> CurveSeries | None:
-        """Return the existing series, or a new one; None if there are too many."""
+        """Return the existing series, or a new one. Return None if the job has too many series."""
         known = followed.series.get((run, tag))
         if known is None and len(followed.series.keys() | fresh) < MAX_SERIES:
             return CurveSeries(
@@ -263,9 +269,11 @@ class JobCurves:
 
 
 def representative(curves: Iterable[CurveSeries]) -> CurveSeries | None:
-    """Return the curve that counts if several directories have one under a tag: an evaluation's (a
-    directory such as `eval`, `eval_holdout`, `validation`) before training's, then the one with
-    the latest measurement. None if there is none."""
+    """Return the most important of several directories' curves for one tag.
+
+    Evaluation curves (directories such as `eval`, `eval_holdout`, `validation`) have priority over training
+    curves. Among equal ones, the curve with the latest measurement is returned. None without curves.
+    """
 
     def rank(series: CurveSeries) -> tuple[bool, int, str]:
         evaluates = any(_EVALUATION.match(name) for name in series.run.split("/"))
@@ -275,7 +283,7 @@ def representative(curves: Iterable[CurveSeries]) -> CurveSeries | None:
 
 
 def _next(pieces: Iterator[Piece]) -> tuple[FileProgress, dict[str, list[Point]]] | None:
-    """Return the next piece as how far its file was read, and its points by tag; None = there is none.
+    """Return the next piece: the reading position of its file, and its points by tag. Return None at the end.
     Blocks."""
     piece = next(pieces, None)
     if piece is None:

@@ -1,4 +1,5 @@
-"""Asks the capacity tracker for decisions at the right moments, and reports them as events of their jobs."""
+"""Requests decisions from the capacity tracker at the right times, and reports them as events of their
+jobs."""
 
 import asyncio
 import logging
@@ -20,16 +21,16 @@ from trainshed.scheduler.model import Decision, Policy, event_of_decision
 from trainshed.store.sqlite.reader import Reader
 
 _REMEMBERED: Final = 8
-"""Half-lives for which use counts for the fair share."""
+"""Number of half-lives for which usage counts in the fair share."""
 _STRETCH: Final = 6 * HOUR
-"""Past use is summed up over periods of this many nanoseconds."""
+"""Length in nanoseconds of the periods over which past usage is summed up."""
 
 log = logging.getLogger(__name__)
 
 
 class Decisions:
-    """Asks the tracker for decisions at the right moments, and reports them as events of their jobs; reads
-    from the store what it is to know. One per controller, on its event loop."""
+    """Requests decisions from the capacity tracker, reports them as events of their jobs, and loads the
+    tracker's data from the store. One per controller, on its event loop."""
 
     def __init__(
         self,
@@ -41,9 +42,9 @@ class Decisions:
         budgets: Budgets,
         at_once: int,
     ) -> None:
-        """`stored`: returns a live job. `report`: takes the event of a job. `at_once`: see
+        """`stored`: returns a live job. `report`: receives an event of a job. `at_once`: see
         `CapacityTracker`."""
-        #: Takes the decisions about holds of persistent resources, and checks resources that changed.
+        #: Receives decisions about holds of persistent resources, and checks changed resources.
         self.reservations: Reservations | None = None
         self.capacity = CapacityTracker(
             policy, self._decide_at, self._decided_apart, at_once, budgets
@@ -57,7 +58,7 @@ class Decisions:
         self._is_closed = False
 
     async def read_usage(self, reader: Reader) -> None:
-        """Take in what was used before this start: of this month's budgets, and for the fair share."""
+        """Load the usage from before this start, for this month's budgets and for the fair share."""
         now = self._now()
         month, _ = month_of(now)
         self.capacity.budgets.load(await reader.machine_time(None, month, now), now)
@@ -65,7 +66,7 @@ class Decisions:
             self.capacity.remember(used, began, min(began + _STRETCH, now))
 
     async def read_orders(self, reader: Reader) -> None:
-        """Take in what operators have set: which nodes are drained, and the quotas."""
+        """Load the operators' settings: drained nodes and quotas."""
         self.capacity.set_drains(await reader.drained_nodes())
         self.capacity.set_quotas(dict(await reader.quotas()))
         if self.capacity.budgets.limits and self._watching is None and not self._is_closed:
@@ -73,7 +74,7 @@ class Decisions:
             self._watching = keep(watch, "checking budgets")
 
     def close(self, error: Exception) -> None:
-        """Decide no more. Pre-flights are refused with the error."""
+        """Stop making decisions. Preflight checks are rejected with the error."""
         self._is_closed = True
         if self._watching is not None:
             self._watching.cancel()
@@ -82,7 +83,7 @@ class Decisions:
             self._timer.cancel()
 
     def decide(self) -> None:
-        """Run the scheduler on all changes. Does not fail, so that callers can continue."""
+        """Run the scheduler on all changes. Never raises an error, so that callers can continue."""
         if not self._is_closed:
             if self.reservations is not None:
                 self.reservations.check()
@@ -90,20 +91,20 @@ class Decisions:
                 self._report(uid, event)
 
     def _decided_apart(self, decisions: Sequence[Decision]) -> None:
-        """Report decisions that took a while, and process the changes since their start."""
+        """Report decisions from the thread, and process the changes since their start."""
         if not self._is_closed:
             for uid, event in self._events(decisions):
                 self._report(uid, event)
             self.decide()
 
     def decided(self, current: Job | None = None) -> list[tuple[JobUid, Event]]:
-        """Return new decisions as events of the jobs that they are about; nothing if the scheduler fails.
-        `current`: a job that is about to be stored."""
+        """Return new decisions as events of their jobs, or no decisions if the scheduler fails. `current`: a
+        job that is about to be stored."""
         try:
             return list(self._events(self.capacity.decide(self._now()), current))
         except Exception:
-            # Broad on purpose: the caller stores a job, or has just stored it, and must act on it even if the
-            # plan fails over another job.
+            # All exceptions are caught, because the caller has a job to store or to continue, even if the
+            # plan fails because of another job.
             log.exception("the scheduler failed; it runs again at the next change")
             return []
 
@@ -119,7 +120,7 @@ class Decisions:
                 yield decision.uid, event
 
     def _decide_at(self, at: Nanos) -> None:
-        """Set the timer for `at` (ns), when the passing of time may let a job start."""
+        """Set the timer for `at` (ns), when a job may start without other changes."""
         delay, loop = seconds_until(at, self._now()), asyncio.get_running_loop()
         if self._timer is not None:
             if self._timer.when() <= loop.time() + delay:

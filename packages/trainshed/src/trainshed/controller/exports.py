@@ -1,7 +1,5 @@
-"""Carries out exports of models and datasets beside requests.
-
-An export interrupted by the end of the service starts again and writes the same files.
-"""
+"""Carries out exports of models and datasets in the background. An export that was interrupted by the end of
+the service starts again and writes the same files."""
 
 import asyncio
 import json
@@ -32,8 +30,8 @@ _V1: Final = "google.cloud.aiplatform.v1"
 
 
 class ExportWorker:
-    """Carries out exports, each in a task of its own (`api.calls.services.Exports`). `files` limits how many
-    write at a time."""
+    """Carries out exports, each in a task of its own (`api.calls.services.Exports`). `files` limits the
+    number of concurrent writes."""
 
     def __init__(
         self, operations: Studies, files: ExportFiles, notices: Notices, now: Callable[[], int]
@@ -46,7 +44,7 @@ class ExportWorker:
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     async def start(self) -> None:
-        """Start again what an earlier service left unfinished."""
+        """Restart unfinished exports of an earlier service."""
         for operation in await self._operations.running_operations():
             if operation.export is not None:
                 self._start(operation)
@@ -64,7 +62,7 @@ class ExportWorker:
             task.cancel()
 
     async def close(self) -> None:
-        """Stop writing; unfinished exports remain stored."""
+        """Stop writing. Unfinished exports remain stored."""
         await cancel_all(self._tasks.values())
 
     def _start(self, operation: Operation) -> None:
@@ -87,7 +85,7 @@ class ExportWorker:
         except DataUnwritten as failure:
             ended = _failed(operation, _UNAVAILABLE, str(failure))
         except Exception:
-            # Any failure ends the operation: clients would wait for it forever otherwise.
+            # Any failure ends the operation. Otherwise clients would wait for it forever.
             log.exception("operation %s failed", operation.name)
             ended = _failed(operation, INTERNAL, INTERNAL_ERROR_MESSAGE)
         try:
@@ -97,7 +95,7 @@ class ExportWorker:
         self._notices.publish(operation.subject)
 
     async def _write(self, operation: Operation, export: Export) -> tuple[str, dict[str, Any]]:
-        """Write the files, and return the name of the response and its public JSON."""
+        """Write the files. Return the name of the response and its public JSON."""
         number = operation.name.rpartition("/")[2]
         account = Account(export.project, service_agent(export.project), number)
         if export.copy is not None:

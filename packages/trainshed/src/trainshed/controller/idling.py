@@ -1,5 +1,5 @@
-"""Looks now and then whether the GPUs of running jobs do anything; warns those whose do not, then stops them,
-as the settings say."""
+"""Checks regularly whether the GPUs of running jobs are busy. Warns about idle jobs, then stops them,
+according to the settings."""
 
 import asyncio
 import logging
@@ -25,28 +25,28 @@ from trainshed.telemetry.lines import about
 log = logging.getLogger(__name__)
 
 IDLE: Final = "idle"
-"""The kind of the timeline's entry."""
+"""The kind of the timeline entry about an idle job."""
 CHECK_INTERVAL: Final = 60.0
 """Seconds between two checks."""
 BUSY_GPU: Final = 0.02
-"""A GPU that is at work for this share of the time, or more, counts as busy."""
+"""A GPU counts as busy if it works for at least this fraction of the time."""
 
 
 class IdlePolicy(Struct, frozen=True):
-    """How long a job may idle, in nanoseconds; 0 = for ever."""
+    """Maximum idle times of a job in nanoseconds. 0 disables a limit."""
 
-    #: Until a warning, with all GPUs of the job idle.
+    #: Time until a warning while all GPUs of the job are idle.
     gpus: int = 0
-    #: From the warning until the job is stopped; 0 = it is only warned.
+    #: Time from the warning until the job is stopped. 0 never stops the job.
     stop: int = 0
 
 
 @dataclass(slots=True)
 class IdleWatch:
-    """Warns and stops idle jobs.
+    """Warns about idle jobs and stops them.
 
-    `running`: returns the jobs that have processes. `wake`: notifies the controller of pending
-    work for a job. `publish`: notifies followers of a job. `now`: ns since the epoch.
+    `running`: returns the jobs that have processes. `wake`: notifies the controller of pending work for a
+    job. `publish`: notifies followers of a job. `now`: ns since the epoch.
     """
 
     policy: IdlePolicy
@@ -61,12 +61,12 @@ class IdleWatch:
     _crew: Crew = field(init=False, default_factory=Crew)
 
     def start(self) -> None:
-        """Begin to check jobs, if the policy asks for it."""
+        """Start the checks, if the policy requires them."""
         if self.policy.gpus:
             self._crew.keep(self._run, "checking for idle jobs")
 
     async def close(self) -> None:
-        """Stop checking."""
+        """Stop the checks."""
         await self._crew.close()
 
     async def _run(self) -> None:
@@ -111,15 +111,15 @@ class IdleWatch:
 
 
 def idle_span(lives: Sequence[Life]) -> tuple[Nanos, Nanos]:
-    """Return since when all GPUs of these replicas have done nothing, and until when that is known; (0, 0) if
-    they have none, or one of them was not measured yet."""
+    """Return the start and the end of the period in which all GPUs of these replicas were idle. Return (0, 0)
+    for replicas without GPUs, or if a GPU has no measurements yet."""
     points = [(life.started, life.points()) for life in lives]
     if not all(measured for _, measured in points):
         return 0, 0
     with_gpus = [(began, measured) for began, measured in points if measured[-1].gpus]
     if not with_gpus:
         return 0, 0
-    # Since the last measurement that was not idle, or since the replica began.
+    # The period starts at the last measurement that was not idle, or at the start of the replica.
     since = max(
         next((point.at for point in reversed(measured) if not _is_idle(point.gpus)), began)
         for began, measured in with_gpus
@@ -128,7 +128,7 @@ def idle_span(lives: Sequence[Life]) -> tuple[Nanos, Nanos]:
 
 
 def _is_idle(gpus: Sequence[float | None]) -> bool:
-    """Whether all GPUs are known to have done nothing."""
+    """Return whether all GPUs are known to be idle."""
     return all(busy is not None and busy < BUSY_GPU for busy in gpus)
 
 

@@ -1,7 +1,7 @@
-"""The live works that programs of jobs have created: their number, and the works that end together
-with a job.
+"""Counts the unfinished works that programs of jobs have created, and finds the works that end together with
+a job.
 
-All of it follows from the stored works; the controller reports each start and end of a work.
+The stored works determine all results. The controller reports each start and end of a work.
 """
 
 from collections.abc import Callable
@@ -19,18 +19,21 @@ DEFAULT_MAX_CHILD_JOBS: Final = 20
 
 
 class JobsOfJobs:
-    """The live works that programs of jobs have made. `stored`: returns a job that may be live; None = it is
-    over, or was deleted. `most`: how many works there may be at a time of one line of jobs."""
+    """The unfinished works that programs of jobs have created.
+
+    `stored`: returns an unfinished job, or None if it has finished or was deleted. `most`: maximum number of
+    unfinished works in one chain of jobs that create each other.
+    """
 
     def __init__(self, stored: Callable[[JobUid], Job | None], most: int) -> None:
         self._stored = stored
         self._most = most
-        #: By the uid of each such work.
+        #: The creating job of each such work, by the work's uid.
         self._makers: dict[JobUid, ActingJob] = {}
 
     def admit(self, uid: JobUid, maker: ActingJob) -> bool:
-        """Count a new work that is about to be stored. Returns False if it counts already. Raises
-        FailedPrecondition (the job that makes it is about to end), ResourceExhausted."""
+        """Count a new work that is about to be stored. Return False if it is already counted. Raise
+        FailedPrecondition if its creating job is about to end, or ResourceExhausted."""
         if uid in self._makers:
             return False
         job = self._stored(maker.uid)
@@ -49,21 +52,20 @@ class JobsOfJobs:
         return True
 
     def add(self, work: Work) -> None:
-        """Count a live work that is stored, if a job's program has made it."""
+        """Count a stored unfinished work if a job's program has created it."""
         if work.maker is not None:
             self._makers[work.uid] = work.maker
 
     def remove(self, uid: JobUid) -> None:
-        """Count a work no more: it is over, or was not stored."""
+        """Stop counting a work, because it has finished or was not stored."""
         self._makers.pop(uid, None)
 
     def of(self, maker: JobUid) -> tuple[JobUid, ...]:
-        """Return the live works that programs of this job have made."""
+        """Return the unfinished works that programs of this job have created."""
         return tuple(uid for uid, made_by in self._makers.items() if made_by.uid == maker)
 
     def cancels(self, work: Work, now: Nanos) -> tuple[CancelRequested, ...]:
-        """Return the cancel of a live work that ends with the job that made it, if that job is over; else
-        nothing."""
+        """Return the cancel for an unfinished work whose creating job has finished, or nothing."""
         maker = work.maker
         if maker is None or work.state.is_final or dict(work.labels).get(OUTLIVES_LABEL) == "on":
             return ()

@@ -1,4 +1,4 @@
-"""Makes launch plans from a stored job and its slots. Pure, so that plans can be printed and compared."""
+"""Creates launch plans from a stored job and its slots. Pure, so that plans can be printed and compared."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -37,16 +37,16 @@ Prepared = Mapping[tuple[RuntimeChoice, tuple[JobPackage, ...]], PreparedRuntime
 
 
 class LaunchDefaults(Struct, frozen=True):
-    """Settings that all plans of this service share."""
+    """Settings that all launch plans of this service share."""
 
-    #: Most memory of any replica in bytes, whatever its machine has; None = no cap.
+    #: Maximum memory of any replica in bytes, independent of its machine. None without a maximum.
     memory_cap: Bytes | None = None
     #: The programs that start warm by default.
     warm_starts: warm_start.WarmStarts = "trials"
 
     def memory_limit(self, promised: int, factor: float = 1.0) -> int | None:
-        """Return a replica's memory limit in bytes; `promised`: what its machine type has, 0 = no limit.
-        `factor`: how much the out-of-memory escalation has raised it."""
+        """Return a replica's memory limit in bytes. `promised`: the memory of its machine type, 0 for no
+        limit. `factor`: the increase by out-of-memory retries."""
         limits = [limit for limit in (int(promised * factor), self.memory_cap) if limit]
         return min(limits, default=None)
 
@@ -61,7 +61,7 @@ def slot_requests(job: Job, launching: LaunchDefaults) -> tuple[SlotRequest, ...
             SlotRequest(
                 replica=replica.id,
                 hostname=hostname(job.uid, job.spec, replica.id),
-                # A replica that has lost its place keeps its former node until it has another one.
+                # A replica that has lost its node keeps its former node here until it has another one.
                 node=replica.node or replica.avoid or "",
                 accelerators=accelerators.count if accelerators else 0,
                 vcpus=machine.vcpus,
@@ -87,9 +87,9 @@ def launch_plans(
     buckets: tuple[tuple[str, str], ...] = (),
     packages: str | None = None,
 ) -> tuple[LaunchPlan, ...]:
-    """Return a plan for every `waiting` (replica, incarnation) that is still the current one and
-    has a node. `buckets`: name and directory of the buckets that the job may see. `packages`:
-    directory of `trainshed_reduction`, for jobs with reducers."""
+    """Return a plan for every `waiting` (replica, incarnation) that is still current and has a node.
+    `buckets`: name and directory of the buckets that are visible to the job. `packages`: directory of
+    `trainshed_reduction`, for jobs with reducers."""
     by_replica = {slot.replica: slot for slot in slots}
     endpoints = {slot.replica: Endpoint(slot.host, slot.port) for slot in slots}
     port = master_port(job.uid, job.attempt)
@@ -141,14 +141,14 @@ def launch_plans(
                 ),
                 account=Account(
                     project=job.name.project_id,
-                    # Not the variable of the program, which its own `env` may override.
+                    # Not the program's variable, because the job's own `env` may override that.
                     service_account=service_account(job.name.project_id, job.spec),
                     region=job.spec.region,
                     machine_type=pool.machine.type,
                     is_spot=job.spec.scheduling.strategy is Strategy.SPOT,
                 ),
                 buckets=buckets,
-                # The primary of a trial's replicas reports its metrics (facts/tuning#metrics).
+                # Only the primary of a trial reports its metrics (facts/tuning#metrics).
                 watch_metrics=bool(job.spec.trial) and replica.id.is_primary,
                 reduction=part,
                 warm=_warm(job, replica, argv, runtime, launching),
@@ -158,24 +158,29 @@ def launch_plans(
 
 
 def master_port(uid: JobUid, attempt: int) -> int:
-    """Return the port of PyTorch's rendezvous. It is below the ephemeral ports, and differs between jobs,
-    because the store behind it binds the wildcard address, which jobs on one machine share
-    (docs/adr/0005)."""
+    """Return the port of PyTorch's rendezvous.
+
+    The port is below the ephemeral ports, and differs between jobs. The rendezvous store binds the wildcard
+    address, which jobs on one machine share (docs/adr/0005).
+    """
     digest = hashlib.sha256(b"rendezvous:%d:%d" % (uid, attempt)).digest()
     return 10_000 + int.from_bytes(digest[:4], "big") % 20_000
 
 
 def stall_after(job: Job) -> int | None:
-    """Return after how many ns without progress the job's programs are ended; None = never. A label that
-    was changed to something else than a number counts as unset."""
+    """Return the time without progress (ns) after which the job's programs are ended, or None for never. A
+    label that is no longer a number is ignored."""
     text = dict(job.labels).get(STALL_LABEL, "")
     return min(int(text), 1 << 31) * 10**9 or None if text.isdecimal() else None
 
 
 def reduction_part(spec: JobSpec, replica: ReplicaId, packages: str | None) -> ReductionPart:
-    """Return a replica's part in reductions. In each pool of workers, whose replicas run one
-    program, the first replica is expected to use them, unless the job declares that it does not
-    use reducers. `packages`: directory of `trainshed_reduction`."""
+    """Return a replica's role in reductions.
+
+    In each pool of workers, the first replica is expected to use the reducers, because all replicas of a pool
+    run one program. A job may declare that it does not use reducers. `packages`: directory of
+    `trainshed_reduction`.
+    """
     if not takes_part_in_reduction(spec, replica):
         return ReductionPart()
     environ = dict(spec.pool(replica.pool).program.env)
@@ -190,8 +195,7 @@ def _warm(
     runtime: PreparedRuntime,
     launching: LaunchDefaults,
 ) -> WarmStart | None:
-    """Return how one program begins with frameworks imported; None = not at all
-    (spec/program#warm-starts)."""
+    """Return the warm start of a program, or None without one (spec/program#warm-starts)."""
     pool = job.spec.pool(replica.id.pool)
     label = dict(job.labels).get(WARM_LABEL, "")
     if label != "on":
@@ -209,15 +213,15 @@ def _warm(
         gpus=accelerators.count if accelerators else 0,
         reduces=takes_part_in_reduction(job.spec, replica.id),
     )
-    # Only jobs that requested a warm start get the reason for a cold one.
+    # Only jobs that requested a warm start receive the reason for a cold one.
     return None if warm.cold_because and label != "on" else warm
 
 
 def _argv(
     job: Job, replica: Replica, environ: Mapping[str, str], image: Image | None
 ) -> tuple[str, ...]:
-    """Return the command line. In an image, packages are installed by its own Python right before the program
-    starts."""
+    """Return the command line of a replica. In an image, the image's own Python installs the packages
+    immediately before the program starts."""
     if image is None:
         return arguments(job.spec, replica.id, environ)
     program = job.spec.pool(replica.id.pool).program
@@ -238,7 +242,7 @@ def _argv(
         )
     if not program.package_uris:
         return argv
-    # Imported here, because an idle service should not hold what is only needed inside images.
+    # Imported here, because an idle service should not load code that is needed only inside images.
     from trainshed.runtimes.images import executor
 
     return executor.wrapped(

@@ -1,5 +1,4 @@
-"""Clears up what the engine has of jobs that are over or unknown, and reports jobs that have lost their
-slots."""
+"""Cleans up the engine's slots of finished or unknown jobs, and reports jobs that have lost their slots."""
 
 import asyncio
 import contextlib
@@ -16,7 +15,7 @@ _NO_SLOT = (
     "this service has no trace of it: the data directory was restored, or its slots were lost"
 )
 _RETRY_INTERVAL = 1.0
-"""Seconds before an engine that could not answer is asked again."""
+"""Seconds before a request to an unavailable engine is repeated."""
 
 
 async def settle_leftovers(
@@ -25,11 +24,13 @@ async def settle_leftovers(
     adopted: Sequence[Job],
     report: Callable[[JobUid, Event], None],
 ) -> None:
-    """Clean up after earlier services. Slots of finished or unreadable jobs are stopped and, if
-    they have no processes, released; `settle_unknown` releases the others when their programs end.
-    An adopted job may have lost its slots because the data directory was restored from a backup.
-    The loss of each of its replicas is then reported, since no engine would. Retries while the
-    engine does not respond."""
+    """Clean up slots of earlier services.
+
+    Slots of finished or unreadable jobs are stopped and, if they have no processes, released.
+    `settle_unknown` releases the other slots when their programs end. An adopted job may have lost its slots
+    because the data directory was restored from a backup. The loss of each of its replicas is then reported,
+    because no engine reports it. Retries while the engine does not respond.
+    """
     while True:
         try:
             allocated = await engine.allocations()
@@ -45,7 +46,7 @@ async def settle_leftovers(
                         )
                         report(job.uid, lost)
             over = [_give_back(engine, *slots) for slots in allocated if stored(slots[0]) is None]
-            # All are tried: a node that does not answer holds up no other.
+            # All jobs are processed, so that a node that does not respond delays no others.
             for failure in filter(None, await asyncio.gather(*over, return_exceptions=True)):
                 raise failure
         except (EngineUnavailable, OSError):  # A full disk, say: stops are written down first.
@@ -61,14 +62,15 @@ async def _give_back(engine: Engine, uid: JobUid, attempt: int) -> None:
 
 
 async def settle_unknown(engine: Engine, uid: JobUid, events: Iterable[Event]) -> None:
-    """Stop what still runs of a job that is over or deleted, because the service died before it could clean
-    up, and give its slots back once all of it has ended."""
+    """Stop the remaining programs of a finished or deleted job whose clean-up an earlier service did not
+    complete. Release its slots once all programs have ended."""
     for event in events:
         match event:
             case ReplicaStarted():
                 await engine.stop(uid, event.attempt, 0)
             case ReplicaExited() | ReplicaLost():
-                # Refused while another replica of it lives; the end of the last one leads here again.
+                # The engine refuses while another replica of the job lives. The end of the last replica
+                # repeats this call.
                 with contextlib.suppress(EngineUnavailable):
                     await engine.release(uid, event.attempt)
             case _:

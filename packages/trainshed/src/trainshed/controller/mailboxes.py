@@ -1,5 +1,5 @@
-"""Holds what came in for each job and is not applied yet. Each job's mailbox is drained by a task of its own,
-so that no two changes of one job run together."""
+"""Stores the events of each job until they are applied. Each job's mailbox has a task of its own, so that
+changes of one job never run concurrently."""
 
 import asyncio
 import logging
@@ -21,11 +21,11 @@ from trainshed.telemetry.lines import about
 log = logging.getLogger(__name__)
 
 _STALE_LIMIT = 20
-"""Commits in a row that may find the job changed; more of them mean that another service has taken the
-lead."""
+"""Maximum number of successive commits that find a changed job. More of them mean that another service is the
+leader."""
 _MAX_BATCH = 50
-"""Events of one job that are applied at once: each of them looks at all replicas of the job, and other tasks
-wait for the loop."""
+"""Maximum number of events of one job that are applied at once. Each event reads all replicas of the job,
+while other tasks wait for the loop."""
 _RETRY_INTERVAL = 1.0
 """Seconds before events that could not be applied are tried again."""
 
@@ -34,13 +34,16 @@ class Mailbox(Struct):
     """Events of one job that are not applied yet."""
 
     events: list[Event] = []
-    #: Whether the stored job may have changed and has to be loaded again.
+    #: Whether the stored job may have changed and must be loaded again.
     reload: bool = False
 
 
 class Mailboxes:
-    """The mailboxes of all jobs. `apply`: applies the events of one job. It raises StaleCommit if
-    they must be applied again, to a reloaded job."""
+    """The mailboxes of all jobs.
+
+    `apply`: applies the events of one job. It raises StaleCommit if the events must be applied again to a
+    reloaded job.
+    """
 
     def __init__(self, apply: Callable[[JobUid, Mailbox], Awaitable[None]]) -> None:
         self._apply = apply
@@ -50,12 +53,12 @@ class Mailboxes:
         self._closing = False
 
     def wake(self, uid: JobUid) -> None:
-        """Load a job and process it: it is new, or another writer changed its stored state."""
+        """Load a job and process it, because it is new or another writer has changed it."""
         self._mailboxes[uid].reload = True
         self._ensure_busy(uid)
 
     def look(self, uid: JobUid) -> None:
-        """Process a job without loading it: the controller has its stored state."""
+        """Process a job without loading it. The controller already has its stored state."""
         self._mailboxes.setdefault(uid, Mailbox())
         self._ensure_busy(uid)
 
@@ -65,22 +68,22 @@ class Mailboxes:
         self._ensure_busy(uid)
 
     def hold(self, uid: JobUid) -> None:
-        """Keep what comes in for a job that is being stored, until `release` or `drop`."""
+        """Store the events of a job that is being stored, until `release` or `drop`."""
         self._held.add(uid)
 
     def release(self, uid: JobUid) -> None:
-        """End the hold of a job that is now stored, and apply the events that arrived in between."""
+        """Apply the collected events of a job that is now stored."""
         self._held.discard(uid)
         if uid in self._mailboxes:
             self._ensure_busy(uid)
 
     def drop(self, uid: JobUid) -> None:
-        """End the hold of a job that was not stored, and drop what came in."""
+        """Discard the collected events of a job that was not stored."""
         self._held.discard(uid)
         self._mailboxes.pop(uid, None)
 
     def close(self) -> tuple[asyncio.Task[None], ...]:
-        """Begin nothing more, and return the tasks that still run."""
+        """Start no new tasks, and return the tasks that still run."""
         self._closing = True
         return tuple(self._busy.values())
 
@@ -89,7 +92,7 @@ class Mailboxes:
             self._busy[uid] = keep(partial(self._drain, uid), f"job {uid}: processing its events")
 
     async def _drain(self, uid: JobUid) -> None:
-        """Apply everything that came in for one job, until nothing is left."""
+        """Apply all events of one job, until its mailbox is empty."""
         stale = refused = 0
         while uid in self._mailboxes and not self._closing:
             mailbox = self._take(uid)
@@ -97,7 +100,7 @@ class Mailboxes:
                 await self._apply(uid, mailbox)
                 stale = refused = 0
             except StaleCommit:
-                # A request wrote in between: load the job again and apply the same events to it.
+                # A request wrote in the meantime: load the job again and apply the same events.
                 stale += 1
                 self._put_back(uid, mailbox)
                 if stale > _STALE_LIMIT:
@@ -113,15 +116,15 @@ class Mailboxes:
                 self._put_back(uid, mailbox)
                 await asyncio.sleep(_RETRY_INTERVAL)
             except Exception:
-                # Broad on purpose: events are acknowledged once they are here, and a bug in one step must not
-                # lose them.
+                # All exceptions are caught, because received events count as acknowledged, and an error in
+                # one step must not lose them.
                 about(log, uid).exception("events not stored; retrying in a second")
                 self._put_back(uid, mailbox)
                 await asyncio.sleep(_RETRY_INTERVAL)
         del self._busy[uid]
 
     def _take(self, uid: JobUid) -> Mailbox:
-        """Take out what came in, at most `_MAX_BATCH` events; the rest stays."""
+        """Remove at most `_MAX_BATCH` events from the mailbox, and return them."""
         mailbox = self._mailboxes.pop(uid)
         if len(mailbox.events) > _MAX_BATCH:
             self._mailboxes[uid].events = mailbox.events[_MAX_BATCH:]
@@ -134,20 +137,21 @@ class Mailboxes:
 
 
 _ROUNDING = 1e-3
-"""Seconds by which an alarm is later: timers of event loops come early by up to half a millisecond."""
+"""Seconds that are added to each alarm, because timers of event loops may fire up to half a millisecond
+early."""
 
 
 def seconds_until(at: Nanos, now: Nanos) -> float:
-    """For how long to set a timer so that it is not over before the moment `at`."""
+    """Return the seconds for a timer that must not fire before the time `at`."""
     return max(at - now, 0) / 1e9 + _ROUNDING
 
 
 class Alarms:
-    """The alarms of all jobs on the running event loop, a timer for each deadline. All deadlines
-    are distances from an event. They are measured by the loop's monotonic clock, from the moment
-    at which this service receives them (docs/adr/0165).
+    """The alarms of all jobs on the running event loop, with one timer for each deadline.
 
-    `now`: nanoseconds since the epoch. `ring`: called at each deadline.
+    All deadlines are relative to an event. The loop's monotonic clock measures them from the moment at which
+    this service receives them (docs/adr/0165). `now`: nanoseconds since the epoch. `ring`: called at each
+    deadline.
     """
 
     def __init__(self, now: Callable[[], int], ring: Callable[[JobUid, Deadline], None]) -> None:
@@ -156,7 +160,7 @@ class Alarms:
         self._timers: dict[JobUid, dict[Deadline, asyncio.TimerHandle]] = {}
 
     def set(self, uid: JobUid, deadlines: tuple[Deadline, ...]) -> None:
-        """Replace the job's alarms; existing alarms with the same deadline stay unchanged."""
+        """Replace the job's alarms. Existing alarms with the same deadline stay unchanged."""
         loop, now = asyncio.get_running_loop(), self._now()
         before = self._timers.pop(uid, {})
         timers = {
@@ -174,6 +178,6 @@ class Alarms:
             self.set(uid, ())
 
     def _rings(self, uid: JobUid, deadline: Deadline) -> None:
-        # A deadline that returns is measured again.
+        # A deadline that is set again starts a new measurement.
         del self._timers[uid][deadline]
         self._ring(uid, deadline)

@@ -1,8 +1,8 @@
-"""Selects which measurements of a trial count, of all that its program reported, and makes learning curves of
-them.
+"""Selects the relevant measurements of a trial from its program's reports, and converts them to learning
+curves.
 
-Curves of trials that are over are kept until their tuning job is over. They are only a cache: the store has
-them as well, and never changes them, since a trial that is over measures nothing more.
+Curves of ended trials are cached until their tuning job ends. The store also contains them, and they never
+change.
 """
 
 import math
@@ -21,13 +21,14 @@ from trainshed.store.sqlite.studies import Studies
 from trainshed.studies.port import Curve
 
 _MAX_MEASUREMENTS: Final = 1_000
-"""Up to so many measurements of a trial all count; of more, every second one, every fourth one, and so on."""
+"""Number of measurements of a trial up to which all count. Of more, every second one, every fourth one, and
+so on."""
 _MAX_CACHED: Final = 200_000
-"""Measurements that are kept in memory of all jobs together: some 50 MB."""
+"""Maximum number of cached measurements of all jobs together, about 50 MB."""
 
 
 def of_summaries(metric: str, points: Sequence[Point], started: Nanos) -> tuple[Measurement, ...]:
-    """Return the finite values of a curve. Elapsed times count from `started` (ns)."""
+    """Return the finite values of a curve as measurements. Elapsed times count from `started` (ns)."""
     return tuple(
         Measurement(((metric, point.value),), point.step, max(0, point.at - started))
         for point in points
@@ -38,7 +39,7 @@ def of_summaries(metric: str, points: Sequence[Point], started: Nanos) -> tuple[
 def of_lines(
     metric: str, lines: Sequence[tuple[Nanos, str]], started: Nanos
 ) -> tuple[Measurement, ...]:
-    """Return the values that a program printed of the metric, in their order; steps count from 1."""
+    """Return the values of the metric that a program printed, in their order. Steps count from 1."""
     measured: list[Measurement] = []
     for at, line in lines:
         for value in values_of(metric, line):
@@ -48,9 +49,9 @@ def of_lines(
 
 
 def thinned(study: StudySpec, measured: list[Measurement], *, is_over: bool) -> list[Measurement]:
-    """Return at most about `_MAX_MEASUREMENTS` of the measurements, so that the cost of a
-    trial with a million reports stays limited. The selection only becomes sparser over time. It
-    includes the final measurement of a finished trial."""
+    """Return at most about `_MAX_MEASUREMENTS` of the measurements, to limit the cost of a trial with a
+    million reports. With more measurements, the selection only becomes sparser. It includes the final
+    measurement of an ended trial."""
     if len(measured) <= _MAX_MEASUREMENTS:
         return measured
     kept = measured[:: 1 << ((len(measured) - 1) // _MAX_MEASUREMENTS).bit_length()]
@@ -63,10 +64,11 @@ def thinned(study: StudySpec, measured: list[Measurement], *, is_over: bool) -> 
 def known_metrics(
     study: StudySpec, measured: Sequence[Measurement], stored: Sequence[Measurement]
 ) -> list[Measurement]:
-    """Return the metrics that the study asks for; a program may report others as well.
+    """Return the measurements with only the metrics of the study.
 
-    A step that is reported again, for instance by a program that went back to a checkpoint, keeps its elapsed
-    time. So the new value replaces the stored one, and the trial has one measurement per step.
+    A program may report other metrics as well. A step that is reported again, for example after a return to a
+    checkpoint, keeps its elapsed time. The new value therefore replaces the stored one, and the trial has one
+    measurement per step.
     """
     known = {metric.id for metric in study.metrics}
     elapsed = {measurement.step: measurement.elapsed for measurement in stored}
@@ -83,18 +85,18 @@ def known_metrics(
 
 
 class Curves:
-    """The learning curves of tuning jobs' trials."""
+    """The learning curves of tuning jobs' trials, with a cache."""
 
     def __init__(self, studies: Studies, most: int = _MAX_CACHED) -> None:
-        """`most`: measurements that are kept in memory."""
+        """`most`: maximum number of measurements in the cache."""
         self._studies = studies
         self._left = most
-        #: By trial number; None: the trial has no curve that counts.
+        #: Curves by trial number. None for a trial without a usable curve.
         self._kept: dict[JobUid, dict[int, Curve | None]] = {}
 
     async def of(self, transition: Transition, sights: Sequence[Sight]) -> list[Curve]:
-        """Return the current curves of all trials of the transition's job that have one, ascending by number.
-        `sights`: one for every trial that ran when the transition began."""
+        """Return the current learning curves of the job's trials, ascending by number. `sights`: the
+        observation of each trial that ran when the transition began."""
         curves = await self._ended(transition, {sight.trial.number for sight in sights})
         for sight in sights:
             points = sight.measurements or sight.stored
@@ -102,11 +104,11 @@ class Curves:
         return [curve for _, curve in sorted(curves.items()) if curve is not None]
 
     def forget(self, uid: JobUid) -> None:
-        """Drop the curves of a job that is over."""
+        """Remove the cached curves of a finished job."""
         self._left += sum(_size(curve) for curve in self._kept.pop(uid, {}).values())
 
     async def _ended(self, transition: Transition, running: set[int]) -> dict[int, Curve | None]:
-        """Return the curves of the trials that were over before the transition, by number."""
+        """Return the curves of the trials that had ended before the transition, by number."""
         job = transition.job
         kept = self._kept.setdefault(job.uid, {})
         curves = dict(kept)
@@ -116,8 +118,8 @@ class Curves:
             return curves
         span = missing[-1] - missing[0] + 1
         trials = await self._studies.trials(job.study, missing[0] - 1, span)
-        # One statement for each number, or a single one for all: after a restart there may be a thousand of
-        # them.
+        # One statement for each number, or a single one for all numbers: after a restart there may be a
+        # thousand of them.
         numbers_wanted = None if len(missing) > len(kept) else missing
         measured = await self._studies.measurements(job.study, numbers_wanted)
         wanted = set(missing)

@@ -1,5 +1,7 @@
-"""Sends the notifications that commits have put into the outbox. Each one is tried again with growing pauses
-for a day, and the result is put on the job's timeline (ADR 78). Jobs do not wait for it.
+"""Sends the notifications that commits have put into the outbox.
+
+Each notification is retried with growing pauses for a day, and its result is added to the job's timeline (ADR
+78). Jobs do not wait for notifications.
 """
 
 import asyncio
@@ -33,17 +35,17 @@ from trainshed.telemetry.meters import Meters
 log = logging.getLogger(__name__)
 
 _TURN: Final = 10 * 10**9
-"""Nanoseconds after which a slow target's next notification waits for newer notifications of other
+"""Nanoseconds after which the next notification to a slow target waits for newer notifications to other
 targets."""
 _BATCH: Final = 500
-"""Maximum notifications of a target in one pass: a target that does not respond delays the others
+"""Maximum number of notifications to a target in one pass. A target that does not respond delays the others
 by ten seconds per pass."""
 _MAX_PAUSE: Final = 3600 * 10**9
-"""Nanoseconds. A later due time was stored while the clock was ahead."""
+"""Maximum pause between attempts in nanoseconds. A later due time comes from a clock that was ahead."""
 _MAX_WAIT: Final = 600.0
-"""Seconds; a later try is looked for again after this, so that a changed clock is noticed."""
+"""Maximum seconds between two passes, so that a changed clock is detected."""
 _DISK_PAUSE: Final = 5.0
-"""Seconds of pause if the store could not be written to."""
+"""Seconds to wait after a failed write to the store."""
 _WORDS: Final = {
     Occasion.SUCCEEDED: "the job has succeeded",
     Occasion.FAILED: "the job has failed",
@@ -81,32 +83,32 @@ class OutboxWorker:
 
     @property
     def marks(self) -> tuple[int, ...]:
-        """The percentages of budgets at which a target gets a notification, ascending."""
+        """The percentages of budgets at which a target receives a notification, ascending."""
         return tuple(sorted(set(chain.from_iterable(t.budgets for t in self._targets))))
 
     def budgets_reached(self, budgets: Sequence[Budget], month: Nanos) -> None:
-        """Notify the remaining targets that budgets have reached their marks. `month`: the start
-        of the budgets' month."""
+        """Notify targets, except those already notified, that budgets have reached their marks. `month`: the
+        start of the budgets' month."""
         if notices := budget_notices(budgets, month, self._targets, self._now()):
-            # Not tried again if it fails: the next look at budgets does.
+            # No retry is necessary, because the next check of the budgets repeats the notification.
             self._crew.begin(self._put(notices), "storing notifications of budgets")
 
     def of(self, commit: Commit) -> tuple[Notification, ...]:
-        """Return the notifications that a step asks for."""
+        """Return the notifications that follow from a step."""
         if not self._targets:
             return ()
         return notifications(commit.job, commit.timeline, self._targets, self._now(), self._page)
 
     def wake(self) -> None:
-        """Have the outbox looked at, since something was put into it."""
+        """Start a pass, because the outbox has a new notification."""
         self._news.set()
 
     def start(self) -> None:
-        """Begin to send, including what an earlier service left."""
+        """Start sending, including notifications from an earlier service."""
         self._crew.keep(self._run, "sending notifications")
 
     async def close(self) -> None:
-        """Send nothing more; what is not delivered stays stored."""
+        """Stop sending. Undelivered notifications stay stored."""
         await self._crew.close()
 
     async def _put(self, notices: Sequence[BudgetNotice]) -> None:
@@ -127,7 +129,7 @@ class OutboxWorker:
                 task.cancel()
 
     async def _send_due(self) -> float:
-        """Try what is due. Return the seconds until there is more to do, 0 = at once."""
+        """Send the due notifications. Return the seconds until the next pass, or 0 for an immediate one."""
         waiting = await self._outbox.waiting(_BATCH)
         now = self._now()
         due = [outgoing for outgoing in waiting if not now < outgoing.due <= now + _MAX_PAUSE]
@@ -140,28 +142,29 @@ class OutboxWorker:
             list(outgoing)
             for _, outgoing in groupby(due, lambda outgoing: outgoing.notification.target)
         ]
-        # Another pass while a group is not through would send the rest of it again.
+        # Wait for all groups. Another pass before their end would send notifications twice.
         ends = await asyncio.gather(*map(self._try_all, groups), return_exceptions=True)
         for failure in filter(None, ends):
             raise failure
         return 0
 
     async def _try_all(self, group: Sequence[Outgoing]) -> None:
-        """Send the notifications of one target. After a failure the rest is not tried, because it would fail
-        as well, and each try may take long."""
+        """Send the notifications of one target. After a failure the remaining ones are skipped, because they
+        would probably fail as well, and each attempt may take long."""
         cause, begun = None, self._now()
         for outgoing in group:
             if cause is None and self._now() - begun > _TURN:
                 return  # The rest is still due, and newer notifications may have arrived.
             due = next_try(outgoing.notification.created, outgoing.tries + 1, self._now())
-            # Before it is sent: on a full disk it would be sent with each pass.
+            # The next attempt is stored first. Otherwise each pass would send the notification again on a
+            # full disk.
             await self._outbox.put_off(outgoing.id, due or self._now())
             cause = cause or await self._try(outgoing)
             if cause is not None:
                 await self._failed(outgoing, cause, is_last=due is None)
 
     async def _try(self, outgoing: Outgoing) -> str | None:
-        """Send one notification. Return why that failed, None = it did not."""
+        """Send one notification. Return the reason for a failure, or None."""
         notification = outgoing.notification
         what = f"{notification.target} was notified that {_WORDS[notification.occasion]}"
         try:
@@ -173,7 +176,7 @@ class OutboxWorker:
         except NotSent as failure:
             return str(failure)
         except Exception as failure:
-            # Broad on purpose: one notification that makes its sender fail must not hold up all others.
+            # All exceptions are caught, because one failing notification must not block all others.
             _log(notification).exception("telling %s failed", notification.target)
             return repr(failure)
         self._meters.notifications[(notification.target, "sent")] += 1

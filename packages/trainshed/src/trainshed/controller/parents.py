@@ -1,10 +1,9 @@
-"""Works that run through other works (tuning jobs and pipelines): reconciles one each time it is
-woken.
+"""Reconciles works that run through other jobs (tuning jobs and pipelines), each time one is woken.
 
-The next step follows from the stored records of the works and of their jobs. Reconcilers also keep
-learning curves and results of the advisor in memory. These save work and may be lost at any time.
-The loop that calls `apply` handles one work at a time. This module contains the reconciler of
-pipelines, and `tuning` the reconciler of tuning jobs.
+The next step follows from the stored records of the works and of their jobs. Reconcilers also cache learning
+curves and the advisor's results in memory. The caches may be lost at any time. The loop that calls `apply`
+processes one work at a time. This module contains the reconciler of pipelines, and `tuning` contains the
+reconciler of tuning jobs.
 """
 
 import asyncio
@@ -40,31 +39,32 @@ from trainshed.telemetry.lines import about
 log = logging.getLogger(__name__)
 
 MAX_FAILURES = 5
-"""Failures in a row to reconcile a work, a second after each other, before the work is given up."""
+"""Number of successive failures, one second apart, after which a work is ended with an error."""
 
 
 class ParentStores(Struct, frozen=True):
-    """The stores of reconcilers. `new_uid`: returns a new identity, ascending with time."""
+    """The stores and functions that reconcilers use. `new_uid`: returns a new uid, ascending with time."""
 
     intake: Intake
     reader: Reader
     studies: Studies
     models: Models
     advisor: ProcessAdvisor
-    #: Returns what a trial has reported, since a time from which it counts (`store.logs.metrics`). Blocks.
+    #: Returns the reported measurements of a trial. The second argument is the start of its elapsed time
+    #: (`store.logs.metrics`). Blocks.
     reported: Callable[[JobUid, Nanos], tuple[Measurement, ...]]
-    #: Returns when something below a URI was last written; 0 = there is nothing, None = it cannot be known.
-    #: Blocks.
+    #: Returns the time of the last write below a URI, 0 if nothing exists there, or None if unknown. Blocks.
     last_written: Callable[[str], Nanos | None]
-    #: Returns when a job's primary printed what: (ns since the epoch, line), a bounded number of them.
+    #: Returns a limited number of lines that a job's primary printed, each with its time (ns since the
+    #: epoch).
     printed: Callable[[Job], Awaitable[Sequence[tuple[Nanos, str]]]]
-    #: Returns what a job has logged under a tag (`curves.JobCurves.logged`).
+    #: Returns the points that a job has logged for a tag (`curves.JobCurves.logged`).
     logged: Callable[[Job, str], Awaitable[tuple[SeenSummaries, Sequence[Point]] | None]]
     now: Callable[[], int]
     new_uid: Callable[[], JobUid]
 
     async def work(self, uid: JobUid) -> Work | None:
-        """Return the stored work; None if it was deleted or cannot be read."""
+        """Return the stored work, or None if it was deleted or is unreadable."""
         with contextlib.suppress(NotFound, FailedPrecondition):
             work, _ = await self.reader.job_by_uid(uid)
             return work
@@ -75,20 +75,20 @@ class Next(Struct, frozen=True):
     """The result of reconciling a work."""
 
     job: Work
-    #: None: nothing has changed.
+    #: The commit to store, or None without changes.
     commit: Commit | None = None
-    #: Jobs to cancel once the commit is stored.
+    #: Jobs to cancel after the commit is stored.
     cancel: tuple[tuple[JobUid, CancelCause], ...] = ()
-    #: When to reconcile again.
+    #: Times of the next reconciliations.
     deadlines: tuple[Deadline, ...] = ()
 
 
 Reconciler = Callable[[LiveJob[Work], Sequence[Event]], Awaitable[Next]]
-"""Works out the next step of one work. Reads, and may compute for long, but writes nothing."""
+"""Computes the next step of one work. It may read and compute for a long time, but writes nothing."""
 
 
 class Parents:
-    """Reconciles works that run through other works, whenever one of those has changed."""
+    """Reconciles works that run through other jobs, whenever one of those jobs has changed."""
 
     def __init__(
         self,
@@ -103,16 +103,16 @@ class Parents:
         self._reconcilers = reconcilers
         #: Stores a step and notifies waiting followers.
         self._commit = commit
-        #: Has a work looked at.
+        #: Wakes a work.
         self._wake = wake
-        #: See `Alarms.set`.
+        #: Sets the alarms of a work, see `Alarms.set`.
         self._set_alarm = set_alarm
-        #: How often reconciling a work has failed in a row.
+        #: Number of successive failures to reconcile each work.
         self._failures: dict[JobUid, int] = {}
 
     async def apply(self, live: LiveJob[Work], events: Sequence[Event]) -> None:
-        """Reconcile a work, store the result, and wake and cancel its jobs. Raises StaleCommit, and what the
-        reconciler failed with."""
+        """Reconcile a work, store the result, and wake and cancel its jobs. Raises StaleCommit, and the
+        errors of the reconciler."""
         reconciled = await self._reconciled(live, events)
         made: tuple[NewWork, ...] = ()
         if reconciled.commit is not None:
@@ -124,13 +124,14 @@ class Parents:
         parent = reconciled.job.parent
         if parent is not None and reconciled.job.state is not live.job.state:
             self._wake(parent.uid)
-        # Last, because it may fail: it is then done again, when the state does not change any more.
+        # Cancels come last because they may fail. They are then repeated, without a further change of the
+        # state.
         for uid, cause in reconciled.cancel:
             await self._cancel(uid, cause)
 
     async def _reconciled(self, live: LiveJob[Work], events: Sequence[Event]) -> Next:
-        """Reconcile a work. If that fails again and again, for reasons that do not pass, the work is given
-        up: its jobs are cancelled, and it ends with the cause."""
+        """Reconcile a work. After repeated failures, its jobs are cancelled, and it ends with the cause of
+        the failure."""
         uid = live.job.uid
         try:
             reconciled = await self._reconcilers[type(live.job)](live, events)
@@ -152,7 +153,7 @@ class Parents:
             case TuningJob():
                 jobs = [running.job for running in work.running]
                 for running in work.running:
-                    # It may be this very trial that cannot be read.
+                    # The unreadable record may be that of this trial.
                     with contextlib.suppress(Exception):
                         trials.append(await self._stores.studies.trial(work.study, running.number))
                 ended, entries = give_up(work, cause, now)
@@ -161,7 +162,7 @@ class Parents:
                 ended, entries = give_up_parent(work, "Pipeline", cause, now)
             case _:
                 raise TypeError(f"{work.name} has no jobs of its own")
-        # First, because the loop never processes a finished work again.
+        # The jobs are cancelled first, because the loop never processes a finished work again.
         for uid in jobs:
             await self._cancel(uid, CancelCause.PARENT)
         over = abandoned(trials, cause, now)
@@ -172,27 +173,27 @@ class Parents:
         if work is None or work.state.is_final or work.state is JobState.CANCELLING:
             return
         cancel = CancelRequested(cause, self._stores.now())
-        # If it has ended this moment, its end wakes its parent.
+        # If the job has just ended, its end wakes its parent.
         with contextlib.suppress(FailedPrecondition, NotFound):
             await self._stores.intake.request_cancel(work.name, cancel)
             self._wake(uid)
 
 
 def intents(live: LiveJob[Work], events: Sequence[Event]) -> tuple[CancelRequested, ...]:
-    """Return the cancels that a work has to apply; only jobs have drills."""
+    """Return the cancels that a work has to apply. Only jobs have drills."""
     wanted = (*(intent.event for intent in live.intents), *events)
     return tuple(cancel for cancel in wanted if isinstance(cancel, CancelRequested))
 
 
 def consumed(live: LiveJob[Work]) -> int:
-    """Return the number of the last intent that a commit applies; 0 = none."""
+    """Return the number of the last intent that a commit applies, or 0."""
     return live.intents[-1].seq if live.intents else 0
 
 
 async def reconcile_pipeline(
     stores: ParentStores, live: LiveJob[Work], events: Sequence[Event]
 ) -> Next:
-    """Reconcile a training pipeline."""
+    """Return the next step of a training pipeline."""
     pipeline = live.job
     assert isinstance(pipeline, Pipeline)
     transition = WorkTransition(pipeline, stores.now())
@@ -216,7 +217,7 @@ async def reconcile_pipeline(
 async def _succeeded(
     stores: ParentStores, transition: WorkTransition[Pipeline], backing: Job | TuningJob
 ) -> ModelVersion | None:
-    """End a pipeline whose job has succeeded. Return the model that it leaves, None = it leaves none."""
+    """End a pipeline whose job has succeeded. Return its model, or None if it creates none."""
     pipeline, version = transition.job, None
     best, best_job = 0, JobUid(0)
     if isinstance(backing, TuningJob):

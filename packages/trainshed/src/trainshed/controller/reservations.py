@@ -1,8 +1,8 @@
-"""Creates, changes and deletes persistent resources, stores what the scheduler decides about their holds, and
+"""Creates, changes and deletes persistent resources, stores the scheduler's decisions about their holds, and
 finishes their operations (spec/queue#reservations).
 
-A decision counts from the moment it is made, and a resource offers its machines to jobs once that is stored.
-Changes are stored one after the other. After a restart everything follows from the stored resources.
+A decision takes effect immediately, and a resource offers its machines to jobs once the decision is stored.
+Changes are stored one after the other. After a restart, everything follows from the stored resources.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ _NO_HOLD: Final = JobUid(0)
 
 
 class Reservations:
-    """The persistent resources of a service; one per controller, on its event loop."""
+    """The persistent resources of a service. One per controller, on its event loop."""
 
     def __init__(
         self,
@@ -58,8 +58,8 @@ class Reservations:
         report: Callable[[JobUid, Event], None],
         cancel: Callable[[JobUid, str], Awaitable[None]],
     ) -> None:
-        """`decide`: has the scheduler plan. `report`: takes the event of a job. `cancel`: cancels a job on
-        behalf of a person."""
+        """`decide`: runs the scheduler. `report`: receives an event of a job. `cancel`: cancels a job in the
+        name of a user."""
         self._table = table
         self._capacity = capacity
         self._pools = capacity.reserved
@@ -74,7 +74,7 @@ class Reservations:
         self._cancelled: set[JobUid] = set()
 
     async def load(self) -> None:
-        """Read the stored resources. Their jobs are put into the tracker afterwards."""
+        """Load the stored resources. Their jobs are added to the tracker afterwards."""
         for resource in await self._table.all():
             self._capacity.set_resource(resource.name, resource)
             self._pools.unchecked.add(resource.name)
@@ -87,12 +87,12 @@ class Reservations:
     # --- questions ---
 
     async def wait_for_changes(self) -> None:
-        """Wait until no change is being stored: a reader of a finished operation then sees its effect."""
+        """Wait until no change is being stored, so that a reader of a finished operation sees its effect."""
         async with self._lock:
             pass
 
     def get(self, name: PersistentResourceName) -> PersistentResource:
-        """Raises NotFound."""
+        """Return a resource. Raise NotFound."""
         if (resource := self._pools.resources.get(name)) is None:
             raise NotFound(f"{name} does not exist; check its name and its location")
         return resource
@@ -114,21 +114,21 @@ class Reservations:
         return self._pools.used(name)
 
     def why(self, resource: PersistentResource) -> Waiting | None:
-        """Return why machines of a resource are not reserved yet; None = all are."""
+        """Return why machines of a resource are not reserved yet, or None if all are."""
         for hold in resource.holds:
             if waiting := self._capacity.why(hold.uid, self._now()):
                 return waiting
         return None
 
     def uses(self, until: Nanos) -> Iterator[Use]:
-        """Yield what all resources have reserved until a moment."""
+        """Yield the usage of all resources until a given time."""
         for resource in self._pools.resources.values():
             yield from reserved(resource, until, self._capacity.nodes)
 
     # --- changes by requests ---
 
     async def create(self, resource: PersistentResource, operation: Operation) -> None:
-        """Store a new resource with its running operation, and request its machines. Raises AlreadyExists."""
+        """Store a new resource with its running operation, and request its machines. Raise AlreadyExists."""
 
         async def work() -> None:
             async with self._lock:
@@ -149,10 +149,12 @@ class Reservations:
         decided: JobUid = _NO_HOLD,
         error: JobError | None = None,
     ) -> None:
-        """Replace a resource by what `change`, a pure function, returns for it, with a new running operation.
-        An unfinished operation of the resource fails. `decided`: the hold that the change is about. `error`:
-        the operation that the change finishes fails with it. Raises NotFound, and what `change` raises. When
-        the call raises, nothing was changed."""
+        """Replace a resource by the result of `change`, a pure function, and store a new running operation.
+
+        An unfinished operation of the resource fails. `decided`: the hold of a decision that caused the
+        change. `error`: the error with which the finished operation fails. Raises NotFound, and the errors of
+        `change`. After an error, nothing was changed.
+        """
 
         async def work() -> None:
             async with self._lock:
@@ -187,7 +189,7 @@ class Reservations:
             endings.append(Ending(current.operation, now, public(current, used), error))
             after = after and replace(after, operation="")
         uses = tuple(reserved(before, now, self._capacity.nodes, after))
-        # No job gets a machine that is being released, or is not stored yet.
+        # No job receives a machine that is being released, or that is not stored yet.
         self._pools.show(name, before, lambda _: False)
         try:
             await self._table.save(name, after, uses, begun, endings)
@@ -202,10 +204,10 @@ class Reservations:
             self._notices.publish(JobUid(int(ending.name.rpartition("/")[2])))
         log.info("persistent resource %s: %s", name, after.state if after else "deleted")
 
-    # --- what follows from jobs and decisions ---
+    # --- effects of jobs and decisions ---
 
     def decided(self, decision: Decision) -> bool:
-        """Store a decision about a hold. Returns False if it is about a job."""
+        """Store a decision about a hold. Return False if the decision is about a job."""
         if (name := self._pools.hold_of(decision.uid)) is None:
             return False
         uid, now, error = decision.uid, self._now(), None
@@ -234,7 +236,7 @@ class Reservations:
             self._pools.pending.discard(uid)
 
     def check(self) -> None:
-        """Handle what follows for resources from changes of their jobs and nodes."""
+        """Update resources after changes of their jobs and nodes."""
         names = tuple(self._pools.unchecked)
         self._pools.unchecked.clear()
         for name in names:

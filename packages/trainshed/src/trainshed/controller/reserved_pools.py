@@ -1,7 +1,7 @@
-"""Persistent resources as the scheduler sees them.
+"""Persistent resources from the perspective of the scheduler.
 
-The jobs of each resource are in a snapshot of their own, whose nodes are the machines of the resource. So all
-rules of the queue apply among them, and no other job is placed there.
+The jobs of each resource are in a separate snapshot, whose nodes are the machines of the resource. All rules
+of the queue therefore apply among these jobs, and no other job uses these machines.
 """
 
 from collections import Counter
@@ -30,14 +30,14 @@ from trainshed.scheduler.snapshot import Snapshot
 
 
 class ReservedPools:
-    """The resources and their snapshots; one per `CapacityTracker`."""
+    """The persistent resources and their snapshots. One per `CapacityTracker`."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = replace(policy, strict=True)
         self.resources: dict[PersistentResourceName, PersistentResource] = {}
-        #: Holds about which a decision is being stored.
+        #: Holds with a decision that is being stored.
         self.pending: set[JobUid] = set()
-        #: Resources whose jobs or machines changed since they were checked.
+        #: Resources whose jobs or machines have changed since the last check.
         self.unchecked: set[PersistentResourceName] = set()
         self._unplanned: set[PersistentResourceName] = set()
         self._snapshots: dict[PersistentResourceName, Snapshot] = {}
@@ -48,7 +48,7 @@ class ReservedPools:
         return iter(self._snapshots.values())
 
     def adopt(self, job: Job) -> Snapshot | None:
-        """Return the snapshot of a job that names a resource; None = it names none."""
+        """Return the snapshot of a job on a persistent resource, or None for other jobs."""
         name = resource_of(job.name, job.spec)
         if name is None:
             return None
@@ -65,7 +65,7 @@ class ReservedPools:
         return None if name is None else self._snapshots.get(name)
 
     def forget(self, uid: JobUid) -> None:
-        """Forget a job that is over."""
+        """Remove a finished job."""
         name = self._homes.pop(uid, None)
         if name is not None:
             self._unplanned.add(name)
@@ -76,7 +76,7 @@ class ReservedPools:
                 del self._snapshots[name]
 
     def hold_of(self, uid: JobUid) -> PersistentResourceName | None:
-        """Return the resource whose hold this is; None = it is none."""
+        """Return the resource of a hold, or None if the uid is not that of a hold."""
         return self._holds.get(uid)
 
     def set(
@@ -85,7 +85,7 @@ class ReservedPools:
         resource: PersistentResource | None,
         is_fit: Callable[[str], bool],
     ) -> None:
-        """Set a resource; None = it does not exist any more."""
+        """Set a resource, or remove it (None)."""
         before = self.resources.pop(name, None)
         for hold in before.holds if before is not None else ():
             self._holds.pop(hold.uid, None)
@@ -110,17 +110,17 @@ class ReservedPools:
                 del self._snapshots[name]
 
     def uses_node(self, name: PersistentResourceName, node: str) -> bool:
-        """Whether a job of the resource has a place on a node."""
+        """Return whether a job of the resource uses a node."""
         snapshot = self._snapshots.get(name)
         there = snapshot.nodes.get(node) if snapshot is not None else None
         return there is not None and bool(there.holders)
 
     def plan_all(self) -> None:
-        """Have all resources planned with the next decision."""
+        """Include all resources in the next decision."""
         self._unplanned.update(self._snapshots)
 
     def take_unplanned(self) -> Iterator[tuple[PersistentResourceName, Snapshot]]:
-        """Yield the snapshots that changed and in which a job waits."""
+        """Yield the changed snapshots with waiting jobs, and mark them as planned."""
         names, self._unplanned = self._unplanned, set()
         for name in sorted(names):
             snapshot = self._snapshots.get(name)
@@ -140,8 +140,7 @@ class ReservedPools:
         return tuple(snapshot.entries) if snapshot is not None else ()
 
     def count_waiting(self, project_id: str, person: str) -> int:
-        """Return how many jobs of a project, and of a person in it ("" = of all), wait for machines of a
-        resource."""
+        """Return how many jobs of a project and a user ("" = all users) wait for machines of a resource."""
         return sum(
             entry.waits
             and entry.gang.project_id == project_id
@@ -153,7 +152,7 @@ class ReservedPools:
     def why(
         self, uid: JobUid, now: Nanos, hold: Callable[[JobUid], Waiting | None]
     ) -> Waiting | None:
-        """Return why a job of a resource waits; None if it does not. `hold`: returns why a hold waits."""
+        """Return why a job of a resource waits, or None if it does not. `hold`: returns why a hold waits."""
         name, snapshot = self._homes.get(uid), self.snapshot_of(uid)
         if name is None or snapshot is None:
             return None
@@ -174,7 +173,7 @@ class ReservedPools:
         return replace(waiting, message=f"{what} is {state}{cause}", hint=None)
 
     def require(self, work: Work) -> str | None:
-        """Return why a new work cannot run on the resource that it names; None = it can."""
+        """Return why a new work cannot run on its persistent resource, or None if it can."""
         if isinstance(work, Pipeline):
             return None
         spec = work.spec.trial if isinstance(work, TuningJob) else work.spec

@@ -1,8 +1,7 @@
-"""Deletes jobs whose retention has expired, in intervals, one after the other, in the order of
-their ends (ADR 77).
+"""Deletes jobs after the end of their retention, at regular intervals and in the order of their ends (ADR
+77).
 
-A job is deleted in the same way as by a request. If a pass is interrupted, the next one finishes
-it.
+A job is deleted in the same way as by a request. If a pass is interrupted, the next one completes it.
 """
 
 import asyncio
@@ -30,7 +29,7 @@ FIRST_PASS: Final = 60.0
 PASS_INTERVAL: Final = 900.0
 """Seconds between two passes."""
 _BREATH: Final = 0.01
-"""Seconds between two deletions, in which requests and jobs are processed."""
+"""Seconds between two deletions, for the processing of requests and jobs."""
 _PAGE: Final = 500
 
 
@@ -44,12 +43,12 @@ class _Over(Struct, frozen=True):
 
 @dataclass(slots=True)
 class RetentionTimer:
-    """Deletes what is due now and then."""
+    """Deletes expired jobs at regular intervals."""
 
-    #: How long a job is kept after its end; 0 = for ever.
+    #: Time that a job is kept after its end. 0 keeps it forever.
     age: Nanos
     reader: Reader
-    #: Deletes a job as a request does it, with everything beside its record. Raises RequestError.
+    #: Deletes a job with all its data, like a request. Raises RequestError.
     remove: Callable[[JobName], Coroutine[Any, Any, object]]
     now: Callable[[], int]
     meters: Meters
@@ -58,13 +57,13 @@ class RetentionTimer:
     _removing: asyncio.Task[object] | None = field(init=False, default=None)
 
     def start(self) -> None:
-        """Begin to delete, if the setting is set."""
+        """Start the passes, if the setting is set."""
         if self.age:
             self._crew.keep(self._run, "retention")
 
     async def close(self) -> None:
-        """Stop deleting. A started deletion is finished, because a later one cannot find the files
-        of a deleted record."""
+        """Stop the passes. A started deletion is finished, because a later one cannot find the files of a
+        deleted record."""
         await self._crew.close()
         if self._removing is not None:
             await asyncio.wait([self._removing])
@@ -76,20 +75,20 @@ class RetentionTimer:
             await self.sleep(PASS_INTERVAL)
 
     async def look(self) -> None:
-        """Delete everything that is due now."""
+        """Delete all expired jobs."""
         for over in await self._due():
             await self._delete(over)
             await self.sleep(_BREATH)
 
     async def _due(self) -> list[_Over]:
-        """Return the due jobs that clients made, or whose makers are gone, those first that ended first;
-        `_delete` also deletes what each of them made."""
+        """Return the expired jobs of clients, and those whose creating job no longer exists, with the
+        earliest ends first. `_delete` also deletes the jobs that they created."""
         before = self.now() - self.age
         query = JobQuery(None, None, None, limit=_PAGE)
         orphans = await self.reader.children(ORPHANS)
         over = [_Over(work.uid, work.name, work.ended) for work in orphans]
         while True:
-            # No job ends before it was created, so the index on creation finds all that can be due.
+            # No job ends before its creation, so the index on creation finds all expired jobs.
             page = await self.reader.matching(query, Created(0, before - 1))
             over += [_Over(work.uid, work.name, work.ended) for work, _ in page.jobs]
             if page.went_to is None:
@@ -99,8 +98,8 @@ class RetentionTimer:
             query = replace(query, after=page.went_to)
 
     async def _delete(self, over: _Over) -> bool:
-        """Delete what a job has made, then the job. Return False if something of it is in use, and stays for
-        now."""
+        """Delete the works that a job has created, then the job. Return False if one of them is in use and
+        cannot be deleted yet."""
         try:
             for child in await self.reader.children(over.uid):
                 if not await self._delete(_Over(child.uid, child.name, child.ended)):
@@ -108,7 +107,7 @@ class RetentionTimer:
             self._removing = joined(self.remove(over.name))
             await wait_shielded(self._removing)
         except NotFound:
-            # A client has deleted it.
+            # A client has deleted the job.
             return True
         except RequestError as refused:
             about(log, over.uid).warning("the retention of jobs did not delete it: %s", refused)

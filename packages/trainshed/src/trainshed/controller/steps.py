@@ -1,6 +1,5 @@
-"""From a stored job and its events to the job that is stored next, with the new entries of its timeline.
-Writes nothing.
-"""
+"""Computes the next stored state of a job from its events, with new entries of its timeline. Writes
+nothing."""
 
 import logging
 from collections import Counter
@@ -26,11 +25,11 @@ from trainshed.telemetry.meters import Labels, Meters
 log = logging.getLogger(__name__)
 
 _MAX_EXPLAINED_QUEUE = 100
-"""Waiting jobs get the reason on their timelines in queues up to this length."""
+"""Maximum length of the queue up to which waiting jobs receive the reason on their timelines."""
 
 
 class JobSteps:
-    """Works out the steps of jobs."""
+    """Computes the steps of jobs."""
 
     def __init__(
         self,
@@ -42,7 +41,7 @@ class JobSteps:
         runtimes: Runtimes,
         report: Callable[[JobUid, Event], None],
     ) -> None:
-        """`report`: takes an event of another job."""
+        """`report`: receives an event of another job."""
         self._now = now
         self._failures = failures
         self._decisions = decisions
@@ -52,8 +51,8 @@ class JobSteps:
         self._report = report
 
     def admitted(self, made: NewWork, decided: Sequence[Event]) -> NewWork | None:
-        """Return the new job after the decision that admits it; None if it cannot be stored like that,
-        because it has to wait, for instance."""
+        """Return a new job after the decision that admits it. Return None if it cannot be stored as admitted,
+        for example because it has to wait."""
         job, entries = made.job, list(made.timeline)
         assert isinstance(job, Job)
         before = job
@@ -70,8 +69,8 @@ class JobSteps:
     ) -> tuple[Job, tuple[TimelineEntry, ...]]:
         """Return the job after its intents and these events, and the new entries of its timeline."""
         job, entries = live.job, list[TimelineEntry]()
-        # A replica that is lost with its node has left it: it does not start there again, only to be asked to
-        # leave.
+        # A replica that was lost together with its node is no longer on the node. It must not start there
+        # again only to receive a request to leave.
         lost = frozenset(event.replica for event in events if isinstance(event, ReplicaLost))
         if lost:
             job = self._leave(job, lost, entries)
@@ -84,8 +83,8 @@ class JobSteps:
         if job.phase is AttemptState.PREPARING:
             job = self._prepare(live.job, job, entries)
         is_new = live.generation == 1 and job.attempt == 0 and not entries and job.outcome is None
-        # Not in a long queue: it would cost every job a commit for little information. Callers
-        # that read the job get the reason in any case.
+        # Not in a long queue, where each job would need a commit for little information. Callers that read
+        # the job receive the reason in any case.
         waiting = self._capacity.why(job.uid, self._now()) if is_new and not self.is_crowd else None
         if waiting is not None:
             message = "; ".join(filter(None, (waiting.message, waiting.hint)))
@@ -94,8 +93,8 @@ class JobSteps:
         return job, tuple(entries)
 
     def _leave(self, job: Job, lost: Collection[ReplicaId], entries: list[TimelineEntry]) -> Job:
-        """Have the job's replicas leave nodes that take no work. `lost`: replicas that do not run any more,
-        though the job does not know it yet."""
+        """Request the job's replicas to leave unfit nodes. `lost`: replicas that have ended, although the job
+        has not processed this yet."""
         for node in sorted({r.node for r in job.replicas if r.node and not r.leaving}):
             if job.is_placed and (news := self._capacity.unfit(node)) is not None:
                 staying = tuple(
@@ -111,7 +110,8 @@ class JobSteps:
         try:
             outcome = step(job, event, self._now(), self._failures)
         except Exception as failure:
-            # Broad on purpose: an event that raises would raise again each time, and the job would never end.
+            # All exceptions are caught. An event that raises an error would raise it again each time, and the
+            # job would never end.
             about(log, job.uid, attempt=job.attempt).exception(
                 "%r could not be applied; ending the job", event
             )
@@ -120,9 +120,9 @@ class JobSteps:
         return outcome.job
 
     def _schedule(self, job: Job, entries: list[TimelineEntry]) -> Job:
-        """Show the job to the scheduler and apply its decisions about the job in the same commit.
-        A job that releases capacity is not shown before it is stored, so that no job gets the
-        capacity too early."""
+        """Pass the job to the scheduler, and apply the decisions about the job in the same commit. A job that
+        releases capacity is passed only after it is stored, so that no other job receives the capacity too
+        early."""
         if job.state.is_final or self._capacity.gives_back(job):
             return job
         self._capacity.put(job)
@@ -134,8 +134,8 @@ class JobSteps:
         return job
 
     def _prepare(self, before: Job, job: Job, entries: list[TimelineEntry]) -> Job:
-        """Start a job whose runtime is ready in the same commit; otherwise add to its timeline what it waits
-        for."""
+        """Start a job whose runtime is ready in the same commit. Otherwise add a timeline entry about its
+        preparation."""
         if is_ready(self._runtimes, job):
             return self._fold(job, RuntimePrepared(job.attempt), entries)
         if job.attempt != before.attempt:
@@ -149,7 +149,7 @@ class JobSteps:
 
 
 def count_step(meters: Meters, before: Job, after: Job, now: Nanos) -> None:
-    """Update the meters for a step that was stored; `now` in ns since the epoch."""
+    """Update the meters for a stored step. `now`: ns since the epoch."""
     api = after.name.api.value
     if before.phase is AttemptState.WAITING and after.is_placed:
         meters.waits.observe((now - max(before.created, before.not_before)) / 1e9, api)

@@ -1,5 +1,7 @@
-"""Carries out the operations of studies: suggestions, and checks whether to stop a trial. Those of one study
-are carried out one after the other, so that two clients who ask at the same time are given different points.
+"""Carries out the operations of studies: suggestions, and checks whether to stop a trial.
+
+Operations of one study are carried out one after the other, so that two simultaneous clients receive
+different points.
 """
 
 import asyncio
@@ -30,12 +32,12 @@ log = logging.getLogger(__name__)
 
 _NOT_FOUND = 5
 _RETRY_INTERVAL = 1.0
-"""Seconds before an operation that failed is tried again."""
+"""Seconds before a failed operation is tried again."""
 _MAX_TRIES = 5
 
 
 class StudyOperations:
-    """Carries out the operations of studies, each study's in a task of its own."""
+    """Carries out the operations of studies. Each study has a task of its own."""
 
     def __init__(
         self, studies: Studies, advisor: ProcessAdvisor, notices: Notices, now: Callable[[], int]
@@ -49,13 +51,13 @@ class StudyOperations:
         self._closing = False
 
     async def start(self) -> None:
-        """Go on with what an earlier service left undone."""
+        """Continue with unfinished operations of an earlier service."""
         for operation in await self._studies.running_operations():
             if operation.study:
                 self.wake(operation.study)
 
     def wake(self, study: StudyUid) -> None:
-        """Have the waiting operations of a study carried out."""
+        """Carry out the waiting operations of a study."""
         if self._closing:
             return
         if study in self._busy:
@@ -64,7 +66,7 @@ class StudyOperations:
             self._busy[study] = keep(partial(self._drain, study), f"study {study}: its operations")
 
     async def close(self) -> None:
-        """Stop working; what is not done stays stored."""
+        """Stop. Unfinished operations stay stored."""
         self._closing = True
         await cancel_all(self._busy.values())
 
@@ -82,8 +84,8 @@ class StudyOperations:
             try:
                 await self._carry_out(operation)
             except StaleCommit:
-                # A client changed a trial in between: try again, unless it cancelled the operation
-                # or deleted the study.
+                # A client changed a trial in the meantime. Try again, unless the client cancelled the
+                # operation or deleted the study.
                 if operation not in await self._studies.running_operations(operation.study):
                     return
             except Exception as caught:
@@ -109,8 +111,8 @@ class StudyOperations:
             await self._finish(_failed(operation, _NOT_FOUND, str(missing), self._now()))
 
     async def _suggest(self, study: Study, operation: Operation) -> None:
-        """Assign first the client's own active trials, then requested trials without a client,
-        then new points."""
+        """Assign first the client's own active trials, then requested trials without a client, then new
+        points."""
         history = await self._studies.history((study.uid,))
         own = [
             trial
@@ -163,8 +165,7 @@ class StudyOperations:
             not checked.state.is_over and await self._should_stop(study, checked)
         )
         if stop:
-            # Before the operation is done, so that the client finds the trial in the state
-            # STOPPING.
+            # The trial is changed before the operation is done, so that the client finds the state STOPPING.
             trial = await self._studies.change_trial(
                 study.uid,
                 operation.trial,

@@ -1,8 +1,9 @@
-"""Reconciles tuning jobs: shows the machine what their trials did, asks the advisor for further ones.
+"""Reconciles tuning jobs: passes the trials' states to the state machine, and requests further trials from
+the advisor.
 
-Suggestions are asked for in tasks of their own, so that a job that waits for one is looked at, stored and
-cancelled like any other. Answers are only kept in memory: they follow from the stored trials, and are asked
-for again after a restart.
+Each request for suggestions runs in a task of its own, so that the waiting job is processed, stored and
+cancelled like any other. Suggestions are kept only in memory. They follow from the stored trials, and are
+requested again after a restart.
 """
 
 import asyncio
@@ -30,26 +31,25 @@ from trainshed.telemetry.lines import about
 log = logging.getLogger(__name__)
 
 _MAX_FAILURES = 3
-"""Suggestions that may fail in a row. A failure of the algorithm itself would repeat each time, so after that
-trials are drawn at random, and no job waits for ever."""
+"""Maximum number of successive failed suggestions. A failure of the algorithm would repeat each time. After
+that, trials are drawn at random, so that no job waits forever."""
 _RETRY_INTERVAL = 1.0
-"""Seconds before a suggestion that failed is asked for again, doubled each time."""
+"""Seconds before a failed request for suggestions is repeated. The pause doubles each time."""
 _MAX_RETRY_INTERVAL = 60.0
 
 
 class TuningReconciler:
-    """Its `reconcile` is the `controller.parents.Reconciler` for tuning jobs. `wake`: has a job looked at
-    again."""
+    """The reconciler for tuning jobs (`controller.parents.Reconciler`). `wake`: wakes a job."""
 
     def __init__(self, stores: ParentStores, wake: Callable[[JobUid], None]) -> None:
         self._stores = stores
         self._curves = Curves(stores.studies)
         self._wake = wake
-        #: Questions for the next trials, one for each job at a time, until it has taken the answer.
+        #: Running requests for the next trials, at most one per job, until the job has used the result.
         self._asking: dict[JobUid, asyncio.Task[tuple[Proposals, str | None]]] = {}
 
     def close(self) -> None:
-        """Ask for nothing more."""
+        """Stop all requests for suggestions."""
         for asking in self._asking.values():
             asking.cancel()
 
@@ -84,13 +84,13 @@ class TuningReconciler:
         trial = await stores.studies.trial(job.study, number)
         work = await stores.work(trial.job)
         assert work is None or isinstance(work, Job)
-        # A primary may report, and end, before the others are up and its job has started.
+        # A primary may report and end before the other replicas run and its job has started.
         if work is None or not work.attempt:
             return Sight(trial, work)
         study, is_over = job.spec.study, work.state.is_final
         reported = await asyncio.to_thread(stores.reported, trial.job, work.started)
         measured, metric, seen = reported, study.metrics[0].id, None
-        # A program's own reports take precedence over the output of its libraries.
+        # A program's own reports have priority over the output of its libraries.
         if all(measurement.value(metric) is None for measurement in measured):
             logged = await stores.logged(work, metric)
             if logged is not None:
@@ -106,9 +106,9 @@ class TuningReconciler:
         return Sight(trial, work, wanted, stored, tuple(sorted(tags)), seen)
 
     async def _stop_early(self, transition: Transition, sights: Sequence[Sight]) -> None:
-        """Ask the study's stopping rule about the trials that have measured something new. As soon as one
-        trial is over, ask about all that have measured anything: they are compared with it, and some will
-        measure nothing more."""
+        """Apply the study's stopping rule to the trials with new measurements. When a trial has ended, apply
+        the rule to all trials with measurements, because they are compared with it and may report nothing
+        more."""
         job = transition.job
         one_is_over = any(transition.running(sight.trial.number) is None for sight in sights)
         due = [sight for sight in sights if sight.news or (one_is_over and sight.measurements)]
@@ -125,8 +125,8 @@ class TuningReconciler:
                 machine.stop_trial(transition, sight.trial, verdict.why)
 
     async def _begin(self, transition: Transition) -> tuple[tuple[Job, TimelineEntry], ...]:
-        """Start the next trials, if suggestions for them exist. If not, request suggestions, and
-        store other changes in the meantime."""
+        """Start the next trials, if suggestions for them exist. If not, request suggestions, and store other
+        changes in the meantime."""
         job, count = transition.job, machine.wanted(transition.job)
         asking = self._asking.get(job.uid)
         if count == 0:
@@ -158,8 +158,8 @@ class TuningReconciler:
     async def _suggest(
         self, job: TuningJob, shown: tuple[TrialData, ...], count: int
     ) -> tuple[Proposals, str | None]:
-        """Return points that the advisor suggests, and why they were drawn at random; None = they come from
-        the study's own algorithm. Has the job looked at when they are there."""
+        """Return the advisor's suggested points, and the reason if they were drawn at random (None: they are
+        from the study's own algorithm). Wake the job afterwards."""
         spec, failures, drawn, pause = job.spec.study, 0, None, _RETRY_INTERVAL
         while True:
             try:
@@ -167,7 +167,8 @@ class TuningReconciler:
                 self._wake(job.uid)
                 return proposals, drawn
             except Exception as failure:
-                # Broad on purpose: an algorithm may fail with anything, and a job must not wait for ever.
+                # All exceptions are caught, because an algorithm may fail in any way, and a job must not wait
+                # forever.
                 is_told = isinstance(failure, AdvisorFailed)
                 text = "no suggestion: %s; retrying in %g s"
                 trace = None if is_told else failure

@@ -1,4 +1,4 @@
-"""Searches a job's log for what its drills wait for, and reports it as events."""
+"""Searches a job's log for the lines that its drills wait for, and reports matches as events."""
 
 import asyncio
 import logging
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 _PAGE = 500
 _MAX_READ_CHARS = 4096
-"""Characters of a line in which a drill's pattern is looked for."""
+"""Maximum number of characters of a line that are matched with a drill's pattern."""
 
 
 def _any_matches(wanted: Regex, page: LogPage) -> bool:
@@ -29,21 +29,21 @@ def _any_matches(wanted: Regex, page: LogPage) -> bool:
 
 
 class _Watch(Struct):
-    """How far the log was read for the drills of one job."""
+    """The progress of the log search for the drills of one job."""
 
     #: The last known state of the job.
     job: Job
-    #: How far the log was read, by the number of a drill.
+    #: The position up to which the log was searched, by the number of a drill.
     cursors: dict[int, LogCursor] = {}
     #: Set when there may be new lines.
     due: asyncio.Event = field(default_factory=asyncio.Event)
-    #: Searches, as long as the job is watched.
+    #: The task that searches while the job is watched.
     task: asyncio.Task[None] | None = None
 
 
 class Watchers:
-    """Searches logs for the lines that drills wait for. Costs nothing for jobs without a drill that waits for
-    a line."""
+    """Searches logs for the lines that drills wait for. Has no cost for jobs without a drill that waits for a
+    line."""
 
     def __init__(
         self, logs: LogReader, now: Callable[[], int], report: Callable[[JobUid, Event], None]
@@ -54,8 +54,8 @@ class Watchers:
         self._watches: dict[JobUid, _Watch] = {}
 
     def lines_written(self, job: Job) -> None:
-        """Search for the lines that the job's armed drills wait for. Called when the job has new
-        lines or was stored again."""
+        """Search for the lines that the job's armed drills wait for. Called when the job has new lines or was
+        stored again."""
         if not any(drill.is_armed and drill.at_line for drill in job.drills):
             self.forget(job.uid)
             return
@@ -68,7 +68,7 @@ class Watchers:
         watch.due.set()
 
     def forget(self, uid: JobUid) -> None:
-        """Search no more for a job."""
+        """Stop the search for a job."""
         watch = self._watches.pop(uid, None)
         if watch is not None and watch.task is not None:
             watch.task.cancel()
@@ -82,7 +82,7 @@ class Watchers:
             await watch.due.wait()
             watch.due.clear()
             job = watch.job
-            # A line may be here before the report that its replica runs, without which no drill fires.
+            # A line may arrive before the report that its replica runs. Without that report, no drill fires.
             armed = [
                 (drill, compile_regex(drill.at_line))
                 for drill in job.drills
@@ -96,7 +96,7 @@ class Watchers:
                 about(log, job.uid).warning("log not searched: %s", failure)
 
     async def _seen(self, uid: JobUid, drill: Drill, wanted: Regex, watch: _Watch) -> bool:
-        """Whether a line that was written since the drill was ordered, and not looked at before, matches."""
+        """Return whether a new line matches that was written after the order of the drill."""
         while True:
             page = await self._logs.page(
                 uid,
@@ -107,8 +107,8 @@ class Watchers:
             )
             if page.lines:
                 watch.cursors[drill.number] = page.lines[-1].cursor
-            # In a thread: the program may have written megabytes of lines, and the pattern comes from a
-            # caller.
+            # In a thread, because the program may have written megabytes of lines, and the pattern comes from
+            # a caller.
             if await asyncio.to_thread(_any_matches, wanted, page):
                 return True
             if page.next is None:
