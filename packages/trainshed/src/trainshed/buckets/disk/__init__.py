@@ -1,1 +1,1 @@
-"""Keeps buckets on this disk: objects as plain files, their records beside them, and the list of buckets."""
+"""Stores buckets on the local disk: objects as plain files, their records, and the list of buckets."""

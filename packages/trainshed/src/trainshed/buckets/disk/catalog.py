@@ -1,7 +1,7 @@
-"""Keeps which buckets exist, and their properties.
+"""Stores the list of buckets and their properties.
 
-A bucket is a directory below the store's root; its properties are in a small file in the hidden part of the
-store. A directory without such a file (made by an operator) is a bucket with defaults.
+A bucket is a directory below the store's root. Its properties are in a small file in the hidden part of the
+store. A directory without such a file (created by an operator) is a bucket with default properties.
 """
 
 import base64
@@ -54,7 +54,7 @@ class BucketRecord(Struct, frozen=True):
 
     @property
     def etag(self) -> str:
-        """A tag that changes whenever the bucket's properties or policy do."""
+        """A tag that changes with each change of the bucket's properties or policy."""
         return base64.b64encode(str(self.metageneration).encode()).decode()
 
 
@@ -156,7 +156,7 @@ class BucketCatalog:
         table = self.tables.get(record.name)
         project = table.project if table is not None else None
         if record.name == DEFAULT_BUCKET:
-            # Also if the service was told another project meanwhile.
+            # The service's project may have changed since the bucket was created.
             project = project or self.rules.project
         return project or record.project or self.rules.project
 
@@ -206,7 +206,7 @@ class BucketCatalog:
             if path.exists() or self.is_remote(bucket):
                 raise _taken(bucket, owner, self.holding(bucket))
             durable.write(str(self._record(bucket)), msgspec.json.encode(record), is_shared=True)
-            # There with its mode, which is not that of `mkdir`, or not there.
+            # Created under another name, so that the bucket never exists with the mode of `mkdir`.
             made = self._trash / f"bucket-{os.urandom(8).hex()}"
             made.mkdir()
             made.chmod(DIRECTORY_MODE)
@@ -244,9 +244,11 @@ class BucketCatalog:
     def set_policy(
         self, bucket: str, bindings: list[dict[str, Any]], etag: str = ""
     ) -> BucketRecord:
-        """Store the bindings of the bucket's IAM policy, which `admission` applies. Raises
-        `PreconditionFailed` unless `etag` is "" or the bucket's, and for the public, if the bucket
-        prevents that."""
+        """Store the bindings of the bucket's IAM policy, which `admission` applies.
+
+        Raises `PreconditionFailed` unless `etag` is "" or the bucket's tag, and for public bindings if the
+        bucket prevents them.
+        """
         with alone(self._records):
             record = self.get(bucket)
             if etag not in ("", record.etag):
@@ -313,7 +315,8 @@ class BucketCatalog:
                 raise Conflict("The bucket you tried to delete is not empty.")
         finally:
             os.close(fd)
-        # After the tree: what is removed becomes noncurrent before it is gone from there.
+        # Checked after the tree, since a deleted object becomes noncurrent before it disappears from the
+        # tree.
         if next(self.generations.all_of(bucket), None) is not None:
             raise Conflict(
                 "The bucket you tried to delete is not empty. You must delete all object versions in the "

@@ -1,7 +1,7 @@
-"""Finds, installs and removes the files of objects. Knows no request.
+"""Finds, installs and removes the files of objects, independent of requests.
 
-It owns the locks that serialise the writers of one object, and the rule for `a` beside `a/b`: a file in
-the way of a directory moves to its shadow place, under the lock of its own object.
+It owns the locks that serialise the writers of one object, and the rule for the objects `a` and `a/b`: the
+file `a` moves to its shadow place under its own lock, to make way for the directory.
 """
 
 import os

@@ -1,9 +1,9 @@
-"""Keeps the noncurrent generations of objects: what was replaced or removed in a bucket with versioning.
+"""Stores the noncurrent generations of objects in a bucket with versioning: replaced and deleted content.
 
-A table says which there are, and what is known about them; the contents lie beside it, outside the visible
-tree. `keep` adds a row, then links the live file, and only then the caller replaces or removes that. So at
-every moment a generation is live, or kept, or both; and a row counts if its content is there and the live
-object is of another generation (ADR 168).
+A table contains their records. Their contents are in a directory next to it, outside of the visible tree.
+`keep` adds a row and then links the live file. Only then may the caller replace or delete that file. So at
+any time a generation is live, noncurrent, or both. A row is valid if its content exists and the live object
+has another generation (ADR 168).
 """
 
 import hashlib
@@ -39,10 +39,10 @@ _SCHEMA = (
 
 
 class Generations:
-    """The noncurrent generations of all buckets. Blocking; safe to use from several threads.
+    """The noncurrent generations of all buckets. Blocking. Thread-safe.
 
-    Whoever changes those of an object holds the lock of its place. Raises Unavailable if the table cannot be
-    read or written.
+    A caller that changes the generations of an object must hold the lock of its place. Raises Unavailable if
+    the table cannot be read or written.
     """
 
     def __init__(self, state: Path) -> None:
@@ -143,7 +143,7 @@ class Generations:
 
 
 def _preserve(live: int, path: Path) -> None:
-    """Give an open file a second name, or a copy where that is not possible."""
+    """Create a second name for an open file (hard link), or a copy if that is not possible."""
     path.unlink(missing_ok=True)  # A crash may have left it. The live file still exists.
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

@@ -1,14 +1,13 @@
 """Writes, reads, changes, copies and deletes the objects of all buckets with reliable preconditions.
 
-A write is: temporary file → fsync → record → fsync → rename → fsync of the directory. So after a crash an
-acknowledged object is whole, and one that was not acknowledged is whole or absent. Writers of one object are
-serialised by a lock around "check the condition, then rename". A program that writes through `/gcs` holds
-no such lock: creation (`ifGenerationMatch=0`) is still exclusive against it, since the file is linked in,
-and the check sees anything that the program did before.
+A write has these steps: temporary file → fsync → record → fsync → rename → fsync of the directory. So after a
+crash, an acknowledged object is complete. An unacknowledged object is complete or absent. A lock around
+"check the condition, then rename" serialises the writers of one object. A program that writes through `/gcs`
+does not use this lock. Creation (`ifGenerationMatch=0`) is exclusive nevertheless, since it uses a hard link.
+Other conditions include all earlier writes of the program. In a bucket with versioning, a write or a deletion
+first stores the live generation (`generations`).
 
-In a bucket with versioning, a write or a deletion first keeps the live generation (`generations`).
-
-All methods block and may be called from several threads.
+All methods block and are thread-safe.
 """
 
 from __future__ import annotations
@@ -174,10 +173,11 @@ class ObjectStore:
         components: int = 0,
         announce: Callable[[ObjectRecord], None] | None = None,
     ) -> ObjectRecord:
-        """Make staged content an object, durably; the staged file is closed or left to its owner.
+        """Turn staged content into an object, durably. Closes the staged file, or leaves it to its owner on
+        failure.
 
-        `announce` is called with the record before the object can be seen. Raises
-        `InvalidRequest` (checksum, name), `NotFound` (bucket), `PreconditionFailed`, `Held`.
+        `announce` is called with the record before the object becomes visible. Raises `InvalidRequest`
+        (checksum, name), `NotFound` (bucket), `PreconditionFailed`, `Held`.
         """
         validate_object_name(ref.name)
         settings = self.catalog.get(ref.bucket).settings
@@ -200,10 +200,10 @@ class ObjectStore:
         return record
 
     def open_object(self, ref: ObjectRef, *, hash_limit: int | None = None) -> OpenObject:
-        """Open an object for reading, with its record; raises `NotFound`, `NotModified`, ….
+        """Open an object for reading, with its record. Raises `NotFound`, `NotModified` and other errors.
 
-        Checksums of a file that was written through the directory are computed now if it has at
-        most `hash_limit` bytes (None: any size), and kept with it.
+        Missing checksums of a file that was written through the directory are computed and stored if the file
+        has at most `hash_limit` bytes (None = no limit).
         """
         opened = self._open(ref)
         try:
@@ -367,10 +367,10 @@ class ObjectStore:
             query = structs.replace(query, page_token=page.next_page_token)
 
     def write_probe(self, bucket: str, prefix: str) -> None:
-        """Raise unless objects below `prefix` can be written now; leaves nothing behind.
+        """Check that objects below `prefix` can be written. Leaves no traces.
 
-        Creates and removes a hidden file in the deepest directory of the prefix that exists. Raises
-        `NotFound` (no such bucket), `InvalidRequest` (illegal prefix), `Forbidden`.
+        Creates and deletes a hidden file in the deepest existing directory of the prefix. Raises `NotFound`
+        (bucket), `InvalidRequest` (invalid prefix), `Forbidden`.
         """
         name = validate_object_name(f"{prefix.rstrip('/')}/x".lstrip("/"))
         if self.catalog.is_remote(bucket):
@@ -460,9 +460,9 @@ _STEP = 60_000_000
 class GenerationSource:
     """Generation numbers that never repeat, across crashes and clocks that are set back.
 
-    A generation is microseconds since the epoch, like the public service's, raised above every number given
-    out before. A ceiling is on disk before any number below it is used. Blocking (a sync once a minute), safe
-    from several threads.
+    A generation is the time in microseconds since the epoch, as in the public service, increased above all
+    earlier numbers. An upper limit is stored on disk before a number below it is used. Blocking (one sync per
+    minute), thread-safe.
     """
 
     def __init__(self, path: Path, now: Callable[[], int]) -> None:

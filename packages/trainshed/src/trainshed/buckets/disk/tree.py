@@ -1,20 +1,18 @@
-"""The visible directory tree of a bucket: where an object lies in it, and opening, making, pruning and
-walking it safely.
+"""The visible directory tree of a bucket: mapping object names to files, and safe access to the files.
 
-The tree is plain: object `a/b` is the file `a/b`, so that `/gcs/BUCKET` can be a bind mount.
-Only what a file system cannot say is escaped, always with a name that begins with `MARK`:
+The tree is plain: the object `a/b` is the file `a/b`, so that `/gcs/BUCKET` can be a bind mount. Names that a
+file system cannot represent are escaped. Escaped names start with `MARK`:
 
-* `.gs~=SEGMENT`  a segment that is empty, `.`, `..` or itself begins with the mark;
-* `.gs~file/LEAF`  object `a` where `a` is a directory already (because `a/b` exists).
+* `.gs~=SEGMENT`  a segment that is empty, `.`, `..` or starts with the mark;
+* `.gs~file/LEAF`  the object `a` if `a` is a directory (because `a/b` exists).
 
-The mapping is one-to-one on valid object names; a marked name that the mapping would not produce is not an
-object.
+The mapping is one-to-one for valid object names. Other names with the mark are no objects.
 
-Programs write to the same tree through `/gcs`, so nothing in it is trusted: every step is taken relative to
-an open directory without following symbolic links, only regular files are objects, and a directory may vanish
-or appear at any moment. A walk yields the objects in the order of their full names' UTF-8 bytes, which is not
-that of a plain directory walk: `a-b` comes before `a/b`. It skips directories that were closed to the
-service. Whatever opens or walks blocks.
+Programs write to the same tree through `/gcs`, so its content is untrusted (path traversal). Each step starts
+at an open directory and follows no symbolic links. Only regular files are objects. A directory may disappear
+or appear at any time. A walk yields objects in the order of their full names' UTF-8 bytes, which is not the
+order of a plain directory walk: `a-b` comes before `a/b`. It skips directories without access for the
+service. All functions that open or walk block.
 """
 
 import errno
@@ -36,34 +34,35 @@ ESCAPED = MARK + "="
 
 
 class Place(Struct, frozen=True):
-    """A physical place below a bucket: directories from the top, then the file's own name."""
+    """A physical place below a bucket: its directories from the top, and the file's own name."""
 
     dirs: tuple[str, ...]
     leaf: str
 
 
 def place_of(name: str) -> Place:
-    """The place of a valid object name (its shadow place is `dirs + SHADOW_DIR`, same leaf)."""
+    """Return the place of a valid object name. (Its shadow place is `dirs + SHADOW_DIR` with the same
+    leaf.)"""
     *dirs, leaf = map(encode_segment, name.split("/"))
     return Place(tuple(dirs), leaf)
 
 
 def encode_segment(segment: str) -> str:
-    """One segment of an object name as a path component."""
+    """Return a segment of an object name as a path component."""
     is_special = segment in {"", ".", ".."} or segment.startswith(MARK)
     return ESCAPED + segment if is_special else segment
 
 
 DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# O_NONBLOCK: opening a pipe that a program left in the tree must not hang us.
+# O_NONBLOCK: opening a pipe that a program created in the tree must not block the service.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}
 _CLOSED = {errno.EACCES, errno.EPERM}
 _NOT_EMPTY = {errno.ENOTEMPTY, errno.EEXIST}
 
 DIRECTORY_MODE = 0o777
-"""Wide open inside a bucket: the store's root (mode 0700) keeps others out, and a job that sees the
-bucket by a bind mount runs as whatever user its sandbox gives it."""
+"""Any user may access directories inside a bucket. The store's root (mode 0700) excludes other users of the
+machine. A job that sees the bucket through a bind mount runs as the user of its sandbox."""
 
 
 def is_absent(error: OSError) -> bool:
@@ -72,7 +71,7 @@ def is_absent(error: OSError) -> bool:
 
 @contextmanager
 def directory(base: int, components: tuple[str, ...]) -> Generator[int]:
-    """Open `base/components` for a while. Raises OSError (see `is_absent`)."""
+    """Open `base/components` as a context. Raises OSError (see `is_absent`)."""
     fd = open_directory(base, components)
     try:
         yield fd
@@ -81,7 +80,7 @@ def directory(base: int, components: tuple[str, ...]) -> Generator[int]:
 
 
 def open_directory(base: int, components: tuple[str, ...]) -> int:
-    """Open `base/components`; the caller closes it. Raises OSError (see `is_absent`)."""
+    """Open `base/components`. The caller closes it. Raises OSError (see `is_absent`)."""
     current = os.dup(base)
     for component in components:
         try:
@@ -95,10 +94,10 @@ def open_directory(base: int, components: tuple[str, ...]) -> int:
 def make_directories(
     base: int, components: tuple[str, ...], make_way: Callable[[tuple[str, ...]], None]
 ) -> int:
-    """Open `base/components` and create what is missing, durably; the caller closes it.
+    """Open `base/components` and create missing directories, durably. The caller closes it.
 
-    `make_way(path)` is called when a file stands where a directory is needed; it has to move
-    the file away. Raises FileNotFoundError if a directory is pruned meanwhile (try again).
+    `make_way(path)` is called if a file has the name of a required directory, and must move the file. Raises
+    FileNotFoundError if a directory is pruned at the same time; the caller should retry.
     """
     current = os.dup(base)
     try:
@@ -121,14 +120,14 @@ def make_directories(
 
 
 def make_directory(parent: int, component: str) -> None:
-    """Create one directory if it is not there, and make its entry durable."""
+    """Create a directory if it does not exist, and make its entry durable."""
     try:
         os.mkdir(component, dir_fd=parent)
     except FileExistsError:
         return
     fd = os.open(component, DIRECTORY_FLAGS, dir_fd=parent)
     try:
-        os.fchmod(fd, DIRECTORY_MODE)  # mkdir's mode goes through the umask, this one does not
+        os.fchmod(fd, DIRECTORY_MODE)  # The umask changes mkdir's mode, but not this one.
     finally:
         os.close(fd)
     os.fsync(parent)
@@ -148,7 +147,7 @@ def prune(base: int, components: tuple[str, ...]) -> None:
 
 
 def open_file(parent: int, leaf: str) -> tuple[int, os.stat_result]:
-    """Open a regular file of a directory; raises FileNotFoundError for anything else."""
+    """Open a regular file in a directory. Raises FileNotFoundError for everything else."""
     try:
         fd = os.open(leaf, _FILE, dir_fd=parent)
     except OSError as error:
@@ -163,9 +162,9 @@ def open_file(parent: int, leaf: str) -> tuple[int, os.stat_result]:
 
 
 class Found(Struct, frozen=True):
-    """An object's file, open for reading, and where it lies."""
+    """An object's file, open for reading, and its place."""
 
-    #: The file's descriptor, which the holder closes.
+    #: The file's descriptor, which its owner closes.
     fd: int
     stat: os.stat_result
     dirs: tuple[str, ...]
@@ -173,7 +172,7 @@ class Found(Struct, frozen=True):
 
 
 def look(base: int, place: Place) -> os.stat_result:
-    """Returns the status of the object at a place, or at its shadow place, without opening it. Raises
+    """Return the status of the object at a place, or at its shadow place, without opening it. Raises
     OSError."""
 
     def status(parent: int) -> os.stat_result:
@@ -186,15 +185,15 @@ def look(base: int, place: Place) -> os.stat_result:
 
 
 def find(base: int, place: Place) -> Found:
-    """Open the object at a place, or at its shadow place; raises FileNotFoundError."""
+    """Open the object at a place, or at its shadow place. Raises FileNotFoundError."""
     dirs, (fd, status) = _at_either_place(base, place, lambda parent: open_file(parent, place.leaf))
     return Found(fd, status, dirs, place.leaf)
 
 
 def _at_either_place(base: int, place: Place, act: Callable[[int], T]) -> tuple[tuple[str, ...], T]:
-    """Returns the first directory, the object's own or the shadow one, in which `act` succeeds, and its
+    """Return the first directory in which `act` succeeds (the object's own or the shadow one), and the
     result."""
-    # The own one once more: a writer may bring an object back from the shadow meanwhile.
+    # The own directory twice, since a writer may move an object back from its shadow place in the meantime.
     for dirs in (place.dirs, (*place.dirs, SHADOW_DIR), place.dirs):
         try:
             parent = open_directory(base, dirs)
@@ -211,7 +210,7 @@ def _at_either_place(base: int, place: Place, act: Callable[[int], T]) -> tuple[
 
 
 class Entry(Struct, frozen=True):
-    """One object that a walk met: its full name and its file's place."""
+    """An object in a walk: its full name and its file's place."""
 
     name: str
     dirs: tuple[str, ...]
@@ -227,7 +226,7 @@ class _Member(Struct, frozen=True):
 
 
 class Walk:
-    """The objects of a bucket in the order of their names' UTF-8 bytes, from `floor` on."""
+    """Iterates over the objects of a bucket in the order of their names' UTF-8 bytes, from `floor` on."""
 
     def __init__(self, base: int, prefix: str, floor: bytes) -> None:
         self._base = base
@@ -235,7 +234,7 @@ class Walk:
         self.floor = max(floor, self._prefix)
 
     def skip_to(self, floor: bytes) -> None:
-        """Go on at `floor`, without reading what lies before it."""
+        """Continue at `floor` without reading the names before it."""
         self.floor = floor
 
     def __iter__(self) -> Iterator[Entry]:
@@ -265,8 +264,8 @@ class Walk:
                 stack.append((child, inner, self._members(child, inner)))
 
     def _members(self, name: str, dirs: tuple[str, ...]) -> Iterator[_Member]:
-        """Yield the members of a directory in order. There may be hundreds of thousands, of which a page
-        needs few: most are only a key until it is their turn."""
+        """Yield the members of a directory in order. A directory may have hundreds of thousands of members,
+        but a page needs few. So most members are only a key until their turn."""
         members: dict[bytes, _Member | None] = {}
         with _readable(self._base, dirs) as fd:
             if fd is not None:
@@ -274,7 +273,7 @@ class Walk:
                 with _readable(fd, (SHADOW_DIR,)) as shadows:
                     if shadows is not None:
                         _collect(shadows, members, (SHADOW_DIR,))
-                        # Once more: a writer may have brought an object back from there meanwhile.
+                        # Read again, since a writer may have moved an object back from its shadow place.
                         _collect(fd, members)
         inside = self.floor.startswith(name.encode())
         floor = self.floor[len(name.encode()) :] if inside else b""
@@ -288,7 +287,7 @@ class Walk:
 
 @contextmanager
 def _readable(base: int, dirs: tuple[str, ...]) -> Generator[int | None]:
-    """Open a directory for a while; None if it is gone, or closed to the service."""
+    """Open a directory as a context; None = it does not exist, or the service has no access."""
     try:
         fd = open_directory(base, dirs)
     except OSError as error:
@@ -303,8 +302,8 @@ def _readable(base: int, dirs: tuple[str, ...]) -> Generator[int | None]:
 
 
 def _collect(fd: int, members: dict[bytes, _Member | None], shadow: tuple[str, ...] = ()) -> None:
-    """Read the members of a directory. None: the key is the name in the directory. `shadow`: the last part
-    of its path if it holds shadows."""
+    """Read the members of a directory. None = the key is the name in the directory. `shadow`: the last part
+    of the path of a shadow directory."""
     with os.scandir(fd) as entries:
         for entry in entries:
             is_directory = entry.is_dir(follow_symlinks=False)
@@ -316,16 +315,16 @@ def _collect(fd: int, members: dict[bytes, _Member | None], shadow: tuple[str, .
                 continue
             segment = component.removeprefix(ESCAPED)
             if encode_segment(segment) != component or not _is_text(segment):
-                continue  # Not the name of an object, or the directory of shadows.
+                continue  # no object's name, or the directory of shadows
             key = segment.encode() + (b"/" if is_directory else b"")
             below = (component,) if is_directory else shadow
-            # If the plain file of a shadow has come back meanwhile, it is the newer one and wins.
+            # A plain file that has replaced its shadow in the meantime is newer and has priority.
             if not shadow or not (is_directory or key in members):
                 members[key] = _Member(key, segment, below, component, is_directory)
 
 
 def _plain(key: bytes) -> _Member | None:
-    """Returns the member whose key is its name in the directory; None if no object is named like this."""
+    """Return the member whose key is its name in the directory, or None if this is no valid object name."""
     segment, is_directory = os.fsdecode(key.removesuffix(b"/")), key.endswith(b"/")
     below = (segment,) if is_directory else ()
     return _Member(key, segment, below, segment, is_directory) if _is_text(segment) else None

@@ -1,7 +1,7 @@
-"""Serves the storage API: finds the caller, checks permissions, calls the method; errors have the public
+"""Serves the storage API: finds the caller, checks permissions, and calls the method. Errors have the public
 form.
 
-An unknown path is a 404, and a verb that is not served a 400, with the public error body: never an empty
+An unknown path is a 404 and an unsupported verb a 400, both with the public error body. Neither is an empty
 success.
 """
 
@@ -63,21 +63,22 @@ from trainshed.httpd.messages import (
 )
 
 _THREADS = 32
-"""Threads for blocking file work: more than processors, since most of the time is spent in fsync."""
+"""Number of threads for blocking file work. It exceeds the number of processors, since fsync takes most of
+the time."""
 _MAX_FORM = 16 << 10
-"""Bytes of a form, which anybody may send."""
+"""Maximum size in bytes of a form, which needs no authentication."""
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE}
 _log = logging.getLogger(__name__)
 
 
 class BucketsApp:
-    """One store behind the storage API, as an ASGI application."""
+    """The ASGI application of the storage API, for one store."""
 
     def __init__(
         self, store: ObjectStore, authenticator: Authenticator, *, hosts: Hosts, metadata: Metadata
     ) -> None:
-        """`authenticator`: finds callers at the TCP port. `hosts`: the host names by which it may be called.
-        `metadata`: the metadata endpoint of programs."""
+        """`authenticator`: finds callers at the TCP port. `hosts`: the host names that requests may use (DNS
+        rebinding). `metadata`: the metadata endpoint of programs."""
         self._store = store
         self._sessions = UploadSessions(store)
         self._authenticator = authenticator
@@ -111,12 +112,12 @@ class BucketsApp:
             await serve(call, self.answer, self.refuse, receive, answered)
 
     def begin(self, request: Request, bucket: str = "") -> Call:
-        """Returns a request as a call. `bucket`: the one in the host of a signed URL, if any."""
+        """Return a request as a call. `bucket`: the bucket in the host name of a signed URL; "" = none."""
         raw_path: bytes = request.scope.get("raw_path") or request.path.encode()
         key, path = split_key(raw_path)
         request = request.at(path)
         if request.override():
-            request.scope["method"] = "POST"  # No query is read from a body here.
+            request.scope["method"] = "POST"  # Queries in a body are not supported.
         below = b"/%b%b" % (bucket.encode(), path if path != b"/" else b"") if bucket else path
         target, source = parse_target(below), request.headers.get("x-goog-copy-source")
         if source and request.method == "PUT" and target.endpoint is Endpoint.XML:
@@ -134,11 +135,12 @@ class BucketsApp:
         )
 
     async def _caller(self, call: Call) -> Caller:
-        """Returns who calls, as far as the listener is trusted. Raises Unauthenticated, Unavailable."""
+        """Return the caller. The source of the identity depends on the listener. Raises Unauthenticated,
+        Unavailable."""
         headers = call.request.headers
         if call.is_signed:
             return await self._signer(call)
-        # The address of a session is good for its upload only, and not for reading.
+        # The address of a session is valid only for its upload, not for reading.
         is_upload = call.request.method in {"PUT", "DELETE"} and "upload_id" in call.query
         if call.target.endpoint is Endpoint.XML and is_upload:
             signer = await call.run(
@@ -156,13 +158,13 @@ class BucketsApp:
                 return await self._authenticator.caller(headers.get("authorization"), call.key)
 
     async def _signer(self, call: Call) -> Caller:
-        """Returns the account that has signed the request's URL. Once verified, the request may last longer
-        than the URL. Raises InvalidRequest, NotSupported, Forbidden, Unavailable."""
+        """Return the account that signed the request's URL. After the verification, the request may last
+        longer than the URL is valid. Raises InvalidRequest, NotSupported, Forbidden, Unavailable."""
         if call.signer is None:
             if call.key:
                 raise InvalidRequest(
-                    "This signed URL contains the key of whoever made it, so it was not served. Delete that "
-                    "token (`trainshed tokens delete`), and sign for the address without /with/KEY: "
+                    "This signed URL was rejected, since it contains its signer's key. Delete that "
+                    "token (`trainshed tokens delete`), and sign the address without /with/KEY: "
                     'generate_signed_url(api_access_endpoint="http://HOST:PORT").'
                 )
             if call.target.endpoint is not Endpoint.XML:
@@ -170,7 +172,8 @@ class BucketsApp:
                     "A signed URL has the form http://HOST:PORT/BUCKET/OBJECT. Sign that path."
                 )
             if call.listener is Listener.REPLICA:
-                # One of Google's own: the replica's endpoint passes it on.
+                # It may be a signed URL of Google Cloud Storage, which the replica's endpoint forwards to
+                # Google.
                 await call.run(call.store.catalog.get, call.target.bucket)
             request = call.request
             call.signer = self._authenticator.verify(
@@ -183,7 +186,7 @@ class BucketsApp:
     async def _exchanged(self, call: Call) -> Response:
         body = b"".join([block async for block in call.blocks(limit=_MAX_FORM)])
         if call.key:
-            # At an address with a valid key no token is needed, so the client gets a placeholder.
+            # An address with a valid key needs no token. The client gets a placeholder.
             await self._authenticator.caller(None, call.key)
             return answer(msgspec.json.encode(token_answer("unused")), kind="application/json")
 
@@ -211,7 +214,7 @@ class BucketsApp:
         return await self._dispatch(call)
 
     def refuse(self, call: Call, error: Exception) -> Response:
-        """Returns the public form of an error. A fault of ours is answered, too, and logged with its
+        """Return the public form of an error. Internal errors also get an answer, and are logged with
         traceback."""
         response = error_answer(_fault(call, error), call.target.endpoint)
         if isinstance(error, RangeNotSatisfiable):
@@ -219,7 +222,7 @@ class BucketsApp:
         return response
 
     def _admit(self, call: Call) -> None:
-        """Raise unless the caller may do all that the call asks for. Raises Unauthenticated, Forbidden,
+        """Check that the caller has all permissions for the call. Raises Unauthenticated, Forbidden,
         Unavailable."""
         if call.caller.may_do_everything:
             return
@@ -230,7 +233,7 @@ class BucketsApp:
             admit(call.caller, permission, holding(bucket))
 
     async def _readmit(self, call: Call) -> None:
-        """Raise as `_admit` does, by whoever calls as of now."""
+        """Repeat the check of `_admit` with the caller's current permissions."""
         if not call.is_part:
             call.caller = await self._caller(call)
         self._admit(call)
@@ -251,27 +254,27 @@ class BucketsApp:
             case Endpoint.BATCH:
                 return await self._batch(call)
             case Endpoint.UNKNOWN:
-                raise NotFound(f"Not Found: {call.path} is no address of this API.")
+                raise NotFound(f"Not Found: {call.path} is not an address of this API.")
 
     async def _batch(self, call: Call) -> Response:
         if call.request.method != "POST":
             raise NotSupported("A batch is sent with POST.")
         if call.caller.email is None:
-            # Checked before the body is read, since each part would be refused.
+            # Checked before the body is read, since each part would be rejected.
             raise Unauthenticated("A batch needs `Authorization: Bearer TOKEN`.")
 
         async def answer_part(inner: InnerRequest) -> Response:
             inner_call = self._inner(call, inner)
             allowed = inner_call.target.endpoint is Endpoint.METADATA
             if not allowed or inner_call.query.get("alt") == "media":
-                says = "A batch is for metadata of buckets and objects alone: make this call by itself."
-                return error_answer(InvalidRequest(says), Endpoint.METADATA)
+                text = "A batch may contain only metadata calls. Send this call separately."
+                return error_answer(InvalidRequest(text), Endpoint.METADATA)
             return await respond(inner_call, self.answer, self.refuse)
 
         return await answer_batch(call, answer_part)
 
     def _inner(self, call: Call, inner: InnerRequest) -> Call:
-        """Returns a batch's part as a call of its own, with the caller and the address of the batch."""
+        """Return a part of a batch as a separate call, with the caller and the address of the batch."""
         own = {name for name, _ in inner.headers} | {b"content-length", b"content-type"}
         kept = [pair for pair in call.request.scope["headers"] if pair[0] not in own]
         scope: Scope = {
@@ -296,31 +299,32 @@ async def _report_authentication_failures(source: str, detail: Mapping[str, obje
 
 
 def _fault(call: Call, error: Exception) -> BucketsError:
-    """Returns what a caller is told of an error. One that no handler announces is logged."""
+    """Return the public error for an exception. Unexpected exceptions are logged."""
     what = (call.request.method, call.path)
     match error:
         case NotModified() if call.request.method not in {"GET", "HEAD"}:
-            return condition_failed()  # A source's "not match" is an ordinary precondition.
+            return condition_failed()  # A source's `If-None-Match` is an ordinary precondition.
         case BucketsError():
             return error
         case PermissionError():
-            return Forbidden(f"The bucket's files refuse this: {error.strerror}.")
+            return Forbidden(f"The service has no access to the bucket's files: {error.strerror}.")
         case OSError() if error.errno == errno.EXDEV:
             return Forbidden(
-                "The bucket's directory lies on another file system than the service's data: its objects can "
-                "only be read and removed. Write through /gcs, or move it there."
+                "The bucket's directory is on another file system than the service's data, so its objects "
+                "can only be read and deleted. Write through /gcs, or move the directory to the data's file "
+                "system."
             )
         case OSError() if error.errno == errno.EROFS:
             _log.warning("not stored: %s %s: %s", *what, error.strerror)
             return Unavailable(
-                f"The storage takes nothing: {error.strerror}. Mount it for writing."
+                f"The storage is not writable: {error.strerror}. Mount it for writing."
             )
         case OSError() if error.errno in _FULL:
-            # No traceback: this comes once for each try of each caller, and the log may be on the same full
-            # disk.
-            _log.warning("out of room: %s %s: %s", *what, error.strerror)
+            # No traceback, since this error is repeated for each attempt of each caller, and the log may be
+            # on the same full disk.
+            _log.warning("out of space: %s %s: %s", *what, error.strerror)
             return Unavailable(
-                f"The storage is out of room: {error.strerror}. Free some and try again."
+                f"The storage is full: {error.strerror}. Free some space and try again."
             )
         case OSError():
             _log.error("file error: %s %s", *what, exc_info=error)

@@ -1,4 +1,4 @@
-"""The methods of the storage API on buckets: each takes a request and returns a resource."""
+"""Methods of the storage API on buckets. Each converts a request to a resource."""
 
 import logging
 import re
@@ -29,7 +29,7 @@ class _Binding(Struct):
 
 
 async def collection(call: Call) -> Response:
-    """`b`: list and insert."""
+    """Handle `b`: list and insert."""
     match call.request.method:
         case "GET":
             return await _list(call)
@@ -40,7 +40,7 @@ async def collection(call: Call) -> Response:
 
 
 async def bucket(call: Call) -> Response:
-    """`b/B`: get, patch, update, delete."""
+    """Handle `b/B`: get, patch, update, delete."""
     name = call.target.bucket
     catalog = call.store.catalog
     match call.request.method:
@@ -63,7 +63,7 @@ async def bucket(call: Call) -> Response:
 
 
 def _who(call: Call) -> str:
-    """Return who makes a call, for the service's log: the audit contains no changes of storage."""
+    """Return the caller for the service's log, since the audit log does not contain changes of storage."""
     program = call.caller.program
     of_job = f" in a program of job {program.job_uid}" if program is not None else ""
     return f"{call.caller.email}{of_job}"
@@ -74,13 +74,13 @@ def _view(call: Call, record: BucketRecord) -> dict[str, Any]:
 
 
 def service_account(call: Call, project: str) -> Response:
-    """`projects/P/serviceAccount`: get. Raises Unauthenticated, Forbidden."""
+    """Handle `projects/P/serviceAccount`: get. Raises Unauthenticated, Forbidden."""
     admit_project(call.caller, "storage.buckets.list", project)
     return json_answer(service_account_view(project))
 
 
 async def part(call: Call) -> Response:
-    """`b/B/…`: IAM policy, storage layout, managed folders; everything else is not supported."""
+    """Handle `b/B/…`: IAM policy, storage layout, managed folders. Everything else is not supported."""
     catalog = call.store.catalog
     match call.request.method, call.target.action:
         case "GET", "storageLayout":
@@ -109,7 +109,7 @@ async def part(call: Call) -> Response:
         case method, action:
             raise NotSupported(
                 f"{method} {action} of a bucket is not supported by this service. "
-                "Buckets, objects, their uploads, copies and IAM policy are."
+                "Use buckets, objects, uploads, copies or the IAM policy."
             )
 
 
@@ -123,7 +123,7 @@ async def _insert(call: Call) -> Response:
     location = str(resource.get("location") or DEFAULT_LOCATION)
     if not _PROJECT.fullmatch(call.project):
         raise InvalidRequest(
-            f"Invalid project: {call.project!r}. Give a project id: letters, digits, '-', '.' and ':'."
+            f"Invalid project: {call.project!r}. Use a project ID of letters, digits, '-', '.' and ':'."
         )
     record = await call.run(call.store.catalog.create, name, location, resource, call.project)
     return json_answer(_view(call, record))
@@ -148,12 +148,12 @@ async def _list(call: Call) -> Response:
 def _buckets(
     catalog: BucketCatalog, project: str | None, prefix: str, after: bytes
 ) -> Iterator[BucketRecord]:
-    """Yields the buckets of a project and the shared ones, by name, behind the name `after`; those of all
-    projects if it is None."""
+    """Yield the buckets of a project (None = of all projects) and the shared ones, sorted by name, after the
+    name `after`."""
     for name in catalog.names(prefix):
         holding = catalog.holding(name) if name.encode() > after else None
         if holding and (project is None or holding.shared or holding.project == project):
-            with suppress(NotFound):  # It may be deleted at any moment.
+            with suppress(NotFound):  # The bucket may be deleted at any time.
                 yield catalog.get(name)
 
 
@@ -163,6 +163,6 @@ def _bindings(policy: dict[str, Any]) -> list[dict[str, Any]]:
         msgspec.convert(bindings, list[_Binding])
     except msgspec.ValidationError as error:
         raise InvalidRequest(
-            f"'bindings' of a policy is a list of a 'role' and its 'members' each: {error}."
+            f"'bindings' of a policy must be a list of objects with 'role' and 'members': {error}."
         ) from error
     return bindings

@@ -1,7 +1,7 @@
-"""One request of the storage API as its handlers see it, and the responses they return.
+"""A request of the storage API in the form that its handlers receive, and the responses that they return.
 
-It has what all handlers share: query and headers, the address the client used, JSON bodies, the change to a
-worker thread for blocking work, and header names that keep their capitals.
+It contains the functions that all handlers share: query and headers, the client's address, JSON bodies,
+worker threads for blocking work, and header names with capital letters.
 """
 
 import asyncio
@@ -29,17 +29,17 @@ from trainshed.core.names import project_number
 from trainshed.httpd.messages import CHALLENGE, Disconnected, Headers, Request, Response
 
 IDENTITY_HEADER = "x-trainshed-identity"
-"""The gateway names the caller in it; no client can set it."""
+"""The header in which the gateway identifies the caller. Clients cannot set it."""
 XML: Final = "application/xml; charset=UTF-8"
-"""The type of what the XML API answers."""
+"""The media type of answers of the XML API."""
 GUARDS: Final = (
     (b"content-security-policy", b"sandbox; default-src 'none'"),
     (b"x-content-type-options", b"nosniff"),
 )
-"""Headers of every answer. Objects are what programs wrote, and the port that answers may be the console's:
-browsers are to run nothing of them there."""
+"""Headers of every answer. Programs write the objects, and the answering port may be the console's. These
+headers prevent browsers from running an object's content on that port (XSS)."""
 _MAX_JSON = 1 << 20
-_GZIP = zlib.MAX_WBITS | 16  # The data have gzip's header and checksum.
+_GZIP = zlib.MAX_WBITS | 16  # with gzip's header and checksum
 _CONDITIONS: Final = {
     "x-goog-if-generation-match": "ifGenerationMatch",
     "x-goog-if-metageneration-match": "ifMetagenerationMatch",
@@ -49,10 +49,10 @@ T = TypeVar("T")
 
 
 class VerbatimName(bytes):
-    """A header name that the HTTP server sends as it is written.
+    """A header name that the HTTP server sends unchanged.
 
-    Some clients (libcurl-based file systems) look for `Location` and `Range` with capitals; the server
-    calls this method to put every name into lower case.
+    Some clients (libcurl-based file systems) search for `Location` and `Range` with capital letters. The
+    server calls `lower` to convert every name to lower case.
     """
 
     def lower(self) -> bytes:
@@ -60,7 +60,7 @@ class VerbatimName(bytes):
 
 
 class Call:
-    """A request in progress."""
+    """A storage request in progress."""
 
     def __init__(
         self,
@@ -75,14 +75,14 @@ class Call:
         prefix: str = "",
         key: str | None = None,
     ) -> None:
-        """`admitted`: raises if the caller may not do what is asked, as of now. `prefix`: what the client's
-        address has before the API's paths; `key`: the key in it, if any."""
+        """`admitted`: raises if the caller no longer has the permissions for the call. `prefix`: the part of
+        the client's address before the API's paths. `key`: the key in that part; None = no key."""
         self.request = request
         self.target = target
         self.store = store
         self.sessions = sessions
         self._pool = pool
-        # The header says who asks where nothing else does.
+        # The header identifies the caller only on the port, and only without a key.
         header = (
             None if key or listener is not Listener.PORT else request.headers.get("authorization")
         )
@@ -92,10 +92,10 @@ class Call:
         self.key = key
         #: Set before a handler sees the call.
         self.caller = UNKNOWN
-        #: Whether it claims to be a signed URL's; `signer` is set once that is verified.
+        #: Whether the request has the form of a signed URL. `signer` is set after its verification.
         self.is_signed = is_signed(request.parameters)
         self.signer: Bearer | None = None
-        #: Whether it is a part of a batch, whose caller it then has.
+        #: Whether the request is a part of a batch. It then has the batch's caller.
         self.is_part = False
         scheme: str = request.scope.get("scheme", "http")
         if listener is Listener.GATEWAY:
@@ -104,27 +104,26 @@ class Call:
 
     @property
     def path(self) -> str:
-        """The request's path, without what precedes the API's."""
+        """The path of the request, without the part before the API's paths."""
         return self.request.path
 
     @property
     def project(self) -> str:
-        """The project that a request about all buckets names; if it names none, the caller's or the service's
-        own."""
+        """The project in a request about all buckets. Default: the caller's project, or else the
+        service's."""
         project = self.query.get("project", "")
         own = self.caller.project or self.store.catalog.rules.project
-        # google-cloud-storage sends these when it was told no project. A project may also be given by its
-        # number.
+        # google-cloud-storage sends these values if it has no project. The project's number is also allowed.
         return own if project in {"", "_", "<none>", str(project_number(own))} else project
 
     async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Do blocking work in a worker thread."""
+        """Run blocking work in a worker thread."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._pool, lambda: work(*args, **kwargs))
 
     async def run_in_steps(self, work: Generator[T | None]) -> T:
-        """Do long blocking work a step at a time, so that others have their turns; return what it yields
-        last. Raises Disconnected."""
+        """Run long blocking work step by step, so that other requests are not delayed. Return the last value
+        that it yields. Raises Disconnected."""
         try:
             while (result := await self.run(next, work)) is None:
                 await self.renew()
@@ -135,25 +134,26 @@ class Call:
             await self.run(work.close)
 
     async def json(self) -> dict[str, Any]:
-        """The body as a JSON object, {} if it is empty; raises `InvalidRequest`."""
+        """Return the body as a JSON object; {} = empty body. Raises `InvalidRequest`."""
         body = b"".join([block async for block in self.blocks(limit=_MAX_JSON)])
         check_md5(body, self.content_md5)
         return parse_json(body)
 
     @property
     def content_md5(self) -> str:
-        """The MD5 of the request's body in base64; "" = the client does not send it."""
+        """The MD5 of the request's body in base64; "" = the header is absent."""
         return self.request.headers.get("content-md5", "")
 
     def checksums(self) -> Checksums:
-        """The checksums of the whole object in the headers. Raises InvalidRequest."""
+        """Return the checksums of the complete object from the headers. Raises InvalidRequest."""
         headers: Headers = self.request.scope["headers"]
         name = b"x-goog-hash"
         return parse_goog_hash(value.decode("latin-1") for key, value in headers if key == name)
 
     def blocks(self, limit: int | None = None) -> AsyncIterator[bytes]:
-        """Yields the body in blocks of about `BLOCK` bytes, unpacked if it was packed for the way; in the XML
-        API that header is a property of the object, and a part of a batch has it from the batch."""
+        """Yield the body in blocks of about `BLOCK` bytes, after gzip decoding if necessary. In the XML API,
+        the header `Content-Encoding` is a property of the object. In a part of a batch, it belongs to the
+        batch."""
         encoding = self.request.headers.get("content-encoding")
         if encoding != "gzip" or self.is_part or self.target.endpoint is Endpoint.XML:
             return self._sent(limit)
@@ -162,38 +162,40 @@ class Call:
     async def unpacked(
         self, packed: AsyncIterator[bytes], limit: int | None = None
     ) -> AsyncIterator[bytes]:
-        """Yields what gzip packed, also if it is several packed ones, one behind another. Raises
-        `InvalidRequest` if it is no gzip, was cut, or has more than `limit` bytes."""
+        """Yield decompressed gzip data, which may have several members. Raises `InvalidRequest` for invalid
+        or truncated gzip data, and for more than `limit` bytes (decompression bomb)."""
         unpacker, is_whole, total = zlib.decompressobj(_GZIP), True, 0
         async for block in packed:
-            # Bounded steps: a small file can unpack to gigabytes.
+            # Limited steps, since a small file can expand to gigabytes.
             pending = block
             while pending:
                 if unpacker.eof:
                     if not pending.startswith(b"\x1f"):
-                        return  # Padding, which gzip ignores, too.
+                        return  # padding, which gzip also ignores
                     unpacker = zlib.decompressobj(_GZIP)
                 try:
                     content = await self.run(unpacker.decompress, pending, BLOCK)
                 except zlib.error as error:
-                    raise InvalidRequest(f"The content is no gzip, as it says: {error}.") from error
+                    raise InvalidRequest(f"The content is not valid gzip: {error}.") from error
                 pending = unpacker.unused_data or unpacker.unconsumed_tail
                 if content:
                     total += len(content)
                     if limit is not None and total > limit:
-                        raise InvalidRequest(f"The request's body unpacks to over {limit} bytes.")
+                        raise InvalidRequest(
+                            f"The request's body has over {limit} bytes after decompression."
+                        )
                     yield content
             is_whole = unpacker.eof
         if rest := unpacker.flush():
             yield rest
         if not is_whole and not unpacker.eof:
-            raise InvalidRequest("The content ends within what gzip packed. Send all of it.")
+            raise InvalidRequest("The gzip content is truncated. Send all of it.")
 
     async def _sent(self, limit: int | None) -> AsyncIterator[bytes]:
-        """Yields the body as it was sent.
+        """Yield the body in its original encoding.
 
-        When the client goes away in the middle, what has arrived is yielded first, so that a resumable upload
-        loses nothing; then `Disconnected` is raised.
+        If the client disconnects, the received bytes are yielded before `Disconnected` is raised, so that a
+        resumable upload loses nothing.
         """
         pending = bytearray()
         total = 0
@@ -203,7 +205,7 @@ class Call:
                 pending += chunk
                 total += len(chunk)
                 if limit is not None and total > limit:
-                    raise InvalidRequest(f"The request's body is over {limit} bytes.")
+                    raise InvalidRequest(f"The request's body has over {limit} bytes.")
                 if len(pending) >= BLOCK:
                     yield bytes(pending)
                     pending.clear()
@@ -220,8 +222,8 @@ class Call:
             await self.run(staged.write, block)
 
     def ref(self, name: str = "") -> ObjectRef:
-        """The object that the request names, and its preconditions. `name`: of a new object, which is not in
-        the address."""
+        """Return the request's object with its preconditions. `name`: the name of a new object, if the
+        address does not contain it."""
         target, generation = self.target, self.number("generation")
         return ObjectRef(target.bucket, name or target.object, generation, self.conditions())
 
@@ -233,18 +235,18 @@ class Call:
         return parse_number(self.query, key)
 
     def flag(self, key: str) -> bool:
-        """A boolean of the query; Python's client writes it with a capital."""
+        """Return a boolean of the query. The Python client sends it capitalized."""
         return self.query.get(key, "").lower() == "true"
 
     def conditions(self) -> Conditions:
-        """The request's preconditions; those of the XML API come in headers."""
+        """Return the request's preconditions. In the XML API, they are in the headers."""
         if self.target.endpoint is not Endpoint.XML:
             return conditions_of(self.query)
         headers = self.request.headers
         return conditions_of({field: headers.get(name, "") for name, field in _CONDITIONS.items()})
 
     def check_tag(self, tag: str) -> None:
-        """Raise unless `If-Match` and `If-None-Match` hold for the entity tag of what is read. Raises
+        """Check `If-Match` and `If-None-Match` against the entity tag of the object or bucket. Raises
         `PreconditionFailed`, `NotModified`."""
         wanted = _tags(self.request.headers.get("if-match", "*"))
         if not wanted & {tag, "*"}:
@@ -254,12 +256,12 @@ class Call:
 
 
 def _tags(header: str) -> set[str]:
-    """Returns the entity tags of a header, which clients send with quotation marks and without."""
+    """Return the entity tags in a header. Some clients omit the quotation marks."""
     return {tag.strip().removeprefix("W/").strip('"') for tag in header.split(",")}
 
 
 def parse_json(body: bytes) -> dict[str, Any]:
-    """A JSON object from bytes, {} from none and from `null`; raises `InvalidRequest`."""
+    """Return the JSON object in a body; {} for an empty body and for `null`. Raises `InvalidRequest`."""
     if body.strip() in (b"", b"null"):
         return {}
     try:
@@ -274,7 +276,7 @@ def parse_json(body: bytes) -> dict[str, Any]:
 def answer(
     body: bytes = b"", status: int = 200, headers: Mapping[str, str] | None = None, kind: str = ""
 ) -> Response:
-    """Returns a response with the headers that follow from its body. `kind`: its media type."""
+    """Return a response with the headers that depend on its body. `kind`: its media type."""
     raw = [
         (name.lower().encode(), text.encode("latin-1")) for name, text in (headers or {}).items()
     ]
@@ -287,7 +289,7 @@ def answer(
 
 
 def json_answer(value: Mapping[str, Any], status: int = 200) -> Response:
-    """A JSON response that no cache keeps."""
+    """Return a JSON response with headers that forbid caching."""
     return answer(
         msgspec.json.encode(value),
         status,
@@ -297,7 +299,7 @@ def json_answer(value: Mapping[str, Any], status: int = 200) -> Response:
 
 
 def error_answer(error: BucketsError, endpoint: Endpoint) -> Response:
-    """Returns the public form of an error in the API that was asked; a 304 has no body."""
+    """Return an error in the form of the called API. A 304 has no body."""
     if error.status == 304:
         return Response(status=304)
     if endpoint is Endpoint.XML:
@@ -310,11 +312,11 @@ def error_answer(error: BucketsError, endpoint: Endpoint) -> Response:
 
 
 def with_header(response: Response, name: str, value: str) -> Response:
-    """Add a header whose name keeps its capitals."""
+    """Add a header whose name keeps its capital letters."""
     response.headers.append((VerbatimName(name.encode()), value.encode("latin-1")))
     return response
 
 
 def header_text(value: str) -> str:
-    """Returns a property as a header value: what is not printable ASCII is percent-encoded."""
+    """Return a property as a header value, percent-encoded except for printable ASCII."""
     return quote(value, safe=" !\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")

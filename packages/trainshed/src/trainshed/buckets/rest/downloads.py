@@ -1,4 +1,4 @@
-"""Sends content: whole objects, byte ranges, and unpacked gzip for clients that did not ask for gzip."""
+"""Sends content: complete objects, byte ranges, and decompressed gzip for clients that do not accept gzip."""
 
 import logging
 import re
@@ -16,18 +16,17 @@ from trainshed.buckets.settings import HEADERS
 from trainshed.httpd.messages import Receive, Response, Send
 
 _SHOWN = frozenset({"", "empty", "image", "audio", "video", "font", "track"})
-"""What browsers may take content for (`Sec-Fetch-Dest`); other clients do not say. Everything else, such as a
-page, a frame or a script, is a file to be saved."""
+"""The uses (`Sec-Fetch-Dest`) for which browsers get the content with its own type; "" = not a browser. For
+all other uses, such as pages, frames and scripts, the content is an attachment (XSS)."""
 _log = logging.getLogger(__name__)
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 _HASH_LIMIT = 64 << 20
-"""Bytes of a file written through the directory up to which a download waits for its checksums; a larger one
-is served without them, rather than read twice."""
+"""Maximum size in bytes of a file, written through the directory, whose checksums a download computes first.
+A larger file is sent without checksums instead of being read twice."""
 
 
 async def download(call: Call) -> Response:
-    """Returns a response that streams the content of the call's object. Raises `NotFound`,
-    `RangeNotSatisfiable`."""
+    """Return a response that streams the call's object. Raises `NotFound`, `RangeNotSatisfiable`."""
     opened = await call.run(
         call.store.at(call.target.bucket).open_object, call.ref(), hash_limit=_HASH_LIMIT
     )
@@ -58,7 +57,7 @@ def _answer(call: Call, opened: Opened) -> Response:
         content = call.unpacked(_content(call, opened, 0, record.size))
     else:
         sent, etag = call.request.headers, headers["ETag"]
-        # A part of this generation would be glued to what the client has of another.
+        # The client would append this part to a part of another generation.
         is_other = sent.get("if-range", etag).strip('"') != etag
         span = _range("" if is_other else sent.get("range", ""), record.size)
         if span is not None:
@@ -74,7 +73,7 @@ def _answer(call: Call, opened: Opened) -> Response:
 
 
 class ContentResponse(Response):
-    """Streams an object, and closes it however the answer ends, even if it never began."""
+    """Streams an object and closes it at the end of the response, even if the response never starts."""
 
     def __init__(
         self,
@@ -91,7 +90,7 @@ class ContentResponse(Response):
         self._content = content
 
     async def send(self, receive: Receive, send: Send) -> None:
-        """Send head and content; stops reading once the client is gone."""
+        """Send head and content. Stops reading when the client disconnects."""
         try:
             await self.start(send)
             async for block in self._content:
@@ -101,7 +100,7 @@ class ContentResponse(Response):
                     return
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         except BucketsError as error:
-            _log.warning("a download was cut: %s", error)
+            _log.warning("a download was interrupted: %s", error)
         finally:
             self._opened.close()
 
@@ -124,7 +123,7 @@ def _headers(call: Call, record: ObjectRecord) -> dict[str, str]:
         for name in ("Content-Disposition", "Content-Type"):
             if text := call.query.get(f"response-{name.lower()}"):
                 headers[name] = header_text(text)
-    # The JSON API has them in the object's resource.
+    # In the JSON API, the object's resource contains the metadata.
     own = record.metadata if call.target.endpoint is Endpoint.XML else {}
     for key, text in own.items():
         if re.fullmatch(r"[\w.-]+", key, re.ASCII):
@@ -133,7 +132,7 @@ def _headers(call: Call, record: ObjectRecord) -> dict[str, str]:
 
 
 def _range(header: str, size: int) -> tuple[int, int] | None:
-    """Returns [start, end) of a `Range` header; None for the whole content (or a form that is ignored)."""
+    """Return [start, end) of a `Range` header, or None for the complete content and for unsupported forms."""
     match = _RANGE.fullmatch(header.strip())
     if match is None or match.group(0) == "bytes=-":
         return None

@@ -1,7 +1,7 @@
-"""Parses bodies in several parts: an upload's metadata with its content, and a batch of small requests, which
-are answered in order.
+"""Parses multipart bodies: an upload's metadata with its content, and a batch of small requests, which are
+answered in order.
 
-As at the public service, a batch may only hold requests without content of their own.
+As in the public service, a batch may contain only metadata requests, without content.
 """
 
 import os
@@ -18,14 +18,14 @@ from trainshed.httpd.messages import Response
 
 _BOUNDARY = re.compile(r"""boundary=("[^"]*"|'[^']*'|[^;\s]+)""", re.IGNORECASE)
 _MAX_HEAD = 1 << 20
-"""Bytes of the part that has the metadata."""
+"""Maximum size in bytes of the metadata part."""
 _EPILOGUE = 256
-"""Bytes that may follow the last delimiter: so many are held back, since it may be among them."""
+"""Maximum number of bytes after the last delimiter. The reader withholds this many bytes, since they may
+contain it."""
 
 
 class Head(Struct, frozen=True):
-    """What precedes the content: the metadata part's bytes, and the content part's media type and
-    checksums."""
+    """The data before the content: the metadata part, and the content part's media type and checksums."""
 
     metadata: bytes
     content_type: str
@@ -33,11 +33,11 @@ class Head(Struct, frozen=True):
 
 
 def boundaries_of(content_type: str) -> tuple[bytes, ...]:
-    """Returns the delimiters that a `Content-Type` may mean, likeliest first. Raises InvalidRequest."""
+    """Return the possible delimiters of a `Content-Type`, most likely first. Raises InvalidRequest."""
     match = _BOUNDARY.search(content_type)
     if match is None:
         raise InvalidRequest(
-            "A body of several parts, and no boundary in its Content-Type. Send one, e.g. "
+            "The Content-Type of the multipart body has no boundary. Send one, for example "
             "multipart/related; boundary=xyz."
         )
     literal = match.group(1)
@@ -47,18 +47,18 @@ def boundaries_of(content_type: str) -> tuple[bytes, ...]:
 
 
 class MultipartReader:
-    """Separates the content from a multipart body that is fed in blocks. No I/O."""
+    """Separates the content from a multipart body that arrives in blocks. No I/O."""
 
     def __init__(self, content_type: str) -> None:
         self._candidates = boundaries_of(content_type)
         self._delimiter = b""
         self._newline = b"\r\n"
         self._buffer = bytearray()
-        #: Set as soon as the first content byte was fed.
+        #: Set after the first byte of the content has arrived.
         self.head: Head | None = None
 
     def feed(self, block: bytes) -> bytes:
-        """Take a block; returns the bytes that are certainly content by now, perhaps none."""
+        """Add a block. Return the bytes that certainly belong to the content, possibly none."""
         self._buffer += block
         if self.head is None and not self._parse_head():
             if len(self._buffer) > _MAX_HEAD:
@@ -72,10 +72,10 @@ class MultipartReader:
         return content
 
     def finish(self) -> bytes:
-        """Returns the content that was held back. Raises `InvalidRequest` if the body was cut."""
+        """Return the remaining content. Raises `InvalidRequest` if the body is truncated."""
         end = self._buffer.rfind(self._newline + self._delimiter + b"--")
         if self.head is None or end < 0:
-            # An empty content may have its delimiter right behind the blank line.
+            # For empty content, the delimiter may directly follow the blank line.
             if self.head is not None and self._buffer.startswith(self._delimiter + b"--"):
                 return b""
             raise InvalidRequest("The multipart upload ends before its closing boundary.")
@@ -117,7 +117,7 @@ class MultipartReader:
 
 
 def _headers(buffer: bytearray, delimiter_at: int) -> tuple[dict[str, str], int] | None:
-    """Returns the headers of the part whose delimiter is at an offset, and where its body begins."""
+    """Return the headers of the part with its delimiter at an offset, and the offset of its body."""
     position = buffer.find(b"\n", delimiter_at)
     headers: dict[str, str] = {}
     while position >= 0:
@@ -134,11 +134,12 @@ def _headers(buffer: bytearray, delimiter_at: int) -> tuple[dict[str, str], int]
 
 
 _MAX_CALLS = 1000
-"""Requests that a batch may have."""
+"""Maximum number of requests in a batch."""
 _MAX_BYTES = 10 << 20
-"""Bytes that a batch's body may have."""
+"""Maximum size in bytes of a batch's body."""
 _MAX_ANSWER = 32 << 20
-"""Bytes of a batch's answer, which is held in memory, behind which no more calls are made."""
+"""Maximum size in bytes of a batch's answer, which is in memory. Above it, the remaining requests are
+rejected."""
 
 
 class InnerRequest(Struct, frozen=True):
@@ -157,7 +158,7 @@ class InnerRequest(Struct, frozen=True):
 async def answer_batch(
     call: Call, answer_part: Callable[[InnerRequest], Awaitable[Response]]
 ) -> Response:
-    """Answer each request of a batch in turn. Raises `InvalidRequest` if the batch cannot be parsed."""
+    """Answer each request of a batch in order. Raises `InvalidRequest` if the batch is malformed."""
     sent = b"".join([block async for block in call.blocks(limit=_MAX_BYTES)])
     kind = call.request.headers.get("content-type", "")
     requests = await call.run(parse_batch, kind, sent)
@@ -165,10 +166,8 @@ async def answer_batch(
     body = bytearray()
     for inner in requests:
         if len(body) > _MAX_ANSWER:
-            says = (
-                "The batch's answer is too large: this call was not made. Make it in another batch."
-            )
-            response = error_answer(InvalidRequest(says), Endpoint.METADATA)
+            text = "The batch's answer is too large, so this call was rejected. Send it in another batch."
+            response = error_answer(InvalidRequest(text), Endpoint.METADATA)
         else:
             response = await answer_part(inner)
         lines = [
@@ -195,7 +194,7 @@ def parse_batch(content_type: str, body: bytes) -> list[InnerRequest]:
     starts = (b"\n" + delimiter for delimiter in boundaries_of(content_type))
     start = next((start for start in starts if start in text), None)
     if start is None:
-        raise InvalidRequest("The batch has no part that begins with the boundary it names.")
+        raise InvalidRequest("The batch does not contain its boundary. Correct its Content-Type.")
     parts = text.split(start, _MAX_CALLS + 2)[1:]
     requests: list[InnerRequest] = []
     for number, part in enumerate(parts):
@@ -205,7 +204,7 @@ def parse_batch(content_type: str, body: bytes) -> list[InnerRequest]:
         request = part[content:].removesuffix(b"\r")
         requests.append(_request(request, headers.get("content-id", str(number))))
     if not 1 <= len(requests) <= _MAX_CALLS:
-        raise InvalidRequest(f"A batch has 1 to {_MAX_CALLS} requests. Split it.")
+        raise InvalidRequest(f"A batch must have 1 to {_MAX_CALLS} requests. Split it.")
     return requests
 
 
@@ -213,7 +212,9 @@ def _request(payload: bytes, content_id: str) -> InnerRequest:
     headers, content = _headers(bytearray(payload + b"\n\n"), 0) or ({}, len(payload))
     words = payload.partition(b"\n")[0].split()
     if len(words) < 2:
-        raise InvalidRequest("A part of the batch has no request line. Send e.g. 'DELETE /path'.")
+        raise InvalidRequest(
+            "A part of the batch has no request line. Send, for example, 'DELETE /path'."
+        )
     target = words[1]
     if b"://" in target:
         target = b"/" + target.partition(b"://")[2].partition(b"/")[2]

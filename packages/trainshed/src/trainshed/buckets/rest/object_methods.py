@@ -1,4 +1,4 @@
-"""The methods of the storage API on objects: each takes a request and returns a resource or content."""
+"""Methods of the storage API on objects. Each converts a request to a resource or to content."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -27,19 +27,19 @@ from trainshed.buckets.transfers import compose, copy, move
 from trainshed.httpd.messages import Response
 
 _HASH_LIMIT = 1 << 30
-"""Bytes up to which a get computes missing checksums (some seconds of work). A larger file that was written
-through the directory has none, so that clients do not give up waiting."""
+"""Maximum size in bytes of a file whose missing checksums a get computes (in some seconds). A larger file,
+written through the directory, has none, since clients would time out."""
 
 _SEARCHERS: Final = ThreadPoolExecutor(2, thread_name_prefix="globs")
-"""Threads for searches by glob, so that they never fill the threads that all requests share."""
+"""Threads for glob searches, so that these never use up the threads of all other requests."""
 
 
 async def collection(call: Call) -> Response:
-    """`b/B/o`: list."""
+    """Handle `b/B/o`: list."""
     if call.request.method != "GET":
         raise NotSupported(
             f"{call.request.method} on a list of objects is not supported here. "
-            "Uploads go to /upload/storage/v1/b/BUCKET/o."
+            "Send uploads to /upload/storage/v1/b/BUCKET/o."
         )
     query = Query(
         prefix=call.query.get("prefix", ""),
@@ -55,7 +55,7 @@ async def collection(call: Call) -> Response:
     answer: dict[str, Any] = {"kind": "storage#objects"}
     if call.flag("softDeleted"):
         await call.run(call.store.catalog.get, call.target.bucket)
-        return json_answer(answer)  # Nothing is ever kept after its deletion.
+        return json_answer(answer)  # This service has no soft deletion.
     listing = call.store.at(call.target.bucket).list
     if query.match_glob:
         loop = asyncio.get_running_loop()
@@ -75,13 +75,13 @@ async def collection(call: Call) -> Response:
 
 
 async def item(call: Call) -> Response:
-    """`b/B/o/O`: get (properties or content), patch, update, delete."""
+    """Handle `b/B/o/O`: get (properties or content), patch, update, delete."""
     bucket, name = call.target.bucket, call.target.object
     objects = call.store.at(bucket)
     match call.request.method:
         case "GET" | "HEAD":
             if call.flag("softDeleted"):
-                raise no_such_object(bucket, name)  # Nothing is ever kept after its deletion.
+                raise no_such_object(bucket, name)  # This service has no soft deletion.
             if call.query.get("alt") == "media":
                 return await download(call)
             record = await call.run(objects.read_record, call.ref(), hash_limit=_HASH_LIMIT)
@@ -98,12 +98,12 @@ async def item(call: Call) -> Response:
 
 
 async def action(call: Call) -> Response:
-    """`b/B/o/O/VERB`: compose, copyTo, rewriteTo, moveTo; all else is refused."""
+    """Handle `b/B/o/O/VERB`: compose, copyTo, rewriteTo, moveTo. Everything else is rejected."""
     verb = call.target.action
     if call.request.method != "POST" or verb not in {"compose", "copyTo", "rewriteTo", "moveTo"}:
         raise NotSupported(
-            f"{call.request.method} {verb} of an object is not supported by this service. Copies, moves and "
-            "compose are; who may read it is said by the bucket's IAM policy."
+            f"{call.request.method} {verb} of an object is not supported by this service. Use copies, moves "
+            "or compose. To control access, use the bucket's IAM policy."
         )
     body = checked_object(await call.json())
     if verb == "compose":
@@ -140,7 +140,7 @@ async def _compose(call: Call, body: Mapping[str, Any]) -> ObjectRecord:
         raise InvalidRequest("Required: 'sourceObjects', a list of objects with a 'name'.")
     sources = [_source(call.target.bucket, entry) for entry in cast("list[Any]", entries)]
     destination = checked_object(require_object(body.get("destination"), "destination"))
-    # Ignore checksums in the destination: clients send the first component's, which are not this content's.
+    # Ignore checksums in the destination, since clients send those of the first component.
     draft = Draft(
         editable_fields(destination),
         custom_metadata(destination),
@@ -154,7 +154,7 @@ def _source(bucket: str, entry: Any) -> ObjectRef:
     fields = cast("dict[str, Any]", entry) if isinstance(entry, dict) else {}
     name = fields.get("name")
     if not isinstance(name, str):
-        raise InvalidRequest("Each of 'sourceObjects' has a 'name'. Add it.")
+        raise InvalidRequest("An entry of 'sourceObjects' has no 'name'. Add it.")
     wanted = require_object(fields.get("objectPreconditions"), "objectPreconditions")
     numbers = {key: str(value) for key, value in {**wanted, **fields}.items() if value is not None}
     return ObjectRef(
@@ -166,9 +166,9 @@ def _source(bucket: str, entry: Any) -> ObjectRef:
 
 
 def _redraft(body: Mapping[str, Any], sums: Checksums) -> Callable[[ObjectRecord], Draft]:
-    """Returns a function that makes a copy's draft: the source's properties, unless the request has a
-    resource. `sums`: the checksums in the request's headers. Those of the resource are ignored: clients send
-    what the destination was before."""
+    """Return a function that creates the draft of a copy: with the source's properties unless the request has
+    a resource. `sums`: the checksums in the request's headers. The resource's checksums are ignored, since
+    clients send those of the previous destination."""
     holds = holds_of(body)
 
     def redraft(source: ObjectRecord) -> Draft:
@@ -183,7 +183,7 @@ def _redraft(body: Mapping[str, Any], sums: Checksums) -> Callable[[ObjectRecord
 
 
 def _change(body: Mapping[str, Any], *, whole: bool) -> Callable[[ObjectRecord], ObjectRecord]:
-    """Returns a function that applies a PATCH (merge; None removes) or a PUT (`whole`: replace) to a
+    """Return a function that applies a PATCH (merge; None removes) or a PUT (`whole`: replace) to a
     record."""
 
     def change(record: ObjectRecord) -> ObjectRecord:

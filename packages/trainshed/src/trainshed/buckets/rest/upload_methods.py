@@ -1,6 +1,6 @@
 """The upload methods of the storage API: media, multipart, resumable.
 
-Content goes to disk in blocks as it arrives; nothing is held whole in memory.
+Content is written to disk in blocks as it arrives. It is never completely in memory.
 """
 
 import re
@@ -27,7 +27,7 @@ _CONTENT_RANGE = re.compile(r"bytes\s+(?:(\d+)-(\d+|\*)|\*)/(\d+|\*)")
 
 
 async def upload(call: Call) -> Response:
-    """`/upload/storage/v1/b/B/o`, by `uploadType` and `upload_id`."""
+    """Handle `/upload/storage/v1/b/B/o`, by `uploadType` and `upload_id`."""
     method, kind = call.request.method, call.query.get("uploadType", "")
     if "upload_id" in call.query:
         if method in {"PUT", "POST", "DELETE"}:
@@ -100,7 +100,7 @@ async def _commit(
     content_type: str,
     sums: Checksums,
 ) -> Response:
-    """Store the content. `sums`: further checksums that the client has sent."""
+    """Store the content. `sums`: additional checksums from the client."""
     record = await call.run(
         call.store.at(call.target.bucket).commit,
         call.ref(name),
@@ -146,7 +146,7 @@ async def continue_upload(call: Call) -> Response:
     session = await call.run(call.sessions.resume, call.target.bucket, upload_id)
     if isinstance(session, Committed):
         async for _ in call.blocks():
-            pass  # A repeated last chunk: the object has it already.
+            pass  # a repeated last chunk of a stored object
         return _finished(call, session.spec, session.record)
     try:
         return await _receive(call, session)
@@ -160,12 +160,13 @@ async def _receive(call: Call, writer: UploadWriter) -> Response:
     if call.content_md5:
         if first != 0 or writer.offset or not (is_last or total == _length(call)):
             raise NotSupported(
-                "Content-MD5 is served for uploads in one request. Send X-Goog-Hash of the whole object."
+                "Content-MD5 is supported only for uploads in one request. Send X-Goog-Hash of the whole "
+                "object."
             )
         await call.run(writer.expect, Checksums(call.content_md5, ""))
     if first is None:
         async for _ in call.blocks():
-            pass  # A status query has no content.
+            pass  # a status query, without content
     else:
         is_last = is_last and first <= writer.offset
         await _append(call, writer, first)
@@ -175,7 +176,7 @@ async def _receive(call: Call, writer: UploadWriter) -> Response:
         total = writer.offset if writer.spec.total is None else writer.spec.total
     if total is not None and writer.offset > total:
         raise InvalidRequest(
-            f"The upload has {writer.offset} bytes, more than the {total} it announced. "
+            f"The upload has {writer.offset} bytes, more than the {total} announced bytes. "
             "Cancel it and start again."
         )
     if total is not None and writer.offset == total:
@@ -190,22 +191,22 @@ async def _receive(call: Call, writer: UploadWriter) -> Response:
 
 
 def _length(call: Call) -> int | None:
-    """Returns the number of bytes in the request's body; None if it is not known."""
+    """Return the number of bytes in the request's body, or None if unknown."""
     length = call.request.headers.get("content-length", "")
     return int(length) if length.isdecimal() else None
 
 
 def _incomplete(call: Call) -> Response:
-    """Returns a 308, which the public API uses in another sense than HTTP does. Go's client libraries ask for
-    a header in its place, since they take the status for a failure."""
+    """Return a 308, which has another meaning in the public API than in HTTP. Go's client libraries request a
+    header instead, since they treat the status as a failure."""
     if call.request.headers.get("x-guploader-no-308", "") != "yes":
         return answer(status=308)
     return with_header(answer(), "X-HTTP-Status-Code-Override", "308")
 
 
 async def _append(call: Call, writer: UploadWriter, first: int) -> None:
-    """Append the new bytes of a chunk that begins at `first`: bytes that are stored already are skipped,
-    and a chunk that would leave a gap is not taken (the answer says where to continue)."""
+    """Append the new bytes of a chunk that starts at `first`. Stored bytes are skipped. A chunk after a gap
+    is rejected; the answer contains the offset at which to continue."""
     skip = writer.offset - first
     try:
         async for block in call.blocks():
@@ -221,8 +222,8 @@ async def _append(call: Call, writer: UploadWriter, first: int) -> None:
 
 
 def _content_range(call: Call) -> tuple[int | None, int | None, bool]:
-    """Returns (first byte, total, whether the content ends with this request) of a chunk; None as first byte
-    of a status query, None as total while unknown."""
+    """Return (first byte, total, whether the content ends with this request) of a chunk. The first byte is
+    None for a status query, the total is None if unknown."""
     header = call.request.headers.get("content-range")
     if header is None:
         return 0, None, True
@@ -230,7 +231,7 @@ def _content_range(call: Call) -> tuple[int | None, int | None, bool]:
     if match is None:
         raise InvalidRequest(
             f"Failed to parse Content-Range header '{header}'. "
-            "Send 'bytes FIRST-LAST/TOTAL', with '*' for what is not known."
+            "Send 'bytes FIRST-LAST/TOTAL', with '*' for unknown values."
         )
     first, last, total = (
         None if digits in (None, "*") else read_digits(digits, "Content-Range")

@@ -1,9 +1,9 @@
-"""Keeps resumable upload sessions, which survive the death of the process at any moment.
+"""Stores resumable upload sessions, which survive a crash of the process at any time.
 
-A session is a directory in the hidden part of the store: `session.json` (what is uploaded, and under which
-conditions), `data` (the bytes so far; a rename makes it the object) and, from the commit on,
-`commit.json` (the record of the object). Bytes are only appended, so the length of `data` tells what has
-arrived. All methods block.
+A session is a directory in the hidden part of the store. `session.json` contains the destination and the
+conditions. `data` contains the received bytes, and is renamed to the object. `commit.json` contains the
+object's record, from the commit on. Bytes are only appended, so the length of `data` is the number of
+received bytes. All methods block.
 """
 
 import os
@@ -25,7 +25,7 @@ from trainshed.buckets.errors import BucketsError, NoSuchUpload, Unavailable
 from trainshed.buckets.port import ALWAYS, Conditions, Draft, ObjectRecord, ObjectRef
 from trainshed.replica.system import durable
 
-# The public service's limit: a session can be resumed for a week.
+# The limit of the public service: a session can be resumed for a week.
 LIFETIME_NS = 7 * 24 * 3600 * 1_000_000_000
 _EXPIRE_EVERY_NS = 3600 * 1_000_000_000
 _KEPT_DIGESTS = 256
@@ -33,7 +33,7 @@ _ID = re.compile(r"[0-9a-f]{48}")
 
 
 class UploadSpec(Struct, frozen=True):
-    """What a session uploads: destination, properties, conditions, announced size in bytes, holds."""
+    """The properties of an upload: destination, metadata, conditions, announced size in bytes, holds."""
 
     bucket: str
     name: str
@@ -43,8 +43,8 @@ class UploadSpec(Struct, frozen=True):
     conditions: Conditions = ALWAYS
     total: int | None = None
     holds: tuple[str, ...] = ()
-    #: The account whose signed URL started it, and its key: whoever has the session's id continues it with
-    #: that account's rights. None = it has none.
+    #: The account and key of the signed URL that started the session. Any client with the session's ID may
+    #: continue it with that account's permissions. None = it was not started by a signed URL.
     signer: tuple[str, str | None] | None = None
 
     @property
@@ -53,14 +53,14 @@ class UploadSpec(Struct, frozen=True):
 
 
 class Committed(Struct, frozen=True):
-    """A session whose object is stored, so that repeated requests get the same answer."""
+    """A session with a stored object, so that repeated requests get the same answer."""
 
     spec: UploadSpec
     record: ObjectRecord
 
 
 class UploadSessions:
-    """All sessions of a store. Safe to use from several threads."""
+    """All upload sessions of a store. Thread-safe."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
@@ -69,12 +69,13 @@ class UploadSessions:
         self._writers: dict[str, UploadWriter] = {}
         self._digests: dict[str, Digest] = {}
         self._lock = threading.Lock()
-        #: Ids of the multipart uploads whose parts are put together now.
+        #: IDs of the multipart uploads that are being completed.
         self.completing: set[str] = set()
         self._expired_ns = 0
 
     def start(self, spec: UploadSpec) -> str:
-        """Make a session, durably, and return its id. Raises what the commit would raise."""
+        """Create a session durably, and return its ID. Raises the errors of the later commit that are already
+        known."""
         self._store.at(spec.bucket).precheck(spec.ref)
         if self._store.now() - self._expired_ns > _EXPIRE_EVERY_NS:
             self.expire()
@@ -87,9 +88,9 @@ class UploadSessions:
         return upload_id
 
     def resume(self, bucket: str, upload_id: str) -> "UploadWriter | Committed":
-        """Take over a session; its former writer cannot write any more.
+        """Take over a session. Its previous writer can no longer write.
 
-        Raises `NotFound` for an id that is unknown, cancelled, too old or another bucket's.
+        Raises `NotFound` for an ID that is unknown, cancelled, expired or of another bucket.
         """
         directory, spec = self._session(bucket, upload_id)
         writer = UploadWriter(self, self._store, spec, directory)
@@ -107,12 +108,13 @@ class UploadSessions:
         return writer
 
     def signer(self, bucket: str, upload_id: str) -> Bearer | None:
-        """Returns the account whose signed URL started a session; None if none did. Raises `NotFound`."""
+        """Return the account of the signed URL that started a session; None = no signed URL. Raises
+        `NotFound`."""
         signer = self._session(bucket, upload_id)[1].signer
         return Bearer(*signer) if signer else None
 
     def directory_of(self, bucket: str, upload_id: str) -> Path:
-        """Returns the directory of a session's files. Raises `NotFound`."""
+        """Return the directory with a session's files. Raises `NotFound`."""
         return self._session(bucket, upload_id)[0]
 
     def cancel(self, bucket: str, upload_id: str) -> None:
@@ -125,7 +127,7 @@ class UploadSessions:
         self.drop(directory)
 
     def expire(self) -> None:
-        """Delete sessions that nobody has touched for a week. The store does so itself once an hour."""
+        """Delete sessions without activity for a week. The store calls this once an hour."""
         self._expired_ns = self._store.now()
         horizon = self._expired_ns - LIFETIME_NS
         for directory in self._root.iterdir():
@@ -134,8 +136,8 @@ class UploadSessions:
                     self.drop(directory)
 
     def release(self, writer: "UploadWriter") -> None:
-        """Called when a writer's request has ended; the checksum state is kept for the next one."""
-        # Not under the lock: a commit in progress has the writer's own, and may need this one.
+        """End a writer's request. The checksum state is kept for the next request."""
+        # Without the lock, since a commit in progress holds the writer's lock and may need this one.
         digest = writer.give_up()
         with self._lock:
             if self._writers.get(writer.upload_id) is writer:
@@ -151,13 +153,13 @@ class UploadSessions:
         shutil.rmtree(directory, ignore_errors=True)
 
     def _session(self, bucket: str, upload_id: str) -> tuple[Path, UploadSpec]:
-        """Returns a session's directory, and what it uploads. Raises `NotFound`."""
+        """Return the directory and properties of a session. Raises `NotFound`."""
         directory = self._root / upload_id
         if _ID.fullmatch(upload_id):
             with suppress(FileNotFoundError):
                 encoded = (directory / "session.json").read_bytes()
                 spec = msgspec.json.decode(encoded, type=UploadSpec)
-                # The request's permission is for the bucket that it names, not for another one's session.
+                # The request has permission only for its own bucket (confused deputy).
                 if spec.bucket == bucket:
                     return directory, spec
         raise _unknown(upload_id)
@@ -170,7 +172,7 @@ class UploadSessions:
         record = msgspec.json.decode(encoded, type=ObjectRecord)
         data = directory / "data"
         if data.exists():
-            # The object was announced but perhaps not renamed (or linked, for a creation, and not yet
+            # The record was announced, but the object perhaps not renamed (or, for a creation, linked but not
             # unlinked).
             try:
                 stored = ObjectRef(spec.bucket, spec.name)
@@ -184,7 +186,7 @@ class UploadSessions:
 
 
 class UploadWriter:
-    """One request's hold on a session: it appends bytes and, at the end, commits the object."""
+    """Access of one request to a session: appends bytes and finally commits the object."""
 
     def __init__(
         self, sessions: UploadSessions, store: ObjectStore, spec: UploadSpec, directory: Path
@@ -203,11 +205,11 @@ class UploadWriter:
 
     @property
     def offset(self) -> int:
-        """Bytes that have arrived."""
+        """The number of received bytes."""
         return self._staged.digest.size if self._staged is not None else 0
 
     def open(self, digest: Digest | None) -> None:
-        """Open the data; without a matching checksum state, hash what is there."""
+        """Open the data. Without a matching checksum state, hash the existing bytes."""
         path = self._directory / "data"
         with self._lock:
             if self._given_up:
@@ -225,14 +227,14 @@ class UploadWriter:
             os.lseek(fd, 0, os.SEEK_END)
 
     def write(self, block: bytes) -> None:
-        """Append a block. Raises `Unavailable` if another request has taken the session over."""
+        """Append a block. Raises `Unavailable` if another request has taken over the session."""
         with self._lock:
             staged = self._require()
             write_all(staged.fd, block)
             staged.digest.update(block)
 
     def restart(self) -> None:
-        """Begin again: drop what has arrived so far."""
+        """Delete all received bytes."""
         with self._lock:
             staged = self._require()
             os.ftruncate(staged.fd, 0)
@@ -240,13 +242,13 @@ class UploadWriter:
             staged.digest = Digest()
 
     def sync(self) -> None:
-        """Make what has arrived durable, before it is acknowledged."""
+        """Make the received bytes durable, before the client gets an acknowledgment."""
         with self._lock:
             os.fsync(self._require().fd)
 
     def expect(self, sums: Checksums) -> None:
-        """Add to the checksums that the object must have, durably. Raises InvalidRequest, after which the
-        session is gone, if they contradict those announced before."""
+        """Add expected checksums of the object, durably. Raises InvalidRequest if they contradict earlier
+        ones. The session is then deleted."""
         if sums == UNKNOWN:
             return
         try:
@@ -258,9 +260,9 @@ class UploadWriter:
         durable.write(str(self._directory / "session.json"), text, is_shared=True)
 
     def commit(self) -> ObjectRecord:
-        """Make the session's bytes the object.
+        """Turn the session's bytes into the object.
 
-        A session whose commit is refused for good (checksum, precondition) is dropped.
+        If the commit fails permanently (checksum, precondition), the session is deleted.
         """
         spec = self.spec
         with self._lock:
@@ -280,7 +282,7 @@ class UploadWriter:
         return record
 
     def give_up(self) -> Digest | None:
-        """Release the session; returns the checksum state if it was still held."""
+        """Release the session. Return the checksum state if this writer still held the session."""
         with self._lock:
             self._given_up = True
             staged, self._staged = self._staged, None
@@ -297,8 +299,8 @@ class UploadWriter:
     def _require(self) -> Staged:
         if self._staged is None:
             raise Unavailable(
-                "This upload session was taken over by a newer request. Ask for its status "
-                "(Content-Range: bytes */*) and go on from there."
+                "A newer request has taken over this upload session. Query its status "
+                "(Content-Range: bytes */*) and continue from there."
             )
         return self._staged
 

@@ -1,4 +1,4 @@
-"""Turns records into the JSON resources of the public storage API. Pure."""
+"""Converts records to the JSON resources of the public storage API. Pure."""
 
 import base64
 import re
@@ -15,27 +15,28 @@ from trainshed.core.names import project_number
 from trainshed.core.units import whole_second
 
 _NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
-"""What no document of XML 1.0 may hold, not even as a reference."""
+"""Characters that XML 1.0 documents cannot contain, not even as a reference."""
 _ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 _CLASS, _TIME = "storageClass", "customTime"
 _MOST_BYTES = 8 << 10
-"""Of an object's properties, and of its own metadata: a page of a list has those of a thousand objects."""
+"""Maximum size in bytes of an object's properties, and of its custom metadata. A page of a list contains a
+thousand objects."""
 
 
 def timestamp(time_ns: int) -> str:
-    """Returns RFC 3339 in UTC with milliseconds."""
+    """Return a time as RFC 3339 text in UTC with milliseconds."""
     seconds, rest = divmod(time_ns, 1_000_000_000)
     return f"{whole_second(seconds)}.{rest // 1_000_000:03d}Z"
 
 
 def etag_of(record: ObjectRecord) -> str:
-    """Returns a tag that changes whenever the content or the properties do."""
+    """Return a tag that changes with each change of content or properties."""
     number = f"{record.generation}/{record.metageneration}".encode()
     return base64.b64encode(number).decode()
 
 
 def object_view(base: str, bucket: str, name: str, record: ObjectRecord) -> dict[str, Any]:
-    """Returns a `storage#object`; `base` is the scheme and host that the client used."""
+    """Return a `storage#object`. `base`: scheme and host of the client's address."""
     path = f"b/{bucket}/o/{quote(name, safe='')}"
     view: dict[str, Any] = {
         "kind": "storage#object",
@@ -71,7 +72,7 @@ def object_view(base: str, bucket: str, name: str, record: ObjectRecord) -> dict
 
 
 def bucket_view(base: str, record: BucketRecord, project: str) -> dict[str, Any]:
-    """Returns a `storage#bucket`; `project`: whose it is."""
+    """Return a `storage#bucket`. `project`: the bucket's project."""
     return {
         **shown(record.settings),
         "kind": "storage#bucket",
@@ -92,13 +93,13 @@ def bucket_view(base: str, record: BucketRecord, project: str) -> dict[str, Any]
 
 
 def service_account_view(project: str) -> dict[str, Any]:
-    """Returns a `storage#serviceAccount`: the agent that the public service has for a project."""
+    """Return a `storage#serviceAccount`, which the public service has for each project."""
     email = f"service-{project_number(project)}@gs-project-accounts.iam.gserviceaccount.com"
     return {"kind": "storage#serviceAccount", "email_address": email}
 
 
 def layout_view(record: BucketRecord) -> dict[str, Any]:
-    """Returns a `storage#storageLayout`: never a hierarchical namespace."""
+    """Return a `storage#storageLayout`, always without a hierarchical namespace."""
     return {
         "kind": "storage#storageLayout",
         "bucket": record.name,
@@ -113,7 +114,7 @@ def _location_type(record: BucketRecord) -> str:
 
 
 def policy_view(record: BucketRecord) -> dict[str, Any]:
-    """Returns a `storage#policy` with the bindings that were last set."""
+    """Return a `storage#policy` with the bucket's bindings."""
     return {
         "kind": "storage#policy",
         "resourceId": f"projects/_/buckets/{record.name}",
@@ -129,8 +130,8 @@ def xml_error(error: BucketsError) -> bytes:
 
 
 def xml_element(name: str, text: str) -> str:
-    """Returns an element. Characters that XML cannot hold become U+FFFD: a client of this API cannot find an
-    object with such a name, but all others of the same list."""
+    """Return an XML element. Characters that XML cannot contain become U+FFFD. A client of the XML API cannot
+    find an object with such a name, but all other objects of the list."""
     shown = _NOT_XML.sub("\ufffd", text).translate(_ESCAPES)
     return f"<{name}>{shown}</{name}>"
 
@@ -141,13 +142,13 @@ def error_view(error: BucketsError) -> dict[str, Any]:
         detail["locationType"], detail["location"] = error.location
     view: dict[str, Any] = {"code": error.status, "message": error.message, "errors": [detail]}
     if isinstance(error, NotSupported):
-        # The form of the other APIs that are served here.
+        # The form of the other APIs of this service.
         view["status"] = "UNIMPLEMENTED"
     return {"error": view}
 
 
 def record_headers(record: ObjectRecord) -> dict[str, str]:
-    """Returns the headers that tell which generation of an object an answer is about."""
+    """Return the headers that identify an object's generation."""
     headers = {
         "ETag": etag_of(record),
         "X-Goog-Generation": str(record.generation),
@@ -161,9 +162,9 @@ def record_headers(record: ObjectRecord) -> dict[str, str]:
 
 
 def editable_fields(resource: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the editable text properties that a client's object resource sets. Raises InvalidRequest."""
+    """Return the editable text properties in a client's object resource. Raises InvalidRequest."""
     fields = _texts({key: resource.get(key) for key in EDITABLE}, "object's properties")
-    # Clients of other languages read these as what they are, in every list that has the object.
+    # Clients in typed languages parse these values in every list that contains the object.
     if _CLASS in fields:
         fields[_CLASS] = known_class(fields[_CLASS])
     if _TIME in fields:
@@ -173,7 +174,7 @@ def editable_fields(resource: Mapping[str, Any]) -> dict[str, str]:
 
 def _in_utc(text: str) -> str:
     try:
-        # A time without an offset is one of this machine.
+        # A time without an offset is in this machine's time zone.
         return datetime.fromisoformat(text).astimezone(UTC).isoformat().replace("+00:00", "Z")
     except (ValueError, OverflowError):
         raise InvalidRequest(
@@ -182,15 +183,16 @@ def _in_utc(text: str) -> str:
 
 
 def _texts(values: Mapping[str, Any], what: str) -> dict[str, str]:
-    """Returns those that are set. Raises InvalidRequest unless they are texts, and short in all."""
+    """Return the values that are set. Raises InvalidRequest unless they are strings with a limited total
+    size."""
     texts = {key: value for key, value in values.items() if value is not None}
     if wrong := [key for key, value in texts.items() if not isinstance(value, str)]:
-        raise InvalidRequest(f"Not a text: {', '.join(wrong)} of the {what}. Send JSON strings.")
+        raise InvalidRequest(f"Not a string: {', '.join(wrong)} of the {what}. Send JSON strings.")
     if sum(len(text.encode()) for text in (*texts, *texts.values())) > _MOST_BYTES:
         raise InvalidRequest(f"The {what} have over {_MOST_BYTES} bytes. Shorten them.")
     return texts
 
 
 def custom_metadata(resource: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the user's own metadata in a client's object resource. Raises InvalidRequest."""
-    return _texts(require_object(resource.get("metadata"), "metadata"), "object's own metadata")
+    """Return the custom metadata in a client's object resource. Raises InvalidRequest."""
+    return _texts(require_object(resource.get("metadata"), "metadata"), "object's custom metadata")

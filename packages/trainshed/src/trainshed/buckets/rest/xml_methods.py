@@ -1,13 +1,13 @@
 """Serves the XML API: objects and buckets at `/BUCKET/OBJECT` and `/BUCKET`.
 
-It is used by TensorFlow's file system (reading), Rust's `object_store`, which is in Polars, Delta Lake and
-Lance, and the uploads in parallel chunks of google-cloud-storage. Preconditions, properties and checksums
-come as headers, answers and errors are XML.
+Its clients are TensorFlow's file system (reading), Rust's `object_store` in Polars, Delta Lake and Lance, and
+the parallel chunk uploads of google-cloud-storage. Preconditions, properties and checksums are in headers.
+Answers and errors are XML.
 
-A multipart upload is an `UploadSessions` session with the parts as files beside its data. A part's file name
-has its number and its MD5, which is its ETag. The parts become the session's data when the client says which
-ones make up the object; from then on it is committed as a resumable upload is, and repeating the request
-gives the same answer.
+A multipart upload is an `UploadSessions` session with one file per part. A part's file name contains its
+number and its MD5, which is its ETag. When the client lists the parts of the object, they become the
+session's data. The session is then committed like a resumable upload, and a repeated request gets the same
+answer.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
 _MAX_XML = 4 << 20
-"""Bytes of a body; ten thousand parts take less than one MiB."""
+"""Maximum size in bytes of a body. A list of 10,000 parts has less than 1 MiB."""
 _LISTED: Final = "http://doc.s3.amazonaws.com/2006-03-01"
 _UPLOADED: Final = "http://s3.amazonaws.com/doc/2006-03-01/"
 _PROPERTIES: Final = {
@@ -57,7 +57,7 @@ _OF_LISTS: Final = {
     *("continuation-token", "encoding-type", "fetch-owner"),
 }
 _IGNORED: Final = {"alt", "key", "prettyPrint", "quotaUser", "userIp", "userProject"}
-"""Parameters that clients may add to any request; those of signatures begin with `x-goog-`."""
+"""Parameters that clients may add to any request. Parameters of signatures start with `x-goog-`."""
 _COUNTED: Final = {"generation", "uploadId", "partNumber"}
 
 
@@ -70,7 +70,7 @@ async def answer_xml(call: Call) -> Response:
         if method == "GET" and _OF_LISTS.issuperset(names):
             return await _list(call)
         raise _unsupported(call)
-    # All names are matched: another one is a sub-resource, such as `acl`, and not the object's content.
+    # All names must match. An unknown name is a sub-resource, such as `acl`, not the object's content.
     match method, *names:
         case ["GET" | "HEAD"] | ["GET" | "HEAD", "generation"]:
             return await download(call)
@@ -95,10 +95,10 @@ async def answer_xml(call: Call) -> Response:
 
 
 def _operation(call: Call) -> list[str]:
-    """Returns the method, COPY for a PUT that copies, and the names of parameters that count, sorted."""
+    """Return the method (COPY for a PUT that copies) and the sorted names of the significant parameters."""
     method = "COPY" if call.target.to_bucket else call.request.method
     ignored = _IGNORED
-    if method in ("GET", "HEAD"):  # Readers add others as well, which have a value.
+    if method in ("GET", "HEAD"):  # Reading clients add other parameters with values.
         ignored = ignored | ({n for n, value in call.query.items() if value} - _COUNTED)
     names = (name for name in call.query if not name.lower().startswith("x-goog-"))
     return [method, *sorted(name for name in names if name not in ignored)]
@@ -115,7 +115,7 @@ async def _list(call: Call) -> Response:
     )
     if not query.page_token:
         marker, start_after = parameters.get("marker", ""), parameters.get("start-after", "")
-        # A marker that is a prefix stands for all below it. No name has a NUL in it.
+        # A marker that is a prefix represents all names below it. No name contains NUL.
         is_prefix = common_prefix(marker, query) == marker
         floor = behind(marker) if is_prefix else (start_after or marker).encode() + b"\0"
         query = replace(query, page_token=encode_token(floor))
@@ -193,7 +193,8 @@ async def _initiate(call: Call) -> Response:
 
 
 async def _start(call: Call) -> Response:
-    """Start a resumable upload. After a signed URL, the address in the answer is enough to continue it."""
+    """Start a resumable upload. After a signed URL, the address in the answer is sufficient to continue
+    it."""
     if call.request.headers.get("x-goog-resumable") != "start":
         raise _unsupported(call)
     bucket, name = call.target.bucket, call.target.object
@@ -216,7 +217,7 @@ async def _start(call: Call) -> Response:
 async def _put_part(call: Call) -> Response:
     number = call.number("partNumber")
     if number is None or not 1 <= number <= MOST_PARTS:
-        raise InvalidRequest(f"'partNumber' is a number from 1 to {MOST_PARTS}. Correct it.")
+        raise InvalidRequest(f"'partNumber' must be a number from 1 to {MOST_PARTS}. Correct it.")
     staged = await call.run(stage_part, call.sessions, call.target.bucket, call.query["uploadId"])
     try:
         await call.receive(staged)
@@ -242,14 +243,19 @@ async def _complete(call: Call) -> Response:
 
 def _parts(body: bytes) -> "list[Part]":
     if b"<!" in body or b"\0" in body:
-        # No client sends declarations, and an entity may expand without end. UTF-16 could hide one.
-        raise InvalidRequest("The list of parts has a declaration in it. Leave it out.")
-    from xml.etree import ElementTree  # Only here: few clients upload in parts.
+        # No client sends declarations, and entities could expand without limit (XXE, entity expansion).
+        # UTF-16 could hide a declaration.
+        raise InvalidRequest("The list of parts contains a declaration. Remove it.")
+    from xml.etree import ElementTree  # Imported here, since few clients upload in parts.
 
     try:
         root = ElementTree.fromstring(body)
         return [_part(element) for element in root if _bare(element.tag) == "Part"]
-    except (ElementTree.ParseError, ValueError, LookupError) as error:  # LookupError: an encoding.
+    except (
+        ElementTree.ParseError,
+        ValueError,
+        LookupError,
+    ) as error:  # LookupError: unknown encoding
         raise InvalidRequest(f"The list of parts cannot be read: {error}. Correct it.") from error
 
 
@@ -259,7 +265,7 @@ def _part(element: "Element") -> "Part":
 
 
 def _bare(tag: str) -> str:
-    """Returns a tag without its namespace, which only some clients write."""
+    """Return an XML tag without its namespace, which only some clients send."""
     return tag.rpartition("}")[2]
 
 
@@ -277,7 +283,7 @@ def _custom(call: Call) -> dict[str, str]:
 
 
 def _expected(call: Call) -> Checksums:
-    """Returns the checksums that a client sends with its content. Raises `InvalidRequest`."""
+    """Return the client's checksums of its content. Raises `InvalidRequest`."""
     return agreed(call.checksums(), Checksums(call.content_md5, ""))
 
 
@@ -289,7 +295,7 @@ def _xml(name: str, namespace: str, inner: str, record: ObjectRecord | None = No
 
 def _unsupported(call: Call) -> NotSupported:
     return NotSupported(
-        f"{' '.join(_operation(call))} at {call.path} is not supported: the XML API is served for the "
+        f"{' '.join(_operation(call))} at {call.path} is not supported. The XML API supports only the "
         "content of objects, their lists and multipart uploads. Use the JSON API."
     )
 
@@ -299,15 +305,15 @@ MOST_PARTS = 10_000
 
 
 class Part(Struct, frozen=True):
-    """One part, as a client names it when it completes an upload."""
+    """A part in the client's list that completes an upload."""
 
     number: int
-    #: The part's ETag; None = the client does not say.
+    #: The part's ETag; None = the client did not send it.
     etag: str | None = None
 
 
 def stage_part(sessions: UploadSessions, bucket: str, upload_id: str) -> Staged:
-    """Returns a file for a part, which `keep_part` takes or its owner discards. Raises `NotFound`."""
+    """Return a new file for a part. Its owner passes it to `keep_part` or discards it. Raises `NotFound`."""
     directory = sessions.directory_of(bucket, upload_id)
     try:
         return Staged.create(directory)
@@ -316,7 +322,8 @@ def stage_part(sessions: UploadSessions, bucket: str, upload_id: str) -> Staged:
 
 
 def keep_part(staged: Staged, number: int) -> str:
-    """Make a staged file the part of that number, durably, in place of an earlier one. Returns its ETag."""
+    """Store a staged file as the part with this number, durably. It replaces an earlier one. Return its
+    ETag."""
     md5 = staged.digest.md5_hex()
     directory = staged.path.parent
     earlier = list(directory.glob(f"{_stem(number)}*"))
@@ -339,11 +346,13 @@ def complete(
     parts: Sequence[Part],
     sums: Checksums = UNKNOWN,
 ) -> tuple[str, ObjectRecord]:
-    """Make the object, which must have these checksums; returns its name and record. Raises `NotFound`,
-    `InvalidRequest` for missing parts or another checksum, `Unavailable` while another
-    request does that already: its client did not wait."""
+    """Create the object from its parts and check its checksums. Return its name and record.
+
+    Raises `NotFound`, `InvalidRequest` for missing parts or other checksums, and `Unavailable` while an
+    earlier request is still completing the upload.
+    """
     if upload_id in sessions.completing:
-        raise Unavailable("The parts are being put together. Send the request again in a while.")
+        raise Unavailable("The upload is being completed. Send the request again later.")
     sessions.completing.add(upload_id)
     with ExitStack() as ending:
         ending.callback(sessions.completing.discard, upload_id)
@@ -354,7 +363,7 @@ def complete(
         numbers = [part.number for part in parts]
         if not numbers or numbers != sorted(set(numbers)):
             raise InvalidRequest(
-                "The parts of an upload are named in ascending order, each once. Correct them."
+                "The parts of an upload must be in ascending order without duplicates. Correct the list."
             )
         directory = sessions.directory_of(bucket, upload_id)
         names = [path.name for path in directory.glob("part-*")]
@@ -373,11 +382,11 @@ def complete(
 
 
 def _file_of(present: Mapping[str, str], part: Part) -> str:
-    """Return the name of a part's file. `present`: the names by themselves, and by their stems."""
+    """Return the name of a part's file. `present`: the file names by name and by stem."""
     name = present.get(_stem(part.number) + (part.etag or "").strip().strip('"'))
     if name is None:
         raise InvalidRequest(
-            f"Part {part.number} with the ETag '{part.etag}' was not uploaded. Upload it, and name its ETag."
+            f"Part {part.number} with the ETag '{part.etag}' was not uploaded. Upload it, and send its ETag."
         )
     return name
 
@@ -387,4 +396,4 @@ def _stem(number: int) -> str:
 
 
 def _gone(upload_id: str) -> NoSuchUpload:
-    return NoSuchUpload(f"The upload {upload_id} was cancelled meanwhile. Start the upload again.")
+    return NoSuchUpload(f"The upload {upload_id} was cancelled. Start the upload again.")
