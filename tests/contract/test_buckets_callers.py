@@ -149,7 +149,7 @@ def test_a_batch_is_no_way_round(service: Service) -> None:
     )
     sort = {"Content-Type": "multipart/mixed; boundary=b"}
     status, text = ask(service, program("p"), "POST", "/batch/storage/v1", inner.encode(), sort)
-    assert (status, b"HTTP/1.1 403" in text, b"by itself" in text) == (200, True, True)
+    assert (status, b"HTTP/1.1 403" in text, b"separately" in text) == (200, True, True)
     assert service.call("GET", "/storage/v1/b/bucket-q/o/x?alt=media")[0] == 200
 
 
@@ -211,7 +211,7 @@ def test_what_is_shown_follows_every_change_of_a_bucket(tmp_path: Path) -> None:
     catalog = BucketCatalog(tmp_path / "buckets", time.time_ns, RULES)
 
     def shown(project: str) -> list[str]:
-        return [name for name, _ in store.catalog.shown(project)]
+        return [name for name, _ in store.catalog.visible_buckets(project)]
 
     assert (shown("p"), shown("q")) == (["bucket-1"], [])
     catalog.create("bucket-2", project="p")

@@ -147,12 +147,12 @@ def test_a_list_by_prefix_reads_little_else(
         bucket.blob(name).upload_from_string("")
     read: list[str] = []
 
-    def all_of(*place: Any) -> Iterator[Any]:
-        for meta in remote_access.all_of(*place):
+    def list_all(*place: Any) -> Iterator[Any]:
+        for meta in remote_access.list_all(*place):
             read.append(meta["path"])
             yield meta
 
-    monkeypatch.setattr(remote, "all_of", all_of)
+    monkeypatch.setattr(remote, "list_all", list_all)
     listed = door.at("far-1").list("far-1", Query(prefix="bb"))
     assert [name for name, _ in listed.objects] == ["bb1", "bb2"]
     assert read == ["bb1", "bb2", "c"]

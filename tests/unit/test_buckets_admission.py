@@ -12,13 +12,13 @@ from trainshed.access.job_tokens import JobClaims
 from trainshed.access.permissions import ADMIN_BUCKETS
 from trainshed.buckets.admission import (
     GRANTS,
-    Holding,
+    BucketAccess,
     admit,
     admit_name,
     admit_project,
-    allowed,
-    readable,
-    shown,
+    is_allowed,
+    is_readable,
+    is_visible,
 )
 from trainshed.buckets.callers import (
     UNKNOWN,
@@ -34,28 +34,32 @@ from trainshed.core.names import default_bucket, project_number
 
 PERSON = Caller("owner@x", {"": Reach.ADMIN})
 PROGRAM = Caller("sa@p", program=JobClaims(7, 1, "workerpool0-0", "p", "sa@p"))
-OWN, SHARED, OTHER = Holding("own", "p"), Holding("shared", "q", shared=True), Holding("other", "q")
+OWN, SHARED, OTHER = (
+    BucketAccess("own", "p"),
+    BucketAccess("shared", "q", shared=True),
+    BucketAccess("other", "q"),
+)
 
 
-def granted(role: str, *members: str, **more: Any) -> Holding:
-    return Holding("other", "q", bindings=({"role": role, "members": list(members), **more},))
+def granted(role: str, *members: str, **more: Any) -> BucketAccess:
+    return BucketAccess("other", "q", bindings=({"role": role, "members": list(members), **more},))
 
 
 EVERYTHING = sorted({permission for held in GRANTS.values() for permission in held})
 
 
 def test_people_may_do_everything() -> None:
-    for holding, permission in itertools.product((OWN, SHARED, OTHER), EVERYTHING):
-        assert allowed(PERSON, permission, holding)
-        assert not allowed(UNKNOWN, permission, holding)
+    for access, permission in itertools.product((OWN, SHARED, OTHER), EVERYTHING):
+        assert is_allowed(PERSON, permission, access)
+        assert not is_allowed(UNKNOWN, permission, access)
 
 
 def test_a_program_has_its_own_project_s_buckets_and_what_is_in_shared_ones() -> None:
     held = {
-        holding.name: [
-            permission for permission in EVERYTHING if allowed(PROGRAM, permission, holding)
+        access.name: [
+            permission for permission in EVERYTHING if is_allowed(PROGRAM, permission, access)
         ]
-        for holding in (OWN, SHARED, OTHER)
+        for access in (OWN, SHARED, OTHER)
     }
     assert held == {
         "own": EVERYTHING,
@@ -68,7 +72,7 @@ def test_a_program_has_its_own_project_s_buckets_and_what_is_in_shared_ones() ->
 
 
 @pytest.mark.parametrize(
-    ("holding", "read", "write"),
+    ("access", "read", "write"),
     [
         (granted("roles/storage.objectViewer", "serviceAccount:sa@p"), True, False),
         (granted("roles/storage.objectUser", "serviceAccount:sa@p"), True, True),
@@ -78,42 +82,46 @@ def test_a_program_has_its_own_project_s_buckets_and_what_is_in_shared_ones() ->
         (granted("roles/storage.objectViewer", "projectEditor:r"), False, False),
         (granted("roles/storage.objectCreator", "serviceAccount:sa@p"), False, False),
         (granted("roles/storage.objectAdmin", "allUsers", condition={"title": "t"}), False, False),
-        (Holding("other", "q", bindings=({"role": "roles/storage.objectAdmin"},)), False, False),
+        (
+            BucketAccess("other", "q", bindings=({"role": "roles/storage.objectAdmin"},)),
+            False,
+            False,
+        ),
     ],
 )
-def test_a_grant_goes_as_far_as_its_role(holding: Holding, read: bool, write: bool) -> None:
+def test_a_grant_goes_as_far_as_its_role(access: BucketAccess, read: bool, write: bool) -> None:
     """A condition, which is not evaluated, makes a grant worth nothing rather than everything."""
-    assert allowed(PROGRAM, "storage.objects.get", holding) is read
-    assert allowed(PROGRAM, "storage.objects.delete", holding) is write
-    assert not allowed(UNKNOWN, "storage.objects.get", holding)
+    assert is_allowed(PROGRAM, "storage.objects.get", access) is read
+    assert is_allowed(PROGRAM, "storage.objects.delete", access) is write
+    assert not is_allowed(UNKNOWN, "storage.objects.get", access)
     public = granted("roles/storage.objectViewer", "allUsers")
-    assert allowed(UNKNOWN, "storage.objects.get", public)
-    assert not allowed(UNKNOWN, "storage.objects.create", public)
+    assert is_allowed(UNKNOWN, "storage.objects.get", public)
+    assert not is_allowed(UNKNOWN, "storage.objects.create", public)
 
 
 def test_a_directory_shows_what_all_programs_of_the_project_may_write() -> None:
     """Nobody asks again behind a mount: reading alone, or one service account's grant, is not enough."""
-    assert shown("p", OWN)
-    assert shown("p", SHARED)
-    assert shown("p", granted("roles/storage.objectAdmin", "projectEditor:p"))
-    assert not shown("p", OTHER)
-    assert not shown("p", granted("roles/storage.objectViewer", "allUsers"))
-    assert not shown("p", granted("roles/storage.objectAdmin", "serviceAccount:sa@p"))
+    assert is_visible("p", OWN)
+    assert is_visible("p", SHARED)
+    assert is_visible("p", granted("roles/storage.objectAdmin", "projectEditor:p"))
+    assert not is_visible("p", OTHER)
+    assert not is_visible("p", granted("roles/storage.objectViewer", "allUsers"))
+    assert not is_visible("p", granted("roles/storage.objectAdmin", "serviceAccount:sa@p"))
 
 
 def test_a_job_is_refused_only_where_no_program_of_its_project_could_read() -> None:
-    assert readable("p", OWN)
-    assert not readable("p", OTHER)
+    assert is_readable("p", OWN)
+    assert not is_readable("p", OTHER)
     # An account of its owner is none of the job's.
     theirs = "serviceAccount:any@q.iam.gserviceaccount.com"
-    assert not readable("p", granted("roles/storage.objectViewer", theirs))
+    assert not is_readable("p", granted("roles/storage.objectViewer", theirs))
     mine = "serviceAccount:any@p.iam.gserviceaccount.com"
-    assert readable("p", granted("roles/storage.objectViewer", mine))
+    assert is_readable("p", granted("roles/storage.objectViewer", mine))
     # What the service itself reads for a job it reads as the job.
     agent = f"service-{project_number('p')}@gcp-sa-aiplatform-cc.iam.gserviceaccount.com"
-    assert not readable("p", granted("roles/storage.objectViewer", mine), agent)
+    assert not is_readable("p", granted("roles/storage.objectViewer", mine), agent)
     usual = granted("roles/storage.objectViewer", f"serviceAccount:{agent}")
-    assert readable("p", usual) and readable("p", usual, agent)
+    assert is_readable("p", usual) and is_readable("p", usual, agent)
 
 
 @pytest.mark.parametrize("project", ["p", "Example.com:Lab", "p" * 60, "trainshed"])

@@ -148,7 +148,7 @@ def test_programs_do_not_see_such_a_bucket_as_a_directory(tmp_path: Path) -> Non
     buckets = {"plain": {}, "kept": VERSIONING, "held": {"defaultEventBasedHold": True}}
     for name, settings in buckets.items():
         store.catalog.create(name, settings=settings, project="p")
-    assert [name for name, _ in store.catalog.shown("p")] == ["plain"]
+    assert [name for name, _ in store.catalog.visible_buckets("p")] == ["plain"]
     unmounted = [name for name in (*buckets, "none") if store.catalog.is_unmounted(name)]
     assert unmounted == ["kept", "held"]
 

@@ -193,7 +193,7 @@ def test_a_range_is_of_the_content_that_the_client_has(ask: Ask) -> None:
 
 
 @pytest.mark.parametrize(
-    "fault", [(errno.ENOSPC, 503, "out of room"), (errno.EXDEV, 403, "another file system")]
+    "fault", [(errno.ENOSPC, 503, "is full"), (errno.EXDEV, 403, "another file system")]
 )
 def test_a_disk_that_takes_nothing_is_told_in_a_line(
     ask: Ask,
@@ -479,7 +479,7 @@ def test_a_batch_is_split_once_whatever_its_parts_say_that_they_are(ask: Ask) ->
 
 
 def test_a_batch_s_answer_is_bounded(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(multipart, "_MAX_ANSWER", 100)
+    monkeypatch.setattr(multipart, "_MAX_ANSWER_BYTES", 100)
     part = b"--b\r\n\r\nGET %sx\r\n\r\n" % ITEM.encode()
     sent = {"content_type": "multipart/mixed; boundary=b", "content_encoding": "gzip"}
     answer = ask("POST", "/batch/storage/v1", gzip.compress(2 * part + b"--b--"), **sent)

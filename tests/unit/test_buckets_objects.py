@@ -36,7 +36,7 @@ from trainshed.buckets.errors import (
 )
 from trainshed.buckets.port import Conditions, Draft, FileIdentity, ObjectRef, Query
 from trainshed.buckets.rest import uploads
-from trainshed.buckets.rest.uploads import Committed, UploadSessions, UploadSpec, UploadWriter
+from trainshed.buckets.rest.uploads import CommittedUpload, UploadSessions, UploadSpec, UploadWriter
 from trainshed.buckets.rest.views import object_view
 
 ABSENT = Conditions(generation_match=0)
@@ -234,12 +234,12 @@ class TestNamesThatClash:
                 put(store, "a", b"a")
             return opened(base, components)
 
-        for look in (lambda: names(store), lambda: [get(store, "a").decode()]):
+        for status_of in (lambda: names(store), lambda: [get(store, "a").decode()]):
             for name in ("a", "a/b"):
                 put(store, name)
             store.delete(ObjectRef(BUCKET, "a/b"))
             monkeypatch.setattr(tree, "open_directory", after_a_write)
-            assert look() == ["a"]
+            assert status_of() == ["a"]
 
     def test_strange_names(self, store: ObjectStore) -> None:
         strange = ["//", "/x", "a//b", "a/../b", "./x", "é" * 127 + "/x", "x" * 255, ".gs~" + "y" * 246,
@@ -320,7 +320,7 @@ def test_listing_is_that_of_a_sorted_list(
 def test_a_listing_with_a_glob_that_takes_too_long_goes_on_page_by_page(
     store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listing, "SEARCH_S", 0.0)
+    monkeypatch.setattr(listing, "SEARCH_TIMEOUT", 0.0)
     for name in ("a", "b", "c", "d"):
         put(store, name)
     matching: list[str] = []
@@ -374,9 +374,9 @@ class TestSessions:
             assert isinstance(after, UploadWriter)
             after.commit()
         else:
-            assert isinstance(after, Committed)
+            assert isinstance(after, CommittedUpload)
         assert get(store, "big") == b"hello"
-        assert isinstance(UploadSessions(store).resume(BUCKET, upload_id), Committed)
+        assert isinstance(UploadSessions(store).resume(BUCKET, upload_id), CommittedUpload)
 
     def test_the_newest_request_owns_the_session(self, store: ObjectStore) -> None:
         sessions = UploadSessions(store)
@@ -393,7 +393,7 @@ class TestSessions:
     def test_what_has_arrived_is_hashed_once(
         self, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(uploads, "_KEPT_DIGESTS", 1)
+        monkeypatch.setattr(uploads, "_MAX_DIGESTS", 1)
         sessions = UploadSessions(store)
         for name in ("abandoned", "x"):
             upload_id = sessions.start(UploadSpec(BUCKET, name))
@@ -418,7 +418,7 @@ class TestSessions:
             dropping.join(60)
             assert not dropping.is_alive()
 
-        monkeypatch.setattr(writer, "give_up", wait_for_the_commit)
+        monkeypatch.setattr(writer, "close", wait_for_the_commit)
         sessions.release(writer)
 
     def test_refused_cancelled_and_old_sessions_are_unknown(self, store: ObjectStore) -> None:

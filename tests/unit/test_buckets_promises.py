@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.unit.test_buckets_http import ITEM, UPLOAD, Ask, ask, put, store
-from trainshed.buckets.admission import allowed
+from trainshed.buckets.admission import is_allowed
 from trainshed.buckets.callers import UNKNOWN
 from trainshed.buckets.disk.objects import ObjectStore
 
@@ -171,9 +171,9 @@ def test_public_access_can_be_prevented(ask: Ask, store: ObjectStore) -> None:
     assert ask("PUT", f"{BUCKET}/iam", public).status == 200
 
     def is_open() -> bool:
-        holding = store.catalog.holding("bucket")
-        assert holding is not None
-        return allowed(UNKNOWN, "storage.objects.get", holding)
+        access = store.catalog.access("bucket")
+        assert access is not None
+        return is_allowed(UNKNOWN, "storage.objects.get", access)
 
     assert is_open()
     enforced = {"iamConfiguration": {"publicAccessPrevention": "enforced"}}

@@ -101,8 +101,8 @@ def test_a_bucket_elsewhere_is_in_the_catalogue(tmp_path: Path) -> None:
     catalog.directory("operators-1").mkdir()
     owned = {"far-1": ("vision", False), "near-1": ("vision", True), "mine-1": ("p", False)}
     expected = {**owned, "operators-1": ("own", False), "none-1": None, "A": None}
-    held = {name: catalog.holding(name) for name in expected}
-    shown = {name: holding and (holding.project, holding.shared) for name, holding in held.items()}
+    held = {name: catalog.access(name) for name in expected}
+    shown = {name: access and (access.project, access.shared) for name, access in held.items()}
     assert shown == expected
     with pytest.raises(Conflict):
         catalog.create("far-1")
@@ -116,18 +116,18 @@ def test_a_policy_that_is_set_counts_at_once(tmp_path: Path) -> None:
     """Also where it was set by another process: the record's file is looked at each time."""
     here, there = (BucketCatalog(tmp_path / "store", lambda: 7) for _ in range(2))
     here.create("mine-1", project="p")
-    first = there.holding("mine-1")
+    first = there.access("mine-1")
     here.set_policy("mine-1", [{"role": "r", "members": ["m"]}])
-    second = there.holding("mine-1")
+    second = there.access("mine-1")
     assert first and second
     assert (list(first.bindings), list(second.bindings)) == ([], [{"role": "r", "members": ["m"]}])
     here.delete("mine-1")
-    assert there.holding("mine-1") is None
+    assert there.access("mine-1") is None
 
 
 def test_the_default_bucket_is_of_the_services_own_project_whoever_made_it(tmp_path: Path) -> None:
     """The setting may have changed."""
     BucketCatalog(tmp_path / "store", lambda: 7, BucketRules("p")).ensure(DEFAULT_BUCKET)
     catalog = BucketCatalog(tmp_path / "store", lambda: 8, BucketRules("own"))
-    held = catalog.holding(DEFAULT_BUCKET)
+    held = catalog.access(DEFAULT_BUCKET)
     assert held and (held.project, held.shared) == ("own", False)

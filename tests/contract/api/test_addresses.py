@@ -7,7 +7,7 @@ from tests.unit.specs_requests import custom_job
 from trainshed.access.book import AccessBook, Token, book_of, documents
 from trainshed.access.policy import Grant, Policy
 from trainshed.access.principals import Principal
-from trainshed.buckets.admission import Holding, allowed
+from trainshed.buckets.admission import BucketAccess, is_allowed
 from trainshed.buckets.callers import Caller, Reach
 from trainshed.core.capacity import QuotaKey
 from trainshed.core.lifecycle.records import ActingJob, Actor
@@ -104,7 +104,7 @@ def test_group_names_are_case_sensitive() -> None:
 
 def test_bucket_policy_matches_email_in_any_case() -> None:
     binding = {"role": "roles/storage.objectViewer", "members": [f"user:{TYPED}"]}
-    holding = Holding("b", "p", bindings=(binding,))
+    holding = BucketAccess("b", "p", bindings=(binding,))
     caller = Caller(ANA, reach={"p": Reach.NOTHING})
-    assert allowed(caller, "storage.objects.get", holding)
-    assert not allowed(Caller("bo@corp.example"), "storage.objects.get", holding)
+    assert is_allowed(caller, "storage.objects.get", holding)
+    assert not is_allowed(Caller("bo@corp.example"), "storage.objects.get", holding)

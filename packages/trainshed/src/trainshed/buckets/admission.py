@@ -22,25 +22,25 @@ from trainshed.core.names import DEFAULT_BUCKET, default_bucket, project_number
 _GET, _LIST = "storage.objects.get", "storage.objects.list"
 _CREATE, _UPDATE = "storage.objects.create", "storage.objects.update"
 _DELETE = "storage.objects.delete"
-_LOOK = frozenset({"storage.buckets.get"})
+_VIEW_BUCKET = frozenset({"storage.buckets.get"})
 GRANTS: Mapping[str, frozenset[str]] = {
     "roles/storage.objectViewer": VIEW_OBJECTS,
     "roles/storage.objectUser": USE_OBJECTS,
     "roles/storage.objectAdmin": USE_OBJECTS,
     "roles/storage.admin": ADMIN_BUCKETS,
     "roles/storage.legacyObjectReader": frozenset({_GET}),
-    "roles/storage.legacyBucketReader": _LOOK | {_LIST},
+    "roles/storage.legacyBucketReader": _VIEW_BUCKET | {_LIST},
 }
 """The permissions of a role in a bucket's IAM policy. Other roles have none. For example, `objectCreator`
 allows creating but not replacing, which cannot be distinguished before the content arrives."""
 PUBLIC = frozenset({"allUsers", "allAuthenticatedUsers"})
 """Members without a name."""
-_SHARED = USE_OBJECTS | _LOOK
+_SHARED = USE_OBJECTS | _VIEW_BUCKET
 _MOUNTED = USE_OBJECTS
 """The permissions for a bucket as a directory of a program. Later accesses are not checked."""
 
 
-class Holding(Struct, frozen=True):
+class BucketAccess(Struct, frozen=True):
     """The project of a bucket, and the grants of its policy."""
 
     name: str
@@ -52,57 +52,59 @@ class Holding(Struct, frozen=True):
     bindings: Sequence[Mapping[str, Any]] = field(default_factory=tuple[Mapping[str, Any], ...])
 
 
-def allowed(caller: Caller, permission: str, holding: Holding) -> bool:
+def is_allowed(caller: Caller, permission: str, access: BucketAccess) -> bool:
     """Whether the caller has a permission on a bucket."""
     if caller.email is None:
-        return _granted({"allUsers"}, permission, holding)
+        return _is_granted({"allUsers"}, permission, access)
     if caller.program is not None:
-        return _open_to_program(caller.program.project, caller.email, permission, holding)
-    reach = caller.reaches(holding.project)
-    if holding.shared:
+        return _is_open_to_program(caller.program.project, caller.email, permission, access)
+    reach = caller.reaches(access.project)
+    if access.shared:
         reach = max(reach, min(Reach.USE, max(caller.reach.values(), default=reach)))
     members = PUBLIC | {member_of(caller.email)}
-    return permission in PERMISSIONS[reach] or _granted(members, permission, holding)
+    return permission in PERMISSIONS[reach] or _is_granted(members, permission, access)
 
 
-def _open_to_program(project: str, email: str | None, permission: str, holding: Holding) -> bool:
+def _is_open_to_program(
+    project: str, email: str | None, permission: str, access: BucketAccess
+) -> bool:
     """Whether a program of a project has a permission on a bucket. `email`: the program's service account;
     None = any account."""
-    if project == holding.project or (holding.shared and permission in _SHARED):
+    if project == access.project or (access.shared and permission in _SHARED):
         return True
     members = PUBLIC | {f"projectEditor:{project}", f"projectOwner:{project}"}
     if email is not None:
         members |= {normalize_member(f"serviceAccount:{email}")}
-    return _granted(members, permission, holding)
+    return _is_granted(members, permission, access)
 
 
-def held(caller: Caller, permissions: Sequence[str], holding: Holding) -> list[str]:
+def held_permissions(caller: Caller, permissions: Sequence[str], access: BucketAccess) -> list[str]:
     """Return the requested permissions that the caller has on a bucket, without duplicates."""
     return [
         permission
         for permission in dict.fromkeys(permissions)
-        if permission in ADMIN_BUCKETS and allowed(caller, permission, holding)
+        if permission in ADMIN_BUCKETS and is_allowed(caller, permission, access)
     ]
 
 
-def admit(caller: Caller, permission: str, holding: Holding | None) -> None:
-    """Raise unless the caller has the permission. If `holding` is None, the bucket does not exist, and
+def admit(caller: Caller, permission: str, access: BucketAccess | None) -> None:
+    """Raise unless the caller has the permission. If `access` is None, the bucket does not exist, and
     callers with an identity may learn this. Raises Unauthenticated, Forbidden."""
-    if holding is not None and allowed(caller, permission, holding):
+    if access is not None and is_allowed(caller, permission, access):
         return
     if caller.email is None:
-        raise nobody(permission)
-    if holding is None:
+        raise anonymous_error(permission)
+    if access is None:
         return
     if caller.program is None:
         raise Forbidden(
             f"{caller.email} does not have {permission} access to the Google Cloud Storage bucket "
-            f"{holding.name}. An owner can give a role on its project "
+            f"{access.name}. An owner can give a role on its project "
             "(gcloud projects add-iam-policy-binding), or in the bucket's IAM policy."
         )
     raise Forbidden(
         f"{caller.email} does not have {permission} access to the Google Cloud Storage bucket "
-        f"{holding.name}. The bucket belongs to another project than the job, which is of {caller.project}: "
+        f"{access.name}. The bucket belongs to another project than the job, which is of {caller.project}: "
         "a program reaches the buckets of its own project and shared ones. Grant it a role in the bucket's "
         "IAM policy, or share the bucket."
     )
@@ -111,7 +113,7 @@ def admit(caller: Caller, permission: str, holding: Holding | None) -> None:
 def admit_project(caller: Caller, permission: str, project: str) -> None:
     """Raise unless the caller may list or create buckets of a project. Raises Unauthenticated, Forbidden."""
     if caller.email is None:
-        raise nobody(permission)
+        raise anonymous_error(permission)
     if caller.program is None and permission not in PERMISSIONS[caller.reaches(project)]:
         raise Forbidden(
             f"{caller.email} does not have {permission} access to the project {project}. An owner can give a "
@@ -164,27 +166,27 @@ def admit_policy(caller: Caller, bindings: Sequence[Mapping[str, Any]]) -> None:
         )
 
 
-def shown(project: str, holding: Holding) -> bool:
+def is_visible(project: str, access: BucketAccess) -> bool:
     """Whether programs of a project see a bucket as `/gcs/NAME`, with any service account."""
-    return all(_open_to_program(project, None, permission, holding) for permission in _MOUNTED)
+    return all(_is_open_to_program(project, None, permission, access) for permission in _MOUNTED)
 
 
-def readable(project: str, holding: Holding, account: str | None = None) -> bool:
+def is_readable(project: str, access: BucketAccess, account: str | None = None) -> bool:
     """Whether programs of a project may read objects of a bucket as this service account; None = as at least
     one of the project's accounts."""
     if account is not None:
-        return _open_to_program(project, account, _GET, holding)
+        return _is_open_to_program(project, account, _GET, access)
     own = (project, str(project_number(project)))
     accounts = {
         member.removeprefix("serviceAccount:")
-        for binding in holding.bindings
+        for binding in access.bindings
         for member in _members(binding)
         if member.startswith("serviceAccount:") and home_of(member.partition(":")[2]) in own
     }
-    return any(_open_to_program(project, email, _GET, holding) for email in (None, *accounts))
+    return any(_is_open_to_program(project, email, _GET, access) for email in (None, *accounts))
 
 
-def wanted(method: str, target: Target) -> Iterator[tuple[str, str]]:
+def required_permissions(method: str, target: Target) -> Iterator[tuple[str, str]]:
     """Yield (bucket, permission) for a request, except for listing and creating buckets."""
     bucket = target.bucket
     match target.endpoint:
@@ -249,13 +251,13 @@ def _of_bucket(method: str, target: Target) -> Iterator[tuple[str, str]]:
             yield target.bucket, "storage.buckets.get"
 
 
-def _granted(members: Set[str], permission: str, holding: Holding) -> bool:
+def _is_granted(members: Set[str], permission: str, access: BucketAccess) -> bool:
     """Whether the bucket's policy grants a permission to one of these members."""
     return any(
         permission in GRANTS.get(str(binding.get("role")), ())
         and not binding.get("condition")
         and not members.isdisjoint(_members(binding))
-        for binding in holding.bindings
+        for binding in access.bindings
     )
 
 
@@ -271,12 +273,12 @@ def is_public(binding: Mapping[str, Any]) -> bool:
     return not PUBLIC.isdisjoint(_members(binding))
 
 
-def without(binding: Mapping[str, Any], members: Set[str]) -> dict[str, Any]:
+def without_members(binding: Mapping[str, Any], members: Set[str]) -> dict[str, Any]:
     kept = [member for member in _members(binding) if member not in members]
     return {**binding, "members": kept}
 
 
-def nobody(permission: str) -> Unauthenticated:
+def anonymous_error(permission: str) -> Unauthenticated:
     """Return the error for a caller without credentials."""
     return Unauthenticated(
         f"Anonymous caller does not have {permission} access. Send `Authorization: Bearer TOKEN`, or use the "

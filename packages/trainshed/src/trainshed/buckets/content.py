@@ -96,9 +96,9 @@ def parse_goog_hash(values: Iterable[str]) -> Checksums:
         kind, _, digest = item.strip().partition("=")
         match kind.strip().lower():
             case "md5":
-                sums = agreed(sums, Checksums(digest.strip(), ""))
+                sums = merge_checksums(sums, Checksums(digest.strip(), ""))
             case "crc32c":
-                sums = agreed(sums, Checksums("", digest.strip()))
+                sums = merge_checksums(sums, Checksums("", digest.strip()))
             case "":
                 pass
             case _:
@@ -106,7 +106,7 @@ def parse_goog_hash(values: Iterable[str]) -> Checksums:
     return sums
 
 
-def agreed(*sums: Checksums) -> Checksums:
+def merge_checksums(*sums: Checksums) -> Checksums:
     """Merge a client's checksums from several places. Raises InvalidRequest if they differ."""
     md5 = sorted({part.md5 for part in sums if part.md5})
     crc32c = sorted({part.crc32c for part in sums if part.crc32c})

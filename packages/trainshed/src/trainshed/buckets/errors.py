@@ -121,7 +121,7 @@ def no_such_bucket(bucket: str) -> NoSuchBucket:
     return NoSuchBucket(f"The specified bucket does not exist. (bucket: {bucket})")
 
 
-def held(bucket: str, name: str, holds: Sequence[str]) -> Held:
+def hold_error(bucket: str, name: str, holds: Sequence[str]) -> Held:
     kind = "Temporary" if "temporaryHold" in holds else "Event-Based"
     return Held(
         f"Object '{bucket}/{name}' is under active {kind} hold and cannot be deleted, overwritten or "

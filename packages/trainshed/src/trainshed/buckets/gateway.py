@@ -35,7 +35,7 @@ from trainshed.replica.system.unix_sockets import reachable
 
 PREFIXES = ("/storage/", "/upload/", "/resumable/", "/download/", "/batch/storage/", "/with/")
 _log = logging.getLogger(__name__)
-_OURS = (b"x-forwarded-proto", IDENTITY_HEADER.encode())
+_OWN_HEADERS = (b"x-forwarded-proto", IDENTITY_HEADER.encode())
 """Headers that only the gateway may set. It removes them from requests, so that clients cannot forge a
 caller."""
 _CAPITALS = {b"location": VerbatimName(b"Location"), b"range": VerbatimName(b"Range")}
@@ -72,7 +72,7 @@ class BucketsGateway:
             if has_started:
                 _log.warning("an answer was cut off: %s", error)
             else:
-                await _refused(error).send(receive, send)
+                await _error_response(error).send(receive, send)
 
     async def _forward(self, request: Request) -> Response:
         """Forward a request while its caller has the permission. Raises BucketsError, Disconnected."""
@@ -90,7 +90,7 @@ class BucketsGateway:
             (IDENTITY_HEADER.encode(), encode_caller(caller)),
         )
         rules = Rules(
-            lambda headers: [*(pair for pair in headers if pair[0] not in _OURS), *ours],
+            lambda headers: [*(pair for pair in headers if pair[0] not in _OWN_HEADERS), *ours],
             lambda headers: [(_CAPITALS.get(name, name), value) for name, value in headers],
             timeout=None,
         )
@@ -98,12 +98,12 @@ class BucketsGateway:
             with reachable(str(self._uds)) as short:
                 line = _Line(*await asyncio.open_unix_connection(short))
         except OSError as error:
-            raise _restarting() from error
+            raise _restart_error() from error
         line.revalidate = Renewal(check, None if key else header)
         try:
             return await forward(line, request, rules, self._never)
         except NoAnswer as error:
-            raise _restarting() from error
+            raise _restart_error() from error
 
 
 class _Line(StreamLine):
@@ -121,12 +121,12 @@ class _Line(StreamLine):
         await super().write(data)
 
 
-def _refused(error: BucketsError) -> Response:
+def _error_response(error: BucketsError) -> Response:
     more = {401: (CHALLENGE,), 503: ((b"retry-after", b"1"),)}.get(error.status, ())
     return sized(msgspec.json.encode(error_view(error)), JSON, error.status, (*GUARDS, *more))
 
 
-def _restarting() -> Unavailable:
+def _restart_error() -> Unavailable:
     return Unavailable(
         "The bucket service does not answer: it is restarting, or could not start. Try again in a moment. "
         "If this persists, read the service's log."

@@ -38,7 +38,7 @@ def list_page(
     objects: list[tuple[str, ObjectRecord]] = []
     prefixes: list[str] = []
     glob = compile_glob(query.match_glob) if query.match_glob else None
-    until = time.monotonic() + SEARCH_S
+    until = time.monotonic() + SEARCH_TIMEOUT
     for looked, (name, read) in enumerate(entries):
         if query.end_offset and name.encode() >= query.end_offset.encode():
             break
@@ -65,11 +65,11 @@ def list_page(
             prefixes.append(common)
             if skip_to is not None:
                 # The object with the name of the prefix comes first. All others below the prefix are skipped.
-                skip_to(behind(common))
+                skip_to(after_prefix(common))
     return Page(objects, prefixes, "")
 
 
-def with_removed(
+def with_noncurrent(
     walk: Walk, prefix: bytes, next_removed: Callable[[bytes], bytes | None]
 ) -> Iterator[str]:
     """Yield the names of a walk and the names with only noncurrent generations, in one order. `next_removed`
@@ -124,7 +124,7 @@ def common_prefix(name: str, query: Query) -> str | None:
     return None if at < 0 else name[: at + len(query.delimiter)]
 
 
-def behind(prefix: str) -> bytes:
+def after_prefix(prefix: str) -> bytes:
     """Return the first name after all names with a prefix. UTF-8 never contains 0xff."""
     encoded = prefix.encode()
     return encoded[:-1] + bytes([encoded[-1] + 1])
@@ -146,7 +146,7 @@ def decode_token(token: str) -> bytes:
         ) from error
 
 
-SEARCH_S: Final = 2.0
+SEARCH_TIMEOUT: Final = 2.0
 """Maximum time in seconds that one call searches for matching names. It then returns its results so far."""
 _TOKENS = re.compile(r"(?<![^/])\*\*/|\*\*|\*|\?|\[[!^]?\]?[^\]]*\]|\{[^{}]*\}|.", re.DOTALL)
 _MAX_TRANSLATION: Final = 16 * MAX_OBJECT_NAME_BYTES
@@ -164,7 +164,7 @@ def compile_glob(pattern: str) -> Regex:
         )
     try:
         return compile_regex(
-            _translated(pattern),
+            _translate(pattern),
             dot_matches_newline=True,
             longest=_MAX_TRANSLATION,
             most_steps=_MAX_STEPS,
@@ -173,7 +173,7 @@ def compile_glob(pattern: str) -> Regex:
         raise InvalidRequest(f"Invalid matchGlob '{pattern}': {error} Correct it.") from error
 
 
-def _translated(pattern: str) -> str:
+def _translate(pattern: str) -> str:
     parts: list[str] = []
     for token in _TOKENS.findall(pattern):
         match token[0], len(token):
@@ -193,7 +193,7 @@ def _translated(pattern: str) -> str:
                 escaped = "".join(f"\\{sign}" if sign in "\\[]^" else sign for sign in body)
                 parts.append(f"[{'^' if negated else ''}{escaped}]")
             case "{", size if size > 1:
-                parts.append(f"(?:{'|'.join(map(_translated, token[1:-1].split(',')))})")
+                parts.append(f"(?:{'|'.join(map(_translate, token[1:-1].split(',')))})")
             case _:
                 parts.append(re.escape(token))
     return "".join(parts)

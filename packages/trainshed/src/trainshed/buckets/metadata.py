@@ -67,16 +67,18 @@ class Metadata:
         if names and names[0] != _TOP:
             return None
         if request.method not in ("GET", "HEAD"):
-            return _refused(405, f"{request.method} is not supported: metadata can only be read.")
+            return _error_answer(
+                405, f"{request.method} is not supported: metadata can only be read."
+            )
         if not names:
             # Clients send this, possibly without the header, to detect Google's machines.
-            return _said(f"{_TOP}/\n")
+            return _text_answer(f"{_TOP}/\n")
         if request.headers.get("metadata-flavor") != "Google":
-            return _refused(403, "Missing Metadata-Flavor:Google header.")
+            return _error_answer(403, "Missing Metadata-Flavor:Google header.")
         if "x-forwarded-for" in request.headers:
             # The header marks a proxied request: an attacker may use the program as a proxy (SSRF, confused
             # deputy).
-            return _refused(
+            return _error_answer(
                 403, "Forwarded requests are not answered. Send it without X-Forwarded-For."
             )
         values = parse_qs(request.raw_query, keep_blank_values=True)
@@ -84,20 +86,22 @@ class Metadata:
         def current() -> Response:
             node = _find({_TOP: {"v1": self._tree(caller)}}, names)
             if node is None:
-                return _refused(404, f"{path} is not part of a replica's metadata.")
-            return node.answer(values) if isinstance(node, _Computed) else _shown(node, values)
+                return _error_answer(404, f"{path} is not part of a replica's metadata.")
+            return (
+                node.answer(values) if isinstance(node, _Computed) else _to_response(node, values)
+            )
 
         if not _is_true(values, "wait_for_change"):
             return current()
-        return await self._changed(current, values, request, caller)
+        return await self._wait_for_change(current, values, request, caller)
 
-    async def _changed(
+    async def _wait_for_change(
         self, current: Callable[[], Response], values: Query, request: Request, caller: Caller
     ) -> Response:
         """Return the answer when it differs from the client's, or after the client's timeout."""
         seconds = values.get("timeout_sec", ["0"])[-1]
         if not (seconds.isascii() and seconds.isdecimal()):
-            return _refused(
+            return _error_answer(
                 400, f"timeout_sec={seconds[:50]} is not a number of seconds. Send digits."
             )
         before = current()
@@ -108,7 +112,7 @@ class Metadata:
             # The client's wait started after the change, and there will be no other.
             return before
         if _etag(before) is None:
-            return _refused(400, "wait_for_change is not supported for tokens. Leave it out.")
+            return _error_answer(400, "wait_for_change is not supported for tokens. Leave it out.")
         with self._notices.watch(caller.program) as event:
 
             async def change() -> None:
@@ -122,7 +126,7 @@ class Metadata:
                     if changing.cancelled():
                         raise Disconnected
         if self._notices.is_closed:
-            return _refused(503, "The service is restarting. Send the request again.")
+            return _error_answer(503, "The service is restarting. Send the request again.")
         return current()
 
     def _tree(self, caller: Caller) -> dict[str, Any]:
@@ -147,7 +151,7 @@ class Metadata:
             "gateway": ".".join([*parts[:3], "1"]),
             "mac": ":".join(["42", "01", *(f"{int(part):02x}" for part in parts)]),
         }
-        tree = _filled(_TREE, values)
+        tree = _fill(_TREE, values)
         instance = tree["instance"]
         digest = hashlib.sha256(f"{program.job_uid}/{program.replica}".encode()).digest()
         instance["id"] = int.from_bytes(digest[:8], "big") >> 1
@@ -176,14 +180,14 @@ class Metadata:
         self._check(program)
         token, seconds = self._tokens.mint(program)
         value = {"access_token": token, "expires_in": seconds, "token_type": "Bearer"}
-        return _said(json.dumps(value), "application/json")
+        return _text_answer(json.dumps(value), "application/json")
 
     def _identity(self, program: JobClaims, values: Query) -> Response:
         audience = values.get("audience", [""])[-1]
         if not audience:
-            return _refused(400, "non-empty audience parameter required")
+            return _error_answer(400, "non-empty audience parameter required")
         self._check(program)
-        return _said(self._tokens.identity_token(program, audience), "text/html")
+        return _text_answer(self._tokens.identity_token(program, audience), "text/html")
 
 
 def _machine(program: JobClaims) -> str:
@@ -192,13 +196,13 @@ def _machine(program: JobClaims) -> str:
     return f"cmle-training-{pool}-{host_token(JobUid(program.job_uid))}-{index}"
 
 
-def _filled(node: Any, values: Mapping[str, Any]) -> Any:
+def _fill(node: Any, values: Mapping[str, Any]) -> Any:
     """Returns a copy of a node with the values of a replica in its texts."""
     if isinstance(node, dict):
         members = cast("dict[str, Any]", node).items()
-        return {name: _filled(member, values) for name, member in members}
+        return {name: _fill(member, values) for name, member in members}
     if isinstance(node, list):
-        return [_filled(member, values) for member in cast("list[Any]", node)]
+        return [_fill(member, values) for member in cast("list[Any]", node)]
     return node.format_map(values) if isinstance(node, str) else node
 
 
@@ -225,26 +229,26 @@ def _is_directory(node: Any) -> bool:
     return isinstance(node, dict) or any(isinstance(part, dict) for part in _members(node).values())
 
 
-def _shown(node: Any, values: Query) -> Response:
+def _to_response(node: Any, values: Query) -> Response:
     """Returns a directory or a value, as text or as JSON, as requested; all below a directory as JSON.
     Directories are JSON below `recursive=true`, unless the client sends `alt=text`."""
     kind = values.get("alt", [""])[-1]
     if isinstance(node, _Json):
-        return _tagged(json.dumps(node.value), "application/json")
+        return _with_etag(json.dumps(node.value), "application/json")
     if _is_true(values, "recursive"):
         if kind == "text":
-            return _tagged("".join(f"{line}\n" for line in _lines(node, "")), "application/text")
-        return _tagged(json.dumps(_whole(node)), "application/json")
+            return _with_etag("".join(f"{line}\n" for line in _lines(node, "")), "application/text")
+        return _with_etag(json.dumps(_expand(node)), "application/json")
     if kind == "json":
-        return _tagged(
-            json.dumps(_listed(node) if _is_directory(node) else node), "application/json"
+        return _with_etag(
+            json.dumps(_entry_names(node) if _is_directory(node) else node), "application/json"
         )
-    lines = _listed(node)
+    lines = _entry_names(node)
     text = "".join(f"{line}\n" for line in lines) if _is_directory(node) else lines[0]
-    return _tagged(text, "application/text")
+    return _with_etag(text, "application/text")
 
 
-def _listed(node: Any) -> list[str]:
+def _entry_names(node: Any) -> list[str]:
     """Return the entries of a directory, or a value."""
     if _is_directory(node):
         return [
@@ -269,17 +273,17 @@ def _lines(node: Any, path: str) -> Iterator[str]:
         yield f"{path} {node}"
 
 
-def _whole(node: Any) -> Any:
+def _expand(node: Any) -> Any:
     """Return everything below a node, with the public names in JSON: `serviceAccounts`."""
     if isinstance(node, _Json):
         return node.value
     if isinstance(node, list):
-        return [_whole(part) for part in cast("list[Any]", node)]
+        return [_expand(part) for part in cast("list[Any]", node)]
     if not isinstance(node, dict):
         return node
     members = cast("dict[str, Any]", node)
     return {
-        name if "@" in name else _camel(name): _whole(part)
+        name if "@" in name else _camel(name): _expand(part)
         for name, part in members.items()
         if not isinstance(part, _Computed)
     }
@@ -294,9 +298,9 @@ def _is_true(values: Query, name: str) -> bool:
     return values.get(name, [""])[-1].lower() == "true"
 
 
-def _tagged(text: str, kind: str) -> Response:
+def _with_etag(text: str, kind: str) -> Response:
     """Return a value with its entity tag, by which clients wait for a change."""
-    response = _said(text, kind)
+    response = _text_answer(text, kind)
     digest = hashlib.sha256(response.body).hexdigest()
     response.headers.append((_ETAG, digest[:16].encode()))
     return response
@@ -307,11 +311,11 @@ def _etag(response: Response) -> str | None:
     return next((value.decode() for name, value in response.headers if name == _ETAG), None)
 
 
-def _said(text: str, kind: str = "application/text") -> Response:
+def _text_answer(text: str, kind: str = "application/text") -> Response:
     return _answer(200, text, kind)
 
 
-def _refused(status: int, why: str) -> Response:
+def _error_answer(status: int, why: str) -> Response:
     return _answer(status, f"{why}\n", "text/plain; charset=UTF-8")
 
 

@@ -212,7 +212,7 @@ def parse_target(raw_path: bytes) -> Target:
     return target
 
 
-def copied(target: Target, source: str) -> Target:
+def with_copy_source(target: Target, source: str) -> Target:
     """Return the target of an XML API PUT that copies from `BUCKET/OBJECT` in a header."""
     bucket, _, name = unquote(source.lstrip("/")).partition("/")
     return Target(Endpoint.XML, bucket, name, None, False, target.bucket, target.object)

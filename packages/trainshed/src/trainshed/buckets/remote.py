@@ -1,8 +1,8 @@
 """A bucket whose objects are in a remote store, with the same methods as a bucket on the local disk.
 
 Preconditions are as strong as the conditional operations of the store. Creating and replacing up to
-`CONDITIONAL` bytes is atomic. Larger writes, deletions and copies first check and then act (see the table in
-docs/buckets.md). A generation is computed from the store's time and tag of a version.
+`MAX_CONDITIONAL_BYTES` bytes is atomic. Larger writes, deletions and copies first check and then act (see the
+table in docs/buckets.md). A generation is computed from the store's time and tag of a version.
 
 Checksums and custom metadata are in the object's metadata at the store, so that they are deleted with it.
 """
@@ -31,18 +31,18 @@ from trainshed.buckets.errors import (
 from trainshed.buckets.listing import floor_of, list_page
 from trainshed.buckets.names import validate_object_name
 from trainshed.buckets.port import ALWAYS, Draft, FileIdentity, ObjectRecord, ObjectRef, Page, Query
-from trainshed.buckets.remote_access import all_of, level_of, translated
-from trainshed.buckets.settings import HEADERS, refuse
+from trainshed.buckets.remote_access import list_all, list_level, translate_errors
+from trainshed.buckets.settings import HEADERS, reject_unsupported
 from trainshed.buckets.setup import BucketTable
 
 if TYPE_CHECKING:
     from obstore import Attributes, ObjectMeta, UpdateVersion
     from obstore.store import ObjectStore
 
-CONDITIONAL = 32 << 20
+MAX_CONDITIONAL_BYTES = 32 << 20
 """Bytes up to which the store itself checks a precondition; the content is then in memory as a whole."""
 _PART = 8 << 20
-_PARTS = 9000
+_MAX_PARTS = 9000
 _MAX_PARALLEL_PARTS = 4
 _SPAN = 64 << 20
 """Bytes that one request reads: a slow client must not make it exceed the time limit of requests."""
@@ -68,8 +68,8 @@ class RemoteBucket:
         announce: Callable[[ObjectRecord], None] | None = None,
     ) -> ObjectRecord:
         """See `ObjectStore`. Repeated after a crash, it finds what it did before."""
-        name = checked_name(ref.name)
-        refuse(list(draft.holds), "object, whose bucket lies in a store elsewhere")
+        name = check_name(ref.name)
+        reject_unsupported(list(draft.holds), "object, whose bucket lies in a store elsewhere")
         verify(staged.sums, draft.expected)
         token = hashlib.blake2b(str(staged.path).encode(), digest_size=12).hexdigest()
         attributes = attributes_of(draft, staged.sums, components, token)
@@ -90,7 +90,7 @@ class RemoteBucket:
     def open_object(self, ref: ObjectRef, *, hash_limit: int | None = None) -> OpenRemote:
         """See `ObjectStore`. Objects that others wrote to the store have no checksums: none are computed."""
         try:
-            version = self._find(checked_name(ref.name))
+            version = self._find(check_name(ref.name))
         except InvalidRequest:
             # A name that such a store cannot keep does not exist: gcloud asks for `dir/` before it lists what
             # is below.
@@ -116,7 +116,7 @@ class RemoteBucket:
     def delete(self, ref: ObjectRef) -> None:
         record = self.read_record(replace(ref, conditions=ALWAYS))
         ref.conditions.check(record.generation, record.metageneration)
-        with translated(self._table, ref.name):
+        with translate_errors(self._table, ref.name):
             obstore.delete(self._store, ref.name)
 
     def list(self, bucket: str, query: Query) -> Page:
@@ -129,18 +129,18 @@ class RemoteBucket:
             (name, partial(read, meta) if meta is not None else None)
             for name, meta in _entries(self._store, query)
         )
-        with translated(self._table):
+        with translate_errors(self._table):
             return list_page(query, entries)
 
     def last_written(self, bucket: str, prefix: str) -> int:
         """See `ObjectStore`. Looks at each object below the directory."""
-        with translated(self._table):
-            below = all_of(self._store, prefix.rstrip("/") or None)
+        with translate_errors(self._table):
+            below = list_all(self._store, prefix.rstrip("/") or None)
             return max((written_ns(meta) for meta in below), default=0)
 
     def _check(self, ref: ObjectRef) -> Version | None:
         """Return the current object if it meets the conditions; None also without conditions."""
-        checked_name(ref.name)
+        check_name(ref.name)
         if ref.conditions == ALWAYS:
             return None
         version = self._find(ref.name)
@@ -149,7 +149,7 @@ class RemoteBucket:
         return version
 
     def _find(self, name: str) -> Version | None:
-        with suppress(NotFound), translated(self._table, name):
+        with suppress(NotFound), translate_errors(self._table, name):
             result = obstore.get(self._store, name, options={"head": True})
             return version_of(result.meta, result.attributes)
         return None
@@ -160,14 +160,14 @@ class RemoteBucket:
         name, conditions = ref.name, ref.conditions
         size = staged.path.stat().st_size
         way: Any = {
-            "chunk_size": max(_PART, size // _PARTS),
+            "chunk_size": max(_PART, size // _MAX_PARTS),
             "max_concurrency": _MAX_PARALLEL_PARTS,
         }
-        if size <= CONDITIONAL and conditions.must_be_absent:
+        if size <= MAX_CONDITIONAL_BYTES and conditions.must_be_absent:
             way = {"mode": "create"}
-        elif size <= CONDITIONAL and conditions != ALWAYS and current is not None:
+        elif size <= MAX_CONDITIONAL_BYTES and conditions != ALWAYS and current is not None:
             way = {"mode": current.exact}
-        with translated(self._table, name), staged.path.open("rb") as file:
+        with translate_errors(self._table, name), staged.path.open("rb") as file:
             obstore.put(self._store, name, file, attributes=attributes, **way)
 
 
@@ -187,7 +187,7 @@ class OpenRemote(Struct, frozen=True):
             if self.etag:
                 options["if_match"] = self.etag
             try:
-                with translated(self.table, self.name):
+                with translate_errors(self.table, self.name):
                     result = obstore.get(self.store, self.name, options=options)
                     for chunk in result.stream(min_chunk_size=BLOCK):
                         start += len(chunk)
@@ -217,7 +217,7 @@ def _entries(store: ObjectStore, query: Query) -> Iterator[tuple[str, ObjectMeta
     directory = query.prefix.rpartition("/")[0] or None
     entries: Iterable[tuple[str, ObjectMeta | None]]
     if query.delimiter == "/" and not query.match_glob:
-        objects, directories = level_of(store, directory)
+        objects, directories = list_level(store, directory)
         level: dict[str, ObjectMeta | None] = {f"{name}/": None for name in directories}
         level.update((meta["path"], meta) for meta in objects)
         entries = sorted(level.items(), key=lambda entry: entry[0].encode())
@@ -225,7 +225,7 @@ def _entries(store: ObjectStore, query: Query) -> Iterator[tuple[str, ObjectMeta
         # The store lists names after the offset, and the first name belongs to the page.
         before = floor.decode("utf-8", "ignore")[:-1].rstrip("/")
         offset = before if before and before.isprintable() and "//" not in before else None
-        entries = ((meta["path"], meta) for meta in all_of(store, directory, offset))
+        entries = ((meta["path"], meta) for meta in list_all(store, directory, offset))
     for name, meta in entries:
         is_match = name.startswith(query.prefix)
         if not is_match and name.encode() > prefix:
@@ -235,9 +235,9 @@ def _entries(store: ObjectStore, query: Query) -> Iterator[tuple[str, ObjectMeta
             yield name, meta
 
 
-_OWN = "trainshed-"
+_OWN_PREFIX = "trainshed-"
 _MD5, _CRC32C, _COMPONENTS, _UPLOAD = (
-    f"{_OWN}{key}" for key in ("md5", "crc32c", "components", "upload")
+    f"{_OWN_PREFIX}{key}" for key in ("md5", "crc32c", "components", "upload")
 )
 _METADATA_BYTES = 1800
 
@@ -269,7 +269,7 @@ def version_of(meta: ObjectMeta, attributes: Mapping[Any, str]) -> Version:
         metadata={
             key: value
             for key, value in texts.items()
-            if key not in HEADERS.values() and not key.startswith(_OWN)
+            if key not in HEADERS.values() and not key.startswith(_OWN_PREFIX)
         },
         components=int(texts.get(_COMPONENTS, "0")),
     )
@@ -290,7 +290,7 @@ def _generation(moment: int, etag: str) -> int:
     return seconds * 1_000_000 + int.from_bytes(digest, "big") % 1_000_000
 
 
-def checked_name(name: str) -> str:
+def check_name(name: str) -> str:
     """Return the name if such a store accepts it. Raises `InvalidRequest`."""
     validate_object_name(name)
     segments = name.split("/")

@@ -77,7 +77,7 @@ def connect(table: BucketTable) -> ObjectStore:
         ) from None
 
 
-def all_of(
+def list_all(
     store: ObjectStore, directory: str | None, offset: str | None = None
 ) -> Iterator[ObjectMeta]:
     """Yield everything below a directory, by name, after `offset`. Pages are fetched as needed."""
@@ -87,7 +87,7 @@ def all_of(
         yield from cast("list[ObjectMeta]", block)
 
 
-def level_of(store: ObjectStore, directory: str | None) -> tuple[list[ObjectMeta], list[str]]:
+def list_level(store: ObjectStore, directory: str | None) -> tuple[list[ObjectMeta], list[str]]:
     """Return the objects in a directory, and the names of its subdirectories."""
     level = cast("Any", obstore).list_with_delimiter(store, directory)
     return list(level["objects"]), list(level["common_prefixes"])
@@ -107,7 +107,7 @@ def _s3(table: BucketTable) -> Any:
 
 
 @contextmanager
-def translated(table: BucketTable, name: str | None = None) -> Generator[None]:
+def translate_errors(table: BucketTable, name: str | None = None) -> Generator[None]:
     """Translate errors of the store's library into public errors. `name`: the object in question."""
     try:
         yield

@@ -17,7 +17,7 @@ _FIXED: Final = (
 _LABELS, _VERSIONING = "labels", "versioning"
 _HOLD, _CLASS, _IAM = "defaultEventBasedHold", "storageClass", "iamConfiguration"
 _PUBLIC: Final = "publicAccessPrevention"
-_KEPT: Final = (_LABELS, _VERSIONING, _HOLD, _CLASS, _IAM)
+_STORED: Final = (_LABELS, _VERSIONING, _HOLD, _CLASS, _IAM)
 _ALWAYS: Final = frozenset([_PUBLIC, "uniformBucketLevelAccess", "bucketPolicyOnly"])
 """Access is uniform in every bucket, so these settings change nothing."""
 _NEUTRAL: Final = (None, False, 0, "", "0", "DEFAULT", "Disabled", "NotRestricted")
@@ -29,11 +29,11 @@ HEADERS: Final = {
     "cacheControl": "Cache-Control",
 }
 """The response header for each property of an object that has one."""
-_UNDONE_OF_OBJECTS: Final = (
+_UNSUPPORTED_PROPERTIES: Final = (
     *("retention", "customerEncryption", "kmsKeyName", "acl", "contexts"),
     "deleteSourceObjects",  # A field of the body of compose.
 )
-_UNDONE_IN_QUERIES: Final = (
+_UNSUPPORTED_PARAMETERS: Final = (
     *("kmsKeyName", "destinationKmsKeyName", "enableObjectRetention"),
     "filter",
 )
@@ -46,7 +46,7 @@ _CLOSED_ACLS: Final = frozenset(
     ["", "private", "projectprivate", "bucketownerread", "bucketownerfullcontrol"]
 )
 """The lists that grant nothing to others. Members of the bucket's project already have these rights."""
-_UNDONE_HEADERS: Final = (
+_UNSUPPORTED_HEADERS: Final = (
     "x-goog-encryption-",
     *("x-goog-copy-source-encryption-", "x-goog-copy-source-if-"),
     "x-goog-object-lock-",
@@ -64,17 +64,19 @@ _CLASSES: Final = (
 Settings = dict[str, Any]
 
 
-def merged(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> Settings:
+def merge_settings(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> Settings:
     """Return a bucket's settings after a PATCH: `null` removes a setting, and labels are merged by key.
     Raises NotSupported for unsupported properties, InvalidRequest for malformed ones."""
-    undone = [
+    unsupported = [
         name
         for name in changes
-        if name not in _FIXED and name not in _KEPT and _asks(changes[name])
+        if name not in _FIXED and name not in _STORED and _is_requested(changes[name])
     ]
     access = require_object(changes.get(_IAM), _IAM)
-    undone += [f"{_IAM}.{name}" for name in access if name not in _ALWAYS and _asks(access[name])]
-    refuse(undone, "bucket")
+    unsupported += [
+        f"{_IAM}.{name}" for name in access if name not in _ALWAYS and _is_requested(access[name])
+    ]
+    reject_unsupported(unsupported, "bucket")
     result = dict(settings)
     for name in (_VERSIONING, _HOLD, _CLASS):
         if name in changes:
@@ -97,7 +99,7 @@ def _check(settings: Settings) -> None:
     if wrong := [name for name, text in settings.get(_LABELS, {}).items() if type(text) is not str]:
         raise InvalidRequest(f"Not a text: the labels {', '.join(wrong)}. Send JSON strings.")
     if settings.get(_CLASS):
-        settings[_CLASS] = known_class(settings[_CLASS])
+        settings[_CLASS] = check_storage_class(settings[_CLASS])
     prevention = _inside(settings, _IAM, _PUBLIC)
     if prevention not in (None, "enforced", "inherited", "unspecified"):
         raise InvalidRequest(
@@ -105,7 +107,7 @@ def _check(settings: Settings) -> None:
         )
 
 
-def known_class(value: Any) -> str:
+def check_storage_class(value: Any) -> str:
     """Return a storage class in its public form. Raises InvalidRequest for any other value."""
     if (name := str(value).upper()) not in _CLASSES:
         raise InvalidRequest(
@@ -123,7 +125,7 @@ def holds_by_default(settings: Mapping[str, Any]) -> bool:
     return settings.get(_HOLD) is True
 
 
-def promises(settings: Mapping[str, Any]) -> list[str]:
+def protections(settings: Mapping[str, Any]) -> list[str]:
     """Return the settings that protect objects from deletion. Neither a directory nor a remote store can
     enforce them."""
     kept = {_VERSIONING: keeps_generations(settings), _HOLD: holds_by_default(settings)}
@@ -140,7 +142,7 @@ def storage_class(settings: Mapping[str, Any]) -> str:
     return settings.get(_CLASS) or "STANDARD"
 
 
-def shown(settings: Mapping[str, Any]) -> Settings:
+def public_settings(settings: Mapping[str, Any]) -> Settings:
     prevention = "enforced" if prevents_public_access(settings) else "inherited"
     return {
         **settings,
@@ -163,32 +165,35 @@ def holds_of(resource: Mapping[str, Any], before: tuple[str, ...] = ()) -> tuple
     return tuple(held)
 
 
-def checked_object(resource: Mapping[str, Any]) -> Mapping[str, Any]:
+def check_object(resource: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return an object's resource. Raises NotSupported for unsupported properties."""
-    refuse([name for name in _UNDONE_OF_OBJECTS if _asks(resource.get(name))], "object")
+    reject_unsupported(
+        [name for name in _UNSUPPORTED_PROPERTIES if _is_requested(resource.get(name))], "object"
+    )
     return resource
 
 
 def check_request(headers: Mapping[str, str], query: Mapping[str, str]) -> None:
     """Raise NotSupported for unsupported headers and parameters: encryption with the caller's key, or a
     predefined ACL that grants access."""
-    undone = [name for name in headers if name.startswith(_UNDONE_HEADERS)]
-    undone += [
-        name for name in _UNDONE_IN_QUERIES if query.get(name, "").lower() not in ("", "false")
+    unsupported = [name for name in headers if name.startswith(_UNSUPPORTED_HEADERS)]
+    unsupported += [
+        name for name in _UNSUPPORTED_PARAMETERS if query.get(name, "").lower() not in ("", "false")
     ]
     for name in _ACLS:
         acl = query.get(name, headers.get(name, ""))
         if acl.replace("-", "").lower() not in _CLOSED_ACLS:
-            undone.append(f"{name}={acl}")
-    refuse(undone, "request")
+            unsupported.append(f"{name}={acl}")
+    reject_unsupported(unsupported, "request")
 
 
-def refuse(undone: list[str], what: str) -> None:
+def reject_unsupported(unsupported: list[str], what: str) -> None:
     """Raise NotSupported with the names, unless the list is empty."""
-    if undone:
+    if unsupported:
         raise NotSupported(
-            f"Not supported by this service: {', '.join(sorted(undone))} of the {what}. Nothing was stored. "
-            "Leave it out. Versioning, holds, labels, storageClass and publicAccessPrevention are supported."
+            f"Not supported by this service: {', '.join(sorted(unsupported))} of the {what}. Nothing was "
+            "stored. Leave it out. Versioning, holds, labels, storageClass and publicAccessPrevention are "
+            "supported."
         )
 
 
@@ -198,9 +203,9 @@ def _inside(settings: Mapping[str, Any], name: str, key: str) -> Any:
     return cast("dict[str, Any]", value).get(key) if isinstance(value, dict) else None
 
 
-def _asks(value: Any) -> bool:
+def _is_requested(value: Any) -> bool:
     if isinstance(value, dict):
-        return any(map(_asks, cast("dict[str, Any]", value).values()))
+        return any(map(_is_requested, cast("dict[str, Any]", value).values()))
     if isinstance(value, list):
-        return any(map(_asks, cast("list[Any]", value)))
+        return any(map(_is_requested, cast("list[Any]", value)))
     return value not in _NEUTRAL

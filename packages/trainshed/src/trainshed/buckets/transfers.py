@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from trainshed.buckets.content import Checksums
 from trainshed.buckets.disk.objects import ObjectStore
-from trainshed.buckets.errors import InvalidRequest, PreconditionFailed, Unavailable, held
+from trainshed.buckets.errors import InvalidRequest, PreconditionFailed, Unavailable, hold_error
 from trainshed.buckets.port import ALWAYS, Conditions, Draft, ObjectRecord, ObjectRef
 
 MAX_COMPONENTS = 32
@@ -79,7 +79,7 @@ def move(
     at = store.at(source.bucket)
     record = at.read_record(source, hash_limit=0)
     if record.holds:
-        raise held(source.bucket, source.name, record.holds)
+        raise hold_error(source.bucket, source.name, record.holds)
     if record.deleted_ns:
         raise InvalidRequest(
             "Only the live generation of an object can be moved. Copy the noncurrent one."

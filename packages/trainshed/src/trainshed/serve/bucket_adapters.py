@@ -47,7 +47,7 @@ class BucketAdapter:
         """Return the buckets that a project's programs see as /gcs/NAME, by name and directory. Raises
         EngineUnavailable, so that a job waits for the directory."""
         try:
-            return self._store.catalog.shown(project)
+            return self._store.catalog.visible_buckets(project)
         except OSError as failure:
             raise EngineUnavailable(
                 f"the directory of the buckets cannot be read ({failure}); restore it, or restart the "
@@ -59,7 +59,7 @@ class BucketAdapter:
         try:
             bucket, prefix = parse_gs_uri(uri)
             program = Caller(account, program=JobClaims(0, 0, "", project, account))
-            admit(program, "storage.objects.create", self._store.catalog.holding(bucket))
+            admit(program, "storage.objects.create", self._store.catalog.access(bucket))
             self._store.write_probe(bucket, prefix)
         except BucketsError as failure:
             raise ValueError(str(failure)) from None
@@ -82,7 +82,7 @@ class BucketAdapter:
     def forget(self, accounts: Iterable[str]) -> None:
         """Remove service accounts from the policies of all buckets. Raises Unavailable."""
         with _storing("The policies of buckets cannot be changed"):
-            self._store.catalog.forget(set(map(member_of, accounts)))
+            self._store.catalog.remove_members(set(map(member_of, accounts)))
 
     def bucket_location(self, name: str) -> str | None:
         """Return a bucket's location; None if the bucket does not exist, as with an invalid name."""

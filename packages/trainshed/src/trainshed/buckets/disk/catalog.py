@@ -16,9 +16,16 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from trainshed.buckets.admission import PUBLIC, Holding, is_public, readable, shown, without
+from trainshed.buckets.admission import (
+    PUBLIC,
+    BucketAccess,
+    is_public,
+    is_readable,
+    is_visible,
+    without_members,
+)
 from trainshed.buckets.disk.generations import Generations
-from trainshed.buckets.disk.records import alone
+from trainshed.buckets.disk.records import lock_directory
 from trainshed.buckets.disk.tree import DIRECTORY_FLAGS, DIRECTORY_MODE, Walk
 from trainshed.buckets.errors import (
     Conflict,
@@ -29,13 +36,18 @@ from trainshed.buckets.errors import (
 )
 from trainshed.buckets.names import validate_bucket_name
 from trainshed.buckets.port import ALWAYS, Conditions
-from trainshed.buckets.settings import merged, prevents_public_access, promises, refuse
+from trainshed.buckets.settings import (
+    merge_settings,
+    prevents_public_access,
+    protections,
+    reject_unsupported,
+)
 from trainshed.buckets.setup import PLAIN, BucketRules
 from trainshed.core.names import DEFAULT_BUCKET
 from trainshed.replica.system import durable
 
 DEFAULT_LOCATION = "US"
-_ELSEWHERE = "bucket, whose objects lie in a store elsewhere"
+_REMOTE_BUCKET = "bucket, whose objects lie in a store elsewhere"
 
 
 class BucketRecord(Struct, frozen=True):
@@ -110,29 +122,29 @@ class BucketCatalog:
                     names.add(path.name)
         return sorted(name for name in names if name.startswith(prefix))
 
-    def holding(self, bucket: str) -> Holding | None:
+    def access(self, bucket: str) -> BucketAccess | None:
         """Return the project and access rules of the bucket, or None if it does not exist."""
         try:
-            return self._holding(self.get(bucket))
+            return self._access(self.get(bucket))
         except (InvalidRequest, NotFound):
             return None
 
-    def _holding(self, record: BucketRecord) -> Holding:
+    def _access(self, record: BucketRecord) -> BucketAccess:
         table = self.tables.get(record.name)
         shared = table is not None and table.shared
         policy = record.policy
         if policy and prevents_public_access(record.settings):
-            policy = [without(binding, PUBLIC) for binding in policy]
-        return Holding(record.name, self.project_of(record), shared, policy)
+            policy = [without_members(binding, PUBLIC) for binding in policy]
+        return BucketAccess(record.name, self.project_of(record), shared, policy)
 
-    def shown(self, project: str) -> tuple[tuple[str, str], ...]:
+    def visible_buckets(self, project: str) -> tuple[tuple[str, str], ...]:
         """Return (name, directory) of every bucket that programs of a project see as `/gcs/NAME`, sorted:
         local buckets that all of these programs may read and write."""
         visible: list[tuple[str, str]] = []
         for name in self.names():
             with suppress(NotFound):  # It was deleted in the meantime.
                 record = self.get(name)
-                if not self._is_unmounted(record) and shown(project, self._holding(record)):
+                if not self._is_unmounted(record) and is_visible(project, self._access(record)):
                     visible.append((name, str(self.directory(name))))
         return tuple(visible)
 
@@ -144,13 +156,13 @@ class BucketCatalog:
         return False
 
     def _is_unmounted(self, record: BucketRecord) -> bool:
-        return self.is_remote(record.name) or bool(promises(record.settings))
+        return self.is_remote(record.name) or bool(protections(record.settings))
 
     def is_closed(self, bucket: str, project: str, account: str | None = None) -> bool:
         """Whether the bucket exists but programs of a project cannot read it as this service account; None =
         as any of their accounts."""
-        holding = self.holding(bucket)
-        return holding is not None and not readable(project, holding, account)
+        access = self.access(bucket)
+        return access is not None and not is_readable(project, access, account)
 
     def project_of(self, record: BucketRecord) -> str:
         table = self.tables.get(record.name)
@@ -161,7 +173,7 @@ class BucketCatalog:
         return project or record.project or self.rules.project
 
     @contextmanager
-    def opened(self, bucket: str) -> Generator[int]:
+    def open_directory(self, bucket: str) -> Generator[int]:
         """Open the bucket's directory as a context. Raises `NotFound`."""
         try:
             base = os.open(self.directory(bucket), DIRECTORY_FLAGS)
@@ -198,13 +210,13 @@ class BucketCatalog:
         `InvalidRequest`, and `NotSupported` for unsupported settings."""
         path = self.directory(bucket)
         now = self._now()
-        kept = merged({}, settings or {})
+        kept = merge_settings({}, settings or {})
         where = (location or DEFAULT_LOCATION).upper()
         owner = project or self.rules.project
         record = BucketRecord(bucket, where, now, now, 1, kept, project=owner)
-        with alone(self._records):
+        with lock_directory(self._records):
             if path.exists() or self.is_remote(bucket):
-                raise _taken(bucket, owner, self.holding(bucket))
+                raise _conflict_error(bucket, owner, self.access(bucket))
             durable.write(str(self._record(bucket)), msgspec.json.encode(record), is_shared=True)
             # Created under another name, so that the bucket never exists with the mode of `mkdir`.
             made = self._trash / f"bucket-{os.urandom(8).hex()}"
@@ -233,12 +245,12 @@ class BucketCatalog:
     ) -> BucketRecord:
         """Merge editable properties (None removes one; `labels` are merged by key). `whole`: also remove all
         others. Raises `NotFound`, `InvalidRequest`, `NotSupported`."""
-        with alone(self._records):
+        with lock_directory(self._records):
             record = self.get(bucket)
             conditions.check(0, record.metageneration)
-            settings = merged({} if whole else record.settings, changes)
+            settings = merge_settings({} if whole else record.settings, changes)
             if self.is_remote(bucket):
-                refuse(promises(settings), _ELSEWHERE)
+                reject_unsupported(protections(settings), _REMOTE_BUCKET)
             return self._save(replace(record, settings=settings))
 
     def set_policy(
@@ -249,7 +261,7 @@ class BucketCatalog:
         Raises `PreconditionFailed` unless `etag` is "" or the bucket's tag, and for public bindings if the
         bucket prevents them.
         """
-        with alone(self._records):
+        with lock_directory(self._records):
             record = self.get(bucket)
             if etag not in ("", record.etag):
                 raise PreconditionFailed(
@@ -263,12 +275,12 @@ class BucketCatalog:
                 )
             return self._save(replace(record, policy=bindings))
 
-    def forget(self, members: Set[str]) -> None:
+    def remove_members(self, members: Set[str]) -> None:
         """Remove members from the policies of all buckets."""
         for bucket in self.names():
-            with alone(self._records), suppress(NotFound):
+            with lock_directory(self._records), suppress(NotFound):
                 record = self.get(bucket)
-                bindings = (without(binding, members) for binding in record.policy)
+                bindings = (without_members(binding, members) for binding in record.policy)
                 policy = [binding for binding in bindings if binding["members"]]
                 if policy != record.policy:
                     self._save(replace(record, policy=policy))
@@ -281,7 +293,7 @@ class BucketCatalog:
                 f"The bucket {bucket} lies elsewhere and is part of the service's configuration. Take its "
                 "[[buckets]] table out of it; what is in the bucket stays."
             )
-        with alone(self._records):
+        with lock_directory(self._records):
             conditions.check(0, self.get(bucket).metageneration)
             self._require_empty(bucket, path)
             trash = self._trash / f"bucket-{os.urandom(8).hex()}"
@@ -324,8 +336,8 @@ class BucketCatalog:
             )
 
 
-def _taken(bucket: str, project: str, holding: Holding | None) -> Conflict:
-    if holding is not None and holding.project != project:
+def _conflict_error(bucket: str, project: str, access: BucketAccess | None) -> Conflict:
+    if access is not None and access.project != project:
         return Conflict(
             "The requested bucket name is not available. Bucket names are shared by all projects. "
             f"Select a different name and try again. (bucket: {bucket})"

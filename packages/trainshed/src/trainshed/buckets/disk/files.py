@@ -13,22 +13,22 @@ from trainshed.buckets.content import Staged
 from trainshed.buckets.disk.records import RecordStore
 from trainshed.buckets.disk.tree import (
     SHADOW_DIR,
-    Found,
+    ObjectFile,
     Place,
     directory,
     find,
     is_absent,
-    look,
     make_directories,
     make_directory,
     place_of,
+    status_of,
 )
 from trainshed.buckets.errors import (
     Conflict,
     Forbidden,
     Unavailable,
     condition_failed,
-    held,
+    hold_error,
     no_such_object,
 )
 from trainshed.buckets.names import validate_object_name
@@ -54,7 +54,7 @@ class ObjectFiles:
         hash."""
         return self._locks[hash((place.dirs, place.leaf)) % _LOCKS]
 
-    def find(self, base: int, bucket: str, name: str) -> Found:
+    def find(self, base: int, bucket: str, name: str) -> ObjectFile:
         """Open an object's file. Raises `NotFound` with the public text, `Forbidden`."""
         try:
             return find(base, place_of(validate_object_name(name)))
@@ -66,14 +66,14 @@ class ObjectFiles:
                 "wrote it took the permission away. Restore it through /gcs."
             ) from error
 
-    def closed(self, base: int, bucket: str, name: str) -> ObjectRecord:
+    def closed_record(self, base: int, bucket: str, name: str) -> ObjectRecord:
         """Return the known properties of an object whose file the service cannot open. Raises `NotFound`."""
         try:
-            return self.records.of_closed(look(base, place_of(name)))
+            return self.records.of_closed(status_of(base, place_of(name)))
         except OSError as error:
             raise no_such_object(bucket, name) from error
 
-    def load(self, file: Found, bucket: str, name: str) -> ObjectRecord:
+    def load(self, file: ObjectFile, bucket: str, name: str) -> ObjectRecord:
         key, lock = key_of(bucket, name), self.lock(place_of(name))
         return self.records.load(file.fd, file.stat, key, lock)
 
@@ -91,7 +91,7 @@ class ObjectFiles:
             os.close(file.fd)
         ref.conditions.check(record.generation, record.metageneration)
         if record.holds:
-            raise held(ref.bucket, ref.name, record.holds)
+            raise hold_error(ref.bucket, ref.name, record.holds)
 
     def install(
         self,
@@ -99,7 +99,7 @@ class ObjectFiles:
         ref: ObjectRef,
         staged: Staged,
         record: ObjectRecord,
-        keep: Callable[[Found], None] | None = None,
+        keep: Callable[[ObjectFile], None] | None = None,
     ) -> None:
         """Rename a staged file with its record into its place, durably, if the conditions are met. `keep`:
         called first with the file to be replaced."""
@@ -147,7 +147,7 @@ class ObjectFiles:
         parent: int,
         place: Place,
         staged: Staged,
-        keep: Callable[[Found], None] | None,
+        keep: Callable[[ObjectFile], None] | None,
         *,
         exclusive: bool,
     ) -> bool:
@@ -220,7 +220,7 @@ class ObjectFiles:
             except FileNotFoundError:
                 return  # The file was deleted in the meantime.
 
-    def _drop(self, base: int, file: Found) -> None:
+    def _drop(self, base: int, file: ObjectFile) -> None:
         try:
             with directory(base, file.dirs) as parent:
                 os.unlink(file.leaf, dir_fd=parent)

@@ -33,7 +33,7 @@ from trainshed.buckets.disk.records import RecordStore
 from trainshed.buckets.disk.tree import (
     SHADOW_DIR,
     Entry,
-    Found,
+    ObjectFile,
     Walk,
     directory,
     is_absent,
@@ -46,10 +46,10 @@ from trainshed.buckets.errors import (
     InvalidRequest,
     NotFound,
     Unavailable,
-    held,
+    hold_error,
     no_such_bucket,
 )
-from trainshed.buckets.listing import floor_of, list_page, with_removed
+from trainshed.buckets.listing import floor_of, list_page, with_noncurrent
 from trainshed.buckets.names import MARK, validate_object_name
 from trainshed.buckets.port import Draft, FileIdentity, ObjectRecord, ObjectRef, Page, Query
 from trainshed.buckets.settings import (
@@ -152,7 +152,7 @@ class ObjectStore:
 
     def walk(self, bucket: str) -> Iterator[Entry]:
         """Yield all objects of a bucket in the order of their names' UTF-8 bytes. Raises `NotFound`."""
-        with self.catalog.opened(bucket) as base:
+        with self.catalog.open_directory(bucket) as base:
             yield from Walk(base, "", b"")
 
     def stage(self) -> Staged:
@@ -161,7 +161,7 @@ class ObjectStore:
 
     def precheck(self, ref: ObjectRef) -> None:
         """Raise the errors of `commit` that are known before the content is sent."""
-        with self.catalog.opened(ref.bucket) as base:
+        with self.catalog.open_directory(ref.bucket) as base:
             self._files.check(base, ref)
 
     def commit(
@@ -182,7 +182,7 @@ class ObjectStore:
         validate_object_name(ref.name)
         settings = self.catalog.get(ref.bucket).settings
         try:
-            with self.catalog.opened(ref.bucket) as base:
+            with self.catalog.open_directory(ref.bucket) as base:
                 verify(staged.sums, draft.expected)
                 self._files.check(base, ref)
                 staged.seal()
@@ -205,22 +205,22 @@ class ObjectStore:
         Missing checksums of a file that was written through the directory are computed and stored if the file
         has at most `hash_limit` bytes (None = no limit).
         """
-        opened = self._open(ref)
+        handle = self._open(ref)
         try:
-            record = opened.record
+            record = handle.record
             ref.conditions.check(record.generation, record.metageneration, reading=True)
-            wanted = hash_limit is None or record.size <= hash_limit
-            if not record.crc32c and not record.deleted_ns and wanted:
-                record = self._hashed(ref.bucket, ref.name, opened)
+            is_hashed = hash_limit is None or record.size <= hash_limit
+            if not record.crc32c and not record.deleted_ns and is_hashed:
+                record = self._hashed(ref.bucket, ref.name, handle)
         except BaseException:
-            opened.close()
+            handle.close()
             raise
-        return OpenObject(opened.fd, record)
+        return OpenObject(handle.fd, record)
 
     def _open(self, ref: ObjectRef) -> OpenObject:
         """Open the live generation, or the requested one. Raises `NotFound`."""
         bucket, name, generation = ref.bucket, ref.name, ref.generation
-        with self.catalog.opened(bucket) as base:
+        with self.catalog.open_directory(bucket) as base:
             try:
                 live = self._files.find(base, bucket, name)
             except NotFound:
@@ -237,10 +237,10 @@ class ObjectStore:
         os.close(live.fd)
         return OpenObject(*self.generations.open(bucket, name, generation))
 
-    def _hashed(self, bucket: str, name: str, opened: OpenObject) -> ObjectRecord:
+    def _hashed(self, bucket: str, name: str, handle: OpenObject) -> ObjectRecord:
         """Return the record with the checksums of a file that was written through the directory."""
-        record, sums = opened.record, digest_file(opened.fd).sums()
-        if FileIdentity.of(os.fstat(opened.fd)) != record.file:
+        record, sums = handle.record, digest_file(handle.fd).sums()
+        if FileIdentity.of(os.fstat(handle.fd)) != record.file:
             return record  # A program is writing to it now. A missing checksum is better than a wrong one.
         with_sums = partial(replace, md5=sums.md5, crc32c=sums.crc32c)
         if self.now() - record.file.mtime_ns > _SETTLED_NS:
@@ -254,18 +254,18 @@ class ObjectStore:
     def _locked(self, ref: ObjectRef) -> Generator[OpenObject]:
         """Open an object with exclusive access among requests."""
         place = place_of(validate_object_name(ref.name))
-        with self._files.lock(place), closing(self._open(ref)) as opened:
-            yield opened
+        with self._files.lock(place), closing(self._open(ref)) as handle:
+            yield handle
 
     def read_record(self, ref: ObjectRef, *, hash_limit: int | None = None) -> ObjectRecord:
-        opened = self.open_object(ref, hash_limit=hash_limit)
-        opened.close()
-        return opened.record
+        handle = self.open_object(ref, hash_limit=hash_limit)
+        handle.close()
+        return handle.record
 
     def patch(self, ref: ObjectRef, change: Callable[[ObjectRecord], ObjectRecord]) -> ObjectRecord:
         """Change an object's editable properties. Its metageneration increases by one."""
-        with self._locked(ref) as opened:
-            record = opened.record
+        with self._locked(ref) as handle:
+            record = handle.record
             ref.conditions.check(record.generation, record.metageneration)
             changed = replace(
                 change(record), metageneration=record.metageneration + 1, updated_ns=self.now()
@@ -273,8 +273,8 @@ class ObjectStore:
             if record.deleted_ns:
                 self.generations.note(ref.bucket, ref.name, changed)
             else:
-                self._files.save(opened.fd, key_of(ref.bucket, ref.name), changed)
-                os.fsync(opened.fd)
+                self._files.save(handle.fd, key_of(ref.bucket, ref.name), changed)
+                os.fsync(handle.fd)
         return changed
 
     def delete(self, ref: ObjectRef) -> None:
@@ -282,14 +282,14 @@ class ObjectStore:
         permanently."""
         bucket, name = ref.bucket, ref.name
         keeps = ref.generation is None and keeps_generations(self.catalog.get(bucket).settings)
-        with self.catalog.opened(bucket) as base:
-            with self._locked(ref) as opened:
-                record = opened.record
+        with self.catalog.open_directory(bucket) as base:
+            with self._locked(ref) as handle:
+                record = handle.record
                 ref.conditions.check(record.generation, record.metageneration)
                 if record.holds:
-                    raise held(bucket, name, record.holds)
+                    raise hold_error(bucket, name, record.holds)
                 if keeps:
-                    self.generations.keep(bucket, name, opened.fd, record, self.now())
+                    self.generations.keep(bucket, name, handle.fd, record, self.now())
                 if not record.deleted_ns:
                     self._files.remove(base, bucket, name)
                 if not keeps:
@@ -298,13 +298,13 @@ class ObjectStore:
                     self.generations.remove(bucket, name, record.generation)
             prune(base, (*place_of(name).dirs, SHADOW_DIR))
 
-    def _keep(self, bucket: str, name: str, live: Found) -> None:
+    def _keep(self, bucket: str, name: str, live: ObjectFile) -> None:
         record = self._files.load(live, bucket, name)
         self.generations.keep(bucket, name, live.fd, record, self.now())
 
     def list(self, bucket: str, query: Query) -> Page:
         """Return one page of a bucket's objects. Raises `NotFound`, `InvalidRequest` (token, glob)."""
-        with self.catalog.opened(bucket) as base:
+        with self.catalog.open_directory(bucket) as base:
             if "\0" in query.prefix:
                 return Page([], [], "")
 
@@ -322,7 +322,7 @@ class ObjectStore:
             names = (entry.name for entry in walk)
             if query.versions:
                 next_removed = partial(self.generations.next_name, bucket)
-                names = with_removed(walk, query.prefix.encode(), next_removed)
+                names = with_noncurrent(walk, query.prefix.encode(), next_removed)
             entries = ((name, partial(generations, name)) for name in names)
             return list_page(query, entries, walk.skip_to)
 
@@ -333,7 +333,7 @@ class ObjectStore:
         except Forbidden:
             # A file without read permission must not make the whole bucket unreadable.
             with suppress(NotFound):
-                return [self._files.closed(base, bucket, name)]
+                return [self._files.closed_record(base, bucket, name)]
         except (NotFound, InvalidRequest):
             # Nor must a file whose path is no valid object name.
             pass
@@ -342,12 +342,12 @@ class ObjectStore:
     def content(self, bucket: str, name: str) -> BinaryIO:
         """Return the content of a local or remote object, open for reading. A remote one is fetched first.
         Raises `NotFound`."""
-        opened = self.at(bucket).open_object(ObjectRef(bucket, name), hash_limit=0)
-        if isinstance(opened, OpenObject):
-            return os.fdopen(opened.fd, "rb")
+        handle = self.at(bucket).open_object(ObjectRef(bucket, name), hash_limit=0)
+        if isinstance(handle, OpenObject):
+            return os.fdopen(handle.fd, "rb")
         file = cast("BinaryIO", tempfile.TemporaryFile())  # noqa: SIM115 the caller closes it
         try:
-            for block in opened.blocks(0, opened.record.size):
+            for block in handle.blocks(0, handle.record.size):
                 file.write(block)
             file.seek(0)
         except BaseException:
@@ -383,7 +383,7 @@ class ObjectStore:
                 staged.discard()
             return
         try:
-            with self.catalog.opened(bucket) as base:
+            with self.catalog.open_directory(bucket) as base:
                 _probe(base, place_of(name).dirs)
         except OSError as error:
             raise Forbidden(
@@ -396,7 +396,7 @@ class ObjectStore:
         every object."""
         root = self.catalog.directory(bucket)
         latest = 0
-        with self.catalog.opened(bucket) as base:
+        with self.catalog.open_directory(bucket) as base:
             for entry in Walk(base, prefix, b""):
                 with suppress(FileNotFoundError, PermissionError):
                     path = root.joinpath(*entry.dirs, entry.leaf)

@@ -309,7 +309,7 @@ def connect(path: Path, schema: Sequence[str]) -> sqlite3.Connection:
 
 
 @contextmanager
-def alone(directory: Path) -> Generator[None]:
+def lock_directory(directory: Path) -> Generator[None]:
     """Lock the directory against concurrent calls in other processes."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

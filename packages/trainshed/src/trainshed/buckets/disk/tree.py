@@ -161,7 +161,7 @@ def open_file(parent: int, leaf: str) -> tuple[int, os.stat_result]:
     return fd, status
 
 
-class Found(Struct, frozen=True):
+class ObjectFile(Struct, frozen=True):
     """An object's file, open for reading, and its place."""
 
     #: The file's descriptor, which its owner closes.
@@ -171,7 +171,7 @@ class Found(Struct, frozen=True):
     leaf: str
 
 
-def look(base: int, place: Place) -> os.stat_result:
+def status_of(base: int, place: Place) -> os.stat_result:
     """Return the status of the object at a place, or at its shadow place, without opening it. Raises
     OSError."""
 
@@ -184,10 +184,10 @@ def look(base: int, place: Place) -> os.stat_result:
     return _at_either_place(base, place, status)[1]
 
 
-def find(base: int, place: Place) -> Found:
+def find(base: int, place: Place) -> ObjectFile:
     """Open the object at a place, or at its shadow place. Raises FileNotFoundError."""
     dirs, (fd, status) = _at_either_place(base, place, lambda parent: open_file(parent, place.leaf))
-    return Found(fd, status, dirs, place.leaf)
+    return ObjectFile(fd, status, dirs, place.leaf)
 
 
 def _at_either_place(base: int, place: Place, act: Callable[[int], T]) -> tuple[tuple[str, ...], T]:
@@ -239,9 +239,9 @@ class Walk:
 
     def __iter__(self) -> Iterator[Entry]:
         stack: list[tuple[str, tuple[str, ...], Iterator[_Member]]] = []
-        above, _, _ = self._prefix.decode().rpartition("/")
-        start = f"{above}/" if "/" in self._prefix.decode() else ""
-        segments = above.split("/") if start else []
+        parent_path, _, _ = self._prefix.decode().rpartition("/")
+        start = f"{parent_path}/" if "/" in self._prefix.decode() else ""
+        segments = parent_path.split("/") if start else []
         dirs = tuple(map(encode_segment, segments))
         stack.append((start, dirs, self._members(start, dirs)))
         while stack:

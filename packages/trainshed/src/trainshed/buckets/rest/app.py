@@ -15,7 +15,7 @@ import msgspec
 
 from trainshed.access.authentication_limits import SOURCE, AuthenticationLimiter
 from trainshed.buckets import callers
-from trainshed.buckets.admission import admit, wanted
+from trainshed.buckets.admission import admit, required_permissions
 from trainshed.buckets.authentication import CALLER, Authenticator, Listener, listener_of
 from trainshed.buckets.callers import (
     UNKNOWN,
@@ -39,7 +39,7 @@ from trainshed.buckets.errors import (
     condition_failed,
 )
 from trainshed.buckets.metadata import Metadata
-from trainshed.buckets.names import Endpoint, copied, parse_target
+from trainshed.buckets.names import Endpoint, parse_target, with_copy_source
 from trainshed.buckets.rest import bucket_methods, object_methods
 from trainshed.buckets.rest.calls import GUARDS, IDENTITY_HEADER, Call, answer, error_answer
 from trainshed.buckets.rest.downloads import download
@@ -67,7 +67,7 @@ _THREADS = 32
 the time."""
 _MAX_FORM = 16 << 10
 """Maximum size in bytes of a form, which needs no authentication."""
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE}
+_FULL_DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE}
 _log = logging.getLogger(__name__)
 
 
@@ -95,7 +95,7 @@ class BucketsApp:
         if is_port:
             SOURCE.set((scope.get("client") or ("",))[0])
 
-        async def answered(message: Message) -> None:
+        async def send_answer(message: Message) -> None:
             if message["type"] == "http.response.start":
                 if is_port and message["status"] == 401:
                     await self._authentication_limiter.delay_failure(SOURCE.get())
@@ -106,10 +106,10 @@ class BucketsApp:
         host = request.headers.get("host", "") if is_signed(request.parameters) else ""
         bucket = self._hosts.bucket_in(host)
         if not bucket and (fault := self._hosts.fault(scope)):
-            await refuse(scope, answered, fault)
+            await refuse(scope, send_answer, fault)
         else:
             call = self.begin(request, bucket)
-            await serve(call, self.answer, self.refuse, receive, answered)
+            await serve(call, self.answer, self.refuse, receive, send_answer)
 
     def begin(self, request: Request, bucket: str = "") -> Call:
         """Return a request as a call. `bucket`: the bucket in the host name of a signed URL; "" = none."""
@@ -121,14 +121,14 @@ class BucketsApp:
         below = b"/%b%b" % (bucket.encode(), path if path != b"/" else b"") if bucket else path
         target, source = parse_target(below), request.headers.get("x-goog-copy-source")
         if source and request.method == "PUT" and target.endpoint is Endpoint.XML:
-            target = copied(target, source)
+            target = with_copy_source(target, source)
         return Call(
             request,
             target,
             self._store,
             self._sessions,
             self._pool,
-            admitted=self._readmit,
+            check_admission=self._readmit,
             listener=listener_of(request.scope.get("state", {})),
             prefix=raw_path[: len(raw_path) - len(path)].decode() if key else "",
             key=key,
@@ -163,8 +163,8 @@ class BucketsApp:
         if call.signer is None:
             if call.key:
                 raise InvalidRequest(
-                    "This signed URL was rejected, since it contains its signer's key. Delete that "
-                    "token (`trainshed tokens delete`), and sign the address without /with/KEY: "
+                    "This signed URL was rejected, since it contains the key of its signer. Delete "
+                    "that token (`trainshed tokens delete`), and sign the address without /with/KEY: "
                     'generate_signed_url(api_access_endpoint="http://HOST:PORT").'
                 )
             if call.target.endpoint is not Endpoint.XML:
@@ -183,7 +183,7 @@ class BucketsApp:
             )
         return self._authenticator.signer(call.signer)
 
-    async def _exchanged(self, call: Call) -> Response:
+    async def _exchange_token(self, call: Call) -> Response:
         body = b"".join([block async for block in call.blocks(limit=_MAX_FORM)])
         if call.key:
             # An address with a valid key needs no token. The client gets a placeholder.
@@ -201,7 +201,7 @@ class BucketsApp:
 
     async def answer(self, call: Call) -> Response:
         if call.path == callers.PATH and call.request.method == "POST":
-            return await self._exchanged(call)
+            return await self._exchange_token(call)
         if not call.is_part:
             call.caller = await self._caller(call)
             SET_HOLDER.get()(call.caller.project or call.caller.email or "")
@@ -228,9 +228,9 @@ class BucketsApp:
             return
         if call.caller.program is not None:
             self._authenticator.check(call.caller.program)
-        holding = self._store.catalog.holding
-        for bucket, permission in wanted(call.request.method, call.target):
-            admit(call.caller, permission, holding(bucket))
+        access = self._store.catalog.access
+        for bucket, permission in required_permissions(call.request.method, call.target):
+            admit(call.caller, permission, access(bucket))
 
     async def _readmit(self, call: Call) -> None:
         """Repeat the check of `_admit` with the caller's current permissions."""
@@ -264,7 +264,7 @@ class BucketsApp:
             raise Unauthenticated("A batch needs `Authorization: Bearer TOKEN`.")
 
         async def answer_part(inner: InnerRequest) -> Response:
-            inner_call = self._inner(call, inner)
+            inner_call = self._part_call(call, inner)
             allowed = inner_call.target.endpoint is Endpoint.METADATA
             if not allowed or inner_call.query.get("alt") == "media":
                 text = "A batch may contain only metadata calls. Send this call separately."
@@ -273,7 +273,7 @@ class BucketsApp:
 
         return await answer_batch(call, answer_part)
 
-    def _inner(self, call: Call, inner: InnerRequest) -> Call:
+    def _part_call(self, call: Call, inner: InnerRequest) -> Call:
         """Return a part of a batch as a separate call, with the caller and the address of the batch."""
         own = {name for name, _ in inner.headers} | {b"content-length", b"content-type"}
         kept = [pair for pair in call.request.scope["headers"] if pair[0] not in own]
@@ -319,7 +319,7 @@ def _fault(call: Call, error: Exception) -> BucketsError:
             return Unavailable(
                 f"The storage is not writable: {error.strerror}. Mount it for writing."
             )
-        case OSError() if error.errno in _FULL:
+        case OSError() if error.errno in _FULL_DISK_ERRORS:
             # No traceback, since this error is repeated for each attempt of each caller, and the log may be
             # on the same full disk.
             _log.warning("out of space: %s %s: %s", *what, error.strerror)

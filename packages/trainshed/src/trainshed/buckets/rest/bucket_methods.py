@@ -10,7 +10,13 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from trainshed.buckets.admission import admit_name, admit_policy, admit_project, held, nobody
+from trainshed.buckets.admission import (
+    admit_name,
+    admit_policy,
+    admit_project,
+    anonymous_error,
+    held_permissions,
+)
 from trainshed.buckets.disk.catalog import DEFAULT_LOCATION, BucketCatalog, BucketRecord
 from trainshed.buckets.errors import InvalidRequest, NotFound, NotSupported
 from trainshed.buckets.listing import decode_token, encode_token
@@ -55,14 +61,14 @@ async def bucket(call: Call) -> Response:
             )
         case "DELETE":
             await call.run(catalog.delete, name, call.conditions())
-            _log.warning("bucket %s was deleted by %s", name, _who(call))
+            _log.warning("bucket %s was deleted by %s", name, _describe_caller(call))
             return Response(status=204)
         case method:
             raise NotSupported(f"{method} on a bucket is not supported.")
     return json_answer(_view(call, record))
 
 
-def _who(call: Call) -> str:
+def _describe_caller(call: Call) -> str:
     """Return the caller for the service's log, since the audit log does not contain changes of storage."""
     program = call.caller.program
     of_job = f" in a program of job {program.job_uid}" if program is not None else ""
@@ -95,17 +101,19 @@ async def part(call: Call) -> Response:
             bindings, etag = _bindings(policy), str(policy.get("etag") or "")
             admit_policy(call.caller, bindings)
             record = await call.run(catalog.set_policy, call.target.bucket, bindings, etag)
-            _log.warning("policy of bucket %s was set by %s", call.target.bucket, _who(call))
+            _log.warning(
+                "policy of bucket %s was set by %s", call.target.bucket, _describe_caller(call)
+            )
             return json_answer(policy_view(record))
         case "GET", "iam/testPermissions":
             if call.caller.email is None:
-                raise nobody("storage.buckets.testIamPermissions")
+                raise anonymous_error("storage.buckets.testIamPermissions")
             await call.run(catalog.get, call.target.bucket)
-            holding = catalog.holding(call.target.bucket)
-            wanted = call.request.values.get("permissions", ())
-            granted = held(call.caller, wanted, holding) if holding else []
+            access = catalog.access(call.target.bucket)
+            requested = call.request.values.get("permissions", ())
+            held = held_permissions(call.caller, requested, access) if access else []
             kind = "storage#testIamPermissionsResponse"
-            return json_answer({"kind": kind, "permissions": granted})
+            return json_answer({"kind": kind, "permissions": held})
         case method, action:
             raise NotSupported(
                 f"{method} {action} of a bucket is not supported by this service. "
@@ -151,8 +159,8 @@ def _buckets(
     """Yield the buckets of a project (None = of all projects) and the shared ones, sorted by name, after the
     name `after`."""
     for name in catalog.names(prefix):
-        holding = catalog.holding(name) if name.encode() > after else None
-        if holding and (project is None or holding.shared or holding.project == project):
+        access = catalog.access(name) if name.encode() > after else None
+        if access and (project is None or access.shared or access.project == project):
             with suppress(NotFound):  # The bucket may be deleted at any time.
                 yield catalog.get(name)
 

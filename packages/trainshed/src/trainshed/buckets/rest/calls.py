@@ -44,8 +44,8 @@ _CONDITIONS: Final = {
     "x-goog-if-generation-match": "ifGenerationMatch",
     "x-goog-if-metageneration-match": "ifMetagenerationMatch",
 }
-P = ParamSpec("P")
-T = TypeVar("T")
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
 
 
 class VerbatimName(bytes):
@@ -70,13 +70,13 @@ class Call:
         sessions: UploadSessions,
         pool: Executor,
         *,
-        admitted: "Callable[[Call], Awaitable[None]]",
+        check_admission: "Callable[[Call], Awaitable[None]]",
         listener: Listener = Listener.PORT,
         prefix: str = "",
         key: str | None = None,
     ) -> None:
-        """`admitted`: raises if the caller no longer has the permissions for the call. `prefix`: the part of
-        the client's address before the API's paths. `key`: the key in that part; None = no key."""
+        """`check_admission`: raises if the caller no longer has the permissions for the call. `prefix`: the
+        part of the client's address before the API's paths. `key`: the key in that part; None = no key."""
         self.request = request
         self.target = target
         self.store = store
@@ -86,7 +86,7 @@ class Call:
         header = (
             None if key or listener is not Listener.PORT else request.headers.get("authorization")
         )
-        self.renew = Renewal(partial(admitted, self), header)
+        self.renew = Renewal(partial(check_admission, self), header)
         self.query = request.query
         self.listener = listener
         self.key = key
@@ -116,12 +116,17 @@ class Call:
         # google-cloud-storage sends these values if it has no project. The project's number is also allowed.
         return own if project in {"", "_", "<none>", str(project_number(own))} else project
 
-    async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def run(
+        self,
+        work: Callable[Parameters, Result],
+        *args: Parameters.args,
+        **kwargs: Parameters.kwargs,
+    ) -> Result:
         """Run blocking work in a worker thread."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._pool, lambda: work(*args, **kwargs))
 
-    async def run_in_steps(self, work: Generator[T | None]) -> T:
+    async def run_in_steps(self, work: Generator[Result | None]) -> Result:
         """Run long blocking work step by step, so that other requests are not delayed. Return the last value
         that it yields. Raises Disconnected."""
         try:
@@ -156,28 +161,28 @@ class Call:
         batch."""
         encoding = self.request.headers.get("content-encoding")
         if encoding != "gzip" or self.is_part or self.target.endpoint is Endpoint.XML:
-            return self._sent(limit)
-        return self.unpacked(self._sent(limit), limit)
+            return self._raw_blocks(limit)
+        return self.decompress(self._raw_blocks(limit), limit)
 
-    async def unpacked(
+    async def decompress(
         self, packed: AsyncIterator[bytes], limit: int | None = None
     ) -> AsyncIterator[bytes]:
         """Yield decompressed gzip data, which may have several members. Raises `InvalidRequest` for invalid
         or truncated gzip data, and for more than `limit` bytes (decompression bomb)."""
-        unpacker, is_whole, total = zlib.decompressobj(_GZIP), True, 0
+        decompressor, is_whole, total = zlib.decompressobj(_GZIP), True, 0
         async for block in packed:
             # Limited steps, since a small file can expand to gigabytes.
             pending = block
             while pending:
-                if unpacker.eof:
+                if decompressor.eof:
                     if not pending.startswith(b"\x1f"):
                         return  # padding, which gzip also ignores
-                    unpacker = zlib.decompressobj(_GZIP)
+                    decompressor = zlib.decompressobj(_GZIP)
                 try:
-                    content = await self.run(unpacker.decompress, pending, BLOCK)
+                    content = await self.run(decompressor.decompress, pending, BLOCK)
                 except zlib.error as error:
                     raise InvalidRequest(f"The content is not valid gzip: {error}.") from error
-                pending = unpacker.unused_data or unpacker.unconsumed_tail
+                pending = decompressor.unused_data or decompressor.unconsumed_tail
                 if content:
                     total += len(content)
                     if limit is not None and total > limit:
@@ -185,13 +190,13 @@ class Call:
                             f"The request's body has over {limit} bytes after decompression."
                         )
                     yield content
-            is_whole = unpacker.eof
-        if rest := unpacker.flush():
+            is_whole = decompressor.eof
+        if rest := decompressor.flush():
             yield rest
-        if not is_whole and not unpacker.eof:
+        if not is_whole and not decompressor.eof:
             raise InvalidRequest("The gzip content is truncated. Send all of it.")
 
-    async def _sent(self, limit: int | None) -> AsyncIterator[bytes]:
+    async def _raw_blocks(self, limit: int | None) -> AsyncIterator[bytes]:
         """Yield the body in its original encoding.
 
         If the client disconnects, the received bytes are yielded before `Disconnected` is raised, so that a
@@ -248,8 +253,8 @@ class Call:
     def check_tag(self, tag: str) -> None:
         """Check `If-Match` and `If-None-Match` against the entity tag of the object or bucket. Raises
         `PreconditionFailed`, `NotModified`."""
-        wanted = _tags(self.request.headers.get("if-match", "*"))
-        if not wanted & {tag, "*"}:
+        expected = _tags(self.request.headers.get("if-match", "*"))
+        if not expected & {tag, "*"}:
             raise condition_failed()
         if _tags(self.request.headers.get("if-none-match", "")) & {tag, "*"}:
             raise NotModified("Not Modified")

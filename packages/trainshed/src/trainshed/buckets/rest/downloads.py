@@ -15,7 +15,7 @@ from trainshed.buckets.rest.views import record_headers
 from trainshed.buckets.settings import HEADERS
 from trainshed.httpd.messages import Receive, Response, Send
 
-_SHOWN = frozenset({"", "empty", "image", "audio", "video", "font", "track"})
+_INLINE_USES = frozenset({"", "empty", "image", "audio", "video", "font", "track"})
 """The uses (`Sec-Fetch-Dest`) for which browsers get the content with its own type; "" = not a browser. For
 all other uses, such as pages, frames and scripts, the content is an attachment (XSS)."""
 _log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ async def download(call: Call) -> Response:
 def _answer(call: Call, opened: Opened) -> Response:
     record = opened.record
     headers = _headers(call, record)
-    if call.request.headers.get("sec-fetch-dest", "") not in _SHOWN:
+    if call.request.headers.get("sec-fetch-dest", "") not in _INLINE_USES:
         headers["Content-Type"] = "application/octet-stream"
         if not headers.get("Content-Disposition", "").lower().startswith("attachment"):
             name = quote(call.target.object.rpartition("/")[2], safe="")
@@ -54,7 +54,7 @@ def _answer(call: Call, opened: Opened) -> Response:
     ):
         del headers["Content-Encoding"]
         headers["Warning"] = "214 UploadServer gunzipped"
-        content = call.unpacked(_content(call, opened, 0, record.size))
+        content = call.decompress(_content(call, opened, 0, record.size))
     else:
         sent, etag = call.request.headers, headers["ETag"]
         # The client would append this part to a part of another generation.

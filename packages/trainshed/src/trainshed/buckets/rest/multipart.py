@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 
 from msgspec import Struct
 
-from trainshed.buckets.content import Checksums, agreed, parse_goog_hash
+from trainshed.buckets.content import Checksums, merge_checksums, parse_goog_hash
 from trainshed.buckets.errors import InvalidRequest
 from trainshed.buckets.names import Endpoint
 from trainshed.buckets.rest.calls import Call, answer, error_answer
@@ -19,7 +19,7 @@ from trainshed.httpd.messages import Response
 _BOUNDARY = re.compile(r"""boundary=("[^"]*"|'[^']*'|[^;\s]+)""", re.IGNORECASE)
 _MAX_HEAD = 1 << 20
 """Maximum size in bytes of the metadata part."""
-_EPILOGUE = 256
+_MAX_EPILOGUE = 256
 """Maximum number of bytes after the last delimiter. The reader withholds this many bytes, since they may
 contain it."""
 
@@ -64,7 +64,7 @@ class MultipartReader:
             if len(self._buffer) > _MAX_HEAD:
                 raise InvalidRequest("The metadata part of the multipart upload is over 1 MiB.")
             return b""
-        certain = len(self._buffer) - len(self._delimiter) - _EPILOGUE
+        certain = len(self._buffer) - len(self._delimiter) - _MAX_EPILOGUE
         if certain <= 0:
             return b""
         content = bytes(self._buffer[:certain])
@@ -104,7 +104,7 @@ class MultipartReader:
         self._delimiter = delimiter
         metadata = bytes(buffer[first[1] : second]).strip()
         sums = parse_goog_hash([content[0].get("x-goog-hash", "")])
-        expected = agreed(sums, Checksums(content[0].get("content-md5", ""), ""))
+        expected = merge_checksums(sums, Checksums(content[0].get("content-md5", ""), ""))
         self.head = Head(metadata, content[0].get("content-type", ""), expected)
         del buffer[: content[1]]
         return True
@@ -135,9 +135,9 @@ def _headers(buffer: bytearray, delimiter_at: int) -> tuple[dict[str, str], int]
 
 _MAX_CALLS = 1000
 """Maximum number of requests in a batch."""
-_MAX_BYTES = 10 << 20
+_MAX_BATCH_BYTES = 10 << 20
 """Maximum size in bytes of a batch's body."""
-_MAX_ANSWER = 32 << 20
+_MAX_ANSWER_BYTES = 32 << 20
 """Maximum size in bytes of a batch's answer, which is in memory. Above it, the remaining requests are
 rejected."""
 
@@ -159,13 +159,13 @@ async def answer_batch(
     call: Call, answer_part: Callable[[InnerRequest], Awaitable[Response]]
 ) -> Response:
     """Answer each request of a batch in order. Raises `InvalidRequest` if the batch is malformed."""
-    sent = b"".join([block async for block in call.blocks(limit=_MAX_BYTES)])
+    sent = b"".join([block async for block in call.blocks(limit=_MAX_BATCH_BYTES)])
     kind = call.request.headers.get("content-type", "")
     requests = await call.run(parse_batch, kind, sent)
     boundary = f"batch_{os.urandom(12).hex()}"
     body = bytearray()
     for inner in requests:
-        if len(body) > _MAX_ANSWER:
+        if len(body) > _MAX_ANSWER_BYTES:
             text = "The batch's answer is too large, so this call was rejected. Send it in another batch."
             response = error_answer(InvalidRequest(text), Endpoint.METADATA)
         else:

@@ -22,7 +22,7 @@ from trainshed.buckets.port import (
 from trainshed.buckets.rest.calls import Call, json_answer
 from trainshed.buckets.rest.downloads import download
 from trainshed.buckets.rest.views import custom_metadata, editable_fields, etag_of, object_view
-from trainshed.buckets.settings import checked_object, holds_of
+from trainshed.buckets.settings import check_object, holds_of
 from trainshed.buckets.transfers import compose, copy, move
 from trainshed.httpd.messages import Response
 
@@ -30,7 +30,7 @@ _HASH_LIMIT = 1 << 30
 """Maximum size in bytes of a file whose missing checksums a get computes (in some seconds). A larger file,
 written through the directory, has none, since clients would time out."""
 
-_SEARCHERS: Final = ThreadPoolExecutor(2, thread_name_prefix="globs")
+_SEARCH_THREADS: Final = ThreadPoolExecutor(2, thread_name_prefix="globs")
 """Threads for glob searches, so that these never use up the threads of all other requests."""
 
 
@@ -59,7 +59,7 @@ async def collection(call: Call) -> Response:
     listing = call.store.at(call.target.bucket).list
     if query.match_glob:
         loop = asyncio.get_running_loop()
-        page = await loop.run_in_executor(_SEARCHERS, listing, call.target.bucket, query)
+        page = await loop.run_in_executor(_SEARCH_THREADS, listing, call.target.bucket, query)
     else:
         page = await call.run(listing, call.target.bucket, query)
     if page.next_page_token:
@@ -87,7 +87,7 @@ async def item(call: Call) -> Response:
             record = await call.run(objects.read_record, call.ref(), hash_limit=_HASH_LIMIT)
             call.check_tag(etag_of(record))
         case "PATCH" | "PUT" as method:
-            change = _change(checked_object(await call.json()), whole=method == "PUT")
+            change = _change(check_object(await call.json()), whole=method == "PUT")
             record = await call.run(objects.patch, call.ref(), change)
         case "DELETE":
             await call.run(objects.delete, call.ref())
@@ -105,7 +105,7 @@ async def action(call: Call) -> Response:
             f"{call.request.method} {verb} of an object is not supported by this service. Use copies, moves "
             "or compose. To control access, use the bucket's IAM policy."
         )
-    body = checked_object(await call.json())
+    body = check_object(await call.json())
     if verb == "compose":
         record = await _compose(call, body)
         return json_answer(object_view(call.base, call.target.bucket, call.target.object, record))
@@ -139,7 +139,7 @@ async def _compose(call: Call, body: Mapping[str, Any]) -> ObjectRecord:
     if not isinstance(entries, list):
         raise InvalidRequest("Required: 'sourceObjects', a list of objects with a 'name'.")
     sources = [_source(call.target.bucket, entry) for entry in cast("list[Any]", entries)]
-    destination = checked_object(require_object(body.get("destination"), "destination"))
+    destination = check_object(require_object(body.get("destination"), "destination"))
     # Ignore checksums in the destination, since clients send those of the first component.
     draft = Draft(
         editable_fields(destination),
@@ -155,8 +155,10 @@ def _source(bucket: str, entry: Any) -> ObjectRef:
     name = fields.get("name")
     if not isinstance(name, str):
         raise InvalidRequest("An entry of 'sourceObjects' has no 'name'. Add it.")
-    wanted = require_object(fields.get("objectPreconditions"), "objectPreconditions")
-    numbers = {key: str(value) for key, value in {**wanted, **fields}.items() if value is not None}
+    conditions = require_object(fields.get("objectPreconditions"), "objectPreconditions")
+    numbers = {
+        key: str(value) for key, value in {**conditions, **fields}.items() if value is not None
+    }
     return ObjectRef(
         bucket,
         name,

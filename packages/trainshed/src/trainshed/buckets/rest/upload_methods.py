@@ -7,20 +7,20 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from trainshed.buckets.content import Checksums, Digest, Staged, agreed, verify
+from trainshed.buckets.content import Checksums, Digest, Staged, merge_checksums, verify
 from trainshed.buckets.errors import InvalidRequest, NotSupported, UploadCancelled
 from trainshed.buckets.names import Endpoint
 from trainshed.buckets.port import Draft, ObjectRecord, read_digits
 from trainshed.buckets.rest.calls import Call, answer, json_answer, parse_json, with_header
 from trainshed.buckets.rest.multipart import MultipartReader
-from trainshed.buckets.rest.uploads import Committed, UploadSpec, UploadWriter
+from trainshed.buckets.rest.uploads import CommittedUpload, UploadSpec, UploadWriter
 from trainshed.buckets.rest.views import (
     custom_metadata,
     editable_fields,
     object_view,
     record_headers,
 )
-from trainshed.buckets.settings import checked_object, holds_of
+from trainshed.buckets.settings import check_object, holds_of
 from trainshed.httpd.messages import Disconnected, Response
 
 _CONTENT_RANGE = re.compile(r"bytes\s+(?:(\d+)-(\d+|\*)|\*)/(\d+|\*)")
@@ -72,7 +72,7 @@ async def _multipart(call: Call) -> Response:
                 await call.run(body.update, block)
             content = reader.feed(block)
             if reader.head is not None and resource is None:
-                resource = checked_object(parse_json(reader.head.metadata))
+                resource = check_object(parse_json(reader.head.metadata))
                 name = _name(call, resource)
                 objects = call.store.at(call.target.bucket)
                 await call.run(objects.precheck, call.ref(name))
@@ -108,7 +108,7 @@ async def _commit(
         Draft(
             _fields(call, resource, content_type),
             custom_metadata(resource),
-            agreed(_expected(call, resource), sums),
+            merge_checksums(_expected(call, resource), sums),
             holds_of(resource),
         ),
     )
@@ -116,7 +116,7 @@ async def _commit(
 
 
 async def _start(call: Call) -> Response:
-    resource = checked_object(await call.json())
+    resource = check_object(await call.json())
     name = _name(call, resource)
     headers = call.request.headers
     total = headers.get("x-upload-content-length", "")
@@ -144,7 +144,7 @@ async def continue_upload(call: Call) -> Response:
         await call.run(call.sessions.cancel, call.target.bucket, upload_id)
         raise UploadCancelled("The upload was cancelled.")
     session = await call.run(call.sessions.resume, call.target.bucket, upload_id)
-    if isinstance(session, Committed):
+    if isinstance(session, CommittedUpload):
         async for _ in call.blocks():
             pass  # a repeated last chunk of a stored object
         return _finished(call, session.spec, session.record)
@@ -212,10 +212,10 @@ async def _append(call: Call, writer: UploadWriter, first: int) -> None:
         async for block in call.blocks():
             if skip < 0:
                 continue
-            fresh = block[skip:]
+            new_bytes = block[skip:]
             skip = max(0, skip - len(block))
-            if fresh:
-                await call.run(writer.write, fresh)
+            if new_bytes:
+                await call.run(writer.write, new_bytes)
     except Disconnected:
         await call.run(writer.sync)
         raise
@@ -264,4 +264,4 @@ def _fields(call: Call, resource: Mapping[str, Any], content_type: str) -> dict[
 
 def _expected(call: Call, resource: Mapping[str, Any]) -> Checksums:
     md5, crc32c = (str(resource.get(name) or "") for name in ("md5Hash", "crc32c"))
-    return agreed(call.checksums(), Checksums(md5, crc32c))
+    return merge_checksums(call.checksums(), Checksums(md5, crc32c))

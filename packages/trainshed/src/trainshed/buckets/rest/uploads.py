@@ -18,7 +18,15 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from trainshed.access.principals import Bearer
-from trainshed.buckets.content import BLOCK, UNKNOWN, Checksums, Digest, Staged, agreed, write_all
+from trainshed.buckets.content import (
+    BLOCK,
+    UNKNOWN,
+    Checksums,
+    Digest,
+    Staged,
+    merge_checksums,
+    write_all,
+)
 from trainshed.buckets.disk.catalog import state_directory
 from trainshed.buckets.disk.objects import ObjectStore
 from trainshed.buckets.errors import BucketsError, NoSuchUpload, Unavailable
@@ -27,8 +35,8 @@ from trainshed.replica.system import durable
 
 # The limit of the public service: a session can be resumed for a week.
 LIFETIME_NS = 7 * 24 * 3600 * 1_000_000_000
-_EXPIRE_EVERY_NS = 3600 * 1_000_000_000
-_KEPT_DIGESTS = 256
+_EXPIRY_INTERVAL_NS = 3600 * 1_000_000_000
+_MAX_DIGESTS = 256
 _ID = re.compile(r"[0-9a-f]{48}")
 
 
@@ -52,7 +60,7 @@ class UploadSpec(Struct, frozen=True):
         return ObjectRef(self.bucket, self.name, conditions=self.conditions)
 
 
-class Committed(Struct, frozen=True):
+class CommittedUpload(Struct, frozen=True):
     """A session with a stored object, so that repeated requests get the same answer."""
 
     spec: UploadSpec
@@ -71,13 +79,13 @@ class UploadSessions:
         self._lock = threading.Lock()
         #: IDs of the multipart uploads that are being completed.
         self.completing: set[str] = set()
-        self._expired_ns = 0
+        self._last_expiry_ns = 0
 
     def start(self, spec: UploadSpec) -> str:
         """Create a session durably, and return its ID. Raises the errors of the later commit that are already
         known."""
         self._store.at(spec.bucket).precheck(spec.ref)
-        if self._store.now() - self._expired_ns > _EXPIRE_EVERY_NS:
+        if self._store.now() - self._last_expiry_ns > _EXPIRY_INTERVAL_NS:
             self.expire()
         upload_id = os.urandom(24).hex()
         directory = self._root / upload_id
@@ -87,7 +95,7 @@ class UploadSessions:
         durable.sync_directory(str(self._root))
         return upload_id
 
-    def resume(self, bucket: str, upload_id: str) -> "UploadWriter | Committed":
+    def resume(self, bucket: str, upload_id: str) -> "UploadWriter | CommittedUpload":
         """Take over a session. Its previous writer can no longer write.
 
         Raises `NotFound` for an ID that is unknown, cancelled, expired or of another bucket.
@@ -95,11 +103,11 @@ class UploadSessions:
         directory, spec = self._session(bucket, upload_id)
         writer = UploadWriter(self, self._store, spec, directory)
         with self._lock:
-            before = self._writers.get(upload_id)
+            previous = self._writers.get(upload_id)
             self._writers[upload_id] = writer
             digest = self._digests.pop(upload_id, None)
-        if before is not None:
-            digest = before.give_up() or digest
+        if previous is not None:
+            digest = previous.close() or digest
         committed = self._committed(spec, directory)
         if committed is not None:
             self.release(writer)
@@ -123,13 +131,13 @@ class UploadSessions:
         with self._lock:
             writer = self._writers.pop(upload_id, None)
         if writer is not None:
-            writer.give_up()
+            writer.close()
         self.drop(directory)
 
     def expire(self) -> None:
         """Delete sessions without activity for a week. The store calls this once an hour."""
-        self._expired_ns = self._store.now()
-        horizon = self._expired_ns - LIFETIME_NS
+        self._last_expiry_ns = self._store.now()
+        horizon = self._last_expiry_ns - LIFETIME_NS
         for directory in self._root.iterdir():
             with suppress(FileNotFoundError):
                 if directory.stat().st_mtime_ns < horizon:
@@ -138,13 +146,13 @@ class UploadSessions:
     def release(self, writer: "UploadWriter") -> None:
         """End a writer's request. The checksum state is kept for the next request."""
         # Without the lock, since a commit in progress holds the writer's lock and may need this one.
-        digest = writer.give_up()
+        digest = writer.close()
         with self._lock:
             if self._writers.get(writer.upload_id) is writer:
                 del self._writers[writer.upload_id]
                 if digest is not None:
                     self._digests[writer.upload_id] = digest
-                if len(self._digests) > _KEPT_DIGESTS:
+                if len(self._digests) > _MAX_DIGESTS:
                     del self._digests[next(iter(self._digests))]
 
     def drop(self, directory: Path) -> None:
@@ -162,9 +170,9 @@ class UploadSessions:
                 # The request has permission only for its own bucket (confused deputy).
                 if spec.bucket == bucket:
                     return directory, spec
-        raise _unknown(upload_id)
+        raise _unknown_session(upload_id)
 
-    def _committed(self, spec: UploadSpec, directory: Path) -> Committed | None:
+    def _committed(self, spec: UploadSpec, directory: Path) -> CommittedUpload | None:
         try:
             encoded = (directory / "commit.json").read_bytes()
         except FileNotFoundError:
@@ -182,7 +190,7 @@ class UploadSessions:
             if current.generation != record.generation:
                 return None
             data.unlink(missing_ok=True)
-        return Committed(spec, record)
+        return CommittedUpload(spec, record)
 
 
 class UploadWriter:
@@ -196,7 +204,7 @@ class UploadWriter:
         self._directory = directory
         self._lock = threading.Lock()
         self._staged: Staged | None = None
-        self._given_up = False
+        self._is_closed = False
         self.spec = spec
 
     @property
@@ -212,12 +220,12 @@ class UploadWriter:
         """Open the data. Without a matching checksum state, hash the existing bytes."""
         path = self._directory / "data"
         with self._lock:
-            if self._given_up:
+            if self._is_closed:
                 self._require()
             try:
                 fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
             except FileNotFoundError as error:
-                raise _unknown(self.upload_id) from error
+                raise _unknown_session(self.upload_id) from error
             self._staged = Staged(path, fd, Digest())
             if digest is not None and digest.size == os.fstat(fd).st_size:
                 self._staged.digest = digest
@@ -252,7 +260,7 @@ class UploadWriter:
         if sums == UNKNOWN:
             return
         try:
-            self.spec = replace(self.spec, expected=agreed(self.spec.expected, sums))
+            self.spec = replace(self.spec, expected=merge_checksums(self.spec.expected, sums))
         except BucketsError:
             self._sessions.drop(self._directory)
             raise
@@ -281,10 +289,10 @@ class UploadWriter:
             self._staged = None
         return record
 
-    def give_up(self) -> Digest | None:
+    def close(self) -> Digest | None:
         """Release the session. Return the checksum state if this writer still held the session."""
         with self._lock:
-            self._given_up = True
+            self._is_closed = True
             staged, self._staged = self._staged, None
             if staged is None:
                 return None
@@ -305,5 +313,5 @@ class UploadWriter:
         return self._staged
 
 
-def _unknown(upload_id: str) -> NoSuchUpload:
+def _unknown_session(upload_id: str) -> NoSuchUpload:
     return NoSuchUpload(f"No such upload session: {upload_id}. Start the upload again.")

@@ -10,15 +10,15 @@ from urllib.parse import quote
 from trainshed.buckets.disk.catalog import BucketRecord
 from trainshed.buckets.errors import BucketsError, InvalidRequest, NotSupported, require_object
 from trainshed.buckets.port import EDITABLE, ObjectRecord
-from trainshed.buckets.settings import known_class, shown
+from trainshed.buckets.settings import check_storage_class, public_settings
 from trainshed.core.names import project_number
 from trainshed.core.units import whole_second
 
-_NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
+_INVALID_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 """Characters that XML 1.0 documents cannot contain, not even as a reference."""
 _ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 _CLASS, _TIME = "storageClass", "customTime"
-_MOST_BYTES = 8 << 10
+_MAX_BYTES = 8 << 10
 """Maximum size in bytes of an object's properties, and of its custom metadata. A page of a list contains a
 thousand objects."""
 
@@ -74,7 +74,7 @@ def object_view(base: str, bucket: str, name: str, record: ObjectRecord) -> dict
 def bucket_view(base: str, record: BucketRecord, project: str) -> dict[str, Any]:
     """Return a `storage#bucket`. `project`: the bucket's project."""
     return {
-        **shown(record.settings),
+        **public_settings(record.settings),
         "kind": "storage#bucket",
         "id": record.name,
         "selfLink": f"{base}/storage/v1/b/{record.name}",
@@ -132,8 +132,8 @@ def xml_error(error: BucketsError) -> bytes:
 def xml_element(name: str, text: str) -> str:
     """Return an XML element. Characters that XML cannot contain become U+FFFD. A client of the XML API cannot
     find an object with such a name, but all other objects of the list."""
-    shown = _NOT_XML.sub("\ufffd", text).translate(_ESCAPES)
-    return f"<{name}>{shown}</{name}>"
+    public_settings = _INVALID_XML.sub("\ufffd", text).translate(_ESCAPES)
+    return f"<{name}>{public_settings}</{name}>"
 
 
 def error_view(error: BucketsError) -> dict[str, Any]:
@@ -166,7 +166,7 @@ def editable_fields(resource: Mapping[str, Any]) -> dict[str, str]:
     fields = _texts({key: resource.get(key) for key in EDITABLE}, "object's properties")
     # Clients in typed languages parse these values in every list that contains the object.
     if _CLASS in fields:
-        fields[_CLASS] = known_class(fields[_CLASS])
+        fields[_CLASS] = check_storage_class(fields[_CLASS])
     if _TIME in fields:
         fields[_TIME] = _in_utc(fields[_TIME])
     return fields
@@ -188,8 +188,8 @@ def _texts(values: Mapping[str, Any], what: str) -> dict[str, str]:
     texts = {key: value for key, value in values.items() if value is not None}
     if wrong := [key for key, value in texts.items() if not isinstance(value, str)]:
         raise InvalidRequest(f"Not a string: {', '.join(wrong)} of the {what}. Send JSON strings.")
-    if sum(len(text.encode()) for text in (*texts, *texts.values())) > _MOST_BYTES:
-        raise InvalidRequest(f"The {what} have over {_MOST_BYTES} bytes. Shorten them.")
+    if sum(len(text.encode()) for text in (*texts, *texts.values())) > _MAX_BYTES:
+        raise InvalidRequest(f"The {what} have over {_MAX_BYTES} bytes. Shorten them.")
     return texts
 
 

@@ -19,14 +19,22 @@ from urllib.parse import quote
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trainshed.buckets.content import BLOCK, UNKNOWN, Checksums, Staged, agreed, check_md5, verify
+from trainshed.buckets.content import (
+    BLOCK,
+    UNKNOWN,
+    Checksums,
+    Staged,
+    check_md5,
+    merge_checksums,
+    verify,
+)
 from trainshed.buckets.errors import InvalidRequest, NoSuchUpload, NotSupported, Unavailable
-from trainshed.buckets.listing import behind, common_prefix, encode_token, list_page
+from trainshed.buckets.listing import after_prefix, common_prefix, encode_token, list_page
 from trainshed.buckets.port import MAX_RESULTS, Draft, ObjectRecord, ObjectRef, Query, parse_number
 from trainshed.buckets.rest.calls import XML, Call, answer, with_header
 from trainshed.buckets.rest.downloads import download
 from trainshed.buckets.rest.upload_methods import continue_upload
-from trainshed.buckets.rest.uploads import Committed, UploadSessions, UploadSpec
+from trainshed.buckets.rest.uploads import CommittedUpload, UploadSessions, UploadSpec
 from trainshed.buckets.rest.views import (
     custom_metadata,
     editable_fields,
@@ -44,21 +52,21 @@ if TYPE_CHECKING:
 
 _MAX_XML = 4 << 20
 """Maximum size in bytes of a body. A list of 10,000 parts has less than 1 MiB."""
-_LISTED: Final = "http://doc.s3.amazonaws.com/2006-03-01"
-_UPLOADED: Final = "http://s3.amazonaws.com/doc/2006-03-01/"
+_LIST_NAMESPACE: Final = "http://doc.s3.amazonaws.com/2006-03-01"
+_UPLOAD_NAMESPACE: Final = "http://s3.amazonaws.com/doc/2006-03-01/"
 _PROPERTIES: Final = {
     **{header.lower(): field for field, header in HEADERS.items()},
     "x-goog-storage-class": "storageClass",
     "x-goog-custom-time": "customTime",
 }
-_CUSTOM: Final = "x-goog-meta-"
-_OF_LISTS: Final = {
+_METADATA_PREFIX: Final = "x-goog-meta-"
+_LIST_PARAMETERS: Final = {
     *("list-type", "prefix", "delimiter", "max-keys", "marker", "start-after"),
     *("continuation-token", "encoding-type", "fetch-owner"),
 }
 _IGNORED: Final = {"alt", "key", "prettyPrint", "quotaUser", "userIp", "userProject"}
 """Parameters that clients may add to any request. Parameters of signatures start with `x-goog-`."""
-_COUNTED: Final = {"generation", "uploadId", "partNumber"}
+_SIGNIFICANT_PARAMETERS: Final = {"generation", "uploadId", "partNumber"}
 
 
 async def answer_xml(call: Call) -> Response:
@@ -67,9 +75,9 @@ async def answer_xml(call: Call) -> Response:
         if method == "HEAD":
             await call.run(call.store.catalog.get, call.target.bucket)
             return answer()
-        if method == "GET" and _OF_LISTS.issuperset(names):
+        if method == "GET" and _LIST_PARAMETERS.issuperset(names):
             return await _list(call)
-        raise _unsupported(call)
+        raise _unsupported_error(call)
     # All names must match. An unknown name is a sub-resource, such as `acl`, not the object's content.
     match method, *names:
         case ["GET" | "HEAD"] | ["GET" | "HEAD", "generation"]:
@@ -91,7 +99,7 @@ async def answer_xml(call: Call) -> Response:
             await call.run(call.store.at(call.target.bucket).delete, call.ref())
             return Response(status=204)
         case _:
-            raise _unsupported(call)
+            raise _unsupported_error(call)
 
 
 def _operation(call: Call) -> list[str]:
@@ -99,7 +107,9 @@ def _operation(call: Call) -> list[str]:
     method = "COPY" if call.target.to_bucket else call.request.method
     ignored = _IGNORED
     if method in ("GET", "HEAD"):  # Reading clients add other parameters with values.
-        ignored = ignored | ({n for n, value in call.query.items() if value} - _COUNTED)
+        ignored = ignored | (
+            {n for n, value in call.query.items() if value} - _SIGNIFICANT_PARAMETERS
+        )
     names = (name for name in call.query if not name.lower().startswith("x-goog-"))
     return [method, *sorted(name for name in names if name not in ignored)]
 
@@ -117,7 +127,7 @@ async def _list(call: Call) -> Response:
         marker, start_after = parameters.get("marker", ""), parameters.get("start-after", "")
         # A marker that is a prefix represents all names below it. No name contains NUL.
         is_prefix = common_prefix(marker, query) == marker
-        floor = behind(marker) if is_prefix else (start_after or marker).encode() + b"\0"
+        floor = after_prefix(marker) if is_prefix else (start_after or marker).encode() + b"\0"
         query = replace(query, page_token=encode_token(floor))
     page = await call.run(call.store.at(bucket).list, bucket, query)
     if limit == 0:
@@ -132,12 +142,15 @@ async def _list(call: Call) -> Response:
         fields["NextContinuationToken"] = page.next_page_token
         if "list-type" not in parameters:
             fields["NextMarker"] = max([*dict(page.objects), *page.prefixes])
-    inner = [_elements(**fields), *(_listed(name, record) for name, record in page.objects)]
+    inner = [
+        _elements(**fields),
+        *(_contents_element(name, record) for name, record in page.objects),
+    ]
     inner += [f"<CommonPrefixes>{_elements(Prefix=p)}</CommonPrefixes>" for p in page.prefixes]
-    return _xml("ListBucketResult", _LISTED, "".join(inner))
+    return _xml("ListBucketResult", _LIST_NAMESPACE, "".join(inner))
 
 
-def _listed(name: str, record: ObjectRecord) -> str:
+def _contents_element(name: str, record: ObjectRecord) -> str:
     fields = _elements(
         Key=name,
         Generation=str(record.generation),
@@ -155,7 +168,7 @@ def _elements(**fields: str) -> str:
 
 async def _put(call: Call) -> Response:
     objects = call.store.at(call.target.bucket)
-    draft = Draft(_properties(call), _custom(call), _expected(call))
+    draft = Draft(_properties(call), _custom_metadata(call), _expected(call))
     await call.run(objects.precheck, call.ref())
     staged = await call.run(call.store.stage)
     try:
@@ -169,41 +182,41 @@ async def _put(call: Call) -> Response:
 async def _copy(call: Call) -> Response:
     target, headers = call.target, call.request.headers
     sums = _expected(call)
-    replaced = headers.get("x-goog-metadata-directive", "").upper() == "REPLACE"
+    replaces_metadata = headers.get("x-goog-metadata-directive", "").upper() == "REPLACE"
 
     def redraft(source: ObjectRecord) -> Draft:
-        if replaced:
-            return Draft(_properties(call), _custom(call), sums)
+        if replaces_metadata:
+            return Draft(_properties(call), _custom_metadata(call), sums)
         return Draft(source.fields, source.metadata, sums)
 
     generation = parse_number(headers, "x-goog-copy-source-generation")
     source = ObjectRef(target.bucket, target.object, generation)
     record = await call.run_in_steps(copy(call.store, source, call.destination(), redraft))
     inner = _elements(LastModified=timestamp(record.updated_ns), ETag=etag_of(record))
-    return _xml("CopyObjectResult", _UPLOADED, inner, record)
+    return _xml("CopyObjectResult", _UPLOAD_NAMESPACE, inner, record)
 
 
 async def _initiate(call: Call) -> Response:
     bucket, name = call.target.bucket, call.target.object
-    fields, custom = _properties(call), _custom(call)
+    fields, custom = _properties(call), _custom_metadata(call)
     spec = UploadSpec(bucket, name, fields, custom, call.checksums(), call.conditions())
     upload_id = await call.run(call.sessions.start, spec)
     inner = _elements(Bucket=bucket, Key=name, UploadId=upload_id)
-    return _xml("InitiateMultipartUploadResult", _UPLOADED, inner)
+    return _xml("InitiateMultipartUploadResult", _UPLOAD_NAMESPACE, inner)
 
 
 async def _start(call: Call) -> Response:
     """Start a resumable upload. After a signed URL, the address in the answer is sufficient to continue
     it."""
     if call.request.headers.get("x-goog-resumable") != "start":
-        raise _unsupported(call)
+        raise _unsupported_error(call)
     bucket, name = call.target.bucket, call.target.object
     signer = (call.signer.email, call.signer.key) if call.signer is not None else None
     spec = UploadSpec(
         bucket,
         name,
         _properties(call),
-        _custom(call),
+        _custom_metadata(call),
         _expected(call),
         call.conditions(),
         signer=signer,
@@ -216,8 +229,8 @@ async def _start(call: Call) -> Response:
 
 async def _put_part(call: Call) -> Response:
     number = call.number("partNumber")
-    if number is None or not 1 <= number <= MOST_PARTS:
-        raise InvalidRequest(f"'partNumber' must be a number from 1 to {MOST_PARTS}. Correct it.")
+    if number is None or not 1 <= number <= MAX_PARTS:
+        raise InvalidRequest(f"'partNumber' must be a number from 1 to {MAX_PARTS}. Correct it.")
     staged = await call.run(stage_part, call.sessions, call.target.bucket, call.query["uploadId"])
     try:
         await call.receive(staged)
@@ -238,7 +251,7 @@ async def _complete(call: Call) -> Response:
     )
     place = f"{call.base}/{bucket}/{name}"
     inner = _elements(Location=place, Bucket=bucket, Key=name, ETag=etag_of(record))
-    return _xml("CompleteMultipartUploadResult", _UPLOADED, inner, record)
+    return _xml("CompleteMultipartUploadResult", _UPLOAD_NAMESPACE, inner, record)
 
 
 def _parts(body: bytes) -> "list[Part]":
@@ -250,7 +263,7 @@ def _parts(body: bytes) -> "list[Part]":
 
     try:
         root = ElementTree.fromstring(body)
-        return [_part(element) for element in root if _bare(element.tag) == "Part"]
+        return [_part(element) for element in root if _local_name(element.tag) == "Part"]
     except (
         ElementTree.ParseError,
         ValueError,
@@ -260,11 +273,11 @@ def _parts(body: bytes) -> "list[Part]":
 
 
 def _part(element: "Element") -> "Part":
-    fields = {_bare(child.tag): (child.text or "").strip() for child in element}
+    fields = {_local_name(child.tag): (child.text or "").strip() for child in element}
     return Part(int(fields.get("PartNumber", "")), fields.get("ETag"))
 
 
-def _bare(tag: str) -> str:
+def _local_name(tag: str) -> str:
     """Return an XML tag without its namespace, which only some clients send."""
     return tag.rpartition("}")[2]
 
@@ -276,15 +289,19 @@ def _properties(call: Call) -> dict[str, str]:
     )
 
 
-def _custom(call: Call) -> dict[str, str]:
+def _custom_metadata(call: Call) -> dict[str, str]:
     headers = call.request.headers.items()
-    own = {name.removeprefix(_CUSTOM): text for name, text in headers if name.startswith(_CUSTOM)}
+    own = {
+        name.removeprefix(_METADATA_PREFIX): text
+        for name, text in headers
+        if name.startswith(_METADATA_PREFIX)
+    }
     return custom_metadata({"metadata": own})
 
 
 def _expected(call: Call) -> Checksums:
     """Return the client's checksums of its content. Raises `InvalidRequest`."""
-    return agreed(call.checksums(), Checksums(call.content_md5, ""))
+    return merge_checksums(call.checksums(), Checksums(call.content_md5, ""))
 
 
 def _xml(name: str, namespace: str, inner: str, record: ObjectRecord | None = None) -> Response:
@@ -293,14 +310,14 @@ def _xml(name: str, namespace: str, inner: str, record: ObjectRecord | None = No
     return answer(text.encode(), 200, headers, XML)
 
 
-def _unsupported(call: Call) -> NotSupported:
+def _unsupported_error(call: Call) -> NotSupported:
     return NotSupported(
         f"{' '.join(_operation(call))} at {call.path} is not supported. The XML API supports only the "
         "content of objects, their lists and multipart uploads. Use the JSON API."
     )
 
 
-MOST_PARTS = 10_000
+MAX_PARTS = 10_000
 """The limit of the public service."""
 
 
@@ -318,7 +335,7 @@ def stage_part(sessions: UploadSessions, bucket: str, upload_id: str) -> Staged:
     try:
         return Staged.create(directory)
     except FileNotFoundError as error:
-        raise _gone(upload_id) from error
+        raise _cancelled_error(upload_id) from error
 
 
 def keep_part(staged: Staged, number: int) -> str:
@@ -326,15 +343,15 @@ def keep_part(staged: Staged, number: int) -> str:
     ETag."""
     md5 = staged.digest.md5_hex()
     directory = staged.path.parent
-    earlier = list(directory.glob(f"{_stem(number)}*"))
-    kept = directory / f"{_stem(number)}{md5}"
+    earlier_files = list(directory.glob(f"{_stem(number)}*"))
+    target = directory / f"{_stem(number)}{md5}"
     try:
         staged.seal()
-        staged.path.rename(kept)
+        staged.path.rename(target)
     except FileNotFoundError as error:
-        raise _gone(directory.name) from error
-    for path in earlier:
-        if path != kept:
+        raise _cancelled_error(directory.name) from error
+    for path in earlier_files:
+        if path != target:
             path.unlink(missing_ok=True)
     return f'"{md5}"'
 
@@ -357,7 +374,7 @@ def complete(
     with ExitStack() as ending:
         ending.callback(sessions.completing.discard, upload_id)
         session = sessions.resume(bucket, upload_id)
-        if isinstance(session, Committed):
+        if isinstance(session, CommittedUpload):
             return session.spec.name, session.record
         ending.callback(sessions.release, session)
         numbers = [part.number for part in parts]
@@ -395,5 +412,5 @@ def _stem(number: int) -> str:
     return f"part-{number:05d}-"
 
 
-def _gone(upload_id: str) -> NoSuchUpload:
+def _cancelled_error(upload_id: str) -> NoSuchUpload:
     return NoSuchUpload(f"The upload {upload_id} was cancelled. Start the upload again.")
