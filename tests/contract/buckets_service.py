@@ -1,5 +1,4 @@
-"""A bucket process of a test's own, as real clients meet it: directly, and through the API process's
-gateway."""
+"""A bucket process for a test, for real clients: directly, and through the API process's gateway."""
 
 from __future__ import annotations
 
@@ -40,11 +39,11 @@ OWN = BucketRules("own")
 
 
 class Service:
-    """A bucket process of the test's own, and a gateway to it."""
+    """A bucket process for one test, and a gateway to it."""
 
     def __init__(self, directory: Path, rules: BucketRules = OWN) -> None:
         self.root = directory / "store"
-        # Longer than a unix socket's address may be.
+        # Longer than the maximum length of a Unix socket's address.
         self.uds = directory / ("n" * 80) / ("m" * 80) / "gateway.sock"
         self.uds.parent.mkdir(parents=True)
         self.replicas = self.uds.with_name("buckets.sock")
@@ -59,14 +58,14 @@ class Service:
             tokens=str(self.file),
             rules=rules,
         )
-        self.held = hold_tcp("127.0.0.1", 0)  # Else others could take it between two starts.
+        self.held = hold_tcp("127.0.0.1", 0)  # prevents use by other programs between two starts
         self.port = self.held.getsockname()[1]
         self.listeners = Listeners()
         self.process: nursery.Forked | None = None
         self.start()
 
     def start(self) -> None:
-        """Start, or start again at the same address; returns when it listens."""
+        """Start the process, or restart it at the same address. Return when it listens."""
         if not self.listeners.is_open:
             self.listeners = Listeners.opened(replace(self.setup, port=self.port))
         descriptors = {
@@ -88,11 +87,11 @@ class Service:
             self.stop()
 
     def publish(self) -> None:
-        """Tell the process whom the service knows."""
+        """Store the current access book for the process."""
         write(self.file, self.tokens, self.token)
 
     def gateway(self) -> BucketsGateway:
-        """As the API's process has it."""
+        """Return a gateway like that of the API's process."""
 
         async def authenticate(header: str) -> Principal:
             return self.tokens.authenticate(header)
@@ -101,18 +100,18 @@ class Service:
         return BucketsGateway(self.uds, known.caller)
 
     def address(self, port: int | None = None) -> str:
-        """Of the process's own port or another one, for clients that send no token."""
+        """Return the address of a port (default: the process's own) for clients that send no token."""
         return address_with_key(f"http://127.0.0.1:{port or self.port}", self.token)
 
     @property
     def bearer(self) -> dict[str, str]:
-        """The header of the owner's token."""
+        """The Authorization header with the owner's token."""
         return {"Authorization": f"Bearer {self.token}"}
 
     def call(self, method: str, target: str, body: Any = b"") -> tuple[int, Any]:
-        """The owner's request at the process's own port; an object goes and comes as JSON."""
+        """Send the owner's request to the process's port. Objects are sent and returned as JSON."""
         content = json.dumps(body).encode() if isinstance(body, dict) else body
-        status, _, answer = plain(self.port, method, target, content, self.bearer)
+        status, _, answer = send_request(self.port, method, target, content, self.bearer)
         return status, json.loads(answer) if answer.startswith(b"{") else answer
 
     def put(self, bucket: str, name: str, content: bytes) -> None:
@@ -130,7 +129,7 @@ class Service:
 
 @contextmanager
 def serving(app: Any) -> Generator[int, None, None]:
-    """An ASGI application on a loopback port, served from a thread."""
+    """Serve an ASGI application on a loopback port, in a thread."""
     listener = listen_tcp("127.0.0.1", 0)
     server = uvicorn.Server(
         uvicorn.Config(app, lifespan="off", log_level="warning", timeout_graceful_shutdown=1)
@@ -146,7 +145,7 @@ def serving(app: Any) -> Generator[int, None, None]:
 
 @contextmanager
 def front(app: Any) -> Generator[int, None, None]:
-    """As `serving`, with the HTTP server of the service's own processes."""
+    """Serve an application like `serving`, with the HTTP server of the service's own processes."""
     listener = listen_tcp("127.0.0.1", 0)
     groups = ConnectionGroups(Limits())
     server = SecureServer(server_config(app, guarded(groups), grace=1), (), groups)
@@ -160,7 +159,7 @@ def front(app: Any) -> Generator[int, None, None]:
 
 
 def client_at(address: str) -> Any:
-    """The unmodified client; Any, since the library leaves most of its parameters untyped."""
+    """Return the unmodified client. The type is Any, since most parameters of the library are untyped."""
     from google.auth.credentials import AnonymousCredentials
     from google.cloud import storage  # pyright: ignore[reportMissingTypeStubs] it ships none
 
@@ -169,7 +168,7 @@ def client_at(address: str) -> Any:
     )
 
 
-def plain(
+def send_request(
     port: int,
     method: str,
     target: str,
@@ -178,7 +177,7 @@ def plain(
     *,
     lower: bool = True,
 ) -> tuple[int, dict[str, str], bytes]:
-    """One request over a connection of its own: (status, headers as they came, body)."""
+    """Send one request over its own connection. Return status, headers and body."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
         connection.request(method, target, body, headers or {})

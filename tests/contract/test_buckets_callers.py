@@ -1,4 +1,4 @@
-"""Whose a request is at each way into the bucket process, and what follows from it, with real clients."""
+"""Callers and their permissions at each entry of the bucket process, with real clients."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.buckets_service import MIB, Service, plain, serving
+from tests.contract.buckets_service import MIB, Service, send_request, serving
 from tests.contract.ordinary_user import as_root_only, run_as_nobody
 from tests.people import known
 from trainshed.access import account_tokens
@@ -45,7 +45,8 @@ FORGED = Caller("owner@test", {"": Reach.ADMIN})
 
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[Service]:
-    """With a bucket of each of two projects, and a shared one; `x` lies in each of them."""
+    """A bucket process with a bucket in each of two projects, and a shared one. Each contains the object
+    `x`."""
     with Service(tmp_path, RULES) as made:
         for bucket, project in (("bucket-p", "p"), ("bucket-q", "q"), ("shared-1", "own")):
             made.call("POST", f"/storage/v1/b?project={project}", {"name": bucket})
@@ -54,7 +55,7 @@ def service(tmp_path: Path) -> Iterator[Service]:
 
 
 class Relay(http.client.HTTPConnection):
-    """A connection as a replica's relay makes it: the preamble first, then whatever the program sends."""
+    """A connection of a replica's relay: first the preamble, then the program's data."""
 
     def __init__(self, service: Service, preamble: bytes) -> None:
         super().__init__("h", timeout=60)
@@ -85,7 +86,7 @@ def ask(
     content = json.dumps(body).encode() if isinstance(body, dict) else body
     connection = Relay(service, who)
     try:
-        with contextlib.suppress(BrokenPipeError):  # it may have heard enough
+        with contextlib.suppress(BrokenPipeError):  # The service may close the connection early.
             connection.request(method, target, content, headers or {})
         answer = connection.getresponse()
         text = answer.read()
@@ -94,8 +95,8 @@ def ask(
     return answer.status, json.loads(text) if text.startswith(b"{") else text
 
 
-def test_a_program_reaches_its_own_project_s_buckets_and_shared_ones(service: Service) -> None:
-    """spec/program#isolation: no access to other projects' buckets, by any of the API's methods."""
+def test_program_can_use_only_its_projects_buckets_and_shared_ones(service: Service) -> None:
+    """spec/program#isolation: no method of the API gives access to other projects' buckets."""
     mine = program("p")
     assert ask(service, mine, "GET", "/storage/v1/b/bucket-p/o/x?alt=media") == (200, b"old")
     assert ask(service, mine, "GET", "/storage/v1/b/shared-1/o/x?alt=media") == (200, b"old")
@@ -112,7 +113,7 @@ def test_a_program_reaches_its_own_project_s_buckets_and_shared_ones(service: Se
         ("POST", "/storage/v1/b/bucket-p/o/x/rewriteTo/b/bucket-q/o/y"),
         ("POST", "/storage/v1/b/bucket-q/o/x/rewriteTo/b/bucket-p/o/y"),
         ("PUT", "/storage/v1/b/bucket-q/iam"),
-        # A shared bucket's objects are everybody's; whether it is there, and for whom, is not.
+        # All programs may use a shared bucket's objects, but not change the bucket or its policy.
         ("DELETE", "/storage/v1/b/shared-1"),
         ("PUT", "/storage/v1/b/shared-1/iam"),
         ("POST", "/storage/v1/b?project=q"),
@@ -122,7 +123,7 @@ def test_a_program_reaches_its_own_project_s_buckets_and_shared_ones(service: Se
     assert [status for status, _ in answers] == [403] * len(closed)
     assert "belongs to another project than the job" in answers[0][1]["error"]["message"]
     for way in ("/storage/v1/b/bucket-q/o/{}", "/bucket-q/{}", "/storage/v1/b/bucket-q/o/{}/acl"):
-        # Names of buckets are everybody's, as in public: a taken one cannot be made. What lies in them is
+        # The existence of a bucket name is public, since it cannot be created twice. The names of objects are
         # not.
         there, missing = (ask(service, mine, "GET", way.format(name)) for name in ("x", "no"))
         assert (there[0], missing) == (403, there)
@@ -138,7 +139,7 @@ def test_a_program_reaches_its_own_project_s_buckets_and_shared_ones(service: Se
     assert service.call("GET", "/storage/v1/b/bucket-q/o/x?alt=media") == (200, b"old")
 
 
-def test_a_batch_is_no_way_round(service: Service) -> None:
+def test_batch_requests_are_authorized_individually(service: Service) -> None:
     inner = (
         "--b\r\nContent-Type: application/http\r\n\r\n"
         "DELETE /storage/v1/b/bucket-q/o/x HTTP/1.1\r\n"
@@ -153,9 +154,9 @@ def test_a_batch_is_no_way_round(service: Service) -> None:
     assert service.call("GET", "/storage/v1/b/bucket-q/o/x?alt=media")[0] == 200
 
 
-def test_nothing_that_a_program_sends_makes_it_somebody_else(service: Service) -> None:
-    """A second preamble, an identity header, a token of somebody else, a key: who it is was said
-    before."""
+def test_program_cannot_impersonate_another_caller(service: Service) -> None:
+    """A second preamble, an identity header, another token, or a key does not change the caller of the first
+    preamble."""
     forged = {
         "X-Trainshed-Identity": encode_caller(FORGED).decode(),
         "X-Forwarded-Proto": "https",
@@ -168,16 +169,16 @@ def test_nothing_that_a_program_sends_makes_it_somebody_else(service: Service) -
     assert ask(service, mine + program("q"), "GET", "/storage/v1/b/bucket-q")[0] == 400
 
 
-def test_a_relay_that_does_not_say_whose_it_is(service: Service) -> None:
-    """As of an older version: a clear answer instead of anybody's rights."""
+def test_relay_without_a_valid_preamble_is_rejected(service: Service) -> None:
+    """The relay of an older version gets a clear error."""
     odd = (b'{"project": ""}', b'{"project": 7}', b"{}", b"[]", b"\xff{}", b"GET / HTTP/1.1")
     for first in (b"", *(line + b"\n" for line in odd), b"x" * 5000 + b"\n", b"x" * 5000):
         connection = Relay(service, first)
         connection.connect()
-        with contextlib.suppress(BrokenPipeError):  # it may have heard enough
+        with contextlib.suppress(BrokenPipeError):  # The service may close the connection early.
             connection.sock.sendall(b"GET /storage/v1/b HTTP/1.1\r\nHost: h\r\n\r\n")
         answer = b""
-        # What was sent after the preamble is not read: after the answer comes a reset, not an end.
+        # Data after the preamble is not read, so the connection ends with a reset.
         with contextlib.suppress(ConnectionResetError):
             while block := connection.sock.recv(MIB):
                 answer += block
@@ -186,7 +187,7 @@ def test_a_relay_that_does_not_say_whose_it_is(service: Service) -> None:
         assert b"older version" in answer
 
 
-def test_the_preamble_may_come_in_pieces_and_holds_for_the_connection(service: Service) -> None:
+def test_preamble_may_be_fragmented_and_applies_to_the_connection(service: Service) -> None:
     connection = Relay(service, b"")
     connection.connect()
     who = program("p")
@@ -204,8 +205,8 @@ def test_the_preamble_may_come_in_pieces_and_holds_for_the_connection(service: S
     connection.close()
 
 
-def test_what_is_shown_follows_every_change_of_a_bucket(tmp_path: Path) -> None:
-    """spec/program#storage: `/gcs/BUCKET` for the buckets that there are now."""
+def test_visible_buckets_follow_bucket_changes(tmp_path: Path) -> None:
+    """spec/program#storage: `/gcs/BUCKET` for all current buckets."""
     store = ObjectStore(tmp_path / "buckets", rules=RULES)
     store.catalog.ensure("bucket-1", project="p")
     catalog = BucketCatalog(tmp_path / "buckets", time.time_ns, RULES)
@@ -223,8 +224,9 @@ def test_what_is_shown_follows_every_change_of_a_bucket(tmp_path: Path) -> None:
     assert shown("p") == ["bucket-2"]
 
 
-def test_a_job_waits_for_buckets_that_somebody_moved_away(tmp_path: Path) -> None:
-    """Its error was an internal one, after three attempts at once; what waits: tests/sim/test_delays.py."""
+def test_job_waits_for_a_missing_bucket_directory(tmp_path: Path) -> None:
+    """Such a job failed with an internal error after three attempts. tests/sim/test_delays.py covers the
+    waiting."""
     store = ObjectStore(tmp_path / "buckets", rules=RULES)
     store.catalog.ensure("bucket-1", project="p")
     (tmp_path / "buckets").rename(tmp_path / "elsewhere")
@@ -234,32 +236,34 @@ def test_a_job_waits_for_buckets_that_somebody_moved_away(tmp_path: Path) -> Non
     assert [name for name, _ in BucketAdapter(store).shown("p")] == ["bucket-1"]
 
 
-def test_the_port_asks_who_calls(service: Service) -> None:
-    """Programs share the machine's network: reaching the port is no permission."""
+def test_port_requires_credentials(service: Service) -> None:
+    """Programs share the machine's network, so they can reach the port."""
     target = "/storage/v1/b/bucket-p/o/x?alt=media"
-    status, headers, body = plain(service.port, "GET", target)
+    status, headers, body = send_request(service.port, "GET", target)
     assert (status, headers["www-authenticate"]) == (401, 'Bearer realm="trainshed"')
     assert "trainshed env" in json.loads(body)["error"]["message"]
     wrong = {"Authorization": "Bearer wrong"}
-    assert plain(service.port, "GET", target, headers=wrong)[0] == 401
-    assert plain(service.port, "GET", f"/with/{'k' * 32}{target}")[0] == 401
+    assert send_request(service.port, "GET", target, headers=wrong)[0] == 401
+    assert send_request(service.port, "GET", f"/with/{'k' * 32}{target}")[0] == 401
     key = service.address().removeprefix(f"http://127.0.0.1:{service.port}")
-    assert plain(service.port, "GET", f"{key}{target}")[2] == b"old"
+    assert send_request(service.port, "GET", f"{key}{target}")[2] == b"old"
     for name in ("nowhere-1", "bucket-p"):
         for part in ("", "/o", "/iam/testPermissions?permissions=storage.objects.get"):
-            assert plain(service.port, "GET", f"/storage/v1/b/{name}{part}")[0] == 401
-    assert plain(service.port, "GET", "/storage/v1/b?project=p")[0] == 401
+            assert send_request(service.port, "GET", f"/storage/v1/b/{name}{part}")[0] == 401
+    assert send_request(service.port, "GET", "/storage/v1/b?project=p")[0] == 401
 
 
-def test_a_person_reaches_what_their_roles_say_until_they_are_taken_away(service: Service) -> None:
-    """A token, a role and their end are known from the file, from one request to the next."""
+def test_users_permissions_follow_their_roles_and_token(service: Service) -> None:
+    """Changes of the access file apply to the next request."""
     token = known(service.tokens, "ana@test", "roles/storage.objectViewer", "p")
     service.publish()
     with_key = f"/with/{storage_key(token)}"
 
     def status(method: str, target: str) -> int:
-        by_token = plain(service.port, method, target, headers={"Authorization": f"Bearer {token}"})
-        by_key = plain(service.port, method, f"{with_key}{target}")
+        by_token = send_request(
+            service.port, method, target, headers={"Authorization": f"Bearer {token}"}
+        )
+        by_key = send_request(service.port, method, f"{with_key}{target}")
         assert by_token[0] == by_key[0], target
         return by_token[0]
 
@@ -282,9 +286,11 @@ def test_a_person_reaches_what_their_roles_say_until_they_are_taken_away(service
 
 @pytest.mark.parametrize("by_key", [False, True])
 @pytest.mark.parametrize("way", ["port", "gateway"])
-def test_what_is_under_way_ends_with_its_token(service: Service, way: str, by_key: bool) -> None:
-    """A download that has begun is cut, an upload of which a part was sent is refused, within seconds, also
-    if a header that nobody verifies speaks of a token that is over."""
+def test_running_requests_end_when_their_token_is_revoked(
+    service: Service, way: str, by_key: bool
+) -> None:
+    """A download is interrupted and an upload is rejected within seconds. An unverified header with an
+    expired token makes no difference."""
     token, size = known(service.tokens, "ana@test", "roles/storage.objectUser", "p"), 64 * MIB
     service.publish()
     key = f"/with/{storage_key(token)}" if by_key else ""
@@ -301,7 +307,7 @@ def test_what_is_under_way_ends_with_its_token(service: Service, way: str, by_ke
             assert up.recv(100).startswith(b"HTTP/1.1 100 ")
             service.tokens.replace(AccessBook())
             service.publish()
-            time.sleep(1.1)  # What was looked at in the very moment before goes on for a second.
+            time.sleep(1.1)  # A check just before the change is valid for one second.
             for _ in range(900):
                 up.sendall(b"x")
                 if select.select([up], [], [], 0.05)[0]:
@@ -313,7 +319,7 @@ def test_what_is_under_way_ends_with_its_token(service: Service, way: str, by_ke
     assert size > 0
 
 
-def test_a_download_of_the_console_ends_with_its_session(
+def test_console_download_ends_with_its_session(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(authentication, "_RECHECK_INTERVAL", 0)
@@ -336,8 +342,8 @@ def test_a_download_of_the_console_ends_with_its_session(
     assert 0 < sum(sent) < MIB
 
 
-def test_a_token_that_runs_out_ends_nothing_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients take a new one between two requests, not within one."""
+def test_token_expiry_does_not_end_running_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients renew a token between two requests."""
     monkeypatch.setattr(authentication, "_RECHECK_INTERVAL", 0)
     jobs, now = JobTokens(b"k" * 32, clock.now), clock.now() // 10**9
 
@@ -352,9 +358,9 @@ def test_a_token_that_runs_out_ends_nothing_under_way(monkeypatch: pytest.Monkey
                 asyncio.run(authentication.Renewal(refuse, f"Bearer {token}")())
 
 
-def test_a_job_s_token_is_as_good_as_its_endpoint(service: Service) -> None:
-    """While the service account that a program runs as is disabled, neither gives it anything but who it is;
-    an account that nobody has made is not looked for."""
+def test_job_token_and_endpoint_give_the_same_access(service: Service) -> None:
+    """While the program's service account is disabled, both give access only to the account's name. An
+    account that was never created is not checked."""
     account = "/computeMetadata/v1/instance/service-accounts/default"
 
     def answer(path: str) -> tuple[int, Any]:
@@ -362,7 +368,7 @@ def test_a_job_s_token_is_as_good_as_its_endpoint(service: Service) -> None:
 
     def status(token: str, bucket: str) -> int:
         headers = {"Authorization": f"Bearer {token}"}
-        return plain(service.port, "GET", f"/storage/v1/b/{bucket}", headers=headers)[0]
+        return send_request(service.port, "GET", f"/storage/v1/b/{bucket}", headers=headers)[0]
 
     token = answer(f"{account}/token")[1]["access_token"]
     read = JobTokens.open(service.file.with_name(KEY_FILE), clock.now).read(token)
@@ -379,8 +385,9 @@ def test_a_job_s_token_is_as_good_as_its_endpoint(service: Service) -> None:
         assert answer(f"{account}/email") == (200, b"sa@p")
 
 
-def test_a_program_opens_no_bucket_to_everybody(service: Service) -> None:
-    """Neither by its endpoint nor by its token: what it wrote could then be called by anybody's browser."""
+def test_program_cannot_make_a_bucket_public(service: Service) -> None:
+    """Neither its endpoint nor its token permits that. Any browser could otherwise open the program's pages
+    (XSS)."""
     key = Path(service.setup.tokens).with_name(KEY_FILE)
     minted = JobTokens.open(key, clock.now).mint(JobClaims(7, 1, "workerpool0-0", "p", "sa@p"))
     token = {"Authorization": f"Bearer {minted[0]}"}
@@ -392,16 +399,16 @@ def test_a_program_opens_no_bucket_to_everybody(service: Service) -> None:
         status, refusal = ask(service, program("p"), "PUT", place, open_policy)
         assert status == 403 and member in refusal["error"]["message"]
         body = json.dumps(open_policy).encode()
-        assert plain(service.port, "PUT", place, body, token)[0] == 403
+        assert send_request(service.port, "PUT", place, body, token)[0] == 403
     assert ask(service, program("p"), "PUT", place, policy)[0] == 200
     assert ask(service, program("q", "a@q"), "GET", "/storage/v1/b/bucket-p/o/x")[0] == 200
 
 
-def test_content_is_no_page_of_the_port(service: Service) -> None:
-    """Objects are what programs wrote, and the port may be the console's."""
+def test_objects_are_not_served_as_pages_of_the_port(service: Service) -> None:
+    """Programs write the objects, and the port may be the console's (stored XSS)."""
     page = {**service.bearer, "Content-Type": "text/html"}
     target = "/upload/storage/v1/b/bucket-p/o?uploadType=media&name=a/page%20%22.html"
-    assert plain(service.port, "POST", target, b"<script>1</script>", page)[0] == 200
+    assert send_request(service.port, "POST", target, b"<script>1</script>", page)[0] == 200
     paths = (
         "/storage/v1/b/bucket-p/o/a%2Fpage%20%22.html?alt=media",
         "/download/storage/v1/b/bucket-p/o/a%2Fpage%20%22.html?alt=media",
@@ -411,7 +418,7 @@ def test_content_is_no_page_of_the_port(service: Service) -> None:
     purposes = ("", "empty", "image", "document", "iframe", "embed", "script")
     for purpose, path in itertools.product(purposes, paths):
         sent = {**service.bearer, **({"Sec-Fetch-Dest": purpose} if purpose else {})}
-        status, headers, content = plain(service.port, "GET", path, headers=sent)
+        status, headers, content = send_request(service.port, "GET", path, headers=sent)
         assert (status, content) == (200, b"<script>1</script>")
         assert headers["content-security-policy"] == "sandbox; default-src 'none'"
         assert headers["x-content-type-options"] == "nosniff"
@@ -421,17 +428,17 @@ def test_content_is_no_page_of_the_port(service: Service) -> None:
         else:
             assert "content-disposition" not in headers
             assert headers["content-type"] == "text/html"
-    # Nor is any other answer.
+    # The same headers protect all other answers.
     others = "/bucket-q/x", "/bucket-p", "/no/<script>", "/storage/v1/b/bucket-p/o", "/storage/v9/x"
     for path, sent in itertools.product(others, ({}, service.bearer, {"Host": "evil.example"})):
-        _, headers, _ = plain(service.port, "GET", path, headers=sent)
+        _, headers, _ = send_request(service.port, "GET", path, headers=sent)
         assert headers["content-security-policy"] == "sandbox; default-src 'none'"
         assert headers["x-content-type-options"] == "nosniff"
 
 
 @pytest.fixture(params=["port", "gateway"])
 def address(request: pytest.FixtureRequest, service: Service) -> Iterator[str]:
-    """What `trainshed env` prints as STORAGE_EMULATOR_HOST."""
+    """The value of STORAGE_EMULATOR_HOST in the output of `trainshed env`."""
     if request.param == "port":
         yield service.address()
         return
@@ -439,45 +446,49 @@ def address(request: pytest.FixtureRequest, service: Service) -> Iterator[str]:
         yield service.address(port)
 
 
-def test_a_client_that_fetches_a_token_at_an_address_with_a_key(address: str) -> None:
-    """Google's library in C++, by which PyArrow reads `gs://`, with what `trainshed env` sets."""
+def test_client_can_exchange_a_token_at_an_address_with_a_key(address: str) -> None:
+    """Google's C++ library, which PyArrow uses for `gs://`, does this with the variables of `trainshed
+    env`."""
     port = int(address.split(":")[2].split("/", maxsplit=1)[0])
     document = credentials_document("t", "p", address.partition("/with/")[0])
     key = address.partition("/with/")[2]
     assert document["token_uri"].endswith("/oauth2/token")
     form = f"grant_type=refresh_token&refresh_token={document['refresh_token']}".encode()
-    status, _, body = plain(port, "POST", f"/with/{key}/oauth2/token", form)
+    status, _, body = send_request(port, "POST", f"/with/{key}/oauth2/token", form)
     assert status == 200
     bearer = {"Authorization": f"Bearer {json.loads(body)['access_token']}"}
-    assert plain(port, "GET", f"/with/{key}/storage/v1/b/bucket-p/o", headers=bearer)[0] == 200
-    # It opens nothing by itself, and a key that nobody has fetches none.
-    assert plain(port, "GET", "/storage/v1/b/bucket-p/o", headers=bearer)[0] == 401
-    assert plain(port, "POST", f"/with/{'x' * 32}/oauth2/token", form)[0] == 401
+    assert (
+        send_request(port, "GET", f"/with/{key}/storage/v1/b/bucket-p/o", headers=bearer)[0] == 200
+    )
+    # The token alone gives no access, and an unknown key returns no token.
+    assert send_request(port, "GET", "/storage/v1/b/bucket-p/o", headers=bearer)[0] == 401
+    assert send_request(port, "POST", f"/with/{'x' * 32}/oauth2/token", form)[0] == 401
 
 
-def test_a_token_file_that_is_broken_is_no_open_door(service: Service) -> None:
+def test_damaged_access_file_grants_no_access(service: Service) -> None:
     Path(service.setup.tokens).write_text("{")
     assert service.call("GET", "/storage/v1/b")[0] == 503
-    assert plain(service.port, "GET", "/storage/v1/b")[0] == 401
+    assert send_request(service.port, "GET", "/storage/v1/b")[0] == 401
     Path(service.setup.tokens).unlink()
     assert service.call("GET", "/storage/v1/b")[0] == 503
     service.publish()
     assert service.call("GET", "/storage/v1/b")[0] == 200
-    assert plain(service.port, "GET", "/storage/v1/b")[0] == 401
+    assert send_request(service.port, "GET", "/storage/v1/b")[0] == 401
 
 
-def test_no_request_hides_in_a_token() -> None:
-    """The service is asked whose it is with the token as it came, also in a form."""
+def test_token_with_a_line_break_is_not_forwarded() -> None:
+    """The bucket process forwards the token to the service, so a line break would permit request
+    smuggling."""
     assert not is_json_web_token("eyJ\r\n\r\nPOST /x HTTP/1.1\r\nX: .")
 
 
-def test_who_guesses_at_the_port_waits_and_nobody_else_does(service: Service) -> None:
-    """As at the main port: tokens, keys of addresses, and tokens to exchange."""
+def test_brute_force_delays_affect_only_the_attacker(service: Service) -> None:
+    """The delays apply to tokens, keys in addresses, and refresh tokens, as at the main port."""
 
     def took(token: str, method: str, target: str, body: bytes = b"") -> tuple[int, bool]:
         began = time.monotonic()
         headers = {"Authorization": f"Bearer {token}"}
-        status, _, _ = plain(service.port, method, target, body, headers)
+        status, _, _ = send_request(service.port, method, target, body, headers)
         return status, time.monotonic() - began >= 1
 
     target = "/storage/v1/b/bucket-p/o/x"
@@ -486,17 +497,17 @@ def test_who_guesses_at_the_port_waits_and_nobody_else_does(service: Service) ->
     form = b"grant_type=refresh_token&refresh_token=guessed"
     assert took("guessed", "POST", "/oauth2/token", form) == (401, True)
     assert took("guessed", "GET", f"/with/{'k' * 32}{target}") == (401, True)
-    # One call may take as long on a busy machine, not ten of ten.
+    # On a busy machine one call may take this long, but not all ten.
     assert any(took(service.token, "GET", target) == (200, False) for _ in range(10))
 
 
 @as_root_only
-def test_closed_files_as_an_ordinary_user() -> None:
-    run_as_nobody("tests/unit/test_buckets_objects.py", "-k", "closed", timeout=120)
+def test_unreadable_files_as_an_ordinary_user() -> None:
+    run_as_nobody("tests/unit/test_buckets_objects.py", "-k", "unreadable_file", timeout=120)
 
 
-def test_programs_that_wait_for_a_notice_hear_of_it_and_delay_nobody(service: Service) -> None:
-    """Hundreds of connections that wait take no thread, and a client that leaves frees its connection."""
+def test_hundreds_of_waiting_programs_receive_a_notice(service: Service) -> None:
+    """Waiting connections use no threads, and a disconnected client frees its connection."""
     path = "/computeMetadata/v1/instance/preempted"
     headers = {"Metadata-Flavor": "Google"}
     watchers = [Relay(service, program("p")) for _ in range(300)]
@@ -519,7 +530,7 @@ def test_programs_that_wait_for_a_notice_hear_of_it_and_delay_nobody(service: Se
     last.request("GET", f"{path}?wait_for_change=true&last_etag={tag}", headers=headers)
     shim.close()
     assert last.getresponse().read() == b"FALSE"
-    # A process that ends waits for nobody who waits.
+    # An ending process does not wait for hanging GETs.
     last.request("GET", f"{path}?wait_for_change=true", headers=headers)
     begun = time.monotonic()
     service.stop()

@@ -1,7 +1,5 @@
-"""The bucket process as real clients meet it: directly, and through the API process's gateway.
-
-The clients are unmodified; only the address is theirs to choose (spec/clients#recipes).
-"""
+"""Unmodified clients with the bucket process, directly and through the API's gateway. Only the address is
+configured (spec/clients#recipes)."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ from typing import Any
 import pytest
 from google.api_core.exceptions import Forbidden, NotFound, PreconditionFailed
 
-from tests.contract.buckets_service import MIB, Service, client_at, front, plain, serving
+from tests.contract.buckets_service import MIB, Service, client_at, front, send_request, serving
 from trainshed.buckets.callers import Caller, Reach, encode_caller
 
 
@@ -33,7 +31,7 @@ def service(tmp_path: Path) -> Iterator[Service]:
 
 @pytest.fixture
 def port(service: Service) -> Iterator[int]:
-    """Of the gateway."""
+    """The port of the gateway."""
     with serving(service.gateway()) as gateway_port:
         yield gateway_port
 
@@ -43,7 +41,7 @@ def client(service: Service, port: int) -> Any:
     return client_at(service.address(port))
 
 
-def test_the_python_client(client: Any) -> None:
+def test_python_client_uses_remote_buckets(client: Any) -> None:
     bucket = client.create_bucket("bucket-1", location="europe-west4")
     assert bucket.location == "EUROPE-WEST4"
     assert [listed.name for listed in client.list_buckets()] == ["bucket-1"]
@@ -79,7 +77,7 @@ def test_the_python_client(client: Any) -> None:
     assert not client.bucket("bucket-1").exists()
 
 
-def test_large_content_goes_through_in_little_memory(client: Any, service: Service) -> None:
+def test_large_objects_use_little_memory(client: Any, service: Service) -> None:
     bucket = client.create_bucket("bucket-1")
     content = os.urandom(MIB) * 100
     bucket.blob("x").upload_from_string(content, checksum="crc32c")
@@ -90,18 +88,18 @@ def test_large_content_goes_through_in_little_memory(client: Any, service: Servi
     assert int(peak.split()[1]) < 100 * 1024
 
 
-def test_a_resumable_upload_survives_a_kill(client: Any, service: Service, port: int) -> None:
-    """The unmodified client goes on where the killed process stopped."""
+def test_resumable_upload_survives_a_crash(client: Any, service: Service, port: int) -> None:
+    """The unmodified client continues at the last stored byte."""
     bucket = client.create_bucket("bucket-1")
     content = os.urandom(24 * MIB)
-    reader = KillingReader(content, service, at=[6 * MIB, 17 * MIB])
+    reader = CrashingReader(content, service, at=[6 * MIB, 17 * MIB])
     bucket.blob("big", chunk_size=MIB).upload_from_file(reader, size=len(content))
     assert reader.kills == 2
     assert bucket.get_blob("big").download_as_bytes(checksum="md5") == content
 
 
-class KillingReader(io.BytesIO):
-    """A file that kills and restarts the service while it is read: between two chunks."""
+class CrashingReader(io.BytesIO):
+    """A file that kills and restarts the service during a read, between two chunks."""
 
     def __init__(self, content: bytes, service: Service, at: list[int]) -> None:
         super().__init__(content)
@@ -118,7 +116,7 @@ class KillingReader(io.BytesIO):
         return super().read(size)
 
 
-def test_the_python_client_with_versions_and_holds(client: Any) -> None:
+def test_python_client_uses_versions_and_holds(client: Any) -> None:
     bucket = client.bucket("bucket-1")
     bucket.versioning_enabled = True
     bucket.create()
@@ -141,8 +139,8 @@ def test_the_python_client_with_versions_and_holds(client: Any) -> None:
     assert not bucket.exists()
 
 
-def test_a_store_is_served_by_one_process(service: Service) -> None:
-    """A successor waits until its predecessor, busy with a last request, is gone."""
+def test_store_is_served_by_one_process_at_a_time(service: Service) -> None:
+    """A new process waits until the previous one has finished its last request."""
     bucket = client_at(service.address()).create_bucket("bucket-1")
     busy = http.client.HTTPConnection("127.0.0.1", service.port, timeout=60)
     busy.putrequest("POST", "/upload/storage/v1/b/bucket-1/o?uploadType=media&name=last")
@@ -150,7 +148,7 @@ def test_a_store_is_served_by_one_process(service: Service) -> None:
     busy.putheader("Authorization", f"Bearer {service.token}")
     busy.putheader("Expect", "100-continue")
     busy.endheaders()
-    # What is not accepted yet when it is told to go need not be served.
+    # Connections that are not yet accepted at the stop signal need no answer.
     go_on = b"HTTP/1.1 100 Continue\r\n\r\n"
     assert busy.sock.recv(len(go_on), socket.MSG_WAITALL) == go_on
     busy.send(b"o")
@@ -168,37 +166,43 @@ def test_a_store_is_served_by_one_process(service: Service) -> None:
 
 
 class TestGateway:
-    def test_goes_on_after_the_bucket_process_restarted(self, service: Service) -> None:
+    def test_gateway_continues_after_a_restart_of_the_bucket_process(
+        self, service: Service
+    ) -> None:
         with serving(service.gateway()) as port:
-            assert plain(port, "GET", "/storage/v1/b", headers=service.bearer)[0] == 200
+            assert send_request(port, "GET", "/storage/v1/b", headers=service.bearer)[0] == 200
             service.stop(signal.SIGKILL)
-            status, answered, body = plain(port, "GET", "/storage/v1/b", headers=service.bearer)
+            status, answered, body = send_request(
+                port, "GET", "/storage/v1/b", headers=service.bearer
+            )
             assert (status, answered["retry-after"]) == (503, "1")
             assert "restarting" in json.loads(body)["error"]["message"]
             service.start()
-            assert plain(port, "GET", "/storage/v1/b", headers=service.bearer)[0] == 200
+            assert send_request(port, "GET", "/storage/v1/b", headers=service.bearer)[0] == 200
 
-    def test_names_who_asks_and_takes_nobody_s_word_for_it(self, service: Service) -> None:
-        """A header of the client that says who it is counts for nothing."""
+    def test_gateway_sets_the_caller_and_drops_forged_headers(self, service: Service) -> None:
+        """An identity header of the client is ignored."""
         owner = Caller("forged", {"": Reach.ADMIN})
         forged = {"x-trainshed-identity": encode_caller(owner).decode()}
         known = forged | service.bearer
         with serving(service.gateway()) as port:
-            assert plain(port, "GET", "/storage/v1/b/open-1", headers=forged)[0] == 401
-            assert plain(port, "GET", "/storage/v1/b/open-1", headers=known)[0] == 404
+            assert send_request(port, "GET", "/storage/v1/b/open-1", headers=forged)[0] == 401
+            assert send_request(port, "GET", "/storage/v1/b/open-1", headers=known)[0] == 404
 
-    def test_keeps_addresses_capitals_and_chunked_bodies(self, service: Service) -> None:
-        """spec/clients#tensorflow: libcurl-based clients look for capitalised Location and Range."""
+    def test_gateway_preserves_addresses_header_case_and_chunked_bodies(
+        self, service: Service
+    ) -> None:
+        """spec/clients#tensorflow: libcurl-based clients require capital letters in Location and Range."""
         client_at(service.address()).create_bucket("bucket-1")
         with serving(service.gateway()) as port:
             target = "/upload/storage/v1/b/bucket-1/o?uploadType=resumable&name=x"
             sent = {"Host": "storage.example:77", **service.bearer}
-            _, headers, _ = plain(port, "POST", target, headers=sent, lower=False)
+            _, headers, _ = send_request(port, "POST", target, headers=sent, lower=False)
             location = headers["Location"]
             assert location.startswith("http://storage.example:77/upload/storage/v1/")
             session = location.removeprefix("http://storage.example:77")
             part = {"Content-Range": "bytes 0-2/*", **service.bearer}
-            status, headers, _ = plain(port, "PUT", session, b"abc", part, lower=False)
+            status, headers, _ = send_request(port, "PUT", session, b"abc", part, lower=False)
             assert (status, headers["Range"]) == (308, "bytes=0-2")
             connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
             connection.request(
@@ -218,11 +222,11 @@ class TestGateway:
 
 @pytest.mark.parametrize("way", ["port", "gateway"])
 @pytest.mark.parametrize("closes", [True, False])
-def test_an_early_refusal_reaches_clients_that_send_all_first(
+def test_early_rejection_reaches_clients_that_send_the_whole_body(
     service: Service, way: str, closes: bool
 ) -> None:
-    """Under load they got a 503, or nothing, for a 400, 403, 404 or 412, and Google's clients repeat that for
-    minutes. A client sends its whole body before it reads the answer."""
+    """Under load, clients got a 503 or no answer instead of a 400, 403, 404 or 412, and repeated the request
+    for minutes. A client sends its whole body before it reads the answer."""
     service.call("POST", "/storage/v1/b?project=p", {"name": "refusing"})
     service.put("refusing", "x", b"old")
     media = "/upload/storage/v1/b/{}/o?uploadType=media&name=x"
@@ -237,7 +241,7 @@ def test_an_early_refusal_reaches_clients_that_send_all_first(
     def send(number: int) -> tuple[int, int]:
         status, target, headers = targets[number % len(targets)]
         last = {"Connection": "close"} if closes else {}
-        return status, plain(port, "POST", target, body, {**headers, **last})[0]
+        return status, send_request(port, "POST", target, body, {**headers, **last})[0]
 
     with ExitStack() as stack:
         port = service.port if way == "port" else stack.enter_context(front(service.gateway()))

@@ -1,7 +1,5 @@
-"""Buckets that lie in an S3-compatible store: the same clients and methods as for those on this disk.
-
-The store is a server of its own on loopback, spoken to with signed requests over HTTP.
-"""
+"""Buckets in an S3-compatible store, with the same clients and methods as local buckets. The store is a
+separate server on loopback, with signed requests over HTTP."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ from google.api_core.exceptions import BadRequest, NotFound, PreconditionFailed
 from msgspec.structs import replace
 
 from tests.commands import running
-from tests.contract.buckets_service import MIB, Service, client_at, plain
+from tests.contract.buckets_service import MIB, Service, client_at, send_request
 from tests.ports import free_port
 from trainshed.buckets import remote, remote_access
 from trainshed.buckets.content import Digest, Staged
@@ -34,7 +32,7 @@ from trainshed.buckets.port import Conditions, Draft, ObjectRef, Query
 from trainshed.buckets.setup import BucketRules, BucketTable
 from trainshed.serve.bucket_adapters import BucketAdapter
 
-# Looked for, and loaded by those alone who run it: every worker of a run reads this file.
+# Imported only by its tests, since every pytest worker reads this file.
 for _library, _what in (("obstore", "the library for remote buckets"), ("moto", "an S3 server")):
     if importlib.util.find_spec(_library) is None:
         pytest.skip(f"{_what} is not installed: NOT TESTED", allow_module_level=True)
@@ -44,10 +42,10 @@ KEYS = {"TEST_STORE_KEY": "key-of-a-test", "TEST_STORE_SECRET": "canary-secret-o
 
 @pytest.fixture(scope="module")
 def s3() -> Iterator[str]:
-    """An S3-compatible server with one bucket, `corp`."""
+    """An S3-compatible server with the bucket `corp`."""
     port = free_port()
     address = f"http://127.0.0.1:{port}"
-    # It looks whether an object is there, and makes it, without a lock.
+    # The test server checks for an object and creates it without a lock.
     begin = "import sys; sys.setswitchinterval(60); from moto.server import main; main()"
     words = (sys.executable, "-c", begin, "-H", "127.0.0.1", "-p", str(port))
     with running(*words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
@@ -62,7 +60,7 @@ def _make_bucket(url: str, server: subprocess.Popen[bytes]) -> None:
             with urllib.request.urlopen(urllib.request.Request(url, method="PUT"), timeout=60):
                 return
         except OSError:
-            # It tells nobody when it listens.
+            # The server does not report when it listens.
             assert server.poll() is None, "the server ended"
             assert time.monotonic() < deadline, "the server does not answer"
             time.sleep(0.05)
@@ -70,7 +68,7 @@ def _make_bucket(url: str, server: subprocess.Popen[bytes]) -> None:
 
 @pytest.fixture
 def table(s3: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> BucketTable:
-    """A bucket `far-1` below a prefix of the test's own."""
+    """The bucket `far-1` below a separate prefix per test."""
     for name, value in KEYS.items():
         monkeypatch.setenv(name, value)
     return BucketTable(
@@ -97,13 +95,13 @@ def bucket(service: Service) -> Any:
 
 
 @pytest.fixture
-def door(service: Service, table: BucketTable) -> ObjectStore:
-    """The same buckets, as other parts of the service reach them."""
+def object_store(service: Service, table: BucketTable) -> ObjectStore:
+    """The same buckets for other parts of the service."""
     return ObjectStore(service.root, rules=BucketRules("own", tables=(table,)))
 
 
-def test_the_python_client(bucket: Any, service: Service) -> None:
-    """spec/program#storage: gs:// works the same wherever the bucket lies."""
+def test_python_client_uses_remote_buckets(bucket: Any, service: Service) -> None:
+    """spec/program#storage: gs:// works the same for local and remote buckets."""
     names = ["a b#1%é:c.txt", "d/e", "d/f/g", "d.txt", "z"]
     for name in names:
         blob = bucket.blob(name)
@@ -140,8 +138,8 @@ def test_the_python_client(bucket: Any, service: Service) -> None:
     assert not (service.root / "far-1").exists()
 
 
-def test_a_list_by_prefix_reads_little_else(
-    bucket: Any, door: ObjectStore, monkeypatch: pytest.MonkeyPatch
+def test_list_with_a_prefix_reads_few_other_names(
+    bucket: Any, object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("a", "bb1", "bb2", "c", "d"):
         bucket.blob(name).upload_from_string("")
@@ -153,12 +151,12 @@ def test_a_list_by_prefix_reads_little_else(
             yield meta
 
     monkeypatch.setattr(remote, "list_all", list_all)
-    listed = door.at("far-1").list("far-1", Query(prefix="bb"))
+    listed = object_store.at("far-1").list("far-1", Query(prefix="bb"))
     assert [name for name, _ in listed.objects] == ["bb1", "bb2"]
     assert read == ["bb1", "bb2", "c"]
 
 
-def test_preconditions_hold(bucket: Any) -> None:
+def test_preconditions_apply_in_remote_buckets(bucket: Any) -> None:
     blob = bucket.blob("x")
     blob.upload_from_string("1", if_generation_match=0)
     with pytest.raises(PreconditionFailed):
@@ -176,8 +174,8 @@ def test_preconditions_hold(bucket: Any) -> None:
     assert bucket.blob("x", generation=second).download_as_bytes() == b"three"
 
 
-def test_one_of_many_creators_wins(bucket: Any, service: Service) -> None:
-    """The store itself decides, so that it holds also against other services."""
+def test_exactly_one_concurrent_creation_succeeds(bucket: Any, service: Service) -> None:
+    """The store decides, so this is also true for several services."""
 
     def create(number: int) -> bool:
         try:
@@ -195,33 +193,34 @@ def test_one_of_many_creators_wins(bucket: Any, service: Service) -> None:
 
 
 @pytest.mark.parametrize("condition", ["", "&ifGenerationMatch=0"])
-def test_an_upload_survives_a_kill_at_any_point(service: Service, condition: str) -> None:
-    """Between two chunks, and after the last one was taken but its answer was lost."""
+def test_remote_upload_survives_a_crash_at_any_point(service: Service, condition: str) -> None:
+    """The crash is between two chunks, or after the last one but before its answer."""
     target = f"/upload/storage/v1/b/far-1/o?uploadType=resumable&name=big{condition}"
-    _, headers, _ = plain(service.port, "POST", target, headers=service.bearer)
+    _, headers, _ = send_request(service.port, "POST", target, headers=service.bearer)
     session = headers["location"].removeprefix(f"http://127.0.0.1:{service.port}")
     half = os.urandom(MIB)
     part = {**service.bearer, "Content-Range": f"bytes 0-{MIB - 1}/{2 * MIB}"}
-    assert plain(service.port, "PUT", session, half, part)[0] == 308
+    assert send_request(service.port, "PUT", session, half, part)[0] == 308
     service.stop(signal.SIGKILL)
     service.start()
     ask = {**service.bearer, "Content-Range": f"bytes */{2 * MIB}"}
-    status, headers, _ = plain(service.port, "PUT", session, b"", ask)
+    status, headers, _ = send_request(service.port, "PUT", session, b"", ask)
     assert (status, headers["range"]) == (308, f"bytes=0-{MIB - 1}")
     last = {**service.bearer, "Content-Range": f"bytes {MIB}-{2 * MIB - 1}/{2 * MIB}"}
-    status, _, body = plain(service.port, "PUT", session, half, last)
+    status, _, body = send_request(service.port, "PUT", session, half, last)
     assert status == 200, body
     service.stop(signal.SIGKILL)
     service.start()
-    status, _, again = plain(service.port, "PUT", session, b"", ask)
+    status, _, again = send_request(service.port, "PUT", session, b"", ask)
     assert (status, json.loads(again)["generation"]) == (200, json.loads(body)["generation"])
     blob = client_at(service.address()).bucket("far-1").blob("big")
     assert blob.download_as_bytes(checksum="md5") == half * 2
 
 
-def test_a_commit_that_was_cut_is_done_again(service: Service, door: ObjectStore) -> None:
-    """The object is at the store and the process died before it could note that: with a creation, too."""
-    far, path = door.at("far-1"), service.root.with_name("data")
+def test_interrupted_commit_is_repeated(service: Service, object_store: ObjectStore) -> None:
+    """The object is in the store, but the process crashed before it recorded that. This includes
+    creations."""
+    far, path = object_store.at("far-1"), service.root.with_name("data")
     created = ObjectRef("far-1", "x", conditions=Conditions(generation_match=0))
 
     def staged() -> Staged:
@@ -244,11 +243,11 @@ def test_a_commit_that_was_cut_is_done_again(service: Service, door: ObjectStore
     assert not path.exists()
 
 
-def test_what_such_a_store_cannot_keep_is_refused(bucket: Any) -> None:
+def test_properties_that_the_store_cannot_hold_are_rejected(bucket: Any) -> None:
     for name in ("dir/", "a//b", "a/../b", "new\tline"):
         with pytest.raises(BadRequest, match="remote store"):
             bucket.blob(name).upload_from_string("")
-        # gcloud asks for `dir/` before it lists what is below: it is not there, and that is all.
+        # gcloud requests `dir/` before it lists the objects below, and expects a 404.
         assert not bucket.blob(name).exists()
     loud = bucket.blob("x")
     loud.metadata = {"Upper": "é"}
@@ -263,11 +262,13 @@ def test_what_such_a_store_cannot_keep_is_refused(bucket: Any) -> None:
         bucket.delete()
 
 
-def test_other_parts_of_the_service(bucket: Any, door: ObjectStore) -> None:
-    """spec/submit#job-directory: it is probed there, too. Packages are fetched from such a bucket; it is no
-    directory under /gcs."""
+def test_other_parts_of_the_service_use_remote_buckets(
+    bucket: Any, object_store: ObjectStore
+) -> None:
+    """spec/submit#job-directory: output directories are probed, and packages are fetched from such a bucket.
+    It has no directory below /gcs."""
     before = time.time_ns() - 2 * 10**9
-    parts, package = BucketAdapter(door), "gs://far-1/out/p.tar.gz"
+    parts, package = BucketAdapter(object_store), "gs://far-1/out/p.tar.gz"
     assert parts.last_written("gs://far-1/out") == 0
     bucket.blob("out/p.tar.gz").upload_from_string(b"package")
     assert parts.open(package).read() == b"package"
@@ -288,11 +289,11 @@ def test_other_parts_of_the_service(bucket: Any, door: ObjectStore) -> None:
     assert not parts.is_closed("far-1", "theirs")
 
 
-def test_a_store_that_is_gone_is_a_503_and_no_secret_is_told(
+def test_unreachable_store_is_a_503_without_secrets(
     tmp_path: Path, table: BucketTable, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))  # taken, and nobody listens
+        nobody.bind(("127.0.0.1", 0))  # a bound port without a listener
         gone = replace(table, endpoint=f"http://127.0.0.1:{nobody.getsockname()[1]}")
         lost = replace(table, name="lost-1", bucket="no-such-bucket")
         with Service(tmp_path, BucketRules("own", tables=(gone, lost))) as service:
@@ -310,8 +311,8 @@ def test_a_store_that_is_gone_is_a_503_and_no_secret_is_told(
     )
 
 
-def test_a_service_without_such_buckets_loads_nothing_for_them(tmp_path: Path) -> None:
-    """The bucket process is part of what an idle service may weigh."""
+def test_client_library_is_not_loaded_without_remote_buckets(tmp_path: Path) -> None:
+    """The memory of the bucket process counts for an idle service."""
     script = (
         "import sys; from pathlib import Path; from trainshed.buckets.disk.objects import ObjectStore\n"
         "import trainshed.buckets.process, trainshed.serve.service\n"
@@ -321,13 +322,13 @@ def test_a_service_without_such_buckets_loads_nothing_for_them(tmp_path: Path) -
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
 
 
-def test_the_xml_api(service: Service, bucket: Any, tmp_path: Path) -> None:
-    """By which Polars, Delta Lake and uploads in parallel chunks write."""
+def test_xml_api_uses_remote_buckets(service: Service, bucket: Any, tmp_path: Path) -> None:
+    """Polars, Delta Lake and parallel chunk uploads use the XML API."""
     key = service.address().partition("/with/")[2]
 
     def ask(method: str, target: str, body: bytes = b"", **headers: str) -> Any:
         sent = {name.replace("_", "-"): text for name, text in headers.items()}
-        return plain(service.port, method, f"/with/{key}/far-1{target}", body, sent)
+        return send_request(service.port, method, f"/with/{key}/far-1{target}", body, sent)
 
     assert ask("PUT", "/a%2Fb", b"hello")[0] == 200
     status, headers, content = ask("GET", "/a/b")
@@ -336,7 +337,7 @@ def test_the_xml_api(service: Service, bucket: Any, tmp_path: Path) -> None:
     assert b"<Key>a/b</Key>" in ask("GET", "?list-type=2&prefix=a%2F")[2]
     assert b"<Key>" not in ask("GET", "?list-type=2&prefix=a%2F&start-after=a%2Fb")[2]
     assert ask("PUT", "/c", x_goog_copy_source="far-1/a%2Fb")[0] == 200
-    # Only here: every worker of the tests loads this file, and this library takes a third of a second.
+    # Imported here, since each pytest worker loads this file and the import takes 0.3 s.
     from google.cloud.storage import transfer_manager  # pyright: ignore[reportMissingTypeStubs]
 
     whole = os.urandom(3 * MIB + 5)
@@ -351,7 +352,7 @@ def test_the_xml_api(service: Service, bucket: Any, tmp_path: Path) -> None:
     assert ask("DELETE", "/big")[0] == 204
 
 
-def test_promises_that_such_a_store_cannot_hold_are_refused_by_name(bucket: Any) -> None:
+def test_unsupported_protections_of_remote_buckets_are_rejected_by_name(bucket: Any) -> None:
     client = bucket.client
     for promise in ("versioning", "defaultEventBasedHold"):
         asking = client.bucket(bucket.name)

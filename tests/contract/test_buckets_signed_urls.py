@@ -1,4 +1,4 @@
-"""Signed URLs of service accounts, made by the unmodified client (spec/clients#storage)."""
+"""Signed URLs of service accounts, created by the unmodified client (spec/clients#storage)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from urllib.parse import quote, urlsplit
 import pytest
 from msgspec.structs import replace
 
-from tests.contract.buckets_service import MIB, Service, client_at, plain
+from tests.contract.buckets_service import MIB, Service, client_at, send_request
 from trainshed.access.account_tokens import new_key
 from trainshed.access.book import AccessBook, AccountKey, ServiceAccount
 from trainshed.access.policy import Grant
@@ -26,7 +26,7 @@ NAME = "dir/a name ü+%2F~.txt"
 
 
 class Signer:
-    """A service account with a key, and the client that signs by it."""
+    """A service account with a key, and the client that signs with it."""
 
     def __init__(self, service: Service) -> None:
         public, self.private = new_key()
@@ -61,11 +61,11 @@ class Signer:
     def send(
         self, method: str, url: str, body: bytes = b"", headers: dict[str, str] | None = None
     ) -> tuple[int, dict[str, str], bytes]:
-        """A request by a client that has nothing but the URL."""
+        """Send a request as a client that has only the URL."""
         parts = urlsplit(url)
         target = f"{parts.path}?{parts.query}" if parts.query else parts.path
         host = {"Host": parts.netloc}
-        return plain(self.service.port, method, target, body, {**host, **(headers or {})})
+        return send_request(self.service.port, method, target, body, {**host, **(headers or {})})
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def code(answer: tuple[int, dict[str, str], bytes]) -> tuple[int, str]:
     return answer[0], match[1] if match else ""
 
 
-def test_each_method_does_what_was_signed(signer: Signer) -> None:
+def test_signed_url_permits_only_its_method(signer: Signer) -> None:
     assert signer.send("GET", signer.url())[2] == b"content"
     status, headers, _ = signer.send("HEAD", signer.url("HEAD"))
     assert (status, headers["content-length"]) == (200, "7")
@@ -95,15 +95,15 @@ def test_each_method_does_what_was_signed(signer: Signer) -> None:
     assert code(signer.send("GET", signer.url())) == (404, "NoSuchKey")
 
 
-def test_a_download_can_have_another_name_and_type(signer: Signer) -> None:
+def test_signed_download_can_set_name_and_type(signer: Signer) -> None:
     url = signer.url(response_disposition='attachment; filename="x.csv"', response_type="text/csv")
     _, headers, _ = signer.send("GET", url)
     assert headers["content-disposition"] == 'attachment; filename="x.csv"'
     assert headers["content-type"] == "text/csv"
 
 
-def test_the_address_of_an_upload_reads_nothing(signer: Signer) -> None:
-    """It lasts for a week, and permits the holder of a signed URL to upload one object."""
+def test_resumable_upload_address_cannot_read(signer: Signer) -> None:
+    """The address is valid for a week. A holder of the signed URL may only upload one object."""
     start = signer.url("RESUMABLE", "large")
     _, answer, _ = signer.send("POST", start, headers={"x-goog-resumable": "start"})
     session = urlsplit(answer["location"]).query
@@ -114,7 +114,7 @@ def test_the_address_of_an_upload_reads_nothing(signer: Signer) -> None:
     assert signer.send("PUT", answer["location"], b"x")[0] == 200
 
 
-def test_a_resumable_upload_is_continued_by_its_address_alone(signer: Signer) -> None:
+def test_resumable_upload_address_is_sufficient_to_continue(signer: Signer) -> None:
     headers = {"x-goog-resumable": "start", "Content-Type": "text/plain"}
     start = signer.url("RESUMABLE", "large", content_type="text/plain")
     assert code(signer.send("POST", start, headers={"Content-Type": "text/plain"}))[0] == 400
@@ -135,7 +135,7 @@ def test_a_resumable_upload_is_continued_by_its_address_alone(signer: Signer) ->
     assert code(signer.send("PUT", place, b"b" * MIB, last)) == (403, "AccessDenied")
 
 
-def test_a_bucket_may_stand_in_the_host(signer: Signer) -> None:
+def test_signed_url_may_have_the_bucket_in_the_host(signer: Signer) -> None:
     signer.address = f"http://localhost:{signer.service.port}"
     url = signer.url(virtual_hosted_style=True)
     assert urlsplit(url).netloc == f"bucket-p.localhost:{signer.service.port}"
@@ -144,7 +144,7 @@ def test_a_bucket_may_stand_in_the_host(signer: Signer) -> None:
     assert code(signer.send("GET", other)) == (403, "SignatureDoesNotMatch")
 
 
-def test_rights_are_those_of_the_account_at_the_time_of_use(signer: Signer) -> None:
+def test_signed_url_has_the_accounts_current_permissions(signer: Signer) -> None:
     get, put = signer.url(), signer.url("PUT")
     signer.grant("roles/storage.objectViewer")
     assert signer.send("GET", get)[0] == 200
@@ -157,13 +157,13 @@ def test_rights_are_those_of_the_account_at_the_time_of_use(signer: Signer) -> N
     assert signer.send("GET", get)[0] == 403
     signer.publish(replace(book, keys={}))
     assert code(signer.send("GET", get)) == (403, "SignatureDoesNotMatch")
-    # Another account's key does not sign for this one.
+    # The key of another account is not valid for this one.
     signer.publish(book.with_key(replace(signer.key, email="x@p.iam.gserviceaccount.com")))
     assert code(signer.send("GET", get)) == (403, "SignatureDoesNotMatch")
 
 
-def stamped(signer: Signer, seconds: float, expiration: int = 60) -> str:
-    """A URL that was signed so many seconds from now."""
+def url_of_age(signer: Signer, seconds: float, expiration: int = 60) -> str:
+    """Return a URL that was signed this number of seconds from now."""
     sign: Any = import_module("google.cloud.storage._signing").generate_signed_url_v4
     moment = datetime.fromtimestamp(time.time() + seconds, UTC)
     return sign(
@@ -175,16 +175,16 @@ def stamped(signer: Signer, seconds: float, expiration: int = 60) -> str:
     )
 
 
-def test_a_url_ends_and_begins_in_time(signer: Signer) -> None:
-    assert signer.send("GET", stamped(signer, -50))[0] == 200
-    assert code(signer.send("GET", stamped(signer, -61))) == (400, "ExpiredToken")
-    assert code(signer.send("GET", stamped(signer, -8 * 86_400, 7 * 86_400)))[0] == 400
-    assert signer.send("GET", stamped(signer, 600))[0] == 200
-    assert code(signer.send("GET", stamped(signer, 1200))) == (403, "SignatureDoesNotMatch")
+def test_signed_url_is_valid_only_in_its_time_range(signer: Signer) -> None:
+    assert signer.send("GET", url_of_age(signer, -50))[0] == 200
+    assert code(signer.send("GET", url_of_age(signer, -61))) == (400, "ExpiredToken")
+    assert code(signer.send("GET", url_of_age(signer, -8 * 86_400, 7 * 86_400)))[0] == 400
+    assert signer.send("GET", url_of_age(signer, 600))[0] == 200
+    assert code(signer.send("GET", url_of_age(signer, 1200))) == (403, "SignatureDoesNotMatch")
 
 
-def altered(url: str) -> list[tuple[str, str]]:
-    """(method, URL) of requests that differ from the signed one."""
+def altered_requests(url: str) -> list[tuple[str, str]]:
+    """Return (method, URL) of requests that differ from the signed one."""
     signature = re.search(r"X-Goog-Signature=(\w+)", url)
     assert signature is not None
     flipped = f"{int(signature[1], 16) ^ 1:x}".zfill(len(signature[1]))
@@ -222,24 +222,25 @@ def altered(url: str) -> list[tuple[str, str]]:
     ]
 
 
-def test_a_request_that_differs_from_the_signed_one_is_refused(signer: Signer) -> None:
-    """By its method, path, query, signature, or algorithm; the owner's token beside it changes nothing."""
+def test_request_that_differs_from_the_signed_one_is_rejected(signer: Signer) -> None:
+    """The difference is in method, path, query, signature or algorithm. The owner's token in the same request
+    makes no difference."""
     url = signer.url()
     everybody = {"role": "roles/storage.objectViewer", "members": ["allUsers"]}
     policy = "/storage/v1/b/bucket-p/iam"
-    for number, (method, request) in enumerate(altered(url)):
+    for number, (method, request) in enumerate(altered_requests(url)):
         assert request != url or method != "GET", number
         for headers in ({}, signer.service.bearer):
             status, _, body = signer.send(method, request, b"", headers)
             assert status in (400, 403), (number, method, request, status, body)
             assert body != b"content"
     assert signer.service.call("PUT", policy, {"bindings": [everybody]})[0] == 200
-    # Nor does it count as anonymous.
+    # The request is also not treated as anonymous.
     assert signer.send("GET", url.replace("-p/", "-p/x"))[0] == 403
     assert signer.send("GET", url)[2] == b"content"
 
 
-def test_other_spellings_of_the_same_path_are_the_same(signer: Signer) -> None:
+def test_equivalent_path_spellings_have_the_same_signature(signer: Signer) -> None:
     url = signer.url()
     for old, new in (("/dir/", "/d%69r/"), ("/dir/", "/dir%2F"), ("~", "%7E"), ("%C3", "%c3")):
         assert old in url
@@ -255,20 +256,19 @@ def test_other_spellings_of_the_same_path_are_the_same(signer: Signer) -> None:
         ({"X-HTTP-Method-Override": "DELETE"}, 200),
     ],
 )
-def test_headers_are_those_that_were_signed(
-    signer: Signer, headers: dict[str, str], status: int
-) -> None:
+def test_signed_headers_must_match(signer: Signer, headers: dict[str, str], status: int) -> None:
     assert signer.send("GET", signer.url(), headers=headers)[0] == status
 
 
-def test_a_signed_post_is_no_other_method(signer: Signer) -> None:
+def test_signed_post_does_not_permit_other_methods(signer: Signer) -> None:
     url = signer.url("RESUMABLE")
     headers = {"x-goog-resumable": "start", "X-HTTP-Method-Override": "DELETE"}
     assert code(signer.send("POST", url, headers=headers)) == (403, "SignatureDoesNotMatch")
 
 
-def test_a_link_with_a_key_in_it_is_refused(signer: Signer) -> None:
-    """STORAGE_EMULATOR_HOST of `trainshed env` has one, which opens all buckets and never expires."""
+def test_signed_url_with_a_key_is_rejected(signer: Signer) -> None:
+    """STORAGE_EMULATOR_HOST of `trainshed env` contains a key that gives access to all buckets without
+    expiry."""
     signer.address = signer.service.address()
     url = signer.url(expiration=1)
     assert storage_key(signer.service.token) in url
@@ -278,7 +278,7 @@ def test_a_link_with_a_key_in_it_is_refused(signer: Signer) -> None:
     assert signer.send("GET", plain_url)[2] == b"content"
 
 
-def test_other_kinds_of_signatures_are_refused_by_name(signer: Signer) -> None:
+def test_unsupported_signature_versions_are_rejected_by_name(signer: Signer) -> None:
     url = signer.blob().generate_signed_url(60, credentials=signer.credentials(), version="v2")
     status, _, body = signer.send("GET", url, headers=signer.service.bearer)
     assert (status, b"version 4" in body) == (400, True)
@@ -287,8 +287,10 @@ def test_other_kinds_of_signatures_are_refused_by_name(signer: Signer) -> None:
         assert (status, b"HMAC" in body) == (400, True)
 
 
-def test_the_json_api_takes_no_signatures(signer: Signer) -> None:
+def test_json_api_rejects_signed_urls(signer: Signer) -> None:
     query = urlsplit(signer.url()).query
     target = f"/storage/v1/b/bucket-p/o/{quote(NAME, safe='')}?{query}"
-    status, _, body = plain(signer.service.port, "GET", target, headers=signer.service.bearer)
+    status, _, body = send_request(
+        signer.service.port, "GET", target, headers=signer.service.bearer
+    )
     assert (status, json.loads(body)["error"]["code"]) == (400, 400)

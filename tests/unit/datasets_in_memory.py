@@ -55,7 +55,7 @@ def item_plan(kind: DatasetKind, *files: DataFiles, rule: SplitRule | None = Non
     return SplitPlan(NAME, kind, files, rule or SplitRule(), OUT)
 
 
-def written(plan: SplitPlan, buckets: Memory, **options: Any) -> Written:
+def write_files(plan: SplitPlan, buckets: Memory, **options: Any) -> Written:
     return write_splits(plan, buckets, lambda text: None, **options)
 
 

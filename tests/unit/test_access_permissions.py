@@ -1,4 +1,4 @@
-"""The permission table and the decisions based on it."""
+"""The table of permissions, and decisions that use it."""
 
 import re
 from itertools import product
@@ -27,7 +27,7 @@ ANA = "ana@x.example"
 KINDS = ("customJobs", "hyperparameterTuningJobs", "trainingPipelines")
 
 
-def test_a_method_without_a_row_is_denied_with_its_name() -> None:
+def test_method_without_a_permission_is_denied_by_name() -> None:
     with pytest.raises(PermissionDenied, match=r"no\.such\.Method"):
         authorize(OWNER, "no.such.Method")
 
@@ -41,8 +41,8 @@ def test_program_cannot_delete_jobs_or_change_the_service() -> None:
 
 
 def test_every_method_requires_its_permission_in_every_project_of_the_request() -> None:
-    """Every method × every role × own and foreign project × role in one project and in all. Every project of
-    a request counts, which prevents a confused deputy."""
+    """The test combines all methods, roles, own and foreign projects, and roles in one or all projects. A
+    confused deputy could otherwise act in another project of the request."""
     for role, where, (method, permission), places in product(
         ROLES, ("", "own"), PERMISSIONS.items(), (["own"], ["foreign"], ["own", "foreign"], [])
     ):
@@ -114,6 +114,6 @@ UNRECORDED = {
 
 
 def test_audit_contains_every_change_except_the_documented_ones() -> None:
-    """A new method that changes data must be recorded, or be added to the page and to this list."""
+    """A new method that changes data must be audited, or added to docs/team.md and this list."""
     names = {method.rpartition(".")[2] for method in PERMISSIONS if not is_recorded(method)}
     assert {name for name in names if not READS.fullmatch(name)} == UNRECORDED

@@ -33,7 +33,7 @@ def test_variable_name_marks_no_credential(name: str) -> None:
 
 
 def test_redacted_values_are_hidden_in_the_jobs_description() -> None:
-    """CLUSTER_SPEC repeats the variables of the job. Short values occur everywhere and stay."""
+    """CLUSTER_SPEC repeats the job's variables. Short values occur everywhere, so they are not redacted."""
     env = {"HUB_TOKEN": 'a"b\\cdefg', "DB_PASSWORD": "root"}
     spec = json.dumps([{"name": name, "value": value} for name, value in env.items()])
     kept = redacted(env | {"CLUSTER_SPEC": spec, "WHO": "root"})

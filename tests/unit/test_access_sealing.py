@@ -1,4 +1,4 @@
-"""Secrets are sealed before they are stored (spec/invariants#secrets)."""
+"""Encryption of secrets before they are stored (spec/invariants#secrets)."""
 
 import base64
 from pathlib import Path
@@ -20,7 +20,7 @@ def file(tmp_path: Path) -> Path:
     "other", [SecretId("q", "db", 1), SecretId("p", "db2", 1), SecretId("p", "db", 2)]
 )
 def test_sealed_value_is_bound_to_its_secret(file: Path, other: SecretId) -> None:
-    """With write access to the database, one cannot give a job the secret of another job."""
+    """Write access to the database is not sufficient to give a job the secret of another job."""
     sealer = Sealer(file, {})
     with pytest.raises(Unsealable, match="was modified or is damaged"):
         sealer.open(sealer.seal("hunter2", ID), other)
@@ -58,7 +58,7 @@ def test_malformed_key_is_rejected_without_quoting_it(file: Path, text: str) -> 
 
 
 def test_first_key_seals_and_every_key_opens_its_values(file: Path) -> None:
-    """To rotate keys, an operator adds the new one before the former one, in the variable or in the file."""
+    """For a key rotation, an operator puts the new key before the old one, in the variable or the file."""
     sealed = Sealer(file, {VARIABLE: GIVEN}).seal("hunter2", ID)
     new = base64.b64encode(bytes(range(1, 33))).decode()
     both = Sealer(file, {VARIABLE: f"{new} {GIVEN}"})

@@ -1,4 +1,4 @@
-"""Authentication by tokens of the current access book, its errors, and the stored form of the book."""
+"""Authentication with tokens of the access book, its errors, and the stored form of the book."""
 
 import gc
 import sys
@@ -96,7 +96,7 @@ def test_member_has_the_form_of_the_public_api(member: str, fault: str) -> None:
 
 
 def test_cost_of_authorization_is_independent_of_the_number_of_users() -> None:
-    """The user has a role in each project. Cost is the number of calls, which is reproducible."""
+    """The user has a role in each project. The cost is the number of calls, which is reproducible."""
 
     def submits(people: int, projects: int) -> Callable[[], None]:
         emails = [f"person{number}@corp.example" for number in range(people)]

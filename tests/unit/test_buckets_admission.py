@@ -1,4 +1,4 @@
-"""Who may do what with a bucket (spec/program#storage): own project, shared buckets, grants; and the keys in
+"""Permissions for buckets (spec/program#storage) of the caller's project, shared buckets, grants, and keys in
 addresses."""
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ OWN, SHARED, OTHER = (
 )
 
 
-def granted(role: str, *members: str, **more: Any) -> BucketAccess:
+def bucket_with_binding(role: str, *members: str, **more: Any) -> BucketAccess:
     return BucketAccess("other", "q", bindings=({"role": role, "members": list(members), **more},))
 
 
 EVERYTHING = sorted({permission for held in GRANTS.values() for permission in held})
 
 
-def test_people_may_do_everything() -> None:
+def test_owner_has_all_permissions_and_anonymous_caller_none() -> None:
     for access, permission in itertools.product((OWN, SHARED, OTHER), EVERYTHING):
         assert is_allowed(PERSON, permission, access)
         assert not is_allowed(UNKNOWN, permission, access)
 
 
-def test_a_program_has_its_own_project_s_buckets_and_what_is_in_shared_ones() -> None:
+def test_program_may_use_its_projects_buckets_and_objects_of_shared_ones() -> None:
     held = {
         access.name: [
             permission for permission in EVERYTHING if is_allowed(PROGRAM, permission, access)
@@ -74,14 +74,18 @@ def test_a_program_has_its_own_project_s_buckets_and_what_is_in_shared_ones() ->
 @pytest.mark.parametrize(
     ("access", "read", "write"),
     [
-        (granted("roles/storage.objectViewer", "serviceAccount:sa@p"), True, False),
-        (granted("roles/storage.objectUser", "serviceAccount:sa@p"), True, True),
-        (granted("roles/storage.objectAdmin", "projectEditor:p"), True, True),
-        (granted("roles/storage.objectViewer", "allAuthenticatedUsers"), True, False),
-        (granted("roles/storage.objectViewer", "serviceAccount:other@p"), False, False),
-        (granted("roles/storage.objectViewer", "projectEditor:r"), False, False),
-        (granted("roles/storage.objectCreator", "serviceAccount:sa@p"), False, False),
-        (granted("roles/storage.objectAdmin", "allUsers", condition={"title": "t"}), False, False),
+        (bucket_with_binding("roles/storage.objectViewer", "serviceAccount:sa@p"), True, False),
+        (bucket_with_binding("roles/storage.objectUser", "serviceAccount:sa@p"), True, True),
+        (bucket_with_binding("roles/storage.objectAdmin", "projectEditor:p"), True, True),
+        (bucket_with_binding("roles/storage.objectViewer", "allAuthenticatedUsers"), True, False),
+        (bucket_with_binding("roles/storage.objectViewer", "serviceAccount:other@p"), False, False),
+        (bucket_with_binding("roles/storage.objectViewer", "projectEditor:r"), False, False),
+        (bucket_with_binding("roles/storage.objectCreator", "serviceAccount:sa@p"), False, False),
+        (
+            bucket_with_binding("roles/storage.objectAdmin", "allUsers", condition={"title": "t"}),
+            False,
+            False,
+        ),
         (
             BucketAccess("other", "q", bindings=({"role": "roles/storage.objectAdmin"},)),
             False,
@@ -89,44 +93,48 @@ def test_a_program_has_its_own_project_s_buckets_and_what_is_in_shared_ones() ->
         ),
     ],
 )
-def test_a_grant_goes_as_far_as_its_role(access: BucketAccess, read: bool, write: bool) -> None:
-    """A condition, which is not evaluated, makes a grant worth nothing rather than everything."""
+def test_grant_gives_the_permissions_of_its_role(
+    access: BucketAccess, read: bool, write: bool
+) -> None:
+    """A conditional grant gives no permissions, because conditions are not evaluated."""
     assert is_allowed(PROGRAM, "storage.objects.get", access) is read
     assert is_allowed(PROGRAM, "storage.objects.delete", access) is write
     assert not is_allowed(UNKNOWN, "storage.objects.get", access)
-    public = granted("roles/storage.objectViewer", "allUsers")
+    public = bucket_with_binding("roles/storage.objectViewer", "allUsers")
     assert is_allowed(UNKNOWN, "storage.objects.get", public)
     assert not is_allowed(UNKNOWN, "storage.objects.create", public)
 
 
-def test_a_directory_shows_what_all_programs_of_the_project_may_write() -> None:
-    """Nobody asks again behind a mount: reading alone, or one service account's grant, is not enough."""
+def test_gcs_directory_shows_buckets_that_all_programs_may_write() -> None:
+    """A mount has no further checks. Read access, or a grant to one service account, is not sufficient."""
     assert is_visible("p", OWN)
     assert is_visible("p", SHARED)
-    assert is_visible("p", granted("roles/storage.objectAdmin", "projectEditor:p"))
+    assert is_visible("p", bucket_with_binding("roles/storage.objectAdmin", "projectEditor:p"))
     assert not is_visible("p", OTHER)
-    assert not is_visible("p", granted("roles/storage.objectViewer", "allUsers"))
-    assert not is_visible("p", granted("roles/storage.objectAdmin", "serviceAccount:sa@p"))
+    assert not is_visible("p", bucket_with_binding("roles/storage.objectViewer", "allUsers"))
+    assert not is_visible(
+        "p", bucket_with_binding("roles/storage.objectAdmin", "serviceAccount:sa@p")
+    )
 
 
-def test_a_job_is_refused_only_where_no_program_of_its_project_could_read() -> None:
+def test_bucket_is_readable_if_any_account_of_the_project_may_read_it() -> None:
     assert is_readable("p", OWN)
     assert not is_readable("p", OTHER)
-    # An account of its owner is none of the job's.
+    # The bucket's own project differs from the job's.
     theirs = "serviceAccount:any@q.iam.gserviceaccount.com"
-    assert not is_readable("p", granted("roles/storage.objectViewer", theirs))
+    assert not is_readable("p", bucket_with_binding("roles/storage.objectViewer", theirs))
     mine = "serviceAccount:any@p.iam.gserviceaccount.com"
-    assert is_readable("p", granted("roles/storage.objectViewer", mine))
-    # What the service itself reads for a job it reads as the job.
+    assert is_readable("p", bucket_with_binding("roles/storage.objectViewer", mine))
+    # The service reads files for a job with the permissions of the job's own service account.
     agent = f"service-{project_number('p')}@gcp-sa-aiplatform-cc.iam.gserviceaccount.com"
-    assert not is_readable("p", granted("roles/storage.objectViewer", mine), agent)
-    usual = granted("roles/storage.objectViewer", f"serviceAccount:{agent}")
+    assert not is_readable("p", bucket_with_binding("roles/storage.objectViewer", mine), agent)
+    usual = bucket_with_binding("roles/storage.objectViewer", f"serviceAccount:{agent}")
     assert is_readable("p", usual) and is_readable("p", usual, agent)
 
 
 @pytest.mark.parametrize("project", ["p", "Example.com:Lab", "p" * 60, "trainshed"])
-def test_a_program_makes_no_bucket_in_which_others_stage_code(project: str) -> None:
-    """Issue: staging per project. Whoever is first with such a name would be given another project's code."""
+def test_program_cannot_create_another_projects_staging_bucket(project: str) -> None:
+    """The creator of a bucket with such a name would receive the code of another project."""
     rules = BucketRules("trainshed")
     program = Caller("sa@p", program=JobClaims(7, 1, "workerpool0-0", project, "sa@p"))
     own = default_bucket("trainshed", project)
@@ -143,10 +151,10 @@ def test_a_program_makes_no_bucket_in_which_others_stage_code(project: str) -> N
         admit_name(PERSON, name, rules)
 
 
-def test_refusals_say_why_and_what_to_do() -> None:
+def test_denials_contain_cause_and_remedy() -> None:
     with pytest.raises(Forbidden, match=r"sa@p .* other\. .*Grant it a role") as refusal:
         admit(PROGRAM, "storage.objects.get", OTHER)
-    # Whose it is concerns nobody else.
+    # Other projects must not learn the owner of the bucket.
     assert "project q" not in str(refusal.value)
     with pytest.raises(Unauthenticated, match="trainshed env"):
         admit(UNKNOWN, "storage.objects.get", OWN)
@@ -156,7 +164,7 @@ def test_refusals_say_why_and_what_to_do() -> None:
     admit_project(PROGRAM, "storage.buckets.create", "p")
 
 
-def test_a_key_is_told_from_a_bucket_of_that_name() -> None:
+def test_key_in_an_address_is_distinguished_from_a_bucket_name() -> None:
     address = address_with_key("http://h:1/", "token")
     key = storage_key("token")
     assert address == f"http://h:1/with/{key}"
@@ -168,5 +176,5 @@ def test_a_key_is_told_from_a_bucket_of_that_name() -> None:
     assert storage_key("token") != storage_key("tokem")
 
 
-def test_no_role_grants_what_cannot_be_asked_about() -> None:
+def test_roles_contain_only_known_permissions() -> None:
     assert frozenset[str]().union(*GRANTS.values()) == ADMIN_BUCKETS

@@ -1,4 +1,5 @@
-"""A copied directory of buckets: every way of copying keeps each object's record, and none hides a write."""
+"""Copies of a buckets directory. Every way of copying preserves the objects' records, and later writes are
+detected."""
 
 from __future__ import annotations
 
@@ -29,29 +30,29 @@ CONTENTS = {
 Way = Callable[[Path, Path], object]
 
 
-def cp(*options: str) -> Way:
+def copy_with(*options: str) -> Way:
     def copy(source: Path, target: Path) -> None:
         subprocess.run(["cp", *options, source, target], check=True, capture_output=True)
 
     return copy
 
 
-def put_back(source: Path, target: Path) -> None:
-    """Restored under the old name, where the file system may give out the old inodes."""
-    cp("-r")(source, target)
+def restore_under_old_name(source: Path, target: Path) -> None:
+    """Copy, delete the original, and restore it under its name. The file system may reuse the old inodes."""
+    copy_with("-r")(source, target)
     shutil.rmtree(source)
-    cp("-r")(target, source)
+    copy_with("-r")(target, source)
     shutil.rmtree(target)
     source.rename(target)
 
 
 WAYS: dict[str, Way] = {
-    "plain": cp("-r"),
-    "with all": cp("-a"),
-    "without attributes": cp("-r", "--preserve=timestamps"),
-    "hard links": cp("-al"),
+    "plain": copy_with("-r"),
+    "with all": copy_with("-a"),
+    "without attributes": copy_with("-r", "--preserve=timestamps"),
+    "hard links": copy_with("-al"),
     "moved": Path.rename,
-    "put back": put_back,
+    "put back": restore_under_old_name,
 }
 every_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 
@@ -61,14 +62,14 @@ def attributes(request: pytest.FixtureRequest) -> bool:
     return request.param
 
 
-def make(data: Path, attributes: bool) -> dict[str, ObjectRecord]:
+def create_objects(data: Path, attributes: bool) -> dict[str, ObjectRecord]:
     store = ObjectStore(data / "buckets", attributes=attributes)
     store.catalog.create(BUCKET)
     for name, content in CONTENTS.items():
         put(store, name, content)
     put(store, "a/b", b"makes a shadow of a")
     store.patch(ObjectRef(BUCKET, "plain.txt"), lambda record: record)
-    records = everything(store)
+    records = list_records(store)
     store.close()
     assert records["plain.txt"].metageneration == 2
     return records
@@ -79,12 +80,12 @@ def put(store: ObjectStore, name: str, content: bytes) -> ObjectRecord:
     return stored.put(store, name, content, draft=draft)
 
 
-def everything(store: ObjectStore) -> dict[str, ObjectRecord]:
+def list_records(store: ObjectStore) -> dict[str, ObjectRecord]:
     return dict(store.list(BUCKET, Query()).objects)
 
 
-def unbound(records: dict[str, ObjectRecord]) -> dict[str, ObjectRecord]:
-    """The records without the identities of their files."""
+def without_file_identities(records: dict[str, ObjectRecord]) -> dict[str, ObjectRecord]:
+    """Return the records without the identities of their files."""
     return {
         name: replace(record, file=FileIdentity(0, record.size, 0))
         for name, record in records.items()
@@ -92,19 +93,21 @@ def unbound(records: dict[str, ObjectRecord]) -> dict[str, ObjectRecord]:
 
 
 @every_way
-def test_a_copy_keeps_every_record(tmp_path: Path, attributes: bool, way: Way) -> None:
-    before = make(tmp_path / "data", attributes)
+def test_copied_directory_keeps_every_record(tmp_path: Path, attributes: bool, way: Way) -> None:
+    before = create_objects(tmp_path / "data", attributes)
     way(tmp_path / "data", tmp_path / "copy")
-    for _ in range(2):  # The second start finds them bound.
+    for _ in range(2):  # On the second start, the records are already bound.
         store = ObjectStore(tmp_path / "copy" / "buckets", attributes=attributes)
-        after = everything(store)
+        after = list_records(store)
         store.close()
-        assert unbound(after) == unbound(before)
+        assert without_file_identities(after) == without_file_identities(before)
 
 
 @every_way
-def test_what_is_rewritten_in_a_copy_is_noticed(tmp_path: Path, attributes: bool, way: Way) -> None:
-    before = make(tmp_path / "data", attributes)
+def test_modified_file_in_a_copy_gets_a_new_generation(
+    tmp_path: Path, attributes: bool, way: Way
+) -> None:
+    before = create_objects(tmp_path / "data", attributes)
     way(tmp_path / "data", tmp_path / "copy")
     path = tmp_path / "copy" / "buckets" / BUCKET / "plain.txt"
     path.write_bytes(b"HELLO")
@@ -112,22 +115,22 @@ def test_what_is_rewritten_in_a_copy_is_noticed(tmp_path: Path, attributes: bool
     first = store.read_record(ObjectRef(BUCKET, "plain.txt"))
     assert first.generation != before["plain.txt"].generation
     assert first.metadata == {}
-    # And once the record is bound, a write of the same size is a new generation as well.
+    # After a record is bound, a write of the same size also causes a new generation.
     bound = store.read_record(ObjectRef(BUCKET, "dir//double"))
     assert bound.generation == before["dir//double"].generation
     next((path.parent / "dir").rglob("double")).write_bytes(b"ESCAPED")
     assert store.read_record(ObjectRef(BUCKET, "dir//double")).generation != bound.generation
 
 
-def test_a_damaged_table_is_made_anew(tmp_path: Path) -> None:
-    before = make(tmp_path / "data", attributes=True)
+def test_damaged_record_table_is_recreated(tmp_path: Path) -> None:
+    before = create_objects(tmp_path / "data", attributes=True)
     table = state_directory(tmp_path / "data" / "buckets") / FILE
     table.write_bytes(b"no database at all" * 1000)
     store = ObjectStore(tmp_path / "data" / "buckets")
-    assert everything(store) == before
+    assert list_records(store) == before
     record = put(store, "later", b"noted in the new one")
     store.close()
     assert table.with_name(f"{FILE}.damaged").exists()
-    cp("-r")(tmp_path / "data", tmp_path / "copy")
-    copied = everything(ObjectStore(tmp_path / "copy" / "buckets"))
+    copy_with("-r")(tmp_path / "data", tmp_path / "copy")
+    copied = list_records(ObjectStore(tmp_path / "copy" / "buckets"))
     assert copied["later"].generation == record.generation

@@ -1,5 +1,4 @@
-"""What a program's client libraries learn from the metadata endpoint of its replica
-(spec/program#credentials, spec/clients#metadata)."""
+"""The metadata endpoint of a program's replica (spec/program#credentials, spec/clients#metadata)."""
 
 import asyncio
 import json
@@ -39,7 +38,7 @@ def metadata(notices: Notices) -> Metadata:
     return Metadata(TOKENS, lambda _: None, notices)
 
 
-class Client:
+class DisconnectingClient:
     """A client whose connection is open until `leave` is called."""
 
     def __init__(self, path: str, query: str = "", method: str = "GET", **headers: str) -> None:
@@ -60,16 +59,18 @@ class Client:
 
 
 async def answer_to(
-    metadata: Metadata, client: Client, machine: Machine = MACHINE
+    metadata: Metadata, client: DisconnectingClient, machine: Machine = MACHINE
 ) -> Response | None:
     caller = Caller(EMAIL, program=CLAIMS, machine=machine)
     return await metadata.answer(client.request, client.request.path, caller)
 
 
-def asked(
+def get_metadata(
     metadata: Metadata, path: str, query: str = "", *, machine: Machine = MACHINE, **more: Any
 ) -> Response:
-    client = Client(path, query, more.pop("method", "GET"), **more.pop("headers", FLAVOR))
+    client = DisconnectingClient(
+        path, query, more.pop("method", "GET"), **more.pop("headers", FLAVOR)
+    )
     answer = asyncio.run(answer_to(metadata, client, machine))
     assert answer is not None and dict(answer.headers)[b"metadata-flavor"] == b"Google"
     assert dict(answer.headers)[b"content-length"] == b"%d" % len(answer.body)
@@ -77,14 +78,14 @@ def asked(
 
 
 def text(metadata: Metadata, path: str, query: str = "") -> str:
-    answer = asked(metadata, path, query)
+    answer = get_metadata(metadata, path, query)
     assert answer.status == 200, answer.body
     assert dict(answer.headers)[b"content-type"] in (b"application/text", b"text/html")
     return answer.body.decode()
 
 
-def told(metadata: Metadata, path: str, query: str = "") -> Any:
-    answer = asked(metadata, path, query)
+def get_json(metadata: Metadata, path: str, query: str = "") -> Any:
+    answer = get_metadata(metadata, path, query)
     assert answer.status == 200, answer.body
     assert dict(answer.headers)[b"content-type"] == b"application/json"
     return json.loads(answer.body)
@@ -127,12 +128,12 @@ def told(metadata: Metadata, path: str, query: str = "") -> Any:
         (f"{V1}/instance/virtual-clock/drift-token", "0"),
     ],
 )
-def test_values_and_directories(metadata: Metadata, path: str, expected: str) -> None:
+def test_metadata_has_values_and_directories(metadata: Metadata, path: str, expected: str) -> None:
     assert text(metadata, path) == expected
 
 
-def test_where_a_job_runs_as_far_as_it_is_known(metadata: Metadata) -> None:
-    """Clients take the region from the zone."""
+def test_metadata_contains_region_and_zone_of_the_job(metadata: Metadata) -> None:
+    """Clients derive the region from the zone."""
     job = {"project": "p1", "job_uid": "7", "replica": "workerpool1-3", "service_account": EMAIL}
     caller = read_preamble(json.dumps(job | {"region": "europe-west4"}).encode()).caller
     number = project_number("p1")
@@ -141,22 +142,22 @@ def test_where_a_job_runs_as_far_as_it_is_known(metadata: Metadata) -> None:
         ("region", f"projects/{number}/regions/europe-west4"),
     ):
         path = f"{V1}/instance/{name}"
-        answer = asked(metadata, path, machine=caller.machine)
+        answer = get_metadata(metadata, path, machine=caller.machine)
         assert (answer.status, answer.body.decode()) == (200, expected)
-        # Said by nobody.
-        assert asked(metadata, path).status == 404
+        # Not set by any caller.
+        assert get_metadata(metadata, path).status == 404
 
 
-def test_a_token_for_whatever_scopes(metadata: Metadata) -> None:
+def test_access_token_is_returned_for_any_scopes(metadata: Metadata) -> None:
     for account in ("default", EMAIL):
         path = f"{V1}/instance/service-accounts/{account}/token"
-        shown = told(metadata, path, f"scopes={SCOPE}")
+        shown = get_json(metadata, path, f"scopes={SCOPE}")
         assert TOKENS.read(shown["access_token"]) == CLAIMS
         assert (shown["expires_in"], shown["token_type"]) == (3600, "Bearer")
 
 
-def test_all_of_it_at_once(metadata: Metadata) -> None:
-    whole = told(metadata, f"{V1}/", "recursive=true")
+def test_recursive_request_returns_the_whole_tree(metadata: Metadata) -> None:
+    whole = get_json(metadata, f"{V1}/", "recursive=true")
     number = project_number("p1")
     assert whole["project"] == {"attributes": {}, "numericProjectId": number, "projectId": "p1"}
     assert set(whole["instance"]["serviceAccounts"]) == {EMAIL, "default"}
@@ -166,43 +167,45 @@ def test_all_of_it_at_once(metadata: Metadata) -> None:
     assert "token" not in json.dumps(whole)
 
 
-def test_an_identity_token_needs_an_audience(metadata: Metadata) -> None:
+def test_identity_token_requires_an_audience(metadata: Metadata) -> None:
     path = f"{ACCOUNT}/identity"
     token = text(metadata, path, "audience=https://a&format=full")
     assert token == TOKENS.identity_token(CLAIMS, "https://a")
-    refused = asked(metadata, path)
+    refused = get_metadata(metadata, path)
     assert (refused.status, refused.body) == (400, b"non-empty audience parameter required\n")
 
 
 @pytest.mark.parametrize("headers", [{}, {"metadata-flavor": "google"}, {"x-google": "True"}])
-def test_nothing_is_said_without_the_header(metadata: Metadata, headers: dict[str, str]) -> None:
-    """Who makes a browser or a server ask on his behalf cannot set it."""
+def test_request_without_the_flavor_header_is_rejected(
+    metadata: Metadata, headers: dict[str, str]
+) -> None:
+    """An SSRF or CSRF attacker cannot set this header."""
     for path in (V1, f"{V1}/", f"{ACCOUNT}/token", f"{V1}/no/such/thing"):
-        refused = asked(metadata, path, headers=headers)
+        refused = get_metadata(metadata, path, headers=headers)
         assert refused.status == 403
         assert b"Metadata-Flavor:Google" in refused.body
-    assert asked(metadata, "/", headers=headers).status == 200
+    assert get_metadata(metadata, "/", headers=headers).status == 200
 
 
-def test_a_request_that_was_forwarded_is_refused(metadata: Metadata) -> None:
+def test_forwarded_request_is_rejected(metadata: Metadata) -> None:
     headers = FLAVOR | {"x-forwarded-for": "10.0.0.1"}
-    assert asked(metadata, f"{ACCOUNT}/token", headers=headers).status == 403
+    assert get_metadata(metadata, f"{ACCOUNT}/token", headers=headers).status == 403
 
 
-def test_values_of_several_parts_are_json(metadata: Metadata) -> None:
-    assert told(metadata, f"{V1}/instance/tags") == []
-    assert told(metadata, f"{V1}/instance/upcoming-maintenance") == {}
-    assert told(metadata, f"{V1}/instance/disks/", "alt=json") == ["0/"]
-    assert told(metadata, f"{V1}/instance/preempted", "alt=json") == "FALSE"
-    (interface,) = told(metadata, f"{V1}/instance/network-interfaces/", "recursive=true")
+def test_structured_metadata_values_are_json(metadata: Metadata) -> None:
+    assert get_json(metadata, f"{V1}/instance/tags") == []
+    assert get_json(metadata, f"{V1}/instance/upcoming-maintenance") == {}
+    assert get_json(metadata, f"{V1}/instance/disks/", "alt=json") == ["0/"]
+    assert get_json(metadata, f"{V1}/instance/preempted", "alt=json") == "FALSE"
+    (interface,) = get_json(metadata, f"{V1}/instance/network-interfaces/", "recursive=true")
     assert (interface["ip"], interface["forwardedIps"]) == ("10.128.0.7", [])
     assert text(metadata, f"{V1}/project/", "recursive=true&alt=text") == (
         f"numeric-project-id {NUMBER}\nproject-id p1\n"
     )
 
 
-def test_a_spot_job_has_preemptible_machines(metadata: Metadata) -> None:
-    shown = asked(
+def test_spot_job_reports_a_preemptible_machine(metadata: Metadata) -> None:
+    shown = get_metadata(
         metadata, f"{V1}/instance/scheduling/", "recursive=true", machine=Machine(is_spot=True)
     )
     assert json.loads(shown.body) == {
@@ -212,15 +215,15 @@ def test_a_spot_job_has_preemptible_machines(metadata: Metadata) -> None:
     }
 
 
-def tag_of(answer: Response) -> str:
+def etag_of(answer: Response) -> str:
     return dict(answer.headers)[b"etag"].decode()
 
 
-async def begin(
+async def start_hanging_get(
     metadata: Metadata, path: str, query: str = ""
-) -> tuple[Client, asyncio.Task[Response | None]]:
-    """A hanging GET that has begun to wait."""
-    client = Client(f"{V1}/instance/{path}", f"wait_for_change=true{query}", **FLAVOR)
+) -> tuple[DisconnectingClient, asyncio.Task[Response | None]]:
+    """Start a hanging GET, and return once it waits."""
+    client = DisconnectingClient(f"{V1}/instance/{path}", f"wait_for_change=true{query}", **FLAVOR)
     task = asyncio.ensure_future(answer_to(metadata, client))
     for _ in range(5):
         await asyncio.sleep(0)
@@ -228,21 +231,22 @@ async def begin(
 
 
 @pytest.mark.parametrize("notice", ["preempted", "maintenance"])
-def test_a_hanging_get_returns_when_a_notice_comes(
+def test_hanging_get_returns_after_a_notice(
     metadata: Metadata, notices: Notices, notice: str
 ) -> None:
-    """`../shared/inputs/preempted_watch.sh`: recipes wait for this beside their training."""
+    """Training programs wait for this notice in a background thread
+    (`../shared/inputs/preempted_watch.sh`)."""
 
     async def watch() -> None:
         waiting = [
-            (await begin(metadata, path, query))[1]
+            (await start_hanging_get(metadata, path, query))[1]
             for path, query in (
                 *[("preempted", "")] * 1000,
                 ("preempted", "&timeout_sec=3600"),
                 ("", "&recursive=true"),
             )
         ]
-        _, event = await begin(metadata, "maintenance-event", "&timeout_sec=1")
+        _, event = await start_hanging_get(metadata, "maintenance-event", "&timeout_sec=1")
         notices.add(CLAIMS, notice)
         *texts, whole = [answer for answer in await asyncio.gather(*waiting) if answer]
         assert {answer.body for answer in texts} == {b"TRUE"}
@@ -252,8 +256,8 @@ def test_a_hanging_get_returns_when_a_notice_comes(
         assert shown["maintenanceEvent"] == kind
         assert ((await event) or Response()).body.decode() == kind
         assert not notices._watching  # pyright: ignore[reportPrivateUsage]
-        # A client that was slow to begin has missed the change.
-        _, late = await begin(metadata, "preempted")
+        # A client with a late request has missed the change.
+        _, late = await start_hanging_get(metadata, "preempted")
         assert ((await late) or Response()).body == b"TRUE"
         # The next incarnation of the replica.
         notices.remove(CLAIMS, notice)
@@ -262,26 +266,26 @@ def test_a_hanging_get_returns_when_a_notice_comes(
     asyncio.run(watch())
 
 
-def test_another_replica_gets_no_notice(metadata: Metadata, notices: Notices) -> None:
+def test_notice_reaches_only_its_replica(metadata: Metadata, notices: Notices) -> None:
     async def watch() -> None:
-        _, task = await begin(metadata, "preempted", "&timeout_sec=1")
+        _, task = await start_hanging_get(metadata, "preempted", "&timeout_sec=1")
         notices.add(JobClaims(1234567890123, 2, "workerpool1-4", "p1", EMAIL), "preempted")
         assert ((await task) or Response()).body == b"FALSE"
 
     asyncio.run(watch())
 
 
-def test_a_hanging_get_with_the_tag_of_another_value_returns_at_once(metadata: Metadata) -> None:
+def test_hanging_get_with_an_outdated_etag_returns_immediately(metadata: Metadata) -> None:
     path = f"{V1}/instance/preempted"
-    tag = tag_of(asked(metadata, path))
-    assert asked(metadata, path, "wait_for_change=true&last_etag=NONE").body == b"FALSE"
-    answer = asked(metadata, path, f"wait_for_change=true&timeout_sec=1&last_etag={tag}")
-    assert (answer.status, tag_of(answer)) == (200, tag)
+    tag = etag_of(get_metadata(metadata, path))
+    assert get_metadata(metadata, path, "wait_for_change=true&last_etag=NONE").body == b"FALSE"
+    answer = get_metadata(metadata, path, f"wait_for_change=true&timeout_sec=1&last_etag={tag}")
+    assert (answer.status, etag_of(answer)) == (200, tag)
 
 
-def test_a_client_that_leaves_is_freed(metadata: Metadata, notices: Notices) -> None:
+def test_disconnected_watcher_is_released(metadata: Metadata, notices: Notices) -> None:
     async def watch() -> None:
-        client, task = await begin(metadata, "preempted")
+        client, task = await start_hanging_get(metadata, "preempted")
         client.leave()
         with pytest.raises(Disconnected):
             await task
@@ -299,7 +303,7 @@ def test_a_client_that_leaves_is_freed(metadata: Metadata, notices: Notices) -> 
         ("instance/no-such-key", "", 404),
     ],
 )
-def test_a_hanging_get_that_cannot_be_served_is_refused(
+def test_unsupported_hanging_get_is_rejected(
     metadata: Metadata, path: str, query: str, status: int
 ) -> None:
-    assert asked(metadata, f"{V1}/{path}", f"wait_for_change=true&{query}").status == status
+    assert get_metadata(metadata, f"{V1}/{path}", f"wait_for_change=true&{query}").status == status

@@ -1,4 +1,4 @@
-"""Names of the data plane: gs:// URIs, places on disk, request paths, multipart bodies."""
+"""Names of the storage API: gs:// URIs, places on disk, request paths, and multipart bodies."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SEGMENTS = st.one_of(
     ["bucket/x", "s3://bucket/x", "gs://", "gs:///x", "gs://UPPER/x", "gs://ab/x", "gs://b-/x",
      "gs://192.168.1.1/x", "gs://google-x/y", "gs://bucket/a\nb", "gs://bucket/.."],
 )  # fmt: skip
-def test_bad_gs_uri_says_what_to_do(uri: str) -> None:
+def test_invalid_gs_uri_error_contains_the_remedy(uri: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         parse_gs_uri(uri)
     assert caught.value.message.rstrip().endswith(".")
@@ -39,7 +39,7 @@ def test_bucket_names_follow_the_public_rules() -> None:
             validate_bucket_name(bad)
 
 
-def test_object_names_have_limits() -> None:
+def test_object_name_limits() -> None:
     for bad in (
         "",
         "a\rb",
@@ -56,7 +56,7 @@ def test_object_names_have_limits() -> None:
 
 
 @given(st.lists(SEGMENTS, min_size=1, max_size=4), st.lists(SEGMENTS, min_size=1, max_size=4))
-def test_two_names_never_share_a_place(left: list[str], right: list[str]) -> None:
+def test_distinct_object_names_have_distinct_places(left: list[str], right: list[str]) -> None:
     first, second = "/".join(left), "/".join(right)
     assert (place_of(first) == place_of(second)) == (first == second)
 
@@ -83,10 +83,10 @@ def _body(boundary: str, newline: str, content: bytes) -> bytes:
 @example(content=b"\r", step=1, tail=True)
 @example(content=b"\r\n--plain", step=7, tail=False)
 @example(content=b"", step=3, tail=False)
-def test_multipart_as_clients_send_it(
+def test_multipart_bodies_of_real_clients_are_parsed(
     newline: str, header: str, boundary: str, content: bytes, step: int, tail: bool
 ) -> None:
-    """spec/clients#uploads: single-quoted boundary, lines that end in LF alone."""
+    """spec/clients#uploads: single quotes around the boundary, and LF as line end."""
     body = _body(boundary, newline, content) + (newline.encode() if tail else b"")
     reader = MultipartReader(header)
     out = b"".join(reader.feed(body[at : at + step]) for at in range(0, len(body), step))
@@ -95,7 +95,7 @@ def test_multipart_as_clients_send_it(
     assert (reader.head.metadata, reader.head.content_type) == (b'{"size": 3}', "text/x")
 
 
-def test_a_cut_multipart_body_is_refused() -> None:
+def test_truncated_multipart_body_is_rejected() -> None:
     reader = MultipartReader("multipart/related; boundary=b")
     reader.feed(_body("b", "\n", b"content")[:-5])
     with pytest.raises(InvalidRequest):
@@ -106,7 +106,7 @@ def test_a_cut_multipart_body_is_refused() -> None:
     "pattern",
     ["**a" * 300 + "b", "**" * 500 + "b", "{" + "**a," * 200 + "}b", "[" * 1000, "?" * 999],
 )
-def test_a_glob_costs_no_backtracking(pattern: str) -> None:
+def test_glob_matching_takes_linear_time(pattern: str) -> None:
     names = ["a" * 1000] * 20
     glob = compile_glob(pattern)
     began = time.thread_time()
@@ -114,6 +114,6 @@ def test_a_glob_costs_no_backtracking(pattern: str) -> None:
     assert time.thread_time() - began < 2
 
 
-def test_a_glob_has_a_largest_length() -> None:
+def test_glob_has_a_maximum_length() -> None:
     with pytest.raises(InvalidRequest, match="1024 bytes"):
         compile_glob("*" * 1025)

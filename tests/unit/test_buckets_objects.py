@@ -1,4 +1,4 @@
-"""Objects on disk: durability order, preconditions, writes through the directory, listing."""
+"""Objects on the local disk: durable writes, preconditions, writes through the directory, and lists."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ def names(store: ObjectStore, query: Query | None = None) -> list[str]:
     return [name for name, _ in store.list(BUCKET, query or Query()).objects]
 
 
-def visible(store: ObjectStore, name: str = "") -> Path:
+def path_of(store: ObjectStore, name: str = "") -> Path:
     return store.catalog.directory(BUCKET) / name
 
 
-def test_a_bucket_is_there_with_its_mode_or_not_at_all(
+def test_interrupted_bucket_creation_leaves_no_bucket(
     store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever dies while it is made: programs of other users could write nothing in it."""
+    """A bucket with the wrong mode would not be writable for programs of other users."""
     monkeypatch.setattr(Path, "chmod", Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         store.catalog.create("new")
@@ -70,7 +70,7 @@ def test_a_bucket_is_there_with_its_mode_or_not_at_all(
     assert store.catalog.directory("new").stat().st_mode & 0o777 == 0o777
 
 
-def test_metadata_larger_than_an_attribute_is_kept(store: ObjectStore) -> None:
+def test_metadata_larger_than_an_extended_attribute_is_stored(store: ObjectStore) -> None:
     metadata = {f"key{number}": "v" * 100 for number in range(70)}
     record = put(store, "x", draft=Draft({}, metadata))
     assert store.read_record(ObjectRef(BUCKET, "x")).metadata == metadata
@@ -79,7 +79,7 @@ def test_metadata_larger_than_an_attribute_is_kept(store: ObjectStore) -> None:
     assert store.read_record(ObjectRef(BUCKET, "x")) == small
 
 
-def test_generations_differ_and_preconditions_hold(store: ObjectStore) -> None:
+def test_preconditions_use_the_current_generation(store: ObjectStore) -> None:
     first = put(store, "x", b"1", ABSENT)
     with pytest.raises(PreconditionFailed):
         put(store, "x", b"2", ABSENT)
@@ -102,8 +102,8 @@ def test_generations_differ_and_preconditions_hold(store: ObjectStore) -> None:
     assert list((state_directory(store.root) / "tmp").iterdir()) == []
 
 
-def test_concurrent_updates_by_generation_lose_nothing(store: ObjectStore) -> None:
-    """Nor do creations: of those who begin at once one makes the object."""
+def test_concurrent_conditional_updates_lose_no_write(store: ObjectStore) -> None:
+    """Of concurrent creations, exactly one creates the object."""
     barrier = threading.Barrier(6)
 
     def add(_: int) -> int:
@@ -130,12 +130,12 @@ def test_concurrent_updates_by_generation_lose_nothing(store: ObjectStore) -> No
     assert int(get(store, "n")) == total
 
 
-class TestThroughTheDirectory:
+class TestWritesThroughTheDirectory:
     """spec/program#storage: /gcs/BUCKET and the API show the same objects."""
 
-    def test_a_new_file_is_an_object_with_right_checksums(self, store: ObjectStore) -> None:
-        visible(store, "d").mkdir()
-        visible(store, "d/f").write_bytes(b"hello")
+    def test_new_file_is_an_object_with_checksums(self, store: ObjectStore) -> None:
+        path_of(store, "d").mkdir()
+        path_of(store, "d/f").write_bytes(b"hello")
         record = store.read_record(ObjectRef(BUCKET, "d/f"))
         assert (record.crc32c, record.size) == ("mnG7TA==", 5)
         assert store.read_record(ObjectRef(BUCKET, "d/f")) == record
@@ -144,15 +144,15 @@ class TestThroughTheDirectory:
         assert names(store) == ["d/f"]
 
     @pytest.mark.parametrize("is_copy", [False, True])
-    def test_a_change_while_it_is_hashed_stays(
+    def test_metadata_change_during_hashing_is_kept(
         self, store: ObjectStore, monkeypatch: pytest.MonkeyPatch, is_copy: bool
     ) -> None:
-        """A read saves what it has hashed: the sums of a program's file, or which object it is a copy of."""
+        """A read stores the computed checksums, or the link between a copied file and its record."""
         if is_copy:
             put(store, "f", b"hello")
-            visible(store, "f").unlink()
-        visible(store, "f").write_bytes(b"hello")
-        os.utime(visible(store, "f"), (1, 1))
+            path_of(store, "f").unlink()
+        path_of(store, "f").write_bytes(b"hello")
+        os.utime(path_of(store, "f"), (1, 1))
 
         def hashed(fd: int) -> Digest:
             monkeypatch.undo()
@@ -165,14 +165,14 @@ class TestThroughTheDirectory:
         assert (record.metadata, record.crc32c) == ({"k": "v"}, "mnG7TA==")
 
     @pytest.mark.parametrize("how", ["in place", "replaced", "removed and made"])
-    def test_a_rewrite_has_a_fresh_generation(self, store: ObjectStore, how: str) -> None:
+    def test_rewritten_file_has_a_new_generation(self, store: ObjectStore, how: str) -> None:
         record = put(store, "f", b"12345", draft=Draft({}, {"k": "v"}))
-        path = visible(store, "f")
+        path = path_of(store, "f")
         if how == "in place":
             with path.open("r+b") as file:
                 file.write(b"54321")
         elif how == "replaced":
-            other = visible(store, "other")
+            other = path_of(store, "other")
             other.write_bytes(b"54321")
             other.replace(path)
         else:
@@ -186,11 +186,13 @@ class TestThroughTheDirectory:
             put(store, "f", b"x", Conditions(generation_match=record.generation))
         put(store, "f", b"x", Conditions(generation_match=now.generation))
 
-    def test_links_and_pipes_are_no_objects(self, store: ObjectStore, tmp_path: Path) -> None:
+    def test_symbolic_links_and_pipes_are_not_objects(
+        self, store: ObjectStore, tmp_path: Path
+    ) -> None:
         (tmp_path / "secret").write_bytes(b"secret")
-        visible(store, "link").symlink_to(tmp_path / "secret")
-        visible(store, "dir").symlink_to(tmp_path)
-        os.mkfifo(visible(store, "pipe"))
+        path_of(store, "link").symlink_to(tmp_path / "secret")
+        path_of(store, "dir").symlink_to(tmp_path)
+        os.mkfifo(path_of(store, "pipe"))
         for name in ("link", "dir/secret", "pipe"):
             with pytest.raises(NotFound):
                 get(store, name)
@@ -198,13 +200,15 @@ class TestThroughTheDirectory:
         with pytest.raises(Conflict):
             put(store, "dir/new")
         assert not (tmp_path / "new").exists()
-        put(store, "link", b"mine")  # the link itself is replaced, not what it points to
+        put(store, "link", b"mine")  # replaces the link itself, not its target
         assert (tmp_path / "secret").read_bytes() == b"secret"
 
 
-class TestNamesThatClash:
+class TestConflictingNames:
     @pytest.mark.parametrize("order", [["a", "a/b", "a/"], ["a/", "a/b", "a"], ["a/b", "a", "a/"]])
-    def test_a_beside_a_slash_b(self, store: ObjectStore, order: list[str]) -> None:
+    def test_object_may_have_the_name_of_a_directory(
+        self, store: ObjectStore, order: list[str]
+    ) -> None:
         for name in order:
             put(store, name, name.encode(), ABSENT)
         assert names(store) == ["a", "a/", "a/b"]
@@ -221,9 +225,9 @@ class TestNamesThatClash:
         assert names(store) == ["a"]
         store.delete(ObjectRef(BUCKET, "a"))
         assert names(store) == []
-        assert list(visible(store).iterdir()) == []
+        assert list(path_of(store).iterdir()) == []
 
-    def test_an_object_is_there_while_it_comes_back_to_its_place(
+    def test_object_is_visible_while_it_leaves_its_shadow_place(
         self, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         opened = tree.open_directory
@@ -241,7 +245,7 @@ class TestNamesThatClash:
             monkeypatch.setattr(tree, "open_directory", after_a_write)
             assert status_of() == ["a"]
 
-    def test_strange_names(self, store: ObjectStore) -> None:
+    def test_unusual_object_names_are_preserved(self, store: ObjectStore) -> None:
         strange = ["//", "/x", "a//b", "a/../b", "./x", "é" * 127 + "/x", "x" * 255, ".gs~" + "y" * 246,
                    ".gs~file/x", ".gs~=", ".gs~+y", "a:b*?[]", " ", "%2F", "a/b/c/"]  # fmt: skip
         for name in strange:
@@ -250,9 +254,9 @@ class TestNamesThatClash:
         for name in strange:
             assert get(store, name) == name.encode()
             store.delete(ObjectRef(BUCKET, name))
-        assert list(visible(store).iterdir()) == []
+        assert list(path_of(store).iterdir()) == []
 
-    def test_parallel_writers_of_a_name_and_names_below_it(self, store: ObjectStore) -> None:
+    def test_parallel_writes_of_nested_names_succeed(self, store: ObjectStore) -> None:
         wanted = ["p", "p/q", "p/q/r", "p/q/s", "p/t", "p/"]
 
         def work(number: int) -> None:
@@ -280,7 +284,7 @@ class TestNamesThatClash:
     st.integers(1, 4),
     st.booleans(),
 )  # fmt: skip
-def test_listing_is_that_of_a_sorted_list(
+def test_list_pages_equal_a_sorted_list(
     tmp_path_factory: pytest.TempPathFactory,
     objects: set[str],
     prefix: str,
@@ -317,7 +321,7 @@ def test_listing_is_that_of_a_sorted_list(
     assert (seen_items, seen_prefixes) == (items, prefixes)
 
 
-def test_a_listing_with_a_glob_that_takes_too_long_goes_on_page_by_page(
+def test_slow_glob_search_continues_on_the_next_page(
     store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listing, "SEARCH_TIMEOUT", 0.0)
@@ -333,8 +337,8 @@ def test_a_listing_with_a_glob_that_takes_too_long_goes_on_page_by_page(
     assert pages == 4
 
 
-class TestSessions:
-    """Resumable uploads, and what a crash at each point leaves."""
+class TestUploadSessions:
+    """Resumable uploads, also after a crash at each step."""
 
     @staticmethod
     def writer(sessions: UploadSessions, upload_id: str) -> UploadWriter:
@@ -344,7 +348,7 @@ class TestSessions:
 
     @pytest.mark.parametrize("conditions", [Conditions(), ABSENT])
     @pytest.mark.parametrize("point", ["announced", "renamed"])
-    def test_a_crash_in_the_commit(
+    def test_upload_survives_a_crash_during_its_commit(
         self,
         store: ObjectStore,
         monkeypatch: pytest.MonkeyPatch,
@@ -378,7 +382,7 @@ class TestSessions:
         assert get(store, "big") == b"hello"
         assert isinstance(UploadSessions(store).resume(BUCKET, upload_id), CommittedUpload)
 
-    def test_the_newest_request_owns_the_session(self, store: ObjectStore) -> None:
+    def test_newest_request_takes_over_the_upload_session(self, store: ObjectStore) -> None:
         sessions = UploadSessions(store)
         upload_id = sessions.start(UploadSpec(BUCKET, "x"))
         first = self.writer(sessions, upload_id)
@@ -390,7 +394,7 @@ class TestSessions:
         second.commit()
         assert get(store, "x") == b"12"
 
-    def test_what_has_arrived_is_hashed_once(
+    def test_received_bytes_are_hashed_only_once(
         self, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(uploads, "_MAX_DIGESTS", 1)
@@ -400,15 +404,15 @@ class TestSessions:
             writer = self.writer(sessions, upload_id)
             writer.write(b"1")
             sessions.release(writer)
-        # To hash a large one again takes minutes, in which its client loses patience and takes over again.
+        # Hashing a large upload again takes minutes, so its client would time out and take over again.
         monkeypatch.setattr(Digest, "update", None)
         assert self.writer(sessions, upload_id).offset == 1
         assert self.writer(sessions, upload_id).offset == 1
 
-    def test_a_request_that_ends_holds_up_no_other(
+    def test_ending_request_does_not_deadlock_with_a_commit(
         self, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A commit in progress has the lock of its writer, and drops the session if it is refused."""
+        """A running commit holds its writer's lock, and deletes the session if it fails."""
         sessions = UploadSessions(store)
         writer = self.writer(sessions, sessions.start(UploadSpec(BUCKET, "x")))
         dropping = threading.Thread(target=sessions.drop, args=(Path("none"),))
@@ -421,7 +425,7 @@ class TestSessions:
         monkeypatch.setattr(writer, "close", wait_for_the_commit)
         sessions.release(writer)
 
-    def test_refused_cancelled_and_old_sessions_are_unknown(self, store: ObjectStore) -> None:
+    def test_failed_cancelled_and_expired_sessions_are_unknown(self, store: ObjectStore) -> None:
         sessions = UploadSessions(store)
         bad = sessions.start(UploadSpec(BUCKET, "x", expected=Checksums("AA", "")))
         with pytest.raises(InvalidRequest):
@@ -447,10 +451,8 @@ ordinary = pytest.mark.skipif(
 
 
 @pytest.mark.parametrize("path", ["line\nfeed", "/".join(["d" * 200] * 6)], ids=["line", "long"])
-def test_a_file_that_can_be_no_object_leaves_the_bucket_listable(
-    store: ObjectStore, path: str
-) -> None:
-    """Any program may write one into a bucket that others use."""
+def test_invalid_file_name_does_not_break_the_list(store: ObjectStore, path: str) -> None:
+    """Any program may create such a file in a bucket that it shares with other programs."""
     put(store, "good", b"x")
     file = store.catalog.directory(BUCKET) / path
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -463,32 +465,30 @@ def test_a_file_that_can_be_no_object_leaves_the_bucket_listable(
     {"created_ns": 10**30}, {"generation": -1}, {"holds": ["kind"]}, {"deleted_ns": 1},
     b'{"md5":"\xff"}',
 ], ids=str)  # fmt: skip
-def test_a_program_writes_nothing_into_a_record_that_clients_would_trust(
+def test_program_cannot_forge_record_fields(
     tmp_path: Path, forged: dict[str, object] | bytes
 ) -> None:
-    """Whoever may write to a file may write to its attributes; clients send tokens to a `mediaLink`."""
+    """A program may write the attributes of its own files. Clients send tokens to a `mediaLink`."""
     store = ObjectStore(tmp_path / "store")
     store.catalog.create(BUCKET)
     record = put(store, "x")
-    (attribute,) = os.listxattr(visible(store, "x")) or pytest.skip("files have no attributes")
+    (attribute,) = os.listxattr(path_of(store, "x")) or pytest.skip("files have no attributes")
     if isinstance(forged, dict):
-        written = json.loads(os.getxattr(visible(store, "x"), attribute))
+        written = json.loads(os.getxattr(path_of(store, "x"), attribute))
         forged = json.dumps({**written, **forged}).encode()
-    os.setxattr(visible(store, "x"), attribute, forged)
+    os.setxattr(path_of(store, "x"), attribute, forged)
     assert store.list(BUCKET, Query()).objects == [("x", record)]
 
 
-def test_a_file_of_any_time_is_shown() -> None:
+def test_file_with_any_modification_time_is_listed() -> None:
     for moment in (-(10**30), 10**30):
         view = object_view("", BUCKET, "x", direct_record(FileIdentity(1, 1, moment)))
         assert view["updated"] in ("1970-01-01T00:00:00.000Z", "2262-04-11T23:47:16.854Z")
 
 
 @ordinary
-def test_a_closed_file_leaves_the_bucket_listable_and_says_why_it_cannot_be_read(
-    store: ObjectStore,
-) -> None:
-    """A program took the permission away (`chmod 000`), of a file and of a directory."""
+def test_unreadable_file_is_listed_and_its_error_names_the_cause(store: ObjectStore) -> None:
+    """A program has removed the permissions (`chmod 000`) of a file or of a directory."""
     for name in ("a", "b", "c/d", "e"):
         put(store, name, b"content")
     directory = store.catalog.directory(BUCKET)

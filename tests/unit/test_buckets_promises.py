@@ -1,5 +1,5 @@
-"""What a client asks of buckets and objects beyond their content: done, or refused by name; never shown
-without an effect."""
+"""Properties of buckets and objects besides their content. The service applies them or rejects them by name.
+It never reports a property without effect."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.test_buckets_http import ITEM, UPLOAD, Ask, ask, put, store
+from tests.unit.storage_api import ITEM, UPLOAD, Ask, ask, put_object, store
 from trainshed.buckets.admission import is_allowed
 from trainshed.buckets.callers import UNKNOWN
 from trainshed.buckets.disk.objects import ObjectStore
@@ -30,7 +30,7 @@ UNDONE: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("resource", UNDONE, ids=lambda resource: next(iter(resource)))
-def test_a_property_without_an_effect_is_refused_by_its_name(
+def test_unsupported_bucket_property_is_rejected_by_name(
     ask: Ask, resource: dict[str, Any]
 ) -> None:
     (name,) = resource
@@ -47,8 +47,8 @@ def test_a_property_without_an_effect_is_refused_by_its_name(
     assert "labels" not in ask("GET", BUCKET).json
 
 
-def test_what_asks_for_nothing_is_taken(ask: Ask) -> None:
-    """As clients send it by default, and when they send back what they read."""
+def test_neutral_property_values_are_accepted(ask: Ask) -> None:
+    """Clients send them by default, and when they send back a resource."""
     nothing: dict[str, Any] = {
         "softDeletePolicy": {"retentionDurationSeconds": "0"},
         "autoclass": {"enabled": False},
@@ -85,10 +85,10 @@ def test_what_asks_for_nothing_is_taken(ask: Ask) -> None:
     ],
     ids=lambda resource: next(iter(resource)),
 )
-def test_a_property_of_an_object_without_an_effect_is_refused(
+def test_unsupported_object_property_is_rejected_by_name(
     ask: Ask, resource: dict[str, Any]
 ) -> None:
-    put(ask, "x", b"content")
+    put_object(ask, "x", b"content")
     composed = {"sourceObjects": [{"name": "x"}], "destination": resource}
     for method, target, body in (
         ("PATCH", f"{ITEM}x", resource),
@@ -102,8 +102,8 @@ def test_a_property_of_an_object_without_an_effect_is_refused(
     assert ask("GET", f"{ITEM}y").status == 404
 
 
-def test_compose_refuses_to_delete_its_sources(ask: Ask) -> None:
-    put(ask, "x", b"content")
+def test_compose_rejects_deletion_of_its_sources(ask: Ask) -> None:
+    put_object(ask, "x", b"content")
     body = {"sourceObjects": [{"name": "x"}], "deleteSourceObjects": True}
     answer = ask("POST", f"{ITEM}y/compose", body)
     assert (answer.status, b"deleteSourceObjects" in answer.body) == (400, True)
@@ -112,9 +112,9 @@ def test_compose_refuses_to_delete_its_sources(ask: Ask) -> None:
 
 
 @pytest.mark.parametrize("header", ["x-goog-encryption-key", "x-goog-copy-source-encryption-key"])
-def test_a_key_of_the_caller_is_never_ignored(ask: Ask, header: str) -> None:
-    """Else the content would lie readable where its owner believes it encrypted."""
-    put(ask, "x", b"content")
+def test_customer_supplied_encryption_keys_are_rejected(ask: Ask, header: str) -> None:
+    """If the service ignored the key, the content would be unencrypted without the owner's knowledge."""
+    put_object(ask, "x", b"content")
     key = {header.replace("-", "_"): "secret"}
     for method, target in (
         ("POST", f"{UPLOAD}?uploadType=media&name=y"),
@@ -132,9 +132,9 @@ def test_a_key_of_the_caller_is_never_ignored(ask: Ask, header: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["predefinedAcl", "destinationPredefinedAcl"])
-def test_a_predefined_acl_is_refused_by_its_name(ask: Ask, name: str) -> None:
-    """Else a caller would believe public what nobody can read. What opens nothing asks for nothing."""
-    put(ask, "x", b"content")
+def test_public_predefined_acl_is_rejected_by_name(ask: Ask, name: str) -> None:
+    """If the service ignored it, the caller would consider the object public. Private ACLs are accepted."""
+    put_object(ask, "x", b"content")
     for method, target in (
         ("POST", f"{UPLOAD}?uploadType=media&name=y"),
         ("POST", f"{ITEM}x/rewriteTo/b/bucket/o/y?a=b"),
@@ -155,8 +155,8 @@ def test_a_predefined_acl_is_refused_by_its_name(ask: Ask, name: str) -> None:
     assert ask("PUT", "/bucket/z", b"", x_goog_acl="project-private").status == 200
 
 
-def test_entity_tags_are_compared_when_properties_are_read(ask: Ask) -> None:
-    put(ask, "x", b"one")
+def test_conditional_reads_compare_entity_tags(ask: Ask) -> None:
+    put_object(ask, "x", b"one")
     for target in (f"{ITEM}x", BUCKET):
         tag = ask("GET", target).json["etag"]
         for good in (tag, f'"{tag}"', f"kittens, {tag}", "*"):
@@ -166,7 +166,7 @@ def test_entity_tags_are_compared_when_properties_are_read(ask: Ask) -> None:
         assert ask("GET", target, if_none_match="kittens").status == 200
 
 
-def test_public_access_can_be_prevented(ask: Ask, store: ObjectStore) -> None:
+def test_public_access_prevention_disables_public_bindings(ask: Ask, store: ObjectStore) -> None:
     public = {"bindings": [{"role": "roles/storage.objectViewer", "members": ["allUsers"]}]}
     assert ask("PUT", f"{BUCKET}/iam", public).status == 200
 

@@ -1,5 +1,5 @@
-"""`[[buckets]]` tables (spec/program#storage, per bucket by configuration): what is taken, and what is
-refused at the start."""
+"""The tables `[[buckets]]` of the settings (spec/program#storage): valid ones, and errors at the start of the
+service."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ region = ""
 """
 
 
-def written(tmp_path: Path, text: str) -> Path:
+def write_settings(tmp_path: Path, text: str) -> Path:
     config = tmp_path / "c.toml"
     config.write_text(text)
     return config
 
 
-def test_tables_are_read(tmp_path: Path) -> None:
-    far, near = load(written(tmp_path, S3), {}).buckets
+def test_bucket_tables_are_read(tmp_path: Path) -> None:
+    far, near = load(write_settings(tmp_path, S3), {}).buckets
     assert (far.bucket, far.prefix, far.region) == ("corp-data", "training", "eu-west-1")
     assert (far.is_remote, far.shared) == (True, True)
     assert (near.is_remote, near.project, near.region) == (False, "vision", None)
@@ -62,24 +62,24 @@ def test_tables_are_read(tmp_path: Path) -> None:
         ('name = "a-1"\n[[buckets]]\nname = "a-1"', "two tables have the name 'a-1'"),
     ],
 )
-def test_a_wrong_table_stops_the_start(tmp_path: Path, lines: str, fault: str) -> None:
+def test_invalid_bucket_table_is_rejected_at_start(tmp_path: Path, lines: str, fault: str) -> None:
     with pytest.raises(SettingsError) as refused:
-        load(written(tmp_path, f"[[buckets]]\n{lines}\n"), {})
+        load(write_settings(tmp_path, f"[[buckets]]\n{lines}\n"), {})
     assert fault in str(refused.value)
 
 
-def test_every_fault_is_told_and_no_secret(tmp_path: Path) -> None:
-    """A secret that stands where the name of a variable belongs is not repeated."""
+def test_all_faults_of_a_table_are_reported_without_secrets(tmp_path: Path) -> None:
+    """A secret in place of a variable's name does not appear in the error."""
     text = '[[buckets]]\nname = "A"\nstore = "s3"\nsecret_key_env = "can/ary+secret"\n'
     with pytest.raises(SettingsError) as refused:
-        load(written(tmp_path, text), {})
+        load(write_settings(tmp_path, text), {})
     faults = str(refused.value)
     for field in ("name", "secret_key_env", "access_key_env"):
         assert f"buckets[0].{field}: " in faults
     assert "can/ary+secret" not in faults
 
 
-def test_what_cannot_be_served_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unserviceable_remote_bucket_is_rejected_at_start(monkeypatch: pytest.MonkeyPatch) -> None:
     table = BucketTable("far-1", "s3", access_key_env="FAR_KEY", secret_key_env="FAR_SECRET")
     monkeypatch.setattr("trainshed.buckets.setup.find_spec", lambda name: None)  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
     assert "pip install 'trainshed[remote]'" in str(cannot_serve([table], []))
@@ -89,7 +89,7 @@ def test_what_cannot_be_served_stops_the_start(monkeypatch: pytest.MonkeyPatch) 
     assert "a local directory" in str(cannot_serve([table], ["far-1"]))
 
 
-def test_a_bucket_elsewhere_is_in_the_catalogue(tmp_path: Path) -> None:
+def test_remote_bucket_is_in_the_catalog(tmp_path: Path) -> None:
     far = BucketTable("far-1", "s3", region="eu-west-1", project="vision")
     near = BucketTable("near-1", project="vision", shared=True)
     rules = BucketRules("own", tables=(far, near))
@@ -112,8 +112,8 @@ def test_a_bucket_elsewhere_is_in_the_catalogue(tmp_path: Path) -> None:
     assert later.get("far-1").created_ns == 7
 
 
-def test_a_policy_that_is_set_counts_at_once(tmp_path: Path) -> None:
-    """Also where it was set by another process: the record's file is looked at each time."""
+def test_new_policy_applies_immediately_in_all_processes(tmp_path: Path) -> None:
+    """Each read checks whether another process has changed the record's file."""
     here, there = (BucketCatalog(tmp_path / "store", lambda: 7) for _ in range(2))
     here.create("mine-1", project="p")
     first = there.access("mine-1")
@@ -125,8 +125,8 @@ def test_a_policy_that_is_set_counts_at_once(tmp_path: Path) -> None:
     assert there.access("mine-1") is None
 
 
-def test_the_default_bucket_is_of_the_services_own_project_whoever_made_it(tmp_path: Path) -> None:
-    """The setting may have changed."""
+def test_default_bucket_belongs_to_the_services_current_project(tmp_path: Path) -> None:
+    """The setting may have changed after the bucket was created."""
     BucketCatalog(tmp_path / "store", lambda: 7, BucketRules("p")).ensure(DEFAULT_BUCKET)
     catalog = BucketCatalog(tmp_path / "store", lambda: 8, BucketRules("own"))
     held = catalog.access(DEFAULT_BUCKET)

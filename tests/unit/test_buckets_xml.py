@@ -1,4 +1,4 @@
-"""The XML API without a socket, as `object_store` of Rust and google-cloud-storage ask it."""
+"""The XML API without a socket, with the requests of Rust's `object_store` and google-cloud-storage."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.unit.test_buckets_http import Ask, ask, put, store
+from tests.unit.storage_api import Ask, ask, put_object, store
 from trainshed.access.job_tokens import JobClaims
 from trainshed.buckets.authentication import Listener
 from trainshed.buckets.callers import Caller
@@ -21,22 +21,22 @@ from trainshed.buckets.rest.uploads import UploadWriter
 
 __all__ = ["ask", "store"]
 
-_STRANGER = Caller("sa@q", program=JobClaims(7, 1, "workerpool0-0", "q", "sa@q"))
+OTHER_PROJECTS_PROGRAM = Caller("sa@q", program=JobClaims(7, 1, "workerpool0-0", "q", "sa@q"))
 
 
-def _said(body: bytes, name: str) -> list[str]:
-    """The texts of all elements of that name."""
+def element_texts(body: bytes, name: str) -> list[str]:
+    """Return the texts of all elements with this name."""
     root = ElementTree.fromstring(body)
     return [e.text or "" for e in root.iter() if e.tag.rpartition("}")[2] == name]
 
 
-def _begin(ask: Ask, **headers: str) -> str:
+def start_multipart_upload(ask: Ask, **headers: str) -> str:
     begun = ask("POST", "/bucket/big?uploads", **headers)
     assert begun.status == 200
-    return _said(begun.body, "UploadId")[0]
+    return element_texts(begun.body, "UploadId")[0]
 
 
-def _part(ask: Ask, upload: str, number: int, content: bytes) -> str:
+def put_part(ask: Ask, upload: str, number: int, content: bytes) -> str:
     answer = ask("PUT", f"/bucket/big?partNumber={number}&uploadId={upload}", content)
     assert answer.status == 200
     md5 = hashlib.md5(content).digest()
@@ -45,20 +45,20 @@ def _part(ask: Ask, upload: str, number: int, content: bytes) -> str:
     return answer.headers["etag"]
 
 
-def _list_of(*parts: tuple[int, str]) -> bytes:
+def part_list(*parts: tuple[int, str]) -> bytes:
     inner = "".join(
         f"<Part><PartNumber>{n}</PartNumber><ETag>{etag}</ETag></Part>" for n, etag in parts
     )
     return f"<CompleteMultipartUpload>{inner}</CompleteMultipartUpload>".encode()
 
 
-def test_an_object_is_put_read_and_deleted(ask: Ask) -> None:
+def test_xml_api_writes_reads_and_deletes_an_object(ask: Ask) -> None:
     sent = {"content_type": "text/plain", "x_goog_meta_owner": "me", "cache_control": "no-cache"}
     written = ask("PUT", "/bucket/a%2Fb", b"hello", **sent)
     assert (written.status, written.body) == (200, b"")
     read = ask("GET", "/bucket/a/b?userProject=p&X-Goog-Date=d", range="bytes=1-2")
     assert (read.status, read.body) == (206, b"el")
-    # `object_store` takes an answer without any of these for a fault of the server.
+    # `object_store` treats an answer without one of these as a server error.
     assert read.headers["x-goog-meta-owner"] == "me"
     for name in ("etag", "x-goog-generation"):
         assert read.headers[name] == written.headers[name]
@@ -71,8 +71,8 @@ def test_an_object_is_put_read_and_deleted(ask: Ask) -> None:
     assert ask("DELETE", "/bucket/a/b").status == 404
 
 
-def test_preconditions_come_as_headers(ask: Ask) -> None:
-    """By this Delta Lake and Lance make sure that two writers do not both write one version."""
+def test_xml_preconditions_are_read_from_headers(ask: Ask) -> None:
+    """Delta Lake and Lance prevent two writers of one version in this way."""
     only_new = {"x_goog_if_generation_match": "0"}
     first = ask("PUT", "/bucket/log", b"1", **only_new)
     assert first.status == 200
@@ -86,62 +86,62 @@ def test_preconditions_come_as_headers(ask: Ask) -> None:
     assert ask("GET", "/bucket/log").body == b"3"
 
 
-def test_content_that_is_not_what_was_announced_is_refused(ask: Ask) -> None:
+def test_content_with_a_wrong_checksum_is_rejected(ask: Ask) -> None:
     other = base64.b64encode(hashlib.md5(b"other").digest()).decode()
     assert ask("PUT", "/bucket/a", b"hello", content_md5=other).status == 400
     assert ask("PUT", "/bucket/a", b"hello", x_goog_hash=f"md5={other}").status == 400
-    at = f"/bucket/big?partNumber=1&uploadId={_begin(ask)}"
+    at = f"/bucket/big?partNumber=1&uploadId={start_multipart_upload(ask)}"
     assert ask("PUT", at, b"hello", content_md5=other).status == 400
     assert ask("PUT", at, x_goog_copy_source="bucket/a").status == 400
     assert ask("GET", "/bucket/a").status == 404
 
 
-def _pages(ask: Ask, query: str, mark: str) -> list[list[str]]:
-    """The names and prefixes of all pages; `query` ends with the parameter that takes a page's mark."""
+def list_pages(ask: Ask, query: str, mark: str) -> list[list[str]]:
+    """Return the names and prefixes of all pages. `query` ends with the parameter for a page's marker."""
     pages: list[list[str]] = []
     marks = [""]
     while marks:
         page = ask("GET", f"/bucket?{query}={quote(marks[0])}").body
-        pages.append([*_said(page, "Key"), *filter(None, _said(page, "Prefix"))])
-        marks = _said(page, mark)
+        pages.append([*element_texts(page, "Key"), *filter(None, element_texts(page, "Prefix"))])
+        marks = element_texts(page, mark)
     return pages
 
 
-def test_a_list_has_names_prefixes_and_pages(ask: Ask) -> None:
+def test_xml_list_has_names_prefixes_and_pages(ask: Ask) -> None:
     for name in ("a", "d%2F1", "d%2F2", "x%26%3Cy%3E", "z"):
-        put(ask, name, b"12")
+        put_object(ask, name, b"12")
     whole = ask("GET", "/bucket?list-type=2&delimiter=%2F").body
-    assert _said(whole, "Key") == ["a", "x&<y>", "z"]
-    assert _said(whole, "Size") == ["2", "2", "2"]
-    assert _said(whole, "Prefix") == ["", "d/"]
-    assert _said(whole, "IsTruncated") == ["false"]
-    # It has to be the one that a read tells.
-    assert _said(whole, "ETag")[0] == ask("HEAD", "/bucket/a").headers["etag"]
+    assert element_texts(whole, "Key") == ["a", "x&<y>", "z"]
+    assert element_texts(whole, "Size") == ["2", "2", "2"]
+    assert element_texts(whole, "Prefix") == ["", "d/"]
+    assert element_texts(whole, "IsTruncated") == ["false"]
+    # It must equal the ETag of a read.
+    assert element_texts(whole, "ETag")[0] == ask("HEAD", "/bucket/a").headers["etag"]
     tokens = ("list-type=2&max-keys=2&continuation-token", "NextContinuationToken")
-    assert _pages(ask, *tokens) == [["a", "d/1"], ["d/2", "x&<y>"], ["z"]]
+    assert list_pages(ask, *tokens) == [["a", "d/1"], ["d/2", "x&<y>"], ["z"]]
     markers = ("delimiter=/&max-keys=1&marker", "NextMarker")
-    assert _pages(ask, *markers) == [["a"], ["d/"], ["x&<y>"], ["z"]]
-    assert _said(ask("GET", "/bucket?max-keys=0").body, "KeyCount") == ["0"]
+    assert list_pages(ask, *markers) == [["a"], ["d/"], ["x&<y>"], ["z"]]
+    assert element_texts(ask("GET", "/bucket?max-keys=0").body, "KeyCount") == ["0"]
     after = ask("GET", "/bucket?list-type=2&start-after=d%2F1&prefix=d%2F").body
-    assert _said(after, "Key") == ["d/2"]
+    assert element_texts(after, "Key") == ["d/2"]
     assert ask("GET", "/nothing?list-type=2").status == 404
 
 
-def test_an_upload_in_parts(ask: Ask, store: ObjectStore) -> None:
-    """Parts come in any order, one again; the object is there when the list of them is, and not before."""
-    upload = _begin(ask, content_type="text/plain")
-    second = _part(ask, upload, 2, b"world")
-    _part(ask, upload, 1, b"nonsense")
-    first = _part(ask, upload, 1, b"hello ")
+def test_multipart_upload_creates_an_object_from_its_parts(ask: Ask, store: ObjectStore) -> None:
+    """Parts arrive in any order, and may be repeated. The object exists only after the list of parts."""
+    upload = start_multipart_upload(ask, content_type="text/plain")
+    second = put_part(ask, upload, 2, b"world")
+    put_part(ask, upload, 1, b"nonsense")
+    first = put_part(ask, upload, 1, b"hello ")
     assert ask("GET", "/bucket/big").status == 404
     at = f"/bucket/big?uploadId={upload}"
-    listed = _list_of((1, first), (2, second))
+    listed = part_list((1, first), (2, second))
     done = ask("POST", at, listed)
     assert done.status == 200
     read = ask("GET", "/bucket/big")
     assert (read.body, read.headers["content-type"]) == (b"hello world", "text/plain")
     assert done.headers["x-goog-generation"] == read.headers["x-goog-generation"]
-    # A client whose answer was lost asks again.
+    # A client repeats the request if the answer was lost.
     assert ask("POST", at, listed).headers["x-goog-generation"] == read.headers["x-goog-generation"]
     assert not list(state_directory(store.root).glob("uploads/*/part-*"))
 
@@ -157,54 +157,56 @@ def test_an_upload_in_parts(ask: Ask, store: ObjectStore) -> None:
         '<!DOCTYPE a [<!ENTITY e "1">]><a><Part><PartNumber>&e;</PartNumber></Part></a>'.encode(
             "utf-16"
         ),
-        _list_of((2, "")),
-        _list_of((1, '"0"')),
-        _list_of((1, ""), (1, "")),
+        part_list((2, "")),
+        part_list((1, '"0"')),
+        part_list((1, ""), (1, "")),
     ],
 )
-def test_a_list_that_is_wrong_makes_no_object(ask: Ask, listed: bytes) -> None:
-    upload = _begin(ask)
-    etag = _part(ask, upload, 1, b"x")
+def test_invalid_part_list_creates_no_object(ask: Ask, listed: bytes) -> None:
+    upload = start_multipart_upload(ask)
+    etag = put_part(ask, upload, 1, b"x")
     at = f"/bucket/big?uploadId={upload}"
     assert ask("POST", at, listed).status == 400
     assert ask("GET", "/bucket/big").status == 404
-    assert ask("POST", at, _list_of((1, etag))).status == 200
+    assert ask("POST", at, part_list((1, etag))).status == 200
 
 
-def test_a_completion_that_is_repeated_while_it_runs_does_not_end_it(
+def test_repeated_completion_does_not_interrupt_the_first_one(
     ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A large one takes longer than clients wait."""
-    at = f"/bucket/big?uploadId={_begin(ask)}"
-    _part(ask, at.rpartition("=")[2], 1, b"x")
+    """A completion of large parts can take longer than a client waits."""
+    at = f"/bucket/big?uploadId={start_multipart_upload(ask)}"
+    put_part(ask, at.rpartition("=")[2], 1, b"x")
     repeated: list[int] = []
 
     def restart(writer: UploadWriter) -> None:
         monkeypatch.undo()
-        repeated.append(ask("POST", at, _list_of((1, ""))).status)
+        repeated.append(ask("POST", at, part_list((1, ""))).status)
         writer.restart()
 
     monkeypatch.setattr(UploadWriter, "restart", restart)
-    assert ask("POST", at, _list_of((1, ""))).status == 200
+    assert ask("POST", at, part_list((1, ""))).status == 200
     assert repeated == [503]
 
 
-def test_a_cancelled_upload_leaves_nothing(ask: Ask, store: ObjectStore) -> None:
-    upload = _begin(ask)
-    _part(ask, upload, 1, b"x")
+def test_cancelled_multipart_upload_leaves_no_files(ask: Ask, store: ObjectStore) -> None:
+    upload = start_multipart_upload(ask)
+    put_part(ask, upload, 1, b"x")
     assert ask("DELETE", f"/bucket/big?uploadId={upload}").status == 204
     assert not list((state_directory(store.root) / "uploads").iterdir())
     for method, query in (("PUT", "partNumber=1&"), ("POST", ""), ("DELETE", "")):
-        assert ask(method, f"/bucket/big?{query}uploadId={upload}", _list_of((1, ""))).status == 404
+        assert (
+            ask(method, f"/bucket/big?{query}uploadId={upload}", part_list((1, ""))).status == 404
+        )
     for number in ("0", "10001", "x", ""):
         assert ask("PUT", f"/bucket/big?partNumber={number}&uploadId=any", b"x").status == 400
 
 
-def test_a_program_of_another_project_may_nothing_of_it(ask: Ask, store: ObjectStore) -> None:
+def test_program_of_another_project_cannot_use_the_xml_api(ask: Ask, store: ObjectStore) -> None:
     store.catalog.create("theirs", project="q")
-    put(ask, "a", b"secret")
-    upload = _begin(ask)
-    ask = partial(ask, listener=Listener.REPLICA, caller=_STRANGER)
+    put_object(ask, "a", b"secret")
+    upload = start_multipart_upload(ask)
+    ask = partial(ask, listener=Listener.REPLICA, caller=OTHER_PROJECTS_PROGRAM)
     for method, target in (
         ("GET", "/bucket?list-type=2"),
         ("GET", "/bucket/a"),
@@ -218,15 +220,15 @@ def test_a_program_of_another_project_may_nothing_of_it(ask: Ask, store: ObjectS
         assert ask(method, target).status == 403, target
     assert ask("PUT", "/theirs/a", x_goog_copy_source="bucket/a").status == 403
     assert ask("PUT", "/bucket/a", x_goog_copy_source="theirs/a").status == 403
-    # An upload that another bucket has is none of this one's.
+    # An upload belongs to one bucket.
     assert ask("POST", f"/theirs/big?uploadId={upload}").status in {400, 404}
     assert ask("DELETE", f"/theirs/big?uploadId={upload}").status == 404
     assert ask("PUT", "/theirs/a").status == 200
 
 
-def test_errors_are_those_of_the_xml_api(ask: Ask) -> None:
+def test_errors_have_the_form_of_the_xml_api(ask: Ask) -> None:
     ask("PUT", "/bucket/a", b"1")
-    list_of_none = _list_of((1, '"x"'))
+    list_of_none = part_list((1, '"x"'))
     refusals = {
         ("GET", "/bucket/<b>&"): (404, "NoSuchKey"),
         ("DELETE", "/bucket/b"): (404, "NoSuchKey"),
@@ -243,12 +245,14 @@ def test_errors_are_those_of_the_xml_api(ask: Ask) -> None:
     }
     for (method, target), (status, code) in refusals.items():
         answer = ask(method, target, list_of_none)
-        assert (answer.status, _said(answer.body, "Code")) == (status, [code]), target
+        assert (answer.status, element_texts(answer.body, "Code")) == (status, [code]), target
         assert answer.headers["content-type"] == "application/xml; charset=UTF-8"
-    assert _said(ask("GET", "/bucket/<b>&").body, "Message") == ["No such object: bucket/<b>&"]
+    assert element_texts(ask("GET", "/bucket/<b>&").body, "Message") == [
+        "No such object: bucket/<b>&"
+    ]
     assert b"GET acl at /bucket/a is not" in ask("GET", "/bucket/a?acl").body
     exists = ask("PUT", "/bucket/a", b"2", x_goog_if_generation_match="0")
-    assert (exists.status, _said(exists.body, "Code")) == (412, ["PreconditionFailed"])
+    assert (exists.status, element_texts(exists.body, "Code")) == (412, ["PreconditionFailed"])
     behind = ask("GET", "/bucket/a", range="bytes=9-")
-    assert (behind.status, _said(behind.body, "Code")) == (416, ["InvalidRange"])
+    assert (behind.status, element_texts(behind.body, "Code")) == (416, ["InvalidRange"])
     assert behind.headers["content-range"] == "bytes */1"

@@ -1,5 +1,5 @@
-"""The service's own authority and server certificate, those that a user gives, and the one for Google's
-storage hosts with whom programs trust for it (spec/program#storage)."""
+"""The service's own certificate authority, server certificates of the user, and the certificates for Google's
+storage hosts (spec/program#storage)."""
 
 import re
 import runpy
@@ -24,8 +24,9 @@ NAMES = ("localhost", "127.0.0.1", "::1", "box")
 
 
 @pytest.fixture(autouse=True)
-def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a machine called `box`, without a process for each certificate: tests/e2e/test_tls.py has one."""
+def local_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Simulates a machine with the name `box`, and creates certificates within the test's process.
+    tests/e2e/test_tls.py covers the separate process."""
 
     def run(command: list[str], **_: object) -> CompletedProcess[str]:
         monkeypatch.setattr("sys.argv", command[3:])
@@ -59,10 +60,11 @@ def names_in(path: Path) -> set[str]:
         ("127.0.0.1", 1, "", "server.json"),
     ],
 )
-def test_renewed_by_the_same_authority(
+def test_server_certificate_is_renewed_by_the_same_authority(
     tmp_path: Path, host: str, days: int, torn: str, lost: str
 ) -> None:
-    """Near its end, under other names, or damaged: clients that trust the authority go on."""
+    """It is renewed before its end, for other names, or after damage. Clients that trust the authority
+    continue to work."""
     first = own(tmp_path, "127.0.0.1", NOW)
     authority, old = first.ca.read_bytes(), first.chain.read_bytes()
     if torn:
@@ -77,24 +79,24 @@ def test_renewed_by_the_same_authority(
     assert ends - (NOW + days * DAY) == pytest.approx(825 * DAY, abs=DAY)
 
 
-def test_an_authority_near_its_end_is_replaced(tmp_path: Path) -> None:
+def test_authority_near_its_expiry_is_replaced(tmp_path: Path) -> None:
     first = own(tmp_path, "127.0.0.1", NOW).ca.read_bytes()
     again = own(tmp_path, "127.0.0.1", NOW + 3_500 * DAY)
     assert again.ca.read_bytes() != first
     assert again.ca.read_text() in again.roots.read_text()
 
 
-def test_an_authority_that_lost_its_key_is_not_replaced_in_secret(tmp_path: Path) -> None:
+def test_authority_without_its_key_is_reported(tmp_path: Path) -> None:
     own(tmp_path, "127.0.0.1", NOW)
     (tmp_path / "ca.key").unlink()
-    own(tmp_path, "127.0.0.1", NOW + DAY)  # As long as it need not sign, it is not missed.
+    own(tmp_path, "127.0.0.1", NOW + DAY)  # The key is not needed until the next signature.
     with pytest.raises(
         CertificatesUnusable, match=r"ca\.key, the key of .*, is missing.*move .*ca\.pem away"
     ):
         own(tmp_path, "10.1.2.3", NOW + DAY)
 
 
-def test_the_key_of_another_authority_is_refused(tmp_path: Path) -> None:
+def test_key_of_another_authority_is_rejected(tmp_path: Path) -> None:
     own(tmp_path, "127.0.0.1", NOW)
     (tmp_path / "ca.key").write_bytes(Authority.new(NOW, DAY).key_pem())
     with pytest.raises(CertificatesUnusable, match=r"ca\.key does not belong to ca\.pem"):
@@ -112,26 +114,26 @@ def pair(directory: Path) -> tuple[Path, Path]:
     return directory / "cert.pem", directory / "key.pem"
 
 
-def test_the_users_own_certificate_is_what_clients_are_to_trust(tmp_path: Path) -> None:
+def test_clients_trust_the_users_own_certificate(tmp_path: Path) -> None:
     chain, key = pair(tmp_path)
     served = given(chain, key, tmp_path / "tls")
     assert (served.chain, served.key, served.ca) == (chain, key, chain)
     assert chain.read_text().strip() in served.roots.read_text()
 
 
-def missing(chain: Path, key: Path) -> None:
+def missing_file(chain: Path, key: Path) -> None:
     key.unlink()
 
 
-def no_pem(chain: Path, key: Path) -> None:
+def invalid_pem(chain: Path, key: Path) -> None:
     chain.write_text("hello")
 
 
-def of_another(chain: Path, key: Path) -> None:
+def key_of_another_certificate(chain: Path, key: Path) -> None:
     key.write_bytes(Authority.new(NOW, DAY).key_pem())
 
 
-def encrypted(chain: Path, key: Path) -> None:
+def encrypted_key(chain: Path, key: Path) -> None:
     secret = serialization.load_pem_private_key(key.read_bytes(), None)
     key.write_bytes(
         secret.private_bytes(
@@ -145,13 +147,13 @@ def encrypted(chain: Path, key: Path) -> None:
 @pytest.mark.parametrize(
     ("harm", "words"),
     [
-        (missing, r"key .*key\.pem cannot be read: No such file"),
-        (no_pem, r"cert\.pem cannot be used: .*not in PEM"),
-        (of_another, r"key\.pem belongs to another certificate"),
-        (encrypted, r"key\.pem is encrypted"),
+        (missing_file, r"key .*key\.pem cannot be read: No such file"),
+        (invalid_pem, r"cert\.pem cannot be used: .*not in PEM"),
+        (key_of_another_certificate, r"key\.pem belongs to another certificate"),
+        (encrypted_key, r"key\.pem is encrypted"),
     ],
 )
-def test_bad_files_are_named_with_what_to_do(
+def test_invalid_certificate_files_are_reported_with_the_remedy(
     tmp_path: Path, harm: Callable[[Path, Path], None], words: str
 ) -> None:
     chain, key = pair(tmp_path)
@@ -161,15 +163,15 @@ def test_bad_files_are_named_with_what_to_do(
     assert "--tls-key" in str(refused.value)
 
 
-def trusted(files: certificates.Interception) -> list[str]:
-    """The certificates in the file, as they stand there."""
+def trusted_certificates(files: certificates.Interception) -> list[str]:
+    """Return the certificates in the file, in order."""
     return re.findall(r"-----BEGIN [^-]+-----\n[^-]+-----END [^-]+-----\n", files.trust.read_text())
 
 
-def test_the_certificate_is_for_googles_hosts_and_trusted_by_the_file(tmp_path: Path) -> None:
+def test_endpoint_certificate_covers_googles_hosts(tmp_path: Path) -> None:
     files = certificates.prepare_interception(tmp_path, NOW, {})
     leaf = load(files.certificate)
-    ours = x509.load_pem_x509_certificate(trusted(files)[0].encode())
+    ours = x509.load_pem_x509_certificate(trusted_certificates(files)[0].encode())
     builder = PolicyBuilder().store(Store([ours])).time(leaf.not_valid_before_utc)
     storage = ("storage.googleapis.com", "www.googleapis.com", "b.storage.googleapis.com")
     apis = ("us-central1-aiplatform.googleapis.com", "logging.googleapis.com")
@@ -181,7 +183,7 @@ def test_the_certificate_is_for_googles_hosts_and_trusted_by_the_file(tmp_path: 
     assert files == certificates.interception_files(tmp_path)
 
 
-def test_programs_of_any_user_may_read_whom_to_trust_and_no_key(tmp_path: Path) -> None:
+def test_programs_can_read_trusted_certificates_but_no_key(tmp_path: Path) -> None:
     files = certificates.prepare_interception(tmp_path, NOW, {})
     assert stat.S_IMODE(files.trust.stat().st_mode) == 0o644
     assert stat.S_IMODE(files.trust.parent.stat().st_mode) == 0o755
@@ -192,16 +194,16 @@ def test_programs_of_any_user_may_read_whom_to_trust_and_no_key(tmp_path: Path) 
     assert files.certificate.parent not in files.trust.parents
 
 
-def test_whom_the_operator_trusts_is_trusted_too_and_nobody_twice(tmp_path: Path) -> None:
+def test_operators_authorities_are_trusted_without_duplicates(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     other = signed(tmp_path / "other", "proxy", ("proxy",), NOW).ca
     bundle = tmp_path / "bundle.pem"
     bundle.write_text(f"# Our proxy\n{other.read_text()}")
     environ = {"SSL_CERT_FILE": str(bundle), "CURL_CA_BUNDLE": str(bundle)}
-    plain = trusted(certificates.prepare_interception(tmp_path / "a", NOW, {}))
+    plain = trusted_certificates(certificates.prepare_interception(tmp_path / "a", NOW, {}))
     files = certificates.prepare_interception(
         tmp_path / "a", NOW, {**environ, "REQUESTS_CA_BUNDLE": "/none"}
     )
-    roots = trusted(files)
+    roots = trusted_certificates(files)
     assert set(roots) - set(plain) == {other.read_text()}
     assert len(roots) == len(set(roots)) == len(plain) + 1

@@ -1,11 +1,11 @@
-"""Items of imported files as programs read them (facts/datasets#formats)."""
+"""Items of imported files in the form for programs (facts/datasets#formats)."""
 
 import json
 from typing import Any
 
 import pytest
 
-from tests.unit.datasets_in_memory import Memory, item_plan, shards, written
+from tests.unit.datasets_in_memory import Memory, item_plan, shards, write_files
 from trainshed.core.datasets.plans import SplitRule
 from trainshed.core.datasets.records import FORMATS, DataFiles, DatasetKind
 from trainshed.datasets.port import DataRefused
@@ -29,7 +29,7 @@ def imported(
 ) -> dict[str, list[dict[str, Any]]]:
     buckets = Memory({name: content.encode()}, block=5)
     kind = FORMATS[uri_of(form)].kind
-    written(item_plan(kind, DataFiles((name,), uri_of(form)), rule=rule), buckets)
+    write_files(item_plan(kind, DataFiles((name,), uri_of(form)), rule=rule), buckets)
     return {split: split_of(buckets, split) for split in ("training", "validation", "test")}
 
 
@@ -86,12 +86,12 @@ def imported(
         ),
     ],
 )
-def test_lines_of_csv_files_become_json(form: str, line: str, expected: dict[str, Any]) -> None:
+def test_csv_lines_become_json_items(form: str, line: str, expected: dict[str, Any]) -> None:
     together = [item for split in imported(form, f"{line}\n").values() for item in split]
     assert together == [expected]
 
 
-def test_boxes_of_one_image_are_one_item() -> None:
+def test_bounding_boxes_of_one_image_are_merged() -> None:
     lines = (
         "gs://b/1.jpg,a,0,0,,,1,1,,\ngs://b/1.jpg,b,0,0,1,0,1,1,0,1\ngs://b/2.jpg,c,0,0,,,1,1,,\n"
     )
@@ -100,21 +100,21 @@ def test_boxes_of_one_image_are_one_item() -> None:
     assert second["imageGcsUri"] == "gs://b/2.jpg"
 
 
-def test_json_lines_pass_as_they_are_and_get_the_labels_of_their_import() -> None:
+def test_json_lines_get_the_labels_of_their_import() -> None:
     line = r'{"textContent": "half: \ud83d",  "other": {"displayName": "ä"}}'
     buckets = Memory({"gs://b/in.jsonl": f"{line}\n\n".encode()})
     plain = item_plan(DatasetKind.TEXT, DataFiles(("gs://b/in.jsonl",), uri_of(TEXT)), rule=ALL)
-    written(plain, buckets)
+    write_files(plain, buckets)
     assert shards(buckets, "training") == [f"{line}\n".encode()]
     assert shards(buckets, "test") == [b""]
     labelled = DataFiles(("gs://b/in.jsonl",), uri_of(TEXT), (("batch", "1"),))
     other = Memory({"gs://b/in.jsonl": line.encode()})
-    written(item_plan(DatasetKind.TEXT, labelled, rule=ALL), other)
+    write_files(item_plan(DatasetKind.TEXT, labelled, rule=ALL), other)
     (item,) = split_of(other, "training")
     assert item == {**json.loads(line), "dataItemResourceLabels": {"batch": "1"}}
 
 
-def test_an_items_ml_use_goes_before_the_fractions() -> None:
+def test_ml_use_of_an_item_overrides_the_fractions() -> None:
     lines = "".join(
         f"{use},gs://b/{n}.jpg,a\n"
         for n, use in enumerate(["TRAIN", "VALIDATE", "TEST", "training"])
@@ -138,9 +138,7 @@ def test_an_items_ml_use_goes_before_the_fractions() -> None:
         (TEXT, "a.jsonl", '{"textContent": "a", "dataItemResourceLabels": {"a": 1}}', "values are texts"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_with_an_item_names_its_line(
-    form: str, name: str, content: str, words: str
-) -> None:
+def test_error_of_an_item_contains_its_line(form: str, name: str, content: str, words: str) -> None:
     with pytest.raises(DataRefused) as refused:
         imported(form, content, f"gs://b/{name}")
     assert words in str(refused.value)
@@ -161,10 +159,8 @@ def test_what_is_wrong_with_an_item_names_its_line(
         ({"textContent": "a", "classificationAnnotations": "x"}, {}),
     ],
 )
-def test_lines_of_json_files_have_both_forms_of_a_label(
-    line: dict[str, Any], more: dict[str, Any]
-) -> None:
-    """Official notebooks read the list; the schema of a single label has none."""
+def test_json_items_have_both_forms_of_a_label(line: dict[str, Any], more: dict[str, Any]) -> None:
+    """Official notebooks read the list. The schema of a single label has no list."""
     together = [
         item
         for split in imported(TEXT, json.dumps(line), name="a.jsonl").values()
@@ -173,7 +169,7 @@ def test_lines_of_json_files_have_both_forms_of_a_label(
     assert together == [{**line, **more}]
 
 
-def test_segmentations_of_json_lines_pass_as_they_are() -> None:
+def test_json_segmentations_are_unchanged() -> None:
     item = {
         "imageGcsUri": "gs://b/1.jpg",
         "segmentationAnnotation": {

@@ -1,4 +1,4 @@
-"""Tables split into files: which row goes where, and what the files look like (facts/datasets#splits)."""
+"""Tables split into files: assignment of rows, and form of the files (facts/datasets#splits)."""
 
 import csv
 import io
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.unit.datasets_in_memory import OUT, Memory, shards, table_plan, written
+from tests.unit.datasets_in_memory import OUT, Memory, shards, table_plan, write_files
 from trainshed.core.datasets.plans import SplitMethod, SplitRule, completed
 from trainshed.core.datasets.records import FORMATS, annotation_of, annotation_uri
 from trainshed.datasets.port import DataRefused
@@ -17,7 +17,7 @@ HEADER = b"id,text\n"
 
 
 def rows(split: list[bytes]) -> list[list[str]]:
-    """The rows of a split's files, each of which has the header."""
+    """Return the rows in a split's files. Each file has the header."""
     records: list[list[str]] = []
     for content in split:
         header, *more = csv.reader(io.StringIO(content.decode(), newline=""))
@@ -34,9 +34,9 @@ def all_rows(buckets: Memory) -> dict[str, list[list[str]]]:
     return {split: rows(shards(buckets, split)) for split in ("training", "validation", "test")}
 
 
-def test_every_row_goes_to_one_split_by_the_default_fractions() -> None:
+def test_default_fractions_assign_every_row_to_one_split() -> None:
     buckets = Memory({"gs://b/in/a.csv": numbered(5_000)}, block=1_000)
-    counts = written(table_plan(), buckets)
+    counts = write_files(table_plan(), buckets)
     by_split = all_rows(buckets)
     together = [int(row[0]) for split in by_split.values() for row in split]
     assert sorted(together) == list(range(5_000))
@@ -45,28 +45,28 @@ def test_every_row_goes_to_one_split_by_the_default_fractions() -> None:
     assert counts.test.rows == len(by_split["test"]) == pytest.approx(500, rel=0.2)
 
 
-def test_a_second_try_writes_the_same_files_and_removes_others() -> None:
+def test_second_attempt_writes_the_same_files_and_deletes_others() -> None:
     source = {"gs://b/in/a.csv": numbered(300), "gs://b/in/b.csv": numbered(200)}
     first = Memory(source)
-    written(table_plan(), first, shard=256)
+    write_files(table_plan(), first, shard=256)
     second = Memory({**source, f"{OUT}/training-00999.csv": b"of an earlier try"}, block=50)
-    written(table_plan(), second, shard=256)
+    write_files(table_plan(), second, shard=256)
     assert first.objects == second.objects
     again = Memory(first.objects)
     again.blocks = None  # type: ignore[method-assign,assignment]
-    assert written(table_plan(), again) == written(table_plan(), first)
+    assert write_files(table_plan(), again) == write_files(table_plan(), first)
 
 
-def test_what_an_earlier_try_wrote_is_no_source() -> None:
+def test_output_of_an_earlier_attempt_is_not_a_source() -> None:
     source = {"gs://b/in/a.csv": numbered(50)}
     buckets = Memory({**source, f"{OUT}/training-00000.csv": numbered(7)})
-    counts = written(table_plan("gs://b/**.csv"), buckets)
+    counts = write_files(table_plan("gs://b/**.csv"), buckets)
     assert counts.training.rows + counts.validation.rows + counts.test.rows == 50
 
 
-def test_each_file_has_the_header_and_about_the_size_asked_for() -> None:
+def test_each_file_has_the_header_and_the_configured_size() -> None:
     buckets = Memory({"gs://b/in/a.csv": numbered(2_000)}, block=999)
-    counts = written(table_plan(), buckets, shard=2_000)
+    counts = write_files(table_plan(), buckets, shard=2_000)
     assert len(counts.training.shards) > 3
     for content in shards(buckets, "training"):
         assert content.startswith(HEADER) and content.endswith(b"\n")
@@ -75,13 +75,13 @@ def test_each_file_has_the_header_and_about_the_size_asked_for() -> None:
 
 
 @pytest.mark.parametrize("block", [1, 2, 3, 5, 64])
-def test_quoted_line_ends_stay_within_their_row_wherever_blocks_end(block: int) -> None:
+def test_quoted_line_ends_belong_to_their_row_across_blocks(block: int) -> None:
     content = (
         b'\xef\xbb\xbfid,text\r\n1,"a\nb"\r\n\r\n2,"he said ""no\n"", and\r\n,left"\r\n'
         b'3,\xe2\x80\xa8 plain 5" pipe\r\n4,last'
     )
     buckets = Memory({"gs://b/in/a.csv": content}, block=block)
-    written(table_plan(rule=SplitRule(fractions=(1.0, 0.0, 0.0))), buckets)
+    write_files(table_plan(rule=SplitRule(fractions=(1.0, 0.0, 0.0))), buckets)
     assert rows(shards(buckets, "training")) == [
         ["1", "a\nb"],
         ["2", 'he said "no\n", and\r\n,left'],
@@ -91,7 +91,7 @@ def test_quoted_line_ends_stay_within_their_row_wherever_blocks_end(block: int) 
     assert shards(buckets, "test") == [HEADER]
 
 
-def test_later_files_may_repeat_the_header_or_leave_it_out() -> None:
+def test_later_files_may_repeat_or_omit_the_header() -> None:
     files = {
         "gs://b/in/a.csv": b"id,text\n1,a\n",
         "gs://b/in/b.csv": b"id,text\r\n2,b\r\n",
@@ -99,7 +99,7 @@ def test_later_files_may_repeat_the_header_or_leave_it_out() -> None:
         "gs://b/in/d.csv": b"",
     }
     buckets = Memory(files)
-    written(table_plan(), buckets)
+    write_files(table_plan(), buckets)
     ids = [row[0] for split in all_rows(buckets).values() for row in split]
     assert sorted(ids) == ["1", "2", "3"]
 
@@ -120,16 +120,16 @@ def test_later_files_may_repeat_the_header_or_leave_it_out() -> None:
         ([b"\x1f\x8b\x08 zipped"], "in/0.csv is compressed"),
     ],
 )
-def test_what_is_wrong_with_a_file_names_file_and_row(files: list[bytes], words: str) -> None:
+def test_error_of_a_file_contains_file_and_row(files: list[bytes], words: str) -> None:
     buckets = Memory({f"gs://b/in/{n}.csv": content for n, content in enumerate(files)})
     with pytest.raises(DataRefused) as refused:
-        written(table_plan(), buckets)
+        write_files(table_plan(), buckets)
     assert words in str(refused.value)
     assert f"{OUT}/manifest.json" not in buckets.objects
 
 
-class Endless(Memory):
-    """Its files go on for ever; `read` counts the blocks that anybody asked for."""
+class EndlessMemory(Memory):
+    """Buckets with infinite files. `reads` counts the blocks that were read."""
 
     more = b""
     read_blocks = 0
@@ -149,23 +149,23 @@ class Endless(Memory):
         (b"id", b"", "in/a.csv, line 1: it has more than"),
     ],
 )
-def test_a_record_without_end_is_refused_early(
+def test_unterminated_record_is_rejected_early(
     monkeypatch: pytest.MonkeyPatch, content: bytes, end: bytes, words: str
 ) -> None:
     monkeypatch.setattr("trainshed.core.datasets.lines.MAX_RECORD", 100_000)
-    buckets = Endless({"gs://b/in/a.csv": content})
+    buckets = EndlessMemory({"gs://b/in/a.csv": content})
     buckets.more = b"x" * 1_000 + end
     with pytest.raises(DataRefused) as refused:
-        written(table_plan(), buckets)
+        write_files(table_plan(), buckets)
     assert words in str(refused.value)
     assert buckets.read_blocks < 200
 
 
-def test_a_column_says_the_split_and_other_rows_are_ignored() -> None:
+def test_split_column_assigns_rows_and_ignores_others() -> None:
     content = b"id,text\n1,training\n2,TEST\n3, validation\n4,\n5,other\n6,training\n"
     buckets = Memory({"gs://b/in/a.csv": content})
     rule = SplitRule(SplitMethod.PREDEFINED, key="text")
-    counts = written(table_plan(rule=rule), buckets)
+    counts = write_files(table_plan(rule=rule), buckets)
     by_split = all_rows(buckets)
     assert [row[0] for row in by_split["training"]] == ["1", "6"]
     assert [row[0] for row in by_split["validation"]] == ["3"]
@@ -173,33 +173,33 @@ def test_a_column_says_the_split_and_other_rows_are_ignored() -> None:
     assert counts.ignored == 2
 
 
-def test_a_column_that_is_not_there_is_told_with_those_that_are() -> None:
+def test_missing_column_error_lists_the_existing_columns() -> None:
     buckets = Memory({"gs://b/in/a.csv": numbered(3)})
     with pytest.raises(DataRefused, match="no column 'split'; it has id, text"):
-        written(table_plan(rule=SplitRule(SplitMethod.PREDEFINED, key="split")), buckets)
-    # Also of another encoding: the message has to travel.
+        write_files(table_plan(rule=SplitRule(SplitMethod.PREDEFINED, key="split")), buckets)
+    # The column's name may be invalid text, but the error must be transferable.
     odd = Memory({"gs://b/in/a.csv": "größe,text\n1,2\n".encode("latin-1")})
     with pytest.raises(DataRefused) as refused:
-        written(table_plan(rule=SplitRule(SplitMethod.PREDEFINED, key="split")), odd)
+        write_files(table_plan(rule=SplitRule(SplitMethod.PREDEFINED, key="split")), odd)
     assert str(refused.value).encode()
 
 
-def test_a_column_that_says_nothing_of_use_fails_the_step() -> None:
+def test_column_without_split_names_fails_the_step() -> None:
     buckets = Memory({"gs://b/in/a.csv": numbered(3)})
     rule = SplitRule(SplitMethod.PREDEFINED, key="text")
     with pytest.raises(DataRefused, match="none of its 3 rows belongs to a split"):
-        written(table_plan(rule=rule), buckets)
+        write_files(table_plan(rule=rule), buckets)
 
 
-def test_many_rows_take_little_memory() -> None:
+def test_memory_is_independent_of_the_number_of_rows() -> None:
     buckets = Memory({"gs://b/in/a.csv": numbered(25_000)}, block=1 << 16)
     tracemalloc.start()
     try:
-        written(table_plan(), buckets, shard=64 << 20)
+        write_files(table_plan(), buckets, shard=64 << 20)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    # The files themselves are kept by the buckets of this test.
+    # The output files are in the memory of this test's buckets.
     assert sum(len(part) for part in shards(buckets, "training")) < peak < 3 << 20
 
 
@@ -215,13 +215,13 @@ def test_many_rows_take_little_memory() -> None:
         ((0.7, 0.2, 0.1 + 1e-12), (0.7, 0.2, 0.1)),
     ],
 )
-def test_what_fractions_leave_goes_to_the_splits_that_have_none(
+def test_remaining_fraction_goes_to_splits_without_one(
     fractions: tuple[float, float, float], whole: tuple[float, float, float]
 ) -> None:
     assert completed(fractions) == pytest.approx(whole)
 
 
-def test_annotation_schemas_are_known_by_their_uri() -> None:
+def test_annotation_schemas_are_identified_by_their_uri() -> None:
     for form in FORMATS.values():
         assert annotation_of(annotation_uri(form.annotation)) == form.annotation
     assert annotation_of("gs://google-cloud-aiplatform/schema/dataset/annotation/x.yaml") == ""

@@ -1,5 +1,4 @@
-"""Work that nobody awaits: its death is heard, and what must not end is begun again. The lag meter
-(docs/adr/0042)."""
+"""Background tasks: logged failures and automatic restarts. The lag meter (docs/adr/0042)."""
 
 import asyncio
 import concurrent.futures
@@ -15,15 +14,13 @@ from trainshed.eventloop import background
 from trainshed.telemetry.meters import LagMeter
 
 
-def test_the_death_of_a_task_is_logged_with_its_job_and_healed(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_task_failure_is_logged_with_its_job_and_handled(caplog: pytest.LogCaptureFixture) -> None:
     async def dies() -> None:
         raise RuntimeError("the handler is closed")
 
     async def story() -> Exception:
         healed = asyncio.get_running_loop().create_future()
-        # Held, so that no garbage collector tells of it.
+        # A reference prevents a report by the garbage collector.
         task = background.begin(dies(), "job 12: suggesting", healed.set_result)
         failure = await healed
         assert task.done()
@@ -35,8 +32,8 @@ def test_the_death_of_a_task_is_logged_with_its_job_and_healed(
     assert "Traceback" in caplog.text
 
 
-def test_what_must_go_on_is_begun_again_after_pauses_that_grow() -> None:
-    """Under virtual time: moments at which it was begun, until it comes to its end."""
+def test_permanent_task_restarts_at_growing_intervals() -> None:
+    """The test uses virtual time, and compares the times of the starts."""
     begun: list[float] = []
     failures: list[BaseException] = []
 
@@ -55,7 +52,7 @@ def test_what_must_go_on_is_begun_again_after_pauses_that_grow() -> None:
     assert len(failures) == 8
 
 
-def test_a_thread_that_fails_for_nobody_is_heard(caplog: pytest.LogCaptureFixture) -> None:
+def test_failure_of_an_unawaited_thread_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     def fails() -> None:
         raise OSError("no such tool")
 
@@ -64,7 +61,7 @@ def test_a_thread_that_fails_for_nobody_is_heard(caplog: pytest.LogCaptureFixtur
     assert "looking for container tools failed: OSError('no such tool')" in caplog.text
 
 
-def test_a_standstill_and_what_was_computed_in_it_are_measured() -> None:
+def test_loop_delay_and_its_cpu_time_are_measured() -> None:
     async def story() -> None:
         meter = LagMeter()
         meter.start()

@@ -1,4 +1,4 @@
-"""What a shell outside of jobs gets for gsutil: a configuration file, and a token for the one in it."""
+"""gsutil outside of jobs: its configuration file, and the exchange of its refresh token."""
 
 import asyncio
 import configparser
@@ -7,7 +7,7 @@ from trainshed.buckets.callers import exchange_refresh_token
 from trainshed.cli.environment import boto_document
 
 
-def test_the_configuration_names_the_service_the_token_and_whom_to_trust() -> None:
+def test_gsutil_configuration_contains_service_token_and_authority() -> None:
     text = boto_document("http://127.0.0.1:8081", "localhost:8084", "/d/roots.pem", "secret", "p")
     config = configparser.ConfigParser()
     config.read_string(text)
@@ -24,13 +24,13 @@ async def is_good(token: str) -> bool:
     return token == "good"
 
 
-def test_a_token_is_exchanged_for_itself() -> None:
+def test_valid_refresh_token_is_exchanged_for_itself() -> None:
     form = b"grant_type=refresh_token&refresh_token=good&client_id=trainshed&client_secret=unused"
     status, answer = asyncio.run(exchange_refresh_token(form, is_good))
     assert (status, answer["access_token"], answer["token_type"]) == (200, "good", "Bearer")
 
 
-def test_what_nobody_knows_is_exchanged_for_nothing() -> None:
+def test_unknown_refresh_token_is_rejected() -> None:
     bad = b"grant_type=refresh_token&refresh_token=bad"
     assert asyncio.run(exchange_refresh_token(bad, is_good))[0] == 401
     assert asyncio.run(exchange_refresh_token(b"grant_type=refresh_token", is_good))[0] == 401

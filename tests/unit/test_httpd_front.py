@@ -1,4 +1,4 @@
-"""A request and its answers, and the front that every surface stands behind (ADR 51)."""
+"""Requests and answers of all HTTP surfaces (ADR 51)."""
 
 import asyncio
 import gzip
@@ -29,8 +29,8 @@ def scope(path: str = "/", query: str = "", **headers: str) -> Scope:
     }
 
 
-def pieces(*bodies: bytes, gone: bool = False) -> Receive:
-    """A client that sends these, and then goes away or says nothing more."""
+def request_of(*bodies: bytes, gone: bool = False) -> Receive:
+    """A client that sends these pieces, and then disconnects or is silent."""
     left = list(bodies)
 
     async def receive() -> Message:
@@ -47,26 +47,27 @@ def pieces(*bodies: bytes, gone: bool = False) -> Receive:
 @pytest.mark.parametrize(
     ("length", "bodies"), [("6", [b"sixsix"]), ("9" * 40, [b""]), ("", [b"six", b"six"])]
 )
-async def test_a_body_over_its_limit_is_refused(length: str, bodies: list[bytes]) -> None:
-    """By what its head says, or as soon as more has come."""
+async def test_body_above_its_limit_is_rejected(length: str, bodies: list[bytes]) -> None:
+    """It is rejected by its Content-Length, or as soon as more bytes have arrived."""
     headers = {"content_length": length} if length else dict[str, str]()
     with pytest.raises(BodyTooLarge, match="exceeds the limit: 5 bytes"):
-        await Request(scope(**headers), pieces(*bodies)).body(5)
+        await Request(scope(**headers), request_of(*bodies)).body(5)
 
 
 @pytest.mark.parametrize("bodies", [(), (b"{}",)])
-async def test_a_body_that_breaks_off_is_none(bodies: tuple[bytes, ...]) -> None:
-    """As an empty one it would ask for something else: to take every role away, say."""
+async def test_incomplete_body_is_rejected(bodies: tuple[bytes, ...]) -> None:
+    """An empty body could have another meaning, such as the removal of all roles."""
     with pytest.raises(Disconnected):
-        await Request(scope(), pieces(*bodies, gone=True)).body(99)
+        await Request(scope(), request_of(*bodies, gone=True)).body(99)
 
 
-async def test_a_body_that_was_packed_by_gzip_is_unpacked() -> None:
+async def test_gzip_body_is_decompressed() -> None:
     packed = gzip.compress(b"abcde")
-    request = Request(scope(content_encoding="gzip"), pieces(packed[:9], packed[9:]))
+    request = Request(scope(content_encoding="gzip"), request_of(packed[:9], packed[9:]))
     assert await request.decoded_body(100) == b"abcde"
     assert (
-        await Request(scope(content_encoding="identity"), pieces(b"abc")).decoded_body(9) == b"abc"
+        await Request(scope(content_encoding="identity"), request_of(b"abc")).decoded_body(9)
+        == b"abc"
     )
 
 
@@ -79,14 +80,12 @@ async def test_a_body_that_was_packed_by_gzip_is_unpacked() -> None:
     ],
     ids=["unknown", "not-gzip", "cut"],
 )
-async def test_a_body_that_cannot_be_unpacked_is_refused(
-    encoding: str, body: bytes, text: str
-) -> None:
+async def test_invalid_gzip_body_is_rejected(encoding: str, body: bytes, text: str) -> None:
     with pytest.raises(BodyNotRead, match=re.escape(text)):
-        await Request(scope(content_encoding=encoding), pieces(body)).decoded_body(99)
+        await Request(scope(content_encoding=encoding), request_of(body)).decoded_body(99)
 
 
-async def test_a_body_that_grows_beyond_its_limit_is_refused() -> None:
+async def test_decompression_bomb_is_rejected() -> None:
     packed = gzip.compress(bytes(1 << 24))
     with pytest.raises(BodyTooLarge):
-        await Request(scope(content_encoding="gzip"), pieces(packed)).decoded_body(1 << 20)
+        await Request(scope(content_encoding="gzip"), request_of(packed)).decoded_body(1 << 20)

@@ -1,4 +1,4 @@
-"""Which names and which pages of browsers may call."""
+"""Host names and origins that may call the service (DNS rebinding, CSRF)."""
 
 import pytest
 
@@ -23,7 +23,7 @@ HOSTS = Hosts(("node-7", "*.example.org", "*.googleapis.com"), ("https://console
         "host.docker.internal:8080",
     ],
 )
-def test_addresses_and_own_names_are_known(host: str) -> None:
+def test_addresses_and_own_host_names_are_accepted(host: str) -> None:
     assert HOSTS.knows(host)
 
 
@@ -49,7 +49,7 @@ def test_addresses_and_own_names_are_known(host: str) -> None:
         "",
     ],
 )
-def test_other_names_are_not(host: str) -> None:
+def test_dns_rebinding_names_are_rejected(host: str) -> None:
     assert not HOSTS.knows(host)
     assert Hosts(("*",)).knows(host)
 
@@ -69,13 +69,13 @@ def test_other_names_are_not(host: str) -> None:
         ("", "", False),
     ],
 )
-def test_a_page_changes_something_at_its_own_host_or_if_it_is_listed(
+def test_csrf_check_accepts_same_origin_and_listed_origins(
     origin: str, host: str, fine: bool
 ) -> None:
     assert HOSTS.allows_origin(origin, host) is fine
 
 
-def test_a_request_names_one_host() -> None:
+def test_duplicate_host_header_is_rejected() -> None:
     scope = {"type": "http", "method": "GET", "server": ("127.0.0.1", 8080)}
     hosts = [(b"host", b"localhost"), (b"host", b"evil.example")]
     assert HOSTS.fault({**scope, "headers": hosts[:1]}) is None

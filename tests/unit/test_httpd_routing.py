@@ -1,17 +1,17 @@
-"""The router that every surface finds its methods by: templates, verbs, names."""
+"""The router of all HTTP surfaces: templates, verbs, names."""
 
 import pytest
 
 from trainshed.httpd.routing import ANY, Router, Template
 
 
-def router(*routes: str) -> Router[str]:
-    """A router whose targets are the templates themselves."""
+def router_of(*routes: str) -> Router[str]:
+    """Return a router whose targets are the templates themselves."""
     return Router((ANY, Template.parse(path), path) for path in routes)
 
 
-def test_what_stands_behind_the_rest_is_no_part_of_it() -> None:
-    table = router("/o/{object=**}", "/o/{object=**}/acl")
+def test_segments_after_a_double_star_do_not_belong_to_it() -> None:
+    table = router_of("/o/{object=**}", "/o/{object=**}/acl")
     assert table.match("GET", "/o/a/acl") == ("/o/{object=**}/acl", {"object": "a"})
     assert table.match("GET", "/o/acl") == ("/o/{object=**}", {"object": "acl"})
     assert table.match("GET", "/o/a%2Facl") == ("/o/{object=**}", {"object": "a/acl"})
@@ -26,20 +26,20 @@ def test_what_stands_behind_the_rest_is_no_part_of_it() -> None:
         ("/jobs/7%3Acancel", "7:cancel"),
     ],
 )
-def test_what_follows_a_colon_is_a_verb_of_a_template_or_of_the_name(path: str, job: str) -> None:
-    match = router("/jobs/{job}", "/jobs/{job}:cancel").match("GET", path)
+def test_text_after_a_colon_is_a_known_verb_or_part_of_the_name(path: str, job: str) -> None:
+    match = router_of("/jobs/{job}", "/jobs/{job}:cancel").match("GET", path)
     assert match is not None and match[1]["job"] == job
 
 
-def test_a_long_path_costs_no_more_than_its_length() -> None:
-    table = router("/o/{object=**}", "/o/{object=**}/acl")
+def test_path_matching_takes_linear_time() -> None:
+    table = router_of("/o/{object=**}", "/o/{object=**}/acl")
     match = table.match("GET", "/o/" + "/" * 60_000)
     assert match is not None and len(match[1]["object"]) == 60_000
 
 
 @pytest.mark.parametrize("colon", [":", "%3A", "%3a"])
-def test_an_encoded_colon_is_the_verbs_where_no_name_fits(colon: str) -> None:
-    """As clients send it that encode whatever they can."""
+def test_encoded_colon_before_a_verb_is_accepted(colon: str) -> None:
+    """Some clients encode all reserved characters."""
     table = Router(
         (
             ("GET", Template.parse("/jobs/{job}"), "get"),

@@ -1,4 +1,4 @@
-"""Who is told of a job, what, and when it is tried again (docs/notifications.md)."""
+"""Recipients, contents and retries of notifications about jobs (docs/notifications.md)."""
 
 import json
 
@@ -25,26 +25,28 @@ EVERYBODY = Target("all", ALL, every_job=True)
 LABELLED = replace(job(), labels=((LABEL, "ops"),))
 
 
-def told(life: Life, *targets: Target) -> list[tuple[str, str]]:
+def sent_notifications(life: Life, *targets: Target) -> list[tuple[str, str]]:
     sent = notifications(life.job, life.timeline, targets, life.now, "https://t.example")
     return [(notification.target, notification.occasion.value) for notification in sent]
 
 
-def test_who_is_named_is_told_of_the_end_and_who_wants_all_of_every_job() -> None:
+def test_end_of_a_job_is_sent_to_its_targets_and_to_targets_for_all_jobs() -> None:
     over = Life(LABELLED).up().exits(code=1).up()
-    assert told(over, OPS, EVERYBODY) == [("ops", "failed"), ("all", "failed")]
-    assert told(Life(job()).up().exits(code=0).up(), OPS, EVERYBODY) == [("all", "succeeded")]
-    assert told(Life(LABELLED).up(), OPS, EVERYBODY) == [], "it runs"
-    assert told(over, replace(OPS, on=frozenset({Occasion.SUCCEEDED}))) == []
+    assert sent_notifications(over, OPS, EVERYBODY) == [("ops", "failed"), ("all", "failed")]
+    assert sent_notifications(Life(job()).up().exits(code=0).up(), OPS, EVERYBODY) == [
+        ("all", "succeeded")
+    ]
+    assert sent_notifications(Life(LABELLED).up(), OPS, EVERYBODY) == [], "it runs"
+    assert sent_notifications(over, replace(OPS, on=frozenset({Occasion.SUCCEEDED}))) == []
 
 
-def test_a_stall_is_told_while_the_job_goes_on() -> None:
+def test_stall_is_reported_while_the_job_runs() -> None:
     stalled = Life(replace(job(1, 1), labels=LABELLED.labels)).up()
     stalled.exits(WORKER, signal=9, stalled=True)
-    assert told(stalled, OPS)[0] == ("ops", "stalled")
+    assert sent_notifications(stalled, OPS)[0] == ("ops", "stalled")
 
 
-def test_a_mail_says_what_happened_in_one_line_of_subject() -> None:
+def test_mail_subject_is_one_line_with_the_event() -> None:
     in_two_lines = replace(LABELLED, display_name="two\nlines")
     over = Life(in_two_lines).up().exits(code=1, tail="ValueError: no").up()
     (notification,) = notifications(over.job, over.timeline, (OPS,), over.now, "https://t.example")
@@ -53,7 +55,7 @@ def test_a_mail_says_what_happened_in_one_line_of_subject() -> None:
     assert "ValueError: no" in text and f"https://t.example/jobs/{over.job.uid}" in text
 
 
-def test_each_fault_of_a_table_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_fault_of_a_notify_table_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BAD", "whsec_!!")
     rows = [
         {"name": "ops", "webhook": "https://a.example/x"},
@@ -81,12 +83,12 @@ def test_each_fault_of_a_table_is_named(monkeypatch: pytest.MonkeyPatch) -> None
     ]
 
 
-def test_the_key_of_a_signature() -> None:
+def test_signature_key_is_decoded() -> None:
     assert key_of("whsec_a2V5") == b"key"
     assert key_of("a2V5") == b"a2V5"
 
 
-def test_a_target_hears_of_the_highest_of_its_own_percentages_and_of_hard_budgets() -> None:
+def test_target_receives_its_highest_reached_percentage_and_hard_budgets() -> None:
     soft = Budget(QuotaKey("p", "global", "cost_per_month"), 100, 92, marks=(50, 80, 90))
     hard = Budget(QuotaKey("p", "global", "cost_per_month_hard", "a@x"), 90, 90, marks=(100,))
     early, late = replace(OPS, budgets=(50, 80)), Target("late", ALL, budgets=(95,))

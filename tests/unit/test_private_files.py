@@ -1,5 +1,4 @@
-"""What is its user's alone: a data directory that other users could enter is closed at the start, and told,
-or refused; the owner's token; sockets."""
+"""Private files: the data directory, the owner's token and sockets are closed to other users."""
 
 import os
 import stat
@@ -15,7 +14,7 @@ from trainshed.serve.data_directory import Exposed, close_to_others
 
 
 @pytest.mark.parametrize(("mode", "closed"), [(0o777, 0o750), (0o775, 0o750), (0o705, 0o700)])
-def test_a_directory_that_others_can_enter_is_closed_and_told_once(
+def test_open_data_directory_is_closed_and_logged_once(
     tmp_path: Path, mode: int, closed: int
 ) -> None:
     tmp_path.chmod(mode)
@@ -24,15 +23,16 @@ def test_a_directory_that_others_can_enter_is_closed_and_told_once(
     assert close_to_others(tmp_path) is None
 
 
-def test_a_directory_that_all_others_need_is_refused(tmp_path: Path) -> None:
-    tmp_path.chmod(0o1777)  # As /tmp is.
+def test_shared_system_directory_is_rejected_as_data_directory(tmp_path: Path) -> None:
+    tmp_path.chmod(0o1777)  # like /tmp
     with pytest.raises(Exposed, match="Choose a directory below it"):
         close_to_others(tmp_path)
     assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o1777
 
 
-def test_the_token_stays_the_same_and_a_lost_one_is_made_anew(tmp_path: Path) -> None:
-    """Who has given it away removes the file and starts the service again. A crash may leave an empty one."""
+def test_owner_token_is_kept_and_recreated_if_deleted(tmp_path: Path) -> None:
+    """To replace an exposed token, the owner deletes the file and restarts the service. A crash may leave an
+    empty file."""
     token, file = owner_token(tmp_path), tmp_path / "owner.token"
     assert owner_token(tmp_path) == token
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -42,11 +42,10 @@ def test_the_token_stays_the_same_and_a_lost_one_is_made_anew(tmp_path: Path) ->
     assert len({token, second, owner_token(tmp_path)}) == 3
 
 
-def test_a_socket_is_its_users_alone_and_nothing_else_changes_meanwhile(
+def test_private_socket_does_not_change_the_umask_of_other_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What other threads make while it is made has the rights that it always has: a directory made just then
-    could not be entered, and a first start failed by it now and then."""
+    """Files that other threads create at the same time keep their normal modes."""
     made = tmp_path / "made-meanwhile"
     path = unix_sockets.reachable
 

@@ -1,5 +1,4 @@
-"""Event files that are read on by what is stored of them alone, and directories of them that are somebody
-else's to damage (facts/experiments#curves)."""
+"""Incremental reading of event files in untrusted directories (facts/experiments#curves)."""
 
 import io
 import os
@@ -22,8 +21,8 @@ from trainshed.summaries.reading import Directory, EventFile, FileProgress, read
 BEGUN = 1000.0
 
 
-class Clock:
-    """Seconds; one more at each look."""
+class TickingClock:
+    """A clock that advances by one second per reading."""
 
     def __init__(self, at: float = BEGUN) -> None:
         self.at = at
@@ -33,7 +32,7 @@ class Clock:
         return self.at
 
 
-class Counted(LocalDirectory):
+class CountingDirectory(LocalDirectory):
     """Counts the files that are opened."""
 
     opened = 0
@@ -43,13 +42,13 @@ class Counted(LocalDirectory):
         return super().open(file)
 
 
-class Reader:
-    """What a service has of a directory."""
+class StoredReader:
+    """The stored progress and points of a directory."""
 
     def __init__(self, directory: Directory) -> None:
         self.directory = directory
         self.known: dict[str, FileProgress] = {}
-        #: Run, tag, step and value, in the order in which they were read.
+        #: Run, tag, step and value, in reading order.
         self.points: list[tuple[str, str, int, float]] = []
 
     def read(self, since: float = BEGUN) -> list[tuple[str, int, float]]:
@@ -72,18 +71,18 @@ class Reader:
 
 
 @pytest.fixture
-def directory(tmp_path: Path) -> Counted:
-    return Counted(tmp_path, ())
+def directory(tmp_path: Path) -> CountingDirectory:
+    return CountingDirectory(tmp_path, ())
 
 
 @pytest.fixture
-def reader(directory: Counted) -> Reader:
-    return Reader(directory)
+def reader(directory: CountingDirectory) -> StoredReader:
+    return StoredReader(directory)
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> TickingClock:
+    return TickingClock()
 
 
 def event_file(directory: Path) -> Path:
@@ -92,10 +91,10 @@ def event_file(directory: Path) -> Path:
 
 
 @given(cuts=st.lists(st.integers(0, 400), max_size=6).map(sorted))
-def test_a_file_may_end_anywhere_while_it_is_written(cuts: list[int], whole: bytes) -> None:
+def test_file_may_end_at_any_byte_while_it_is_written(cuts: list[int], whole: bytes) -> None:
     with tempfile.TemporaryDirectory() as place:
         path = Path(place) / "events.out.tfevents.1"
-        reader = Reader(LocalDirectory(Path(place), ()))
+        reader = StoredReader(LocalDirectory(Path(place), ()))
         for cut in [*cuts, len(whole)]:
             path.write_bytes(whole[:cut])
             reader.read()
@@ -105,16 +104,16 @@ def test_a_file_may_end_anywhere_while_it_is_written(cuts: list[int], whole: byt
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     place = tmp_path_factory.mktemp("whole")
-    writer = EventWriter(place, Clock())
+    writer = EventWriter(place, TickingClock())
     for step in range(4):
         writer.scalar("acc", step / 8, step)
     return event_file(place).read_bytes()
 
 
-def test_a_file_that_begins_otherwise_is_read_anew_and_those_behind_it_too(
-    tmp_path: Path, reader: Reader, clock: Clock
+def test_replaced_file_and_its_successors_are_read_again(
+    tmp_path: Path, reader: StoredReader, clock: TickingClock
 ) -> None:
-    """What was written later comes later again."""
+    """Later values must also come later."""
     first = EventWriter(tmp_path, clock)
     first.scalar("acc", 1, 1)
     path = event_file(tmp_path)
@@ -133,7 +132,9 @@ def test_a_file_that_begins_otherwise_is_read_anew_and_those_behind_it_too(
     assert reader.read() == [("acc", 1, 3), ("acc", 2, 3), ("acc", 1, 2)]
 
 
-def test_a_file_that_got_shorter_is_read_anew(tmp_path: Path, reader: Reader, clock: Clock) -> None:
+def test_shortened_file_is_read_from_the_start(
+    tmp_path: Path, reader: StoredReader, clock: TickingClock
+) -> None:
     writer = EventWriter(tmp_path, clock)
     writer.scalar("acc", 1, 1)
     kept = event_file(tmp_path).read_bytes()
@@ -143,19 +144,21 @@ def test_a_file_that_got_shorter_is_read_anew(tmp_path: Path, reader: Reader, cl
     assert reader.read() == [("acc", 1, 1)]
 
 
-def test_what_others_left_is_not_read(tmp_path: Path, directory: Counted, reader: Reader) -> None:
-    old = EventWriter(tmp_path / "old", Clock(10.0))
+def test_files_of_earlier_programs_are_not_read(
+    tmp_path: Path, directory: CountingDirectory, reader: StoredReader
+) -> None:
+    old = EventWriter(tmp_path / "old", TickingClock(10.0))
     old.scalar("acc", 1, 1)
     os.utime(event_file(tmp_path / "old"), (20.0, 20.0))
-    live = EventWriter(tmp_path / "live", Clock(BEGUN - 4))
+    live = EventWriter(tmp_path / "live", TickingClock(BEGUN - 4))
     for step in range(1, 6):
         live.scalar("acc", step, step)
     assert reader.read() == [("acc", step, step) for step in (2, 3, 4, 5)]
     assert directory.opened == 1, "nobody has written to the first since then"
 
 
-def test_names_that_are_no_text_and_files_beyond_the_limit_are_passed_over(
-    tmp_path: Path, reader: Reader, clock: Clock, monkeypatch: pytest.MonkeyPatch
+def test_undecodable_names_and_files_above_the_limit_are_skipped(
+    tmp_path: Path, reader: StoredReader, clock: TickingClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for run in ("b", "c", "d"):
         EventWriter(tmp_path / run, clock).scalar("acc", 1, 1)
@@ -166,8 +169,10 @@ def test_names_that_are_no_text_and_files_beyond_the_limit_are_passed_over(
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_what_the_libraries_write(tmp_path: Path, reader: Reader, name: str) -> None:
-    """Histograms, texts and graphs beside it are passed over."""
+def test_scalars_of_real_libraries_are_read(
+    tmp_path: Path, reader: StoredReader, name: str
+) -> None:
+    """Histograms, texts and graphs in the same files are skipped."""
     (tmp_path / f"{name}.tfevents").write_bytes((GOLDEN / f"{name}.tfevents").read_bytes())
     reader.read(since=0.0)
     curves = reader.curves()
@@ -176,8 +181,8 @@ def test_what_the_libraries_write(tmp_path: Path, reader: Reader, name: str) -> 
     assert not {":weights", ":said", ":vector"} & curves.keys()
 
 
-def test_damage_ends_a_file_and_its_repair_goes_on(
-    tmp_path: Path, reader: Reader, clock: Clock
+def test_reading_stops_at_damage_and_continues_after_a_repair(
+    tmp_path: Path, reader: StoredReader, clock: TickingClock
 ) -> None:
     writer = EventWriter(tmp_path, clock)
     writer.scalar("acc", 1, 1)
@@ -191,8 +196,8 @@ def test_damage_ends_a_file_and_its_repair_goes_on(
     assert reader.read() == [("acc", 2, 2)]
 
 
-def test_records_of_more_scalars_than_can_be_held_are_passed_over(
-    tmp_path: Path, reader: Reader, clock: Clock
+def test_oversized_records_are_skipped(
+    tmp_path: Path, reader: StoredReader, clock: TickingClock
 ) -> None:
     EventWriter(tmp_path, clock).scalar("acc", 1, 1)
     with event_file(tmp_path).open("ab") as file:
@@ -202,8 +207,8 @@ def test_records_of_more_scalars_than_can_be_held_are_passed_over(
     assert reader.read() == [("acc", 1, 1), ("acc", 2, 2)]
 
 
-def test_nothing_but_plain_files_below_the_directory_is_read(tmp_path: Path, clock: Clock) -> None:
-    """A program can put anything there: links out of it, pipes, other names of other files."""
+def test_links_and_special_files_are_not_read(tmp_path: Path, clock: TickingClock) -> None:
+    """A program can create anything there: links out of the directory (path traversal), pipes, hard links."""
     EventWriter(tmp_path / "secret", clock).scalar("acc", 0.25, 1)
     secret, place = event_file(tmp_path / "secret"), tmp_path / "jobs" / "3"
     place.mkdir(parents=True)
@@ -214,31 +219,33 @@ def test_nothing_but_plain_files_below_the_directory_is_read(tmp_path: Path, clo
     (place / "d.tfevents").mkdir()
     (tmp_path / "jobs" / "4").symlink_to(tmp_path / "secret")
     for job in ("3", "4"):
-        assert Reader(LocalDirectory(tmp_path, ("jobs", job))).read() == []
+        assert StoredReader(LocalDirectory(tmp_path, ("jobs", job))).read() == []
 
 
-def test_depth_is_bounded(tmp_path: Path, reader: Reader, clock: Clock) -> None:
+def test_directory_depth_is_limited(
+    tmp_path: Path, reader: StoredReader, clock: TickingClock
+) -> None:
     for name, depth in (("d", 20), ("e", 21)):
         EventWriter(tmp_path / "/".join(name * depth), clock).scalar("acc", 0.5, 1)
     reader.read()
     assert [point[0] for point in reader.points] == ["/".join("d" * 20)]
 
 
-def test_a_file_that_cannot_be_read_now_hides_no_other(
-    tmp_path: Path, reader: Reader, clock: Clock
+def test_unreadable_file_does_not_hide_other_files(
+    tmp_path: Path, reader: StoredReader, clock: TickingClock
 ) -> None:
     for run in ("a", "b"):
         EventWriter(tmp_path / run, clock).scalar("acc", 0.5, 1)
     opens = [PermissionError("a"), event_file(tmp_path / "b").open("rb")]
-    with patch.object(Counted, "open", side_effect=opens), pytest.raises(PermissionError):
+    with patch.object(CountingDirectory, "open", side_effect=opens), pytest.raises(PermissionError):
         reader.read()
     assert reader.curves() == {"b:acc": {1: 0.5}}
     reader.read()
     assert reader.curves() == {"b:acc": {1: 0.5}, "a:acc": {1: 0.5}}
 
 
-class Vanishing:
-    """Files that are gone before they can be read."""
+class VanishingFiles:
+    """A directory whose files are deleted before they can be read."""
 
     def files(self) -> Iterator[EventFile]:
         yield EventFile("a.tfevents", "1", 1.0)
@@ -250,5 +257,5 @@ class Vanishing:
         return io.BytesIO(b"no records at all, and long enough")
 
 
-def test_files_that_vanish_or_are_no_event_files() -> None:
-    assert Reader(Vanishing()).read() == []
+def test_deleted_files_and_other_file_types_are_skipped() -> None:
+    assert StoredReader(VanishingFiles()).read() == []

@@ -1,5 +1,4 @@
-"""Event files as TensorFlow 1.15, 2.1, 2.17, Keras and PyTorch have written them, and what is left of damaged
-ones."""
+"""Event files of TensorFlow 1.15, 2.1, 2.17, Keras and PyTorch, intact and damaged."""
 
 import io
 import struct
@@ -24,10 +23,10 @@ def golden(name: str) -> bytes:
     return (GOLDEN / f"{name}.tfevents").read_bytes()
 
 
-def test_the_programs_of_the_tests_write_what_tensorflow_writes(
+def test_test_programs_write_the_same_bytes_as_tensorflow(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    """Byte for byte, so that tests without TensorFlow show what they would show with it."""
+    """So tests without TensorFlow have the same results as with it."""
     data = golden("tensorflow-1.15-plain")
     times = iter([0.0, *(struct.unpack_from("<d", record, 1)[0] for record, _ in records(data))])
     place = tmp_path_factory.mktemp("events")
@@ -41,13 +40,13 @@ def test_the_programs_of_the_tests_write_what_tensorflow_writes(
 # --- damage
 
 
-def whole(most: int) -> bytes:
+def complete_records(most: int) -> bytes:
     return b"".join(framed(b"record %d" % number) for number in range(most))
 
 
 @given(st.integers(0, 220), st.integers(1, 255))
-def test_no_damaged_record_is_read(at: int, flipped: int) -> None:
-    data = bytearray(whole(10))
+def test_damaged_records_are_rejected(at: int, flipped: int) -> None:
+    data = bytearray(complete_records(10))
     data[at] ^= flipped
     intact: list[bytes] = []
     try:
@@ -60,7 +59,7 @@ def test_no_damaged_record_is_read(at: int, flipped: int) -> None:
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_are_read_or_refused(data: bytes) -> None:
+def test_arbitrary_bytes_are_read_or_rejected(data: bytes) -> None:
     try:
         for record, end in read_records(io.BytesIO(data), 0, longest=1 << 20):
             assert len(record) < end <= len(data)
@@ -70,8 +69,8 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
 
 
 @given(st.sampled_from(sorted(WRITERS)), st.data())
-def test_a_damaged_event_breaks_nothing(name: str, data: st.DataObject) -> None:
-    """Past the checksums, as by a program that frames what is no event."""
+def test_malformed_event_with_a_valid_checksum_is_skipped(name: str, data: st.DataObject) -> None:
+    """A program may frame any bytes with a valid checksum."""
     whole = records(golden(name))
     record = bytearray(data.draw(st.sampled_from(whole))[0])
     for _ in range(data.draw(st.integers(1, 5))):
@@ -80,7 +79,7 @@ def test_a_damaged_event_breaks_nothing(name: str, data: st.DataObject) -> None:
         assert isinstance(scalar.value, float)
 
 
-# --- events that no library of today writes
+# --- events that current libraries do not write
 
 
 def event(tag: bytes, value: bytes) -> bytes:
@@ -110,6 +109,8 @@ def read(data: bytes) -> Mapping[str, float]:
     ],
     ids=["list", "bytes", "zero", "text", "torn", "vector", "two", "no half"],
 )
-def test_tensors(dtype: int, values: bytes, expected: float | None) -> None:
+def test_scalar_tensors_of_all_types_are_read(
+    dtype: int, values: bytes, expected: float | None
+) -> None:
     values_read = read(event(b"tag", tensor(dtype, values)))
     assert values_read == ({} if expected is None else {"tag": expected})

@@ -24,8 +24,8 @@ from trainshed.telemetry.meters import Meters
 log = logging.getLogger("trainshed.test")
 
 
-class Written:
-    """What a formatter makes of the lines of `log`."""
+class FormattedLog:
+    """Collects the lines of `log` in the form of a formatter."""
 
     def __init__(self, formatter: logging.Formatter) -> None:
         self._stream = io.StringIO()
@@ -38,8 +38,8 @@ class Written:
 
 
 @pytest.fixture
-def levels() -> Iterator[None]:
-    """Leaves the loggers as they were."""
+def log_levels() -> Iterator[None]:
+    """Restores the levels of the loggers after the test."""
     root, loggers = (
         logging.getLogger(),
         [logging.getLogger(name) for name in ("", *OWN_DISTRIBUTIONS)],
@@ -51,9 +51,9 @@ def levels() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def written(formatter: logging.Formatter, tell: Any) -> list[str]:
-    """The lines that `tell` logs."""
-    kept = Written(formatter)
+def formatted_lines(formatter: logging.Formatter, tell: Any) -> list[str]:
+    """Return the lines that `tell` logs."""
+    kept = FormattedLog(formatter)
     log.addHandler(kept.handler)
     try:
         tell()
@@ -62,16 +62,16 @@ def written(formatter: logging.Formatter, tell: Any) -> list[str]:
     return kept.lines
 
 
-def tell_of_a_replica() -> None:
+def log_replica_event() -> None:
     job = about(log, 12, attempt=2, replica="worker-1")
     job.warning("autopsy not saved: %s", 'No "space"\x1b[2J\nleft')
 
 
-def test_text_is_keys_and_values_and_begins_with_the_subject() -> None:
+def test_text_line_has_keys_and_starts_with_the_subject() -> None:
     def printable(text: str) -> str:
         return text.replace("\x1b", "?")
 
-    (line,) = written(TextLines(printable), tell_of_a_replica)
+    (line,) = formatted_lines(TextLines(printable), log_replica_event)
     time, rest = line.split(" ", 1)
     assert time.startswith("time=20") and time.endswith("Z")
     assert rest == (
@@ -80,26 +80,26 @@ def test_text_is_keys_and_values_and_begins_with_the_subject() -> None:
     )
 
 
-def test_a_traceback_follows_text_and_is_a_field_of_json() -> None:
+def test_traceback_follows_text_lines_and_is_a_json_field() -> None:
     def fail() -> None:
         try:
             raise ValueError("why")
         except ValueError:
             about(log, 7).exception("100 %% failed in %s", "x")
 
-    text = written(TextLines(str), fail)
+    text = formatted_lines(TextLines(str), fail)
     assert text[0].endswith('job=7 message="job 7: 100 % failed in x"')
     assert text[1].startswith("Traceback") and text[-1] == "ValueError: why"
-    (line,) = written(JsonLines(), fail)
+    (line,) = formatted_lines(JsonLines(), fail)
     assert json.loads(line)["traceback"].endswith("ValueError: why")
 
 
-@pytest.mark.usefixtures("levels")
+@pytest.mark.usefixtures("log_levels")
 @pytest.mark.parametrize(
     ("level", "own", "others"),
     [("debug", "debug", "warning"), ("warning", "warning", "warning"), ("error", "error", "error")],
 )
-def test_the_level_holds_for_our_own_lines_and_libraries_say_no_less(
+def test_log_level_applies_only_to_own_distributions(
     level: Any, own: str, others: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logging.getLogger().handlers.clear()
@@ -114,8 +114,10 @@ def test_the_level_holds_for_our_own_lines_and_libraries_say_no_less(
     assert first == {"trainshed.a": own, "trainshed_tracking.a": own, "library": others}
 
 
-def asked(path: str, sent: bytes | None, *, status: int = 200) -> tuple[dict[bytes, bytes], str]:
-    """Headers of the answer to a request, and the id that its handler saw."""
+def request_app(
+    path: str, sent: bytes | None, *, status: int = 200
+) -> tuple[dict[bytes, bytes], str]:
+    """Send a request. Return the answer's headers, and the ID during its handling."""
     seen: list[str] = []
     started: list[dict[str, Any]] = []
 
@@ -137,23 +139,23 @@ def asked(path: str, sent: bytes | None, *, status: int = 200) -> tuple[dict[byt
     return dict(started[0]["headers"]), seen[0]
 
 
-def test_a_request_has_the_id_that_its_client_gave_it_or_a_new_one() -> None:
-    headers, seen = asked("/v1", b"mine.12-3_4")
+def test_request_has_the_clients_id_or_a_new_one() -> None:
+    headers, seen = request_app("/v1", b"mine.12-3_4")
     assert headers == {b"a": b"b", b"x-request-id": b"mine.12-3_4"} and seen == "mine.12-3_4"
     for bad in (None, b"", b"a b", b"x" * 65, b"a\nb", "é".encode()):
-        headers, seen = asked("/v1", bad)
+        headers, seen = request_app("/v1", bad)
         assert headers[b"x-request-id"].decode() == seen
         assert len(seen) == 16 and seen != bad
-    assert asked("/v1", None)[1] != asked("/v1", None)[1]
+    assert request_app("/v1", None)[1] != request_app("/v1", None)[1]
     assert request_id.get() is None
 
 
-def test_each_request_is_a_line_at_info_without_keys_of_addresses(
+def test_each_request_is_logged_without_the_key_in_its_address(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.INFO, "trainshed.requests"):
-        asked("/with/SECRETKEY/storage/v1/b", None, status=404)
-        asked("/tensorboard/7-8/MARK/data/runs", None, status=200)
+        request_app("/with/SECRETKEY/storage/v1/b", None, status=404)
+        request_app("/tensorboard/7-8/MARK/data/runs", None, status=200)
     storage, view = caplog.records
     assert storage.levelno == logging.INFO
     line = storage.getMessage()
@@ -161,5 +163,5 @@ def test_each_request_is_a_line_at_info_without_keys_of_addresses(
     assert view.getMessage().startswith("GET /tensorboard/7-8/KEY/data/runs 200 ")
     caplog.clear()
     with caplog.at_level(logging.WARNING, "trainshed.requests"):
-        asked("/v1", None)
+        request_app("/v1", None)
     assert not caplog.records

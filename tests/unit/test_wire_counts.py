@@ -1,4 +1,4 @@
-"""Requests with too many values are refused before they are walked, by either transport."""
+"""Requests with too many values are rejected before they are read, over REST and gRPC."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ JOB = "google.cloud.aiplatform.v1.CustomJob"
     ],
     ids=["lists", "numbers-behind-a-text", "texts"],
 )
-def test_too_many_values_are_refused_unread(text: bytes) -> None:
+def test_request_with_too_many_values_is_rejected_unread(text: bytes) -> None:
     with pytest.raises(WireError, match="more than 50000 values"):
         json.check_count(text)
 
@@ -35,18 +35,18 @@ def test_too_many_values_are_refused_unread(text: bytes) -> None:
     ],
     ids=["within-a-text", "escaped", "unfinished", "unfinished-escape", "fewer"],
 )
-def test_what_stands_in_a_text_is_one_value(text: bytes) -> None:
+def test_punctuation_in_a_string_is_not_counted(text: bytes) -> None:
     json.check_count(text)
 
 
-def test_a_list_or_map_has_an_end() -> None:
+def test_list_and_map_length_is_limited() -> None:
     labels = {f"l{n}": "x" for n in range(json.MAX_ENTRIES + 1)}
     with pytest.raises(WireError, match="at most 10000") as refused:
         json.from_public(JOB, {"labels": labels})
     assert [violation.field for violation in refused.value.violations] == ["labels"]
 
 
-def test_a_message_has_the_same_bounds() -> None:
+def test_binary_message_has_the_same_limits() -> None:
     many = pool.message_class(JOB)(labels={f"l{n}": "x" for n in range(json.MAX_ENTRIES + 1)})
     with pytest.raises(WireError, match="'labels', 10001 entries"):
         json.check_received(many)
@@ -59,15 +59,15 @@ def test_a_message_has_the_same_bounds() -> None:
         json.check_received(deep)
 
 
-def test_a_message_has_times_that_json_can_say() -> None:
+def test_binary_times_without_a_json_form_are_rejected() -> None:
     late: Any = pool.message_class("google.logging.v2.LogEntry")()
     late.timestamp.seconds = 10**15
     with pytest.raises(WireError, match=r"'timestamp'.*out of range"):
         json.check_received(late)
 
 
-def test_a_message_has_numbers_that_json_can_say() -> None:
-    """Over REST there is no way to send others; over gRPC a Struct takes them."""
+def test_binary_numbers_without_a_json_form_are_rejected() -> None:
+    """REST clients cannot send such numbers. A Struct over gRPC can contain them."""
     message: Any = pool.message_class("google.cloud.aiplatform.v1.Context")()
     wrong = {"loss": float("nan"), "list": [[1, float("inf")]]}
     message.metadata.update({"fine": 1.5, "text": "NaN", **wrong})
@@ -79,7 +79,7 @@ def test_a_message_has_numbers_that_json_can_say() -> None:
     }
 
 
-def test_a_hundred_faults_are_told_and_of_the_others_how_many() -> None:
+def test_first_hundred_violations_are_listed_and_others_counted() -> None:
     with pytest.raises(WireError) as refused:
         json.from_public(JOB, {f"unknown{n}": 1 for n in range(MAX_LISTED_VIOLATIONS + 20)})
     lines = str(refused.value).splitlines()

@@ -1,4 +1,4 @@
-"""Strict JSON: what is taken, and how it is written (spec/clients#wire)."""
+"""Strict JSON: accepted forms, and the form of answers (spec/clients#wire)."""
 
 import json
 import sys
@@ -21,7 +21,7 @@ DOMAIN = AI + "ExplanationMetadata.InputMetadata.FeatureValueDomain"
 
 
 def parse(kind: str, body: Any) -> Any:
-    """A message as a client sends it, as text or as the objects in it."""
+    """Return a message from a client's JSON, as text or as objects."""
     raw = wire.decode_text(body) if isinstance(body, bytes) else body
     return wire.from_public(kind, raw, keep_output_only=False)
 
@@ -56,7 +56,7 @@ def public(kind: str, body: Any) -> Any:
         # the largest float, as protobuf prints it
         (DOMAIN, {"maxValue": 3.4028234663852886e38}, {"maxValue": 3.4028235e38}),
         (DOMAIN, {"maxValue": 3.4028235e38}, {"maxValue": 3.4028235e38}),
-        # null is "not given" (spec/clients#task-inputs), zero is left out
+        # null is the same as absent (spec/clients#task-inputs), zero is omitted
         (AI + "Scheduling", {"timeout": None, "restartJobOnWorkerRestart": None}, {}),
         (AI + "CustomJob", {"labels": None, "jobSpec": None}, {}),
         (WORKERS, {"containerSpec": None, "pythonPackageSpec": {}}, {"pythonPackageSpec": {}}),
@@ -74,7 +74,7 @@ def public(kind: str, body: Any) -> Any:
         # bytes, both alphabets, with and without padding
         (ML + "Job", {"etag": "-_8="}, {"etag": "+/8="}),
         (ML + "Job", {"etag": "+/8"}, {"etag": "+/8="}),
-        # output-only fields are passed over, whatever they hold (spec/clients#numbers: webAccessUris: {})
+        # output-only fields are ignored with any value (spec/clients#numbers: webAccessUris: {})
         (AI + "CustomJob", {"webAccessUris": {}, "displayName": "a"}, {"displayName": "a"}),
         (AI + "CustomJob", {"state": "NO_SUCH", "error": {"nope": [1]}, "createTime": 5}, {}),
         (
@@ -84,7 +84,7 @@ def public(kind: str, body: Any) -> Any:
         ),
     ],
 )
-def test_what_the_clients_send_is_taken(kind: str, sent: Any, expected: Any) -> None:
+def test_requests_of_real_clients_are_accepted(kind: str, sent: Any, expected: Any) -> None:
     assert public(kind, sent) == expected
     assert public(kind, json.dumps(sent).encode()) == expected
 
@@ -106,7 +106,7 @@ def test_timestamps_keep_nanoseconds_and_offsets(text: str, expected: str) -> No
     assert wire.to_public(job) == {"createTime": expected}
 
 
-def test_field_masks_are_taken_in_both_spellings() -> None:
+def test_field_masks_are_accepted_in_both_spellings() -> None:
     kind = ML + "UpdateJobRequest"
     for text in ("jobId,trainingInput.scaleTier", "job_id,training_input.scale_tier"):
         request = parse(kind, {"updateMask": text})
@@ -140,8 +140,8 @@ def test_render_forms() -> None:
     assert wire.to_public(job, enums_as_ints=True)["state"] == 3
 
 
-def test_the_first_annotated_field_of_a_process_is_known_too() -> None:
-    """Protobuf parses a field's options once, with the extensions that are imported by then."""
+def test_output_only_fields_are_recognized_after_the_first_import() -> None:
+    """Protobuf parses a field's options once, with the extensions that are imported at that time."""
     script = (
         "from trainshed.wire import json\n"
         f"job = json.from_public({AI + 'CustomJob'!r}, {{'state': 3}}, keep_output_only=False)\n"
@@ -193,7 +193,7 @@ JOBS: Strategy = st.fixed_dictionaries(
 
 @settings(max_examples=60)
 @given(JOBS)
-def test_public_dictionaries_round_trip_as_by_protobuf(job: dict[str, Any]) -> None:
+def test_public_dictionaries_round_trip_like_protobuf(job: dict[str, Any]) -> None:
     message = wire.from_public(AI + "CustomJob", job)
     assert wire.to_public(message) == job
     assert (
@@ -219,7 +219,7 @@ KEYS = st.sampled_from(
 
 @settings(max_examples=150)
 @given(st.recursive(JSON, lambda inner: st.dictionaries(KEYS, inner, max_size=4), max_leaves=12))
-def test_any_json_is_read_or_refused_in_words(value: Any) -> None:
+def test_arbitrary_json_is_read_or_rejected_with_a_message(value: Any) -> None:
     try:
         parse(AI + "CustomJob", value)
     except WireError as error:

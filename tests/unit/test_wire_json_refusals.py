@@ -1,4 +1,4 @@
-"""JSON that is refused, and with which words (spec/submit#refusals, spec/clients#wire)."""
+"""Errors for invalid JSON (spec/submit#refusals, spec/clients#wire)."""
 
 from functools import reduce
 from typing import Any
@@ -16,8 +16,8 @@ TIERS = "; the values are BASIC, STANDARD_1, PREMIUM_1, BASIC_GPU, BASIC_TPU, CU
 INPUT = "job.training_input"
 
 
-def refused(body: Any) -> tuple[str, str]:
-    """The field of the one violation, and what is said of it."""
+def violation_of(body: Any) -> tuple[str, str]:
+    """Return the field and text of the only violation."""
     with pytest.raises(WireError) as caught:
         parse(ML + "CreateJobRequest", {"job": body})
     (violation,) = caught.value.violations
@@ -79,11 +79,9 @@ def refused(body: Any) -> tuple[str, str]:
         ),
     ],
 )  # fmt: skip
-def test_a_value_that_does_not_fit_is_refused_in_the_public_words(
-    body: Any, field: str, text: str
-) -> None:
-    """spec/submit#refusals; the templates of facts/limits#error-texts."""
-    assert refused(body) == (field, f"Invalid value at '{field}' {text}")
+def test_invalid_value_has_the_public_error(body: Any, field: str, text: str) -> None:
+    """spec/submit#refusals, with the templates of facts/limits#error-texts."""
+    assert violation_of(body) == (field, f"Invalid value at '{field}' {text}")
 
 
 @pytest.mark.parametrize(
@@ -108,15 +106,13 @@ def test_a_value_that_does_not_fit_is_refused_in_the_public_words(
         ({"jobId": "a", "job_id": "b"}, "job_id", "job", "Proto field is given twice, under two spellings."),
     ],
 )  # fmt: skip
-def test_a_name_that_does_not_fit_is_refused_in_the_public_words(
-    body: Any, field: str, place: str, text: str
-) -> None:
+def test_unknown_name_has_the_public_error(body: Any, field: str, place: str, text: str) -> None:
     """facts/limits#error-texts."""
     words = f"Invalid JSON payload received. Unknown name \"{field}\" at '{place}': {text}"
-    assert refused(body) == (f"{place}.{field}", words)
+    assert violation_of(body) == (f"{place}.{field}", words)
 
 
-def test_two_members_of_a_oneof_are_refused() -> None:
+def test_two_members_of_a_oneof_are_rejected() -> None:
     with pytest.raises(WireError) as caught:
         parse(
             AI + "CustomJobSpec",
@@ -149,7 +145,7 @@ def test_two_members_of_a_oneof_are_refused() -> None:
         (b"[" * 40_000, "maximum recursion depth"),
     ],
 )
-def test_malformed_text_is_refused(text: bytes, fault: str) -> None:
+def test_malformed_json_is_rejected(text: bytes, fault: str) -> None:
     with pytest.raises(WireError) as caught:
         parse(AI + "CustomJob", text)
     (violation,) = caught.value.violations
@@ -158,14 +154,14 @@ def test_malformed_text_is_refused(text: bytes, fault: str) -> None:
     violation.field.encode()
 
 
-def test_a_deep_value_is_refused() -> None:
-    """Clients of gRPC could read no list with such a thing in it."""
+def test_deep_value_is_rejected() -> None:
+    """gRPC clients could not read a list that contains it."""
     deep: Any = 1
     for _ in range(34):
         deep = {"a": deep}
     with pytest.raises(WireError, match="too deep"):
         parse(AI + "TrainingPipeline", {"trainingTaskInputs": deep})
-    # In binary form lists may be deeper: what came so and is stored is read again.
+    # Lists in binary form may be deeper. Stored values of this form must remain readable.
     deep = {"trainingTaskInputs": reduce(lambda inner, _: [inner], range(49), 1)}
     with pytest.raises(WireError, match="too deep"):
         parse(AI + "TrainingPipeline", deep)
@@ -174,7 +170,7 @@ def test_a_deep_value_is_refused() -> None:
         parse(AI + "CustomJob", {"labels": reduce(lambda inner, _: [inner], range(20_000), deep)})
 
 
-def test_a_number_beyond_double_in_a_value_is_refused() -> None:
+def test_number_above_double_range_is_rejected() -> None:
     with pytest.raises(WireError, match=r"google\.protobuf\.Value"):
         parse(AI + "TrainingPipeline", {"trainingTaskInputs": {"n": 10**400}, "x": 1})
 
@@ -183,6 +179,6 @@ def test_a_number_beyond_double_in_a_value_is_refused() -> None:
     "value",
     [{"a": 1}, {"@type": "nope"}, {"@type": "type.googleapis.com/no.Such"}, {"@type": 5}, "x"],
 )
-def test_bad_any_is_refused(value: Any) -> None:
+def test_invalid_any_is_rejected(value: Any) -> None:
     with pytest.raises(WireError, match=r"google\.protobuf\.Any"):
         wire.from_public("google.longrunning.Operation", {"metadata": value})

@@ -14,7 +14,7 @@ from trainshed.wire import pool
 CUSTOM_JOB = "google.cloud.aiplatform.v1.CustomJob"
 
 
-def test_the_default_pool_stays_clean() -> None:
+def test_default_descriptor_pool_is_not_used() -> None:
     """spec/invariants#private-pool: the SDK registers the same files in the default pool."""
     script = (
         "from google.protobuf import descriptor_pool\n"
@@ -31,7 +31,7 @@ def test_the_default_pool_stays_clean() -> None:
 
 
 @pytest.mark.parametrize("api", ["ml_v1", "logging_v2"])
-def test_discovery_documents_hold_names_and_no_prose(api: str) -> None:
+def test_discovery_documents_contain_no_descriptions(api: str) -> None:
     text = pool.discovery_document(api, "http://127.0.0.1:8080")
     document = json.loads(text)
     assert document["rootUrl"] == document["baseUrl"] == "http://127.0.0.1:8080/"

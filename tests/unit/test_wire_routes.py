@@ -1,4 +1,4 @@
-"""Routes from the http annotations, those of the unmodified Python SDK, and the binding of requests
+"""Routes of the HTTP annotations, of the unmodified Python SDK, and the binding of requests
 (spec/clients#surface, spec/clients#wire)."""
 
 import importlib
@@ -26,16 +26,16 @@ PLACE = "/v1/projects/p/locations/l"
         ("GET", "/v2/entries:list"),
     ],
 )
-def test_what_is_not_served_matches_nothing(verb: str, path: str) -> None:
+def test_unserved_paths_match_no_route(verb: str, path: str) -> None:
     assert routes.match(verb, path) is None
 
 
-def test_vertex_wins_a_path_that_ml_has_as_well() -> None:
+def test_vertex_has_priority_for_shared_paths() -> None:
     match = routes.match("GET", "/v1/projects/p/locations")
     assert match is not None and match[0].api == "aiplatform_v1"
 
 
-def test_every_route_is_found_by_its_own_template() -> None:
+def test_every_route_matches_its_own_template() -> None:
     firsts: dict[object, Route] = {}
     for route in (route for api in pool.APIS for route in routes.routes(api)):
         firsts.setdefault((route.verb, route.template.segments, route.template.custom), route)
@@ -48,14 +48,14 @@ def test_every_route_is_found_by_its_own_template() -> None:
         assert pool.message_class(route.rpc.response)
 
 
-def bound(verb: str, path: str, query: list[tuple[str, str]], body: bytes = b"") -> Any:
+def bind_request(verb: str, path: str, query: list[tuple[str, str]], body: bytes = b"") -> Any:
     match = routes.match(verb, path)
     assert match is not None
     return routes.bind(match[0], match[1], query, body)
 
 
-def test_bind_puts_path_query_and_body_together() -> None:
-    result = bound(
+def test_bind_merges_path_query_and_body() -> None:
+    result = bind_request(
         "PATCH",
         "/v1/projects/p/jobs/j",
         [("updateMask", "labels,etag"), ("alt", "json")],
@@ -69,9 +69,9 @@ def test_bind_puts_path_query_and_body_together() -> None:
 
 
 @pytest.mark.parametrize("key", ["nope", "custom_job.display_name", "parent.x", "customJob"])
-def test_unknown_query_parameters_are_refused(key: str) -> None:
+def test_unknown_query_parameters_are_rejected(key: str) -> None:
     with pytest.raises(WireError) as caught:
-        bound("POST", f"{PLACE}/customJobs", [(key, "1")], b'{"bad":1}')
+        bind_request("POST", f"{PLACE}/customJobs", [(key, "1")], b'{"bad":1}')
     fields = [violation.field for violation in caught.value.violations]
     assert fields == ["custom_job.bad", key]
     assert "Cannot bind query parameter" in caught.value.violations[1].description
@@ -86,7 +86,7 @@ SERVICES = {
 
 
 @pytest.mark.parametrize(("module", "service"), SERVICES.items())
-def test_every_route_of_the_sdk_is_ours(module: str, service: str) -> None:
+def test_every_route_of_the_sdk_is_served(module: str, service: str) -> None:
     transport = importlib.import_module(
         f"google.cloud.aiplatform_v1.services.{module}.transports.rest_base"
     )

@@ -1,5 +1,5 @@
-"""Tokens of people: made, shown once, in force at once, and gone at once, from whatever goes on by them; and
-the record of who did what."""
+"""Tokens of users: creation, immediate effect, immediate revocation, also for running requests. The audit
+log."""
 
 import asyncio
 import json
@@ -42,11 +42,11 @@ async def token_of(house: House, email: str = ANA, **fields: Any) -> dict[str, A
 
 
 async def audit(house: House, query: str = "?project=-") -> list[dict[str, Any]]:
-    """From the oldest on."""
+    """Return the audit log, oldest entry first."""
     return (await house.result("GET", f"{OURS}/audit{query}"))["entries"][::-1]
 
 
-async def test_a_token_is_shown_once_and_does_what_its_roles_allow(house: Shelled) -> None:
+async def test_token_is_returned_once_and_has_its_users_roles(house: Shelled) -> None:
     made = await token_of(house, note="laptop", days=1)
     assert (await house.call("GET", JOBS, token=made["token"])).status == 200
     assert (await house.call("GET", JOBS.replace("p1", "p2"), token=made["token"])).status == 403
@@ -62,9 +62,7 @@ async def test_a_token_is_shown_once_and_does_what_its_roles_allow(house: Shelle
 
 
 @pytest.mark.parametrize("version", ["v1", "v3"])
-async def test_a_project_that_is_deleted_takes_its_roles_and_accounts(
-    house: Shelled, version: str
-) -> None:
+async def test_deleted_project_loses_its_roles_and_accounts(house: Shelled, version: str) -> None:
     made = await token_of(house, project="vision")
     project, jobs = f"/{version}/projects/vision", JOBS.replace("p1", "vision")
     assert (await house.call("POST", jobs, custom_job(), token=made["token"])).status == 200
@@ -90,8 +88,8 @@ async def test_a_project_that_is_deleted_takes_its_roles_and_accounts(
     assert (await token_of(house, project="vision"))["token"]
 
 
-async def test_everybody_lists_and_ends_the_tokens_of_their_own(house: Shelled) -> None:
-    """Addresses are the same in either case."""
+async def test_users_list_and_delete_only_their_own_tokens(house: Shelled) -> None:
+    """Addresses are compared without case."""
     first, second = await token_of(house), await token_of(house, role="")
     former = (await token_of(house, ANA.title()))["token"]
     other = await token_of(house, email="bo@corp.example")
@@ -110,7 +108,7 @@ async def test_everybody_lists_and_ends_the_tokens_of_their_own(house: Shelled) 
     assert (await house.call("DELETE", f"{OURS}/tokens/{ANA}")).status == 404
 
 
-async def test_tokens_that_have_expired_keep_nobody_from_a_new_one(
+async def test_expired_tokens_do_not_count_against_the_limit(
     house: Shelled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(access, "_MOST_TOKENS", 1)
@@ -121,7 +119,7 @@ async def test_tokens_that_have_expired_keep_nobody_from_a_new_one(
     assert [*house.tokens.book.tokens] == [digest]
 
 
-async def test_buckets_learn_of_a_change_once_there_is_room_on_the_disk(
+async def test_access_change_reaches_buckets_after_a_full_disk(
     house: Shelled, tmp_path: Path
 ) -> None:
     made, buckets = await token_of(house), TokenFile(tmp_path / FILE, house.jobs, house.now, HOSTS)
@@ -137,22 +135,22 @@ async def test_buckets_learn_of_a_change_once_there_is_room_on_the_disk(
         await shown()
 
 
-async def test_an_owner_of_the_service_sees_its_grants_beside_a_project_s(house: Shelled) -> None:
-    """Also with a role in that project."""
+async def test_service_owner_sees_service_grants_with_project_grants(house: Shelled) -> None:
+    """The owner may also have a role in that project."""
     known(house.tokens, ANA, project="p1")
     ana = known(house.tokens, ANA)
     listed = await house.result("GET", f"{OURS}/access?project=p1", token=ana)
     assert [grant["project"] for grant in listed["grants"]] == ["-", "p1"]
 
 
-async def test_every_fault_of_a_request_is_named(house: Shelled) -> None:
+async def test_every_fault_of_an_access_request_is_reported(house: Shelled) -> None:
     body = {"email": "nobody", "role": "roles/king", "days": -1, "note": "a\nb", "more": 1}
     query = {"project": "p1"}
     assert violations(await house.call("POST", f"{OURS}/tokens", body | query)).keys() == set(body)
 
 
-async def test_what_a_program_follows_ends_with_its_job(house: Shelled) -> None:
-    """Whoever follows it by its token, and wherever."""
+async def test_streams_of_a_program_end_with_its_job(house: Shelled) -> None:
+    """This applies to any client with the program's token, in any place."""
     await house.run((await house.result("POST", JOBS, custom_job()))["name"])
     house.write_log(1000, "workerpool0-0", (START, "first"))
     token, _ = house.jobs.mint(JobClaims(7, 1, "workerpool0-0", "p1", "job@p1.example"))
@@ -166,8 +164,8 @@ async def test_what_a_program_follows_ends_with_its_job(house: Shelled) -> None:
 
 
 @pytest.mark.parametrize("how", ["token", "role", "expiry"])
-async def test_a_log_that_is_followed_ends_with_the_right_to_it(house: Shelled, how: str) -> None:
-    """Though the job is one's own."""
+async def test_log_stream_ends_when_its_permission_is_revoked(house: Shelled, how: str) -> None:
+    """It ends even for a job of the same user."""
     made = await token_of(house, days=_SECOND if how == "expiry" else 0)
     name = (await house.result("POST", JOBS, custom_job(), token=made["token"]))["name"]
     await house.run(name)
@@ -194,18 +192,19 @@ async def test_a_log_that_is_followed_ends_with_the_right_to_it(house: Shelled, 
         ("quotas:set", {"metric": "jobs", "limit": 1}),
     ],
 )
-async def test_a_change_in_all_projects_needs_rights_in_all(
+async def test_change_in_all_projects_requires_permission_in_all(
     house: Shelled, path: str, change: dict[str, Any]
 ) -> None:
-    """It is not a change in the only project of its caller, who would not notice the difference."""
+    """The change must not silently apply only to the caller's only project."""
     owner = known(house.tokens, "bo@corp.example", "roles/owner", "p1")
     answer = await house.call("POST", f"{OURS}/{path}", {**change, "project": "-"}, token=owner)
     assert answer.status == 403
     assert (await house.call("POST", f"{OURS}/{path}", change, token=owner)).status == 200
 
 
-async def test_each_change_is_told_with_who_made_it_and_what_it_was(house: Shelled) -> None:
-    """Jobs with their secrets, quotas, shells and rights; looks are not told, nor what was no request."""
+async def test_audit_records_each_change_with_user_and_details(house: Shelled) -> None:
+    """It includes secrets of jobs, quotas, shells and roles. Reads and malformed requests are not
+    recorded."""
     made = await token_of(house)
     secret = {"name": "key", "value": "c2VjcmV0", "project": "p1"}
     await house.call("POST", f"{OURS}/secrets", secret)
@@ -240,10 +239,9 @@ async def test_each_change_is_told_with_who_made_it_and_what_it_was(house: Shell
 
 
 @pytest.mark.parametrize("project", ["p1", str(project_number("p1"))])
-async def test_who_tries_to_change_what_they_may_not_is_told_of_but_fills_no_disk(
-    house: Shelled, project: str
-) -> None:
-    """In the audit of the project, whichever way it is named; looks are not told of."""
+async def test_denied_changes_are_audited_with_a_limit(house: Shelled, project: str) -> None:
+    """The entry is in the project's audit log for each form of the project's name. Denied reads are not
+    recorded."""
     await token_of(house)
     bo = (await token_of(house, "bo@corp.example", project="p2"))["token"]
     jobs, long = JOBS.replace("p1", project), "n" * 9000
@@ -270,8 +268,8 @@ async def test_who_tries_to_change_what_they_may_not_is_told_of_but_fills_no_dis
     assert not rows[-2]["detail"] and "c2VjcmV0" not in json.dumps(rows)
 
 
-async def test_the_record_is_a_chain_that_a_changed_row_breaks(house: Shelled) -> None:
-    """Whoever keeps the last hash elsewhere can tell."""
+async def test_modified_audit_entry_breaks_the_hash_chain(house: Shelled) -> None:
+    """An auditor with the last hash can detect the change."""
     for number in range(3):
         await token_of(house, f"person{number}@corp.example")
     newest = await audit(house)
@@ -307,7 +305,7 @@ async def test_the_record_is_a_chain_that_a_changed_row_breaks(house: Shelled) -
         ("DELETE FROM audit WHERE seq = 2", "OK DATA_LOSS"),
     ],
 )
-async def test_a_record_that_was_changed_or_follows_a_deleted_one_is_told(
+async def test_modified_or_missing_audit_entries_are_reported(
     house: Shelled, change: str, answers: str
 ) -> None:
     for number in range(3):
@@ -327,7 +325,7 @@ def house_content(house: House, seq: int) -> bytes:
         return connection.execute("SELECT content FROM audit WHERE seq = ?", (seq,)).fetchone()[0]
 
 
-async def test_a_number_does_not_tell_the_id_of_another_project(house: Shelled) -> None:
+async def test_project_number_does_not_reveal_another_projects_id(house: Shelled) -> None:
     await house.call("POST", "/v3/projects", {"project_id": "vision"})
     bo = (await token_of(house, "bo@corp.example", project="p2"))["token"]
     path = f"{OURS}/quotas?project={project_number('vision')}"
@@ -335,21 +333,21 @@ async def test_a_number_does_not_tell_the_id_of_another_project(house: Shelled) 
     assert (refused.status, "vision" in refused.error["message"]) == (403, False)
 
 
-async def test_projects_are_not_searched(house: Shelled) -> None:
-    """All would be taken for those that were found."""
+async def test_project_search_is_not_supported(house: Shelled) -> None:
+    """Clients would treat the answer as complete."""
     answer = await house.call("GET", "/v3/projects:search?query=labels.team:vision")
     assert violations(answer).keys() == {"query"}
     assert len((await house.result("GET", "/v3/projects:search"))["projects"]) == 1
 
 
-async def test_what_is_said_of_a_project_is_short(house: Shelled) -> None:
-    """It is kept in memory, and read by each process that knows who may do what."""
+async def test_project_properties_have_a_size_limit(house: Shelled) -> None:
+    """They are in memory, in each process that checks access."""
     for texts in ({"name": "n" * 200}, {"labels": {f"k{n}": "v" for n in range(100)}}):
         assert (await house.call("PUT", "/v1/projects/p1", texts)).status == 400
 
 
-async def test_a_change_and_its_record_are_one_write(house: Shelled) -> None:
-    """What is refused by the store is not told as done."""
+async def test_change_and_audit_entry_are_one_transaction(house: Shelled) -> None:
+    """A change that the store rejects is not recorded."""
     body = {"project_id": "vision"}
     assert (await house.call("POST", "/v3/projects", body)).status == 200
     assert (await house.call("POST", "/v3/projects", body)).status == 409
@@ -361,7 +359,7 @@ async def test_a_change_and_its_record_are_one_write(house: Shelled) -> None:
     ("verb", "path", "status"),
     [("POST", JOBS, 401), ("POST", "/token", 400), ("GET", "/healthz", 200)],
 )
-async def test_who_guesses_tokens_waits_and_is_told_of_and_others_are_not_kept_up(
+async def test_brute_force_attack_is_delayed_and_audited_without_delaying_others(
     house: Shelled, monkeypatch: pytest.MonkeyPatch, verb: str, path: str, status: int
 ) -> None:
     monkeypatch.setattr(authentication_limits, "_DELAY_SECONDS", 3600.0)
@@ -388,7 +386,7 @@ async def test_who_guesses_tokens_waits_and_is_told_of_and_others_are_not_kept_u
         ("/trainshed/v1/tokens:own", {}),
     ],
 )
-async def test_a_request_that_is_half_sent_as_its_token_is_revoked_does_nothing(
+async def test_request_whose_token_is_revoked_during_its_body_has_no_effect(
     house: Shelled, path: str, body: dict[str, Any]
 ) -> None:
     token = known(house.tokens, "ana@corp.example")

@@ -1,5 +1,5 @@
-"""What a job says of buckets, when it is created: those of other projects are not there, those elsewhere no
-directory."""
+"""Buckets in job requests: errors for buckets of other projects, and warnings for directories of remote
+buckets."""
 
 from typing import Any
 
@@ -10,9 +10,9 @@ from tests.contract.api.refusals import violations
 from tests.unit.specs_requests import container, custom_job, ml_job, package
 
 
-async def test_a_bucket_of_another_project_is_not_there(house: House) -> None:
-    """spec/program#isolation: no access to other projects' buckets, said at create, for each field that names
-    one."""
+async def test_bucket_of_another_project_is_rejected_in_each_field(house: House) -> None:
+    """spec/program#isolation: no access to other projects' buckets. Each field with a bucket is checked when
+    a job is created."""
     body = custom_job(
         package(packageUris=["gs://bucket/a.tar.gz", "gs://theirs/a.tar.gz"]),
         baseOutputDirectory={"outputUriPrefix": "gs://theirs/out"},
@@ -28,7 +28,7 @@ async def test_a_bucket_of_another_project_is_not_there(house: House) -> None:
     assert (await house.call("POST", f"{theirs}/customJobs", body)).status == 200
 
 
-async def test_nor_is_it_for_jobs_of_the_older_api(house: House) -> None:
+async def test_bucket_of_another_project_is_rejected_for_ml_jobs(house: House) -> None:
     body = ml_job(packageUris=["gs://theirs/a.tar.gz"], jobDir="gs://theirs/dir")
     faults = violations(await house.call("POST", "/v1/projects/p1/jobs", body))
     assert sorted(faults) == ["job_dir", "package_uris[0]"]
@@ -39,11 +39,10 @@ async def test_nor_is_it_for_jobs_of_the_older_api(house: House) -> None:
 @pytest.mark.parametrize(
     "where", [{"args": ["--data=/gcs/afar/train"]}, {"env": [{"name": "D", "value": "/gcs/afar"}]}]
 )
-async def test_a_directory_that_will_not_be_there_is_warned_of(
+async def test_gcs_directory_of_a_remote_bucket_causes_a_warning(
     house: House, where: dict[str, Any]
 ) -> None:
-    """A bucket in a store elsewhere is reached as gs:// alone; who names its directory is told before the job
-    runs."""
+    """Programs reach a remote bucket only as gs://, so a path below /gcs is reported before the job runs."""
     answer = await house.call("POST", f"{LOCATION}/customJobs", custom_job(container(**where)))
     uid = answer.json["name"].rpartition("/")[2]
     timeline = (await house.call("GET", f"/trainshed/v1/jobs/{uid}/timeline")).body.decode()
@@ -55,8 +54,8 @@ async def test_a_directory_that_will_not_be_there_is_warned_of(
 
 
 @pytest.mark.parametrize("path", ["gs://bucket/../../x", "gs://bucket/a/./b", "gs://bucket/.."])
-async def test_no_directory_leads_out_of_its_bucket(house: House, path: str) -> None:
-    """Issue: `baseOutputDirectory gs://mine/../../x` was taken."""
+async def test_path_traversal_out_of_a_bucket_is_rejected(house: House, path: str) -> None:
+    """`baseOutputDirectory gs://mine/../../x` was accepted."""
     output = custom_job(baseOutputDirectory={"outputUriPrefix": path})
     packages = custom_job(package(packageUris=[f"{path}/p.whl"]))
     for url, body in (

@@ -1,4 +1,4 @@
-"""`trainshed buckets`: what is asked of the storage API, and where files go."""
+"""`trainshed buckets`: requests to the storage API, and names of local files."""
 
 import os
 from pathlib import Path
@@ -27,7 +27,7 @@ def bucket(service: FakeService) -> FakeService:
     return service
 
 
-def test_a_directory_is_listed_with_what_is_below_it(service: FakeService) -> None:
+def test_directory_is_listed_with_its_contents(service: FakeService) -> None:
     service.on("GET", OBJECTS, {"prefixes": ["d/"]}, {"items": [stored("d/a.txt", 2048)]})
     result = service.cli("buckets", "ls", "gs://b/d")
     assert result.stdout.splitlines()[1].split()[:3] == ["gs://b/d/a.txt", "2.0", "kB"]
@@ -39,7 +39,7 @@ def test_a_directory_is_listed_with_what_is_below_it(service: FakeService) -> No
     assert service.sent[-1].query["project"] == "q"
 
 
-def test_a_directory_is_copied_and_back(
+def test_directory_is_copied_up_and_down(
     trainshed: Invoke, bucket: FakeService, tmp_path: Path
 ) -> None:
     here = tmp_path / "here"
@@ -50,12 +50,12 @@ def test_a_directory_is_copied_and_back(
     uploads = {a.query["name"]: a.body for a in bucket.sent if a.path == UPLOAD}
     assert uploads == {"up/a.txt": b"d/a.txt", "up/e/b.txt": b"d/e/b.txt"}
     assert trainshed("buckets", "cp", "gs://b/d/a.txt", "-").stdout == "d/a.txt"
-    # Between buckets the service copies.
+    # The service copies between buckets.
     bucket.on("POST", f"{OBJECTS}/d/a.txt/copyTo/b/c/o/x/a.txt", {})
     assert trainshed("buckets", "cp", "gs://b/d/a.txt", "gs://c/x/").exit_code == 0
 
 
-def test_several_are_copied_into_a_directory(
+def test_several_files_are_copied_into_a_directory(
     trainshed: Invoke, bucket: FakeService, tmp_path: Path
 ) -> None:
     for name in ("one.txt", "two.txt", "sub/three.txt"):
@@ -78,7 +78,7 @@ def test_several_are_copied_into_a_directory(
     assert trainshed("buckets", "cp", *both, "-").stdout == "d/a.txtd/e/b.txt"
 
 
-def test_what_cannot_hold_several_is_refused_before_anything_is_copied(
+def test_several_files_to_one_name_are_rejected_before_copying(
     trainshed: Invoke, bucket: FakeService, tmp_path: Path
 ) -> None:
     file = tmp_path / "one.txt"
@@ -93,7 +93,7 @@ def test_what_cannot_hold_several_is_refused_before_anything_is_copied(
     assert not bucket.sent
 
 
-def test_no_object_leaves_the_directory_named(service: FakeService, tmp_path: Path) -> None:
+def test_object_names_cannot_cause_path_traversal(service: FakeService, tmp_path: Path) -> None:
     service.on("GET", OBJECTS, {"items": [stored("d/../../evil")]})
     service.on("GET", f"{OBJECTS}/d/../../evil", b"x")
     result = service.cli("buckets", "cp", "-r", "gs://b/d", str(tmp_path / "here"))
@@ -102,10 +102,10 @@ def test_no_object_leaves_the_directory_named(service: FakeService, tmp_path: Pa
     assert not (tmp_path.parent / "evil").exists()
 
 
-def test_what_somebody_put_in_the_way_is_not_written_to(
+def test_links_and_pipes_are_not_overwritten(
     trainshed: Invoke, bucket: FakeService, tmp_path: Path
 ) -> None:
-    """A pipe would be waited for without end."""
+    """Writing to a pipe would block forever."""
     (tmp_path / "kept").write_text("mine")
     (tmp_path / "a.txt").symlink_to(tmp_path / "kept")
     assert trainshed("buckets", "cp", "gs://b/d/a.txt", f"{tmp_path}/").exit_code == 0
@@ -123,7 +123,7 @@ def test_what_somebody_put_in_the_way_is_not_written_to(
     assert "data/linked is not an ordinary file" in left_out.stderr
 
 
-def test_a_name_may_be_as_long_as_a_files_and_is_utf_8(
+def test_file_names_have_a_maximum_length_and_are_utf_8(
     trainshed: Invoke, service: FakeService, tmp_path: Path
 ) -> None:
     name = "n" * 255
@@ -135,7 +135,9 @@ def test_a_name_may_be_as_long_as_a_files_and_is_utf_8(
     assert (refused.exit_code, "it is not UTF-8" in refused.stderr) == (1, True)
 
 
-def test_what_lies_below_is_deleted_only_if_asked(trainshed: Invoke, bucket: FakeService) -> None:
+def test_directory_is_deleted_only_with_the_recursive_option(
+    trainshed: Invoke, bucket: FakeService
+) -> None:
     assert "use -r" in trainshed("buckets", "rm", "gs://b/d/").stderr
     assert trainshed("buckets", "rm", "-r", "gs://b/d").exit_code == 0
     deleted = [request.path for request in bucket.sent if request.method == "DELETE"]
