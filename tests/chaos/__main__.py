@@ -9,8 +9,8 @@ import sys
 
 from tests.chaos.kinds import KINDS
 from tests.chaos.plans import Pace
-from tests.chaos.rampage import FAULTS, Options
 from tests.chaos.run import run
+from tests.chaos.run_load import FAULTS, Options
 
 
 def main() -> int:

@@ -24,13 +24,15 @@ _SIZE: Final = 6 * _GIB
 _BLOCK: Final = 1 << 20
 
 
-class NotHere(Exception):
-    """This machine or user does not support such a disk. The message contains the reason."""
+class DiskUnsupported(Exception):
+    """Raised if this machine or user does not support such a disk. The message contains the reason."""
 
 
 class SmallDisk:
-    """Mounts the disk at `data`, and another one at `witness`, a bucket directory below it.
-    Raises NotHere.
+    """A small disk that is mounted at `data`, and another one at `witness`, a bucket directory below it.
+
+    Raises:
+        DiskUnsupported: This machine or user does not support such a disk.
     """
 
     def __init__(self, data: Path, witness: Path) -> None:
@@ -52,7 +54,7 @@ class SmallDisk:
         except (OSError, subprocess.CalledProcessError) as failure:
             self.close()
             stderr = getattr(failure, "stderr", "") or failure
-            raise NotHere(f"no file system could be mounted: {stderr}".strip()) from failure
+            raise DiskUnsupported(f"no file system could be mounted: {stderr}".strip()) from failure
 
     @property
     def places(self) -> tuple[str, ...]:
@@ -98,11 +100,11 @@ def _unshare() -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(_NEW_NAMESPACE) != 0:
         why = os.strerror(ctypes.get_errno())
-        raise NotHere(f"this user may have no mount namespace of its own ({why})")
+        raise DiskUnsupported(f"this user may have no mount namespace of its own ({why})")
     try:
         _run("mount", "--make-rprivate", "/")
     except (OSError, subprocess.CalledProcessError) as failure:
-        raise NotHere(f"mounts cannot be kept apart: {failure}") from failure
+        raise DiskUnsupported(f"mounts cannot be kept apart: {failure}") from failure
 
 
 def _run(*command: str) -> None:

@@ -55,7 +55,7 @@ _STATUS: Final = {
     End.EXITS_139: 139,
     End.DRILLED_SEGV: 139,
 }
-"""As published for custom containers."""
+"""Exit statuses by end, as published for custom containers."""
 
 CANCELLED: Final = "The job was cancelled by the user."
 
@@ -63,8 +63,7 @@ CANCELLED: Final = "The job was cancelled by the user."
 @dataclass(frozen=True, slots=True)
 class Cancel:
     """A cancel from the sender's view, in ns. If `accepted`, the service accepted it between `sent` and
-    `answered`. Otherwise it was finally rejected, after `tries` requests of which only the last got a
-    response.
+    `answered`. Otherwise it was rejected after `tries` requests, of which only the last received a response.
     """
 
     sent: int
@@ -97,8 +96,10 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """Return the course of a job without a cancel. `lives`: of the actor, per attempt. The outcome is None
-    for a job that would never finish.
+    """The course of a job without a cancel.
+
+    `lives`: number of incarnations of the actor in each attempt. The outcome is None for a job that would
+    never finish.
     """
 
     lives: tuple[int, ...]
@@ -106,7 +107,7 @@ class Course:
 
 
 def course(plan: JobPlan, moves: Moves | None = None) -> Course:
-    """spec/failures#rules, row by row."""
+    """Return the course of a planned job by the rows of spec/failures#rules."""
     moves = moves or Moves()
     pool = plan.replicas[plan.actor]
     lives = [0]
@@ -129,7 +130,7 @@ def course(plan: JobPlan, moves: Moves | None = None) -> Course:
         elif end in _CAUSES:
             cause = _CAUSES[end]
         else:
-            return Course(tuple(lives), _by_itself(plan, end))
+            return Course(tuple(lives), _outcome_of_end(plan, end))
         if retries[cause] == _RETRIES[cause] or plan.no_retries:
             return Course(tuple(lives), _SPENT.get(cause) or _failed(plan, end))
         retries[cause] += 1
@@ -168,7 +169,7 @@ def decisive(plan: JobPlan, whole: Course) -> tuple[str, End]:
     return plan.actor, end
 
 
-def _by_itself(plan: JobPlan, end: End) -> Outcome | None:
+def _outcome_of_end(plan: JobPlan, end: End) -> Outcome | None:
     """Return the outcome of an exit that leads to no further incarnation."""
     if end is End.RUNS_ON:
         return None

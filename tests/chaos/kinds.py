@@ -17,7 +17,7 @@ _SURVIVED: Final[tuple[End, ...]] = (
 )
 
 
-class _Making:
+class _PlanGenerator:
     """Random numbers and speed of a run. Its methods are the kinds of jobs."""
 
     def __init__(self, chance: random.Random, pace: Pace) -> None:
@@ -71,7 +71,7 @@ class _Making:
         return self.plan(self.one(self.life(End.RUNS_ON)), cancel=CancelAt.ONCE)
 
     def cancelled_near_its_end(self) -> JobPlan:
-        """The cancel is sent while the program exits."""
+        """Return a job whose cancel is sent while its program exits."""
         end = self._chance.choice((End.SUCCEEDS, End.FAILS))
         return self.plan(self.one(self.life(end)), cancel=CancelAt.REACHED)
 
@@ -94,7 +94,7 @@ class _Making:
         return replace(plan, no_retries=True)
 
     def crashes_and_is_cancelled(self) -> JobPlan:
-        """The cancel is sent while the whole job restarts."""
+        """Return a job whose cancel is sent while the whole job restarts."""
         pools = self.one(
             self.life(End.ABORTS, part=0.4), self.life(End.RUNS_ON, term=self.some_term())
         )
@@ -104,7 +104,7 @@ class _Making:
         return self.plan(self.one(*self._kills(self._chance.choice((1, 2, 3)))))
 
     def is_killed_too_often(self) -> JobPlan:
-        """An attempt has five restarts. The sixth kill costs a job retry."""
+        """Return a job with a sixth kill, which uses a job retry because an attempt has five restarts."""
         return self.plan(self.one(*self._kills(6)))
 
     def worker_is_killed(self) -> JobPlan:
@@ -131,7 +131,7 @@ class _Making:
         return self.plan(self.gang(primary, *self._drills(), replicas=1), actor="workerpool1-0")
 
     def _drills(self) -> tuple[Life, ...]:
-        """At most one drill of each kind, so that no budget is exhausted. The last one may be final."""
+        """Draw at most one drill of each kind, so that no budget is exhausted. The last one may be final."""
         ends = self._chance.sample(_SURVIVED, self._chance.choice((1, 2, 3)))
         if self._chance.random() < 0.25:
             ends.append(End.DRILLED_OOM)
@@ -153,28 +153,28 @@ class _Making:
         return JobPlan("", "", self._chance.random() < 0.5, pools, actor, cancel)
 
 
-_Kind = Callable[[_Making], JobPlan]
+_Kind = Callable[[_PlanGenerator], JobPlan]
 
 KINDS: Final[Mapping[str, tuple[int, _Kind]]] = {
-    "succeeds": (5, _Making.succeeds),
-    "gang_succeeds": (4, _Making.gang_succeeds),
-    "fails": (3, _Making.fails),
-    "worker_fails": (2, _Making.worker_fails),
-    "cancelled": (4, _Making.cancelled),
-    "cancelled_at_once": (2, _Making.cancelled_at_once),
-    "cancelled_near_its_end": (2, _Making.cancelled_near_its_end),
-    "crashes_and_succeeds": (3, _Making.crashes_and_succeeds),
-    "crashes_for_good": (1, _Making.crashes_for_good),
-    "crashes_without_retries": (1, _Making.crashes_without_retries),
-    "crashes_and_is_cancelled": (2, _Making.crashes_and_is_cancelled),
-    "is_killed": (3, _Making.is_killed),
-    "is_killed_too_often": (1, _Making.is_killed_too_often),
-    "worker_is_killed": (2, _Making.worker_is_killed),
-    "worker_is_killed_and_all_restart": (1, _Making.worker_is_killed_and_all_restart),
-    "shim_hangs": (1, _Making.shim_hangs),
-    "is_drilled": (3, _Making.is_drilled),
-    "is_drilled_too_often": (1, _Making.is_drilled_too_often),
-    "worker_is_drilled": (1, _Making.worker_is_drilled),
+    "succeeds": (5, _PlanGenerator.succeeds),
+    "gang_succeeds": (4, _PlanGenerator.gang_succeeds),
+    "fails": (3, _PlanGenerator.fails),
+    "worker_fails": (2, _PlanGenerator.worker_fails),
+    "cancelled": (4, _PlanGenerator.cancelled),
+    "cancelled_at_once": (2, _PlanGenerator.cancelled_at_once),
+    "cancelled_near_its_end": (2, _PlanGenerator.cancelled_near_its_end),
+    "crashes_and_succeeds": (3, _PlanGenerator.crashes_and_succeeds),
+    "crashes_for_good": (1, _PlanGenerator.crashes_for_good),
+    "crashes_without_retries": (1, _PlanGenerator.crashes_without_retries),
+    "crashes_and_is_cancelled": (2, _PlanGenerator.crashes_and_is_cancelled),
+    "is_killed": (3, _PlanGenerator.is_killed),
+    "is_killed_too_often": (1, _PlanGenerator.is_killed_too_often),
+    "worker_is_killed": (2, _PlanGenerator.worker_is_killed),
+    "worker_is_killed_and_all_restart": (1, _PlanGenerator.worker_is_killed_and_all_restart),
+    "shim_hangs": (1, _PlanGenerator.shim_hangs),
+    "is_drilled": (3, _PlanGenerator.is_drilled),
+    "is_drilled_too_often": (1, _PlanGenerator.is_drilled_too_often),
+    "worker_is_drilled": (1, _PlanGenerator.worker_is_drilled),
 }
 """Kinds of jobs and their frequencies."""
 
@@ -193,7 +193,7 @@ WITH_DRAINS: Final = tuple(kind for kind in KINDS if kind not in _NOT_WITH_DRAIN
 def make_plans(seed: int, count: int, pace: Pace, kinds: tuple[str, ...] = ()) -> list[JobPlan]:
     """Draw `count` jobs, with every kind before any repeats. `kinds`: only these, if given."""
     chance = random.Random(seed)
-    making = _Making(chance, pace)
+    making = _PlanGenerator(chance, pace)
     chosen = kinds or tuple(KINDS)
     order = [kind for kind in chosen for _ in range(KINDS[kind][0] - 1)]
     plans: list[JobPlan] = []

@@ -28,7 +28,7 @@ Line = tuple[int, str]
 """Attempt and text."""
 
 
-def spoken(lines: Iterable[Line]) -> list[Line]:
+def program_lines(lines: Iterable[Line]) -> list[Line]:
     """Return the programs' own lines, without the prefix of the service."""
     return [(attempt, text) for attempt, text in lines if _SPOKEN.fullmatch(text)]
 

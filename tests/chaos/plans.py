@@ -51,7 +51,9 @@ class End(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """The program writes `lines`, `burst` at a time, with `pause` seconds between them, and then ends. An
+    """The plan of an incarnation.
+
+    The program writes `lines`, `burst` at a time, with `pause` seconds between them, and then ends. An
     incarnation that is ended from outside writes until then. `waits_for`: a replica that must succeed before
     this incarnation ends. `term`: its reaction to SIGTERM (`dies`, `checkpoints`, `ignores`).
     """
@@ -99,8 +101,10 @@ class CancelAt(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class JobPlan:
-    """A job. `name`: the `ml` job ID or the Vertex display name. `actor`: the replica whose incarnations
-    decide. A drill is ordered after the incarnation has made progress.
+    """The plan of a job.
+
+    `name`: the `ml` job ID or the Vertex display name. `actor`: the replica whose incarnations decide. A
+    drill is ordered after the incarnation has made progress.
     """
 
     name: str
@@ -129,7 +133,7 @@ class JobPlan:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Return the length of an incarnation in seconds."""
+    """The shortest and the longest length of an incarnation, in seconds."""
 
     shortest: float
     longest: float

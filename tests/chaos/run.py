@@ -17,11 +17,11 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from tests.chaos.deeds import Deeds, Story, diary_of
-from tests.chaos.disk import NotHere, SmallDisk
+from tests.chaos.actions import JobActions, Story, diary_of
+from tests.chaos.disk import DiskUnsupported, SmallDisk
 from tests.chaos.kinds import WITH_DRAINS, make_plans
 from tests.chaos.maintenance import Maintenance
-from tests.chaos.rampage import Options, rampage
+from tests.chaos.run_load import Options, run_load
 from tests.chaos.tuning import Tunings
 from tests.chaos.verify import FINAL, Report, by_plan, check
 from tests.chaos.victim import Victim, request
@@ -63,20 +63,20 @@ def run(options: Options) -> int:
     diary.mkdir(parents=True, exist_ok=True)
     plans = make_plans(options.seed, options.jobs, options.pace, _kinds(options))
     victim = Victim(data, "--config", str(config))
-    deeds = Deeds(victim, directory, plans)
+    actions = JobActions(victim, directory, plans)
     tunings = Tunings(victim, diary, options.tunings, options.pace.shortest / 10)
-    maintenance = Maintenance(victim, options.nodes, options.seed, deeds.tell)
+    maintenance = Maintenance(victim, options.nodes, options.seed, actions.tell)
     reports: list[Report] = []
     wrong: list[str] = []
     began = time.monotonic()
     try:
         warm_up(victim)
         maintenance.begin()
-        rampage(options, victim, deeds, plans, tunings=tunings, disk=disk)
+        run_load(options, victim, actions, plans, tunings=tunings, disk=disk)
         maintenance.close()
-        stories = list(deeds.stories.values())
+        stories = list(actions.stories.values())
         wrong += _wait_for_ends(victim, stories, tunings)
-        deeds.close()
+        actions.close()
         maintenance.check_empty()
         service = victim.service()
         for tuning in tunings.all:
@@ -92,9 +92,9 @@ def run(options: Options) -> int:
         victim.end(with_jobs=bool(wrong) or not reports)
         maintenance.close()
         wrong += _left_behind(directory, disk.places if disk is not None else ())
-        wrong += [*victim.faults, *maintenance.trouble]
+        wrong += [*victim.faults, *maintenance.faults_found]
     wrong += [f"{of.name} ({of.kind}): {text}" for of in reports for text in of.wrong[:6]]
-    text = "\n".join(_report(options, reports, deeds.done, wrong))
+    text = "\n".join(_report(options, reports, actions.done, wrong))
     print(text, f"\n{time.monotonic() - began:.0f} s", flush=True)
     if disk is not None:
         if wrong:
@@ -115,7 +115,7 @@ def _small_disk(options: Options, data: Path, diary: Path) -> SmallDisk | None:
         return None
     try:
         return SmallDisk(data, diary.parent)
-    except NotHere as why:
+    except DiskUnsupported as why:
         print(f"NOTE: no disk is filled in this run: {why}", flush=True)
         return None
 

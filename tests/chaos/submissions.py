@@ -10,7 +10,7 @@ from tests.e2e.running import REGION, SKLEARN, container_job
 _PROGRAM: Final = (Path(__file__).parent / "program.py").read_text("utf-8")
 
 Arguments = Callable[[JobPlan, int, Pool], list[str]]
-"""Return the arguments of the replicas of a pool."""
+"""A function that returns the arguments of the replicas of a pool."""
 
 
 def submission(plan: JobPlan, arguments: Arguments) -> dict[str, Any]:

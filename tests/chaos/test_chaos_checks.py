@@ -13,7 +13,7 @@ SERVICE_FAILED = Outcome("FAILED", 13, "Internal error occurred for the current 
 
 
 def plan(*ends: End, restart_whole: bool = False, no_retries: bool = False) -> JobPlan:
-    """Return a plan of one replica whose incarnations end so."""
+    """Return a plan of one replica whose incarnations have these ends."""
     lives = tuple(Life(3, 1, 0.01, end) for end in ends)
     pools = (Pool(1, lives),)
     return JobPlan("j", "k", False, pools, restart_whole=restart_whole, no_retries=no_retries)

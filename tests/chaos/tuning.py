@@ -36,7 +36,7 @@ class Tuning:
 
     name: str
     public: str = ""
-    trouble: list[str] = field(default_factory=list[str])
+    faults_found: list[str] = field(default_factory=list[str])
 
     @property
     def target(self) -> str:
@@ -44,7 +44,8 @@ class Tuning:
 
 
 class Tunings:
-    """`diary`: directory for the programs' files. `pause`: seconds between two reports of a trial."""
+    """The tuning jobs of a chaos run. `diary`: directory for files of programs. `pause`: seconds between
+    reports."""
 
     def __init__(self, victim: Victim, diary: Path, count: int, pause: float) -> None:
         self.all = [Tuning(f"tuning_{number}") for number in range(count)]
@@ -67,7 +68,7 @@ class Tunings:
 
     def wrong(self, tuning: Tuning, service: Service) -> Iterator[str]:
         """Check a finished tuning job: spec/tuning#reproducible, no lost and no duplicate trial."""
-        yield from tuning.trouble
+        yield from tuning.faults_found
         if not tuning.public:
             yield "it was never submitted"
             return
@@ -95,4 +96,4 @@ class Tunings:
         try:
             tuning.public = self._victim.create(TUNING_JOBS, body)
         except (Refused, Unreachable) as failure:
-            tuning.trouble.append(f"submit: {failure}")
+            tuning.faults_found.append(f"submit: {failure}")

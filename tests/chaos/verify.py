@@ -11,11 +11,16 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.chaos import logs
-from tests.chaos.deeds import Story, diary_of
-from tests.chaos.diary import ReplicaSeen, read
+from tests.chaos.actions import Story, diary_of
+from tests.chaos.diary import ObservedReplica, read
 from tests.chaos.expected import Course, History, Outcome, course, decisive, expected
-from tests.chaos.fates import Fates, ended_by_full_disk, fates, nanoseconds
 from tests.chaos.plans import CancelAt, End, JobPlan
+from tests.chaos.replica_history import (
+    ReplicaHistory,
+    ended_by_full_disk,
+    nanoseconds,
+    replica_history,
+)
 from tests.chaos.victim import Span, request
 from tests.e2e.running import Service
 
@@ -42,37 +47,37 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Over:
+class FinishedJob:
     """All data about a finished job from the service and from its programs."""
 
     story: Story
     view: Mapping[str, Any]
     timeline: Sequence[Mapping[str, Any]]
     public: Mapping[str, Any]
-    seen: Mapping[str, ReplicaSeen]
+    seen: Mapping[str, ObservedReplica]
     files: logs.Files
     counts: Counter[str]
 
 
 def check(
-    story: Story, service: Service, directory: Path, judge: Callable[[Over], Iterable[str]]
+    story: Story, service: Service, directory: Path, judge: Callable[[FinishedJob], Iterable[str]]
 ) -> Report:
     """Check a finished job completely. `judge`: returns errors in addition to the general ones. The service's
     data of a failed check is stored next to the diary.
     """
     plan = story.plan
     if not story.public:
-        return Report(plan.name, plan.kind, ["it was never submitted", *story.trouble])
+        return Report(plan.name, plan.kind, ["it was never submitted", *story.faults_found])
     ours = f"/trainshed/v1/jobs/{story.target}"
     view = request(service, "GET", ours)
     if view["state"] not in FINAL:
         waits = str(view.get("waiting", ""))
-        wrong = ["it is not over", waits, *story.trouble]
+        wrong = ["it is not over", waits, *story.faults_found]
         return Report(plan.name, plan.kind, wrong, view["state"])
     diary = diary_of(directory)
     lives = [life for pool in plan.replicas.values() for life in pool.lives]
     torn = any(life.end is End.SHIM_KILLED for life in lives)
-    job = Over(
+    job = FinishedJob(
         story,
         view,
         request(service, "GET", f"{ours}/timeline")["entries"],
@@ -81,7 +86,7 @@ def check(
         logs.from_files(directory / "data", view["uid"], torn=torn),
         Counter(attempts=view["attempt"]),
     )
-    wrong = [*story.trouble, *job.files.wrong, *judge(job), *_after_the_end(job)]
+    wrong = [*story.faults_found, *job.files.wrong, *judge(job), *_after_the_end(job)]
     wrong += _readings(job, service)
     for replica, seen in job.seen.items():
         job.counts["lives"] += len(seen.lives)
@@ -92,7 +97,7 @@ def check(
         kept = diary.parent / "wrong" / f"{plan.name}.json"
         kept.parent.mkdir(exist_ok=True)
         kept.write_text(json.dumps({"wrong": wrong, **evidence}, indent=1))
-    spoken = [text for texts in job.files.lines.values() for _, text in logs.spoken(texts)]
+    spoken = [text for texts in job.files.lines.values() for _, text in logs.program_lines(texts)]
     job.counts["lines"] = len(spoken)
     # In a namespace the shim is the first process, and the program one of the next.
     isolated = frozenset(int(text.rpartition(" pid ")[2]) < 10 for text in spoken)
@@ -100,14 +105,14 @@ def check(
 
 
 def by_plan(
-    job: Over, drains: Sequence[Span], full: Sequence[Span], hangs: Sequence[Span]
+    job: FinishedJob, drains: Sequence[Span], full: Sequence[Span], hangs: Sequence[Span]
 ) -> Iterator[str]:
     """Check that the job followed its plan, except for drains, and for starts while the disk was `full` or
     the zygote hung.
     """
     plan = job.story.plan
     facts = {
-        replica: fates(
+        replica: replica_history(
             replica,
             plan.replicas[replica],
             seen,
@@ -136,7 +141,7 @@ def by_plan(
         yield from _attempts(plan, whole, job.view, facts[plan.actor])
 
 
-def outcome(job: Over, whole: Course) -> Iterator[str]:
+def outcome(job: FinishedJob, whole: Course) -> Iterator[str]:
     """Check state and message against spec/lifecycle and spec/failures, and against all APIs."""
     plan, view, public = job.story.plan, job.view, job.public
     cancel = job.story.cancel
@@ -167,7 +172,7 @@ def _is(shown: Outcome, right: Outcome) -> bool:
 
 
 def _ended(
-    plan: JobPlan, whole: Course, view: Mapping[str, Any], seen: Mapping[str, ReplicaSeen]
+    plan: JobPlan, whole: Course, view: Mapping[str, Any], seen: Mapping[str, ObservedReplica]
 ) -> tuple[int, int] | None:
     """Return the times between which the deciding program exited, or None if it did not."""
     replica, end = decisive(plan, whole)
@@ -182,7 +187,7 @@ def _ended(
     return first, first + _LATE
 
 
-def _after_the_end(job: Over) -> Iterator[str]:
+def _after_the_end(job: FinishedJob) -> Iterator[str]:
     """spec/lifecycle#end: no process of a job runs after its end is published."""
     over = nanoseconds(job.view["endTime"])
     for replica, diary in job.seen.items():
@@ -194,7 +199,9 @@ def _after_the_end(job: Over) -> Iterator[str]:
                 yield f"{replica}, life {life.number}: a sign {late:.1f} ms after the job's end"
 
 
-def _starts(plan: JobPlan, view: Mapping[str, Any], replica: str, fate: Fates) -> Iterator[str]:
+def _starts(
+    plan: JobPlan, view: Mapping[str, Any], replica: str, fate: ReplicaHistory
+) -> Iterator[str]:
     """Check that no program started twice and none was restarted without a reason
     (spec/failures#lost-replicas).
     """
@@ -210,7 +217,9 @@ def _starts(plan: JobPlan, view: Mapping[str, Any], replica: str, fate: Fates) -
         yield f"restarted for nothing after the lives {needless} of attempts {fate.attempts}"
 
 
-def _attempts(plan: JobPlan, whole: Course, view: Mapping[str, Any], fate: Fates) -> Iterator[str]:
+def _attempts(
+    plan: JobPlan, whole: Course, view: Mapping[str, Any], fate: ReplicaHistory
+) -> Iterator[str]:
     """Check restarts and attempts against spec/failures#lost-replicas."""
     counts = fate.counts
     mine = tuple(counts[number] for number in range(1, view["attempt"] + 1))
@@ -226,7 +235,7 @@ def _attempts(plan: JobPlan, whole: Course, view: Mapping[str, Any], fate: Fates
         yield f"{plan.actor} lived {mine} times in its attempts{moved}; right is {whole.lives}"
 
 
-def lines(job: Over, replica: str, cut: Container[int]) -> Iterator[str]:
+def lines(job: FinishedJob, replica: str, cut: Container[int]) -> Iterator[str]:
     """spec/logs#order: every line exactly once and in order, for each incarnation. A program records each
     line just after writing it. `cut`: incarnations that may have lost lines.
     """
@@ -246,7 +255,7 @@ def lines(job: Over, replica: str, cut: Container[int]) -> Iterator[str]:
             yield f"life {life.number} ({end}) wrote {life.lines} lines, and {count} are there"
 
 
-def _readings(job: Over, service: Service) -> Iterator[str]:
+def _readings(job: FinishedJob, service: Service) -> Iterator[str]:
     """Check that both APIs return the contents of the files."""
     view, files = job.view, job.files
     ours = logs.from_our_api(service, job.story.target)
@@ -254,14 +263,15 @@ def _readings(job: Over, service: Service) -> Iterator[str]:
     yield from wrong
     for replica in view["replicas"]:
         name, exit_ = replica["id"], replica["exit"]
-        on_disk = logs.spoken(files.lines.get(name, ()))
-        if (count := len(logs.spoken(ours.get(name, ())))) != len(on_disk):
+        on_disk = logs.program_lines(files.lines.get(name, ()))
+        if (count := len(logs.program_lines(ours.get(name, ())))) != len(on_disk):
             yield f"{name}: {len(on_disk)} lines on disk, {count} in our own API"
-        elif logs.spoken(ours.get(name, ())) != on_disk:
+        elif logs.program_lines(ours.get(name, ())) != on_disk:
             yield f"{name}: our own API gives other lines than there are on disk"
         texts = [text for _, text in on_disk]
         read_there = [
-            text for _, text in logs.spoken((0, text) for text in tasks.get(replica["task"], ()))
+            text
+            for _, text in logs.program_lines((0, text) for text in tasks.get(replica["task"], ()))
         ]
         if read_there != texts:
             yield f"{name}: {len(texts)} lines on disk, {len(read_there)} in the Logging API, or others"

@@ -51,7 +51,7 @@ def overlaps(spans: Iterable[Span], began: int, ended: int) -> bool:
 
 
 class Unreachable(Exception):
-    """The service did not answer within a caller's retry time."""
+    """Raised if the service did not answer within a caller's retry time."""
 
 
 class Refused(Exception):
@@ -83,7 +83,7 @@ class Victim:
         self._stopped: list[int] = []
 
     def start(self) -> None:
-        """Start it in a thread, unless it runs."""
+        """Start the service in a thread, unless it runs."""
         if self._process is not None:
             status = self._process.poll()
             if status is None:
@@ -102,7 +102,7 @@ class Victim:
         )
 
     def wait(self) -> bool:
-        """Wait until it is ready. Return False if it exited or took too long."""
+        """Wait until the service is ready. Return False if it exited or took too long."""
         if self._service is not None:
             return True
         printed = b""
@@ -126,7 +126,7 @@ class Victim:
         return True
 
     def kill(self) -> None:
-        """Send SIGKILL without warning."""
+        """Send SIGKILL to the service."""
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
             self._process.wait()
@@ -161,7 +161,7 @@ class Victim:
         return [pid for pid in pids if _MARKS[which] in command_line(pid)]
 
     def end(self, *, with_jobs: bool = False) -> None:
-        """Stop it like an operator; with its jobs even if it does not run now."""
+        """Stop the service like an operator; with its jobs even if it does not run now."""
         with self._changed:
             self.closed = True
             self._changed.notify_all()
@@ -181,7 +181,7 @@ class Victim:
         self._terminate()
 
     def stop(self) -> bool:
-        """Stop it with SIGTERM for a restart. Return False if it is not ready now."""
+        """Stop the service with SIGTERM for a restart. Return False if it is not ready now."""
         if self._process is None or self._service is None:
             return False
         self._terminate()
@@ -205,7 +205,7 @@ class Victim:
         return self._process.pid if self._process else 0
 
     def service(self) -> Service:
-        """Return its address as soon as it is ready. Raises Unreachable."""
+        """Wait until the service is ready, and return its address. Raises Unreachable."""
         until = time.monotonic() + CALL_TIMEOUT
         with self._changed:
             while self._service is None:
@@ -219,7 +219,7 @@ class Victim:
         self.stirred.set()
         return request(service, verb, path, body)
 
-    def insist(self, verb: str, path: str, body: Any = None) -> tuple[Any, int]:
+    def call_with_retries(self, verb: str, path: str, body: Any = None) -> tuple[Any, int]:
         """Send a repeatable request until it has a response. Return it and the number of requests. Raises
         Refused, Unreachable.
         """

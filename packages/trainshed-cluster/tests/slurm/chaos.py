@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tests.chaos.deeds import Deeds
-from tests.chaos.diary import LifeSeen
+from tests.chaos.actions import JobActions
+from tests.chaos.diary import ObservedIncarnation
 from tests.chaos.expected import Course, course
-from tests.chaos.verify import Over, lines, outcome
+from tests.chaos.verify import FinishedJob, lines, outcome
 from tests.chaos.victim import Victim
 from tests.slurm.lab import SlurmLab
 from tests.slurm.nodes import HUB
@@ -50,11 +50,11 @@ class Fault:
 class FaultInjector:
     """Causes faults in sequence, and repairs each before the next one."""
 
-    def __init__(self, lab: SlurmLab, victim: Victim, deeds: Deeds, seed: int) -> None:
+    def __init__(self, lab: SlurmLab, victim: Victim, actions: JobActions, seed: int) -> None:
         self.done: list[Fault] = []
         self._lab = lab
         self._victim = victim
-        self._deeds = deeds
+        self._actions = actions
         self._chance = random.Random(seed)
         #: Frequency of each fault, whether it ends programs, and its function for a node (or for all).
         self._kinds: dict[str, tuple[int, bool, Callable[[str], None]]] = {
@@ -84,7 +84,7 @@ class FaultInjector:
         if kind in ("service", "controller killed", "controller stopped"):
             node = None
         self.done.append(Fault(kind, node, began, time.time_ns(), cuts))
-        self._deeds.tell("fault", kind=kind, node=node, began=began)
+        self._actions.tell("fault", kind=kind, node=node, began=began)
 
     def _wait_randomly(self, longest: float) -> None:
         """Wait shorter or longer than any timeout."""
@@ -151,7 +151,7 @@ class FaultInjector:
         self._lab.start_munged(machine)
 
 
-def wrong_outcomes(job: Over, faults: Iterable[Fault]) -> Iterator[str]:
+def wrong_outcomes(job: FinishedJob, faults: Iterable[Fault]) -> Iterator[str]:
     """Check that the job has its expected end, and that no lines are missing except of lives that a fault may
     have ended."""
     # All lives of such a job are equal.
@@ -188,7 +188,7 @@ def _effect_end(fault: Fault) -> int:
 
 
 def _nodes_of(
-    timeline: Iterable[Mapping[str, Any]], replica: str, lives: Sequence[LifeSeen]
+    timeline: Iterable[Mapping[str, Any]], replica: str, lives: Sequence[ObservedIncarnation]
 ) -> list[str]:
     """Return the node of each life; "" = it was not reported for all of them."""
     starts = [entry["details"] for entry in timeline if entry["kind"] == "replica_started"]

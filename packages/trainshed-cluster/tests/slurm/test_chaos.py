@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.deeds import Deeds, diary_of
+from tests.chaos.actions import JobActions, diary_of
 from tests.chaos.kinds import make_plans
 from tests.chaos.plans import Pace
 from tests.chaos.run import state_at_end, warm_up
@@ -68,8 +68,8 @@ def test_jobs_survive_random_cluster_faults(tmp_path: Path, keep: float) -> None
         directory = configure(lab, "chaos", SETTINGS, f"keep = {keep:g}", lease=LEASE, place=place)
         diary_of(directory).mkdir(parents=True)
         victim = Victim(directory / "data", "--config", str(directory / "config.toml"))
-        deeds = Deeds(victim, directory, plans)
-        mischief = FaultInjector(lab, victim, deeds, seed)
+        actions = JobActions(victim, directory, plans)
+        mischief = FaultInjector(lab, victim, actions, seed)
         wrong: list[str] = []
         try:
             warm_up(victim)
@@ -77,18 +77,18 @@ def test_jobs_survive_random_cluster_faults(tmp_path: Path, keep: float) -> None
             submitted = 0
             while (passed := time.monotonic() - began) < FAULT_SECONDS:
                 while submitted * FAULT_SECONDS < passed * 1.25 * JOBS and submitted < JOBS:
-                    deeds.submit(next(waiting))
+                    actions.submit(next(waiting))
                     submitted += 1
                 mischief.inject_one()
             victim.start()
             assert victim.wait()
-            deeds.settle()
+            actions.settle()
             deadline = time.monotonic() + END_TIMEOUT
-            stories = list(deeds.stories.values())
+            stories = list(actions.stories.values())
             for story in stories:
                 if story.public:
                     state_at_end(victim.service(), story.target, deadline)
-            deeds.close()
+            actions.close()
             judge = partial(wrong_outcomes, faults=mischief.done)
             reports = [check(story, victim.service(), directory, judge) for story in stories]
             wrong += [

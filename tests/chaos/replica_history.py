@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from tests.chaos import logs
-from tests.chaos.diary import LifeSeen, ReplicaSeen
+from tests.chaos.diary import ObservedIncarnation, ObservedReplica
 from tests.chaos.expected import Moves
 from tests.chaos.plans import Pool
 from tests.chaos.victim import Span, overlaps
@@ -30,10 +30,11 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class Fates:
-    """The history of a replica. `attempts`: of each incarnation. `moved`: incarnations ended by a drain."""
+class ReplicaHistory:
+    """The history of a replica. `attempts`: attempt of each incarnation. `moved`: incarnations ended by a
+    drain."""
 
-    seen: ReplicaSeen
+    seen: ObservedReplica
     starts: tuple[Start, ...]
     attempts: tuple[int, ...]
     moved: frozenset[int]
@@ -68,16 +69,16 @@ class Fates:
         ]
 
 
-def fates(
+def replica_history(
     replica: str,
     pool: Pool,
-    seen: ReplicaSeen,
+    seen: ObservedReplica,
     timeline: Iterable[Mapping[str, Any]],
     lines: Iterable[logs.Line],
     killed: set[tuple[str, int]],
     drains: Sequence[Span],
     hangs: Sequence[Span],
-) -> Fates:
+) -> ReplicaHistory:
     """Combine diaries, actions and timeline."""
     mine = [entry for entry in timeline if entry["details"].get("replica") == replica]
     starts = tuple(_starts(mine))
@@ -101,7 +102,7 @@ def fates(
         for entry in mine
         if entry["kind"] == "replica_lost"
     )
-    return Fates(seen, starts, tuple(attempts), frozenset(moved), asked_to_leave, unmade)
+    return ReplicaHistory(seen, starts, tuple(attempts), frozenset(moved), asked_to_leave, unmade)
 
 
 def ended_by_full_disk(
@@ -117,7 +118,7 @@ def ended_by_full_disk(
                 yield entry["details"]["attempt"]
 
 
-def _is_moved(life: LifeSeen, pool: Pool, stays: bool, killed: bool) -> bool:
+def _is_moved(life: ObservedIncarnation, pool: Pool, stays: bool, killed: bool) -> bool:
     """Return whether only a drain can have ended an incarnation that was followed by another, in the same
     attempt if `stays`.
 

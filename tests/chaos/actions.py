@@ -26,13 +26,13 @@ from tests.e2e.running import CUSTOM_JOBS, PROJECT
 ML_JOBS: Final = f"/v1/projects/{PROJECT}/jobs"
 _PUBLISH_TIMEOUT: Final = 2.0
 """Seconds within which a restarted service shows requests accepted before the restart."""
-_KEEPERS: Final = {End.SHIM_KILLED: "(ts-shim", End.SHIM_HANGS: "(ts-shim"}
+_PARENT_TITLES: Final = {End.SHIM_KILLED: "(ts-shim", End.SHIM_HANGS: "(ts-shim"}
 _CREDENTIALS: Final = struct.Struct("3i")
 
 
 @dataclass
 class Story:
-    """One job and the actions on it. `public`: its path in its own API. `trouble`: errors found."""
+    """One job and the actions on it. `public` is its path in its own API."""
 
     plan: JobPlan
     public: str = ""
@@ -41,7 +41,7 @@ class Story:
     cancel: Cancel | None = None
     #: Replica and number of the incarnation.
     killed: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]])
-    trouble: list[str] = field(default_factory=list[str])
+    faults_found: list[str] = field(default_factory=list[str])
 
     @property
     def target(self) -> str:
@@ -54,7 +54,7 @@ def diary_of(directory: Path) -> Path:
     return directory / "data" / "buckets" / "trainshed" / "diary"
 
 
-class Deeds:
+class JobActions:
     """Runs actions on jobs, each in its own thread. Records all actions in the run's events.jsonl."""
 
     def __init__(self, victim: Victim, directory: Path, plans: list[JobPlan]) -> None:
@@ -106,7 +106,7 @@ class Deeds:
             try:
                 deed(story, *args)
             except (Unreachable, Refused, OSError) as failure:
-                story.trouble.append(f"{deed.__name__}: {failure}")
+                story.faults_found.append(f"{deed.__name__}: {failure}")
 
         self._under_way.append(self._hands.submit(guarded))
 
@@ -122,7 +122,7 @@ class Deeds:
         self._victim.service()
         sent = time.time_ns()
         try:
-            _, tries = self._victim.insist("POST", f"{story.public}:cancel", {})
+            _, tries = self._victim.call_with_retries("POST", f"{story.public}:cancel", {})
             story.cancel = Cancel(sent, time.time_ns(), True, tries)
         except Refused as refused:
             if refused.status != 400:
@@ -165,14 +165,14 @@ class Deeds:
 
     def _cancel_known(self, story: Story) -> None:
         """A program may report progress before the response to its submission has arrived."""
-        while not story.public and not story.trouble:
+        while not story.public and not story.faults_found:
             time.sleep(0.01)
         if story.public:
             self._cancel(story)
 
     def _drill(self, story: Story, number: int) -> None:
         """Order the drill that ends an incarnation once, with retries."""
-        while not story.public and not story.trouble:
+        while not story.public and not story.faults_found:
             time.sleep(0.01)
         order = story.plan.drill(number)
         taken = False
@@ -196,7 +196,7 @@ class Deeds:
         """
         until = time.monotonic() + _PUBLISH_TIMEOUT
         while time.monotonic() < until:
-            report, _ = self._victim.insist(
+            report, _ = self._victim.call_with_retries(
                 "GET", f"/trainshed/v1/jobs/{story.target}/resumeReport"
             )
             if any(part["drill"]["atLine"] == order["atLine"] for part in report["drills"]):
@@ -232,7 +232,7 @@ def _handle(pid: int) -> int:
 
 def _keeper(pid: int, end: End) -> int:
     """Return the process to kill: the program or its parent; 0 if it no longer exists."""
-    wanted = _KEEPERS.get(end, "")
+    wanted = _PARENT_TITLES.get(end, "")
     while pid > 1:
         try:
             name, _, rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")
