@@ -75,4 +75,4 @@ def test_job_with_a_tensorboard_stores_its_curves(service: Service) -> None:
     (link,) = seen["links"]
     assert link.rstrip().endswith(seen["experiment"])
     assert seen["job"] not in seen["experiments"]
-    assert "does not exist; create it first" in seen["refused"]
+    assert "does not exist. Create it first" in seen["refused"]

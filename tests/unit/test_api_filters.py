@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from tests.unit.jobs import job
 from trainshed.api.aiplatform_v1.views import STATES
 from trainshed.api.filters.jobs import compile_job_filter
-from trainshed.api.filters.matching import LAST_MOMENT, moment
+from trainshed.api.filters.matching import LAST_TIME, parse_time
 from trainshed.api.filters.syntax import And, Comparison, FilterError, Not, Or, Term, parse_filter
 from trainshed.api.ml_v1 import STATES as ML_STATES
 from trainshed.core.errors import InvalidRequest
@@ -103,13 +103,13 @@ def test_filter_accepts_any_quoted_value(value: str) -> None:
     ],
 )
 def test_filter_times_are_parsed_to_nanoseconds(text: str, seconds: float) -> None:
-    assert moment(text) == max(-LAST_MOMENT, seconds * 10**9)
+    assert parse_time(text) == max(-LAST_TIME, seconds * 10**9)
 
 
 @pytest.mark.parametrize("text", ["yesterday", "2026-13-01", "2026-01-01T25:00:00Z", "17"])
 def test_invalid_filter_time_is_rejected(text: str) -> None:
     with pytest.raises(FilterError, match="not a time"):
-        moment(text)
+        parse_time(text)
 
 
 CREATED = "1970-01-01T00:16:40Z"
@@ -186,7 +186,7 @@ def test_ml_job_filter_selects_jobs(text: str, passes: bool) -> None:
         ("vision", "is not a comparison"),
         ("state=RUNNING", "JOB_STATE_RUNNING"),
         ("state>JOB_STATE_RUNNING", "no order"),
-        ("display_name<x", "use =, != or :"),
+        ("display_name<x", "Use =, != or :"),
         ("create_time>now", "not a time"),
         ("labels=x", "labels.KEY"),
     ],

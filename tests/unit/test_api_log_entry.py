@@ -6,7 +6,13 @@ from typing import Any
 import pytest
 
 from tests.unit.jobs import job
-from trainshed.api.logging_v2.entry import Entry, message, replica_entry, service_entries, task_of
+from trainshed.api.logging_v2.entry import (
+    Entry,
+    message,
+    replica_entry,
+    service_entries,
+    task_source,
+)
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.names import Api, JobName, JobUid, ReplicaId
 from trainshed.store.logs.lines import LogLine, Severity, Stream, read_line
@@ -83,7 +89,7 @@ def test_plain_text_line_is_rendered_as_text_payload() -> None:
 def test_json_line_that_clients_cannot_parse_is_sent_as_text(text: str) -> None:
     """Otherwise one line of a program would fail every request for the log of its project."""
     reading = read_line(Stream.STDOUT, text)
-    source = task_of(NAME, "master-replica-0")
+    source = task_source(NAME, "master-replica-0")
     entry = Entry(source, 1, "", reading.severity, text, reading.payload)
     sent = message(entry).SerializeToString()
     assert type(message(entry)).FromString(sent) == message(entry)

@@ -3,16 +3,16 @@
 import pytest
 from msgspec.structs import replace
 
-from trainshed.api.filters.matching import LAST_MOMENT
+from trainshed.api.filters.matching import LAST_TIME
 from trainshed.api.filters.syntax import FilterError
-from trainshed.api.logging_v2.entry import Entry, task_of
+from trainshed.api.logging_v2.entry import Entry, task_source
 from trainshed.api.logging_v2.filters import compile_log_filter
 from trainshed.core.names import Api, JobName
 from trainshed.store.logs.lines import Severity
 
 SECOND = 10**9
 ENTRY = Entry(
-    task_of(JobName(Api.VERTEX, "p1", "us-central1", "42"), "workerpool0-0"),
+    task_source(JobName(Api.VERTEX, "p1", "us-central1", "42"), "workerpool0-0"),
     100 * SECOND,
     "id5",
     Severity.WARNING,
@@ -26,7 +26,7 @@ def test_log_filter_of_a_resumed_client_starts_after_its_last_entry() -> None:
     compiled = compile_log_filter(
         '((timestamp="1970-01-01T00:01:40Z" AND insertId>"id4") OR timestamp>"1970-01-01T00:01:40Z")'
     )
-    assert (compiled.start, compiled.end) == (100 * SECOND, LAST_MOMENT)
+    assert (compiled.start, compiled.end) == (100 * SECOND, LAST_TIME)
     assert compiled.passes(ENTRY)
     assert not compiled.passes(replace(ENTRY, insert_id="id4"))
     assert compiled.passes(replace(ENTRY, insert_id="id4", at=100 * SECOND + 1))

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from trainshed.api.logging_v2.special_fields import split
+from trainshed.api.logging_v2.special_fields import split_fields
 
 PREFIX = "logging.googleapis.com/"
 
@@ -22,7 +22,7 @@ def test_special_log_fields_are_removed_from_the_payload() -> None:
         f"{PREFIX}sourceLocation": {"file": "a.py", "line": 3, "function": "f"},
         "httpRequest": {"status": 200, "requestMethod": "GET", "latency": "0.500s"},
     }
-    rest, labels, fields = split(payload)
+    rest, labels, fields = split_fields(payload)
     assert rest == {"message": "m", "loss": 0.5}
     assert labels == {"run": "7", "n": "3", "is": "true"}
     assert fields == {
@@ -38,15 +38,15 @@ def test_special_log_fields_are_removed_from_the_payload() -> None:
 
 def test_log_line_without_special_fields_is_unchanged() -> None:
     payload = {"message": "m", "labels": {"a": "b"}, "trace": "t"}
-    assert split(payload) == (payload, {}, {})
-    assert split(payload)[0] is payload
+    assert split_fields(payload) == (payload, {}, {})
+    assert split_fields(payload)[0] is payload
 
 
 def test_empty_special_fields_of_google_log_handlers_are_dropped() -> None:
     """The StructuredLogHandler of google-cloud-logging always writes all fields, some of them empty."""
     empty: dict[str, Any] = {f"{PREFIX}trace": "", f"{PREFIX}spanId": "", "httpRequest": {}}
     empty |= {f"{PREFIX}labels": {}, f"{PREFIX}sourceLocation": {}, f"{PREFIX}trace_sampled": False}
-    assert split(empty) == ({}, {}, {})
+    assert split_fields(empty) == ({}, {}, {})
 
 
 @pytest.mark.parametrize(
@@ -62,10 +62,10 @@ def test_empty_special_fields_of_google_log_handlers_are_dropped() -> None:
     ],
 )
 def test_special_log_field_of_a_wrong_type_stays_in_the_payload(member: str, value: Any) -> None:
-    assert split({member: value}) == ({member: value}, {}, {})
+    assert split_fields({member: value}) == ({member: value}, {}, {})
 
 
 def test_unknown_members_of_special_log_fields_stay_in_the_payload() -> None:
-    rest, _, fields = split({"httpRequest": {"status": 200, "user": "me"}})
+    rest, _, fields = split_fields({"httpRequest": {"status": 200, "user": "me"}})
     assert rest == {"httpRequest": {"user": "me"}}
     assert fields == {"httpRequest": {"status": 200}}

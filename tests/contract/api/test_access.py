@@ -111,7 +111,7 @@ async def test_users_list_and_delete_only_their_own_tokens(house: Shelled) -> No
 async def test_expired_tokens_do_not_count_against_the_limit(
     house: Shelled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(access, "_MOST_TOKENS", 1)
+    monkeypatch.setattr(access, "_MAX_TOKENS", 1)
     await token_of(house, days=_SECOND)
     assert (await house.call("POST", f"{OURS}/tokens", {"email": ANA})).status == 400
     house.clock += 10**9

@@ -108,7 +108,7 @@ async def test_addition_serves_methods_and_paths(
     assert (await house.call("GET", "/toy")).body.decode() == f"{SERVICE}.GetMetadataStore"
     assert (await house.call("GET", STORE, token="unknown")).status == 401
     refused = await house.call("DELETE", STORE)
-    assert refused.error["message"].endswith("Of MetadataService there is GetMetadataStore.")
+    assert refused.error["message"].endswith("MetadataService provides GetMetadataStore.")
 
 
 @pytest.mark.parametrize(

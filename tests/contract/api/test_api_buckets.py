@@ -23,7 +23,7 @@ async def test_bucket_of_another_project_is_rejected_in_each_field(house: House)
         "job_spec.worker_pool_specs[0].python_package_spec.package_uris[1]",
     ]
     for text in faults.values():
-        assert "does not exist for the project 'p1': it belongs to another one" in text
+        assert "does not exist for the project 'p1', because it belongs to another project" in text
     theirs = LOCATION.replace("p1", "theirs")
     assert (await house.call("POST", f"{theirs}/customJobs", body)).status == 200
 

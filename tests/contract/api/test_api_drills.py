@@ -75,10 +75,10 @@ async def test_all_wrong_fields_of_a_drill_are_reported_at_once(house: HouseWith
     assert "missing )" in faults["atLine"]
     assert "what" in faults
     other = violations(await order(house, kind="kill", replica="workerpool2-0", atLine="x"))
-    assert "it has: workerpool0-0, workerpool1-0" in other["replica"]
+    assert "Use one of: workerpool0-0, workerpool1-0" in other["replica"]
     for name in ("workerpool9-9", "wrkr"):
         fault = violations(await order(house, kind="kill", replica=name))["replica"]
-        assert f"has no replica '{name}'; it has: workerpool0-0, workerpool1-0." in fault
+        assert f"has no replica '{name}'. Use one of: workerpool0-0, workerpool1-0." in fault
     assert "kind" in violations(await order(house))
     assert (await house.result("GET", f"{JOB}/resumeReport"))["drills"] == []
 

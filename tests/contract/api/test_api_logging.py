@@ -103,7 +103,7 @@ async def test_filter_with_impossible_job_number_returns_no_lines(house: House) 
 
 async def test_log_page_is_limited_in_bytes(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     await two_replicas(house)
-    monkeypatch.setattr(entries_module, "_LONGEST_PAGE", 100)
+    monkeypatch.setattr(entries_module, "_MAX_PAGE_LENGTH", 100)
     house.write_log(1000, "workerpool0-0", *((START + n * SECOND, "x" * 60) for n in range(1, 9)))
     first = await entries(house, '"xxx"', pageSize=1000)
     assert [len(text) for text in texts(first)] == [60]

@@ -74,7 +74,7 @@ async def test_node_is_drained_and_undrained(house: House) -> None:
 async def test_unknown_node_is_rejected_with_a_list_of_nodes(house: House, verb: str) -> None:
     answer = await house.call("POST", f"{NODES}/node-3:{verb}")
     assert answer.status == 404
-    assert "the nodes are: node-1, node-2." in answer.error["message"]
+    assert "Use one of: node-1, node-2." in answer.error["message"]
     assert await house.store.reader.drained_nodes() == ()
 
 
@@ -174,7 +174,7 @@ async def test_list_of_all_quotas_contains_every_metric(house: House) -> None:
         ({"limit": True}, "limit", "got `bool`"),
         ({"limit": 1e300}, "limit", "from 0 to"),
         ({"limit": None}, "limit", "from 0 to"),
-        ({"value": 4}, "value", "no such field"),
+        ({"value": 4}, "value", "Unknown field"),
     ],
 )
 async def test_invalid_quota_names_the_wrong_field(
@@ -210,7 +210,7 @@ async def test_explain_returns_placements_and_stores_nothing(house: House) -> No
     assert view["places"] == [
         {"replica": "workerpool0-0", "task": "workerpool0-0", "node": "node-1"}
     ]
-    text = "No node here has NVIDIA_TESLA_P4: the job would get GPUs of another type."
+    text = "No node has NVIDIA_TESLA_P4. The job would receive GPUs of another type."
     assert text in view["notices"]
     (machine,) = view["machines"]
     assert machine["memoryBytes"] > machine["memoryLimitBytes"] > 0

@@ -71,8 +71,8 @@ async def test_secret_is_set_listed_and_deleted_but_never_shown(
         (secret_body(value=f"{VALUE}\0"), "value", "zero byte"),
         (secret_body(value=VALUE * MAX_VALUE_BYTES), "value", "at most 65536"),
         (secret_body(value=[VALUE]), "value", "got `array`"),
-        (secret_body(project="a/b"), "project", "is not a project id"),
-        ({**secret_body(), "vaule": VALUE}, "vaule", "no such field"),
+        (secret_body(project="a/b"), "project", "is not a project ID"),
+        ({**secret_body(), "vaule": VALUE}, "vaule", "Unknown field"),
     ],
 )
 async def test_invalid_secret_is_rejected_without_echoing_its_value(
@@ -131,7 +131,7 @@ async def test_job_with_unknown_secret_is_rejected_naming_its_variable(house: Ho
     assert "labels.Bad" in faults, "whatever else is wrong is told with it"
     path = "job_spec.worker_pool_specs"
     assert "has no version 2" in faults[f"{path}[0].container_spec.env[1].value"]
-    assert "it has: db" in faults[f"{path}[0].container_spec.env[2].value"]
+    assert "It has: db" in faults[f"{path}[0].container_spec.env[2].value"]
     fault = faults[f"{path}[1].python_package_spec.env[0].value"]
     assert "`trainshed secrets set nobody`" in fault
     assert f"{path}[0].container_spec.env[0].value" not in faults
@@ -148,7 +148,7 @@ async def test_every_way_to_create_a_job_checks_its_secrets(house: House, kind: 
         place = {"api": "vertex", "project": "p1", "location": "us-central1"}
         path, body = EXPLAIN, {**place, "job": body}
     where = f"{field}.worker_pool_specs[0].container_spec.env[0].value"
-    assert "has none yet" in violations(await house.call("POST", path, body))[where]
+    assert "has no secrets yet" in violations(await house.call("POST", path, body))[where]
     await house.call("POST", SECRETS, secret_body(name="nobody"))
     assert (await house.call("POST", path, body)).status == 200
 

@@ -144,7 +144,7 @@ async def test_jobs_are_filtered_by_their_last_measurements(
     assert await listed("loss<1e0", "val_acc=0") == [first]
     assert await listed("loss>0", limit="1") == [last, last - 1, last - 2]
     assert await listed("loss>0", state="SUCCEEDED") == []
-    monkeypatch.setattr(jobs, "_SEARCHING", -1.0)
+    monkeypatch.setattr(jobs, "_METRIC_TIME_LIMIT", -1.0)
     assert await listed("loss>0", limit="2") == [last, last - 1, last - 2]
     for wrong in ("loss", "loss>", ">1", "loss>nan", "loss>1e999", "loss>.", " " * 9000 + "x"):
         refused = await house.call("GET", f"/trainshed/v1/jobs?{urlencode({'metric': wrong})}")

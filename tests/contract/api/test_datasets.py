@@ -60,9 +60,9 @@ async def test_all_wrong_fields_of_a_dataset_are_reported_at_once(house: House) 
     expected = {f"dataset.{field}" for field in at}
     assert fields(await house.call("POST", DATASETS, wrong)) == expected
     for uri, fault in (
-        ("gs://missing/a.csv", "does not exist; create it first"),
-        ("gs://theirs/a.csv", "belongs to another one"),
-        ("gs://bucket/missing.csv", "There is no object"),
+        ("gs://missing/a.csv", "does not exist. Create it first"),
+        ("gs://theirs/a.csv", "belongs to another project"),
+        ("gs://bucket/missing.csv", "does not exist. Copy the file there"),
         ("/home/me/a.csv", "not a Cloud Storage path"),
         ("gs://bucket/*/*/*/*/*.csv", "more than 4 wildcards"),
     ):

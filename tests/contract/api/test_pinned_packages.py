@@ -62,7 +62,7 @@ async def test_container_arguments_cannot_read_packages_of_other_projects(house:
     answer = await house.call(
         "POST", CUSTOM_JOBS, custom_job(container(imageUri=SKLEARN, args=args))
     )
-    assert "it belongs to another one" in violations(answer)["package_uris"]
+    assert "because it belongs to another project" in violations(answer)["package_uris"]
 
 
 async def test_first_job_of_a_project_creates_its_default_bucket(house: House) -> None:
@@ -140,4 +140,7 @@ async def test_copy_of_a_missing_or_foreign_job_is_rejected(house: House, uid: s
         job = {**custom_job(package(packageUris=[ONE])), "labels": {"trainshed-copy-of": wanted}}
         faults = violations(await house.call("POST", CUSTOM_JOBS, job))
         assert list(faults) == ["labels.trainshed-copy-of"]
-        assert f"There is no job {wanted!r} in the project p1" in faults["labels.trainshed-copy-of"]
+        assert (
+            f"The job {wanted!r} does not exist in the project p1"
+            in faults["labels.trainshed-copy-of"]
+        )

@@ -119,7 +119,10 @@ async def test_accounts_and_keys_are_listed_changed_deleted_and_audited(house: H
     assert await house.result("GET", ACCOUNTS) == {"accounts": []}
     assert (await house.call("GET", ACCOUNT)).status == 404
     anywhere = await house.call("GET", f"/v1/projects/-/serviceAccounts/{EMAIL}")
-    assert f"no service account '{EMAIL}'; `gcloud iam" in anywhere.error["message"]
+    assert (
+        f"service account '{EMAIL}' does not exist. Create it: `gcloud iam"
+        in anywhere.error["message"]
+    )
 
 
 async def test_wrong_fields_of_a_service_account_are_reported(house: House) -> None:
@@ -205,7 +208,7 @@ async def test_job_timeline_shows_changes_of_its_service_account(
     for path, what in (*steps, (deleted, "deleted")):
         await house.call("DELETE" if path == deleted else "POST", path, {})
         last = (await house.store.reader.timeline(JobUid(1000)))[-1].message
-        assert f"The service account {EMAIL}, as which the programs run, was {what}." in last
+        assert f"The service account {EMAIL} of the job's programs was {what}." in last
         assert ("are rejected" in last) is (what != "enabled again")
     others = await house.store.reader.timeline(JobUid(1001))
     assert not any(EMAIL in entry.message for entry in others)

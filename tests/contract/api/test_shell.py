@@ -23,7 +23,7 @@ from trainshed.access.policy import Grant
 from trainshed.access.principals import Principal
 from trainshed.access.tokens import digest_of
 from trainshed.api.calls.links import LIFETIME, TICKET_LIFETIME, Links, Ticket
-from trainshed.api.resources.jobs import OPEN
+from trainshed.api.resources.jobs import OPEN_SHELL
 from trainshed.api.shell import surface
 from trainshed.core.errors import Unavailable
 from trainshed.core.lifecycle.replica_events import ReplicaExited
@@ -158,7 +158,7 @@ async def test_port_is_closed_when_its_use_cannot_be_recorded(
     house: Shelled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await running(house)
-    monkeypatch.setattr(surface, "tell_of_port", AsyncMock(side_effect=Unavailable("disk full")))
+    monkeypatch.setattr(surface, "record_port_use", AsyncMock(side_effect=Unavailable("disk full")))
     ticket = (await house.call("POST", f"{JOB}:shell", {"port": "6006"})).json
     async with shell(house, ticket["token"]) as socket:
         assert await socket.next() == {"error": "disk full"}
@@ -238,13 +238,13 @@ async def test_invalid_terminal_request_returns_an_error_message(
 ) -> None:
     await running(house)
     async with shell(house, **order) as socket:
-        assert "no such terminal" in (await socket.next())["error"]
+        assert "terminal request is invalid" in (await socket.next())["error"]
     assert not house.shells.opened
 
 
 async def test_idle_shell_is_closed(house: Shelled, monkeypatch: pytest.MonkeyPatch) -> None:
     await running(house)
-    monkeypatch.setattr(surface, "IDLE", 0.01)
+    monkeypatch.setattr(surface, "IDLE_TIMEOUT", 0.01)
     async with shell(house) as socket:
         await socket.next()
         assert "connection was closed" in (await socket.next())["error"]
@@ -262,7 +262,7 @@ async def test_stopping_service_closes_shells_with_a_message(house: Shelled) -> 
 async def test_only_running_replicas_have_a_shell(house: Shelled) -> None:
     created = await house.call("POST", JOBS, custom_job(container()))
     waiting = await house.call("POST", f"{JOB}:shell", {})
-    assert (waiting.status, "does not run now" in waiting.error["message"]) == (400, True)
+    assert (waiting.status, "is not running" in waiting.error["message"]) == (400, True)
     name = created.json["name"]
     await house.run(name)
     unknown = await house.call("POST", f"{JOB}:shell", {"replica": "worker 7"})
@@ -270,7 +270,7 @@ async def test_only_running_replicas_have_a_shell(house: Shelled) -> None:
     assert (await house.call("POST", f"{JOB}:shell", {})).status == 200
     await house.happen(name, ReplicaExited(1, PRIMARY, 1, exited(3)))
     over = await house.call("POST", f"{JOB}:shell", {})
-    assert "has finished" in over.error["message"]
+    assert "has already finished" in over.error["message"]
     house.shells.kept[JobUid(1000), 1, PRIMARY] = autopsy(PRIMARY)
     again = await house.call("POST", f"{JOB}:shell", {})
     assert "trainshed jobs autopsy 1000 workerpool0-0" in again.error["message"]
@@ -375,7 +375,7 @@ async def test_shell_link_gives_tickets_only_for_its_replica(
     async with shell(house, ticket.json["token"]) as socket:
         await socket.next()
     assert house.shells.opened[0][2] == WORKER
-    opened = "somebody with a link of owner@trainshed.local opened a shell in workerpool1-0."
+    opened = "a user with a link of owner@trainshed.local opened a shell in workerpool1-0."
     assert opened in await shell_entries(house)
     key = fields["key"][:-1]
     for wrong in "replica=workerpool0-0", "job=1001", "key=", f"key={key}", "replica=all", "job=x":
@@ -411,7 +411,7 @@ async def test_links_tickets_and_shells_end_with_their_users_rights(house: Shell
         grant = Grant("p1", role, "user:bo@corp.example")
         await house.keeper.change(lambda book, to=grant: book.with_grants("p1", {to}), "p1", "bo")
         answer = await house.call("POST", "/shell/ticket", fields, token=None)
-        assert answer.status == (200 if PERMISSIONS[OPEN] in ROLES[role] else 403), role
+        assert answer.status == (200 if PERMISSIONS[OPEN_SHELL] in ROLES[role] else 403), role
 
 
 async def test_shell_needs_the_right_to_act_as_the_jobs_account(house: Shelled) -> None:
@@ -487,7 +487,7 @@ async def test_autopsies_of_failed_replicas_are_listed_and_opened(house: Shelled
     # project now.
     assert house.shells.opened[-1][-1].buckets == (("of-p1", "/data/buckets/now"),)
     assert (
-        "owner@trainshed.local opened a shell in what workerpool0-0 left."
+        "owner@trainshed.local opened a shell in the files of workerpool0-0."
         in await shell_entries(house)
     )
     none = await house.call(

@@ -114,7 +114,7 @@ async def test_full_tail_buffer_is_returned_before_its_window_ends(
     house: GrpcHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tail, "MAX_BUFFER", 5)
-    monkeypatch.setattr(tail, "_CHUNK", 2)
+    monkeypatch.setattr(tail, "_CHUNK_SIZE", 2)
     await job(house)
     session = await started(house, filter="textPayload:line", bufferWindow="60s")
     house.write_log(1000, REPLICA, *((START + n, f"line {n}") for n in range(20)))

@@ -114,7 +114,7 @@ async def test_outlook_needs_a_tuning_job_and_the_right_to_read_its_trials(house
 async def test_metric_filter_uses_best_trial_or_the_pipelines_job(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainshed.api.trainshed_v1.jobs._SEARCHING", 60.0)
+    monkeypatch.setattr("trainshed.api.trainshed_v1.jobs._METRIC_TIME_LIMIT", 60.0)
     name = await created(house)
     await start_trials(house, name, 71)
     await store_measurements(house, name, await trial_of(house, 1000, 1), loss(3, 0.25), over=True)
@@ -315,7 +315,7 @@ async def test_replica_command_on_tuning_job_suggests_a_trials_job(
     name = await created(house)
     answer = await house.call(method, f"{OURS}/1000{path}", {"kind": "kill"})
     assert (answer.status, answer.error["status"]) == (400, "FAILED_PRECONDITION")
-    assert "has started none yet" in answer.error["message"]
+    assert "No trial has started yet" in answer.error["message"]
     (job,) = await start_trials(house, name, 71)
     answer = await house.call(method, f"{OURS}/1000{path}", {"kind": "kill"})
     assert f"{job}, the job of trial 1" in answer.error["message"]
@@ -342,7 +342,7 @@ async def test_explain_of_a_tuning_job_explains_one_trial(house: House) -> None:
         body = {"api": api, "project": "p1", "location": "us-central1", "job": job}
         answer = await house.result("POST", f"{OURS}:explain", body)
         assert answer["machines"][0]["replicas"] == 1
-        assert answer["notices"][0].startswith("This is a tuning job;")
+        assert answer["notices"][0].startswith("This is a tuning job.")
     bad = {"api": "vertex", "project": "p1", "location": "us-central1"}
     refused = await house.call(
         "POST", f"{OURS}:explain", {**bad, "job": tuning_job(maxTrialCount=0)}

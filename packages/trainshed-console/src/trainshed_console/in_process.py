@@ -67,7 +67,7 @@ class InProcessCaller:
     ) -> AsyncGenerator[bytes]:
         """Call a streaming method of `/trainshed/v1`, and return the lines of its answer."""
         with _refused():
-            return await transport.lines(self._services, principal, path, query or {})
+            return await transport.stream_lines(self._services, principal, path, query or {})
 
     async def call(self, principal: Principal, verb: str, path: str, body: bytes = b"") -> Any:
         """Call a method of the public APIs, and return its JSON. `path`: encoded, with the query."""

@@ -46,7 +46,7 @@ async def _unknown_board(
         await stores.tensorboards.get(BoardName(place.project_id, place.location, board.ids))
     except NotFound:
         text = (
-            f"{board} does not exist; create it first, or leave the field out: the job's curves are kept "
+            f"{board} does not exist. Create it first, or leave the field out: the job's curves are kept "
             "in any case."
         )
         return (Violation(at, text),)
@@ -101,7 +101,7 @@ async def _unknown_contexts(
             try:
                 await stores.metadata.get(name)
             except NotFound:
-                faults.add(at, f"{name} does not exist; create it first, or leave the field out.")
+                faults.add(at, f"{name} does not exist. Create it first, or leave the field out.")
     if spec.get("experimentRun") and not spec.get("experiment"):
         faults.add(f"{path}.experiment", "A run is given without its experiment.")
     return faults.violations

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.unit.test_links import WHOSE, links
-from trainshed.api.calls.links import MOST_JOBS
+from trainshed.api.calls.links import MAX_JOBS
 from trainshed.core.names import JobUid
 from trainshed_tracking.viewers.views import jobs_of, link_to, sources_of, view_link, view_of
 
@@ -14,7 +14,7 @@ def test_view_name_contains_each_job_once() -> None:
 
 
 @pytest.mark.parametrize(
-    "view", ["", "-", "7-", "0", "07", "x", "7/8", "..", "7-" * MOST_JOBS + "7", "9" * 20, "7\n"]
+    "view", ["", "-", "7-", "0", "07", "x", "7/8", "..", "7-" * MAX_JOBS + "7", "9" * 20, "7\n"]
 )
 def test_malformed_view_name_is_rejected(view: str) -> None:
     assert jobs_of(view) == ()

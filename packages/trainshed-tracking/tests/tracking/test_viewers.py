@@ -17,7 +17,7 @@ from trainshed.access.job_tokens import JobClaims
 from trainshed.access.permissions import PERMISSIONS, ROLES
 from trainshed.access.policy import Grant
 from trainshed.access.tokens import digest_of
-from trainshed.api.calls.links import MOST_JOBS, OPEN_VIEW
+from trainshed.api.calls.links import MAX_JOBS, OPEN_VIEW
 from trainshed.core.errors import NotFound
 from trainshed.core.lifecycle.records import Job, Parent
 from trainshed.core.names import JobUid
@@ -66,8 +66,8 @@ async def test_tensorboard_link_error_lists_all_faults(house: House) -> None:
     for part in ("others[0]", "nobody", "others[1]", "nor-this"):
         assert part in str(message)
     assert "others" in str(await open_link(house, job, 7, status=400))
-    many = await open_link(house, job, *[job] * MOST_JOBS, status=400)
-    assert f"At most {MOST_JOBS}" in str(many)
+    many = await open_link(house, job, *[job] * MAX_JOBS, status=400)
+    assert f"At most {MAX_JOBS}" in str(many)
 
 
 async def test_tensorboard_link_without_a_log_directory_explains_the_fix(house: House) -> None:

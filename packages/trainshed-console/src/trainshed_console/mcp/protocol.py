@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from trainshed.api.calls.http import MAX_BODY, error_response, parse_by_size
 from trainshed.api.calls.services import ApiSettings, Authenticate
-from trainshed.api.trainshed_v1.call import read
+from trainshed.api.trainshed_v1.call import read_record
 from trainshed.core.errors import InvalidRequest
 from trainshed.httpd.messages import JSON, Receive, Request, Response, Scope, Send, serve, sized
 from trainshed.wire.json import decode_text
@@ -97,7 +97,7 @@ class McpSurface:
                     self._caller, principal, settings.project, settings.region, self._submitting
                 )
                 try:
-                    sent, faults = read(
+                    sent, faults = read_record(
                         cast("dict[str, Any]", arguments), Arguments, tool.arguments
                     )
                     faults.refuse()

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from trainshed.api.aiplatform_v1 import operations
 from trainshed.api.aiplatform_v1.kinds import Kind
 from trainshed.api.aiplatform_v1.locations import known_location
-from trainshed.api.aiplatform_v1.views import message, refuse_key
+from trainshed.api.aiplatform_v1.views import message, reject_encryption_key
 from trainshed.api.calls.call import Call, Handler, Handlers
 from trainshed.api.calls.masks import read_update_mask
 from trainshed.api.calls.paging import Listing
@@ -24,11 +24,11 @@ from trainshed.api.calls.services import Services
 from trainshed.api.calls.timestamps import set_micros
 from trainshed.api.filters.matching import (
     compile_tree,
-    implied,
+    derive_bounds,
     label_test,
-    moment_test,
     ordered_test,
     text_test,
+    time_test,
 )
 from trainshed.api.filters.syntax import (
     And,
@@ -40,7 +40,7 @@ from trainshed.api.filters.syntax import (
     Term,
     parse_filter,
 )
-from trainshed.api.resources.operations import done_at_once
+from trainshed.api.resources.operations import finished_operation
 from trainshed.core.errors import Aborted, InvalidRequest, NotFound, Violation
 from trainshed.core.patterns import Operator
 from trainshed.core.requests import Faults, Section
@@ -76,7 +76,7 @@ _OF_KIND: Final = {
 
 async def create_store(kind: Kind[StoreName, MetadataStore], call: Call, request: Any) -> Message:
     parent = known_location(request.parent)
-    refuse_key(request.metadata_store, "metadata_store")
+    reject_encryption_key(request.metadata_store, "metadata_store")
     store_id = request.metadata_store_id or f"store-{call.services.new_uid()}"
     name = StoreName(parent.project_id, parent.location, _read_id(store_id, "metadata_store_id"))
     now = call.services.now()
@@ -150,9 +150,9 @@ async def _delete(stores: Stores, kind: NodeKind, call: Call, request: Any) -> M
         if request.etag not in ("", str(node.etag)):
             raise _mismatch(node, request.etag)
 
-    done = done_at_once(call.services, OperationKind.DELETE, str(name))
+    done = finished_operation(call.services, OperationKind.DELETE, str(name))
     await stores.metadata.delete(name, done, check)
-    return operations.finished(done)
+    return operations.finished_view(done)
 
 
 async def _stored(stores: Stores, new: Node) -> Message:
@@ -433,7 +433,7 @@ async def _read_filter(
         passes = compile_tree(tree, lambda leaf: _leaf(leaf, kind, links))
     except FilterError as error:
         raise InvalidRequest((Violation("filter", str(error)),)) from None
-    within = implied(
+    within = derive_bounds(
         tree,
         links.get,
         lambda every: every[0].intersection(*every),
@@ -482,7 +482,7 @@ def _leaf(leaf: Comparison | Term, kind: NodeKind, links: Links) -> Callable[[No
         )
         return lambda node: test(text_of(node))
     if moment_of := _MOMENTS.get(leaf.name):
-        happened = moment_test(leaf)
+        happened = time_test(leaf)
         # Answers have microseconds.
         return lambda node: happened(moment_of(node) // 1_000 * 1_000)
     if leaf.path[0] == "metadata" and len(leaf.path) > 1:

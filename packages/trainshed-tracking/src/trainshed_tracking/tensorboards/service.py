@@ -13,15 +13,15 @@ from google.protobuf.message import Message
 from msgspec.structs import replace
 
 from trainshed.api.aiplatform_v1 import operations
-from trainshed.api.aiplatform_v1.kinds import Kind, listed
+from trainshed.api.aiplatform_v1.kinds import Kind, list_response
 from trainshed.api.aiplatform_v1.locations import known_location
-from trainshed.api.aiplatform_v1.views import V1, message, refuse_key
+from trainshed.api.aiplatform_v1.views import V1, message, reject_encryption_key
 from trainshed.api.calls.call import Call, Handler, Handlers
 from trainshed.api.calls.masks import read_update_mask
 from trainshed.api.calls.paging import Listing
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.timestamps import set_micros
-from trainshed.api.resources.operations import done_at_once
+from trainshed.api.resources.operations import finished_operation
 from trainshed.api.resources.submission import require_default_bucket
 from trainshed.core.errors import Aborted, InvalidRequest, Violation
 from trainshed.core.names import default_bucket
@@ -111,7 +111,7 @@ async def create_board(kind: BoardKind, call: Call, request: Any) -> Message:
     if not record.display_name:
         text = "The display name must be set."
         raise InvalidRequest((Violation("tensorboard.display_name", text),))
-    refuse_key(request.tensorboard, "tensorboard")
+    reject_encryption_key(request.tensorboard, "tensorboard")
     # Clients upload blobs to this folder.
     await require_default_bucket(services, name.project_id)
     return await kind.create(call, record)
@@ -135,7 +135,7 @@ async def batch_create(stores: Stores, level: Level, call: Call, request: Any) -
             records.append(_new(level, call, part, parent))
     faults.refuse()
     created = await stores.tensorboards.create_all(records)
-    return listed("BatchCreate", _plural(level), map(view, created))
+    return list_response("BatchCreate", _plural(level), map(view, created))
 
 
 async def _create(stores: Stores, level: Level, call: Call, request: Any) -> Message:
@@ -165,12 +165,12 @@ def _read_update(
 
 
 async def _delete(stores: Stores, level: Level, call: Call, request: Any) -> Message:
-    done = done_at_once(call.services, OperationKind.DELETE, request.name)
+    done = finished_operation(call.services, OperationKind.DELETE, request.name)
     deleted = await stores.tensorboards.delete(BoardName.parse(request.name, level), done)
     await stores.points.forget(
         [resource.uid for resource in deleted if resource.name.level is Level.RUN]
     )
-    return operations.finished(done)
+    return operations.finished_view(done)
 
 
 def _view(services: Services, record: BoardResource) -> Message:

@@ -6,8 +6,8 @@ from typing import Final, Protocol
 from urllib.parse import urlsplit
 
 from trainshed.access.principals import Credential
-from trainshed.api.calls.links import MOST_JOBS, Links
-from trainshed.api.resources.jobs import jobs_below
+from trainshed.api.calls.links import MAX_JOBS, Links
+from trainshed.api.resources.jobs import descendant_jobs
 from trainshed.core.environment import service_account
 from trainshed.core.errors import NotFound
 from trainshed.core.lifecycle.records import Job
@@ -18,7 +18,7 @@ from trainshed.store.sqlite.reader import Reader
 from trainshed.summaries.directories import LogDirectory
 
 PATH: Final = "/tensorboard/"
-_VIEW: Final = re.compile(rf"[1-9][0-9]{{0,18}}(?:-[1-9][0-9]{{0,18}}){{0,{MOST_JOBS - 1}}}")
+_VIEW: Final = re.compile(rf"[1-9][0-9]{{0,18}}(?:-[1-9][0-9]{{0,18}}){{0,{MAX_JOBS - 1}}}")
 _HOST: Final = re.compile(r"[A-Za-z0-9.*_-]+(:[0-9]{1,5})?")
 """A host that a content security policy can contain: no addresses in brackets."""
 
@@ -102,10 +102,10 @@ async def directories_of(reader: Reader, uids: Sequence[JobUid]) -> tuple[LogDir
             jobs.append((_name(work, None), work))
             continue
         if isinstance(work, Pipeline):
-            jobs += [(_name(job, None), job) for job in await jobs_below(reader, work.uid)]
+            jobs += [(_name(job, None), job) for job in await descendant_jobs(reader, work.uid)]
             continue
         title = _title(work.display_name or work.name.job_id) if len(uids) > 1 else None
-        jobs += [(_name(job, title), job) for job in await jobs_below(reader, work.uid)]
+        jobs += [(_name(job, title), job) for job in await descendant_jobs(reader, work.uid)]
     written = [(name, job, uri) for name, job in jobs if (uri := job.spec.log_directory)]
     shown = written[-MAX_DIRECTORIES:]
     names = [name for name, _, _ in shown]

@@ -42,12 +42,9 @@ from trainshed.wire.status import StatusCode, Violation, WireError, status_messa
 @contextmanager
 def _quiet_grpc_environment() -> Generator[None]:
     """Set environment variables that gRPC's core reads during its import, and remove them for child
-    processes.
-
-    By default, gRPC writes a line to stderr for every stray connection. After a fork it also runs code in the
-    child process, which breaks open connections when the child starts another program (grpc/grpc#28557).
-    Variables that the operator has set stay unchanged.
-    """
+    processes. By default, gRPC writes a line to stderr for every stray connection. After a fork it also runs
+    code in the child process, which breaks open connections when the child starts another program
+    (grpc/grpc#28557). Variables that the operator has set stay unchanged."""
     quiet = {"GRPC_VERBOSITY": "NONE", "GRPC_ENABLE_FORK_SUPPORT": "0"}
     added = quiet.keys() - os.environ.keys()
     os.environ.update((name, quiet[name]) for name in added)
@@ -95,11 +92,9 @@ class GrpcTransport(aio.ServerInterceptor):  # pyright: ignore[reportUntypedBase
                 self._methods.setdefault(path, (api, rpc))
 
     async def intercept_service(self, continuation: Any, details: Any) -> Any:
-        """Return the handler of one call. Every path has a handler, at least to report an error.
-
-        The handler receives the request as a stream and reads it only after authentication, so that no
-        message of an unauthenticated caller is held in memory.
-        """
+        """Return the handler of one call. Every path has a handler, at least to report an error. The handler
+        receives the request as a stream and reads it only after authentication, so that no message of an
+        unauthenticated caller is held in memory."""
         path: str = details.method
         metadata: Iterable[tuple[str, str | bytes]] = details.invocation_metadata
         header = _value(metadata, "authorization")

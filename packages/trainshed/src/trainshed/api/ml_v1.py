@@ -31,8 +31,8 @@ from trainshed.api.resources.jobs import (
 )
 from trainshed.api.resources.submission import (
     BucketUse,
+    check_and_parse,
     check_labels,
-    checked,
     new_job,
     store_works,
 )
@@ -69,7 +69,7 @@ def check_create(
     """Return the job to create. Raises InvalidRequest with all errors, including those in `further`."""
     services = call.services
     public = public_field(call, request, "job")
-    return checked(
+    return check_and_parse(
         lambda: parse_job(
             public, runtimes=services.runtimes, max_trials=services.settings.max_study_trials
         ),
@@ -246,9 +246,8 @@ def _with_resumed_studies(spec: TuningSpec, previous: TuningJob | None) -> Tunin
     differing = [words for words, alike in same.items() if not alike]
     if differing:
         text = (
-            f"{previous.name} is a different search: {' and '.join(differing)} must be the "
-            "same in both jobs. "
-            "Use the same values, or omit the field."
+            f"{previous.name} is a different search: {' and '.join(differing)} must be the same in both "
+            "jobs. Use the same values, or omit the field."
         )
         raise InvalidRequest((Violation(_RESUME, text),))
     return replace(

@@ -21,7 +21,7 @@ from trainshed.api.calls.errors import not_served
 from trainshed.api.calls.masks import read_update_mask
 from trainshed.api.calls.parents import ProjectName
 from trainshed.api.calls.services import Services
-from trainshed.api.resources.jobs import tell_jobs
+from trainshed.api.resources.jobs import notify_jobs
 from trainshed.core.errors import (
     Aborted,
     AlreadyExists,
@@ -124,7 +124,7 @@ async def _delete(services: Services, name: str) -> None:
     accounts = services.access.book.accounts.values()
     own = [account.email for account in accounts if account.project == name]
     await services.access.change(remove, name, f"projects/{name}", detail)
-    await tell_jobs(services, own, "deleted")
+    await notify_jobs(services, own, "deleted")
 
 
 def _finished_operation(prefix: str, view: Any) -> Message:

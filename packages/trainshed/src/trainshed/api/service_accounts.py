@@ -28,7 +28,7 @@ from trainshed.api.calls.call import JsonCall, JsonHandler, JsonMethods
 from trainshed.api.calls.masks import read_update_mask
 from trainshed.api.calls.parents import ProjectName
 from trainshed.api.calls.services import Authenticate, Services
-from trainshed.api.resources.jobs import tell_jobs
+from trainshed.api.resources.jobs import notify_jobs
 from trainshed.core.errors import (
     AlreadyExists,
     FailedPrecondition,
@@ -121,7 +121,7 @@ async def set_disabled(disabled: bool, call: JsonCall) -> dict[str, Any]:
     """Disable or enable an account, whose tokens are then rejected or accepted. Raises NotFound."""
     email, new_state = _account(call).email, "disabled" if disabled else "enabled again"
     await _change(call, lambda book, now: book.with_account(replace(now, disabled=disabled)))
-    await tell_jobs(call.services, (email,), new_state)
+    await notify_jobs(call.services, (email,), new_state)
     return {}
 
 
@@ -129,7 +129,7 @@ async def delete(call: JsonCall) -> dict[str, Any]:
     """Delete an account with its keys, tokens and roles. Raises NotFound."""
     email, now = _account(call).email, call.services.now()
     await _change(call, lambda book, _: book.without_account(email, now))
-    await tell_jobs(call.services, (email,), "deleted")
+    await notify_jobs(call.services, (email,), "deleted")
     return {}
 
 
@@ -289,11 +289,9 @@ _METHODS: Final[JsonMethods] = {
 
 
 async def _authorize_and_call(handler: JsonHandler, call: JsonCall) -> dict[str, Any]:
-    """Handle a call if its principal has the permission in the account's project. Raises PermissionDenied.
-
-    A request may omit the account's project (`projects/-`). Callers without the permission must not learn
-    whether the account exists.
-    """
+    """Handle a call if its principal has the permission in the account's project. Raises PermissionDenied. A
+    request may omit the account's project (`projects/-`). Callers without the permission must not learn
+    whether the account exists."""
     project = call.names["project"]
     if project == _ALL_PROJECTS:
         name = normalize_email(call.names.get("account", ""))

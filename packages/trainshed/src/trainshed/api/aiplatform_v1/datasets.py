@@ -1,6 +1,6 @@
 """`aiplatform` v1 DatasetService: datasets, imports of their data (facts/datasets#kinds), and exports.
 
-All but exports is done at once, because a dataset only names files, which are read when they are needed.
+All methods except exports finish at once, because a dataset only refers to files, which are read on use.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from trainshed.api.calls.masks import read_update_mask
 from trainshed.api.calls.paging import Listing
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.timestamps import set_micros
-from trainshed.api.resources.submission import BucketUse, checked
+from trainshed.api.resources.submission import BucketUse, check_and_parse
 from trainshed.core import patterns
 from trainshed.core.datasets.plans import Export, SplitPlan
 from trainshed.core.datasets.records import (
@@ -46,13 +46,13 @@ from trainshed.store.records import OperationKind
 from trainshed.wire import json as wire_json
 
 MAX_METADATA: Final = 200_000
-"""Most bytes of a dataset's metadata as JSON."""
+"""Maximum size in bytes of a dataset's metadata as JSON."""
 MAX_FILES: Final = 1_000
-"""Most file names of a dataset; one with wildcards stands for any number of files."""
+"""Maximum number of file names in a dataset. A name with wildcards can match any number of files."""
 UPDATABLE: Final = ("display_name", "description", "labels")
-NO_TABLES: Final = (
-    "Tables of BigQuery are not read here. Export the table, `bq extract --destination_format=CSV "
-    "PROJECT:DATASET.TABLE 'gs://BUCKET/PATH/*.csv'`, and give the dataset those files as its gcs_source."
+BIGQUERY_ADVICE: Final = (
+    "BigQuery tables are not supported. Export the table with `bq extract --destination_format=CSV "
+    "PROJECT:DATASET.TABLE 'gs://BUCKET/PATH/*.csv'`, and use these files as the gcs_source."
 )
 
 
@@ -61,7 +61,7 @@ async def create(call: Call, request: Any) -> Message:
     services = call.services
     name = DatasetName(parent.project_id, parent.location, str(services.new_uid()))
     record = read_new(request.dataset, name, services.now())
-    await require_files(services, parent.project_id, tuple(uses(record)))
+    await require_files(services, parent.project_id, tuple(file_uses(record)))
     return await KIND.create(call, record)
 
 
@@ -76,23 +76,23 @@ async def update(call: Call, request: Any) -> Message:
 
 
 async def import_(call: Call, request: Any) -> Message:
-    """Add files to a dataset that is no table. They are read when they are needed."""
+    """Add files to a dataset that is not tabular. The files are read on use."""
     services = call.services
     name = DatasetName.parse(request.name)
     record = await services.datasets.get(name)
     if record.kind.is_table:
         text = (
-            f"{name} is a {record.kind} dataset: its files are those of its metadata. Make another dataset "
-            "of more files, or name them with a *."
+            f"{name} is a {record.kind} dataset, whose files are listed in its metadata. Create another "
+            "dataset with more files, or use a * in the file name."
         )
         raise InvalidRequest((Violation("name", text),))
     configs = read_imports(record, request.import_configs)
-    uses = [
+    file_uses = [
         (f"{path}.gcs_source.uris[{index}]", uri)
         for path, files in configs
         for index, uri in enumerate(files.uris)
     ]
-    await require_files(services, name.project_id, tuple(uses))
+    await require_files(services, name.project_id, tuple(file_uses))
     now = services.now()
     added = tuple(files for _, files in configs)
 
@@ -108,7 +108,8 @@ async def import_(call: Call, request: Any) -> Message:
 
 
 async def export(call: Call, request: Any) -> Message:
-    """Start to write the rows of a dataset into files. The operation's metadata contains their directory."""
+    """Start to write the rows of a dataset to files. The operation's metadata contains the output
+    directory."""
     services = call.services
     name = DatasetName.parse(request.name)
     dataset = await services.datasets.get(name)
@@ -117,24 +118,24 @@ async def export(call: Call, request: Any) -> Message:
     def plan() -> SplitPlan:
         read = read_export(config, dataset, services.exports.moment())
         config.faults.refuse()
-        assert read is not None, "what is no plan is a fault"
+        assert read is not None, "a request without a plan has violations"
         return read
 
     prefix = request.export_config.gcs_destination.output_uri_prefix
     use = ("export_config.gcs_destination.output_uri_prefix", prefix)
-    read = checked(plan, (use,), services.buckets, project=name.project_id)
-    uses = tuple(("name", uri) for files in read.files for uri in files.uris)
-    await require_files(services, name.project_id, uses)
+    read = check_and_parse(plan, (use,), services.buckets, project=name.project_id)
+    file_uses = tuple(("name", uri) for files in read.files for uri in files.uris)
+    await require_files(services, name.project_id, file_uses)
     return await operations.export(services, name, str(name), Export(name.project_id, plan=read))
 
 
-async def require_files(services: Services, project: str, uses: tuple[BucketUse, ...]) -> None:
-    """Raise InvalidRequest unless all of these files exist and programs of the project may read them."""
-    checked(lambda: None, uses, services.buckets, project=project)
+async def require_files(services: Services, project: str, file_uses: tuple[BucketUse, ...]) -> None:
+    """Raise InvalidRequest unless all of these files exist and are readable for programs of the project."""
+    check_and_parse(lambda: None, file_uses, services.buckets, project=project)
     faults = Faults()
-    for field, uri in uses:
+    for field, uri in file_uses:
         if not await asyncio.to_thread(services.buckets.has_object, uri):
-            faults.add(field, f"There is no object {uri!r}; copy the file there first.")
+            faults.add(field, f"The object {uri!r} does not exist. Copy the file there first.")
     faults.refuse()
 
 
@@ -156,9 +157,9 @@ def _view(services: Services, record: Dataset) -> Message:
     return dataset
 
 
-def read_new(sent: Any, name: DatasetName, now: Nanos) -> Dataset:
-    """Return the record of a dataset to create. Raises InvalidRequest with all faults."""
-    public = wire_json.to_public(sent)
+def read_new(dataset_message: Any, name: DatasetName, now: Nanos) -> Dataset:
+    """Return the record of a dataset to create. Raises InvalidRequest with all errors."""
+    public = wire_json.to_public(dataset_message)
     dataset = Section(public, "dataset", Faults())
     display_name = read_display_name(dataset)
     labels = read_labels(dataset)
@@ -166,19 +167,19 @@ def read_new(sent: Any, name: DatasetName, now: Nanos) -> Dataset:
     kind = _read_kind(dataset)
     metadata = public.get("metadata")
     if kind is not None and kind.is_table:
-        metadata = _spelled(metadata)
+        metadata = _in_camel_case(metadata)
     text = json.dumps(metadata)
     if len(text.encode()) > MAX_METADATA:
-        dataset.fault("metadata", f"At most {MAX_METADATA} bytes are allowed.")
+        dataset.fault("metadata", f"The metadata may have at most {MAX_METADATA} bytes.")
     files = _read_tables(dataset, metadata) if kind is not None and kind.is_table else ()
     if kind is not None and not kind.is_table and "inputConfig" in _mapping(metadata):
         dataset.fault(
-            "metadata", f"A dataset of kind {kind} gets its files by an import, not by inputConfig."
+            "metadata", f"A {kind} dataset has no inputConfig. Add files with ImportData."
         )
     if dataset.is_set("encryptionSpec"):
-        dataset.fault("encryptionSpec", "Keys of customers are not served here; leave it out.")
+        dataset.fault("encryptionSpec", "Keys of customers are not supported. Omit the field.")
     dataset.faults.refuse()
-    assert kind is not None, "an unknown kind is a fault"
+    assert kind is not None, "an unknown kind is a violation"
     return Dataset(
         name=name,
         kind=kind,
@@ -186,7 +187,7 @@ def read_new(sent: Any, name: DatasetName, now: Nanos) -> Dataset:
         created=now,
         updated=now,
         metadata=text,
-        description=sent.description,
+        description=dataset_message.description,
         labels=labels,
         files=files,
     )
@@ -196,9 +197,9 @@ def _read_kind(dataset: Section) -> DatasetKind | None:
     uri = dataset.text("metadataSchemaUri")
     kind = KINDS_BY_SCHEMA.get(uri)
     if kind is None:
-        fault = f"{uri!r} is none of the schemas" if uri else "The schema must be set"
+        fault = f"{uri!r} is not a known schema" if uri else "The schema must be set"
         dataset.fault(
-            "metadataSchemaUri", f"{fault}; choose one of {', '.join(KINDS_BY_SCHEMA)}. {OTHERWISE}"
+            "metadataSchemaUri", f"{fault}. Use one of {', '.join(KINDS_BY_SCHEMA)}. {OTHERWISE}"
         )
     return kind
 
@@ -206,18 +207,18 @@ def _read_kind(dataset: Section) -> DatasetKind | None:
 def _read_tables(dataset: Section, metadata: Any) -> tuple[DataFiles, ...]:
     config = _mapping(_mapping(metadata).get("inputConfig"))
     if "bigquerySource" in config:
-        dataset.fault("metadata.inputConfig.bigquerySource", NO_TABLES)
+        dataset.fault("metadata.inputConfig.bigquerySource", BIGQUERY_ADVICE)
     source = _mapping(config.get("gcsSource"))
     field = "metadata.inputConfig.gcsSource.uri"
-    sent: Any = source.get("uri", [])
-    if isinstance(sent, str):
-        sent = [sent]
-    if not isinstance(sent, list) or not all(
-        isinstance(uri, str) for uri in cast("list[Any]", sent)
+    uri_value: Any = source.get("uri", [])
+    if isinstance(uri_value, str):
+        uri_value = [uri_value]
+    if not isinstance(uri_value, list) or not all(
+        isinstance(uri, str) for uri in cast("list[Any]", uri_value)
     ):
-        dataset.fault(field, "It must be a list of texts such as gs://BUCKET/PATH.csv.")
+        dataset.fault(field, "The value must be a list of URIs such as gs://BUCKET/PATH.csv.")
         return ()
-    uris = tuple(cast("list[str]", sent))
+    uris = tuple(cast("list[str]", uri_value))
     _check_uris(dataset, field, uris)
     return (DataFiles(uris),) if uris else ()
 
@@ -226,30 +227,30 @@ def _check_uris(section: Section, field: str, uris: tuple[str, ...]) -> None:
     if len(uris) > MAX_FILES:
         section.fault(
             field,
-            f"{len(uris)} files are named; at most {MAX_FILES} are allowed, and a * stands for many.",
+            f"{len(uris)} file names exceed the limit of {MAX_FILES}. Use a * to match many files.",
         )
     for index, uri in enumerate(uris):
         fault = bucket_path_fault(uri, needs_object=True)
         if not fault and patterns.count(uri) > patterns.MAX_WILDCARDS:
-            fault = f"{uri!r} has more than {patterns.MAX_WILDCARDS} wildcards."
+            fault = f"{uri!r} has more than {patterns.MAX_WILDCARDS} wildcards. Use fewer."
         if fault:
             section.faults.add(f"{section.at(field)}[{index}]", fault)
 
 
-def _spelled(metadata: Any) -> Any:
-    """Return metadata with the names that clients spell in snake_case, Airflow for one, in camelCase."""
+def _in_camel_case(metadata: Any) -> Any:
+    """Return metadata with all names in camelCase, because some clients, such as Airflow, send snake_case."""
     if not isinstance(metadata, dict):
         return metadata
     members = cast("dict[str, Any]", metadata)
-    return {camel_case(name): _spelled(member) for name, member in members.items()}
+    return {camel_case(name): _in_camel_case(member) for name, member in members.items()}
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
     return cast("Mapping[str, Any]", value) if isinstance(value, dict) else {}
 
 
-def uses(record: Dataset) -> Iterator[tuple[str, str]]:
-    """Yield the fields that name buckets in the request that makes this dataset, with their URIs."""
+def file_uses(record: Dataset) -> Iterator[tuple[str, str]]:
+    """Yield the fields with file URIs in the request that creates this dataset, with their URIs."""
     for files in record.files:
         for index, uri in enumerate(files.uris):
             yield f"dataset.metadata.inputConfig.gcsSource.uri[{index}]", uri
@@ -257,7 +258,7 @@ def uses(record: Dataset) -> Iterator[tuple[str, str]]:
 
 def read_imports(record: Dataset, configs: Iterable[Any]) -> tuple[tuple[str, DataFiles], ...]:
     """Return the files of an import request, each with the path of its config. Raises InvalidRequest with all
-    faults."""
+    errors."""
     faults = Faults()
     imports: list[tuple[str, DataFiles]] = []
     for index, config in enumerate(configs):
@@ -265,53 +266,53 @@ def read_imports(record: Dataset, configs: Iterable[Any]) -> tuple[tuple[str, Da
         source = section.section("gcsSource")
         uris = source.texts("uris")
         if not uris:
-            source.fault("uris", "Name at least one file, gs://BUCKET/PATH.")
+            source.fault("uris", "Set at least one file, gs://BUCKET/PATH.")
         _check_uris(source, "uris", uris)
         labels = read_labels(
             Section({"labels": section.values.get("dataItemLabels")}, section.path, faults)
         )
         schema = section.text("importSchemaUri")
-        form = FORMATS.get(schema)
-        if form is None or form.kind is not record.kind:
-            fitting = ", ".join(
-                uri for uri, known_form in FORMATS.items() if known_form.kind is record.kind
+        file_format = FORMATS.get(schema)
+        if file_format is None or file_format.kind is not record.kind:
+            schemas = ", ".join(
+                uri for uri, known_format in FORMATS.items() if known_format.kind is record.kind
             )
             fault = (
-                f"{schema!r} is no import schema of {record.kind} datasets"
+                f"{schema!r} is not an import schema of {record.kind} datasets"
                 if schema
-                else "It must be set"
+                else "The schema must be set"
             )
-            section.fault("importSchemaUri", f"{fault}; choose one of {fitting}. {OTHERWISE}")
+            section.fault("importSchemaUri", f"{fault}. Use one of {schemas}. {OTHERWISE}")
         imports.append((section.path, DataFiles(uris, schema, labels)))
     if not imports:
-        faults.add("import_configs", "Name at least one.")
+        faults.add("import_configs", "Set at least one import config.")
     count = sum(len(files.uris) for files in (*record.files, *(files for _, files in imports)))
     if count > MAX_FILES:
         faults.add(
             "import_configs",
-            f"The dataset would name {count} files; at most {MAX_FILES} are allowed.",
+            f"The dataset would have {count} file names. At most {MAX_FILES} are allowed.",
         )
     faults.refuse()
     return tuple(imports)
 
 
-def updated(record: Dataset, sent: Any, fields: tuple[str, ...], now: Nanos) -> Dataset:
-    """Return the dataset with the fields of the message. Raises InvalidRequest with all faults, Aborted for
-    an old etag."""
-    if sent.etag not in ("", record.etag):
+def updated(record: Dataset, dataset_message: Any, fields: tuple[str, ...], now: Nanos) -> Dataset:
+    """Return the dataset with the updated fields. Raises InvalidRequest with all errors, and Aborted for an
+    old etag."""
+    if dataset_message.etag not in ("", record.etag):
         raise Aborted(
-            f"{record.name} changed since its etag {sent.etag!r} was read: it is {record.etag!r} now. "
-            "Read it again, and repeat the update with the new one."
+            f"{record.name} changed after its etag {dataset_message.etag!r} was read; its etag is now "
+            f"{record.etag!r}. Read the dataset again, and repeat the update with the new etag."
         )
-    dataset = Section(wire_json.to_public(sent), "dataset", Faults())
+    dataset = Section(wire_json.to_public(dataset_message), "dataset", Faults())
     labels = read_labels(dataset)
     check_texts(dataset, "description")
     name = read_display_name(dataset) if "display_name" in fields else ""
     dataset.faults.refuse()
-    values = {"display_name": name, "description": sent.description, "labels": labels}
+    values = {"display_name": name, "description": dataset_message.description, "labels": labels}
     for field in fields:
         record = replace(record, **{field: values[field]})
-    # The time never repeats, because the etag is made from it.
+    # The time must not repeat, because the etag is derived from it.
     return replace(record, updated=max(now, record.updated + 1000))
 
 
@@ -335,7 +336,8 @@ KIND: Final = Kind(
         max_page=1_000,
     ),
 )
-"""Datasets, newest first. Deleting one leaves its files where they are; pipelines that began before go on."""
+"""Datasets, newest first. Deleting a dataset does not delete its files. Pipelines that already started
+continue."""
 HANDLERS: Final = KIND.handlers(
     CreateDataset=create, UpdateDataset=update, ImportData=import_, ExportData=export
 )

@@ -1,6 +1,8 @@
 """`aiplatform` v1 JobService: customJobs and hyperparameterTuningJobs (facts/resources#custom-jobs,
-facts/resources#tuning-jobs, facts/tuning); and what pipelines share with them, which is get, list, cancel and
-delete (facts/resources#vertex), and what jobs name of buckets, secrets and experiments.
+facts/resources#tuning-jobs, facts/tuning).
+
+This module also contains get, list, cancel and delete for pipelines (facts/resources#vertex), and the checks
+of a job's references to buckets, secrets and experiments.
 """
 
 import asyncio
@@ -21,19 +23,29 @@ from trainshed.api.calls.paging import list_jobs, page_size
 from trainshed.api.calls.parents import LocationName
 from trainshed.api.calls.registry import Checks
 from trainshed.api.calls.services import Services, Spec
-from trainshed.api.filters.jobs import NO_FURTHER, Further, States, compile_job_filter
+from trainshed.api.filters.jobs import (
+    NO_ADDITIONAL_FIELDS,
+    AdditionalFields,
+    States,
+    compile_job_filter,
+)
 from trainshed.api.resources.jobs import (
-    RESOURCES,
+    RESOURCE_NAMES,
     add_to_trials,
     cancel_work,
     delete_for_user,
     links_of,
-    of_kind,
     read_vertex_name,
     read_work,
+    require_kind,
     with_link,
 )
-from trainshed.api.resources.submission import BucketUse, checked, new_vertex_job, store_works
+from trainshed.api.resources.submission import (
+    BucketUse,
+    check_and_parse,
+    new_vertex_job,
+    store_works,
+)
 from trainshed.core.errors import Violation
 from trainshed.core.job import JobDraft
 from trainshed.core.lifecycle.records import Job
@@ -48,36 +60,36 @@ from trainshed.store.port import JobQuery
 from trainshed.wire import pool
 
 W = TypeVar("W", bound=Work)
-_PAGE: Final = 100
+_PAGE_SIZE: Final = 100
 _SERVICE: Final = "JobService"
-_CUSTOM, _TUNING = "custom_job", "hyperparameter_tuning_job"
-_SPECS: Final = {_CUSTOM: "jobSpec", _TUNING: "trialJobSpec"}
-"""The fields of requests that have a job, each with the part of it that says what runs."""
+_CUSTOM_FIELD, _TUNING_FIELD = "custom_job", "hyperparameter_tuning_job"
+_SPECS: Final = {_CUSTOM_FIELD: "jobSpec", _TUNING_FIELD: "trialJobSpec"}
+"""The fields with a job in create requests, each with its field for the program."""
 _PROGRAMS: Final = ("containerSpec", "pythonPackageSpec")
-_TRACKED: Final = {
+_TRACKING_FIELDS: Final = {
     "experiment": "experiment",
     "experimentRun": "experiment_run",
     "tensorboard": "tensorboard",
 }
-"""What only tracking has, by the key in JSON: the field of the request."""
+"""Request fields for resources of the tracking addition, by their keys in JSON."""
 
 
 class JobKind(Struct, Generic[W], frozen=True):
-    """A collection of works, as its service shows it."""
+    """A collection of jobs or pipelines and its public methods."""
 
-    #: The service's name, such as `JobService`.
+    #: Name of the service, such as `JobService`.
     service: str
     collection: Collection
     record: type[W]
-    #: Return a work's message; the last argument says whether it is one of a list.
+    #: Returns the message of a job or pipeline. The last argument specifies whether it is part of a list.
     view: Callable[[Call, W, bool], Awaitable[Message]]
-    #: What lists can be filtered by.
+    #: States in filters of lists.
     states: States
-    further: Further = NO_FURTHER
+    further: AdditionalFields = NO_ADDITIONAL_FIELDS
 
 
 def handlers(kind: JobKind[W], create: Handler) -> Handlers:
-    collection, noun = kind.collection, RESOURCES[kind.collection]
+    collection, noun = kind.collection, RESOURCE_NAMES[kind.collection]
 
     async def get(call: Call, request: Any) -> Message:
         name = read_vertex_name(request.name, collection)
@@ -85,18 +97,18 @@ def handlers(kind: JobKind[W], create: Handler) -> Handlers:
         return await kind.view(call, with_link(call.services, work), False)
 
     async def list_(call: Call, request: Any) -> Message:
-        wanted = compile_job_filter(request.filter, kind.states, kind.further)
+        job_filter = compile_job_filter(request.filter, kind.states, kind.further)
         parent = known_location(request.parent)
-        size = page_size(request.page_size, default=_PAGE, maximum=_PAGE)
-        place = parent.project_id, Api.VERTEX, parent.location
+        size = page_size(request.page_size, default=_PAGE_SIZE, maximum=_PAGE_SIZE)
+        scope = parent.project_id, Api.VERTEX, parent.location
         page = await list_jobs(
             call.services.reader,
-            JobQuery(*place, limit=size, collection=collection),
-            wanted,
+            JobQuery(*scope, limit=size, collection=collection),
+            job_filter,
             token=request.page_token,
             question=(collection, str(parent), request.filter),
         )
-        works = [with_link(call.services, of_kind(work, kind.record)) for work, _ in page.jobs]
+        works = [with_link(call.services, require_kind(work, kind.record)) for work, _ in page.jobs]
         shown = [await kind.view(call, work, True) for work in works]
         answer = {f"{snake_case(noun)}s": shown, "next_page_token": page.next_token}
         return message(f"List{noun}sResponse", **answer)
@@ -108,7 +120,7 @@ def handlers(kind: JobKind[W], create: Handler) -> Handlers:
 
     async def delete(call: Call, request: Any) -> Message:
         name = read_vertex_name(request.name, collection)
-        return operations.finished(await delete_for_user(call.services, name))
+        return operations.finished_view(await delete_for_user(call.services, name))
 
     methods: dict[str, Handler] = {
         f"Create{noun}": create,
@@ -123,14 +135,14 @@ def handlers(kind: JobKind[W], create: Handler) -> Handlers:
 def check(
     field: str, call: Call, request: Any, further: tuple[Violation, ...] = ()
 ) -> JobDraft[Any]:
-    """Return the job to create, which is in a field of the request. Raises InvalidRequest with all faults,
-    including those in `further`."""
+    """Return the job to create from a field of the request. Raises InvalidRequest with all errors, including
+    those in `further`."""
     services, key = call.services, _SPECS[field]
     parent = known_location(request.parent)
     public = public_field(call, request, field)
 
     def parse() -> JobDraft[Any]:
-        if field == _CUSTOM:
+        if field == _CUSTOM_FIELD:
             return parse_custom_job(public, region=parent.location, runtimes=services.runtimes)
         return parse_tuning_job(
             public,
@@ -140,21 +152,22 @@ def check(
         )
 
     uses = bucket_uses(public.get(key, {}), snake_case(key))
-    return checked(parse, uses, services.buckets, further, project=parent.project_id)
+    return check_and_parse(parse, uses, services.buckets, further, project=parent.project_id)
 
 
-async def asked_for(field: str, call: Call, request: Any) -> JobDraft[Any]:
-    """Return what `check` returns, after the checks that need the store as well. A job of an experiment that
-    names no run gets one of its own only where it is created."""
+async def requested_job(field: str, call: Call, request: Any) -> JobDraft[Any]:
+    """Return the result of `check` after the checks that need the store. A job with an experiment but no run
+    receives its own run only on creation."""
     key = _SPECS[field]
     spec = public_field(call, request, field).get(key, {})
-    place = known_location(request.parent)
-    missing = await unknown_references(call.services, place, spec, snake_case(key))
+    location = known_location(request.parent)
+    missing = await missing_reference_violations(call.services, location, spec, snake_case(key))
     return check(field, call, request, missing)
 
 
 def bucket_uses(spec: Mapping[str, Any], path: str) -> Iterator[BucketUse]:
-    """Yield the bucket paths of a CustomJobSpec, in public JSON, at `path` of its request."""
+    """Yield the bucket paths of a CustomJobSpec in public JSON. `path`: the field of the specification in the
+    request."""
     for position, pool_spec in enumerate(spec.get("workerPoolSpecs", ())):
         uris = pool_spec.get("pythonPackageSpec", {}).get("packageUris", ())
         field = f"{path}.worker_pool_specs[{position}].python_package_spec.package_uris"
@@ -163,43 +176,43 @@ def bucket_uses(spec: Mapping[str, Any], path: str) -> Iterator[BucketUse]:
     yield f"{path}.base_output_directory.output_uri_prefix", output
 
 
-async def unknown_references(
-    services: Services, place: LocationName, spec: Spec, path: str
+async def missing_reference_violations(
+    services: Services, location: LocationName, spec: Spec, path: str
 ) -> tuple[Violation, ...]:
-    """Return violations for what a job in that location names beside itself and does not exist: secrets, and
-    what only tracking has, experiments with their runs and tensorboards (facts/experiments#jobs,
-    facts/experiments#curves). `path`: of the specification in the request. Invalid names are reported by the
-    specification's check."""
-    secrets = await _unknown_secrets(services, place.project_id, spec, path)
-    tracked = [field for key, field in _TRACKED.items() if spec.get(key)]
+    """Return violations for a job's references to resources that do not exist in that location: secrets, and
+    experiments, runs and TensorBoards of the tracking addition (facts/experiments#jobs,
+    facts/experiments#curves). `path`: the field of the specification in the request. The specification's
+    check reports invalid names."""
+    secrets = await _missing_secret_violations(services, location.project_id, spec, path)
+    tracked = [field for key, field in _TRACKING_FIELDS.items() if spec.get(key)]
     if not tracked:
         return secrets
     if services.tracking is not None:
-        return (*secrets, *await services.tracking.unknown(place, spec, path))
+        return (*secrets, *await services.tracking.unknown(location, spec, path))
     text = (
-        "An addition that is not installed stores it. On the service's machine, run "
+        "This field needs an addition that is not installed. On the service's machine, run "
         f"{install_command('tracking')} and restart the service, or omit the field."
     )
     return (*secrets, *(Violation(f"{path}.{field}", text) for field in tracked))
 
 
-async def _unknown_secrets(
+async def _missing_secret_violations(
     services: Services, project: str, spec: Spec, path: str
 ) -> tuple[Violation, ...]:
-    """Check the variables that name secrets of a project."""
+    """Return violations for variables that refer to missing secrets of a project."""
     uses = tuple(_secrets(spec, path))
     if not uses:
         return ()
-    there = await services.secrets.find(project, dict.fromkeys(ref for _, ref in uses))
-    missing = tuple((field, ref) for field, ref in uses if ref not in there)
+    existing = await services.secrets.find(project, dict.fromkeys(ref for _, ref in uses))
+    missing = tuple((field, ref) for field, ref in uses if ref not in existing)
     if not missing:
         return ()
     names = sorted({version.name for version in await services.secrets.versions(project)})
-    return tuple(Violation(field, _advice(project, ref, names)) for field, ref in missing)
+    return tuple(Violation(field, _secret_advice(project, ref, names)) for field, ref in missing)
 
 
 def _secrets(spec: Spec, path: str) -> Iterator[tuple[str, SecretRef]]:
-    """Yield the path of each variable that names a secret, with that secret."""
+    """Yield each variable's path with the secrets it refers to."""
     for position, worker_pool in enumerate(spec.get("workerPoolSpecs", ())):
         for key in _PROGRAMS:
             for index, variable in enumerate(worker_pool.get(key, {}).get("env", ())):
@@ -208,45 +221,47 @@ def _secrets(spec: Spec, path: str) -> Iterator[tuple[str, SecretRef]]:
                     yield where, ref
 
 
-def _advice(project: str, ref: SecretRef, names: list[str]) -> str:
+def _secret_advice(project: str, ref: SecretRef, names: list[str]) -> str:
     if ref.name in names:
         return (
             f"The secret {ref.name!r} of the project {project} has no version {ref.version}. List its "
             f"versions with `trainshed secrets list`, or use $(secret:{ref.name}) for the newest one."
         )
-    there = f"it has: {', '.join(names)}" if names else "it has none yet"
+    existing = f"It has: {', '.join(names)}" if names else "It has no secrets yet"
     return (
-        f"The project {project} has no secret {ref.name!r}; {there}. Store it with `trainshed secrets set "
+        f"The project {project} has no secret {ref.name!r}. {existing}. Store it with `trainshed secrets set "
         f"{ref.name}`, or write $$(secret: to use these characters literally."
     )
 
 
 async def create_custom_job(call: Call, request: Any) -> Message:
     tracking, spec = call.services.tracking, request.custom_job.job_spec
-    async with contextlib.AsyncExitStack() as made:
+    async with contextlib.AsyncExitStack() as stack:
         if tracking is not None and spec.experiment and not spec.experiment_run:
-            await asked_for(_CUSTOM, call, request)  # A refused request must not create a run.
-            run = await made.enter_async_context(tracking.make_run(spec.experiment))
-            spec.experiment_run = public_field(call, request, _CUSTOM)["jobSpec"][
+            await requested_job(
+                _CUSTOM_FIELD, call, request
+            )  # A rejected request must not create a run.
+            run = await stack.enter_async_context(tracking.make_run(spec.experiment))
+            spec.experiment_run = public_field(call, request, _CUSTOM_FIELD)["jobSpec"][
                 "experimentRun"
             ] = run
-        draft = await asked_for(_CUSTOM, call, request)
-        public = public_field(call, request, _CUSTOM)
+        draft = await requested_job(_CUSTOM_FIELD, call, request)
+        public = public_field(call, request, _CUSTOM_FIELD)
         job = new_vertex_job(call.services, known_location(request.parent), draft, public)
         await store_works(call.services, call.principal, job)
     if tracking is not None and spec.experiment_run:
         await tracking.add_to_run(spec.experiment_run, job.name)
-    views.set_custom_job_outputs(request.custom_job, of_kind(job, Job))
+    views.set_custom_job_outputs(request.custom_job, require_kind(job, Job))
     return request.custom_job
 
 
 async def create_tuning_job(call: Call, request: Any) -> Message:
-    draft = await asked_for(_TUNING, call, request)
-    public = public_field(call, request, _TUNING)
+    draft = await requested_job(_TUNING_FIELD, call, request)
+    public = public_field(call, request, _TUNING_FIELD)
     job = new_vertex_job(call.services, known_location(request.parent), draft, public)
     await store_works(call.services, call.principal, job)
     created = request.hyperparameter_tuning_job
-    views.set_tuning_outputs(created, of_kind(job, TuningJob))
+    views.set_tuning_outputs(created, require_kind(job, TuningJob))
     return created
 
 
@@ -259,10 +274,10 @@ async def _custom_job(call: Call, job: Job, in_list: bool) -> Message:
 async def _tuning_job(call: Call, job: TuningJob, in_list: bool) -> Message:
     studies = call.services.studies
     trials = await studies.history((job.study,))
-    # Measurements are read after the trials, so that a finished trial is shown with all of its own. Lists
-    # omit them, since a page of large jobs would have millions.
+    # Read measurements after the trials, so that a finished trial has all its measurements. Lists omit
+    # measurements, because a page of large jobs would have millions.
     measured = {} if in_list else await studies.measurements(job.study)
-    # Takes half a second if a thousand trials measured a hundred times each; other requests go on meanwhile.
+    # This takes half a second for a thousand trials with a hundred measurements each, so it runs in a thread.
     view: Any = await asyncio.to_thread(views.tuning_job, job, trials, measured)
     if view.trial_job_spec.enable_web_access or view.trial_job_spec.enable_dashboard_access:
         add_to_trials(call, job, view.trials)
@@ -278,6 +293,6 @@ HANDLERS: Final[Handlers] = {
     **handlers(_TUNING_JOBS, create_tuning_job),
 }
 CHECKS: Final[Checks] = {
-    f"{V1}.{_SERVICE}.CreateCustomJob": partial(check, _CUSTOM),
-    f"{V1}.{_SERVICE}.CreateHyperparameterTuningJob": partial(check, _TUNING),
+    f"{V1}.{_SERVICE}.CreateCustomJob": partial(check, _CUSTOM_FIELD),
+    f"{V1}.{_SERVICE}.CreateHyperparameterTuningJob": partial(check, _TUNING_FIELD),
 }

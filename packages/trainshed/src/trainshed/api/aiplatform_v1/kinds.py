@@ -1,4 +1,4 @@
-"""What kinds of resources share: get, list and delete, and operations as answers to their changes."""
+"""Common methods of resource kinds: get, list and delete, with operations as the responses to changes."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
@@ -12,7 +12,7 @@ from trainshed.api.aiplatform_v1.views import V1, message
 from trainshed.api.calls.call import Call, Handler, Handlers
 from trainshed.api.calls.paging import Listing
 from trainshed.api.calls.services import Services
-from trainshed.api.resources.operations import done_at_once
+from trainshed.api.resources.operations import finished_operation
 from trainshed.core.requests import snake_case
 from trainshed.store.records import Operation, OperationKind
 from trainshed.store.sqlite.tables import Named, Resources
@@ -22,24 +22,25 @@ R = TypeVar("R", bound=Named)
 
 
 def of_location(parent: str) -> dict[str, Any]:
-    """Return the columns that all resources of a location share. Raises InvalidRequest, NotFound."""
+    """Return the columns that all resources of a location share. Raises InvalidRequest and NotFound."""
     return structs.asdict(known_location(parent))
 
 
 class Kind(Struct, Generic[N, R], frozen=True):
-    """A kind of resource, as its service shows it."""
+    """A kind of resource and its public methods."""
 
-    #: The service's name, such as `DatasetService`, and its message's, such as `Dataset`.
+    #: Name of the service, such as `DatasetService`.
     service: str
+    #: Name of the resource message, such as `Dataset`.
     noun: str
-    #: Read the name of a resource.
+    #: Parses the name of a resource.
     parse: Callable[[str], N]
     table: Callable[[Services], Resources[N, R]]
     view: Callable[[Services, R], Message]
     listing: Listing[R]
-    #: Return the columns that all resources below a parent share.
+    #: Returns the columns that all resources below a parent share.
     of_parent: Callable[[str], dict[str, Any]] = of_location
-    #: The noun in the plural; None = with an s.
+    #: The plural noun; None = the noun with an s.
     plural: str | None = None
 
     async def get(self, call: Call, request: Any) -> Message:
@@ -47,19 +48,19 @@ class Kind(Struct, Generic[N, R], frozen=True):
         return self.view(call.services, await self.table(call.services).get(name))
 
     async def list(self, call: Call, request: Any) -> Message:
-        """List resources in the order of their table unless `order_by` says otherwise."""
+        """List resources in the order of their table or of `order_by`."""
         services = call.services
         records = await self.table(services).list(self.of_parent(request.parent))
         page, token = await self.listing.page_of(records, request, f"{request.parent} {self.noun}")
         views = [self.view(services, record) for record in page]
-        return listed("List", self.plural or f"{self.noun}s", views, token)
+        return list_response("List", self.plural or f"{self.noun}s", views, token)
 
     async def create(self, call: Call, record: R) -> Message:
-        """Store a record, and return the operation that is done with that."""
+        """Store a record, and return the finished operation."""
         name, response = str(record.name), self.view(call.services, record)
-        done = done_at_once(call.services, OperationKind.CREATE, name, response)
+        done = finished_operation(call.services, OperationKind.CREATE, name, response)
         await self.table(call.services).create(record, done)
-        return operations.finished(done)
+        return operations.finished_view(done)
 
     async def change(
         self,
@@ -69,33 +70,36 @@ class Kind(Struct, Generic[N, R], frozen=True):
         kind: OperationKind,
         response: Callable[[R], Message],
     ) -> Message:
-        """Change a resource, and return the operation that is done with that."""
+        """Change a resource, and return the finished operation."""
         done: list[Operation] = []
 
         def operation(record: R) -> Operation:
-            done.append(done_at_once(call.services, kind, str(name), response(record)))
+            done.append(finished_operation(call.services, kind, str(name), response(record)))
             return done[-1]
 
         await self.table(call.services).change(name, change, operation)
-        return operations.finished(done[-1])
+        return operations.finished_view(done[-1])
 
     async def delete(self, call: Call, request: Any) -> Message:
-        done = done_at_once(call.services, OperationKind.DELETE, request.name)
+        done = finished_operation(call.services, OperationKind.DELETE, request.name)
         await self.table(call.services).delete(self.parse(request.name), done)
-        return operations.finished(done)
+        return operations.finished_view(done)
 
     def handlers(self, **methods: Handler) -> Handlers:
-        """Return the handlers of get, list and delete, and of further methods of the service."""
-        own = {
+        """Return the handlers of get, list and delete, and of the additional `methods` of the service."""
+        common_methods = {
             f"Get{self.noun}": self.get,
             f"List{self.plural or f'{self.noun}s'}": self.list,
             f"Delete{self.noun}": self.delete,
         }
-        return {f"{V1}.{self.service}.{name}": method for name, method in (own | methods).items()}
+        return {
+            f"{V1}.{self.service}.{name}": method
+            for name, method in (common_methods | methods).items()
+        }
 
 
-def listed(verb: str, plural: str, views: Iterable[Message], token: str = "") -> Message:
-    """Return the answer of a method such as `ListDatasets`."""
+def list_response(verb: str, plural: str, views: Iterable[Message], token: str = "") -> Message:
+    """Return the response of a method such as `ListDatasets`."""
     answer = message(f"{verb}{plural}Response", **{snake_case(plural): views})
     if token:
         answer.next_page_token = token

@@ -1,6 +1,8 @@
-"""`aiplatform` v1 ModelService, as far as training pipelines need it: models are registered, listed, updated,
-copied and deleted (facts/resources#pipelines); evaluations of their versions are
-imported (facts/models#evaluations). Models are not served for predictions."""
+"""`aiplatform` v1 ModelService, as needed by training pipelines.
+
+Models can be registered, listed, updated, copied and deleted (facts/resources#pipelines). Evaluations of
+their versions can be imported (facts/models#evaluations). Models are not served for predictions.
+"""
 
 import asyncio
 import json
@@ -11,16 +13,16 @@ from google.protobuf.message import Message
 from msgspec.structs import asdict, replace
 
 from trainshed.api.aiplatform_v1 import operations
-from trainshed.api.aiplatform_v1.kinds import Kind, listed
+from trainshed.api.aiplatform_v1.kinds import Kind, list_response
 from trainshed.api.aiplatform_v1.locations import known_location
-from trainshed.api.aiplatform_v1.views import V1, message, refuse_key
+from trainshed.api.aiplatform_v1.views import V1, message, reject_encryption_key
 from trainshed.api.calls.call import Call, Handlers
 from trainshed.api.calls.paging import Listing
 from trainshed.api.calls.parents import LocationName
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.timestamps import set_micros
-from trainshed.api.resources.operations import done_at_once
-from trainshed.api.resources.submission import checked, kept_json
+from trainshed.api.resources.operations import finished_operation
+from trainshed.api.resources.submission import check_and_parse, compact_json
 from trainshed.core.datasets.plans import DirectoryCopy, Export, model_directory_name
 from trainshed.core.errors import (
     AlreadyExists,
@@ -46,15 +48,15 @@ from trainshed.wire import json as wire_json
 
 _SERVICE: Final = f"{V1}.ModelService"
 _OUTPUTS: Final = frozenset({"name", "labels", "etag", "versionId", "versionAliases"})
-"""Fields of a model's public JSON that its record keeps separately."""
+"""Fields of a model's public JSON that its record stores separately."""
 _EXPORT_FORMAT: Final = "custom-trained"
-"""The only format of exports: the files of the model as they are (facts/models#export)."""
-_DEFAULT: Final = "default"
-"""The alias that exactly one version of each model has."""
-_OF_MODEL: Final = ("display_name", "description", "labels")
-"""What an update of a model can change."""
-_OF_VERSION: Final = ("version_description", "labels")
-"""What an update of one version can change."""
+"""The only export format: an unchanged copy of the model's files (facts/models#export)."""
+_DEFAULT_ALIAS: Final = "default"
+"""The alias of exactly one version of each model."""
+_MODEL_FIELDS: Final = ("display_name", "description", "labels")
+"""Updatable fields of a model."""
+_VERSION_FIELDS: Final = ("version_description", "labels")
+"""Updatable fields of one version."""
 
 _LISTING: Final = Listing[ModelVersion](
     "models",
@@ -72,14 +74,14 @@ _LISTING: Final = Listing[ModelVersion](
 
 
 async def upload(call: Call, request: Any) -> Message:
-    """Register a new model, or a new version of `parent_model`. It is done at once, because the artifacts
-    stay where they are."""
+    """Register a new model or a new version of `parent_model`. The operation finishes at once, because the
+    artifacts are not copied."""
     parent = known_location(request.parent)
     services = call.services
-    refuse_key(request.model, "model")
+    reject_encryption_key(request.model, "model")
     public = wire_json.to_public(request.model)
     existing, further = await _parent_model(services, parent, request.parent_model)
-    checked(
+    check_and_parse(
         lambda: _check_upload(public, request.model_id, request.parent_model),
         (("model.artifact_uri", public.get("artifactUri", "")),),
         services.buckets,
@@ -90,7 +92,7 @@ async def upload(call: Call, request: Any) -> Message:
     if uri and await asyncio.to_thread(services.buckets.last_written, uri) == 0:
         missing = f"No object exists at {uri!r}. Copy the model's files there first."
         raise InvalidRequest((Violation("model.artifact_uri", missing),))
-    job = await _maker(call, parent.project_id, request.model.artifact_uri)
+    job = await _creating_job(call, parent.project_id, request.model.artifact_uri)
 
     def version(name: ModelName, number: int) -> ModelVersion:
         return replace(_version(services, name, number, request.model, public), job=job)
@@ -99,8 +101,8 @@ async def upload(call: Call, request: Any) -> Message:
 
 
 async def copy(call: Call, request: Any) -> Message:
-    """Make a new model, or a new version of `parent_model`, from an existing version. It is done at once,
-    because the artifacts stay where they are. Aliases are not copied."""
+    """Create a new model or a new version of `parent_model` from an existing version. The operation finishes
+    at once, because the artifacts are not copied. Aliases are not copied either."""
     parent = known_location(request.parent)
     services = call.services
     existing, further = await _parent_model(services, parent, request.parent_model)
@@ -113,7 +115,7 @@ async def copy(call: Call, request: Any) -> Message:
     if request.model_id and (fault := model_id_fault(request.model_id)):
         faults.add("model_id", fault)
     if request.HasField("encryption_spec"):
-        faults.add("encryption_spec", "Keys of customers are not served here; leave it out.")
+        faults.add("encryption_spec", "Keys of customers are not supported. Omit the field.")
     faults.refuse()
     assert source is not None
     public = json.loads(source.public_json)
@@ -125,10 +127,10 @@ async def copy(call: Call, request: Any) -> Message:
             source,
             name=name,
             version=number,
-            public_json=kept_json(public, _OUTPUTS),
+            public_json=compact_json(public, _OUTPUTS),
             created=now,
             updated=now,
-            aliases=_aliases_at_first(number),
+            aliases=_initial_aliases(number),
             pipeline=None,
         )
 
@@ -136,16 +138,16 @@ async def copy(call: Call, request: Any) -> Message:
 
 
 async def get(call: Call, request: Any) -> Message:
-    """Return a version: the default one for `M`, or the one that `M@1` or `M@alias` names, whose number is
-    then in its name (facts/models#versions)."""
+    """Return the default version for `M`, or the version for `M@1` or `M@alias` with its number in the name
+    (facts/models#versions)."""
     name, version = ModelName.parse(request.name)
     record = await call.services.models.version(name, version)
     return _view(record, versioned=bool(version))
 
 
 async def update(call: Call, request: Any) -> Message:
-    """Change names, descriptions and labels. Those of the model (`M`) change in all versions; of one version
-    (`M@1`) only its own description and labels can be changed."""
+    """Change names, descriptions and labels. An update of the model (`M`) changes all versions. An update of
+    one version (`M@1`) changes only its description and labels."""
     name, version = ModelName.parse(request.model.name, of="model.name")
     # The public API writes @- for the model itself.
     version = "" if version == "-" else version
@@ -160,8 +162,9 @@ async def update(call: Call, request: Any) -> Message:
 
 
 async def merge_aliases(call: Call, request: Any) -> Message:
-    """Give aliases to a version, taking them from others, and remove those with a leading `-`."""
-    name, wanted = _read_version_name(request.name)
+    """Assign aliases to a version, removing them from other versions, and remove aliases with a leading
+    `-`."""
+    name, requested = _read_version_name(request.name)
     faults = Faults()
     if not request.version_aliases:
         faults.add("version_aliases", "Specify an alias to add, or one to remove as -ALIAS.")
@@ -169,47 +172,45 @@ async def merge_aliases(call: Call, request: Any) -> Message:
     _check_aliases(aliases, "version_aliases", faults)
     faults.refuse()
     changes = set(request.version_aliases)
-    # An alias that is both given and removed in one request stays as it was.
+    # An alias that is both added and removed in one request stays unchanged.
     added = {alias for alias in changes if not alias.startswith("-") and f"-{alias}" not in changes}
-    gone = {alias[1:] for alias in changes if alias.startswith("-") and alias[1:] not in changes}
+    removed = {alias[1:] for alias in changes if alias.startswith("-") and alias[1:] not in changes}
     now = call.services.now()
 
     def merged(target: ModelVersion, versions: Sequence[ModelVersion]) -> Iterator[ModelVersion]:
-        if _DEFAULT in gone and _DEFAULT in target.aliases:
+        if _DEFAULT_ALIAS in removed and _DEFAULT_ALIAS in target.aliases:
             raise FailedPrecondition(
                 f"{name}@{target.version} is the default version, which every model must have. Assign the "
-                f"alias {_DEFAULT!r} to another version to move it."
+                f"alias {_DEFAULT_ALIAS!r} to another version to move it."
             )
         for record in versions:
             if record.version == target.version:
-                aliases = tuple(sorted((set(record.aliases) | added) - gone))
+                aliases = tuple(sorted((set(record.aliases) | added) - removed))
             else:
                 aliases = tuple(alias for alias in record.aliases if alias not in added)
             if set(aliases) != set(record.aliases):
                 yield replace(record, aliases=aliases, updated=now)
 
-    return _view(await call.services.models.change(name, wanted, merged))
+    return _view(await call.services.models.change(name, requested, merged))
 
 
 async def delete(call: Call, request: Any) -> Message:
     """Delete a model with all versions. Its artifacts stay in their bucket."""
     name, version = ModelName.parse(request.name)
     if version:
-        text = (
-            f"{request.name!r} names a version; name the model alone, or call DeleteModelVersion."
-        )
+        text = f"{request.name!r} is the name of a version. Use the model's name, or call DeleteModelVersion."
         raise InvalidRequest((Violation("name", text),))
-    done = done_at_once(call.services, OperationKind.DELETE, str(name))
+    done = finished_operation(call.services, OperationKind.DELETE, str(name))
     await call.services.models.delete_model(name, done)
-    return operations.finished(done)
+    return operations.finished_view(done)
 
 
 async def delete_version(call: Call, request: Any) -> Message:
-    name, wanted = _read_version_name(request.name)
-    number = (await call.services.models.version(name, wanted)).version
-    done = done_at_once(call.services, OperationKind.DELETE, f"{name}@{number}")
+    name, requested = _read_version_name(request.name)
+    number = (await call.services.models.version(name, requested)).version
+    done = finished_operation(call.services, OperationKind.DELETE, f"{name}@{number}")
     await call.services.models.delete_version(name, number, done)
-    return operations.finished(done)
+    return operations.finished_view(done)
 
 
 async def export(call: Call, request: Any) -> Message:
@@ -219,7 +220,7 @@ async def export(call: Call, request: Any) -> Message:
     record = await services.models.version(name, version)
     public = wire_json.to_public(request)
     prefix = request.output_config.artifact_destination.output_uri_prefix
-    checked(
+    check_and_parse(
         lambda: _check_export(public, record),
         (("output_config.artifact_destination.output_uri_prefix", prefix),),
         services.buckets,
@@ -244,32 +245,32 @@ async def export(call: Call, request: Any) -> Message:
 
 
 def _check_export(public: Mapping[str, Any], record: ModelVersion) -> None:
-    """Check an ExportModelRequest in public JSON. Raises InvalidRequest with all faults."""
+    """Check an ExportModelRequest in public JSON. Raises InvalidRequest with all errors."""
     faults = Faults()
     config = Section(public, "", faults).section("outputConfig")
-    wanted = config.text("exportFormatId")
-    if wanted and wanted != _EXPORT_FORMAT:
+    requested = config.text("exportFormatId")
+    if requested and requested != _EXPORT_FORMAT:
         config.fault(
             "exportFormatId",
-            f"The model does not support the format {wanted!r}; use {_EXPORT_FORMAT!r}.",
+            f"The model does not support the format {requested!r}. Use {_EXPORT_FORMAT!r}.",
         )
     if config.is_set("imageDestination"):
         config.fault(
-            "imageDestination", "Container images are not exported; set artifactDestination only."
+            "imageDestination", "Container images are not exported. Set only artifactDestination."
         )
     destination = config.section("artifactDestination")
     prefix = destination.text("outputUriPrefix")
     fault = bucket_path_fault(prefix) if prefix else "Set a gs:// directory for the copy."
     files = record.artifact_uri.rstrip("/")
     if not fault and files and f"{prefix.rstrip('/')}/".startswith(f"{files}/"):
-        fault = f"{prefix!r} is inside the directory of the model ({files}); use another directory."
+        fault = f"{prefix!r} is inside the directory of the model ({files}). Use another directory."
     if fault:
         destination.fault("outputUriPrefix", fault)
     faults.refuse()
 
 
 async def list_models(call: Call, request: Any) -> Message:
-    """List the default version of each model, newest model first unless `order_by` says otherwise."""
+    """List the default version of each model in the order of `order_by`, by default newest model first."""
     parent = known_location(request.parent)
     models = await call.services.models.models(parent.project_id, parent.location)
     page, token = await _LISTING.page_of(models, request, str(parent))
@@ -277,7 +278,7 @@ async def list_models(call: Call, request: Any) -> Message:
 
 
 async def list_versions(call: Call, request: Any) -> Message:
-    """List the versions of a model, oldest first unless `order_by` says otherwise."""
+    """List the versions of a model in the order of `order_by`, by default oldest first."""
     name, _ = ModelName.parse(request.name)
     newest_first = await call.services.models.versions(name)
     page, token = await _LISTING.page_of(newest_first[::-1], request, str(name))
@@ -290,34 +291,33 @@ async def _register(
     request: Any,
     existing: ModelName | None,
     version: Callable[[ModelName, int], ModelVersion],
-    answer: str,
+    response_name: str,
 ) -> Message:
-    """Store the next version of an existing model, or a new one, with the operation that answers the request.
-    `answer`: the name of its response message. Raises AlreadyExists if a new model's id is taken."""
+    """Store the next version of an existing or new model with its finished operation. `response_name`: the
+    name of the response message. Raises AlreadyExists if a new model's ID is in use."""
     parent = known_location(request.parent)
     new_id = request.model_id or str(services.new_uid())
     name = existing or ModelName(parent.project_id, parent.location, new_id)
 
     def made(number: int) -> tuple[ModelVersion, Operation]:
-        response = message(answer, model=str(name), model_version_id=str(number))
-        done = done_at_once(services, OperationKind.CREATE, str(name), response)
+        response = message(response_name, model=str(name), model_version_id=str(number))
+        done = finished_operation(services, OperationKind.CREATE, str(name), response)
         return version(name, number), done
 
     try:
         done = await services.models.register(name, made, is_new=existing is None)
     except AlreadyExists:
         raise AlreadyExists(
-            f"{name} exists already; give another modelId, or name the model as parentModel to make a new "
-            "version of it."
+            f"{name} already exists. Use another modelId, or set parentModel to the model to create a new "
+            "version."
         ) from None
-    return operations.finished(done)
+    return operations.finished_view(done)
 
 
 async def _existing(
     services: Services, project: str, text: str, field: str
 ) -> tuple[ModelVersion | None, tuple[Violation, ...]]:
-    """Return the version of the project's that a field names (None: there is none), and the faults of its
-    name."""
+    """Return the project's model version in a field (None: not found) and violations of the field."""
     try:
         name, version = ModelName.parse(text, of=field)
         existing = await services.models.version(name, version)
@@ -326,26 +326,34 @@ async def _existing(
     except NotFound as missing:
         return None, (Violation(field, f"{missing}."),)
     if name.project_id != project:
-        return None, (Violation(field, f"{name} does not belong to {project}."),)
+        return None, (
+            Violation(
+                field,
+                f"{name} does not belong to the project {project}. Use a model of this project.",
+            ),
+        )
     return existing, ()
 
 
 async def _parent_model(
     services: Services, parent: LocationName, text: str
 ) -> tuple[ModelName | None, tuple[Violation, ...]]:
-    """Return the model that gets a new version (None: a new model is to be made), and the faults of its
-    name."""
+    """Return the parent of a new version (None: a new model) and violations of its name."""
     if not text:
         return None, ()
     version, faults = await _existing(services, parent.project_id, text, "parent_model")
     if version is None or version.name.location == parent.location:
         return version and version.name, faults
-    return None, (Violation("parent_model", f"{version.name} does not lie in {parent}."),)
+    return None, (
+        Violation(
+            "parent_model", f"{version.name} is not in {parent}. Use a model of this location."
+        ),
+    )
 
 
-async def _maker(call: Call, project: str, uri: str) -> str | None:
-    """Return the name of the job in whose output directory the artifacts lie, else of the job whose program
-    uploads them; None if there is neither."""
+async def _creating_job(call: Call, project: str, uri: str) -> str | None:
+    """Return the name of the job whose output directory contains the artifacts, or of the job whose program
+    uploads them. Return None without either."""
     reader = call.services.reader
     uid = await reader.job_of_output(project, uri) if uri else None
     if uid is None and call.principal.program is not None:
@@ -366,18 +374,18 @@ def _version(
         name=name,
         version=number,
         display_name=model.display_name,
-        public_json=kept_json(public, _OUTPUTS),
+        public_json=compact_json(public, _OUTPUTS),
         artifact_uri=model.artifact_uri,
         created=now,
         updated=now,
-        aliases=tuple(dict.fromkeys((*model.version_aliases, *_aliases_at_first(number)))),
+        aliases=tuple(dict.fromkeys((*model.version_aliases, *_initial_aliases(number)))),
         labels=tuple(public.get("labels", {}).items()),
     )
 
 
-def _aliases_at_first(number: int) -> tuple[str, ...]:
-    """Return the aliases of a new version: the first version of a model is its default one."""
-    return (_DEFAULT,) if number == 1 else ()
+def _initial_aliases(number: int) -> tuple[str, ...]:
+    """Return the aliases of a new version. The first version of a model is its default version."""
+    return (_DEFAULT_ALIAS,) if number == 1 else ()
 
 
 def _updated(record: ModelVersion, model: Any, paths: Iterable[str], now: Nanos) -> ModelVersion:
@@ -393,21 +401,20 @@ def _updated(record: ModelVersion, model: Any, paths: Iterable[str], now: Nanos)
                 public["description"] = model.description
             case _:
                 public["versionDescription"] = model.version_description
-    return replace(record, public_json=kept_json(public, _OUTPUTS), updated=now)
+    return replace(record, public_json=compact_json(public, _OUTPUTS), updated=now)
 
 
 def _read_version_name(text: str) -> tuple[ModelName, str]:
-    """Return a model's name and the version or alias behind its `@`, which is required. Raises
-    InvalidRequest."""
+    """Return a model's name and the required version or alias after `@`. Raises InvalidRequest."""
     name, version = ModelName.parse(text)
     if not version:
-        wrong = f"{text!r} names no version; put @VERSION or @ALIAS behind it."
+        wrong = f"{text!r} contains no version. Append @VERSION or @ALIAS."
         raise InvalidRequest((Violation("name", wrong),))
     return name, version
 
 
 def _check_upload(public: Mapping[str, Any], model_id: str, parent_model: str) -> None:
-    """Check a Model to register, in public JSON. Raises InvalidRequest with all faults."""
+    """Check a Model in public JSON. Raises InvalidRequest with all errors."""
     faults = Faults()
     model = Section(public, "model", faults)
     read_display_name(model)
@@ -421,23 +428,23 @@ def _check_upload(public: Mapping[str, Any], model_id: str, parent_model: str) -
     if model_id and (fault := model_id_fault(model_id)):
         faults.add("model_id", fault)
     if model_id and parent_model and parent_model.rpartition("/")[2] != model_id:
-        faults.add("model_id", "A new version has the id of its parent_model; leave model_id out.")
+        faults.add("model_id", "A new version has the ID of its parent_model. Omit model_id.")
     faults.refuse()
 
 
 def _check_update(paths: Iterable[str], model: Any, version: str) -> None:
-    """Check an update mask and the fields that it names. `version`: "" = the model itself is updated. Raises
-    InvalidRequest with all faults."""
+    """Check an update mask and its fields. `version`: "" = the model itself. Raises InvalidRequest with all
+    errors."""
     fields = tuple(paths)
-    allowed = _OF_VERSION if version else _OF_MODEL
+    allowed = _VERSION_FIELDS if version else _MODEL_FIELDS
     faults = Faults()
     if not fields:
-        faults.add("update_mask", f"Name what is to be updated: {', '.join(allowed)}.")
+        faults.add("update_mask", f"The update mask is empty. Set some of {', '.join(allowed)}.")
     if wrong := [path for path in fields if path not in allowed]:
-        whose = "one version of a model" if version else "a model"
+        target_text = "one version of a model" if version else "a model"
         faults.add(
             "update_mask",
-            f"Of {whose} only {', '.join(allowed)} can be updated, not {', '.join(wrong)}.",
+            f"{', '.join(wrong)} cannot be updated for {target_text}. Use {', '.join(allowed)}.",
         )
     section = Section(
         {"displayName": model.display_name, "labels": dict(model.labels)}, "model", faults
@@ -456,8 +463,8 @@ def _check_aliases(aliases: Iterable[str], path: str, faults: Faults) -> None:
 
 
 def _view(record: ModelVersion, *, versioned: bool = False) -> Message:
-    """Return the Model message of one version, whose `metadata` names the job that made it, unless its maker
-    gave it some. `versioned`: its name includes the version, as in lists of versions."""
+    """Return the Model message of one version. Its `metadata` contains the job that created the model, unless
+    the upload contained metadata. `versioned`: add the version to the name, as in lists of versions."""
     view: Any = wire_json.from_public(f"{V1}.Model", json.loads(record.public_json))
     view.name = f"{record.name}@{record.version}" if versioned else str(record.name)
     view.version_id = str(record.version)
@@ -483,7 +490,7 @@ def _view(record: ModelVersion, *, versioned: bool = False) -> Message:
 
 
 async def import_evaluation(call: Call, request: Any) -> Message:
-    """Import an evaluation of the version that the parent names, or else of the default one."""
+    """Import an evaluation of the version in the parent, or of the default version."""
     model, version = ModelName.parse(request.parent, of="parent")
     sent = request.model_evaluation
     public, faults = wire_json.to_public(sent), Faults()
@@ -493,7 +500,7 @@ async def import_evaluation(call: Call, request: Any) -> Message:
     evaluation = ModelEvaluation(
         name=EvaluationName(model, services.new_uid()),
         version=(await services.models.version(model, version)).version,
-        public_json=kept_json(public, ("name", "createTime")),
+        public_json=compact_json(public, ("name", "createTime")),
         created=services.now(),
     )
     return _evaluation_view(services, await services.evaluations.create(evaluation))
@@ -503,18 +510,18 @@ async def list_evaluations(call: Call, request: Any) -> Message:
     """List the evaluations of one version, newest first."""
     model, version = ModelName.parse(request.parent, of="parent")
     if request.filter:
-        text = "Evaluations cannot be filtered; leave the filter out and choose among the answer."
+        text = "Evaluations cannot be filtered. Omit the filter and select from the full list."
         raise InvalidRequest((Violation("filter", text),))
     services = call.services
     number = (await services.models.version(model, version)).version
     below = asdict(model) | {"version": number}
     evaluations = await services.evaluations.list(below)
     page, token = await _EVALUATIONS.listing.page_of(evaluations, request, f"{model}@{number}")
-    # In a thread, because each of many may be large.
+    # Convert in a thread, because each evaluation may be large.
     views = await asyncio.to_thread(
         lambda: [_evaluation_view(services, evaluation) for evaluation in page]
     )
-    return listed("List", "ModelEvaluations", views, token)
+    return list_response("List", "ModelEvaluations", views, token)
 
 
 def _evaluation_view(services: Services, record: ModelEvaluation) -> Message:

@@ -16,7 +16,7 @@ from trainshed.api.calls.parents import LocationName
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.timestamps import set_micros
 from trainshed.api.filters.matching import record_filter
-from trainshed.api.resources.operations import cancel_operation, wait_for
+from trainshed.api.resources.operations import cancel_operation, wait_for_operation
 from trainshed.core.datasets.plans import Export
 from trainshed.core.datasets.records import DatasetName
 from trainshed.core.errors import NotFound
@@ -28,10 +28,11 @@ from trainshed.wire import json as wire_json
 from trainshed.wire import pool
 
 _SERVICE: Final = "google.longrunning.Operations"
-_RESOURCES: Final = "/persistentResources/"
-_LONGEST_WAIT: Final = 600.0
-_USUAL_WAIT: Final = 30.0
-"""Seconds that a WaitOperation waits: at most, and if it names no time."""
+_RESOURCE_SEGMENT: Final = "/persistentResources/"
+_MAX_WAIT: Final = 600.0
+"""Maximum timeout in seconds of a WaitOperation."""
+_DEFAULT_WAIT: Final = 30.0
+"""Timeout in seconds of a WaitOperation without a timeout of its own."""
 _TEXTS: Final[Mapping[str, Callable[[Operation], str]]] = {
     "done": lambda operation: str(operation.state.is_final).lower()
 }
@@ -43,12 +44,12 @@ async def get(call: Call, request: Any) -> Message:
 
 
 async def wait(call: Call, request: Any) -> Message:
-    """Return the operation as soon as it is done, or as it is when the time is up, which is no error by the
-    public text."""
-    patience = _USUAL_WAIT
+    """Return the operation when it finishes or when the timeout expires. A timeout is not an error in the
+    public API."""
+    timeout = _DEFAULT_WAIT
     if request.HasField("timeout"):
-        patience = request.timeout.seconds + request.timeout.nanos / 10**9
-    record = await wait_for(call.services, request.name, min(patience, _LONGEST_WAIT))
+        timeout = request.timeout.seconds + request.timeout.nanos / 10**9
+    record = await wait_for_operation(call.services, request.name, min(timeout, _MAX_WAIT))
     call.services.access.revalidate(call.principal)
     return await operation_view(call.services, record)
 
@@ -58,13 +59,17 @@ async def list_(call: Call, request: Any) -> Message:
     passes = record_filter(request.filter, "operations", _TEXTS)
     question = (request.name, request.filter)
     after = decode_token(request.page_token, *question)
-    most = SCAN_LIMIT if request.filter else size
-    # One more row than is looked at tells whether there are others behind.
-    rows = await call.services.reader.operations(request.name, after, most + 1)
-    verdicts = await Scan(passes, seconds=math.inf).judge(rows[:most])
+    max_rows = SCAN_LIMIT if request.filter else size
+    # One additional row shows whether a next page exists.
+    rows = await call.services.reader.operations(request.name, after, max_rows + 1)
+    verdicts = await Scan(passes, seconds=math.inf).judge(rows[:max_rows])
     passing = list(compress(rows, verdicts))
     last = (
-        passing[size - 1] if len(passing) > size else rows[most - 1] if len(rows) > most else None
+        passing[size - 1]
+        if len(passing) > size
+        else rows[max_rows - 1]
+        if len(rows) > max_rows
+        else None
     )
     return pool.message(
         "google.longrunning.ListOperationsResponse",
@@ -92,10 +97,10 @@ HANDLERS: Final[Handlers] = {
 }
 
 
-def finished(record: Operation) -> Message:
-    """Return the message of an operation that succeeded, except those of studies. Reads nothing from the
+def finished_view(record: Operation) -> Message:
+    """Return the message of a successful operation, except for operations of studies. Reads nothing from the
     store."""
-    view = _begun(record)
+    view = _unfinished_view(record)
     answer = pool.message("google.protobuf.Empty")
     if record.kind is not OperationKind.DELETE:
         answer = wire_json.from_public(record.response_type, json.loads(record.response))
@@ -107,26 +112,26 @@ async def operation_view(services: Services, record: Operation) -> Message:
     is_done = record.state is OperationState.SUCCEEDED
     match record.kind:
         case OperationKind.SUGGEST:
-            answer = await _suggested(services, record) if is_done else None
+            answer = await _suggestion_response(services, record) if is_done else None
         case OperationKind.CHECK_STOPPING:
             name = "CheckTrialEarlyStoppingStateResponse"
             answer = message(name, should_stop=record.should_stop)
         case _ if not is_done:
             answer = None
         case _:
-            return finished(record)
-    view = _begun(record, services)
+            return finished_view(record)
+    view = _unfinished_view(record, services)
     if is_done:
         view.response.Pack(answer)
     return view
 
 
 async def export(
-    services: Services, place: DatasetName | ModelName, target: str, what: Export
+    services: Services, parent: DatasetName | ModelName, target: str, export_plan: Export
 ) -> Message:
-    """Start an export of `target`, a resource of that place, and return its operation."""
+    """Start an export of the resource `target`, and return its operation."""
     now = services.now()
-    location = LocationName(place.project_id, place.location)
+    location = LocationName(parent.project_id, parent.location)
     record = Operation(
         name=f"{location}/operations/{services.new_uid()}",
         kind=OperationKind.EXPORT,
@@ -134,21 +139,22 @@ async def export(
         created=now,
         updated=now,
         state=OperationState.RUNNING,
-        export=what,
+        export=export_plan,
     )
     await services.exports.begin(record)
-    return _begun(record)
+    return _unfinished_view(record)
 
 
-def _begun(record: Operation, services: Services | None = None) -> Any:
-    """Return an operation's message without its response; of one that waits for machines, with the reason."""
+def _unfinished_view(record: Operation, services: Services | None = None) -> Any:
+    """Return an operation's message without its response. The message of an operation that waits for machines
+    contains the reason."""
     view: Any = pool.message(
         "google.longrunning.Operation", name=record.name, done=record.state.is_final
     )
     metadata = _metadata(record)
     set_micros(metadata.generic_metadata.create_time, record.created)
     set_micros(metadata.generic_metadata.update_time, record.updated)
-    if services is not None and _RESOURCES in record.target and not record.state.is_final:
+    if services is not None and _RESOURCE_SEGMENT in record.target and not record.state.is_final:
         resource = services.reservations.find(PersistentResourceName.parse(record.target))
         waiting = services.reservations.why(resource) if resource is not None else None
         if waiting is not None and record.kind is not OperationKind.DELETE:
@@ -165,8 +171,8 @@ def _metadata(record: Operation) -> Any:
         case OperationKind.DELETE:
             return message("DeleteOperationMetadata")
         case OperationKind.CREATE | OperationKind.UPDATE | OperationKind.REBOOT:
-            # Named after the method, which is in the name of an answer of its own (`UploadModelResponse`), or
-            # is the verb and a resource.
+            # The metadata type is named after the method: after the method's own response
+            # (`UploadModelResponse`), or after the verb and the resource.
             verb, answer = record.kind.value.title(), record.response_type.rpartition(".")[2]
             method = answer.removesuffix("Response")
             if method == answer:
@@ -185,15 +191,15 @@ def _metadata(record: Operation) -> Any:
             return message("SuggestTrialsMetadata", client_id=record.client)
         case OperationKind.CHECK_STOPPING:
             study = record.target.partition("/trials/")[0]
-            # The message is spelled like this in the public API.
+            # The public API contains this misspelling.
             name = "CheckTrialEarlyStoppingStateMetatdata"
             return message(name, study=study, trial=record.target)
         case _:
             assert_never(record.kind)
 
 
-async def _suggested(services: Services, record: Operation) -> Message:
-    """Return the response with the trials that were handed out, without those that were deleted since."""
+async def _suggestion_response(services: Services, record: Operation) -> Message:
+    """Return the response with the suggested trials that still exist."""
     response = message("SuggestTrialsResponse")
     set_micros(response.start_time, record.created)
     set_micros(response.end_time, record.updated)

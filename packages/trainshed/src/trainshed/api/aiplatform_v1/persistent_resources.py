@@ -7,7 +7,7 @@ from google.protobuf.message import Message
 from msgspec.structs import replace
 
 from trainshed.api.aiplatform_v1 import operations
-from trainshed.api.aiplatform_v1.kinds import listed
+from trainshed.api.aiplatform_v1.kinds import list_response
 from trainshed.api.aiplatform_v1.locations import known_location
 from trainshed.api.aiplatform_v1.views import V1
 from trainshed.api.calls.call import Call, Handlers
@@ -15,7 +15,7 @@ from trainshed.api.calls.impersonation import actor_of
 from trainshed.api.calls.masks import read_update_mask
 from trainshed.api.calls.paging import Listing
 from trainshed.api.calls.services import Reserving, Services
-from trainshed.api.resources.submission import kept_json
+from trainshed.api.resources.submission import compact_json
 from trainshed.core.errors import FailedPrecondition
 from trainshed.core.lifecycle.records import person_of
 from trainshed.core.lifecycle.states import OperationState
@@ -43,40 +43,40 @@ _SERVICE: Final = f"{V1}.PersistentResourceService"
 _RESOURCE: Final = f"{V1}.PersistentResource"
 _MAX_POOLS: Final = 10
 _UPDATABLE: Final = ("display_name", "labels", "resource_pools")
-_COUNTS: Final = "resource_pools.replica_count"
+_COUNT_PATH: Final = "resource_pools.replica_count"
 _NO_SCALING: Final = (
-    "Machines are not added or removed automatically. Leave it out and set replicaCount."
+    "Machines are not added or removed automatically. Omit the field and set replicaCount."
 )
-_HOST_NETWORK: Final = "Jobs run in the network of their host; leave it out."
+_HOST_NETWORK: Final = "Jobs run in the network of their host. Omit the field."
 _UNSERVED: Final = {
     "network": _HOST_NETWORK,
     "reservedIpRanges": _HOST_NETWORK,
     "pscInterfaceConfig": _HOST_NETWORK,
-    "encryptionSpec": "Customer-managed keys are not supported; leave it out.",
+    "encryptionSpec": "Customer-managed keys are not supported. Omit the field.",
 }
 _RAY: Final = (
-    "Ray clusters are not served. Leave it out, and start Ray in a custom job with `ray start`: its replicas "
-    "find each other by CLUSTER_SPEC."
+    "Ray clusters are not supported. Omit the field, and start Ray in a custom job with `ray start`. Its "
+    "replicas find each other with CLUSTER_SPEC."
 )
 
 
 async def create(call: Call, request: Any) -> Message:
-    """Request the machines of a new resource. The operation finishes when they are reserved, or when they can
-    never be."""
+    """Request the machines of a new resource. The operation finishes when the machines are reserved, or when
+    they can never be reserved."""
     parent, services = known_location(request.parent), call.services
     sent = wire_json.to_public(request.persistent_resource)
     resource_id = request.persistent_resource_id or f"resource-{services.new_uid()}"
     pools = _read_new(sent, resource_id)
     if services.settings.queue:
         raise FailedPrecondition(
-            f"Persistent resources are not available: {services.settings.queue} decides who gets the nodes "
+            f"Persistent resources are not available: {services.settings.queue} assigns the nodes "
             "of this service. Create a reservation there."
         )
     name = PersistentResourceName(parent.project_id, parent.location, resource_id)
     now, operation = services.now(), _operation(services, OperationKind.CREATE, name)
     record = PersistentResource(
         name=name,
-        public_json=kept_json(sent),
+        public_json=compact_json(sent),
         created=now,
         updated=now,
         pools=pools,
@@ -87,7 +87,7 @@ async def create(call: Call, request: Any) -> Message:
         operation=operation.name,
     )
     await services.reservations.create(record, operation)
-    return await _answer(services, operation)
+    return await _operation_response(services, operation)
 
 
 async def get(call: Call, request: Any) -> Message:
@@ -101,15 +101,17 @@ async def list_(call: Call, request: Any) -> Message:
     await resources.wait_for_changes()
     records = resources.of_location(parent.project_id, parent.location)
     page, token = await _LISTING.page_of(records, request, str(parent))
-    return listed("List", "PersistentResources", map(partial(_view, resources), page), token)
+    return list_response("List", "PersistentResources", map(partial(_view, resources), page), token)
 
 
 async def update(call: Call, request: Any) -> Message:
-    """Change the names, the labels or the numbers of machines. The operation finishes when further machines
-    are reserved."""
+    """Change the names, the labels or the numbers of machines. The operation finishes when additional
+    machines are reserved."""
     services, sent = call.services, request.persistent_resource
     name = PersistentResourceName.parse(sent.name, of="persistent_resource.name")
-    paths = ["resource_pools" if path == _COUNTS else path for path in request.update_mask.paths]
+    paths = [
+        "resource_pools" if path == _COUNT_PATH else path for path in request.update_mask.paths
+    ]
     fields = read_update_mask(paths, _UPDATABLE, sent)
     section = Section(wire_json.to_public(sent), "persistent_resource", Faults())
     check_texts(section, "displayName")
@@ -117,7 +119,7 @@ async def update(call: Call, request: Any) -> Message:
     section.faults.refuse()
 
     def change(current: PersistentResource, used: Used) -> PersistentResource:
-        _require(current, ReservationState.RUNNING, ReservationState.UPDATING)
+        _require_state(current, ReservationState.RUNNING, ReservationState.UPDATING)
         if "display_name" in fields:
             current = replace(current, display_name=sent.display_name)
         if "labels" in fields:
@@ -130,18 +132,18 @@ async def update(call: Call, request: Any) -> Message:
 
 
 async def reboot(call: Call, request: Any) -> Message:
-    """Start the jobs of a resource again; one in ERROR requests its machines again."""
+    """Restart the jobs of a resource. A resource in ERROR requests its machines again."""
     name = PersistentResourceName.parse(request.name)
 
     def change(current: PersistentResource, _: Used) -> PersistentResource:
-        _require(current, ReservationState.RUNNING, ReservationState.ERROR)
+        _require_state(current, ReservationState.RUNNING, ReservationState.ERROR)
         return replace(current, error=None, is_rebooting=current.error is None)
 
     return await _change(call.services, OperationKind.REBOOT, name, change)
 
 
 async def delete(call: Call, request: Any) -> Message:
-    """Cancel the jobs of a resource, and release its machines when they have ended."""
+    """Cancel the jobs of a resource, and release its machines after the jobs have ended."""
     name, email = PersistentResourceName.parse(request.name), call.principal.email
 
     def change(current: PersistentResource, _: Used) -> PersistentResource:
@@ -177,11 +179,11 @@ async def _change(
 ) -> Message:
     operation = _operation(services, kind, name)
     await services.reservations.change(name, change, operation)
-    return await _answer(services, operation)
+    return await _operation_response(services, operation)
 
 
-async def _answer(services: Services, operation: Operation) -> Message:
-    """Return an operation as it is by now."""
+async def _operation_response(services: Services, operation: Operation) -> Message:
+    """Return the current message of an operation."""
     return await operations.operation_view(
         services, await services.reader.operation(operation.name)
     )
@@ -200,11 +202,11 @@ def _operation(services: Services, kind: OperationKind, name: PersistentResource
     )
 
 
-def _require(resource: PersistentResource, *states: ReservationState) -> None:
+def _require_state(resource: PersistentResource, *states: ReservationState) -> None:
     if resource.state not in states:
         raise FailedPrecondition(
-            f"{resource.name} is {resource.state}; it must be {' or '.join(states)}. Wait for the end of its "
-            "operation, or delete it."
+            f"{resource.name} is {resource.state} and must be {' or '.join(states)}. Wait until its "
+            "operation finishes, or delete the resource."
         )
 
 
@@ -213,15 +215,15 @@ def _view(resources: Reserving, record: PersistentResource) -> Message:
 
 
 def _read_new(sent: dict[str, Any], resource_id: str) -> tuple[ResourcePool, ...]:
-    """Return the pools of a new resource in public JSON, and set the ids of those without one. Raises
-    InvalidRequest with all faults."""
+    """Return the pools of a new resource in public JSON, and set missing pool IDs. Raises InvalidRequest with
+    all errors."""
     faults = Faults()
     section = Section(sent, "persistent_resource", faults)
     if not RESOURCE_ID.fullmatch(resource_id):
         faults.add(
             "persistent_resource_id",
-            f"{resource_id!r} is not an id. Use 1 to 63 lowercase letters, digits and dashes, with a letter "
-            "first and no dash last.",
+            f"{resource_id!r} is not a valid ID. Use 1 to 63 lowercase letters, digits and dashes. Start "
+            "with a letter and do not end with a dash.",
         )
     check_texts(section, "displayName")
     read_labels(section)
@@ -235,20 +237,22 @@ def _read_new(sent: dict[str, Any], resource_id: str) -> tuple[ResourcePool, ...
     if account:
         fault = service_account_fault(account)
         advice = (
-            "Set serviceAccount in each job instead; only enableCustomServiceAccount is served."
+            "Set serviceAccount in each job instead. Only enableCustomServiceAccount is supported."
         )
         runtime.section("serviceAccountSpec").fault("serviceAccount", fault or advice)
     sections = list(section.sections("resourcePools"))
     if not 1 <= len(sections) <= _MAX_POOLS:
         section.fault("resourcePools", f"A resource has 1 to {_MAX_POOLS} pools.")
-    ids = [pool.text("id") or f"pool-{at}" for at, pool in enumerate(sections)]
+    ids = [pool.text("id") or f"pool-{index}" for index, pool in enumerate(sections)]
     pools: list[ResourcePool] = []
-    for at, pool in enumerate(sections[:_MAX_POOLS]):
-        if ids[at] in ids[:at]:
-            pool.fault("id", f"{ids[at]!r} is the id of another pool; give each pool its own id.")
+    for index, pool in enumerate(sections[:_MAX_POOLS]):
+        if ids[index] in ids[:index]:
+            pool.fault(
+                "id", f"{ids[index]!r} is the ID of another pool. Use a different ID for each pool."
+            )
         machine = read_machine(pool.section("machineSpec"), is_reducer=False)
         disk = worker_pool.read_disk(pool.section("diskSpec"), Api.VERTEX, machine.type)
-        pools.append(ResourcePool(ids[at], machine, disk, _count(pool)))
+        pools.append(ResourcePool(ids[index], machine, disk, _count(pool)))
     faults.refuse()
     for values, pool_id in zip(sent["resourcePools"], ids, strict=True):
         values["id"] = pool_id
@@ -268,20 +272,21 @@ def _count(section: Section) -> int:
 def _with_pools(
     current: PersistentResource, sent: Section, used: Used, services: Services
 ) -> PersistentResource:
-    """Return the resource with the numbers of machines of a request. Its pools must be the same otherwise."""
+    """Return the resource with the numbers of machines of a request. All other fields of its pools must be
+    unchanged."""
     sections = list(sent.sections("resourcePools"))
     if [s.text("id") for s in sections] != [pool.id for pool in current.pools]:
-        there = ", ".join(pool.id for pool in current.pools)
+        pool_ids = ", ".join(pool.id for pool in current.pools)
         sent.fault(
             "resourcePools",
-            f"Give all pools with their ids, in this order: {there}. Only their numbers of machines can "
-            "change; create another resource for other machines.",
+            f"Send all pools with their IDs in this order: {pool_ids}. Only their numbers of machines can "
+            "change. Create another resource for other machines.",
         )
         sent.faults.refuse()
     for section, pool in zip(sections, current.pools, strict=True):
         spec = section.section("machineSpec")
         if section.has("machineSpec") and read_machine(spec, is_reducer=False) != pool.machine:
-            section.fault("machineSpec", "It cannot change; create another resource.")
+            section.fault("machineSpec", "The machine cannot change. Create another resource.")
     counts = [_count(section) for section in sections]
     sent.faults.refuse()
     try:

@@ -1,9 +1,9 @@
-"""`aiplatform` v1 VizierService: studies, their trials, suggestions, and whether a trial should stop early
+"""`aiplatform` v1 VizierService: studies, their trials, suggestions, and early-stopping checks
 (facts/tuning#vizier, facts/resources#trials, spec/tuning#studies).
 
-Changes of a trial are pure (`core.study.changes`). Suggestions and checks are stored as operations that the
-controller carries out. No request is held open for them: after PATIENCE the operation is answered as it is,
-and the client polls it.
+Changes of a trial are pure functions (`core.study.changes`). The controller carries out suggestions and
+checks, which are stored as operations. A request waits at most OPERATION_TIMEOUT for its operation. After
+that the client polls the operation.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from trainshed.api.calls.errors import NotServed
 from trainshed.api.calls.paging import Listing, decode_position, first_page, page_size
 from trainshed.api.calls.registry import Checks
 from trainshed.api.calls.services import Services
-from trainshed.api.resources.operations import wait_for
+from trainshed.api.resources.operations import wait_for_operation
 from trainshed.core.errors import FailedPrecondition, InvalidRequest, Violation
 from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.names import JobUid, StudyName
@@ -39,13 +39,13 @@ from trainshed.wire import json as wire_json
 from trainshed.wire import pool
 
 SERVICE: Final = f"{V1}.VizierService"
-_TRIALS: Final = 1_000
-"""Most trials of a page: as many as the public limit of a study, because the SDK's `Study.trials()` reads
-only the first page."""
+_MAX_PAGE_SIZE: Final = 1_000
+"""Maximum number of trials on a page. It equals the public limit of a study, because the SDK's
+`Study.trials()` reads only the first page."""
 
 
 async def create_study(call: Call, request: Any) -> Message:
-    """Create a study. An existing display name is a conflict, because clients find a study again by it
+    """Create a study. An existing display name is a conflict, because clients find studies by display name
     (spec/clients#conflicts)."""
     display_name, spec = _parse(call, request)
     parent = known_location(request.parent)
@@ -73,7 +73,7 @@ async def look_up_study(call: Call, request: Any) -> Message:
 
 
 async def delete_study(call: Call, request: Any) -> Message:
-    """Delete a study with its trials, and notify waiters for its operations."""
+    """Delete a study with its trials, and wake requests that wait for its operations."""
     name, services = StudyName.parse(request.name), call.services
     uid = await services.studies.delete_study(name, services.now())
     services.notices.publish(JobUid(uid))
@@ -81,43 +81,43 @@ async def delete_study(call: Call, request: Any) -> Message:
 
 
 async def create_trial(call: Call, request: Any) -> Message:
-    """Create the client's own trial: REQUESTED, or over if it has a final measurement or its state says
-    so."""
+    """Create the client's own trial. The trial is REQUESTED, or finished if it has a final measurement or a
+    final state."""
     services = call.services
-    study = await study_above(call, request)
+    study = await parent_study(call, request)
     public = wire_json.to_public(request.trial)
     record, measurements = parse_trial(study.spec, study.uid, public, services.now())
-    if not _vacancies(services, study, await services.studies.history((study.uid,))):
-        raise _takes_no_more(services, study)
+    if not _remaining_trials(services, study, await services.studies.history((study.uid,))):
+        raise _study_full_error(services, study)
     return await _view(call, study, await services.studies.create_trial(record, measurements))
 
 
 async def get_trial(call: Call, request: Any) -> Message:
-    study, number = await trial_of(call, request.name)
+    study, number = await find_trial(call, request.name)
     return await _view(call, study, await call.services.studies.trial(study.uid, number))
 
 
 async def list_trials(call: Call, request: Any) -> Message:
     """List trials, ascending by number."""
-    study = await study_above(call, request)
-    size = page_size(request.page_size, default=_TRIALS, maximum=_TRIALS)
+    study = await parent_study(call, request)
+    size = page_size(request.page_size, default=_MAX_PAGE_SIZE, maximum=_MAX_PAGE_SIZE)
     question = (str(study.name), "trials")
     after = decode_position(request.page_token, *question)
     rows = await call.services.studies.trials(study.uid, after, size + 1)
     page, token = first_page(rows, size, lambda trial: trial.number, *question)
-    shown = await _views(call, study, page)
-    return message("ListTrialsResponse", trials=shown, next_page_token=token)
+    create_views = await _views(call, study, page)
+    return message("ListTrialsResponse", trials=create_views, next_page_token=token)
 
 
 async def delete_trial(call: Call, request: Any) -> Message:
-    study, number = await trial_of(call, request.name)
+    study, number = await find_trial(call, request.name)
     await call.services.studies.delete_trial(study.uid, number)
     return pool.message("google.protobuf.Empty")
 
 
 async def add_measurement(call: Call, request: Any) -> Message:
-    """Add a measurement to a trial; one of the same step and elapsed time is replaced."""
-    study, number = await trial_of(call, request.trial_name, "trial_name")
+    """Add a measurement to a trial, or replace its measurement with the same step and elapsed time."""
+    study, number = await find_trial(call, request.trial_name, "trial_name")
     sent = Section(wire_json.to_public(request.measurement), "measurement", Faults())
     measurement = read_measurement(study.spec, sent, final=False)
     sent.faults.refuse()
@@ -129,10 +129,10 @@ async def add_measurement(call: Call, request: Any) -> Message:
 
 
 async def complete_trial(call: Call, request: Any) -> Message:
-    """End the trial with the given final measurement, or else with the one that the specification selects
-    among its own. With neither it is infeasible. It is also infeasible if the client says so; then the
-    measurement is ignored (public text)."""
-    study, number = await trial_of(call, request.name)
+    """Finish a trial with the final measurement of the request, or with the trial's measurement that the
+    specification selects. Without both, the trial is infeasible. If the client marks the trial as infeasible,
+    the measurement is ignored (public text)."""
+    study, number = await find_trial(call, request.name)
     services, is_infeasible = call.services, request.trial_infeasible
     faults = Faults()
     if request.infeasible_reason and not is_infeasible:
@@ -158,7 +158,7 @@ async def complete_trial(call: Call, request: Any) -> Message:
 
 
 async def stop_trial(call: Call, request: Any) -> Message:
-    study, number = await trial_of(call, request.name)
+    study, number = await find_trial(call, request.name)
     changed = await call.services.studies.change_trial(
         study.uid, number, lambda trial, _: changes.stopped(trial)
     )
@@ -166,10 +166,11 @@ async def stop_trial(call: Call, request: Any) -> Message:
 
 
 async def list_optimal_trials(call: Call, request: Any) -> Message:
-    """List the Pareto-optimal trials, ascending by number; the best trials if there is a single objective."""
-    study = await study_above(call, request)
+    """List the Pareto-optimal trials, ascending by number. With a single objective these are the best
+    trials."""
+    study = await parent_study(call, request)
     history = await call.services.studies.history((study.uid,))
-    # Takes long for many trials and objectives; other requests go on meanwhile.
+    # This takes long for many trials and objectives, so it runs in a thread.
     best = await asyncio.to_thread(optimal_trials, study.spec, history)
     return message("ListOptimalTrialsResponse", optimal_trials=await _views(call, study, best))
 
@@ -179,29 +180,33 @@ def _parse(call: Call, request: Any) -> tuple[str, StudySpec]:
     return parse_study(wire_json.to_public(request.study))
 
 
-async def study_above(call: Call, request: Any) -> Study:
-    """Return the study that is a request's `parent`. Raises InvalidRequest, NotFound."""
+async def parent_study(call: Call, request: Any) -> Study:
+    """Return the study in a request's `parent`. Raises InvalidRequest and NotFound."""
     return await call.services.studies.get(StudyName.parse(request.parent, of="parent"))
 
 
-async def trial_of(call: Call, text: str, field: str = "name") -> tuple[Study, int]:
-    """Return the study and the number of a trial's name in `field`. Raises InvalidRequest, NotFound."""
+async def find_trial(call: Call, text: str, field: str = "name") -> tuple[Study, int]:
+    """Return the study and the trial number of the name in `field`. Raises InvalidRequest and NotFound."""
     study, number = StudyName.parse_trial(text, of=field)
     return await call.services.studies.get(study), number
 
 
-def _vacancies(services: Services, study: Study, history: Sequence[Trial]) -> int:
-    """Return how many new trials the study takes beside those that it has."""
-    most = services.settings.max_study_trials
-    return max(0, (most or sys.maxsize) - len(history)) if study.state is StudyState.ACTIVE else 0
+def _remaining_trials(services: Services, study: Study, history: Sequence[Trial]) -> int:
+    """Return the number of new trials that the study can still have."""
+    max_trials = services.settings.max_study_trials
+    return (
+        max(0, (max_trials or sys.maxsize) - len(history))
+        if study.state is StudyState.ACTIVE
+        else 0
+    )
 
 
-def _takes_no_more(services: Services, study: Study) -> FailedPrecondition:
-    what = f"already has the maximum of {services.settings.max_study_trials} trials"
+def _study_full_error(services: Services, study: Study) -> FailedPrecondition:
+    reason = f"already has the maximum of {services.settings.max_study_trials} trials"
     if study.state is not StudyState.ACTIVE:
-        why = f" ({study.inactive_reason})" if study.inactive_reason else ""
-        what = f"is {study.state}{why} and accepts no further trials"
-    return FailedPrecondition(f"{study.name} {what}. Create another study.")
+        details = f" ({study.inactive_reason})" if study.inactive_reason else ""
+        reason = f"is {study.state}{details} and accepts no further trials"
+    return FailedPrecondition(f"{study.name} {reason}. Create another study.")
 
 
 async def _view(call: Call, study: Study, record: Trial) -> Message:
@@ -212,80 +217,83 @@ async def _views(call: Call, study: Study, records: Sequence[Trial]) -> list[Mes
     numbers = [record.number for record in records]
     measured = await call.services.studies.measurements(study.uid, numbers)
 
-    def shown() -> list[Message]:
-        made = [message("Trial") for _ in records]
-        for view, record in zip(made, records, strict=True):
+    def create_views() -> list[Message]:
+        trials = [message("Trial") for _ in records]
+        for view, record in zip(trials, records, strict=True):
             views.set_trial(view, study.name, record, measured.get(record.number, ()))
-        return made
+        return trials
 
-    # Takes half a second for a page of trials with a hundred measurements each.
-    return await asyncio.to_thread(shown)
+    # This takes half a second for a page of trials with a hundred measurements each, so it runs in a thread.
+    return await asyncio.to_thread(create_views)
 
 
-PATIENCE: Final = 2.0
-"""Seconds that a call waits for its operation, which saves its client a poll."""
-_MOST: Final = 1_000
-"""Most suggestions of one call: as many as a study may have by the public limit (facts/tuning#metrics)."""
+OPERATION_TIMEOUT: Final = 2.0
+"""Seconds that a call waits for its operation, to save the client a poll."""
+_MAX_SUGGESTIONS: Final = 1_000
+"""Maximum number of suggestions of one call. It equals the public limit of trials of a study
+(facts/tuning#metrics)."""
 
 
 async def suggest(call: Call, request: Any) -> Message:
-    """Ask the controller for trials. All clients without a name are one, which gets its active trials again.
-    Raises InvalidRequest, FailedPrecondition (nothing can be handed out)."""
-    study = await study_above(call, request)
+    """Request trials from the controller. All clients without an ID count as one client, which receives its
+    active trials again. Raises InvalidRequest, and FailedPrecondition if no trial is available."""
+    study = await parent_study(call, request)
     count = request.suggestion_count
     if any(context.parameters for context in request.contexts):
         raise NotServed(
-            "contexts with parameters are not served: suggestions come from the whole search space. Leave "
-            "contexts out, or create a trial with the parameters that you want to have tried."
+            "Contexts with parameters are not supported, because suggestions cover the whole search space. "
+            "Omit contexts, or create a trial with your parameters."
         )
     if len(request.contexts) not in (0, count):
-        wrong = f"{len(request.contexts)} contexts are given for {count} suggestions; give none or as many."
+        wrong = (
+            f"The request has {len(request.contexts)} contexts for {count} suggestions. Send "
+            f"none or {count}."
+        )
         raise InvalidRequest((Violation("contexts", wrong),))
-    if not 1 <= count <= _MOST:
-        text = f"{count} is not from 1 to {_MOST}."
+    if not 1 <= count <= _MAX_SUGGESTIONS:
+        text = f"{count} is out of range. Use 1 to {_MAX_SUGGESTIONS}."
         raise InvalidRequest((Violation("suggestion_count", text),))
     client = request.client_id
-    count = await _to_hand_out(call.services, study, client, count)
+    count = await _available_count(call.services, study, client, count)
     return await _begin(
         call, OperationKind.SUGGEST, str(study.name), study, client=client, count=count
     )
 
 
 async def check_stopping(call: Call, request: Any) -> Message:
-    """Ask the controller whether the trial should stop. Raises NotFound, FailedPrecondition (it is over)."""
-    study, number = await trial_of(call, request.trial_name, "trial_name")
+    """Request an early-stopping decision from the controller. Raises NotFound, and FailedPrecondition if the
+    trial has finished."""
+    study, number = await find_trial(call, request.trial_name, "trial_name")
     trial = await call.services.studies.trial(study.uid, number)
     if trial.state.is_over:
         raise FailedPrecondition(
-            f"Trial {number} is {trial.state}: it is over and cannot be stopped."
+            f"Trial {number} has already finished ({trial.state}) and cannot be stopped."
         )
     target = study.name.trial(number)
     return await _begin(call, OperationKind.CHECK_STOPPING, target, study, trial=number)
 
 
-async def _to_hand_out(services: Services, study: Study, client: str, count: int) -> int:
-    """Return how many trials of `count` the client may be given. Even if a study is full or not active, the
-    client gets back the trials that it has not completed, and in a full one also those that were requested.
-
-    Raises FailedPrecondition if there are none.
-    """
+async def _available_count(services: Services, study: Study, client: str, count: int) -> int:
+    """Return how many of `count` trials the client can receive. Even if a study is full or not active, the
+    client receives its unfinished trials again. If it is full, the client also receives requested trials.
+    Raises FailedPrecondition if no trial is available."""
     history = await services.studies.history((study.uid,))
-    new = _vacancies(services, study, history)
-    there = sum(
+    remaining = _remaining_trials(services, study, history)
+    existing = sum(
         (trial.state is TrialState.ACTIVE and trial.client == client)
         or (trial.state is TrialState.REQUESTED and study.state is StudyState.ACTIVE)
         for trial in history
     )
-    if there + new == 0:
-        raise _takes_no_more(services, study)
-    return min(count, there + new)
+    if existing + remaining == 0:
+        raise _study_full_error(services, study)
+    return min(count, existing + remaining)
 
 
 async def _begin(
     call: Call, kind: OperationKind, target: str, study: Study, **fields: Any
 ) -> Message:
-    """Store an operation, tell the controller, and return its message when it has ended, or after
-    PATIENCE."""
+    """Store an operation, notify the controller, and return the operation's message when it finishes, or
+    after OPERATION_TIMEOUT."""
     services, now = call.services, call.services.now()
     operation = Operation(
         name=f"{target}/operations/{services.new_uid()}",
@@ -299,7 +307,9 @@ async def _begin(
     )
     await services.studies.begin_operation(operation)
     services.suggest(operation.study)
-    return await operation_view(services, await wait_for(services, operation.name, PATIENCE))
+    return await operation_view(
+        services, await wait_for_operation(services, operation.name, OPERATION_TIMEOUT)
+    )
 
 
 _STUDIES: Final = Kind(

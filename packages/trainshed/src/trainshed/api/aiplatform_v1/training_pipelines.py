@@ -1,9 +1,9 @@
-"""`aiplatform` v1 PipelineService: trainingPipelines
-(facts/resources#pipelines). PipelineJobs, which run pipelines of another kind, are not served.
+"""`aiplatform` v1 PipelineService: trainingPipelines (facts/resources#pipelines). PipelineJobs are not
+supported.
 
-Clients send the inputs of a task as any JSON: mixed spellings, whole numbers as floats, numbers for texts,
-nulls (spec/clients#task-inputs). They are read as the public message that they stand for, and unknown fields
-are refused.
+Clients send the inputs of a task as arbitrary JSON: mixed spellings, whole numbers as floats, numbers instead
+of strings, nulls (spec/clients#task-inputs). The inputs are converted to the corresponding public message;
+unknown fields are rejected.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,8 +26,8 @@ from trainshed.api.filters.matching import text_test
 from trainshed.api.filters.syntax import Comparison
 from trainshed.api.resources.submission import (
     BucketUse,
-    checked,
-    kept_json,
+    check_and_parse,
+    compact_json,
     new_vertex_job,
     store_works,
 )
@@ -45,7 +45,7 @@ from trainshed.core.units import Nanos
 from trainshed.wire import json as wire_json
 from trainshed.wire import plans
 
-FIELD: Final = "training_task_inputs"
+INPUTS_FIELD: Final = "training_task_inputs"
 _MESSAGES: Final[Mapping[Task, str]] = {
     Task.CUSTOM: "CustomJobSpec",
     Task.TUNING: "HyperparameterTuningJob",
@@ -59,18 +59,18 @@ _TUNING_FIELDS: Final = frozenset(
         "max_failed_trial_count",
     }
 )
-"""The fields of a tuning job that the tuning task takes (facts/resources#tuning-jobs)."""
-_TRIAL: Final = f"{FIELD}.trial_job_spec"
+"""Fields of a tuning job that the tuning task accepts (facts/resources#tuning-jobs)."""
+_TRIAL: Final = f"{INPUTS_FIELD}.trial_job_spec"
 
 
-class Asked(Struct, frozen=True):
-    """A pipeline to create: what it is, its public JSON, and its task's inputs."""
+class PipelineRequest(Struct, frozen=True):
+    """A pipeline to create: its specification, its public JSON, and its task's inputs."""
 
     parsed: ParsedPipeline
     public: dict[str, Any]
     inputs: dict[str, Any]
-    #: When it is made (ns); also part of the name of the directory that its dataset is written to.
-    at: Nanos
+    #: Creation time (ns). It is also part of the directory name for the dataset's files.
+    created_at: Nanos
 
 
 def check_create(
@@ -79,9 +79,9 @@ def check_create(
     uid: JobUid = JobUid(0),
     further: tuple[Violation, ...] = (),
     dataset: Dataset | None = None,
-) -> Asked:
-    """Return the pipeline to create. `uid`: its own, which names its model unless the request does;
-    `dataset`: the one that it reads. Raises InvalidRequest with all faults, including those in `further`."""
+) -> PipelineRequest:
+    """Return the pipeline to create. `uid`: the pipeline's uid, which is also the default ID of its model;
+    `dataset`: its dataset. Raises InvalidRequest with all errors, including those in `further`."""
     parent = known_location(request.parent)
     services = call.services
     now = services.now()
@@ -105,7 +105,7 @@ def check_create(
         try:
             return parse()
         except InvalidRequest as invalid:
-            # Without what only follows from inputs that could not be read.
+            # Omit violations that only result from unreadable inputs.
             fields = tuple(violation.field for violation in unreadable)
             own = tuple(
                 v
@@ -116,30 +116,32 @@ def check_create(
 
     uses = (*_bucket_uses(public), *job_service.bucket_uses(*_program_of(inputs)))
     faults = (*unreadable, *further)
-    parsed = checked(parse_readable, uses, services.buckets, faults, project=parent.project_id)
-    return Asked(parsed, public, inputs, now)
+    parsed = check_and_parse(
+        parse_readable, uses, services.buckets, faults, project=parent.project_id
+    )
+    return PipelineRequest(parsed, public, inputs, now)
 
 
-async def asked_for(call: Call, request: Any, uid: JobUid) -> Asked:
-    """Return the pipeline to create, after all checks, including those that need the store. Raises
-    InvalidRequest, AlreadyExists."""
-    dataset, missing = await _dataset(call.services, request)
+async def requested_pipeline(call: Call, request: Any, uid: JobUid) -> PipelineRequest:
+    """Return the pipeline to create after all checks, including checks that need the store. Raises
+    InvalidRequest and AlreadyExists."""
+    dataset, missing = await _find_dataset(call.services, request)
     spec, path = _program_of(read_inputs(request.training_pipeline)[0])
-    place = known_location(request.parent)
+    location = known_location(request.parent)
     further = (
         *missing,
-        *await job_service.unknown_references(call.services, place, spec, path),
-        *await _unfit_parent_model(call.services, request.training_pipeline, request.parent),
+        *await job_service.missing_reference_violations(call.services, location, spec, path),
+        *await _parent_model_violations(call.services, request.training_pipeline, request.parent),
     )
     draft = check_create(call, request, uid, further, dataset)
-    await _require_new_model(call.services, place, draft.parsed)
+    await _require_new_model(call.services, location, draft.parsed)
     return draft
 
 
 async def create(call: Call, request: Any) -> Message:
     services = call.services
     uid = services.new_uid()
-    draft = await asked_for(call, request, uid)
+    draft = await requested_pipeline(call, request, uid)
     pipeline, job = _new(services, known_location(request.parent), uid, draft)
     await store_works(services, call.principal, pipeline, job)
     return views.training_pipeline(pipeline)
@@ -167,16 +169,16 @@ CHECKS: Final[Checks] = {f"{V1}.PipelineService.CreateTrainingPipeline": check_c
 
 
 def _new(
-    services: Services, parent: LocationName, uid: JobUid, draft: Asked
+    services: Services, parent: LocationName, uid: JobUid, draft: PipelineRequest
 ) -> tuple[Pipeline, Job | TuningJob]:
-    """Return the records of the pipeline and of the job that does its work; nothing is stored."""
-    parsed, now = draft.parsed, draft.at
+    """Return the unstored records of the pipeline and of its job."""
+    parsed, now = draft.parsed, draft.created_at
     name = JobName(Api.VERTEX, parent.project_id, parent.location, str(uid), Collection.PIPELINES)
     sent_inputs = {"jobSpec": draft.inputs} if parsed.spec.task is Task.CUSTOM else draft.inputs
     spec = parsed.job.spec
     data = (spec.trial if isinstance(spec, TuningSpec) else spec).data
     if data is not None:
-        # Who submits the job anew has its variables, and so the files that were written for it.
+        # A user who submits the job again receives its variables, and therefore the files of its dataset.
         for pool in _program_of(draft.inputs)[0].get("workerPoolSpecs", ()):
             program = pool.get("containerSpec") or pool.get("pythonPackageSpec", {})
             own = {row["name"]: row.get("value", "") for row in program.get("env", ())}
@@ -189,26 +191,26 @@ def _new(
         name=name,
         display_name=parsed.display_name,
         spec=parsed.spec,
-        public_json=kept_json(draft.public),
+        public_json=compact_json(draft.public),
         created=now,
         updated=now,
         labels=parsed.labels,
     )
-    # Both are stored at once, so that the job exists from the first moment.
+    # The store creates both records together, so the pipeline always has its job.
     return created(pipeline, job), job
 
 
 def _program_of(inputs: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
-    """Return the CustomJobSpec that a task runs, with its path."""
+    """Return the CustomJobSpec of a task with its path."""
     trial = inputs.get("trialJobSpec")
-    return (inputs, FIELD) if trial is None else (trial, _TRIAL)
+    return (inputs, INPUTS_FIELD) if trial is None else (trial, _TRIAL)
 
 
-async def _dataset(
+async def _find_dataset(
     services: Services, request: Any
 ) -> tuple[Dataset | None, tuple[Violation, ...]]:
-    """Return the dataset that the request names (None: it names none that exists), and its faults. An invalid
-    id is reported by the specification's check."""
+    """Return the dataset of the request (None: it does not exist) and its violations. The specification's
+    check reports an invalid ID."""
     dataset_id = request.training_pipeline.input_data_config.dataset_id
     if dataset_id_fault(dataset_id):
         return None, ()
@@ -219,8 +221,8 @@ async def _dataset(
         dataset = await services.datasets.get(name)
     except NotFound:
         text = (
-            f"{name} does not exist; a dataset is named by its id alone, and lies in the project and the "
-            "location of the pipeline."
+            f"{name} does not exist. Use the ID of a dataset in the project and the location of "
+            "the pipeline."
         )
         return None, (Violation(field, text),)
     try:
@@ -234,16 +236,16 @@ async def _dataset(
     return dataset, ()
 
 
-async def _unfit_parent_model(
-    services: Services, pipeline: Any, place: str
+async def _parent_model_violations(
+    services: Services, pipeline: Any, location: str
 ) -> tuple[Violation, ...]:
-    """Return a violation if a new version is to be made of a model that does not exist, or is not in the
-    pipeline's project. An invalid name, and another location, are reported by the specification's check."""
+    """Return a violation if the parent model of a new version does not exist or is in another project. The
+    specification's check reports an invalid name or another location."""
     try:
         model, _ = ModelName.parse(pipeline.parent_model)
-        if place.split("/")[1:2] != [model.project_id]:
-            # Whether that project has the model must not be told either.
-            text = f"{model} lies in another project than the pipeline."
+        if location.split("/")[1:2] != [model.project_id]:
+            # The response must not reveal whether the other project has the model.
+            text = f"{model} is not in the pipeline's project. Use a model of this project."
             return (Violation("parent_model", text),)
         await services.models.version(model, "")
     except InvalidRequest:
@@ -256,7 +258,8 @@ async def _unfit_parent_model(
 async def _require_new_model(
     services: Services, parent: LocationName, parsed: ParsedPipeline
 ) -> None:
-    """Raise AlreadyExists if the new model's id is taken, now rather than when the training is over."""
+    """Raise AlreadyExists if the new model's ID is in use. Without this check, the error would appear only
+    after the training."""
     draft = parsed.spec.model
     if draft is None or draft.is_new_version:
         return
@@ -266,8 +269,8 @@ async def _require_new_model(
     except NotFound:
         return
     raise AlreadyExists(
-        f"{name} exists already; give the pipeline another modelId, or name the model as its parentModel "
-        "to make a new version of it."
+        f"{name} already exists. Use another modelId, or set parentModel to the model to create a new "
+        "version."
     )
 
 
@@ -281,32 +284,31 @@ def _bucket_uses(public: Mapping[str, Any]) -> Iterator[BucketUse]:
 
 
 def read_inputs(pipeline: Any) -> tuple[dict[str, Any], tuple[Violation, ...]]:
-    """Return the inputs of a pipeline's task in public JSON, as far as they can be read ({}: the task is not
-    known), and the faults of what cannot be read."""
+    """Return the readable inputs of a pipeline's task in public JSON ({}: unknown task), and violations for
+    the unreadable inputs."""
     inputs: Any = wire_json.to_public(pipeline.training_task_inputs)
     task = DEFINITIONS.get(pipeline.training_task_definition.rpartition("/")[2])
     if task is None or inputs is None:
         return {}, ()
     inputs_message = message(_MESSAGES[task])
-    known, unknown = _split(task, inputs)
-    # The SDK lets arguments be numbers, and sends 10, which was meant as `10`, as 10.0.
+    known, unknown = _split_unknown(task, inputs)
+    # The SDK accepts numbers as arguments and sends 10 as 10.0.
     walk = wire_json.Walk(keep_output_only=False, number_to_text=printed)
-    walk.message(plans.plan_for(inputs_message), known, inputs_message, FIELD)
-    refused = tuple(Violation(v.field, v.description) for v in walk.violations)
-    return wire_json.to_public(inputs_message), (*unknown, *refused)
+    walk.message(plans.plan_for(inputs_message), known, inputs_message, INPUTS_FIELD)
+    rejected = tuple(Violation(v.field, v.description) for v in walk.violations)
+    return wire_json.to_public(inputs_message), (*unknown, *rejected)
 
 
-def _split(task: Task, inputs: Any) -> tuple[Any, tuple[Violation, ...]]:
-    """Return the inputs without the message's fields that the task does not take, and violations for
-    these."""
+def _split_unknown(task: Task, inputs: Any) -> tuple[Any, tuple[Violation, ...]]:
+    """Return the inputs without fields that the task does not accept, and violations for these fields."""
     if task is Task.CUSTOM or not isinstance(inputs, dict):
         return inputs, ()
     members = cast("dict[str, Any]", inputs)
     unknown = [name for name in members if snake_case(name) not in _TUNING_FIELDS]
     return {name: members[name] for name in members if name not in unknown}, tuple(
         Violation(
-            f"{FIELD}.{name}",
-            f"Unknown name {name!r} at {FIELD!r}: Cannot find field. The tuning task has: "
+            f"{INPUTS_FIELD}.{name}",
+            f"Unknown name {name!r} at {INPUTS_FIELD!r}: Cannot find field. The tuning task has: "
             f"{', '.join(sorted(_TUNING_FIELDS))}.",
         )
         for name in unknown

@@ -1,8 +1,8 @@
 """Converts records to `aiplatform` v1 messages: the created resource with its output fields
 (facts/resources#pipelines, facts/resources#tuning-jobs, facts/tuning#metrics).
 
-This covers what clients create, wait for and cancel: custom jobs, tuning jobs, training pipelines; and
-studies. Trials of tuning jobs and of studies are shown alike.
+The records are custom jobs, tuning jobs, training pipelines, and studies. Trials of tuning jobs and of
+studies have the same messages.
 """
 
 import json
@@ -38,14 +38,14 @@ STATES: Final[Mapping[str, JobState | None]] = {
     "JOB_STATE_UPDATING": None,
     "JOB_STATE_PARTIALLY_SUCCEEDED": None,
 }
-"""Public state names; None for those that no job here is ever in."""
+"""Job states by public state name; None for states that no job has."""
 PIPELINE_STATES: Final[Mapping[str, JobState | None]] = {
     f"PIPELINE_STATE_{name.removeprefix('JOB_STATE_')}": state
     for name, state in STATES.items()
     if state or name.endswith(("_UNSPECIFIED", "_PAUSED"))
 }
-"""Public state names; None for those that no pipeline here is ever in."""
-_NAMES: Final = {state: name for name, state in STATES.items() if state is not None}
+"""Pipeline states by public state name; None for states that no pipeline has."""
+_STATE_NAMES: Final = {state: name for name, state in STATES.items() if state is not None}
 
 
 def custom_job(record: Job) -> Message:
@@ -55,13 +55,13 @@ def custom_job(record: Job) -> Message:
 
 
 def set_custom_job_outputs(view: Any, record: Job) -> None:
-    """Set the output fields and the current labels of a CustomJob that has its input fields."""
-    view.state = _NAMES[record.state]
+    """Set the output fields and the current labels of a CustomJob with its input fields."""
+    view.state = _STATE_NAMES[record.state]
     _set_common_outputs(view, record)
 
 
 def _set_common_outputs(view: Any, work: Work) -> None:
-    """Set what custom jobs, tuning jobs and pipelines show alike: all output fields but the state, whose
+    """Set the output fields that custom jobs, tuning jobs and pipelines share: all except the state, whose
     values differ."""
     view.name = str(work.name)
     set_micros(view.create_time, work.created)
@@ -70,7 +70,7 @@ def _set_common_outputs(view: Any, work: Work) -> None:
     set_micros(view.end_time, work.ended)
     if work.error is not None and work.state.is_final:
         view.error.code = work.error.code
-        # Clients that wait for a job look for this word, to tell a cancel from a failure.
+        # Clients that wait for a job search for this word to distinguish a cancellation from a failure.
         prefix = "CANCELED: " if work.error.code == CANCELLED else ""
         view.error.message = f"{prefix}{work.error.message}"
     view.labels.clear()
@@ -78,29 +78,34 @@ def _set_common_outputs(view: Any, work: Work) -> None:
 
 
 def sibling_name(name: JobName, uid: JobUid, collection: Collection) -> str:
-    """Return the public name of a job that another Vertex work made, in the same place with its uid as the
-    id; "" if there is none."""
+    """Return the public name of a job that another Vertex job or pipeline created, in the same location and
+    with its uid as the ID; "" if `uid` is 0."""
     if not uid:
         return ""
     return str(JobName(Api.VERTEX, name.project_id, name.location, str(uid), collection))
 
 
-Measured = Mapping[int, Sequence[Measurement]]
-"""Measurements by the number of their trial."""
+MeasurementsByTrial = Mapping[int, Sequence[Measurement]]
+"""Measurements by trial number."""
 
 
-def tuning_job(record: TuningJob, trials: Sequence[Trial], measured: Measured) -> Message:
+def tuning_job(
+    record: TuningJob, trials: Sequence[Trial], measured: MeasurementsByTrial
+) -> Message:
     view = wire_json.from_public(f"{V1}.HyperparameterTuningJob", json.loads(record.public_json))
     set_tuning_outputs(view, record, trials, measured)
     return view
 
 
 def set_tuning_outputs(
-    view: Any, record: TuningJob, trials: Sequence[Trial] = (), measured: Measured | None = None
+    view: Any,
+    record: TuningJob,
+    trials: Sequence[Trial] = (),
+    measured: MeasurementsByTrial | None = None,
 ) -> None:
-    """Set the output fields and the current labels of a HyperparameterTuningJob that has its input fields.
+    """Set the output fields and the current labels of a HyperparameterTuningJob with its input fields.
     `trials`: ascending by number."""
-    view.state = _NAMES[record.state]
+    view.state = _STATE_NAMES[record.state]
     _set_common_outputs(view, record)
     study = StudyName(record.name.project_id, record.name.location, str(record.study))
     for trial in trials:
@@ -110,7 +115,7 @@ def set_tuning_outputs(
 
 def training_pipeline(record: Pipeline) -> Message:
     view: Any = wire_json.from_public(f"{V1}.TrainingPipeline", json.loads(record.public_json))
-    view.state = f"PIPELINE_{_NAMES[record.state].removeprefix('JOB_')}"
+    view.state = f"PIPELINE_{_STATE_NAMES[record.state].removeprefix('JOB_')}"
     _set_common_outputs(view, record)
     for key, name in _backing_jobs(record):
         view.training_task_metadata.struct_value.fields[key].string_value = name
@@ -122,13 +127,12 @@ def training_pipeline(record: Pipeline) -> Message:
 
 
 def definition(record: Pipeline) -> str:
-    """Return the trainingTaskDefinition that the pipeline was created with."""
+    """Return the pipeline's trainingTaskDefinition."""
     return str(json.loads(record.public_json).get("trainingTaskDefinition", ""))
 
 
 def _backing_jobs(record: Pipeline) -> Iterator[tuple[str, str]]:
-    """Yield the jobs that did the pipeline's work, as far as they are known, by their public keys; the SDK
-    follows the first of them."""
+    """Yield the known jobs of a pipeline by their public keys. The SDK follows the first job."""
     match record.spec.task:
         case Task.CUSTOM:
             names = (("backingCustomJob", record.job, Collection.CUSTOM_JOBS),)
@@ -161,11 +165,11 @@ def set_trial(
     custom_job: str = "",
 ) -> None:
     """Set all fields of an empty Trial. `measurements`: ascending by step and elapsed time. `custom_job`: the
-    name of the job that evaluates it ("" = none)."""
+    name of the trial's job, "" = no job."""
     view.name = study_name.trial(record.number)
     view.id = str(record.number)
     view.state = record.state.value
-    for parameter, value in sorted(record.parameters):  # Clients read them by their place.
+    for parameter, value in sorted(record.parameters):  # Clients read parameters by position.
         field = view.parameters.add(parameter_id=parameter).value
         if isinstance(value, str):
             field.string_value = value
@@ -175,7 +179,7 @@ def set_trial(
         _set_measurement(view.final_measurement, record.final)
     for measurement in measurements:
         _set_measurement(view.measurements.add(), measurement)
-    # A trial that runs as a job begins when its program runs; any other when it is handed out.
+    # The start time of a trial with a job is the start of its program, otherwise the time of its suggestion.
     set_micros(view.start_time, record.started or (0 if record.job else record.created))
     set_micros(view.end_time, record.ended)
     view.client_id = record.client
@@ -202,9 +206,8 @@ def message(kind: str, **fields: Any) -> Any:
     return pool.message(f"{V1}.{kind}", **fields)
 
 
-def refuse_key(resource: Any, field: str) -> None:
-    """Refuse the resource in a request's `field` if a key of its owner's is to encrypt it. Raises
-    InvalidRequest."""
+def reject_encryption_key(resource: Any, field: str) -> None:
+    """Reject a resource with customer-managed encryption. Raises InvalidRequest on the request's `field`."""
     if resource.HasField("encryption_spec"):
-        text = "Keys of customers are not served here; leave it out."
+        text = "Keys of customers are not supported. Omit the field."
         raise InvalidRequest((Violation(f"{field}.encryption_spec", text),))

@@ -1,1 +1,1 @@
-"""What API calls share across surfaces: the caller, services, errors, pages, HTTP messages."""
+"""Common parts of all API surfaces: the caller, services, errors, pages, HTTP messages."""

@@ -32,12 +32,10 @@ async def audited(
     project: str = "",
     resource: str = "",
 ) -> T:
-    """Return the answer and record the call in the audit log.
-
-    The record is part of the transaction of the call's first write. A call that writes nothing or lacks a
-    permission is recorded after its end. `project`, `resource`: the subject of the request, if known. Raises
-    Unauthenticated if the credentials became invalid, for example while the body was sent.
-    """
+    """Return the answer and record the call in the audit log. The record is part of the transaction of the
+    call's first write. A call that writes nothing or lacks a permission is recorded after its end. `project`,
+    `resource`: the subject of the request, if known. Raises Unauthenticated if the credentials became
+    invalid, for example while the body was sent."""
     services.access.revalidate(principal)
     if not is_recorded(method):
         return await answer()

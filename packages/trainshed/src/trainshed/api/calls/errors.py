@@ -117,9 +117,11 @@ def not_served(method: KnownMethod, handlers: Iterable[str]) -> NotServed:
     served = sorted(
         handler.rpartition(".")[2] for handler in handlers if handler.startswith(f"{service}.")
     )
-    there = f" Of {service.rpartition('.')[2]} there is {', '.join(served)}." if served else ""
+    provided = f" {service.rpartition('.')[2]} provides {', '.join(served)}." if served else ""
     path, _, verb = method.path.partition(":")
     api = method.name.split(".")
     words = (verb, *path.split("/"), ".".join(api[:3]), *api)
     advice = next((_ADVICE[word] for word in words if word in _ADVICE), "")
-    return NotServed(f"{method.name} is not served here.{f' {advice}.' if advice else ''}{there}")
+    return NotServed(
+        f"{method.name} is not served here.{f' {advice}.' if advice else ''}{provided}"
+    )

@@ -140,12 +140,10 @@ async def read_json_object(request: Request, max_size: int) -> dict[str, Any]:
 
 
 async def parse_by_size(size: int, parse: Callable[[], T]) -> T:
-    """Call `parse`, which parses a request of `size` bytes, and return its result.
-
-    Large requests are parsed in a thread, one at a time, so that the event loop continues to serve other
-    requests. `wire.json` limits their contents beforehand, because the interpreter switches threads only
-    between two steps. `parse` may block, and must not use objects of the event loop.
-    """
+    """Call `parse`, which parses a request of `size` bytes, and return its result. Large requests are parsed
+    in a thread, one at a time, so that the event loop continues to serve other requests. `wire.json` limits
+    their contents beforehand, because the interpreter switches threads only between two steps. `parse` may
+    block, and must not use objects of the event loop."""
     if size < LARGE_BODY:
         return parse()
     return await asyncio.get_running_loop().run_in_executor(_reader, parse)
@@ -159,11 +157,9 @@ _CONTENT_TYPES: Final = {
 
 
 class LinkPage:
-    """A page that a link opens (`calls.links`). Its content is the same for all users.
-
-    `path`: the path of the page, such as `/shell/`; its files are below that path. `directory`: contains
-    `page.html` and the other files. `policy`: the content security policy in addition to scripts.
-    """
+    """A page that a link opens (`calls.links`). Its content is the same for all users. `path`: the path of
+    the page, such as `/shell/`; its files are below that path. `directory`: contains `page.html` and the
+    other files. `policy`: the content security policy in addition to scripts."""
 
     def __init__(self, path: str, directory: Path, policy: str) -> None:
         self._path = path

@@ -25,10 +25,8 @@ def reject_escalation(
 ) -> None:
     """Reject a job with more rights than its creator: with another service account, or, for a program as the
     creator, with secrets. Also reject a job whose service account is disabled or deleted. `texts`: fields and
-    values of the request.
-
-    Raises PermissionDenied, which lists all rights that the creator lacks, and FailedPrecondition.
-    """
+    values of the request. Raises PermissionDenied, which lists all rights that the creator lacks, and
+    FailedPrecondition."""
     accounts = {normalize_email(text) for name, text in texts if name in _ACCOUNT_FIELDS}
     accounts -= {"", principal.email}
     if principal.program is None:

@@ -35,7 +35,7 @@ from trainshed.core.names import Api, JobUid, ReplicaId, log_task_name
 
 OPEN_VIEW: Final = "trainshed.v1.Jobs.Tensorboard"
 """The method whose permission a link to a view requires."""
-MOST_JOBS: Final = 20
+MAX_JOBS: Final = 20
 """Maximum number of jobs in one view."""
 LIFETIME: Final = 24 * 3600 * 10**9
 """Nanoseconds for which a mark is valid."""
@@ -77,12 +77,10 @@ def guesses(scope: MutableMapping[str, Any]) -> Generator[None]:
 
 class Links:
     """Creates and reads keys of links, and marks of browsers that have opened a link. Both contain the
-    owner's credentials, signed for one target. `shell_of` and `page_of` return the texts of targets.
-
-    `key`: the service's secret, the same after a restart. `address`: the address of the service for browsers.
-    `now`: nanoseconds since the epoch. `pages`: the parent host name of the pages of jobs, with a port
-    (`localhost:8080`); None = not available.
-    """
+    owner's credentials, signed for one target. `shell_of` and `page_of` return the texts of targets. `key`:
+    the service's secret, the same after a restart. `address`: the address of the service for browsers. `now`:
+    nanoseconds since the epoch. `pages`: the parent host name of the pages of jobs, with a port
+    (`localhost:8080`); None = not available."""
 
     def __init__(
         self, key: bytes, address: str, now: Callable[[], int], pages: str | None = None

@@ -21,7 +21,8 @@ def apply_read_mask(answer: Message, request: Any) -> Message:
         for resource in resources:
             if not mask.IsValidForDescriptor(resource.DESCRIPTOR):
                 wrong = (
-                    f"{','.join(mask.paths)!r} is not made of fields of {resource.DESCRIPTOR.name}."
+                    f"{','.join(mask.paths)!r} contains fields that {resource.DESCRIPTOR.name} "
+                    "does not have."
                 )
                 raise InvalidRequest((Violation("read_mask", f"{wrong} Write name,displayName."),))
             masked = type(resource)()
@@ -34,10 +35,8 @@ def read_update_mask(
     paths: Sequence[str], allowed: Sequence[str], resource: Any = None
 ) -> tuple[str, ...]:
     """Return the fields of an update mask without duplicates. Paths may be in snake_case or camelCase.
-
     Without a mask, the result contains the fields that are set in `resource`, or nothing without a resource.
-    `*` selects all fields. Raises InvalidRequest for fields that cannot be updated.
-    """
+    `*` selects all fields. Raises InvalidRequest for fields that cannot be updated."""
     spelled = {camel_case(field): field for field in allowed}
     fields = tuple(dict.fromkeys(spelled.get(path, path) for path in paths if path != "*"))
     if wrong := [field for field in fields if field not in allowed]:

@@ -20,7 +20,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trainshed.api.filters.jobs import JobFilter
-from trainshed.api.filters.matching import everything, record_filter
+from trainshed.api.filters.matching import matches_all, record_filter
 from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.works import Work
 from trainshed.store.port import Every, JobQuery
@@ -88,8 +88,8 @@ def _in_order(records: Iterable[T], text: str, fields: Mapping[str, Callable[[T]
 
 
 def _invalid_order(text: str, fields: Iterable[str]) -> InvalidRequest:
-    advice = f"use {', '.join(fields)}, each with or without desc, separated by commas."
-    return InvalidRequest((Violation("order_by", f"{text!r} is not a valid order; {advice}"),))
+    advice = f"Use {', '.join(fields)}, each with or without desc, separated by commas."
+    return InvalidRequest((Violation("order_by", f"{text!r} is not a valid order. {advice}"),))
 
 
 def encode_token(position: str, *question: str) -> str:
@@ -138,12 +138,10 @@ async def list_jobs(
     reader: Reader, query: JobQuery, job_filter: JobFilter, *, token: str, question: tuple[str, ...]
 ) -> Page:
     """Return a page of at most `query.limit` jobs that match the filter. Reads about SCAN_LIMIT jobs at most,
-    within the time limit of a scan.
-
-    A page can be short or empty and still have a token, because older jobs were not read yet. The cost of a
-    request therefore does not grow with the history (spec/invariants#finished-jobs). The store evaluates
-    conditions that need no read of the job; its indexes answer most filters (ADR 3).
-    """
+    within the time limit of a scan. A page can be short or empty and still have a token, because older jobs
+    were not read yet. The cost of a request therefore does not grow with the history
+    (spec/invariants#finished-jobs). The store evaluates conditions that need no read of the job; its indexes
+    answer most filters (ADR 3)."""
     after = decode_position(token, *question)
     passing_jobs: list[tuple[Work, str]] = []
     scanned = 0
@@ -197,7 +195,7 @@ class Scan(Generic[T]):
     async def judge(self, rows: Sequence[T]) -> list[bool]:
         """Return whether each row matches. After the time limit the result covers fewer rows, but at least
         the first."""
-        if self._passes is everything:
+        if self._passes is matches_all:
             return [True] * len(rows)
         verdicts: list[bool] = []
         loop = asyncio.get_running_loop()
@@ -237,12 +235,9 @@ class Listing(Struct, Generic[T], frozen=True):
         passes: Callable[[T], bool] | None = None,
     ) -> tuple[list[T], str]:
         """Return one page of the records that match the request's filter, in the requested order, and the
-        token of the next page.
-
-        The token contains the key of the next page's first record and the number of records before it,
-        because records may be deleted between requests. `parent`: the name of the list's parent; `passes`:
-        the filter, None = a filter by texts and labels. Raises InvalidRequest.
-        """
+        token of the next page. The token contains the key of the next page's first record and the number of
+        records before it, because records may be deleted between requests. `parent`: the name of the list's
+        parent; `passes`: the filter, None = a filter by texts and labels. Raises InvalidRequest."""
         size = page_size(request.page_size, default=self.page, maximum=self.max_page)
         text = getattr(request, "filter", "")
         passes = passes or record_filter(text, self.noun, self.texts)

@@ -52,7 +52,7 @@ class LocationName(Struct, frozen=True):
 
 
 def _invalid_parent(field: str, name: str, expected: str) -> InvalidRequest:
-    spaces = " A project ID has no spaces; use the ID, not the name." if " " in name else ""
+    spaces = " A project ID has no spaces. Use the ID, not the name." if " " in name else ""
     text = f"{name!r} is not a name of the form {expected}.{spaces}"
     return InvalidRequest((Violation(field, text),))
 

@@ -78,8 +78,7 @@ async def guard_stream(
     if services.closing.is_set():
         raise Unavailable("The service is stopping. Start the stream again in a moment.")
     raise Unauthenticated(
-        "The rights of this access token have changed or expired. Start the stream again with a valid "
-        "token."
+        "The rights of this access token have changed or expired. Start the stream again with a valid token."
     )
 
 

@@ -1,8 +1,8 @@
-"""What lists of jobs can be filtered by, in both training APIs (facts/resources#ml, facts/resources#vertex).
+"""Filters of job lists in both training APIs (facts/resources#ml, facts/resources#vertex).
 
-`aiplatform` v1: display_name, state, create_time, update_time, labels. `ml` v1: the same in its spelling, and
-jobId. Lists of tuning jobs and pipelines accept the same fields, those of pipelines some more. A field's name
-is accepted in either spelling.
+`aiplatform` v1 accepts display_name, state, create_time, update_time and labels. `ml` v1 accepts the same
+fields in its spelling, and jobId. Lists of tuning jobs and pipelines accept the same fields, and pipelines
+some more. All field names are accepted in both spellings.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -11,14 +11,14 @@ from typing import Final
 from msgspec import Struct
 
 from trainshed.api.filters.matching import (
-    LAST_MOMENT,
+    LAST_TIME,
     compile_tree,
-    everything,
-    implied,
+    derive_bounds,
     label_test,
-    moment_test,
+    matches_all,
     span_of,
     text_test,
+    time_test,
 )
 from trainshed.api.filters.syntax import Comparison, FilterError, Term, parse_filter
 from trainshed.core.errors import InvalidRequest, Violation
@@ -40,23 +40,23 @@ from trainshed.store.port import (
 JobTest = Callable[[Work], bool]
 
 States = Mapping[str, JobState | None]
-"""States by their names in an API (None: nothing here is ever in it)."""
+"""States by their names in an API; None: no job is ever in this state."""
 
-Further = Mapping[str, Callable[[Comparison], JobTest]]
-"""Further fields that a list can be filtered by: for each name, the function that compiles a comparison."""
+AdditionalFields = Mapping[str, Callable[[Comparison], JobTest]]
+"""Additional filter fields of a list. Each name has a function that compiles a comparison."""
 
-NO_FURTHER: Final[Further] = {}
-_MOST_TESTS: Final = 10
-"""Most tests of a condition, since the store applies each of them to every work that it examines. For a
-longer filter the store gets no condition."""
+NO_ADDITIONAL_FIELDS: Final[AdditionalFields] = {}
+_MAX_TESTS: Final = 10
+"""Maximum number of tests in a condition. The store applies each test to every work that it reads, so for a
+longer filter it receives no condition."""
 
 
 class JobFilter(Struct, frozen=True):
     """The filter of a list of works."""
 
-    passes: JobTest = everything
-    #: Holds for every work that passes, and perhaps for others; the store can evaluate it on its columns.
-    #: None = there is no such condition.
+    passes: JobTest = matches_all
+    #: A condition on columns of the store that all matching works meet, and perhaps other works. None = no
+    #: condition.
     where: Condition | None = None
 
 
@@ -74,67 +74,71 @@ _MOMENTS: Final[Mapping[str, Callable[[Work], int]]] = {
 }
 
 
-def compile_job_filter(text: str, states: States, further: Further = NO_FURTHER) -> JobFilter:
-    """Compile a list filter of jobs, tuning jobs or pipelines.
-
-    Raises InvalidRequest on `filter` for a text that is no filter or names an unknown field.
-    """
+def compile_job_filter(
+    text: str, states: States, additional: AdditionalFields = NO_ADDITIONAL_FIELDS
+) -> JobFilter:
+    """Compile a list filter of jobs, tuning jobs or pipelines. Raises InvalidRequest on `filter` for invalid
+    text or an unknown field."""
     try:
         tree = parse_filter(text)
-        passes = compile_tree(tree, lambda leaf: _leaf(leaf, states, further).passes)
-        where = implied(
+        passes = compile_tree(tree, lambda leaf: _compile_test(leaf, states, additional).passes)
+        where = derive_bounds(
             tree,
-            lambda leaf: _leaf(leaf, states, further).where,
+            lambda leaf: _compile_test(leaf, states, additional).where,
             lambda conditions: Every(tuple(conditions)),
             lambda conditions: Either(tuple(conditions)),
         )
     except FilterError as error:
         raise InvalidRequest((Violation("filter", str(error)),)) from None
-    is_short = where is not None and sum(1 for _ in _tests(where)) <= _MOST_TESTS
+    is_short = where is not None and sum(1 for _ in _flat_tests(where)) <= _MAX_TESTS
     return JobFilter(passes, where if is_short else None)
 
 
-def _leaf(leaf: Comparison | Term, states: States, further: Further) -> JobFilter:
+def _compile_test(
+    leaf: Comparison | Term, states: States, additional: AdditionalFields
+) -> JobFilter:
     if leaf.path[0] == "labels":
-        labelled = label_test(leaf)
-        return JobFilter(lambda job: labelled(job.labels), _labelled(leaf))
+        has_label = label_test(leaf)
+        return JobFilter(lambda job: has_label(job.labels), _label_condition(leaf))
     if isinstance(leaf, Term):
         raise FilterError(
-            f'{leaf.name!r} is not a comparison; compare a field, for example display_name="{leaf.name}"'
+            f'{leaf.name!r} is not a comparison. Compare a field, for example display_name="{leaf.name}"'
         )
     field = snake_case(leaf.name)
-    if field in further:
-        return JobFilter(further[field](leaf))
+    if field in additional:
+        return JobFilter(additional[field](leaf))
     if field == _STATE:
-        return _state(leaf, states)
+        return _state_filter(leaf, states)
     if text_of := _TEXTS.get(field):
         matches = text_test(leaf)
-        return JobFilter(lambda job: matches(text_of(job)), _named(leaf, _COLUMNS[field]))
+        return JobFilter(lambda job: matches(text_of(job)), _text_condition(leaf, _COLUMNS[field]))
     if moment_of := _MOMENTS.get(field):
-        # To the microsecond, as it is shown: else a job would be newer than itself.
-        happened = moment_test(leaf)
+        # Compare in microseconds, as in responses. Otherwise a job would be newer than its own shown time.
+        is_matching_time = time_test(leaf)
         span = span_of(leaf) if field == "create_time" else None
-        where = Created(span[0], min(span[1] + 998, LAST_MOMENT)) if span else None
-        return JobFilter(lambda job: happened(moment_of(job) // 1_000 * 1_000), where)
-    known = ", ".join((*_TEXTS, _STATE, *_MOMENTS, *further))
-    raise FilterError(f"jobs cannot be filtered by {leaf.name!r}; use {known} or labels.KEY")
+        where = Created(span[0], min(span[1] + 998, LAST_TIME)) if span else None
+        return JobFilter(lambda job: is_matching_time(moment_of(job) // 1_000 * 1_000), where)
+    field_names = ", ".join((*_TEXTS, _STATE, *_MOMENTS, *additional))
+    raise FilterError(f"jobs cannot be filtered by {leaf.name!r}. Use {field_names} or labels.KEY")
 
 
-def _state(leaf: Comparison, states: States) -> JobFilter:
+def _state_filter(leaf: Comparison, states: States) -> JobFilter:
     if leaf.value not in states:
         near = [state for state in states if state.endswith(f"_{leaf.value.upper()}")]
         hint = f". Did you mean {near[0]}?" if near else ""
-        raise FilterError(f"{leaf.value!r} is no state; the states are: {', '.join(states)}{hint}")
-    wanted = states[leaf.value]
+        raise FilterError(f"{leaf.value!r} is not a state. Use one of {', '.join(states)}{hint}")
+    state = states[leaf.value]
     if leaf.operator in (Operator.EQUAL, Operator.HAS):
-        where = Either(()) if wanted is None else Equal(Column.STATE, wanted.value)
-        return JobFilter(lambda job: job.state is wanted, where)
+        where = Either(()) if state is None else Equal(Column.STATE, state.value)
+        return JobFilter(lambda job: job.state is state, where)
     if leaf.operator is Operator.NOT_EQUAL:
-        return JobFilter(lambda job: job.state is not wanted)
-    raise FilterError(f"states have no order, so {leaf.operator} cannot compare them; use = or !=")
+        return JobFilter(lambda job: job.state is not state)
+    raise FilterError(
+        f"states have no order and cannot be compared with {leaf.operator}. Use = or !="
+    )
 
 
-def _labelled(leaf: Comparison | Term) -> Condition | None:
+def _label_condition(leaf: Comparison | Term) -> Condition | None:
     key = ".".join(leaf.path[1:])
     if isinstance(leaf, Term):
         return Labelled(key)
@@ -149,19 +153,19 @@ def _labelled(leaf: Comparison | Term) -> Condition | None:
             return None
 
 
-def _named(leaf: Comparison, column: Column) -> Condition | None:
+def _text_condition(leaf: Comparison, column: Column) -> Condition | None:
     if leaf.operator is Operator.EQUAL:
         return Equal(column, leaf.value)
     if leaf.operator is Operator.HAS and column is Column.DISPLAY_NAME:
-        # A text that matches a pattern contains what stands between its asterisks.
+        # A text that matches a pattern contains the parts between the asterisks.
         return Contains(max(leaf.value.split("*"), key=len))
     return None
 
 
-def _tests(where: Condition) -> Iterator[Condition]:
+def _flat_tests(where: Condition) -> Iterator[Condition]:
     match where:
         case Every(conditions) | Either(conditions):
             for condition in conditions:
-                yield from _tests(condition)
+                yield from _flat_tests(condition)
         case _:
             yield where

@@ -1,6 +1,6 @@
-"""Compiles comparisons to predicates: of texts, labels, times, ranked words, and of trees of such tests.
+"""Compiles filters to predicates: tests of text, labels, times and ranked words, and trees of such tests.
 
-Everything is decided when the filter is compiled; a predicate only compares.
+Predicates only compare values. All other work is done when the filter is compiled.
 """
 
 import re
@@ -29,22 +29,22 @@ Labels = tuple[tuple[str, str], ...]
 
 K = TypeVar("K", int, float, str)
 
-LAST_MOMENT: Final = 2**63 - 1
-"""The last one that the store can compare with."""
-_MOMENT = re.compile(
+LAST_TIME: Final = 2**63 - 1
+"""The last time that the store can compare."""
+_TIME_PATTERN = re.compile(
     r"(\d{4}-\d\d-\d\d)(?:[Tt ](\d\d:\d\d(?::\d\d)?)(?:\.(\d{1,9})\d*)?)?([Zz]|[+-]\d\d:?\d\d)?"
 )
 
 
-def everything(value: object) -> bool:
-    """Return True: the predicate of an empty filter."""
+def matches_all(value: object) -> bool:
+    """Return True. This is the predicate of an empty filter."""
     return True
 
 
 def compile_filter(
     text: str, leaf: Callable[[Comparison | Term], Callable[[T], bool]]
 ) -> Callable[[T], bool]:
-    """Return the predicate of a list's filter; `leaf` as for `compile_tree`. Raises InvalidRequest on
+    """Return the predicate of a list's filter. `leaf`: as for `compile_tree`. Raises InvalidRequest on
     `filter`."""
     try:
         return compile_tree(parse_filter(text), leaf)
@@ -55,11 +55,11 @@ def compile_filter(
 def compile_tree(
     expression: Expression | None, leaf: Callable[[Comparison | Term], Callable[[T], bool]]
 ) -> Callable[[T], bool]:
-    """Return a predicate for the whole tree. `leaf` compiles one test, and raises FilterError for a bad
-    one."""
+    """Return a predicate for the whole tree. `leaf` compiles one test and raises FilterError for an invalid
+    test."""
     match expression:
         case None:
-            return everything
+            return matches_all
         case Comparison() | Term():
             return leaf(expression)
         case Not():
@@ -69,29 +69,30 @@ def compile_tree(
             every = tuple(compile_tree(operand, leaf) for operand in expression.operands)
             return lambda value: all(test(value) for test in every)
         case Or():
-            some = tuple(compile_tree(operand, leaf) for operand in expression.operands)
-            return lambda value: any(test(value) for test in some)
+            alternatives = tuple(compile_tree(operand, leaf) for operand in expression.operands)
+            return lambda value: any(test(value) for test in alternatives)
         case _:
             assert_never(expression)
 
 
-def implied(
+def derive_bounds(
     expression: Expression | None,
     leaf: Callable[[Comparison | Term], T | None],
     every: Callable[[list[T]], T],
     either: Callable[[list[T]], T],
 ) -> T | None:
-    """Return what holds of everything that passes a filter; None if nothing is known. `leaf`: what a test
-    says by itself; `every`: what several together say; `either`: what holds if one of several does."""
+    """Return a statement that is true for all values that match a filter; None if there is no such statement.
+    `leaf`: the statement of one test; `every`: combines the statements of AND; `either`: combines the
+    statements of OR."""
     match expression:
         case Comparison() | Term():
             return leaf(expression)
         case And(operands) | Or(operands):
-            parts = [implied(operand, leaf, every, either) for operand in operands]
-            known = [part for part in parts if part is not None]
+            parts = [derive_bounds(operand, leaf, every, either) for operand in operands]
+            fields = [part for part in parts if part is not None]
             if isinstance(expression, And):
-                return every(known) if known else None
-            return either(known) if len(known) == len(parts) else None
+                return every(fields) if fields else None
+            return either(fields) if len(fields) == len(parts) else None
         case Not() | None:
             return None
         case _:
@@ -101,20 +102,18 @@ def implied(
 def record_filter(
     text: str, noun: str, texts: Mapping[str, Callable[[T], str]]
 ) -> Callable[[T], bool]:
-    """Return the predicate of a filter by labels (`labels.KEY`) and by these texts of records, whose names
-    are accepted in either spelling. `noun`: what is listed, in the plural. Raises InvalidRequest on
+    """Return the predicate of a filter by labels (`labels.KEY`) and by these text fields of records. Field
+    names are accepted in both spellings. `noun`: the plural noun of the records. Raises InvalidRequest on
     `filter`."""
 
     def compiled(leaf: Comparison | Term) -> Callable[[T], bool]:
         if leaf.path[0] == "labels":
-            labelled = label_test(leaf)
-            return lambda record: labelled(getattr(record, "labels", ()))
+            has_label = label_test(leaf)
+            return lambda record: has_label(getattr(record, "labels", ()))
         text_of = texts.get(snake_case(leaf.name))
         if text_of is None or isinstance(leaf, Term):
-            known = ", ".join((*texts, "labels.KEY"))
-            raise FilterError(
-                f"{noun} cannot be filtered by {leaf.name!r}; compare one of: {known}"
-            )
+            fields = ", ".join((*texts, "labels.KEY"))
+            raise FilterError(f"{noun} cannot be filtered by {leaf.name!r}. Use one of: {fields}")
         test = text_test(leaf)
         return lambda record: test(text_of(record))
 
@@ -122,35 +121,37 @@ def record_filter(
 
 
 def text_test(comparison: Comparison, *, fold_case: bool = False) -> Callable[[str], bool]:
-    """Return the test of a text: `=` and `!=` compare whole texts, `:` looks for a part, or for a pattern if
-    it holds `*`. Raises FilterError for other operators."""
-    wanted = comparison.value.casefold() if fold_case else comparison.value
+    """Return the test of a text: `=` and `!=` compare complete texts, `:` searches for a part, or for a
+    pattern with `*`. Raises FilterError for other operators."""
+    expected = comparison.value.casefold() if fold_case else comparison.value
 
-    def folded(text: str) -> str:
+    def fold(text: str) -> str:
         return text.casefold() if fold_case else text
 
     match comparison.operator:
         case Operator.EQUAL:
-            return lambda text: folded(text) == wanted
+            return lambda text: fold(text) == expected
         case Operator.NOT_EQUAL:
-            return lambda text: folded(text) != wanted
-        case Operator.HAS if "*" in wanted:
-            matches = compile_wildcard(wanted)
-            return lambda text: matches(folded(text))
+            return lambda text: fold(text) != expected
+        case Operator.HAS if "*" in expected:
+            matches = compile_wildcard(expected)
+            return lambda text: matches(fold(text))
         case Operator.HAS:
-            return lambda text: wanted in folded(text)
+            return lambda text: expected in fold(text)
         case _:
             raise FilterError(
-                f"{comparison.name} is text and cannot be compared by {comparison.operator}; use =, != or :"
+                f"{comparison.name} is text and cannot be compared with {comparison.operator}. Use =, != or :"
             )
 
 
 def label_test(leaf: Comparison | Term) -> Callable[[Labels], bool]:
-    """Return the test of labels: `labels.k=v`, `labels.k:*`, `labels.k`, or `labels:k`, which tests for the
-    key as well. Raises FilterError."""
+    """Return the test of labels: `labels.k=v`, `labels.k:*`, `labels.k`, or `labels:k`, which also tests for
+    the key. Raises FilterError."""
     if len(leaf.path) == 1:
         if isinstance(leaf, Term) or leaf.operator is not Operator.HAS:
-            raise FilterError("name a label: labels.KEY=VALUE, or labels.KEY:* for any value")
+            raise FilterError(
+                "the label has no key. Use labels.KEY=VALUE, or labels.KEY:* for any value"
+            )
         wanted_key = leaf.value
         return lambda labels: any(key == wanted_key for key, _ in labels)
     key = ".".join(leaf.path[1:])
@@ -162,33 +163,33 @@ def label_test(leaf: Comparison | Term) -> Callable[[Labels], bool]:
     return lambda labels: any(name == key and test(value) for name, value in labels)
 
 
-def moment_test(comparison: Comparison) -> Callable[[int], bool]:
-    """Return the test of a time, in nanoseconds since the epoch: `end_time:*` is true of any that has come;
-    one that has not (0) matches nothing. Raises FilterError."""
+def time_test(comparison: Comparison) -> Callable[[int], bool]:
+    """Return the test of a time in nanoseconds since the epoch. `end_time:*` matches every set time; an unset
+    time (0) matches nothing. Raises FilterError."""
     if _is_any(comparison):
         return bool
-    test = ordered_test(comparison, moment(comparison.value))
-    return lambda at: at != 0 and test(at)
+    test = ordered_test(comparison, parse_time(comparison.value))
+    return lambda time: time != 0 and test(time)
 
 
 def span_of(comparison: Comparison) -> tuple[int, int] | None:
-    """Return the time from which on, and before which, what passes the test of a time has happened; None if
-    that may be any. Raises FilterError."""
+    """Return the earliest time (inclusive) and the latest time (exclusive) that can pass the test of a time;
+    None if every time can. Raises FilterError."""
     if _is_any(comparison):
         return None
-    at = moment(comparison.value)
-    behind = min(at + 1, LAST_MOMENT)
+    time = parse_time(comparison.value)
+    next_time = min(time + 1, LAST_TIME)
     match comparison.operator:
         case Operator.EQUAL | Operator.HAS:
-            return at, behind
+            return time, next_time
         case Operator.LESS:
-            return 0, at
+            return 0, time
         case Operator.LESS_EQUAL:
-            return 0, behind
+            return 0, next_time
         case Operator.GREATER:
-            return behind, LAST_MOMENT
+            return next_time, LAST_TIME
         case Operator.GREATER_EQUAL:
-            return at, LAST_MOMENT
+            return time, LAST_TIME
         case Operator.NOT_EQUAL:
             return None
         case _:
@@ -200,19 +201,20 @@ def _is_any(comparison: Comparison) -> bool:
 
 
 def ranked_test(comparison: Comparison, ranks: Mapping[str, int]) -> Callable[[int], bool]:
-    """Return the test of a word's rank, such as a log severity's. Raises FilterError for an unknown word."""
+    """Return the test of a word's rank, such as a log severity's rank. Raises FilterError for an unknown
+    word."""
     rank = ranks.get(comparison.value.upper())
     if rank is None:
         raise FilterError(
-            f"{comparison.value!r} is no value of {comparison.name}; it has: {', '.join(ranks)}"
+            f"{comparison.value!r} is not a value of {comparison.name}. Use one of: {', '.join(ranks)}"
         )
     return ordered_test(comparison, rank)
 
 
-def moment(text: str) -> int:
-    """Return the nanoseconds since the epoch of an RFC 3339 time or a date; without an offset it is UTC.
-    Raises FilterError. What lies beyond LAST_MOMENT, or as far before 1970, is moved to there."""
-    match = _MOMENT.fullmatch(text.strip())
+def parse_time(text: str) -> int:
+    """Return the nanoseconds since the epoch of an RFC 3339 time or date. The default offset is UTC. Times
+    outside ±LAST_TIME are clipped. Raises FilterError."""
+    match = _TIME_PATTERN.fullmatch(text.strip())
     if match is None:
         raise FilterError(f"{text!r} is not a time such as 2026-05-18T00:00:00Z")
     date, clock, fraction, offset = match.groups()
@@ -221,26 +223,26 @@ def moment(text: str) -> int:
         parsed = datetime.fromisoformat(iso)
     except ValueError as error:
         raise FilterError(f"{text!r} is not a time: {error}") from None
-    whole = parsed - datetime(1970, 1, 1, tzinfo=UTC)
-    seconds = whole.days * 86_400 + whole.seconds
+    elapsed = parsed - datetime(1970, 1, 1, tzinfo=UTC)
+    seconds = elapsed.days * 86_400 + elapsed.seconds
     nanos = seconds * 10**9 + int((fraction or "").ljust(9, "0"))
-    return max(-LAST_MOMENT, min(nanos, LAST_MOMENT))
+    return max(-LAST_TIME, min(nanos, LAST_TIME))
 
 
-def ordered_test(comparison: Comparison, wanted: K) -> Callable[[K], bool]:
-    """Return the test of a value in its own order."""
+def ordered_test(comparison: Comparison, expected: K) -> Callable[[K], bool]:
+    """Return the test of a value in its natural order."""
     match comparison.operator:
         case Operator.EQUAL | Operator.HAS:
-            return lambda value: value == wanted
+            return lambda value: value == expected
         case Operator.NOT_EQUAL:
-            return lambda value: value != wanted
+            return lambda value: value != expected
         case Operator.LESS:
-            return lambda value: value < wanted
+            return lambda value: value < expected
         case Operator.LESS_EQUAL:
-            return lambda value: value <= wanted
+            return lambda value: value <= expected
         case Operator.GREATER:
-            return lambda value: value > wanted
+            return lambda value: value > expected
         case Operator.GREATER_EQUAL:
-            return lambda value: value >= wanted
+            return lambda value: value >= expected
         case _:
             assert_never(comparison.operator)

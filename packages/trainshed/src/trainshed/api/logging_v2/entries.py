@@ -1,13 +1,16 @@
 """Logging v2 `entries:list` and `entries:write` (facts/packaging#endpoints, spec/clients#log-pages).
 
-The lists hold replicas' lines and the service's own, in one order; or the audit, if the filter names its log
-(`cloudaudit.googleapis.com/activity`), and with no others: who reads a job's log may not read that.
-Readers page by time and never see an entry that arrives behind their position, so an answer about a running
-job stops short of the last moment, from which a line of another replica may still be on its way to its file.
+Lists contain the lines of replicas and of the service in one order. If the filter selects the audit log
+(`cloudaudit.googleapis.com/activity`), lists contain only the audit log, because readers of a job's log may
+lack the permission for the audit log.
 
-What a program writes with google-cloud-logging becomes lines of its own replica's log. There it stands beside
-what the program prints, with its severity and payload, in the order of arrival; its own names of logs,
-resources and times are not kept. A caller that is no program has no log to write to.
+Clients page by time and never see an entry that arrives before their position. A response about a running job
+therefore ends shortly before the current time, because recent lines of other replicas may not be in their
+files yet.
+
+Entries that a program writes with google-cloud-logging become lines of its own replica's log, in the order of
+arrival, with severity and payload. The program's names of logs, resources and times are dropped. Callers that
+are not programs cannot write entries.
 """
 
 import asyncio
@@ -24,7 +27,7 @@ from trainshed.api.calls.call import Call, Handlers
 from trainshed.api.calls.paging import Scan, decode_token, encode_token, page_size, parse_position
 from trainshed.api.calls.parents import reject_numbers
 from trainshed.api.calls.services import Services
-from trainshed.api.filters.matching import LAST_MOMENT
+from trainshed.api.filters.matching import LAST_TIME
 from trainshed.api.filters.syntax import FilterError
 from trainshed.api.logging_v2.entry import (
     Entry,
@@ -66,59 +69,60 @@ from trainshed.wire import pool
 
 SERVICE_METHODS: Final = "google.logging.v2.LoggingServiceV2"
 _DIAGNOSTIC: Final = "logging.googleapis.com/diagnostic"
-"""The only payload field of an entry in which a client library names itself, once per program."""
-_DEFAULT_PAGE: Final = 50
-_LARGEST_PAGE: Final = 1_000
+"""The only payload field of an entry in which a client library identifies itself, once per program."""
+_DEFAULT_PAGE_SIZE: Final = 50
+_MAX_PAGE_SIZE: Final = 1_000
 _SCAN_LIMIT: Final = 20_000
-"""Entries that one request examines before it answers a short page with a token to go on."""
-_LONGEST_PAGE: Final = 4 << 20
-"""Characters of the lines of a page; the entry that exceeds them begins the next one."""
-_BATCH: Final = 100
-"""Entries that are merged before the filter is applied to them off the event loop."""
-_JOBS_SEARCHED: Final = 100
-"""Number of a project's newest jobs that a filter without a job is applied to."""
+"""Number of entries that one request reads. After that it returns a short page with a token."""
+_MAX_PAGE_LENGTH: Final = 4 << 20
+"""Maximum number of characters in the lines of a page. The entry that exceeds the limit starts the next
+page."""
+_BATCH_SIZE: Final = 100
+"""Number of entries that are merged before the filter is applied to them outside the event loop."""
+_MAX_SEARCHED_JOBS: Final = 100
+"""Number of a project's newest jobs that are searched for a filter without a job."""
 Position = tuple[int, str]
-"""(nanoseconds, insert id) of an entry."""
-_SETTLED: Final = 10**9
-"""Nanoseconds after which a written line is certain to be in its file."""
-_CHUNK: Final = 1_000
-"""Lines read at once."""
-_FIRST: Final = 50
-"""Lines read first of each job, since most of several have nothing in the page that is answered."""
-_READERS_MARGIN: Final = 8 * 10**9
-"""Nanoseconds. gcloud leaves out the last five seconds, in which a line could still come late, and a request
-takes a while; a requested end that is no older than this is taken for such a margin."""
+"""(nanoseconds, insert ID) of an entry."""
+_SETTLE_TIME: Final = 10**9
+"""Nanoseconds after which a written line is certainly in its file."""
+_CHUNK_SIZE: Final = 1_000
+"""Number of lines per read."""
+_FIRST_CHUNK_SIZE: Final = 50
+"""Number of lines of the first read of a job. Most of several jobs have no entry on the requested page."""
+_CLIENT_MARGIN: Final = 8 * 10**9
+"""Nanoseconds. gcloud omits the last five seconds, in which late lines may still arrive, and a request takes
+some time. A requested end that is at most this old counts as such a margin."""
 
 
 class Span(Struct, frozen=True):
-    """The entries to read of a job: start <= at < end."""
+    """The entries of a job to read: start <= time < end."""
 
-    #: Nanoseconds since the epoch, as is `end`.
+    #: Start time in nanoseconds since the epoch.
     start: Nanos
+    #: End time in nanoseconds since the epoch, exclusive.
     end: Nanos
     #: None = all.
     tasks: frozenset[str] | None
-    #: Only entries beyond this position in the direction of reading; None = all.
+    #: Read only entries after this position in the direction of reading; None = all.
     after: Position | None
     descending: bool
 
-    def narrowed(self) -> tuple[int, int]:
-        """Return start and end, narrowed by where reading goes on; entries of that very moment remain
-        included."""
+    def narrowed_range(self) -> tuple[int, int]:
+        """Return start and end, narrowed by the position. Entries at exactly that time remain included."""
         if self.after is None:
             return self.start, self.end
         if self.descending:
             return self.start, min(self.end, self.after[0] + 1)
         return max(self.start, self.after[0]), self.end
 
-    def meets(self, job: Job) -> bool:
-        """Whether the span can include anything of the job."""
-        start, end = self.narrowed()
-        return job.created < end and (job.ended == 0 or job.ended + _SETTLED >= start)
+    def includes(self, job: Job) -> bool:
+        """Whether the span can contain entries of the job."""
+        start, end = self.narrowed_range()
+        return job.created < end and (job.ended == 0 or job.ended + _SETTLE_TIME >= start)
 
-    def holds(self, entry: Entry) -> bool:
-        start, end = self.narrowed()
-        if not start <= entry.at < end:
+    def contains(self, entry: Entry) -> bool:
+        start, end = self.narrowed_range()
+        if not start <= entry.time < end:
             return False
         if self.after is None:
             return True
@@ -126,32 +130,38 @@ class Span(Struct, frozen=True):
 
 
 async def list_(call: Call, request: Any) -> Message:
-    wanted = read_filter(request)
+    log_filter = read_filter(request)
     descending = _is_descending(request.order_by)
-    projects = projects_of(request)
-    size = page_size(request.page_size, default=_DEFAULT_PAGE, maximum=_LARGEST_PAGE)
+    projects = requested_projects(request)
+    size = page_size(request.page_size, default=_DEFAULT_PAGE_SIZE, maximum=_MAX_PAGE_SIZE)
     question = (*projects, request.filter, request.order_by)
     after: Position | None = None
     if request.page_token:
-        at, _, insert_id = decode_token(request.page_token, *question).partition(":")
-        after = parse_position(at), insert_id
+        time, _, insert_id = decode_token(request.page_token, *question).partition(":")
+        after = parse_position(time), insert_id
     now = call.services.now()
     sources: list[AsyncIterator[Entry]]
-    if wanted.is_of_audit:
-        span = Span(wanted.start, wanted.end, None, after, descending)
-        most = AT_MOST // len(projects)
-        sources = [audit_entries(call, project, span, most) for project in projects]
+    if log_filter.is_audit:
+        span = Span(log_filter.start, log_filter.end, None, after, descending)
+        max_rows = MAX_AUDIT_RECORDS // len(projects)
+        sources = [audit_entries(call, project, span, max_rows) for project in projects]
     else:
-        jobs = await jobs_of(call.services.reader, projects, wanted)
+        jobs = await find_jobs(call.services.reader, projects, log_filter)
         sources = [
             job_entries(
                 call.services,
                 job,
-                Span(wanted.start, _end(job, wanted, now), wanted.tasks, after, descending),
+                Span(
+                    log_filter.start,
+                    _end(job, log_filter, now),
+                    log_filter.tasks,
+                    after,
+                    descending,
+                ),
             )
             for job in jobs
         ]
-    page, last = await _search(merged(sources, descending=descending), wanted, size)
+    page, last = await _search(merge_entries(sources, descending=descending), log_filter, size)
     if not page:
         reject_numbers(projects)
     return pool.message(
@@ -170,8 +180,8 @@ def read_filter(request: Any) -> LogFilter:
 
 
 async def write(call: Call, request: Any) -> Message:
-    """Write entries to the calling program's log. Returns when every line can be read. Raises
-    FailedPrecondition (the caller is no program), InvalidRequest, Unavailable."""
+    """Write entries to the calling program's log. Returns when all lines are readable. Raises
+    FailedPrecondition for callers that are not programs, InvalidRequest and Unavailable."""
     program = call.principal.program
     if program is None:
         raise FailedPrecondition(
@@ -179,10 +189,10 @@ async def write(call: Call, request: Any) -> Message:
             "a user. Read entries with `trainshed jobs logs JOB` or entries:list."
         )
     if not all(entry.log_name or request.log_name for entry in request.entries):
-        text = "Name a log, here or in each entry: projects/PROJECT/logs/LOG."
+        text = "Set the log name in the request or in each entry: projects/PROJECT/logs/LOG."
         raise InvalidRequest((Violation("log_name", text),))
     entries = (entry for entry in request.entries if set(entry.json_payload) != {_DIAGNOSTIC})
-    lines = [_line(entry, dict(request.labels)) for entry in entries]
+    lines = [_json_line(entry, dict(request.labels)) for entry in entries]
     if lines and not request.dry_run:
         await _write(call, program, lines)
     return pool.message("google.logging.v2.WriteLogEntriesResponse")
@@ -209,13 +219,13 @@ HANDLERS: Final[Handlers] = {
 
 
 async def _search(
-    entries: AsyncIterator[Entry], wanted: LogFilter, size: int
+    entries: AsyncIterator[Entry], log_filter: LogFilter, size: int
 ) -> tuple[list[Entry], Position | None]:
-    """Return at most `size` entries that pass, and the position of the last one examined; None at the end."""
+    """Return at most `size` matching entries, and the position of the last read entry; None at the end."""
     page: list[Entry] = []
     last: Position | None = None
     scanned = length = 0
-    scan = Scan(wanted.passes)
+    scan = Scan(log_filter.passes)
     async for batch in _batches(entries):
         verdicts = await scan.judge(batch)
         for entry, passing in zip(batch, verdicts, strict=False):
@@ -224,7 +234,7 @@ async def _search(
             scanned += 1
             if passing:
                 length += len(entry.text) + len(str(entry.payload or ""))
-                if len(page) == size or (page and length > _LONGEST_PAGE):
+                if len(page) == size or (page and length > _MAX_PAGE_LENGTH):
                     return page, last
                 page.append(entry)
             last = entry.position
@@ -237,25 +247,25 @@ async def _batches(entries: AsyncIterator[Entry]) -> AsyncIterator[list[Entry]]:
     batch: list[Entry] = []
     async for entry in entries:
         batch.append(entry)
-        if len(batch) == _BATCH:
+        if len(batch) == _BATCH_SIZE:
             yield batch
             batch = []
     if batch:
         yield batch
 
 
-async def jobs_of(reader: Reader, projects: Sequence[str], wanted: LogFilter) -> list[Work]:
-    """Return the jobs whose entries the filter can match."""
+async def find_jobs(reader: Reader, projects: Sequence[str], log_filter: LogFilter) -> list[Work]:
+    """Return the jobs whose entries can match the filter."""
     jobs: dict[JobUid, Work] = {}
     for project in projects:
-        if wanted.job_ids is None:
-            newest = await reader.jobs(JobQuery(project, None, None, limit=_JOBS_SEARCHED))
+        if log_filter.job_ids is None:
+            newest = await reader.jobs(JobQuery(project, None, None, limit=_MAX_SEARCHED_JOBS))
             candidates = [job for job, _ in newest]
         else:
-            candidates = await _named_jobs(reader, project, wanted.job_ids)
+            candidates = await _named_jobs(reader, project, log_filter.job_ids)
         for job in candidates:
-            if job.created < wanted.end and (
-                job.ended == 0 or job.ended + _SETTLED >= wanted.start
+            if job.created < log_filter.end and (
+                job.ended == 0 or job.ended + _SETTLE_TIME >= log_filter.start
             ):
                 jobs[job.uid] = job
     return list(jobs.values())
@@ -277,16 +287,14 @@ async def _named_jobs(reader: Reader, project: str, job_ids: Collection[str]) ->
     return jobs
 
 
-def _end(job: Work, wanted: LogFilter, now: Nanos) -> int:
-    """Return the time before which a job's entries are listed.
-
-    A job that is over gets no late lines, so a reader's margin is not kept: `gcloud ai-platform jobs
-    stream-logs` stops as soon as it sees the end of a job that was silent, and would never show the last five
-    seconds (spec/clients#stream-logs; the public service publishes a job's end a minute after its lines).
-    """
+def _end(job: Work, log_filter: LogFilter, now: Nanos) -> int:
+    """Return the time before which a job's entries are listed. A finished job writes no late lines, so a
+    client's margin is ignored. `gcloud ai-platform jobs stream-logs` stops when it sees the end of a silent
+    job, and would never show the last five seconds (spec/clients#stream-logs). The public service publishes a
+    job's end one minute after its lines."""
     if not job.state.is_final:
-        return min(wanted.end, now - _SETTLED)
-    return wanted.end if wanted.end < now - _READERS_MARGIN else LAST_MOMENT
+        return min(log_filter.end, now - _SETTLE_TIME)
+    return log_filter.end if log_filter.end < now - _CLIENT_MARGIN else LAST_TIME
 
 
 def _is_descending(order_by: str) -> bool:
@@ -296,36 +304,36 @@ def _is_descending(order_by: str) -> bool:
         case ["timestamp", "desc"]:
             return True
         case _:
-            text = f"{order_by!r} is not 'timestamp asc' or 'timestamp desc'."
+            text = f"{order_by!r} is not a valid order. Use 'timestamp asc' or 'timestamp desc'."
             raise InvalidRequest((Violation("order_by", text),))
 
 
-def projects_of(request: Any) -> tuple[str, ...]:
-    """Return the project ids in `resource_names` (`projects/P`, or what lies below it) and `project_ids`.
-    Raises InvalidRequest."""
+def requested_projects(request: Any) -> tuple[str, ...]:
+    """Return the project IDs in `resource_names` (`projects/P` or names below it) and `project_ids`. Raises
+    InvalidRequest."""
     names: list[str] = list(request.resource_names)
-    foreign = [name for name in names if not name.startswith("projects/") or name == "projects/"]
-    if foreign:
-        faults = [f"{name!r} is not of the form projects/PROJECT." for name in foreign]
+    invalid = [name for name in names if not name.startswith("projects/") or name == "projects/"]
+    if invalid:
+        faults = [f"{name!r} does not have the form projects/PROJECT." for name in invalid]
         raise InvalidRequest(tuple(Violation("resource_names", fault) for fault in faults))
-    # Requests to tail have no `project_ids`.
+    # Tail requests have no `project_ids`.
     bare: Sequence[str] = getattr(request, "project_ids", ())
     projects = dict.fromkeys((*(name.split("/")[1] for name in names), *bare))
     if not projects:
-        text = "Name at least one project: projects/PROJECT."
+        text = "Set at least one project: projects/PROJECT."
         raise InvalidRequest((Violation("resource_names", text),))
     return tuple(projects)
 
 
-def _line(entry: Any, labels: dict[str, str]) -> str:
-    """Return an entry as a program would print it: one JSON object, of which the log knows `severity` and
-    `message`."""
+def _json_line(entry: Any, labels: dict[str, str]) -> str:
+    """Return an entry as a program would print it: one JSON object with `severity` and `message` for the
+    log."""
     kind = entry.proto_payload.type_url.rpartition("/")[2]
-    entry.ClearField("proto_payload")  # Only its sender knows its type.
+    entry.ClearField("proto_payload")  # Only the client has the message type.
     public = wire_json.to_public(entry)
     content = {"severity": public.get("severity", "DEFAULT")}
     if kind:
-        content["message"] = f"(an entry of the type {kind}, which is not read here)"
+        content["message"] = f"(an entry of the unsupported type {kind})"
     content |= dict(_content(entry, public))
     if labels := {**labels, **entry.labels}:
         content[LABELS] = labels
@@ -347,28 +355,30 @@ def _content(entry: Any, public: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 _LIST: Final = "trainshed.v1.Audit.List"
-_PAGE: Final = 1_000
-AT_MOST: Final = 20_000
-"""Records that one request looks at, the newest of its projects."""
+_AUDIT_PAGE_SIZE: Final = 1_000
+MAX_AUDIT_RECORDS: Final = 20_000
+"""Maximum number of audit records that one request reads, newest first."""
 
 
-async def audit_entries(call: Call, project: str, span: Span, most: int) -> AsyncIterator[Entry]:
-    """Yield the records in `span` of a project, the newest `most`. Raises PermissionDenied."""
+async def audit_entries(
+    call: Call, project: str, span: Span, max_rows: int
+) -> AsyncIterator[Entry]:
+    """Yield a project's newest `max_rows` audit records in `span`. Raises PermissionDenied."""
     authorize(call.principal, _LIST, (project,))
-    start, end = span.narrowed()
+    start, end = span.narrowed_range()
     rows: list[AuditRow] = []
     before: int | None = None
-    while len(rows) < most:
-        page = await call.services.access.audited(project, before, _PAGE)
+    while len(rows) < max_rows:
+        page = await call.services.access.audited(project, before, _AUDIT_PAGE_SIZE)
         rows += [row for row in page if start <= row.at < end]
-        if len(page) < _PAGE or page[-1].at < start:
+        if len(page) < _AUDIT_PAGE_SIZE or page[-1].at < start:
             break
         before = page[-1].seq
     entries = await asyncio.to_thread(
-        lambda: sorted(map(audit_entry, rows[:most]), key=lambda entry: entry.position)
+        lambda: sorted(map(audit_entry, rows[:max_rows]), key=lambda entry: entry.position)
     )
     for entry in reversed(entries) if span.descending else entries:
-        if span.holds(entry):
+        if span.contains(entry):
             yield entry
 
 
@@ -376,33 +386,33 @@ async def audit_entries(call: Call, project: str, span: Span, most: int) -> Asyn
 
 
 async def job_entries(services: Services, job: Work, span: Span) -> AsyncIterator[Entry]:
-    """Yield everything that a job logged in `span`: its replicas' lines, or those of a tuning job's trials,
-    merged with the service's own lines."""
+    """Yield all entries of a job in `span`: the lines of its replicas, or of a tuning job's trials, merged
+    with the service's own lines."""
     sources: list[AsyncIterator[Entry]] = []
     match job:
         case Job():
             programs = (job,)
         case TuningJob():
             children = await services.reader.children(job.uid)
-            programs = tuple(c for c in children if isinstance(c, Job) and span.meets(c))
+            programs = tuple(c for c in children if isinstance(c, Job) and span.includes(c))
         case Pipeline():
             programs = ()
         case _:
             assert_never(job)
     for program in programs:
-        replicas = replicas_of(program, span.tasks)
+        replicas = matching_replicas(program, span.tasks)
         if replicas is None or replicas:
-            sources.append(_lines(services, program, job.name, span, replicas))
+            sources.append(_line_entries(services, program, job.name, span, replicas))
     if span.tasks is None or SERVICE_TASK in span.tasks:
-        sources.append(_service(services, job, span))
-    async for entry in merged(sources, descending=span.descending):
+        sources.append(_service_entries(services, job, span))
+    async for entry in merge_entries(sources, descending=span.descending):
         yield entry
 
 
-async def merged(
+async def merge_entries(
     sources: Sequence[AsyncIterator[Entry]], *, descending: bool
 ) -> AsyncIterator[Entry]:
-    """Yield the entries of ordered sources in one order, by time and insert id."""
+    """Merge the entries of ordered sources by time and insert ID."""
     choose = max if descending else min
     heads: dict[int, Entry] = {}
     for index, source in enumerate(sources):
@@ -420,15 +430,15 @@ async def _advance(heads: dict[int, Entry], index: int, source: AsyncIterator[En
         heads.pop(index, None)
 
 
-async def _lines(
+async def _line_entries(
     services: Services,
     job: Job,
-    shown_as: JobName,
+    job_name: JobName,
     span: Span,
     replicas: frozenset[ReplicaId] | None,
 ) -> AsyncIterator[Entry]:
-    start, end = span.narrowed()
-    cursor, limit = None, _FIRST
+    start, end = span.narrowed_range()
+    cursor, limit = None, _FIRST_CHUNK_SIZE
     while True:
         page = await services.logs.page(
             job.uid,
@@ -439,29 +449,30 @@ async def _lines(
             limit=limit,
             descending=span.descending,
         )
-        # Short pages are read without a pause, and there may be a hundred jobs: let others run.
+        # Short pages are read without a delay, and there may be a hundred jobs, so other tasks must run in
+        # between.
         await asyncio.sleep(0)
         for line in page.lines:
             if line.is_notice:
-                continue  # The timeline has it as well, and service entries are made from that.
-            entry = replica_entry(shown_as, line, job.spec.trial)
-            if span.holds(entry):
+                continue  # The timeline contains notices too, as the source of service entries.
+            entry = replica_entry(job_name, line, job.spec.trial)
+            if span.contains(entry):
                 yield entry
         if page.next is None:
             return
-        cursor, limit = page.next, _CHUNK
+        cursor, limit = page.next, _CHUNK_SIZE
 
 
-async def _service(services: Services, job: Work, span: Span) -> AsyncIterator[Entry]:
+async def _service_entries(services: Services, job: Work, span: Span) -> AsyncIterator[Entry]:
     timeline = await services.reader.timeline(job.uid)
     entries = service_entries(job, [with_links(services, job, entry) for entry in timeline])
     for entry in reversed(entries) if span.descending else entries:
-        if span.holds(entry):
+        if span.contains(entry):
             yield entry
 
 
-def replicas_of(job: Job, tasks: frozenset[str] | None) -> frozenset[ReplicaId] | None:
-    """Return the writers that the tasks name; None for all."""
+def matching_replicas(job: Job, tasks: frozenset[str] | None) -> frozenset[ReplicaId] | None:
+    """Return the replicas whose log contains these tasks; None = all."""
     if tasks is None:
         return None
     writers = (*job.spec.replicas(), SERVICE)

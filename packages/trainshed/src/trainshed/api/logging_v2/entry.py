@@ -1,8 +1,8 @@
-"""A log entry, and its conversion to the public message (facts/packaging#endpoints,
+"""A log entry and its conversion to the public message (facts/packaging#endpoints,
 facts/lifecycle#service-lines).
 
-Entries are not stored. They are made from the lines of the replicas, from the service's own lines, which
-follow from the job's timeline, and from the audit.
+Entries are not stored. They are created from the lines of replicas, from the job's timeline (the service's
+own lines), and from the audit log.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +13,7 @@ from urllib.parse import quote
 from google.protobuf.message import Message
 from msgspec import Struct
 
-from trainshed.api.logging_v2.special_fields import ENTRY, split
+from trainshed.api.logging_v2.special_fields import ENTRY, split_fields
 from trainshed.core.failure.rules import Effect
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.states import JobState
@@ -37,7 +37,8 @@ _PUBLIC_LINES: Final[Mapping[str, str]] = {
     "succeeded": "Job completed successfully.",
     "failed": "Job failed.",
 }
-"""Timeline kinds whose line in the log is this public one; all others are logged with their own message."""
+"""Timeline kinds with a public line in the log. Entries of all other kinds are logged with their own
+message."""
 
 _SEVERITIES: Final[Mapping[str, Severity]] = {
     "notice": Severity.NOTICE,
@@ -53,8 +54,8 @@ _SEVERITIES: Final[Mapping[str, Severity]] = {
     "trial_infeasible": Severity.WARNING,
 }
 
-_STATE: Final = "ml.googleapis.com/job_state"
-_STATES: Final[Mapping[str, JobState]] = {
+_STATE_LABEL: Final = "ml.googleapis.com/job_state"
+_STATES_BY_KIND: Final[Mapping[str, JobState]] = {
     "admitted": JobState.PREPARING,
     "running": JobState.RUNNING,
     "cancel_requested": JobState.CANCELLING,
@@ -62,18 +63,18 @@ _STATES: Final[Mapping[str, JobState]] = {
     "failed": JobState.FAILED,
     "cancelled": JobState.CANCELLED,
 }
-"""The job's state from timeline entries of these kinds on."""
+"""The job's state after a timeline entry of these kinds."""
 
-_VERDICTS: Final[Mapping[object, Severity]] = {
+_VERDICT_SEVERITIES: Final[Mapping[object, Severity]] = {
     Effect.JOB_SUCCEEDS: Severity.INFO,
     Effect.REPLICA_DONE: Severity.INFO,
     Effect.JOB_CANCELLED: Severity.WARNING,
 }
-"""Severities of verdicts by their effect; all other verdicts report a failure."""
+"""Severities of verdicts by effect. All other verdicts report a failure."""
 
 
 class Source(Struct, frozen=True):
-    """What entries come from: what all entries of one task, or of the audit, have in common."""
+    """The common fields of all entries of one task or of the audit log."""
 
     log_name: str
     resource_type: str
@@ -82,8 +83,8 @@ class Source(Struct, frozen=True):
 
 
 @lru_cache(1024)
-def task_of(job: JobName, task: str, trial: str | None = None) -> Source:
-    """Return the source of a task of a job. `trial`: its number, in the log of a tuning job."""
+def task_source(job: JobName, task: str, trial: str | None = None) -> Source:
+    """Return the source of a job's task. `trial`: the trial's number in the log of a tuning job."""
     labels = {"ml.googleapis.com/job_id": job.job_id, "ml.googleapis.com/task_name": task}
     return Source(
         f"projects/{job.project_id}/logs/ml.googleapis.com%2F{quote(task, safe='')}",
@@ -94,19 +95,20 @@ def task_of(job: JobName, task: str, trial: str | None = None) -> Source:
 
 
 class Entry(Struct, frozen=True):
-    """A log entry. Entries of one job have one order: by `at`, then `insert_id` as text."""
+    """A log entry. Entries of one job are ordered by `time`, then by `insert_id` as text."""
 
     source: Source
     #: Nanoseconds since the epoch.
-    at: Nanos
+    time: Nanos
     insert_id: str
     severity: Severity
     text: str
-    #: The fields of a line that was JSON; of a record of the audit, the AuditLog message in its public form.
+    #: The fields of a JSON line, or the AuditLog message of an audit record in its public form.
     payload: dict[str, Any] | None = None
-    #: Labels in addition to the source's, which win.
+    #: Labels in addition to the source's labels, which take precedence.
     own_labels: dict[str, str] = {}
-    #: Further fields in public JSON, such as `httpRequest`. `insertId` is the one that clients see.
+    #: Additional fields in public JSON, such as `httpRequest`. Clients see its `insertId` instead of the
+    #: internal one.
     fields: dict[str, Any] = {}
 
     @property
@@ -114,45 +116,45 @@ class Entry(Struct, frozen=True):
         return self.own_labels | self.source.labels if self.own_labels else self.source.labels
 
     @property
-    def shown_id(self) -> str:
+    def public_id(self) -> str:
         return self.fields.get("insertId", self.insert_id)
 
     @property
     def position(self) -> tuple[int, str]:
-        return (self.at, self.insert_id)
+        return (self.time, self.insert_id)
 
 
 def replica_entry(name: JobName, line: LogLine, trial: str | None = None) -> Entry:
-    """Return the entry of a replica's line, as one of the job `name`."""
-    source = task_of(name, log_task_name(name.api, line.replica), trial)
+    """Return the entry of a replica's line for the job `name`."""
+    source = task_source(name, log_task_name(name.api, line.replica), trial)
     payload, labels, fields = line.payload, dict[str, str](), dict[str, Any]()
     if payload is not None:
-        payload, labels, fields = split(payload)
+        payload, labels, fields = split_fields(payload)
         if payload == {"message": line.text}:
             payload = None
     return Entry(source, line.at, line.insert_id, line.severity, line.text, payload, labels, fields)
 
 
-_SERVICES: Final = {
+_SERVICE_NAMES: Final = {
     "admin": "iam",
     "credentials": "iamcredentials",
     "resourcemanager": "cloudresourcemanager",
 }
-"""The names of services that their methods' names do not hold."""
+"""Names of services whose method names contain another name."""
 
 
 def audit_entry(row: AuditRow) -> Entry:
-    """Return the entry of a record of the audit."""
+    """Return the log entry of an audit record."""
     record = row.record
-    # `google.cloud.ml.v1.JobService.CreateJob` is of `ml.googleapis.com`.
+    # `google.cloud.ml.v1.JobService.CreateJob` belongs to `ml.googleapis.com`.
     words = record.method.split(".")
     service = words[0]
     if service == "google":
-        service = f"{_SERVICES.get(words[-4], words[-4])}.googleapis.com"
-    by: dict[str, Any] = {"principalEmail": record.acting_as or record.who}
+        service = f"{_SERVICE_NAMES.get(words[-4], words[-4])}.googleapis.com"
+    authentication: dict[str, Any] = {"principalEmail": record.acting_as or record.who}
     if record.acting_as:
-        first = {"firstPartyPrincipal": {"principalEmail": record.who}}
-        by["serviceAccountDelegationInfo"] = [first]
+        delegation = {"firstPartyPrincipal": {"principalEmail": record.who}}
+        authentication["serviceAccountDelegationInfo"] = [delegation]
     severity, status = Severity.NOTICE, dict[str, Any]()
     if record.status:
         severity, name = Severity.ERROR, StatusCode.of(record.status).name
@@ -161,7 +163,7 @@ def audit_entry(row: AuditRow) -> Entry:
         "serviceName": service,
         "methodName": record.method,
         "resourceName": record.resource,
-        "authenticationInfo": by,
+        "authenticationInfo": authentication,
         "requestMetadata": {"callerIp": record.source or ""},
         "metadata": dict(record.facts),
         "status": status,
@@ -176,25 +178,27 @@ def audit_entry(row: AuditRow) -> Entry:
 
 
 def service_entries(job: Work, timeline: Sequence[TimelineEntry]) -> tuple[Entry, ...]:
-    """Return the service's own lines, in strictly ascending time: an entry whose time is not later than its
-    predecessor's moves behind it."""
+    """Return the service's own lines in strictly ascending time. An entry that is not later than its
+    predecessor moves after it."""
     entries: list[Entry] = []
-    source = task_of(job.name, SERVICE_TASK)
+    source = task_source(job.name, SERVICE_TASK)
     labels, is_ml = {"ml.googleapis.com/endpoint": ""}, job.name.api is Api.ML
     if is_ml:
-        labels[_STATE] = JobState.QUEUED
-    last, begun = 0, timeline[0].at if timeline else 0
-    # The first line of a log says what the job gets instead of what it asked for (spec/runtimes#substitutes).
-    for event in sorted(timeline, key=lambda event: event.kind != "notice" or event.at != begun):
-        if is_ml and event.kind in _STATES:
-            labels = {**labels, _STATE: _STATES[event.kind]}
+        labels[_STATE_LABEL] = JobState.QUEUED
+    last, first_time = 0, timeline[0].at if timeline else 0
+    # The first line of a log shows substitutions of requested resources (spec/runtimes#substitutes).
+    for event in sorted(
+        timeline, key=lambda event: event.kind != "notice" or event.at != first_time
+    ):
+        if is_ml and event.kind in _STATES_BY_KIND:
+            labels = {**labels, _STATE_LABEL: _STATES_BY_KIND[event.kind]}
         for text in _texts(event):
             last = max(event.at, last + 1)
-            # "-" sorts before the digits of a replica's line (`LogLine.insert_id`).
+            # "-" sorts before the digits in a replica's insert ID (`LogLine.insert_id`).
             insert_id = f"{job.uid:016x}-{len(entries):020x}"
             severity = _SEVERITIES.get(event.kind, Severity.INFO)
             if event.kind == "verdict":
-                severity = _VERDICTS.get(event.details.get("effect"), Severity.ERROR)
+                severity = _VERDICT_SEVERITIES.get(event.details.get("effect"), Severity.ERROR)
             entries.append(Entry(source, last, insert_id, severity, text, own_labels=labels))
     return tuple(entries)
 
@@ -203,17 +207,17 @@ def message(entry: Entry) -> Message:
     source = entry.source
     view: Any = wire_json.from_public(ENTRY, entry.fields)
     view.log_name = source.log_name
-    view.insert_id = entry.shown_id
+    view.insert_id = entry.public_id
     view.severity = entry.severity.value
     view.labels.update(entry.labels)
-    view.timestamp.seconds, view.timestamp.nanos = divmod(entry.at, 10**9)
+    view.timestamp.seconds, view.timestamp.nanos = divmod(entry.time, 10**9)
     view.receive_timestamp.CopyFrom(view.timestamp)
     view.resource.type = source.resource_type
     view.resource.labels.update(source.resource_labels)
     if entry.payload is None:
         view.text_payload = entry.text
     elif source.resource_type == RESOURCE_TYPE:
-        # A line that was JSON keeps its fields beside `message`.
+        # An entry of a JSON line keeps its fields together with `message`.
         view.json_payload.update({"message": entry.text, **entry.payload})
     else:
         view.proto_payload.Pack(wire_json.from_public(_AUDIT_MESSAGE, entry.payload))

@@ -20,30 +20,30 @@ FIELDS: Final[Mapping[str, str]] = {
     f"{_PREFIX}trace": "trace",
     f"{_PREFIX}trace_sampled": "traceSampled",
 }
-"""The field of the entry by the member of the line."""
+"""Fields of the entry by member of the JSON line."""
 ENTRY: Final = "google.logging.v2.LogEntry"
 
 
-def split(payload: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str], dict[str, Any]]:
-    """Return the payload without its special fields, the labels, and the other special fields in public
-    JSON. A field of a wrong type, and unknown members of it, remain in the payload."""
+def split_fields(payload: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str], dict[str, Any]]:
+    """Return the payload without its special fields, the labels, and the other special fields in public JSON.
+    Values of a wrong type and unknown members remain in the payload."""
     if LABELS not in payload and payload.keys().isdisjoint(FIELDS):
         return payload, {}, {}
-    rest = dict(payload)
-    labels = _labels(rest.pop(LABELS)) if isinstance(payload.get(LABELS), dict) else {}
+    remaining = dict(payload)
+    labels = _labels(remaining.pop(LABELS)) if isinstance(payload.get(LABELS), dict) else {}
     fields: dict[str, Any] = {}
-    for member in FIELDS.keys() & rest.keys():
-        name, value = FIELDS[member], rest.pop(member)
-        known, unknown = _parted(name, value)
+    for member in FIELDS.keys() & remaining.keys():
+        name, value = FIELDS[member], remaining.pop(member)
+        known, unknown = _split_members(name, value)
         try:
             public = wire_json.to_public(wire_json.from_public(ENTRY, {name: known}))
         except WireError:
-            rest[member] = value
+            remaining[member] = value
             continue
         fields |= {field: read for field, read in public.items() if read != {}}
         if unknown:
-            rest[member] = unknown
-    return rest, labels, fields
+            remaining[member] = unknown
+    return remaining, labels, fields
 
 
 def _labels(value: Mapping[str, Any]) -> dict[str, str]:
@@ -53,9 +53,9 @@ def _labels(value: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _parted(name: str, value: Any) -> tuple[Any, dict[str, Any]]:
-    """Return the members of a field's value that the field has, and the others. Empty text counts as no
-    value, as Google's handlers write it."""
+def _split_members(name: str, value: Any) -> tuple[Any, dict[str, Any]]:
+    """Return the known members of a field's value, and the unknown members. An empty string counts as no
+    value, as in Google's handlers."""
     plan = plans.plan_of(pool.message_descriptor(ENTRY)).by_key[name].value
     if plan.message is None or not isinstance(value, dict):
         return (None if value == "" else value), {}

@@ -1,8 +1,8 @@
 """Logging v2 `TailLogEntries`: a stream of the entries of jobs from now on (facts/packaging#tail).
 
-Notices of jobs wake a session; it never polls. It reads what is new from the logs and timelines, and returns
-each entry after the buffer window, in the order of times. Entries wait in the log until the client reads
-them, so none is ever suppressed.
+Notices of jobs wake a session, so it never polls. The session reads new lines and timeline entries, and
+returns each entry after the buffer window, in order of time. Entries stay in the log until the client reads
+them, so no entry is ever suppressed.
 """
 
 import asyncio
@@ -21,10 +21,10 @@ from trainshed.api.calls.services import Services
 from trainshed.api.calls.streams import Pace, StreamHandlers
 from trainshed.api.logging_v2.entries import (
     SERVICE_METHODS,
-    jobs_of,
-    projects_of,
+    find_jobs,
+    matching_replicas,
     read_filter,
-    replicas_of,
+    requested_projects,
 )
 from trainshed.api.logging_v2.entry import Entry, message, replica_entry, service_entries
 from trainshed.api.logging_v2.filters import LogFilter
@@ -38,78 +38,80 @@ from trainshed.core.works import Work
 from trainshed.wire import pool
 
 MAX_SESSIONS: Final = 100
-"""Most sessions of one project at a time."""
+"""Maximum number of sessions of one project at a time."""
 _DEFAULT_WINDOW: Final = 2.0
+"""Buffer window in seconds of a request without one."""
 _MAX_WINDOW: Final = 60.0
-"""Seconds of the buffer window."""
+"""Maximum buffer window in seconds."""
 MAX_BUFFER: Final = 10_000
-"""Entries of the buffer. When it is full, the earliest ones are returned before their window ends."""
-_CHUNK: Final = 1_000
-"""Lines of a job that are read at a time, and most entries of a response."""
-_MAX_IGNORED: Final = 10_000
-_MAX_DONE: Final = 100_000
-"""Most jobs that a session remembers."""
-_RECHECK: Final = 600.0
-"""Seconds after which a session without notices checks for news all the same."""
-_THREAD: Final = ThreadPoolExecutor(1, "tailing")
+"""Maximum number of entries in the buffer. If the buffer is full, the earliest entries are returned before
+their window ends."""
+_CHUNK_SIZE: Final = 1_000
+"""Number of lines per read of a job, and maximum number of entries in a response."""
+_MAX_IGNORED_JOBS: Final = 10_000
+_MAX_DONE_JOBS: Final = 100_000
+"""Maximum number of finished jobs that a session remembers."""
+_RECHECK_INTERVAL: Final = 600.0
+"""Seconds after which a session without notices reads again."""
+_EXECUTOR: Final = ThreadPoolExecutor(1, "tailing")
 sessions: Final[Counter[str]] = Counter()
-"""Open sessions by project."""
+"""Number of open sessions by project."""
 
 
 async def tail(call: Call, request: Any) -> AsyncGenerator[Message]:
-    """Return the responses of a session. Raises InvalidRequest, ResourceExhausted."""
-    projects = projects_of(request)
-    wanted = read_filter(request)
+    """Return the responses of a session. Raises InvalidRequest and ResourceExhausted."""
+    projects = requested_projects(request)
+    log_filter = read_filter(request)
     faults = Faults()
-    if wanted.is_of_audit:
-        text = "The audit log cannot be tailed. Read it page by page with entries:list."
+    if log_filter.is_audit:
+        text = "The audit log cannot be tailed. Read it in pages with entries:list."
         faults.add("filter", text)
     window = request.buffer_window
-    is_given = request.HasField("buffer_window")
-    seconds = window.seconds + window.nanos / 1e9 if is_given else _DEFAULT_WINDOW
+    is_set = request.HasField("buffer_window")
+    seconds = window.seconds + window.nanos / 1e9 if is_set else _DEFAULT_WINDOW
     if not 0 <= seconds <= _MAX_WINDOW:
         text = f"The window must be from 0 to {_MAX_WINDOW:.0f} seconds, such as 2s."
         faults.add("buffer_window", text)
     faults.refuse()
     if full := [project for project in projects if sessions[project] >= MAX_SESSIONS]:
         raise ResourceExhausted(
-            f"{MAX_SESSIONS} sessions tail the logs of the project {full[0]}, which is the most. End one "
-            "of them, or read with entries:list."
+            f"The project {full[0]} already has the maximum of {MAX_SESSIONS} tail sessions. End a session, "
+            "or read entries with entries:list."
         )
-    return _responses(call.services, projects, wanted, seconds)
+    return _responses(call.services, projects, log_filter, seconds)
 
 
 STREAMS: Final[StreamHandlers] = {f"{SERVICE_METHODS}.TailLogEntries": tail}
 
 
-class _Followed(Struct):
+class _TailedJob(Struct):
     """A job whose entries a session returns."""
 
     work: Work
-    #: The job that the entries of its lines name.
-    shown_as: JobName
+    #: The job's name in the entries of its lines.
+    job_name: JobName
     trial: str | None
     #: None = all.
     replicas: frozenset[ReplicaId] | None
     has_service_lines: bool
     seen: dict[ReplicaId, tuple[int, int]] = field(default_factory=dict[ReplicaId, tuple[int, int]])
-    #: The number of service lines that were read.
+    #: Number of service lines that were read.
     service_lines: int = 0
 
 
 async def _responses(
-    services: Services, projects: Sequence[str], wanted: LogFilter, window: float
+    services: Services, projects: Sequence[str], log_filter: LogFilter, window: float
 ) -> AsyncGenerator[Message]:
     sessions.update(projects)
     try:
-        session = _Session(services, projects, wanted, window)
+        session = _Session(services, projects, log_filter, window)
         pace = Pace(services.notices)
         while True:
             await pace.start_read()
             await session.read()
             pace.finish_read()
             due = session.due()
-            while entries := [message(entry) for entry in islice(due, _CHUNK)]:
+            while entries := [message(entry) for entry in islice(due, _CHUNK_SIZE)]:
                 yield pool.message("google.logging.v2.TailLogEntriesResponse", entries=entries)
             await session.wait()
     finally:
@@ -120,52 +122,52 @@ class _Session:
     """The state of one session."""
 
     def __init__(
-        self, services: Services, projects: Sequence[str], wanted: LogFilter, window: float
+        self, services: Services, projects: Sequence[str], log_filter: LogFilter, window: float
     ) -> None:
         self._services = services
         self._projects = projects
-        self._wanted = wanted
+        self._filter = log_filter
         self._window = window
-        self._since = max(services.now(), wanted.start)
+        self._since = max(services.now(), log_filter.start)
         self._loop = asyncio.get_running_loop()
-        #: The number of the last notice before the last read.
+        #: Number of the last notice before the last read.
         self._notice = services.notices.latest
-        self._jobs: dict[JobUid, _Followed] = {}
-        #: Jobs that are not of this session.
+        self._jobs: dict[JobUid, _TailedJob] = {}
+        #: Jobs that do not belong to this session.
         self._ignored: set[JobUid] = set()
-        #: Jobs that have ended and whose entries were read.
+        #: Finished jobs whose entries were read.
         self._done: set[JobUid] = set()
-        #: Jobs with lines that were not read yet.
+        #: Jobs with unread lines.
         self._unread: set[JobUid] = set()
-        #: By time and insert id.
+        #: Entries by time and insert ID.
         self._buffer: list[tuple[tuple[Nanos, str], int, Entry]] = []
         self._numbers = count()
-        #: When the window of an entry ends, by the loop's clock, with the entry's position.
+        #: End of an entry's window, by the loop's clock, with the entry's position.
         self._ends: deque[tuple[float, tuple[Nanos, str]]] = deque()
 
     async def read(self) -> None:
-        """Read new entries into the buffer, as far as it has room."""
+        """Read new entries into the buffer until it is full."""
         notices = self._services.notices
-        latest, news = notices.latest, notices.since(self._notice)
-        if news is None:
-            jobs = await jobs_of(self._services.reader, self._projects, self._wanted)
-            news = [*self._jobs, *(job.uid for job in jobs)]
+        latest, changed_uids = notices.latest, notices.since(self._notice)
+        if changed_uids is None:
+            jobs = await find_jobs(self._services.reader, self._projects, self._filter)
+            changed_uids = [*self._jobs, *(job.uid for job in jobs)]
         self._notice = latest
-        self._unread.update(news)
+        self._unread.update(changed_uids)
         for uid in tuple(self._unread):
             if len(self._buffer) >= MAX_BUFFER:
                 return
-            if (job := await self._followed(uid)) is None:
+            if (job := await self._find_job(uid)) is None:
                 self._unread.discard(uid)
             elif not await self._read_job(job):
                 self._unread.discard(uid)
                 if (
                     job.work.state.is_final
-                ):  # Its last lines can be read before its end is published.
+                ):  # The last lines can be read before the end is published.
                     self._finish(uid)
 
     def due(self) -> Iterator[Entry]:
-        """Yield the entries whose window has ended, and those before them, in the order of times."""
+        """Yield the entries whose window has ended, and earlier entries, in order of time."""
         now, last = self._loop.time(), None
         while self._ends and self._ends[0][0] <= now:
             _, position = self._ends.popleft()
@@ -176,54 +178,53 @@ class _Session:
             yield heapq.heappop(self._buffer)[2]
 
     async def wait(self) -> None:
-        """Wait until there may be something to read or to return."""
+        """Wait until there may be entries to read or to return."""
         if self._unread:
             return
-        left = self._ends[0][0] - self._loop.time() if self._ends else _RECHECK
+        left = self._ends[0][0] - self._loop.time() if self._ends else _RECHECK_INTERVAL
         if left > 0:
             await self._services.notices.wait_beyond(None, self._notice, left)
 
     def _finish(self, uid: JobUid) -> None:
         del self._jobs[uid]
         self._done.add(uid)
-        if len(self._done) > _MAX_DONE:
-            self._done = set(sorted(self._done)[_MAX_DONE // 2 :])
+        if len(self._done) > _MAX_DONE_JOBS:
+            self._done = set(sorted(self._done)[_MAX_DONE_JOBS // 2 :])
 
-    async def _read_job(self, job: _Followed) -> bool:
-        """Read new entries of a job; return whether there may be more."""
+    async def _read_job(self, job: _TailedJob) -> bool:
+        """Read new entries of a job and return whether it may have more."""
         if job.has_service_lines:
             timeline = await self._services.reader.timeline(job.work.uid)
             linked = [with_links(self._services, job.work, entry) for entry in timeline]
             entries = service_entries(job.work, linked)
-            fresh, job.service_lines = entries[job.service_lines :], len(entries)
-            self._add(entry for entry in fresh if self._passes(entry))
+            new_entries, job.service_lines = entries[job.service_lines :], len(entries)
+            self._add(entry for entry in new_entries if self._passes(entry))
         if not isinstance(job.work, Job):
             return False
-        entries, lines = await self._loop.run_in_executor(_THREAD, self._lines, job)
+        entries, lines = await self._loop.run_in_executor(_EXECUTOR, self._lines, job)
         self._add(entries)
-        return lines == _CHUNK
+        return lines == _CHUNK_SIZE
 
-    def _lines(self, job: _Followed) -> tuple[list[Entry], int]:
-        """Return the entries of the next lines of a job that pass the filter, and the number of these lines.
-        Blocks."""
+    def _lines(self, job: _TailedJob) -> tuple[list[Entry], int]:
+        """Return the matching entries of a job's next lines, and the number of these lines. Blocks."""
         entries: list[Entry] = []
         lines = 0
-        unseen = self._services.logs.onward(job.work.uid, job.seen, self._since, job.replicas)
-        for stored, source in unseen:
+        new_lines = self._services.logs.onward(job.work.uid, job.seen, self._since, job.replicas)
+        for stored, source in new_lines:
             line = source.line(stored)
             job.seen[line.replica] = (line.attempt, line.n)
-            # The timeline has notices as well; service lines are made of that.
+            # The timeline contains notices too, as the source of service lines.
             if not line.is_notice and self._passes(
-                entry := replica_entry(job.shown_as, line, job.trial)
+                entry := replica_entry(job.job_name, line, job.trial)
             ):
                 entries.append(entry)
             lines += 1
-            if lines == _CHUNK:
+            if lines == _CHUNK_SIZE:
                 break
         return entries, lines
 
     def _passes(self, entry: Entry) -> bool:
-        return self._since <= entry.at < self._wanted.end and self._wanted.passes(entry)
+        return self._since <= entry.time < self._filter.end and self._filter.passes(entry)
 
     def _add(self, entries: Iterator[Entry] | list[Entry]) -> None:
         end = self._loop.time() + self._window
@@ -231,8 +232,8 @@ class _Session:
             heapq.heappush(self._buffer, (entry.position, next(self._numbers), entry))
             self._ends.append((end, entry.position))
 
-    async def _followed(self, uid: JobUid) -> _Followed | None:
-        """Return a job that may have entries for this session; None if it has none."""
+    async def _find_job(self, uid: JobUid) -> _TailedJob | None:
+        """Return a job that may have entries for this session, or None."""
         if uid in self._ignored or uid in self._done:
             return None
         try:
@@ -241,31 +242,31 @@ class _Session:
             self._jobs.pop(uid, None)
             return None
         if (job := self._jobs.get(uid)) is not None:
-            job.work = work  # Its links and state may have changed.
-        elif (job := self._new(work)) is not None:
+            job.work = work  # The job's links and state may have changed.
+        elif (job := self._new_job(work)) is not None:
             self._jobs[uid] = job
         else:
-            if len(self._ignored) >= _MAX_IGNORED:
+            if len(self._ignored) >= _MAX_IGNORED_JOBS:
                 self._ignored.clear()
             self._ignored.add(uid)
         return job
 
-    def _new(self, work: Work) -> _Followed | None:
-        ids, tasks = self._wanted.job_ids, self._wanted.tasks
+    def _new_job(self, work: Work) -> _TailedJob | None:
+        ids, tasks = self._filter.job_ids, self._filter.tasks
         owner = work.name.project_id
         if not {owner, str(project_number(owner))} & set(self._projects):
             return None
         parent = work.parent if isinstance(work, Job) else None
-        own = {work.name.job_id, str(work.uid)}
-        # Trials are listed as part of their tuning job, unless the filter specifies one.
-        is_trial = parent is not None and parent.trial > 0 and not (ids and own & ids)
+        own_ids = {work.name.job_id, str(work.uid)}
+        # Trials are listed as part of their tuning job, unless the filter selects a trial.
+        is_trial = parent is not None and parent.trial > 0 and not (ids and own_ids & ids)
         name = parent.name if parent is not None and is_trial else work.name
-        if ids is not None and not ({name.job_id} | (set() if is_trial else own)) & ids:
+        if ids is not None and not ({name.job_id} | (set() if is_trial else own_ids)) & ids:
             return None
-        return _Followed(
+        return _TailedJob(
             work,
             name,
             work.spec.trial if isinstance(work, Job) else None,
-            replicas_of(work, tasks) if isinstance(work, Job) else None,
+            matching_replicas(work, tasks) if isinstance(work, Job) else None,
             not is_trial and (tasks is None or SERVICE_TASK in tasks),
         )

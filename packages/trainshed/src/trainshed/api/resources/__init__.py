@@ -1,1 +1,1 @@
-"""What the APIs share for jobs, studies and operations; takes and returns records, never messages."""
+"""Functions that the APIs share for jobs, studies and operations, with records instead of messages."""

@@ -1,7 +1,7 @@
-"""What creating a job, tuning job or pipeline has in common in both APIs.
+"""Common steps for creating jobs, tuning jobs and pipelines in both APIs.
 
-Named buckets must exist; the record and its first timeline entries are stored in one step; the
-controller is woken.
+The buckets in a request must exist. The record and its first timeline entries are stored in one step. Then
+the controller is notified.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from trainshed.access.principals import Principal
 from trainshed.api.calls.impersonation import actor_of
 from trainshed.api.calls.parents import LocationName
 from trainshed.api.calls.services import BucketProbe, ContentDigest, Services
-from trainshed.api.resources.jobs import asked_for, find_by_uid, has_dashboard
+from trainshed.api.resources.jobs import find_by_uid, has_dashboard, has_web_access
 from trainshed.core.environment import service_account
 from trainshed.core.errors import (
     FailedPrecondition,
@@ -47,29 +47,33 @@ from trainshed.wire.json import compact_text
 T = TypeVar("T")
 
 BucketUse = tuple[str, str]
-"""A field's path and the gs:// URI it holds."""
+"""A field's path and its gs:// URI."""
 
-_NOT_KEPT = frozenset({"labels", "name", "etag"})
-"""Fields that are kept beside the public JSON, because labels can change later."""
-_LARGEST = 1_000_000
-_SWITCH = re.compile("on|off").fullmatch
+_SEPARATE_FIELDS = frozenset({"labels", "name", "etag"})
+"""Fields that are stored outside the public JSON, because labels can change later."""
+_MAX_JSON_SIZE = 1_000_000
+_match_on_off = re.compile("on|off").fullmatch
 _LABELS: Final[Mapping[str, tuple[Callable[[str], object], str]]] = {
     STALL_LABEL: (
         re.compile("[0-9]+").fullmatch,
-        "is not a whole number of seconds, such as 600; 0 turns the watchdog off.",
+        "is not a whole number of seconds, such as 600. 0 turns the watchdog off.",
     ),
-    WARM_LABEL: (_SWITCH, "is neither on nor off; without it the setting warm_starts counts."),
-    OUTLIVES_LABEL: (_SWITCH, "is neither on nor off; without it it is off."),
+    WARM_LABEL: (
+        _match_on_off,
+        "is neither on nor off. Without the label, the setting warm_starts applies.",
+    ),
+    OUTLIVES_LABEL: (_match_on_off, "is neither on nor off. The default is off."),
     PAGES_LABEL: (
         are_pages,
-        "is not NAME or NAME-PORT, with one _ between several: names of small letters and digits, each once, "
-        f"and ports from 1 to {HIGHEST}.",
+        "is not NAME or NAME-PORT, with _ between several. Names contain lower-case letters and digits and "
+        f"differ from each other; ports are 1 to {HIGHEST}.",
     ),
 }
-"""Labels that control functions of the service: whether a value is right, and what is wrong with others."""
+"""Labels that control functions of the service, each with the check of its value and the error for a wrong
+value."""
 
 
-def checked(
+def check_and_parse(
     parse: Callable[[], T],
     uses: Iterable[BucketUse],
     buckets: BucketProbe,
@@ -77,11 +81,8 @@ def checked(
     *,
     project: str,
 ) -> T:
-    """Return the parsed job if its specification is valid, every bucket that it names exists and is open to
-    its `project`, and there are no `further` faults.
-
-    Raises InvalidRequest with all violations at once.
-    """
+    """Return the parsed job if its specification is valid, its buckets exist and are accessible to its
+    `project`, and there are no `further` violations. Raises InvalidRequest with all violations at once."""
     missing = (*_missing_buckets(uses, buckets, project), *further)
     try:
         parsed = parse()
@@ -94,16 +95,16 @@ def checked(
 
 def new_vertex_job(
     services: Services,
-    place: LocationName,
+    location: LocationName,
     draft: JobDraft[JobSpec | TuningSpec],
     public: Mapping[str, Any],
     parent: Parent | None = None,
 ) -> Job | TuningJob:
-    """Return the record of a new custom or tuning job, as `store_works` takes it; nothing is stored."""
+    """Return the unstored record of a new custom or tuning job, for `store_works`."""
     uid = services.new_uid()
-    tunes = isinstance(draft.spec, TuningSpec)
-    collection = Collection.TUNING_JOBS if tunes else Collection.CUSTOM_JOBS
-    name = JobName(Api.VERTEX, place.project_id, place.location, str(uid), collection)
+    is_tuning = isinstance(draft.spec, TuningSpec)
+    collection = Collection.TUNING_JOBS if is_tuning else Collection.CUSTOM_JOBS
+    name = JobName(Api.VERTEX, location.project_id, location.location, str(uid), collection)
     return new_job(services, uid, name, draft, public, parent=parent)
 
 
@@ -116,25 +117,39 @@ def new_job(
     *,
     parent: Parent | None = None,
 ) -> Job | TuningJob:
-    """Return the record of a new job, as `store_works` takes it; nothing is stored."""
+    """Return the unstored record of a new job, for `store_works`."""
     now = services.now()
-    kept, labels, title, spec = kept_json(public), draft.labels, draft.display_name, draft.spec
+    public_json, labels, display_name, spec = (
+        compact_json(public),
+        draft.labels,
+        draft.display_name,
+        draft.spec,
+    )
     _check_resource(services, name, spec, parent)
     if isinstance(spec, JobSpec):
-        spec = _here(services, title, spec)
-        return Job(uid, name, title, kept, now, now, labels, parent=parent, spec=spec)
+        spec = _for_installation(services, display_name, spec)
+        return Job(uid, name, display_name, public_json, now, now, labels, parent=parent, spec=spec)
     metrics = tuple(metric.id for metric in spec.study.metrics)
-    spec = replace(spec, trial=_here(services, title, spec.trial, metrics))
+    spec = replace(spec, trial=_for_installation(services, display_name, spec.trial, metrics))
     first = spec.first_trial
     return TuningJob(
-        uid, name, title, kept, now, now, labels, parent=parent, spec=spec, next_trial=first
+        uid,
+        name,
+        display_name,
+        public_json,
+        now,
+        now,
+        labels,
+        parent=parent,
+        spec=spec,
+        next_trial=first,
     )
 
 
 def _check_resource(
     services: Services, name: JobName, spec: JobSpec | TuningSpec, parent: Parent | None
 ) -> None:
-    """Raise InvalidRequest if a job can never run on the persistent resource that it names."""
+    """Raise InvalidRequest if a job can never run on its persistent resource."""
     program = spec if isinstance(spec, JobSpec) else spec.trial
     resource = resource_of(name, program)
     if resource is None:
@@ -146,40 +161,39 @@ def _check_resource(
         raise InvalidRequest((Violation(f"{path}.persistent_resource_id", fault),))
 
 
-def kept_json(public: Mapping[str, Any], without: Container[str] = _NOT_KEPT) -> str:
-    """Return what a record keeps of a resource's public JSON. Raises InvalidRequest: too large for lists."""
-    kept = compact_text({key: value for key, value in public.items() if key not in without})
-    if len(kept.encode()) > _LARGEST:
-        text = f"It has more than {_LARGEST:,} bytes as JSON; put what is long into a bucket."
+def compact_json(public: Mapping[str, Any], without: Container[str] = _SEPARATE_FIELDS) -> str:
+    """Return a resource's public JSON for its record, without some fields. Raises InvalidRequest if the JSON
+    is too large for lists."""
+    public_json = compact_text({key: value for key, value in public.items() if key not in without})
+    if len(public_json.encode()) > _MAX_JSON_SIZE:
+        text = f"The resource has more than {_MAX_JSON_SIZE:,} bytes as JSON. Store long values in a bucket."
         raise InvalidRequest((Violation("", text),))
-    return kept
+    return public_json
 
 
 async def store_works(services: Services, principal: Principal, *works: Work) -> None:
-    """Store new works, all or none, with who made them and their packages pinned, and wake the
-    controller. Their project gets its default bucket.
-
-    Raises AlreadyExists, InvalidRequest (wrong labels), FailedPrecondition (`pinned`),
-    Unavailable (the service stops), and as `Intake.create`.
-    """
+    """Store new works, all or none, with their creator and pinned packages. Create their project's default
+    bucket if necessary, and notify the controller. Raises AlreadyExists, InvalidRequest (invalid labels),
+    FailedPrecondition (`pin_packages`), Unavailable (the service is stopping), and the errors of
+    `Intake.create`."""
     if services.closing.is_set():
         raise Unavailable(
             "The service is stopping and accepts no new jobs. Submit the job again after its restart."
         )
-    made: list[NewWork] = []
+    new_works: list[NewWork] = []
     creator = await actor_of(services.reader, principal)
     for work in works:
         check_labels(services, work.labels)
-        new = replace(await pinned(services, work), creator=creator)
-        made.append(NewWork(new, _first_entries(new, creator)))
+        new = replace(await pin_packages(services, work), creator=creator)
+        new_works.append(NewWork(new, _first_entries(new, creator)))
     for project in {work.name.project_id for work in works}:
         await require_default_bucket(services, project)
-    await services.create(*made)
+    await services.create(*new_works)
 
 
 async def require_default_bucket(services: Services, project: str) -> None:
-    """Make a project's default bucket if it is not there. The service has made that of its own project at its
-    start: a job waits for it where somebody has moved it away. Raises Unavailable."""
+    """Create a project's default bucket if it does not exist. The service creates the bucket of its own
+    project at its start, and jobs wait if that bucket is missing. Raises Unavailable."""
     settings = services.settings
     if project == settings.project:
         return
@@ -189,8 +203,8 @@ async def require_default_bucket(services: Services, project: str) -> None:
 
 
 def check_labels(services: Services, labels: Iterable[tuple[str, str]]) -> None:
-    """Raise InvalidRequest if a label that controls a function of the service has an invalid value: what
-    somebody believes to be on, or encrypted, must be, and there are the targets of notifications."""
+    """Raise InvalidRequest for an invalid value of a label that controls a function of the service, or for an
+    unknown notification target. A user must not wrongly believe that a function is on."""
     values = dict(labels)
     wrong = [
         Violation(f"labels.{label}", f"{values[label]!r} {fault}")
@@ -200,36 +214,40 @@ def check_labels(services: Services, labels: Iterable[tuple[str, str]]) -> None:
     wanted, known = targets_of(values.items()), services.settings.notify
     unknown = [name for name in wanted if name not in known]
     if NOTIFY_LABEL in values and (unknown or not wanted):
-        there = (
-            f"there are {', '.join(sorted(known))}, with one _ between several"
+        known_text = (
+            f"Use {', '.join(sorted(known))}, with one _ between several"
             if known
-            else "the service has none; its operator adds one as [[notify]] in its configuration"
+            else "The operator can add targets as [[notify]] in the configuration"
         )
-        text = f"There is no target {', '.join(map(repr, unknown)) or repr('')}; {there}."
+        names = ", ".join(map(repr, unknown)) or repr("")
+        text = f"The notification target {names} does not exist. {known_text}."
         wrong.append(Violation(f"labels.{NOTIFY_LABEL}", text))
     if wrong:
         raise InvalidRequest(tuple(wrong))
 
 
-def _here(
+def _for_installation(
     services: Services, display_name: str, spec: JobSpec, metrics: tuple[str, ...] = ()
 ) -> JobSpec:
-    """Return the specification as this installation runs it, with the warnings that only it can give.
-    `metrics`: the ids of those that it measures, if it is a trial's."""
+    """Return the specification as this installation runs it, with the warnings of this installation.
+    `metrics`: the metric IDs of a trial."""
     if services.replace_spec is not None:
         spec = services.replace_spec(display_name, spec, metrics)
     return replace(spec, warnings=(*spec.warnings, *_warnings(services, spec)))
 
 
 def _warnings(services: Services, spec: JobSpec) -> Iterator[str]:
-    """Yield what only this installation can tell (spec/submit#warnings): of buckets that a program
-    expects as directories and will not find, of GPUs that are not here (spec/queue#capacity), of shells."""
+    """Yield the warnings of this installation (spec/submit#warnings): buckets that programs do not see as
+    directories, GPUs that no node has (spec/queue#capacity), and disabled shells."""
     for name in dict.fromkeys(named_directories(spec.pools)):
         if services.buckets.is_unmounted(name):
             yield not_mounted(name)
     if warning := without_gpus(spec.pools, services.capacity.accelerators()):
         yield warning
-    fields = {"enable_web_access": asked_for(spec), "enable_dashboard_access": has_dashboard(spec)}
+    fields = {
+        "enable_web_access": has_web_access(spec),
+        "enable_dashboard_access": has_dashboard(spec),
+    }
     if not services.allows_shells and (
         wanted := [name for name, is_set in fields.items() if is_set]
     ):
@@ -257,23 +275,23 @@ def _first_entries(work: Work, creator: Actor) -> tuple[TimelineEntry, ...]:
             notices = ()
         case _:
             assert_never(work)
-    maker = {"creator_job": str(creator.job.name)} if creator.job is not None else {}
+    creator_facts = {"creator_job": str(creator.job.name)} if creator.job is not None else {}
     created = TimelineEntry(
         work.created,
         "created",
         f"{work.name} was created by {creator}: {words}.",
-        {"principal": creator.email, **maker, **facts},
+        {"principal": creator.email, **creator_facts, **facts},
     )
     return (created, *notices)
 
 
-def _notices(at: Nanos, spec: JobSpec) -> tuple[TimelineEntry, ...]:
+def _notices(time: Nanos, spec: JobSpec) -> tuple[TimelineEntry, ...]:
     return (
         *(
-            TimelineEntry(at, "warning" if text in spec.substitutions else "notice", text)
+            TimelineEntry(time, "warning" if text in spec.substitutions else "notice", text)
             for text in spec.runtime_notices
         ),
-        *(TimelineEntry(at, "warning", text) for text in spec.warnings),
+        *(TimelineEntry(time, "warning", text) for text in spec.warnings),
     )
 
 
@@ -281,7 +299,7 @@ def _missing_buckets(
     uses: Iterable[BucketUse], buckets: BucketProbe, project: str, account: str | None = None
 ) -> Iterator[Violation]:
     """Yield a violation for every well-formed URI whose bucket does not exist for the project and this
-    service account (None = any of its own); the specification's check reports the others."""
+    service account (None = any account). The specification's check reports malformed URIs."""
     known: dict[str, str | None] = {}
     for field, uri in uses:
         if not uri or bucket_path_fault(uri):
@@ -298,51 +316,51 @@ def _missing_buckets(
 def _why_missing(
     bucket: str, buckets: BucketProbe, project: str, account: str | None
 ) -> str | None:
-    """Return how the sentence continues that says so; None if the bucket exists."""
+    """Return the end of a sentence about a missing bucket; None if the bucket exists."""
     if buckets.bucket_location(bucket) is None:
-        return f"; create it first, for example with `gcloud storage buckets create gs://{bucket}`."
+        return f". Create it first, for example with `gcloud storage buckets create gs://{bucket}`."
     if buckets.is_closed(bucket, project, account):
         return (
-            f" for the project {project!r}: it belongs to another one. Name a bucket of {project!r} or a "
-            "shared one, or grant the job's service account a role in the bucket's IAM policy."
+            f" for the project {project!r}, because it belongs to another project. Use a "
+            f"bucket of {project!r} "
+            "or a shared bucket, or grant the job's service account a role in the bucket's IAM policy."
         )
     return None
 
 
-_MOST: Final = Bytes(256 << 20)
-"""Content that is read for one new job: enough for code, and soon done."""
+_MAX_CONTENT_SIZE: Final = Bytes(256 << 20)
+"""Maximum size in bytes of packages that the service reads for one new job. This is enough for code and takes
+little time."""
 
 Digests = Mapping[str, str]
-"""The SHA-256 of packages, or its beginning, by their URIs; "" = not pinned."""
+"""The SHA-256 digests of packages, or their prefixes, by URI; "" = not pinned."""
 
 
-async def pinned(services: Services, work: Work) -> Work:
-    """Return a new work whose packages are pinned, with a warning for each one that cannot be.
-
-    Raises FailedPrecondition for a package that is not what its path says, or not what the job had of which
-    this one is a copy; InvalidRequest if there is no such job.
-    """
+async def pin_packages(services: Services, work: Work) -> Work:
+    """Return a new work with pinned packages, and with a warning for each package that cannot be pinned.
+    Raises FailedPrecondition if a package does not have the digest in its path or the digest of the copied
+    job, and InvalidRequest if the copied job does not exist."""
     if isinstance(work, Pipeline):
-        return work  # Its job is a work of its own.
+        return work  # The job of a pipeline is a separate work.
     spec = work.spec if isinstance(work, Job) else work.spec.trial
     uris = tuple(dict.fromkeys(uri for pool in spec.pools for uri in pool.program.package_uris))
     if not uris:
         return work
     project = work.name.project_id
     account = service_account(project, spec)
-    # The service fetches them itself, also those that are named among a container's arguments.
+    # The service fetches these packages itself, also those in a container's arguments.
     named_by = (("package_uris", uri) for uri in uris)
     if closed := tuple(_missing_buckets(named_by, services.buckets, project, account)):
         raise InvalidRequest(closed)
-    before = await _before(services.reader, work)
-    demanded = {uri: before.get(uri) or digest_in(uri) for uri in uris}
-    seen = await asyncio.to_thread(_seen, services.buckets, uris)
-    packages = [JobPackage(uri, demanded[uri]) for uri in uris]
-    there = [(package, seen[package.uri].sha256) for package in packages]
-    if faults := [fault for pin, digest in there if digest and (fault := pin.fault(digest))]:
+    before = await _copied_digests(services.reader, work)
+    required = {uri: before.get(uri) or digest_in(uri) for uri in uris}
+    contents = await asyncio.to_thread(_read_contents, services.buckets, uris)
+    packages = [JobPackage(uri, required[uri]) for uri in uris]
+    pairs = [(package, contents[package.uri].sha256) for package in packages]
+    if faults := [fault for pin, digest in pairs if digest and (fault := pin.fault(digest))]:
         raise FailedPrecondition("\n".join(faults))
-    digests = {package.uri: digest or package.digest for package, digest in there}
-    unknown = (_warning(uri, seen[uri]) for uri in uris if not digests[uri])
+    digests = {package.uri: digest or package.digest for package, digest in pairs}
+    unknown = (_warning(uri, contents[uri]) for uri in uris if not digests[uri])
     pools = tuple(_with_digests(pool, digests) for pool in spec.pools)
     spec = replace(spec, pools=pools, warnings=(*spec.warnings, *unknown))
     if isinstance(work, Job):
@@ -355,25 +373,25 @@ def _with_digests(pool: WorkerPool, digests: Digests) -> WorkerPool:
     return replace(pool, program=replace(pool.program, package_digests=own))
 
 
-def _seen(buckets: BucketProbe, uris: Iterable[str]) -> dict[str, ContentDigest]:
-    """Return what the packages contain, as far as they are not too large together. Blocks."""
-    seen: dict[str, ContentDigest] = {}
-    left = _MOST
+def _read_contents(buckets: BucketProbe, uris: Iterable[str]) -> dict[str, ContentDigest]:
+    """Return the digests of packages within the total size limit. Blocks."""
+    contents: dict[str, ContentDigest] = {}
+    left = _MAX_CONTENT_SIZE
     for uri in uris:
-        seen[uri] = buckets.digest(uri, left)
-        left = Bytes(max(0, left - seen[uri].size))
-    return seen
+        contents[uri] = buckets.digest(uri, left)
+        left = Bytes(max(0, left - contents[uri].size))
+    return contents
 
 
-def _warning(uri: str, seen: ContentDigest) -> str:
+def _warning(uri: str, contents: ContentDigest) -> str:
     return (
-        f"The package {uri} {seen.unknown}, so the job is not pinned to its content: it installs what lies "
-        "there when it starts."
+        f"The package {uri} {contents.unknown}, so the job is not pinned to its content. The job installs "
+        "the content at its start."
     )
 
 
-async def _before(reader: Reader, work: Job | TuningJob) -> Digests:
-    """Return the pins of the job that the work is a copy of; none if it is no copy."""
+async def _copied_digests(reader: Reader, work: Job | TuningJob) -> Digests:
+    """Return the package digests of the copied job; {} if the work is not a copy."""
     text = dict(work.labels).get(COPY_LABEL, "")
     if not text:
         return {}
@@ -385,8 +403,8 @@ async def _before(reader: Reader, work: Job | TuningJob) -> Digests:
         old = None
     if old is None or isinstance(old, Pipeline) or old.name.project_id != work.name.project_id:
         wrong = (
-            f"There is no job {text!r} in the project {work.name.project_id}. Take the label away: the job "
-            "then takes the packages as they are now."
+            f"The job {text!r} does not exist in the project {work.name.project_id}. Remove the label: the "
+            "job then uses the current packages."
         )
         raise InvalidRequest((Violation(f"labels.{COPY_LABEL}", wrong),))
     spec = old.spec if isinstance(old, Job) else old.spec.trial

@@ -1,4 +1,5 @@
-"""Opens the shell of a ticket: finds the replica, asks the engine, and records it in the timeline."""
+"""Opens the shell or port of a ticket: finds the replica, connects through the engine, and records the use in
+the timeline."""
 
 from msgspec.structs import replace
 
@@ -17,19 +18,19 @@ from trainshed.core.units import Nanos
 _SECOND = 10**9
 
 
-def where(job: Job, ticket: Ticket) -> str:
-    """Return what a shell is in, by the name in the job's own API."""
+def location_of(job: Job, ticket: Ticket) -> str:
+    """Return the location of a shell by the task's name in the job's API."""
     task = log_task_name(job.name.api, ticket.replica)
-    return f"what {task} left" if ticket.autopsy else task
+    return f"the files of {task}" if ticket.autopsy else task
 
 
-def title_of(job: Job, ticket: Ticket) -> str:
-    """Return what users are shown of a shell."""
-    return f"{where(job, ticket)}, {job.display_name or job.name.job_id}"
+def shell_title(job: Job, ticket: Ticket) -> str:
+    """Return the title of a shell for users."""
+    return f"{location_of(job, ticket)}, {job.display_name or job.name.job_id}"
 
 
-def shells_of(services: Services) -> Terminals:
-    """Return the shells. Raises FailedPrecondition if the operator has turned them off."""
+def enabled_shells(services: Services) -> Terminals:
+    """Return the engine's shells. Raises FailedPrecondition if the operator has disabled shells."""
     if not services.allows_shells:
         raise FailedPrecondition(
             "The operator of this service has disabled shells (setting `shell`)."
@@ -37,93 +38,97 @@ def shells_of(services: Services) -> Terminals:
     return services.shells
 
 
-def live_replica(
-    job: Job, replica: ReplicaId, kept: tuple[Autopsy, ...], principal: Principal
+def running_replica(
+    job: Job, replica: ReplicaId, autopsies: tuple[Autopsy, ...], principal: Principal
 ) -> Replica:
-    """Return a replica of a job, which runs, for somebody who may do what its program may. Raises
-    PermissionDenied, and FailedPrecondition, which says what can be done instead."""
+    """Return a running replica of a job for a caller with the rights of the job's programs. Raises
+    PermissionDenied, and FailedPrecondition with the alternatives."""
     require_act_as(principal, (job.spec.service_account,))
     task = log_task_name(job.name.api, replica)
-    current = next((candidate for candidate in job.replicas if candidate.id == replica), None)
+    current = next((known for known in job.replicas if known.id == replica), None)
     if current is not None and current.state is ReplicaState.RUNNING and not job.state.is_final:
         return current
     if job.state.is_final:
-        text = f"{job.name} has finished ({job.state}), and no program of it runs."
+        text = f"{job.name} has already finished ({job.state}), so its programs no longer run."
     else:
         state = current.state if current is not None else job.state
-        text = f"{task} of {job.name} does not run now ({state}); there is a shell while it does."
-    if any(autopsy.replica == replica for autopsy in kept):
-        text += f" Its files after the failure are kept: trainshed jobs autopsy {job.name.job_id} {task}"
+        text = f"{task} of {job.name} is not running ({state}). Try again when it runs."
+    if any(autopsy.replica == replica for autopsy in autopsies):
+        text += (
+            f" Read its files after the failure: trainshed jobs autopsy {job.name.job_id} {task}"
+        )
     raise FailedPrecondition(text)
 
 
 async def open_shell(
-    services: Services, shells: Terminals, ticket: Ticket, wish: TerminalRequest
+    services: Services, shells: Terminals, ticket: Ticket, request: TerminalRequest
 ) -> tuple[Job, Terminal]:
-    """Open the shell of a ticket, in its job. It is recorded in the timeline before anything can be typed.
-    Raises NotFound, FailedPrecondition, Unavailable."""
+    """Open the shell of a ticket and return its job and terminal. The timeline records the shell before the
+    user can type. Raises NotFound, FailedPrecondition and Unavailable."""
     job, _ = await services.reader.job_by_uid(ticket.job_uid)
     assert isinstance(job, Job), "tickets are for jobs with replicas"
     try:
         if ticket.autopsy is not None:
-            # A bucket that its program saw may be another project's by now.
-            wish = replace(wish, buckets=services.buckets.shown(job.name.project_id))
-            terminal = await shells.open_autopsy(job.uid, ticket.autopsy, ticket.replica, wish)
+            # A bucket that the job's program could see may belong to another project now.
+            request = replace(request, buckets=services.buckets.shown(job.name.project_id))
+            terminal = await shells.open_autopsy(job.uid, ticket.autopsy, ticket.replica, request)
         else:
-            replica = live_replica(job, ticket.replica, shells.autopsies(job.uid), ticket.principal)
+            replica = running_replica(
+                job, ticket.replica, shells.autopsies(job.uid), ticket.principal
+            )
             terminal = await shells.open_terminal(
-                job.uid, job.attempt, ticket.replica, replica.incarnation, wish
+                job.uid, job.attempt, ticket.replica, replica.incarnation, request
             )
     except TerminalRefused as refused:
-        text = f"There is no shell in {where(job, ticket)}: {refused}."
+        text = f"A shell in {location_of(job, ticket)} cannot be opened: {refused}."
         raise FailedPrecondition(text) from None
     except Unavailable as failure:
-        text = f"There is no shell in {where(job, ticket)} now: {failure}; try again."
+        text = f"A shell in {location_of(job, ticket)} cannot be opened now: {failure}. Try again."
         raise Unavailable(text) from None
-    text = f"{ticket.who} opened a shell in {where(job, ticket)}."
+    text = f"{ticket.who} opened a shell in {location_of(job, ticket)}."
     try:
-        await _tell(services, job, ticket, text)
+        await _record(services, job, ticket, text)
     except BaseException:
         terminal.close()
         raise
     return job, terminal
 
 
-async def tell_of_end(services: Services, job: Job, ticket: Ticket, opened: Nanos) -> None:
-    """Record in the timeline that a shell was closed."""
-    lasted = max(0, services.now() - opened) // _SECOND
-    text = f"The shell of {ticket.who} in {where(job, ticket)} was closed after {lasted} s."
-    await _tell(services, job, ticket, text)
+async def record_end(services: Services, job: Job, ticket: Ticket, opened: Nanos) -> None:
+    """Record the end of a shell in the timeline."""
+    duration = max(0, services.now() - opened) // _SECOND
+    text = f"The shell of {ticket.who} in {location_of(job, ticket)} was closed after {duration} s."
+    await _record(services, job, ticket, text)
 
 
 async def open_port(services: Services, ticket: Ticket) -> Terminal:
-    """Connect to the port of a ticket. Raises NotFound, FailedPrecondition, Unavailable (nothing listens
-    there yet)."""
-    shells = shells_of(services)
+    """Connect to the port of a ticket. Raises NotFound, FailedPrecondition, and Unavailable if no program
+    listens on the port yet."""
+    shells = enabled_shells(services)
     job, _ = await services.reader.job_by_uid(ticket.job_uid)
     assert isinstance(job, Job), "tickets are for jobs with replicas"
-    replica = live_replica(job, ticket.replica, (), ticket.principal)
-    wish = TerminalRequest(is_terminal=False, port=ticket.port)
+    replica = running_replica(job, ticket.replica, (), ticket.principal)
+    request = TerminalRequest(is_terminal=False, port=ticket.port)
     try:
         return await shells.open_terminal(
-            job.uid, job.attempt, ticket.replica, replica.incarnation, wish
+            job.uid, job.attempt, ticket.replica, replica.incarnation, request
         )
     except (TerminalRefused, Unavailable) as refused:
         raise Unavailable(
-            f"{where(job, ticket)} is not reached at {ticket.port}: {refused}."
+            f"{ticket.port} of {location_of(job, ticket)} cannot be reached: {refused}. Try again later."
         ) from None
 
 
-async def tell_of_port(services: Services, ticket: Ticket) -> None:
-    """Record in the timeline that somebody uses a port. Raises NotFound."""
+async def record_port_use(services: Services, ticket: Ticket) -> None:
+    """Record the use of a port in the timeline. Raises NotFound."""
     job, _ = await services.reader.job_by_uid(ticket.job_uid)
     assert isinstance(job, Job), "tickets are for jobs with replicas"
     port = f"port {ticket.name}" if ticket.name.isdecimal() else f"the page {ticket.name}"
-    text = f"{ticket.who} opened {port} of {where(job, ticket)}."
-    await _tell(services, job, ticket, text)
+    text = f"{ticket.who} opened {port} of {location_of(job, ticket)}."
+    await _record(services, job, ticket, text)
 
 
-async def _tell(services: Services, job: Job, ticket: Ticket, text: str) -> None:
+async def _record(services: Services, job: Job, ticket: Ticket, text: str) -> None:
     details = {"replica": str(ticket.replica), "by": ticket.who}
     entry = TimelineEntry(services.now(), "shell", text, details)
     await services.intake.tell((job.uid,), entry)

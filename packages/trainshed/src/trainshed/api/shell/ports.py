@@ -1,10 +1,10 @@
-"""Pages of jobs: each has a host name of its own, at which all requests go to what listens in the job.
+"""Pages of jobs: each page has its own host name, which forwards all requests to a port of the job.
 
-GET /.trainshed?ticket=T  changes a ticket for a cookie of this browser at that host, and shows the page
-ANY /...                  what listens there, for browsers that have the cookie (docs/notebooks.md)
+GET /.trainshed?ticket=T  exchanges a ticket for a cookie of this browser and host, and shows the page ANY
+/...                  forwards to the job, for browsers with the cookie (docs/notebooks.md)
 
-The cookie stands for somebody who may open shells in that job now. What listens there is sent everything but
-that cookie, and no page of the service is at this host.
+The cookie represents a user who may currently open shells in that job. The job's program receives all headers
+except this cookie. The host serves no page of the service.
 """
 
 from functools import partial
@@ -13,8 +13,8 @@ from typing import Final
 from trainshed.api.calls.errors import public_error
 from trainshed.api.calls.links import Ticket, guesses, holder, page_of
 from trainshed.api.calls.services import Services
-from trainshed.api.resources.jobs import OPEN as OPEN_SHELL
-from trainshed.api.shell.opening import open_port, tell_of_port
+from trainshed.api.resources.jobs import OPEN_SHELL
+from trainshed.api.shell.opening import open_port, record_port_use
 from trainshed.core.errors import NotFound, PermissionDenied, RequestError, Unavailable
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid, ReplicaId
@@ -23,7 +23,7 @@ from trainshed.httpd.forwarding import NoAnswer, Rules, forward, relay
 from trainshed.httpd.messages import Headers, Receive, Request, Response, Scope, Send, serve, sized
 from trainshed.wire.status import StatusCode
 
-OPEN: Final = "/.trainshed"
+OPEN_PATH: Final = "/.trainshed"
 _COOKIE: Final = "trainshed-page="
 _HTML: Final = b"text/html; charset=utf-8"
 _PAGE: Final = """<!doctype html>
@@ -35,91 +35,102 @@ _PAGE: Final = """<!doctype html>
   </head>
   <body>
     <p role="status">{text}</p>
-    <p><a href="{again}">Open it from the job</a></p>
+    <p><a href="{again}">Open the page from the job</a></p>
   </body>
 </html>
 """
-_GUARDS: Final = ((b"referrer-policy", b"same-origin"), (b"x-content-type-options", b"nosniff"))
-"""Headers of answers that do not have them already. The name of the host is a secret, which other sites are
-not told."""
+_SECURITY_HEADERS: Final = (
+    (b"referrer-policy", b"same-origin"),
+    (b"x-content-type-options", b"nosniff"),
+)
+"""Default headers of responses. The host name is secret, so other sites must not receive it as a referrer."""
 
 
 class PortSurface:
-    """Answers requests and WebSockets of the hosts of pages."""
+    """Handles requests and WebSockets of the hosts of pages."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, or serve one WebSocket."""
+        """Handle one request or one WebSocket."""
         if scope["type"] == "http":
-            await serve(Request(scope, receive), self._answer, self._refuse, receive, send)
+            await serve(Request(scope, receive), self._answer, self._error_page, receive, send)
             return
-        await receive()  # The client's wish to connect.
+        await receive()  # The client's connect event.
         services = self._services
         try:
-            ticket = await self._admitted(Request(scope, receive))
-            line = await open_port(services, ticket)
+            ticket = await self._ticket_of(Request(scope, receive))
+            connection = await open_port(services, ticket)
             over = (services.closing.wait, partial(services.access.lapse, ticket.principal))
-            await relay(line, scope, receive, send, rules=_RULES, over=over)
+            await relay(connection, scope, receive, send, rules=_RULES, over=over)
         except (RequestError, NoAnswer):
-            await send({"type": "websocket.close", "code": 1008})  # Before it is accepted: 403.
+            # A close before the accept results in status 403.
+            await send({"type": "websocket.close", "code": 1008})
 
     async def _answer(self, call: Request) -> Response:
-        """Answer a request. Raises whatever is wrong with it."""
-        if call.path == OPEN:
+        """Handle a request. Raises request errors."""
+        if call.path == OPEN_PATH:
             return await self._open(call)
-        ticket = await self._admitted(call)
-        line = await open_port(self._services, ticket)
+        ticket = await self._ticket_of(call)
+        connection = await open_port(self._services, ticket)
         services = self._services
         lapse = partial(services.access.lapse, ticket.principal)
-        return await forward(line, call, _RULES, services.closing, lapse)
+        return await forward(connection, call, _RULES, services.closing, lapse)
 
-    def _refuse(self, call: Request, error: Exception) -> Response:
-        """Return a page that says what is wrong and leads back."""
-        from html import escape  # Its tables of entities are large, and most services never refuse.
+    def _error_page(self, call: Request, error: Exception) -> Response:
+        """Return a page with the error and a link to the job."""
+        # Imported late: html's entity tables are large, and most services never need them.
+        from html import escape
 
         if isinstance(error, NoAnswer):
-            error = Unavailable(f"What listens there gives no answer: {error}.")
+            error = Unavailable(f"The job's program does not respond: {error}. Try again.")
         refused = public_error(error, "trainshed_v1", f"{call.method} {call.raw_path}")
-        uid, name = self._page(call)
+        uid, name = self._page_of_host(call)
         page = _PAGE.format(
             text=escape(refused.message), again=escape(self._services.links.to_page(uid, name))
         )
-        more = [(b"cache-control", b"no-store"), *_GUARDS]
+        headers = [(b"cache-control", b"no-store"), *_SECURITY_HEADERS]
         if refused.code is StatusCode.UNAVAILABLE and call.method == "GET":
-            # A notebook takes some seconds until it listens.
-            more.append((b"refresh", b"3"))
-        return sized(page.encode(), _HTML, refused.code.http, more)
+            # A notebook needs some seconds until it listens.
+            headers.append((b"refresh", b"3"))
+        return sized(page.encode(), _HTML, refused.code.http, headers)
 
     async def _open(self, call: Request) -> Response:
-        """Change a ticket for a cookie. Raises PermissionDenied."""
+        """Exchange a ticket for a cookie. Raises PermissionDenied."""
         links = self._services.links
         ticket = self._services.tickets.redeem(call.query.get("ticket", ""))
-        uid, name = self._page(call)
+        uid, name = self._page_of_host(call)
         with guesses(call.scope):
             if ticket is None or (ticket.job_uid, ticket.name) != (uid, name):
-                raise PermissionDenied("This link was already used, or is older than a minute.")
+                raise PermissionDenied(
+                    "This link was already used, or is older than a minute. Open the page again from the job."
+                )
         shown = ticket.principal.credential
         if shown is None or call.headers.get("sec-fetch-mode", "navigate") != "navigate":
-            raise PermissionDenied("Only a user can open a page, with a link.")
-        await tell_of_port(self._services, ticket)
+            raise PermissionDenied("Only users can open a page. Open its link in a browser.")
+        await record_port_use(self._services, ticket)
         mark = links.mark(page_of(uid, name), shown)
         cookie = f"{_COOKIE}{mark}; Path=/; HttpOnly; SameSite=Lax; Max-Age=86400"
         if links.address.startswith("https:"):
             cookie += "; Secure"
         headers = [(b"location", b"/"), (b"set-cookie", cookie.encode()), (b"content-length", b"0")]
-        return Response(b"", 303, [*headers, (b"cache-control", b"no-store"), *_GUARDS])
+        return Response(b"", 303, [*headers, (b"cache-control", b"no-store"), *_SECURITY_HEADERS])
 
-    async def _admitted(self, call: Request) -> Ticket:
-        """Return what a browser's cookie leads to. Raises PermissionDenied, FailedPrecondition, NotFound."""
-        is_of_others = call.headers.get("sec-fetch-site") in ("cross-site", "same-site")
-        if is_of_others and call.headers.get("sec-fetch-dest") != "document":
-            raise PermissionDenied("Pages of others may load and frame nothing from here.")
-        uid, name = self._page(call)
-        marks = [part.removeprefix(_COOKIE) for part in _cookies(call.scope) if _is_ours(part)]
-        held = (self._services.links.lets(page_of(uid, name), mark) for mark in marks)
-        shown = next(filter(None, held), None)
+    async def _ticket_of(self, call: Request) -> Ticket:
+        """Return the ticket for a browser's cookie. Rejects requests that other sites trigger (CSRF). Raises
+        PermissionDenied, FailedPrecondition and NotFound."""
+        is_cross_site = call.headers.get("sec-fetch-site") in ("cross-site", "same-site")
+        if is_cross_site and call.headers.get("sec-fetch-dest") != "document":
+            raise PermissionDenied(
+                "Other sites may not load or embed pages of jobs. Open the page from the job."
+            )
+        uid, name = self._page_of_host(call)
+        marks = [
+            part.removeprefix(_COOKIE) for part in _cookies(call.scope) if _is_page_cookie(part)
+        ]
+        credentials = (self._services.links.lets(page_of(uid, name), mark) for mark in marks)
+        shown = next(filter(None, credentials), None)
         with guesses(call.scope):
             holder(self._services.access.current_principal, shown, OPEN_SHELL, ())
         job, _ = await self._services.reader.job_by_uid(uid)
@@ -128,11 +139,14 @@ class PortSurface:
         principal = holder(self._services.access.current_principal, shown, OPEN_SHELL, projects)
         port = name if is_port(name) else pages_of(job.labels).get(name)
         if port is None:
-            raise NotFound("The job no longer offers this page: its labels have changed.")
+            raise NotFound(
+                "The job no longer offers this page, because its labels have changed. List "
+                "its pages with `trainshed jobs describe`."
+            )
         return Ticket(uid, ReplicaId(0, 0), principal.email, principal, None, port, name)
 
-    def _page(self, call: Request) -> tuple[JobUid, str]:
-        """Return the job and the name of the page that a request or WebSocket is for, by its host."""
+    def _page_of_host(self, call: Request) -> tuple[JobUid, str]:
+        """Return the job and the page name for the host of a request or WebSocket."""
         page = self._services.links.page_at(call.headers.get("host", ""))
         assert page is not None, "requests of other hosts do not come here"
         return page
@@ -144,26 +158,26 @@ def _cookies(scope: Scope) -> list[str]:
     return [part.strip() for part in sent.decode("latin-1").split(";") if part.strip()]
 
 
-def _is_ours(cookie: str) -> bool:
+def _is_page_cookie(cookie: str) -> bool:
     return cookie.startswith(_COOKIE)
 
 
-def _sent(headers: Headers) -> Headers:
+def _request_headers(headers: Headers) -> Headers:
     """Return the headers of a request without our cookie."""
-    theirs = [part for part in _cookies({"headers": headers}) if not _is_ours(part)]
-    cookies = [(b"cookie", "; ".join(theirs).encode("latin-1"))] if theirs else []
+    other_cookies = [part for part in _cookies({"headers": headers}) if not _is_page_cookie(part)]
+    cookies = [(b"cookie", "; ".join(other_cookies).encode("latin-1"))] if other_cookies else []
     return [*(pair for pair in headers if pair[0] != b"cookie"), *cookies]
 
 
-def _passed(headers: Headers) -> Headers:
+def _response_headers(headers: Headers) -> Headers:
     """Return the headers of an answer, which changes no cookie of ours."""
     names = {name for name, _ in headers}
-    kept = [
+    allowed = [
         (name, value)
         for name, value in headers
-        if name != b"set-cookie" or not _is_ours(value.decode("latin-1").lstrip())
+        if name != b"set-cookie" or not _is_page_cookie(value.decode("latin-1").lstrip())
     ]
-    return [*kept, *(guard for guard in _GUARDS if guard[0] not in names)]
+    return [*allowed, *(header for header in _SECURITY_HEADERS if header[0] not in names)]
 
 
-_RULES: Final = Rules(_sent, _passed)
+_RULES: Final = Rules(_request_headers, _response_headers)

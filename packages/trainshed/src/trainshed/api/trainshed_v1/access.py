@@ -29,15 +29,15 @@ from trainshed.wire.trainshed_v1.record import Nothing
 
 _ALL_PROJECTS: Final = "-"
 _DAY: Final = 24 * 3600 * 10**9
-_LONGEST: Final = 3650
-"""Maximum lifetime of a token in days, unless it is valid until it is revoked."""
-_LONGEST_NOTE: Final = 200
-_MOST_TOKENS: Final = 20
-"""Maximum number of tokens of one user. It reveals scripts that create a token on each run."""
-_OWN_NOTE: Final = "for the command line"
-_PAGE: Final = 500
-_READ: Final = PERMISSIONS["trainshed.v1.Access.Policy"]
-_REVOKE: Final = PERMISSIONS["trainshed.v1.Tokens.Revoke"]
+_MAX_DAYS: Final = 3650
+"""Maximum lifetime of a token in days, unless the token is valid until it is revoked."""
+_MAX_NOTE_LENGTH: Final = 200
+_MAX_TOKENS: Final = 20
+"""Maximum number of tokens of one user. The limit reveals scripts that create a token on each run."""
+_COMMAND_LINE_NOTE: Final = "for the command line"
+_PAGE_SIZE: Final = 500
+_READ_PERMISSION: Final = PERMISSIONS["trainshed.v1.Access.Policy"]
+_REVOKE_PERMISSION: Final = PERMISSIONS["trainshed.v1.Tokens.Revoke"]
 
 
 async def who_am_i(call: JsonCall) -> records.Identity:
@@ -60,28 +60,28 @@ async def who_am_i(call: JsonCall) -> records.Identity:
 
 
 async def list_tokens(call: JsonCall) -> records.TokenList:
-    """`GET /trainshed/v1/tokens[?email=E]`: list the tokens that the caller may revoke, without
-    their secret values."""
+    """`GET /trainshed/v1/tokens[?email=E]`: list the tokens that the caller may revoke, without their secret
+    values."""
     email = normalize_email(call.parameter("email"))
     tokens = _revocable(call, call.services.access.book)
-    chosen = [token for token in tokens if email in ("", token.email)]
-    chosen.sort(key=lambda token: (token.created, token.digest))
-    return records.TokenList(tokens=tuple([_token_view(call, token) for token in chosen]))
+    selected = [token for token in tokens if email in ("", token.email)]
+    selected.sort(key=lambda token: (token.created, token.digest))
+    return records.TokenList(tokens=tuple([_token_view(call, token) for token in selected]))
 
 
 async def create_token(call: JsonCall) -> records.IssuedToken:
-    """`POST /trainshed/v1/tokens`: create a token and return it once. With `role`, its user also gets that
-    role, in the same transaction."""
-    new, faults = call.sent(records.NewToken)
+    """`POST /trainshed/v1/tokens`: create a token and return it once. With `role`, also grant the role to its
+    user in the same transaction."""
+    new, faults = call.read_body(records.NewToken)
     email, days, note, role = normalize_email(new.email), new.days, new.note, new.role
     if fault := member_fault(member_of(email)):
         faults.add("email", fault)
     if email == OWNER_EMAIL:
         faults.add("email", "The owner's token is in the file owner.token of the data directory.")
-    if not 0 <= days <= _LONGEST:
-        faults.add("days", f"They must be at least 0 and at most {_LONGEST}.")
-    if len(note) > _LONGEST_NOTE or not note.isprintable():
-        faults.add("note", f"It must be one line of at most {_LONGEST_NOTE} characters.")
+    if not 0 <= days <= _MAX_DAYS:
+        faults.add("days", f"The lifetime must be 0 to {_MAX_DAYS} days.")
+    if len(note) > _MAX_NOTE_LENGTH or not note.isprintable():
+        faults.add("note", f"The note must be one line of at most {_MAX_NOTE_LENGTH} characters.")
     if role and (fault := role_fault(role)):
         faults.add("role", fault)
     # Without a role, the project has no effect.
@@ -92,13 +92,13 @@ async def create_token(call: JsonCall) -> records.IssuedToken:
     grant = Grant(project, role, member_of(email)) if role else None
 
     def add(book: AccessBook) -> AccessBook:
-        own = (known for known in book.tokens.values() if known.email == email)
+        own = (existing for existing in book.tokens.values() if existing.email == email)
         book = book.without_tokens(
-            [known.digest for known in own if known.expires and known.expires <= now]
+            [existing.digest for existing in own if existing.expires and existing.expires <= now]
         )
-        if sum(known.email == email for known in book.tokens.values()) >= _MOST_TOKENS:
+        if sum(existing.email == email for existing in book.tokens.values()) >= _MAX_TOKENS:
             raise FailedPrecondition(
-                f"{email} already has the maximum of {_MOST_TOKENS} tokens. Revoke one (trainshed tokens "
+                f"{email} already has the maximum of {_MAX_TOKENS} tokens. Revoke one (trainshed tokens "
                 "list, trainshed tokens delete ID)."
             )
         added = book.with_token(stored)
@@ -114,28 +114,38 @@ async def create_token(call: JsonCall) -> records.IssuedToken:
 
 
 async def create_own_token(call: JsonCall) -> records.IssuedToken:
-    """`POST /trainshed/v1/tokens:own`: create a token for the command line of a user who signed in with an
-    issuer. It has the same rights and expires with the sign-in. With too many, the oldest is revoked. Raises
-    FailedPrecondition for other callers."""
+    """`POST /trainshed/v1/tokens:own`: create a command-line token for a user who signed in with an issuer.
+    The token has the same rights and expires with the sign-in. Beyond the maximum, the oldest token is
+    revoked. Raises FailedPrecondition for other callers."""
     signed_in = call.services.access.origin_of(call.principal)
-    if not isinstance(signed_in, Token) or not signed_in.issuer or signed_in.note == _OWN_NOTE:
+    if (
+        not isinstance(signed_in, Token)
+        or not signed_in.issuer
+        or signed_in.note == _COMMAND_LINE_NOTE
+    ):
         raise FailedPrecondition(
             "Only users who signed in with an issuer receive a token here. You already have one: use it "
             "with `trainshed login URL --token TOKEN`."
         )
     token = new_token()
     stored = replace(
-        signed_in, digest=digest_of(token), created=call.services.now(), note=_OWN_NOTE
+        signed_in, digest=digest_of(token), created=call.services.now(), note=_COMMAND_LINE_NOTE
     )
 
     def add(book: AccessBook) -> AccessBook:
         if signed_in.digest not in book.tokens:
             raise FailedPrecondition("This sign-in has ended. Sign in again.")
-        of_person = [known for known in book.tokens.values() if known.email == stored.email]
-        own = [known for known in of_person if known.issuer and known.note == _OWN_NOTE]
-        own.sort(key=lambda known: -known.created)
-        oldest = own[_MOST_TOKENS - 1 :]
-        return book.without_tokens(known.digest for known in oldest).with_token(stored)
+        user_tokens = [
+            existing for existing in book.tokens.values() if existing.email == stored.email
+        ]
+        own = [
+            existing
+            for existing in user_tokens
+            if existing.issuer and existing.note == _COMMAND_LINE_NOTE
+        ]
+        own.sort(key=lambda existing: -existing.created)
+        oldest = own[_MAX_TOKENS - 1 :]
+        return book.without_tokens(existing.digest for existing in oldest).with_token(stored)
 
     await call.services.access.change(add, "", stored.email, {"token": stored.id})
     return _issued(call, stored, token)
@@ -146,29 +156,31 @@ def _issued(call: JsonCall, stored: Token, token: str) -> records.IssuedToken:
 
 
 async def revoke_token(call: JsonCall) -> Nothing:
-    """`DELETE /trainshed/v1/tokens/{token}`: revoke a token by its id, or all of a person by an e-mail
-    address. In force when this returns. Raises NotFound."""
+    """`DELETE /trainshed/v1/tokens/{token}`: revoke a token by its ID, or all tokens of a user by an e-mail
+    address. The tokens are invalid when this returns. Raises NotFound."""
     target = call.target
-    # ID tokens are not stored. Programs have other tokens than their account.
+    # ID tokens are not stored. The tokens of programs are not tokens of their service account.
     is_own = call.principal.program is None and normalize_email(target) == call.principal.email
-    may = is_own or _REVOKE in call.principal.rights.everywhere
-    is_somebody = call.services.access.has_issuers and not member_fault(member_of(target))
-    unseen = {normalize_email(target)} if may and is_somebody else set[str]()
+    may = is_own or _REVOKE_PERMISSION in call.principal.rights.everywhere
+    is_issuer_user = call.services.access.has_issuers and not member_fault(member_of(target))
+    unlisted = {normalize_email(target)} if may and is_issuer_user else set[str]()
 
     def remove(book: AccessBook) -> AccessBook:
         names = {target, normalize_email(target)}
-        gone = [t for t in _revocable(call, book) if names & {t.id, t.email}]
-        if not gone and not unseen:
+        revoked = [t for t in _revocable(call, book) if names & {t.id, t.email}]
+        if not revoked and not unlisted:
             raise NotFound(
                 f"You cannot revoke a token {target[:200]!r}. Use an ID or an e-mail address from "
                 "`trainshed tokens list`."
             )
-        detail["tokens"] = [token.id for token in gone]
-        detail["of"] = sorted({token.email for token in gone})
-        left = book.without_tokens(token.digest for token in gone)
-        # When a command line signs out, all other tokens stay valid.
-        out = {token.email for token in gone if token.note != _OWN_NOTE} | unseen
-        return left.with_signed_out(out, call.services.now())
+        detail["tokens"] = [token.id for token in revoked]
+        detail["of"] = sorted({token.email for token in revoked})
+        remaining = book.without_tokens(token.digest for token in revoked)
+        # Signing out a command line does not invalidate other tokens.
+        signed_out_emails = {
+            token.email for token in revoked if token.note != _COMMAND_LINE_NOTE
+        } | unlisted
+        return remaining.with_signed_out(signed_out_emails, call.services.now())
 
     detail: dict[str, object] = {}
     await call.services.access.change(remove, "", target, detail)
@@ -176,40 +188,41 @@ async def revoke_token(call: JsonCall) -> Nothing:
 
 
 def _revocable(call: JsonCall, book: AccessBook) -> list[Token]:
-    """Return all tokens, or the caller's own; none to programs, which have others than their account."""
+    """Return the tokens that the caller may revoke: all tokens, the caller's own tokens, or none for
+    programs, whose tokens are not tokens of their account."""
     principal, tokens = call.principal, book.tokens.values()
-    if _REVOKE in principal.rights.everywhere:
+    if _REVOKE_PERMISSION in principal.rights.everywhere:
         return list(tokens)
-    is_person = principal.program is None
-    return [token for token in tokens if is_person and token.email == principal.email]
+    is_user = principal.program is None
+    return [token for token in tokens if is_user and token.email == principal.email]
 
 
 async def policy(call: JsonCall) -> records.GrantList:
-    """`GET /trainshed/v1/access[?project=P]`: list who has which role in a project, and in all; `-` = in all
-    projects and in each."""
-    project = _queried(call)
+    """`GET /trainshed/v1/access[?project=P]`: list the role grants in a project, and in all projects; `-` =
+    the grants of every project too."""
+    project = _queried_project(call)
     grants = call.services.access.book.policy.grants
-    chosen = [grant for grant in grants if not project or grant.project == project]
-    if project and _READ in call.principal.rights.everywhere:
-        chosen += [grant for grant in grants if not grant.project]
-    return records.GrantList(grants=tuple([_grant_view(grant) for grant in sorted(chosen)]))
+    selected = [grant for grant in grants if not project or grant.project == project]
+    if project and _READ_PERMISSION in call.principal.rights.everywhere:
+        selected += [grant for grant in grants if not grant.project]
+    return records.GrantList(grants=tuple([_grant_view(grant) for grant in sorted(selected)]))
 
 
 async def change(call: JsonCall) -> records.Grant:
-    """`POST /trainshed/v1/access:change`: give a member a role, or take it away. Raises NotFound for a role
+    """`POST /trainshed/v1/access:change`: grant a role to a member, or remove it. Raises NotFound for a role
     that the member does not have."""
-    wanted, faults = call.sent(records.GrantChange)
-    role, member, is_removed = wanted.role, wanted.member, wanted.remove
+    grant_change, faults = call.read_body(records.GrantChange)
+    role, member, is_removed = grant_change.role, grant_change.member, grant_change.remove
     if fault := role_fault(role):
         faults.add("role", fault)
     if fault := member_fault(member):
         faults.add("member", fault)
-    project = _project(call, wanted.project, faults)
+    project = _project(call, grant_change.project, faults)
     faults.refuse()
     grant = Grant(project, role, member)
     member = grant.member
 
-    def to(book: AccessBook) -> AccessBook:
+    def update_book(book: AccessBook) -> AccessBook:
         grants = book.policy.of_project(project)
         if is_removed and grant not in grants:
             raise NotFound(
@@ -220,32 +233,32 @@ async def change(call: JsonCall) -> records.Grant:
 
     detail: dict[str, object] = {"removed" if is_removed else "added": [f"{role} {member}"]}
     where = f"projects/{project}" if project else ""
-    await call.services.access.change(to, project, where, detail)
+    await call.services.access.change(update_book, project, where, detail)
     return _grant_view(grant)
 
 
 async def audit(call: JsonCall) -> records.AuditPage:
-    """`GET /trainshed/v1/audit[?project=P&pageToken=T]`: return what was changed, newest first; `-` = in all
-    projects, and of the service itself."""
-    project = _queried(call)
+    """`GET /trainshed/v1/audit[?project=P&pageToken=T]`: return audit records, newest first; `-` = of all
+    projects and of the service itself."""
+    project = _queried_project(call)
     before = call.number("pageToken", None)
-    rows = await call.services.access.audited(project or None, before, _PAGE + 1)
+    rows = await call.services.access.audited(project or None, before, _PAGE_SIZE + 1)
     if not rows:
         reject_numbers((project,))
-    page = rows[:_PAGE]
+    page = rows[:_PAGE_SIZE]
     return records.AuditPage(
         entries=tuple([_entry(row) for row in page]),
-        next_page_token=str(page[-1].seq) if len(rows) > _PAGE else "",
+        next_page_token=str(page[-1].seq) if len(rows) > _PAGE_SIZE else "",
     )
 
 
 def _project(call: JsonCall, project: str, faults: Faults) -> str:
-    """Return a project's id, for "" the service's own; "" for `-`, which means all."""
+    """Return a project's ID. "" stands for the service's own project. Returns "" for `-` (all projects)."""
     return "" if project == _ALL_PROJECTS else read_project(call, project, faults)
 
 
-def _queried(call: JsonCall) -> str:
-    """Return the same of the project that the query names. Raises InvalidRequest."""
+def _queried_project(call: JsonCall) -> str:
+    """Return the project ID of the query, as `_project` does. Raises InvalidRequest."""
     return "" if call.parameter("project") == _ALL_PROJECTS else queried_project(call)
 
 
@@ -293,9 +306,10 @@ async def list_secrets(call: JsonCall) -> records.SecretList:
 
 
 async def set_secret(call: JsonCall) -> records.StoredSecret:
-    """`POST /trainshed/v1/secrets`: store a new version, which programs get from now on unless a job names
-    another one. Raises FailedPrecondition (the key is missing), Unavailable."""
-    services, (sent, faults) = call.services, call.sent(records.SecretValue)
+    """`POST /trainshed/v1/secrets`: store a new version of a secret. Programs receive it from now on, unless
+    their job selects another version. Raises FailedPrecondition if the encryption key is missing, and
+    Unavailable."""
+    services, (sent, faults) = call.services, call.read_body(records.SecretValue)
     project = read_project(call, sent.project, faults)
     name, value = sent.name, sent.value
     if fault := name_fault(name):
@@ -327,25 +341,26 @@ async def set_secret(call: JsonCall) -> records.StoredSecret:
 
 
 async def delete_secret(call: JsonCall) -> Nothing:
-    """`DELETE /trainshed/v1/secrets/{name}[?project=P][&version=N]`: delete a version, or all of them. Raises
-    NotFound. Running programs keep what they were given; jobs that name it can no longer start."""
+    """`DELETE /trainshed/v1/secrets/{name}[?project=P][&version=N]`: delete one version or all versions of a
+    secret. Running programs keep their values. Jobs that refer to the secret can no longer start. Raises
+    NotFound."""
     faults = Faults()
     project = read_project(call, call.parameter("project"), faults)
     version = call.number("version", None)
     if version == 0:
-        faults.add("version", "Versions begin at 1. Omit the version to delete all versions.")
+        faults.add("version", "Versions start at 1. Omit the version to delete all versions.")
     faults.refuse()
     await call.services.secrets.delete(project, call.target, version)
     return Nothing()
 
 
 def _secret_view(name: str, versions: Iterable[SecretVersion]) -> records.Secret:
-    every = tuple(versions)
+    version_list = tuple(versions)
     return records.Secret(
         name=name,
-        created=text_micros(every[0].created),
+        created=text_micros(version_list[0].created),
         versions=tuple(
             records.SecretVersion(version=version.version, created=text_micros(version.created))
-            for version in every
+            for version in version_list
         ),
     )

@@ -1,5 +1,5 @@
-"""One call of a method of `/trainshed/v1`: it takes a path, a query and perhaps a JSON body, and answers
-records or lines of them."""
+"""A call of a method of `/trainshed/v1`, with a path, a query and an optional JSON body. The response is a
+record or a stream of JSON lines."""
 
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from trainshed.access.principals import Principal
 from trainshed.api.calls.parents import ProjectName
 from trainshed.api.calls.services import Services
-from trainshed.api.filters.matching import moment
+from trainshed.api.filters.matching import parse_time
 from trainshed.api.filters.syntax import FilterError
 from trainshed.core.catalog.regions import regions
 from trainshed.core.errors import InvalidRequest, Violation, closest
@@ -25,49 +25,51 @@ Default = TypeVar("Default")
 
 
 class JsonCall(Struct, frozen=True):
-    """One call, with what all methods read alike."""
+    """A call of a method of `/trainshed/v1`, with the readers of its parameters."""
 
     principal: Principal
     services: Services
-    #: The decoded name in the path, such as a job's, node's or plan's; "" where there is none.
+    #: The decoded name in the path, such as a job's or node's name; "" for paths without a name.
     target: str
-    #: Values of parameters by name.
+    #: Values of the query parameters by name.
     query: Mapping[str, Sequence[str]]
-    #: The JSON object that was sent; empty if there was none.
+    #: The JSON object in the body; empty without a body.
     body: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    #: The record that the body is read as.
+    #: The record type of the body.
     record: type[Record] = Nothing
 
-    def sent(self, record: type[R]) -> tuple[R, Faults]:
-        """Return the body as a record, and what is wrong with it so far; `Faults.refuse` must follow. Raises
-        InvalidRequest for values of other types."""
-        return read(self.body, record, record.__struct_encode_fields__)
+    def read_body(self, record: type[R]) -> tuple[R, Faults]:
+        """Return the body as a record and the errors so far. The caller must call `Faults.refuse`. Raises
+        InvalidRequest for values of wrong types."""
+        return read_record(self.body, record, record.__struct_encode_fields__)
 
     def parameter(self, name: str) -> str:
-        """Return the last value of a query parameter; "" if it was not given."""
+        """Return the last value of a query parameter, or "" if it is not set."""
         values = self.query.get(name)
         return values[-1] if values else ""
 
     def number(self, name: str, default: Default) -> int | Default:
-        """Return a parameter as a whole number, or the default if it was not given. Raises InvalidRequest."""
+        """Return a parameter as a whole number, or the default if it is not set. Raises InvalidRequest."""
         text = self.parameter(name)
         if not text:
             return default
         if not text.isdecimal() or len(text) > 18:
-            raise InvalidRequest((Violation(name, f"{text!r} is not a whole number."),))
+            raise InvalidRequest(
+                (Violation(name, f"{text!r} is not a whole number. Use a number such as 10."),)
+            )
         return int(text)
 
     def moment(self, name: str, default: Default) -> Nanos | Default:
-        """Return a parameter's time in ns since the epoch, or the default if it was not given. Raises
+        """Return a parameter as a time in ns since the epoch, or the default if it is not set. Raises
         InvalidRequest."""
         text = self.parameter(name)
         try:
-            return Nanos(max(0, moment(text))) if text else default
+            return Nanos(max(0, parse_time(text))) if text else default
         except FilterError as wrong:
             raise InvalidRequest((Violation(name, str(wrong)),)) from None
 
     def flag(self, name: str) -> bool:
-        """Whether the parameter was given as `true`, `1`, or without a value. Raises InvalidRequest."""
+        """Whether the parameter is `true`, `1` or has no value. Raises InvalidRequest."""
         if name not in self.query:
             return False
         text = self.parameter(name).lower()
@@ -75,46 +77,48 @@ class JsonCall(Struct, frozen=True):
             return True
         if text in ("false", "0"):
             return False
-        raise InvalidRequest((Violation(name, f"{text!r} is neither true nor false."),))
+        raise InvalidRequest(
+            (Violation(name, f"{text!r} is not a valid value. Use true or false."),)
+        )
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """Return all values of a parameter, which may be repeated or hold commas."""
+        """Return all values of a parameter, which may be repeated or contain commas."""
         return tuple(
             part for value in self.query.get(name, ()) for part in value.split(",") if part
         )
 
 
-def read(sent: Mapping[str, Any], record: type[R], names: Iterable[str]) -> tuple[R, Faults]:
-    """Return a JSON object as a record, and what is wrong with it: fields besides `names`. A null means that
-    a field is not given. Raises InvalidRequest for values of other types."""
+def read_record(body: Mapping[str, Any], record: type[R], names: Iterable[str]) -> tuple[R, Faults]:
+    """Return a JSON object as a record, and violations for fields that are not in `names`. A null counts as
+    an unset field. Raises InvalidRequest for values of wrong types."""
     known, faults = tuple(names), Faults()
-    for name in [name for name in sent if name not in known]:
-        text = f"There is no such field here; there is: {', '.join(known) or 'none'}."
+    for name in [name for name in body if name not in known]:
+        text = f"Unknown field. Use one of: {', '.join(known) or 'no fields'}."
         faults.add(name, text + closest(name, known))
     try:
-        made = msgspec.convert({n: v for n, v in sent.items() if v is not None}, record)
+        value = msgspec.convert({n: v for n, v in body.items() if v is not None}, record)
     except msgspec.ValidationError as wrong:
         text, _, path = str(wrong).partition(" - at `$.")
         faults.add(path.rstrip("`"), f"{text}.")
         raise InvalidRequest(faults.violations) from None
-    return made, faults
+    return value, faults
 
 
 JsonHandler = Callable[[JsonCall], Awaitable[Record]]
 StreamHandler = Callable[[JsonCall], Awaitable[AsyncGenerator[bytes]]]
-"""Raises what is wrong before the first line is requested; the lines are JSON, each with its line end."""
+"""Raises errors of the request before the first line. The lines are JSON and end with a line break."""
 
 
 def project_fault(project: str) -> str:
-    """Return what is wrong with a text that is no project ID, with an ID that is near to it."""
-    near = re.sub(r"[^a-z0-9]+", "-", project.lower()).strip("-")[:30]
-    example = f" Did you mean {near}?" if near and near != project else ""
-    form = "It has letters, digits, '-', '.', ':' and '_', and no spaces."
-    return f"{project!r} is not a project id. {form}{example}"
+    """Return the error for an invalid project ID, with a similar valid ID."""
+    similar = re.sub(r"[^a-z0-9]+", "-", project.lower()).strip("-")[:30]
+    example = f" Did you mean {similar}?" if similar and similar != project else ""
+    form = "Use letters, digits, '-', '.', ':' and '_', without spaces."
+    return f"{project!r} is not a project ID. {form}{example}"
 
 
 def read_project(call: JsonCall, project: str, faults: Faults) -> str:
-    """Return a project's id, for "" the service's own; faults are noted."""
+    """Return a project's ID; "" stands for the service's own project. Adds errors to `faults`."""
     project = project or call.services.settings.project
     try:
         return ProjectName.parse(f"projects/{project}", field="project").project_id
@@ -124,27 +128,27 @@ def read_project(call: JsonCall, project: str, faults: Faults) -> str:
 
 
 def queried_project(call: JsonCall) -> str:
-    """Return the project that the query names, else the service's own. Raises InvalidRequest."""
+    """Return the project of the query, or the service's own project. Raises InvalidRequest."""
     faults = Faults()
     project = read_project(call, call.parameter("project"), faults)
     faults.refuse()
     return project
 
 
-def read_place(call: JsonCall, project: str, region: str, faults: Faults) -> tuple[str, str]:
-    """Return a project and a region, for "" the service's own; faults are noted."""
+def read_location(call: JsonCall, project: str, region: str, faults: Faults) -> tuple[str, str]:
+    """Return a project and a region; "" stands for the service's own. Adds errors to `faults`."""
     project = read_project(call, project, faults)
     region = region or call.services.settings.region
     known = tuple(sorted({region for api in Api for region in regions(api)}))
     if region not in known:
-        advice = closest(region, known) or f" The regions are: {', '.join(known)}."
-        faults.add("region", f"{region!r} is not a region in which jobs run.{advice}")
+        advice = closest(region, known) or f" Use one of: {', '.join(known)}."
+        faults.add("region", f"{region!r} is not a region of training jobs.{advice}")
     return project, region
 
 
-def queried_place(call: JsonCall) -> tuple[str, str]:
-    """Return the project and region that the query names, else the service's own. Raises InvalidRequest."""
+def queried_location(call: JsonCall) -> tuple[str, str]:
+    """Return the project and region of the query, or the service's own. Raises InvalidRequest."""
     faults = Faults()
-    place = read_place(call, call.parameter("project"), call.parameter("region"), faults)
+    location = read_location(call, call.parameter("project"), call.parameter("region"), faults)
     faults.refuse()
-    return place
+    return location

@@ -1,7 +1,7 @@
-"""Capacity: nodes and their maintenance (spec/failures#maintenance); quotas of projects in regions and of
-people in them, and what they have used: hours and money (spec/queue#quotas).
+"""Capacity: nodes and their maintenance (spec/failures#maintenance), quotas of projects and users by region,
+and usage in hours and money (spec/queue#quotas).
 
-Without `project` and `region` the service's own are meant.
+Without `project` and `region`, methods use the service's own.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,8 +14,8 @@ from trainshed.access.policy import member_fault
 from trainshed.access.principals import member_of
 from trainshed.api.calls.services import CapacityView
 from trainshed.api.resources.jobs import read_job_name
-from trainshed.api.trainshed_v1.call import JsonCall, queried_place, read_place, read_project
-from trainshed.api.trainshed_v1.replicas import usage_of
+from trainshed.api.trainshed_v1.call import JsonCall, queried_location, read_location, read_project
+from trainshed.api.trainshed_v1.replicas import measured_usage
 from trainshed.core.capacity import EACH, NodeStatus, QuotaKey, QuotaStatus
 from trainshed.core.catalog import quotas as catalog
 from trainshed.core.errors import NotFound, PermissionDenied, Unavailable, closest
@@ -31,18 +31,19 @@ from trainshed.wire.trainshed_v1 import capacity as records
 from trainshed.wire.trainshed_v1.record import Nothing
 from trainshed.wire.trainshed_v1.replicas import ReplicaUsage, Usage
 
-_LONGEST_REASON = 500
-_MOST_MEASURED = 100
-"""Jobs after which no further ones that run, nor nodes without accelerators, say what is used."""
+_MAX_REASON_LENGTH = 500
+_MAX_MEASURED_JOBS = 100
+"""Maximum number of jobs whose measured usage is read. Beyond it, usage is not measured for running jobs and
+nodes without accelerators."""
 
 
 async def list_nodes(call: JsonCall) -> records.NodeList:
-    """`GET /trainshed/v1/nodes[?usage=true]`: list the nodes; with what their replicas were last seen to use,
-    of the first hundred jobs or so."""
+    """`GET /trainshed/v1/nodes[?usage=true]`: list the nodes; with `usage`, also the last measured usage of
+    their replicas for about the first hundred jobs."""
     nodes = [node_view(node) for node in call.services.capacity.nodes()]
     jobs: dict[str, tuple[Job, Usage] | None] = {}
     for place, node in enumerate(nodes):
-        is_measured = call.flag("usage") and len(jobs) < _MOST_MEASURED
+        is_measured = call.flag("usage") and len(jobs) < _MAX_MEASURED_JOBS
         if node.replicas and (node.accelerators or is_measured):
             replicas = [await _with_usage(call, replica, jobs) for replica in node.replicas]
             nodes[place] = structs.replace(node, replicas=tuple(replicas))
@@ -52,54 +53,62 @@ async def list_nodes(call: JsonCall) -> records.NodeList:
 async def _with_usage(
     call: JsonCall, view: records.NodeReplica, jobs: dict[str, tuple[Job, Usage] | None]
 ) -> records.NodeReplica:
-    """Return the view with the replica's share of the node's accelerators, and what it uses if that is
-    wanted. `jobs`: what was read already, by the job's name; None = it was deleted a moment ago."""
+    """Return the view with the replica's accelerators on the node, and with its usage if requested. `jobs`:
+    cache by job name; None = the job was deleted in the meantime."""
     if view.job not in jobs:
         try:
             job, _ = await call.services.reader.job(read_job_name(view.job, field="job"))
-            jobs[view.job] = (job, await usage_of(call, job)) if isinstance(job, Job) else None
+            jobs[view.job] = (
+                (job, await measured_usage(call, job)) if isinstance(job, Job) else None
+            )
         except NotFound:
             jobs[view.job] = None
-    if (known := jobs[view.job]) is None:
+    if (quotas_by_key := jobs[view.job]) is None:
         return view
-    job, usage = known
+    job, usage = quotas_by_key
     use = next((use for use in usage.replicas if use.id == view.replica), ReplicaUsage())
-    held = job.spec.pool(ReplicaId.parse(view.replica).pool).machine.accelerators
-    if held is not None:
+    running_uses = job.spec.pool(ReplicaId.parse(view.replica).pool).machine.accelerators
+    if running_uses is not None:
         gpus = tuple([gpu.uuid for gpu in use.gpus])
-        view = structs.replace(view, accelerator=held.type, accelerators=held.count, gpus=gpus)
+        view = structs.replace(
+            view, accelerator=running_uses.type, accelerators=running_uses.count, gpus=gpus
+        )
     return structs.replace(view, usage=use) if call.flag("usage") and use.sample_time else view
 
 
 async def drain(call: JsonCall) -> records.Node:
-    """`POST /trainshed/v1/nodes/{node}:drain`: start nothing new on the node, and ask what runs there to
-    leave. It can be repeated. Raises NotFound, which names the nodes."""
+    """`POST /trainshed/v1/nodes/{node}:drain`: start nothing new on the node, and request its replicas to
+    leave. May be repeated. Raises NotFound with the names of all nodes."""
     services = call.services
-    sent, faults = call.sent(records.DrainRequest)
-    if len(sent.reason) > _LONGEST_REASON:
-        faults.add("reason", f"It has {len(sent.reason)} characters; at most {_LONGEST_REASON}.")
+    request, faults = call.read_body(records.DrainRequest)
+    if len(request.reason) > _MAX_REASON_LENGTH:
+        faults.add(
+            "reason",
+            f"The reason has {len(request.reason)} characters. At most {_MAX_REASON_LENGTH} are allowed.",
+        )
     faults.refuse()
-    _known(services.capacity, call.target)
-    await services.intake.drain_node(NodeDrain(call.target, services.now(), sent.reason))
+    _require_node(services.capacity, call.target)
+    await services.intake.drain_node(NodeDrain(call.target, services.now(), request.reason))
     await services.capacity.capacity_changed()
-    return _node_of(services.capacity, call.target)
+    return _current_node(services.capacity, call.target)
 
 
 async def undrain(call: JsonCall) -> records.Node:
-    """`POST /trainshed/v1/nodes/{node}:undrain`: let the node take work again. The node need not be drained,
-    and a drained node need not exist any more. Raises NotFound, which names the nodes, and Unavailable."""
+    """`POST /trainshed/v1/nodes/{node}:undrain`: return the node to service. The node need not be drained,
+    and a drained node need not exist anymore. Raises NotFound with the names of all nodes, and
+    Unavailable."""
     services = call.services
-    call.sent(Nothing)[1].refuse()
+    call.read_body(Nothing)[1].refuse()
     if all(drain.node != call.target for drain in await services.reader.drained_nodes()):
-        _known(services.capacity, call.target)
+        _require_node(services.capacity, call.target)
     await services.intake.undrain_node(call.target)
     await services.capacity.readmit(call.target)
     await services.capacity.capacity_changed()
-    return _node_of(services.capacity, call.target)
+    return _current_node(services.capacity, call.target)
 
 
 def node_view(node: NodeStatus) -> records.Node:
-    used, others = dict(node.used_accelerators), dict(node.others.accelerators)
+    used, other_use = dict(node.used_accelerators), dict(node.others.accelerators)
     return records.Node(
         name=node.name,
         condition=node.condition.value,
@@ -112,7 +121,10 @@ def node_view(node: NodeStatus) -> records.Node:
         others_memory_bytes=node.others.memory_bytes,
         accelerators=tuple(
             records.NodeAccelerators(
-                type=kind, count=count, used=used.get(kind, 0), used_by_others=others.get(kind, 0)
+                type=kind,
+                count=count,
+                used=used.get(kind, 0),
+                used_by_others=other_use.get(kind, 0),
             )
             for kind, count in node.accelerators
         ),
@@ -123,64 +135,70 @@ def node_view(node: NodeStatus) -> records.Node:
     )
 
 
-def _known(capacity: CapacityView, name: str) -> None:
+def _require_node(capacity: CapacityView, name: str) -> None:
     names = [node.name for node in capacity.nodes()]
     if name not in names:
-        there = f"the nodes are: {', '.join(names)}" if names else "there is no node now"
-        raise NotFound(f"There is no node {name!r}; {there}.{closest(name, names)}")
+        existing = f"Use one of: {', '.join(names)}" if names else "No node is connected now"
+        raise NotFound(f"The node {name!r} does not exist. {existing}.{closest(name, names)}")
 
 
-def _node_of(capacity: CapacityView, name: str) -> records.Node:
-    """Return the node as it is now; only its name if it no longer exists."""
+def _current_node(capacity: CapacityView, name: str) -> records.Node:
+    """Return the current state of a node, or only its name if it no longer exists."""
     return next(
         (node_view(node) for node in capacity.nodes() if node.name == name), records.Node(name=name)
     )
 
 
 _ALL_PROJECTS: Final = "-"
-_TRIES: Final = 20
-_LABEL: Final = "labels."
-_BY: Final[dict[str, Callable[[MachineTime], str]]] = {
+_MAX_ATTEMPTS: Final = 20
+_LABEL_PREFIX: Final = "labels."
+_GROUPINGS: Final[dict[str, Callable[[MachineTime], str]]] = {
     "user": lambda used: used.person,
     "project": lambda used: used.project_id,
     "node": lambda used: used.node,
     "machine": lambda used: " + ".join(filter(None, (used.machine, used.accelerator))),
 }
 UNLIMITED: Final = "unlimited"
-_LARGEST: Final = 10**12
+_MAX_LIMIT: Final = 10**12
 
 
 async def list_quotas(call: JsonCall) -> records.QuotaList:
-    """`GET /trainshed/v1/quotas?project=P&region=R[&all=true]`: list each quota that has a limit or is used,
-    those of no region included; with `all` those of every metric that jobs may use."""
-    project, region = queried_place(call)
-    known = {
+    """`GET /trainshed/v1/quotas?project=P&region=R[&all=true]`: list the quotas with a limit or usage,
+    including quotas without a region. With `all`, list the quotas of all metrics that jobs may use."""
+    project, region = queried_location(call)
+    quotas_by_key = {
         quota.key: quota
         for quota in call.services.capacity.quotas(project)
         if quota.key.region in (region, catalog.GLOBAL)
     }
     if call.flag("all"):
-        keys = (_key_of(project, region, metric, "") for metric in catalog.metrics())
-        known = {key: QuotaStatus(key=key, limit=None, used=0, waiting=0) for key in keys} | known
-    ordered = sorted(known, key=lambda key: (key.metric, key.person))
+        keys = (_global_or_region_key(project, region, metric, "") for metric in catalog.metrics())
+        quotas_by_key = {
+            key: QuotaStatus(key=key, limit=None, used=0, waiting=0) for key in keys
+        } | quotas_by_key
+    ordered = sorted(quotas_by_key, key=lambda key: (key.metric, key.person))
     return records.QuotaList(
-        project=project, region=region, quotas=tuple(quota_view(known[key]) for key in ordered)
+        project=project,
+        region=region,
+        quotas=tuple(quota_view(quotas_by_key[key]) for key in ordered),
     )
 
 
 async def set_quota(call: JsonCall) -> records.PlacedQuota:
-    """`POST /trainshed/v1/quotas:set`: set a quota, or take its limit away. A job that was admitted under
-    another limit keeps its capacity. An owner of the project cannot loosen a limit of the service's owner.
+    """`POST /trainshed/v1/quotas:set`: set a quota, or remove its limit. A job that was admitted under
+    another limit keeps its capacity. An owner of the project cannot raise a limit of the service's owner.
     Raises PermissionDenied."""
-    wanted, faults = call.sent(records.QuotaLimit)
-    key = _key(call, wanted, faults)
-    limit = None if wanted.limit == UNLIMITED else wanted.limit
-    if isinstance(limit, str) or not 0 <= (limit or 0) <= _LARGEST:
-        faults.add("limit", f'It must be a number from 0 to {_LARGEST:g}, or "{UNLIMITED}".')
+    quota_limit, faults = call.read_body(records.QuotaLimit)
+    key = _key(call, quota_limit, faults)
+    limit = None if quota_limit.limit == UNLIMITED else quota_limit.limit
+    if isinstance(limit, str) or not 0 <= (limit or 0) <= _MAX_LIMIT:
+        faults.add(
+            "limit", f'The limit must be a number from 0 to {_MAX_LIMIT:g}, or "{UNLIMITED}".'
+        )
     faults.refuse()
     assert not isinstance(limit, str), "that is a fault"
-    is_of_service = PERMISSIONS["trainshed.v1.Quotas.Set"] in call.principal.rights.everywhere
-    if key.metric in (catalog.SHARE, catalog.PRIORITY) and not (key.person or is_of_service):
+    by_service = PERMISSIONS["trainshed.v1.Quotas.Set"] in call.principal.rights.everywhere
+    if key.metric in (catalog.SHARE, catalog.PRIORITY) and not (key.person or by_service):
         raise PermissionDenied(
             f"A project's {key.metric} affects other projects, so only an owner of the service can set it. "
             "You can set the limits of users in the project (--user)."
@@ -190,10 +208,10 @@ async def set_quota(call: JsonCall) -> records.PlacedQuota:
         record, after = under_way.record, UNLIMITED if limit is None else limit
         record.resource = f"quota of {key.metric} in {key.region}"
         record.resource += f" for {key.person}" if key.person else ""
-        record.detail = {"before": _quota_of(call, key).limit, "after": after}
-    await services.intake.set_quota(key, limit, by_service=is_of_service)
+        record.detail = {"before": _current_quota(call, key).limit, "after": after}
+    await services.intake.set_quota(key, limit, by_service=by_service)
     await services.capacity.capacity_changed()
-    return _quota_of(call, key)
+    return _current_quota(call, key)
 
 
 def quota_view(quota: QuotaStatus) -> records.Quota:
@@ -206,8 +224,8 @@ def quota_view(quota: QuotaStatus) -> records.Quota:
     )
 
 
-def _quota_of(call: JsonCall, key: QuotaKey) -> records.PlacedQuota:
-    """Return the quota as it is now."""
+def _current_quota(call: JsonCall, key: QuotaKey) -> records.PlacedQuota:
+    """Return the current state of a quota."""
     quotas = call.services.capacity.quotas(key.project_id)
     unlisted = QuotaStatus(key=key, limit=None, used=0, waiting=0)
     quota = next((candidate for candidate in quotas if candidate.key == key), unlisted)
@@ -216,50 +234,53 @@ def _quota_of(call: JsonCall, key: QuotaKey) -> records.PlacedQuota:
     )
 
 
-def _key(call: JsonCall, wanted: records.QuotaLimit, faults: Faults) -> QuotaKey:
-    project, region = read_place(call, wanted.project, wanted.region, faults)
-    metric, user, known = wanted.metric, wanted.user, catalog.metrics()
-    if metric not in known:
-        advice = closest(metric, known) or " Those that have a limit: trainshed quotas list --all"
+def _key(call: JsonCall, quota_limit: records.QuotaLimit, faults: Faults) -> QuotaKey:
+    project, region = read_location(call, quota_limit.project, quota_limit.region, faults)
+    metric, user, quotas_by_key = quota_limit.metric, quota_limit.user, catalog.metrics()
+    if metric not in quotas_by_key:
+        advice = closest(metric, quotas_by_key) or " List all metrics: trainshed quotas list --all"
         faults.add("metric", f"{metric!r} is not a metric that jobs use.{advice}")
     if user and user != EACH and (fault := member_fault(member_of(user))):
         faults.add("user", f"{fault} Or {EACH!r}: every user without a limit of their own.")
-    return _key_of(project, region, metric, user)
+    return _global_or_region_key(project, region, metric, user)
 
 
-def _key_of(project: str, region: str, metric: str, person: str) -> QuotaKey:
-    is_of_all = metric in catalog.OF_ALL_REGIONS
+def _global_or_region_key(project: str, region: str, metric: str, person: str) -> QuotaKey:
+    is_global = metric in catalog.OF_ALL_REGIONS
     return QuotaKey(
         project_id=project,
-        region=catalog.GLOBAL if is_of_all else region,
+        region=catalog.GLOBAL if is_global else region,
         metric=metric,
         person=person,
     )
 
 
 async def usage(call: JsonCall) -> records.UsageReport:
-    """`GET /trainshed/v1/usage?project=P[&by=B][&since=T][&until=T]`: return what programs of jobs used
-    between two moments, by default from the beginning of this month (UTC) until now; the most expensive
-    first, then those with the most GPU-hours and CPU-hours.
+    """`GET /trainshed/v1/usage?project=P[&by=B][&since=T][&until=T]`: return the usage of jobs between two
+    times, by default from the start of this month (UTC) until now. Rows are ordered by cost, then by
+    GPU-hours and CPU-hours, highest first.
 
-    `by`: `user` (the default), `project`, `node`, `machine` or `labels.KEY`. `project=-`: in all projects.
+    `by`: `user` (the default), `project`, `node`, `machine` or `labels.KEY`. `project=-`: all projects.
     """
-    faults, chosen = Faults(), call.parameter("project")
-    project = None if chosen == _ALL_PROJECTS else read_project(call, chosen, faults)
+    faults, requested = Faults(), call.parameter("project")
+    project = None if requested == _ALL_PROJECTS else read_project(call, requested, faults)
     by = call.parameter("by") or "user"
-    if by not in _BY and not by.startswith(_LABEL):
-        faults.add("by", f"{by!r} is none of {', '.join(_BY)} and {_LABEL}KEY.")
+    if by not in _GROUPINGS and not by.startswith(_LABEL_PREFIX):
+        faults.add(
+            "by",
+            f"{by!r} is not a grouping. Use one of {', '.join(_GROUPINGS)} and {_LABEL_PREFIX}KEY.",
+        )
     now = call.services.now()
     with faults.gathered():
         until = call.moment("until", now)
         since = call.moment("since", month_of(now)[0])
         if since > until:
-            faults.add("since", "It is later than `until`.")
+            faults.add("since", "`since` is later than `until`.")
     faults.refuse()
     used = await _used(call, project, since, min(until, now))
-    label = by.removeprefix(_LABEL)
-    way = _BY.get(by, lambda used: dict(used.labels).get(label, ""))
-    rows = _rows(used, way, call.services.settings.prices)
+    label = by.removeprefix(_LABEL_PREFIX)
+    group_of = _GROUPINGS.get(by, lambda used: dict(used.labels).get(label, ""))
+    rows = _rows(used, group_of, call.services.settings.prices)
     return records.UsageReport(
         project=_ALL_PROJECTS if project is None else project,
         by=by,
@@ -272,12 +293,12 @@ async def usage(call: JsonCall) -> records.UsageReport:
 async def _used(
     call: JsonCall, project: str | None, since: Nanos, until: Nanos
 ) -> tuple[MachineTime, ...]:
-    """Return what was used, by attempts that are over and by those that go on."""
+    """Return the usage of finished and running attempts."""
     capacity, reservations = call.services.capacity, call.services.reservations
-    for _ in range(_TRIES):
+    for _ in range(_MAX_ATTEMPTS):
         holding, reserved = capacity.holding(), tuple(reservations.uses(until))
         ended = await call.services.reader.machine_time(project, since, until)
-        # Machines that are released in the meantime must be counted once.
+        # Machines that are released in the meantime must be counted only once.
         after = {(job.uid, job.placed) for job in capacity.holding()}
         is_same = reserved == tuple(reservations.uses(until))
         if is_same and all((job.uid, job.placed) in after for job in holding):
@@ -285,30 +306,30 @@ async def _used(
     else:
         raise Unavailable("Too many jobs are finishing now to be counted. Try again in a moment.")
     running = [use.within(since, until) for use in reserved if project in (None, use.project_id)]
-    chosen = [job for job in holding if project in (None, job.name.project_id)]
-    for number, job in enumerate(chosen):
-        held = capacity.uses(job, until)
-        if held and number < _MOST_MEASURED and held[0].began < until:
+    requested = [job for job in holding if project in (None, job.name.project_id)]
+    for number, job in enumerate(requested):
+        running_uses = capacity.uses(job, until)
+        if running_uses and number < _MAX_MEASURED_JOBS and running_uses[0].began < until:
             usages = await call.services.logs.usage(job.uid, job.attempt)
-            held = tuple(measured(use, usages) for use in held)
-        running += (use.within(since, until) for use in held)
+            running_uses = tuple(measured(use, usages) for use in running_uses)
+        running += (use.within(since, until) for use in running_uses)
     return (*ended, *running)
 
 
 def _rows(
     used: tuple[MachineTime, ...], key: Callable[[MachineTime], str], prices: Prices
 ) -> tuple[records.UsageRow, ...]:
-    parts: dict[str, list[MachineTime]] = {}
-    for part in used:
-        parts.setdefault(key(part), []).append(part)
-    rows = (_row(name, of_name, prices) for name, of_name in parts.items())
-    held = (row for row in rows if row.machine_hours)
-    return tuple(sorted(held, key=lambda row: (-row.cost, -row.gpu_hours, -row.cpu_hours)))
+    items: dict[str, list[MachineTime]] = {}
+    for item in used:
+        items.setdefault(key(item), []).append(item)
+    rows = (_row(name, group_items, prices) for name, group_items in items.items())
+    running_uses = (row for row in rows if row.machine_hours)
+    return tuple(sorted(running_uses, key=lambda row: (-row.cost, -row.gpu_hours, -row.cpu_hours)))
 
 
-def _row(name: str, parts: Sequence[MachineTime], prices: Prices) -> records.UsageRow:
+def _row(name: str, items: Sequence[MachineTime], prices: Prices) -> records.UsageRow:
     def total(field: str) -> float:
-        return sum(getattr(part, field) for part in parts)
+        return sum(getattr(item, field) for item in items)
 
     seen_cpus, seen_gpus = total("seen_cpu_hours"), total("seen_gpu_hours")
     return records.UsageRow(
@@ -319,5 +340,5 @@ def _row(name: str, parts: Sequence[MachineTime], prices: Prices) -> records.Usa
         machine_hours=total("machine_hours"),
         cpu_share=total("busy_cpu_hours") / seen_cpus if seen_cpus else None,
         gpu_share=total("busy_gpu_hours") / seen_gpus if seen_gpus else None,
-        cost=sum(map(prices.cost, parts)),
+        cost=sum(map(prices.cost, items)),
     )

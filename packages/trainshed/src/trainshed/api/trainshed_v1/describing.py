@@ -12,10 +12,16 @@ from trainshed.api import ml_v1 as ml
 from trainshed.api.aiplatform_v1 import views as vertex
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.streams import Pace
-from trainshed.api.resources.jobs import find_work, links_of, pages_of, queue_position, with_link
+from trainshed.api.resources.jobs import (
+    find_work,
+    links_of,
+    page_addresses,
+    queue_position,
+    with_link,
+)
 from trainshed.api.trainshed_v1 import views
 from trainshed.api.trainshed_v1.call import JsonCall
-from trainshed.api.trainshed_v1.streams import SIGN_OF_LIFE, line
+from trainshed.api.trainshed_v1.streams import KEEP_ALIVE_LINE, line
 from trainshed.api.trainshed_v1.views import pipeline_view, trial_view, tuning_view
 from trainshed.core.capacity import Waiting, WaitReason
 from trainshed.core.errors import NotFound
@@ -32,68 +38,70 @@ from trainshed.wire.trainshed_v1 import jobs as records
 _STARTING: Final = frozenset({JobState.QUEUED, JobState.PREPARING})
 
 
-class Seen(Struct, frozen=True):
-    """A work, with what its record does not say."""
+class WorkState(Struct, frozen=True):
+    """A work together with its current state outside its record."""
 
     work: Work
-    #: Why it waits for capacity, or the first trial of a search does; None if it does not.
+    #: Why the work, or the first trial of a search, waits for capacity; None if it does not wait.
     waiting: Waiting | None = None
-    #: The jobs of running trials, or a pipeline's job, as they were seen with it.
-    below: tuple["Seen", ...] = ()
+    #: The jobs of running trials, or a pipeline's job, read at the same time.
+    children: tuple["WorkState", ...] = ()
 
     @property
     def uids(self) -> frozenset[JobUid]:
-        """The jobs whose notices may mean a change."""
-        return frozenset({self.work.uid}).union(*(seen.uids for seen in self.below))
+        """The jobs whose notices may announce a change."""
+        return frozenset({self.work.uid}).union(*(state_of.uids for state_of in self.children))
 
 
-async def look(services: Services, uid: JobUid) -> Seen:
-    """Look at a work. Raises NotFound."""
+async def read_state(services: Services, uid: JobUid) -> WorkState:
+    """Read the current state of a work. Raises NotFound."""
     work, _ = await services.reader.job_by_uid(uid)
-    return await seen(services, work)
+    return await state_of(services, work)
 
 
-async def seen(services: Services, work: Work) -> Seen:
-    """Look at a work that was read a moment ago."""
+async def state_of(services: Services, work: Work) -> WorkState:
+    """Return the current state of a work that was just read."""
     work = with_link(services, work)
     match work:
         case Job():
             waiting = None if work.state.is_final else services.capacity.why(work.uid)
-            return Seen(work, waiting)
+            return WorkState(work, waiting)
         case TuningJob():
-            below = [trial.job for trial in work.running]
+            children = [trial.job for trial in work.running]
         case Pipeline():
-            below = [work.job]
+            children = [work.job]
         case _:
             assert_never(work)
-    looks: list[Seen] = []
-    for uid in below:
+    child_states: list[WorkState] = []
+    for uid in children:
         try:
-            looks.append(await look(services, uid))
+            child_states.append(await read_state(services, uid))
         except NotFound:
             continue
     waiting = None
     if isinstance(work, Pipeline) or not work.started:
-        waiting = next((child.waiting for child in looks if child.waiting), None)
-    return Seen(work, waiting, tuple(looks))
+        waiting = next((child.waiting for child in child_states if child.waiting), None)
+    return WorkState(work, waiting, tuple(child_states))
 
 
-async def described(
-    services: Services, principal: Principal, sight: Seen
+async def describe_work(
+    services: Services, principal: Principal, work_state: WorkState
 ) -> records.JobDescription:
-    """Return the description, for `principal`, without the public resource (`resource_of`)."""
-    work = sight.work
+    """Return the description of a work for `principal`, without its public resource (`resource_of`)."""
+    work = work_state.work
     match work:
         case Job():
-            sight = replace(sight, waiting=await _with_cause(services, work, sight.waiting))
+            work_state = replace(
+                work_state, waiting=await _with_retry_reason(services, work, work_state.waiting)
+            )
             links = links_of(services, principal, work)
-            view = await _common(services, sight)
-            pages = pages_of(services, principal, work)
-            kept = services.shells.autopsies(work.uid)
-            return views.with_replicas(view, work, kept, links, pages)
+            view = await _common(services, work_state)
+            pages = page_addresses(services, principal, work)
+            autopsies = services.shells.autopsies(work.uid)
+            return views.with_replicas(view, work, autopsies, links, pages)
         case TuningJob():
             trials = await _trials(services, work)
-            view = await _common(services, sight)
+            view = await _common(services, work_state)
             return structs.replace(
                 view,
                 substitutions=work.spec.trial.substitutions,
@@ -101,19 +109,21 @@ async def described(
                 trials=tuple(trials),
             )
         case Pipeline():
-            child = sight.below[0] if sight.below else None
+            child = work_state.children[0] if work_state.children else None
             name, state = (str(child.work.name), child.work.state) if child else ("", None)
             return structs.replace(
-                await _common(services, sight),
+                await _common(services, work_state),
                 pipeline=pipeline_view(work, name, state),
-                child=await described(services, principal, child) if child else None,
+                child=await describe_work(services, principal, child) if child else None,
             )
         case _:
             assert_never(work)
 
 
-async def _with_cause(services: Services, job: Job, waiting: Waiting | None) -> Waiting | None:
-    """Add to a job that waits out its back-off why it has to be tried again."""
+async def _with_retry_reason(
+    services: Services, job: Job, waiting: Waiting | None
+) -> Waiting | None:
+    """Add the reason for the retry to a job that waits for its back-off time."""
     if waiting is None or waiting.reason is not WaitReason.BACK_OFF or waiting.hint:
         return waiting
     timeline = await services.reader.timeline(job.uid)
@@ -121,53 +131,55 @@ async def _with_cause(services: Services, job: Job, waiting: Waiting | None) -> 
     return replace(waiting, hint=verdicts[-1]) if verdicts else waiting
 
 
-async def _common(services: Services, sight: Seen) -> records.JobDescription:
-    work = sight.work
+async def _common(services: Services, work_state: WorkState) -> records.JobDescription:
+    work = work_state.work
     position = queue_position(services.capacity, work)
-    waits = await waits_of(services, sight)
-    return views.description(work, sight.waiting, position, waits)
+    waits = await waiting_reasons(services, work_state)
+    return views.description(work, work_state.waiting, position, waits)
 
 
-async def waits_of(services: Services, sight: Seen) -> list[str]:
-    """Return what a work waits for; a tuning job, what the first of its trials that does not run yet waits
+async def waiting_reasons(services: Services, work_state: WorkState) -> list[str]:
+    """Return what a work waits for. For a tuning job, return what its first trial that is not running waits
     for."""
-    work = sight.work
+    work = work_state.work
     match work:
         case Job():
-            if work.state not in _STARTING or sight.waiting is not None:
-                return views.job_waits(work, (), sight.waiting)
+            if work.state not in _STARTING or work_state.waiting is not None:
+                return views.waiting_texts(work, (), work_state.waiting)
             timeline = await services.reader.timeline(work.uid)
-            return views.job_waits(work, timeline, None)
+            return views.waiting_texts(work, timeline, None)
         case TuningJob():
-            for child in sight.below:
-                if child.work.state in _STARTING and (texts := await waits_of(services, child)):
+            for child in work_state.children:
+                if child.work.state in _STARTING and (
+                    texts := await waiting_reasons(services, child)
+                ):
                     parent = child.work.parent if isinstance(child.work, Job) else None
                     return [f"Trial {parent.trial}: {texts[0]}", *texts[1:]] if parent else texts
-            if not sight.below and not work.state.is_final and work.outcome is None:
+            if not work_state.children and not work.state.is_final and work.outcome is None:
                 return ["Waiting for the next trial suggestion."]
             return []
         case Pipeline():
-            if work.state.is_final or not sight.below:
+            if work.state.is_final or not work_state.children:
                 return []
-            return await waits_of(services, sight.below[0])
+            return await waiting_reasons(services, work_state.children[0])
         case _:
             assert_never(work)
 
 
 async def _trials(services: Services, job: TuningJob) -> list[records.Trial]:
-    """Return the views of the trials. Measurements are read after the trials, so that a finished trial is
-    shown with all of its own."""
+    """Return the views of the trials. Measurements are read after the trials, so that a finished trial has
+    all its measurements."""
     trials = await services.studies.history((job.study,))
-    measured = await services.studies.measurements(job.study)
+    measurements = await services.studies.measurements(job.study)
     states = {child.uid: child.state for child in await services.reader.children(job.uid)}
     return [
-        trial_view(job, trial, measured.get(trial.number, ()), states.get(trial.job))
+        trial_view(job, trial, measurements.get(trial.number, ()), states.get(trial.job))
         for trial in trials
     ]
 
 
 async def resource_of(services: Services, work: Work, etag: str) -> dict[str, Any]:
-    """Return what the work's own API shows of it."""
+    """Return the work's public resource in its own API."""
     trials: tuple[Trial, ...] = ()
     if isinstance(work, TuningJob):
         trials = await services.studies.history((work.study,))
@@ -180,10 +192,10 @@ async def resource_of(services: Services, work: Work, etag: str) -> dict[str, An
         case Job():
             return wire_json.to_public(vertex.custom_job(work))
         case TuningJob():
-            measured = await services.studies.measurements(work.study)
-            # Takes a second for a thousand trials; other requests go on meanwhile.
+            measurements = await services.studies.measurements(work.study)
+            # This takes a second for a thousand trials, so it runs in a thread.
             return await asyncio.to_thread(
-                lambda: wire_json.to_public(vertex.tuning_job(work, trials, measured))
+                lambda: wire_json.to_public(vertex.tuning_job(work, trials, measurements))
             )
         case Pipeline():
             return wire_json.to_public(vertex.training_pipeline(work))
@@ -193,33 +205,34 @@ async def resource_of(services: Services, work: Work, etag: str) -> dict[str, An
 
 async def watch(call: JsonCall) -> AsyncGenerator[bytes]:
     """`GET /trainshed/v1/jobs/{job}/watch`: stream a `JobDescription`, without the public resource, now and
-    after each change, until the job is over; and a blank line whenever something else has happened that its
-    timeline or its log may show."""
+    after each change, until the job finishes. A blank line means that the job's timeline or log may have
+    changed."""
     before = call.services.notices.latest
     work, _ = await find_work(call.services.reader, call.target)
     return _descriptions(call, work, before)
 
 
 async def _descriptions(call: JsonCall, work: Work, before: int) -> AsyncGenerator[bytes]:
-    """Yield the descriptions. `work`: as it was read when `before` was the latest notice of any job."""
+    """Yield the descriptions. `work`: the state of the work when `before` was the latest notice of any
+    job."""
     services, notices, uid = call.services, call.services.notices, work.uid
     pace, sent, counts = Pace(notices), b"", {uid: before}
     await pace.start_read()
-    sight = await seen(services, work)
+    work_state = await state_of(services, work)
     while True:
-        text = line(await described(services, call.principal, sight))
+        text = line(await describe_work(services, call.principal, work_state))
         pace.finish_read()
         pace.message_sent()
-        yield text if text != sent else SIGN_OF_LIFE
+        yield text if text != sent else KEEP_ALIVE_LINE
         sent = text
-        if sight.work.state.is_final:
+        if work_state.work.state.is_final:
             return
-        # A job that was not listened for may have had notices already: look again.
-        if sight.uids <= counts.keys():
-            await pace.wait_for_news({job_uid: counts[job_uid] for job_uid in sight.uids})
+        # A job without a notice count may have had notices already, so read it again.
+        if work_state.uids <= counts.keys():
+            await pace.wait_for_news({job_uid: counts[job_uid] for job_uid in work_state.uids})
         await pace.start_read()
-        counts = {job_uid: notices.count(job_uid) for job_uid in sight.uids}
+        counts = {job_uid: notices.count(job_uid) for job_uid in work_state.uids}
         try:
-            sight = await look(services, uid)
+            work_state = await read_state(services, uid)
         except NotFound:
             return

@@ -1,5 +1,5 @@
 """Drills of a job (spec/operations#drills), and the resume report, which reads the log around each drill and
-lets `core.resume` judge."""
+evaluates it with `core.resume`."""
 
 import asyncio
 import re
@@ -21,21 +21,23 @@ from trainshed.store.logs.lines import LogLine, Stream
 from trainshed.store.logs.reader import LogReader
 from trainshed.wire.trainshed_v1 import timeline as records
 
-MOST_DRILLS: Final = 100
-"""Most drills of one job."""
-_NAMED: Final = 10
-"""Most replicas that an error names."""
+MAX_DRILLS: Final = 100
+"""Maximum number of drills of one job."""
+_MAX_LISTED_REPLICAS: Final = 10
+"""Maximum number of replicas in an error message."""
 _ROLES: Final = {role: pool for pool, role in enumerate(ML_ROLES)} | {"chief": 0}
-_BY_ROLE: Final = re.compile(rf"({'|'.join(_ROLES)})(?:(?: |-|-replica-)(\d{{1,6}}))?", re.ASCII)
+_ROLE_PATTERN: Final = re.compile(
+    rf"({'|'.join(_ROLES)})(?:(?: |-|-replica-)(\d{{1,6}}))?", re.ASCII
+)
 
 
 async def drill(call: JsonCall) -> records.Drill:
-    """`POST /trainshed/v1/jobs/{job}:drill`: order a drill. Raises FailedPrecondition if the job is over or
-    has had too many."""
+    """`POST /trainshed/v1/jobs/{job}:drill`: order a drill. Raises FailedPrecondition if the job has finished
+    or has had too many drills."""
     services = call.services
     job, _ = await find_job(services.reader, call.target)
-    ordered = _read_drill(*call.sent(records.DrillOrder), services.now(), job)
-    if len(job.drills) >= MOST_DRILLS:
+    ordered = _read_drill(*call.read_body(records.DrillOrder), services.now(), job)
+    if len(job.drills) >= MAX_DRILLS:
         raise FailedPrecondition(
             f"{job.name} already has the maximum of {len(job.drills)} drills. Drill another job."
         )
@@ -44,7 +46,7 @@ async def drill(call: JsonCall) -> records.Drill:
 
 
 def _read_drill(order: records.DrillOrder, faults: Faults, now: Nanos, job: Job) -> Drill:
-    """Return the drill of the job that is ordered. Raises InvalidRequest with all faults."""
+    """Return the ordered drill of the job. Raises InvalidRequest with all errors."""
     kinds = tuple(DrillKind)
     if order.kind not in kinds:
         text = f"{order.kind!r} is not one of: {', '.join(kinds)}.{closest(order.kind, kinds)}"
@@ -82,32 +84,37 @@ def _state(drill: Drill) -> str:
 
 
 def read_replica(text: str, job: Job, faults: Faults) -> ReplicaId:
-    """Return the replica of a job that is meant, for "" the primary; faults are noted."""
+    """Return the replica of a job with this name; "" stands for the primary replica. Adds errors to
+    `faults`."""
     text = text.strip()
     replica, shown = ReplicaId(0, 0), text
     try:
         replica = ReplicaId.parse(text) if text else replica
     except ValueError:
-        match = _BY_ROLE.fullmatch(text.lower())
+        match = _ROLE_PATTERN.fullmatch(text.lower())
         replica = ReplicaId(_ROLES[match[1]], int(match[2] or 0)) if match else None
         shown = str(replica or repr(text))
     replicas = job.spec.replicas()
     if replica is None or replica not in replicas:
-        known = ", ".join(log_task_name(job.name.api, r) for r in replicas[:_NAMED])
-        more = f" and {len(replicas) - _NAMED} more" if len(replicas) > _NAMED else ""
-        faults.add("replica", f"{job.name} has no replica {shown}; it has: {known}{more}.")
+        known = ", ".join(log_task_name(job.name.api, r) for r in replicas[:_MAX_LISTED_REPLICAS])
+        more = (
+            f" and {len(replicas) - _MAX_LISTED_REPLICAS} more"
+            if len(replicas) > _MAX_LISTED_REPLICAS
+            else ""
+        )
+        faults.add("replica", f"{job.name} has no replica {shown}. Use one of: {known}{more}.")
     return replica or ReplicaId(0, 0)
 
 
-_LAST: Final = 2_000
-"""Lines before a fault in which steps are looked for."""
-_SEARCHED: Final = 50_000
-"""Most lines of a log that are searched for one with a step."""
+_MAX_LINES_BEFORE: Final = 2_000
+"""Number of lines before a fault that are searched for steps."""
+_MAX_SEARCHED_LINES: Final = 50_000
+"""Maximum number of log lines that are searched for a step."""
 
 
 async def report(call: JsonCall) -> records.ResumeReport:
-    """`GET /trainshed/v1/jobs/{job}/resumeReport`: return whether the job resumed where it was after its
-    drills."""
+    """`GET /trainshed/v1/jobs/{job}/resumeReport`: return whether the job resumed its progress after each
+    drill."""
     job, _ = await find_job(call.services.reader, call.target)
     entries = await call.services.reader.timeline(job.uid)
     logs = call.services.logs
@@ -131,16 +138,18 @@ async def _finding(logs: LogReader, job: Job, hit: Hit) -> Finding:
 
 
 async def _progress(logs: LogReader, job: Job, hit: Hit) -> Progress:
-    """Return the steps told by the replica that was hit, else by the primary, else by any replica."""
+    """Return the steps in the log of the replica that the drill hit, or of the primary, or of any replica."""
     fault = hit.restarted or hit.ended + 1
     for replicas in dict.fromkeys(
         (frozenset({hit.drill.replica}), frozenset({ReplicaId(0, 0)}), None)
     ):
-        page = await logs.page(job.uid, replicas=replicas, end=fault, limit=_LAST, descending=True)
-        last = [line for line in page.lines if line.stream is not Stream.SERVICE]
-        series = await asyncio.to_thread(learned, last)
+        page = await logs.page(
+            job.uid, replicas=replicas, end=fault, limit=_MAX_LINES_BEFORE, descending=True
+        )
+        recent_lines = [line for line in page.lines if line.stream is not Stream.SERVICE]
+        series = await asyncio.to_thread(learned, recent_lines)
         if series is None or not (
-            steps := await asyncio.to_thread(list, filter(None, map(series.step, last)))
+            steps := await asyncio.to_thread(list, filter(None, map(series.step, recent_lines)))
         ):
             continue
         first = await _first_step(series, _lines(logs, job, replicas, 0, fault))
@@ -148,10 +157,10 @@ async def _progress(logs: LogReader, job: Job, hit: Hit) -> Progress:
         if hit.restarted:
             lines = _lines(logs, job, replicas, hit.restarted, hit.until)
             after = await _first_step(series, lines)
-        numbers = [step.number for step in steps if step.at >= hit.began]
+        step_numbers = [step.number for step in steps if step.at >= hit.began]
         source = ", ".join(log_task_name(job.name.api, replica) for replica in replicas or ())
-        # Each of several replicas counts for itself.
-        ascending = not source or numbers == sorted(numbers, reverse=True)
+        # With several replicas, each has its own order of steps.
+        ascending = not source or step_numbers == sorted(step_numbers, reverse=True)
         return Progress(
             source=source,
             word=series.word,
@@ -164,16 +173,17 @@ async def _progress(logs: LogReader, job: Job, hit: Hit) -> Progress:
 
 
 async def _first_step(series: Series, lines: Iterator[LogLine]) -> Step | None:
-    """Return the first step that the lines tell. Reads them in a thread, because they are the program's."""
+    """Return the first step in the lines. Reads them in a thread, because the service does not control their
+    size."""
     return await asyncio.to_thread(lambda: next(filter(None, map(series.step, lines)), None))
 
 
 def _lines(
     logs: LogReader, job: Job, replicas: Set[ReplicaId] | None, start: int, end: int
 ) -> Iterator[LogLine]:
-    """Yield the programs' lines from `start` on and before `end` (0 = no end), as far as a log is searched.
+    """Yield the programs' lines from `start` until before `end` (0 = no end), up to the search limit.
     Blocks."""
-    for entry, source in islice(logs.onward(job.uid, {}, start, replicas), _SEARCHED):
+    for entry, source in islice(logs.onward(job.uid, {}, start, replicas), _MAX_SEARCHED_LINES):
         if end and entry.t >= end:
             return
         line = source.line(entry)
@@ -184,12 +194,12 @@ def _lines(
 def _view(job: Job, drill: Drill, finding: Finding | None) -> records.ResumeFinding:
     shown = drill_view(drill, job.name.api)
     if finding is None:
-        waits = "it has not fired yet"
+        reason = "it has not fired yet"
         if job.state.is_final:
-            waits = "it never fired: the job finished before" + (
+            reason = "it never fired: the job finished before" + (
                 f" a line matched {drill.at_line!r}" if drill.at_line else " its replica ran"
             )
-        return records.ResumeFinding(drill=shown, why=waits, advice=waits + ".")
+        return records.ResumeFinding(drill=shown, why=reason, advice=reason + ".")
     hit, progress = finding.hit, finding.progress
     return records.ResumeFinding(
         drill=shown,

@@ -1,4 +1,4 @@
-"""Preflight: whether a job would be admitted now, on what, and if not, what would let it start
+"""Preflight: whether a job would be admitted now and on which nodes, or what would let it start
 (spec/submit#preflight). Stores nothing."""
 
 from collections.abc import Collection, Iterator, Mapping
@@ -13,7 +13,7 @@ from trainshed.api.calls.call import Call
 from trainshed.api.calls.checks import with_check_violations
 from trainshed.api.calls.impersonation import actor_of, reject_escalation, texts_of
 from trainshed.api.calls.project_names import projects_known_to, replace_project_numbers
-from trainshed.api.resources.jobs import of_kind
+from trainshed.api.resources.jobs import require_kind
 from trainshed.api.resources.submission import check_labels, new_job
 from trainshed.api.trainshed_v1.call import JsonCall, project_fault
 from trainshed.api.trainshed_v1.views import waiting_view
@@ -30,41 +30,38 @@ from trainshed.wire.status import WireError
 from trainshed.wire.trainshed_v1 import capacity as records
 
 _CHECKS: Final = {**job_service.CHECKS, **training_pipelines.CHECKS, **ml_v1.CHECKS}
-_TRIAL: Final = "This is a tuning job; the plan shows the job of one trial."
-_PIPELINE: Final = "This is a training pipeline; the plan shows its job."
+_TRIAL_NOTICE: Final = "This is a tuning job. The plan shows the job of one trial."
+_PIPELINE_NOTICE: Final = "This is a training pipeline. The plan shows its job."
 
 
 async def explain(call: JsonCall) -> records.Explanation:
-    """`POST /trainshed/v1/jobs:explain`: return whether a job would be admitted now, and on what. Stores
-    nothing.
-
-    `job` is checked as the API's own create method checks it. For a tuning job the job of one trial is
-    explained, for a training pipeline the job that it runs.
-    """
-    settings, (request, faults) = call.services.settings, call.sent(records.ExplainRequest)
+    """`POST /trainshed/v1/jobs:explain`: return whether a job would be admitted now, and on which nodes.
+    Stores nothing. `job` is checked like in the API's create method. For a tuning job, the job of one trial
+    is explained; for a training pipeline, its job."""
+    settings, (request, faults) = call.services.settings, call.read_body(records.ExplainRequest)
     api, body = request.api, request.job
     project = request.project or settings.project
     location = request.location or settings.region
     if api not in tuple(Api):
         faults.add("api", f"{api!r} is not one of: {', '.join(Api)}.{closest(api, tuple(Api))}")
     if not body:
-        faults.add("job", "It must be given: an object.")
+        faults.add("job", "The job must be set to an object.")
     faults.refuse()
-    job, notices = await _read(call, Api(api), project, location, body)
+    job, notices = await _job_to_create(call, Api(api), project, location, body)
     job = replace(job, creator=await actor_of(call.services.reader, call.principal))
     check_labels(call.services, job.labels)
     await _require_new(call, job)
     preflight = await call.services.capacity.preflight(job)
     if preflight.admitted:
-        notices += tuple(_without(job, call.services.capacity.accelerators()))
-    return _answer(job, preflight, notices)
+        notices += tuple(_missing_type_notices(job, call.services.capacity.accelerators()))
+    return _explanation(job, preflight, notices)
 
 
-async def _read(
+async def _job_to_create(
     call: JsonCall, api: Api, project: str, location: str, body: Mapping[str, Any]
 ) -> tuple[Job, tuple[str, ...]]:
-    """Return the job that the API's create method would make of `body`, and notices that name what it is the
-    job of, for a search or a pipeline. Raises what that raises."""
+    """Return the job that the API's create method would create from `body`, and notices for tuning jobs and
+    pipelines. Raises the errors of that method."""
     matched = routes.match("POST", collection_of(api, body, project, location))
     if matched is None:
         raise InvalidRequest((Violation("project", project_fault(project)),))
@@ -78,33 +75,33 @@ async def _read(
             refused, partial(_CHECKS[create_call.method], create_call)
         ) from None
     reject_escalation(call.principal, call.services, list(texts_of(body)))
-    draft = await _asked_for(create_call, request)
-    notices = (_PIPELINE,) if route.rpc.full_name.endswith(".CreateTrainingPipeline") else ()
+    draft = await _requested_job(create_call, request)
+    notices = (_PIPELINE_NOTICE,) if route.rpc.full_name.endswith(".CreateTrainingPipeline") else ()
     spec = draft.spec
     if isinstance(spec, TuningSpec):
-        spec, notices = spec.trial, (*notices, _TRIAL)
+        spec, notices = spec.trial, (*notices, _TRIAL_NOTICE)
     uid = call.services.new_uid()
     region, job_id = ("", draft.display_name) if api is Api.ML else (location, str(uid))
     name = JobName(api, project, region, job_id)
-    single = JobDraft(spec, draft.display_name, draft.labels)
-    return of_kind(new_job(call.services, uid, name, single, {}), Job), notices
+    draft_of_job = JobDraft(spec, draft.display_name, draft.labels)
+    return require_kind(new_job(call.services, uid, name, draft_of_job, {}), Job), notices
 
 
-async def _asked_for(call: Call, request: Any) -> JobDraft[Any]:
+async def _requested_job(call: Call, request: Any) -> JobDraft[Any]:
     match call.method.rpartition(".")[2]:
         case "CreateCustomJob":
-            return await job_service.asked_for("custom_job", call, request)
+            return await job_service.requested_job("custom_job", call, request)
         case "CreateHyperparameterTuningJob":
-            return await job_service.asked_for("hyperparameter_tuning_job", call, request)
+            return await job_service.requested_job("hyperparameter_tuning_job", call, request)
         case "CreateTrainingPipeline":
             uid = call.services.new_uid()
-            return (await training_pipelines.asked_for(call, request, uid)).parsed.job
+            return (await training_pipelines.requested_pipeline(call, request, uid)).parsed.job
         case _:
             return await ml_v1.requested_job(call, request)
 
 
 async def _require_new(call: JsonCall, job: Job) -> None:
-    """Raise AlreadyExists for the id of an existing `ml` job. Vertex gives each job an id of its own."""
+    """Raise AlreadyExists for the ID of an existing `ml` job. Vertex assigns a new ID to each job."""
     if job.name.api is not Api.ML:
         return
     try:
@@ -112,13 +109,13 @@ async def _require_new(call: JsonCall, job: Job) -> None:
     except NotFound:
         return
     raise AlreadyExists(
-        f"{job.name} exists already, and ids are used once in a project; give the job another jobId."
+        f"{job.name} already exists, and IDs are unique in a project. Use another jobId."
     )
 
 
-def _answer(job: Job, preflight: Preflight, notices: tuple[str, ...]) -> records.Explanation:
-    instead = job.spec.substitutions
-    notes = (text for text in job.spec.runtime_notices if text not in instead)
+def _explanation(job: Job, preflight: Preflight, notices: tuple[str, ...]) -> records.Explanation:
+    substitutions = job.spec.substitutions
+    notes = (text for text in job.spec.runtime_notices if text not in substitutions)
     tasks = {str(r): log_task_name(job.name.api, r) for r in job.spec.replicas()}
     return records.Explanation(
         api=job.name.api.value,
@@ -133,20 +130,20 @@ def _answer(job: Job, preflight: Preflight, notices: tuple[str, ...]) -> records
         waiting=waiting_view(preflight.waiting, preflight.position) if preflight.waiting else None,
         position=preflight.position,
         notices=(*notices, *notes),
-        warnings=(*instead, *job.spec.warnings),
+        warnings=(*substitutions, *job.spec.warnings),
         machines=tuple(_machine(job.name.api, pool) for pool in job.spec.pools),
     )
 
 
-def _without(job: Job, there: Collection[str]) -> Iterator[str]:
-    """Yield notices of devices that no node has (`there`: those that nodes have), unless a warning says so
-    already."""
-    wanted = {
+def _missing_type_notices(job: Job, node_types: Collection[str]) -> Iterator[str]:
+    """Yield notices about accelerators that no node has, unless a warning already covers them. `node_types`:
+    the accelerator types of the nodes."""
+    requested = {
         pool.machine.accelerators.type for pool in job.spec.pools if pool.machine.accelerators
     }
-    for kind in sorted(wanted.difference(there)):
+    for kind in sorted(requested.difference(node_types)):
         if not any(kind in warning for warning in job.spec.warnings):
-            yield f"No node here has {kind}: the job would get GPUs of another type."
+            yield f"No node has {kind}. The job would receive GPUs of another type."
 
 
 def _machine(api: Api, pool: WorkerPool) -> records.PoolMachine:

@@ -1,5 +1,5 @@
-"""What clients create in both APIs: list, describe, timeline, cancel, delete; and the status of the
-service."""
+"""Jobs, tuning jobs and pipelines of both APIs: list, describe, timeline, cancel, delete; and the status of
+the service."""
 
 import asyncio
 import shutil
@@ -23,7 +23,7 @@ from trainshed.api.calls.paging import (
 )
 from trainshed.api.calls.services import Services
 from trainshed.api.filters.jobs import JobFilter
-from trainshed.api.filters.matching import LAST_MOMENT, everything
+from trainshed.api.filters.matching import LAST_TIME, matches_all
 from trainshed.api.resources.jobs import (
     cancel_work,
     delete_for_user,
@@ -34,9 +34,9 @@ from trainshed.api.resources.jobs import (
 )
 from trainshed.api.trainshed_v1 import views
 from trainshed.api.trainshed_v1.call import JsonCall, queried_project, read_project
-from trainshed.api.trainshed_v1.describing import described, resource_of, seen
+from trainshed.api.trainshed_v1.describing import describe_work, resource_of, state_of
 from trainshed.api.trainshed_v1.links import link_if_any
-from trainshed.api.trainshed_v1.measures import activity, glance, meets, trend
+from trainshed.api.trainshed_v1.measures import current_activity, meets_bounds, progress_of, trend
 from trainshed.core.errors import FailedPrecondition, InvalidRequest, NotFound, Violation
 from trainshed.core.lifecycle.records import person_of
 from trainshed.core.lifecycle.states import JobState
@@ -63,36 +63,39 @@ from trainshed.wire.trainshed_v1.timeline import Timeline
 
 _ALL_PROJECTS: Final = "-"
 _ME: Final = "me"
-_DEFAULT_PAGE: Final = 50
-_LARGEST_PAGE: Final = 500
-_MOST_COUNTED: Final = 1000
-_READING: Final = 0.2
-"""Seconds after which a list reads no further logs for trends; the next list goes on."""
-_SEARCHING: Final = 0.5
-"""Seconds for which jobs are looked at for their metrics; then a short page tells where to go on."""
-_MOST_TIMES: Final = 8
-"""How often a parameter may be repeated."""
+_DEFAULT_PAGE_SIZE: Final = 50
+_MAX_PAGE_SIZE: Final = 500
+_MAX_COUNT: Final = 1000
+_TREND_TIME_LIMIT: Final = 0.2
+"""Seconds after which a list reads no further logs for trends. The next list continues."""
+_METRIC_TIME_LIMIT: Final = 0.5
+"""Maximum time in seconds to read metrics of jobs for a page. After that a short page contains a token."""
+_MAX_REPETITIONS: Final = 8
+"""Maximum number of repetitions of a parameter."""
 
 
 async def status(call: JsonCall) -> records.Status:
-    """`GET /trainshed/v1/status[?project=P]`: return the service's state, and the defaults for clients.
-    `bucket` is the default bucket of the project, else of the caller's; it may have to be made first."""
-    own, principal = call.services.settings, call.principal
-    # Somebody who has rights in one project only means that one.
-    usual = (
-        own.project if principal.rights.within(own.project) else principal.project or own.project
+    """`GET /trainshed/v1/status[?project=P]`: return the service's state and the defaults for clients.
+    `bucket` is the default bucket of the project, or of the caller's project. The bucket may not exist
+    yet."""
+    settings, principal = call.services.settings, call.principal
+    # The default of a user with rights in only one project is that project.
+    default_project = (
+        settings.project
+        if principal.rights.within(settings.project)
+        else principal.project or settings.project
     )
-    project = (call.parameter("project") and _project(call)) or usual
+    project = (call.parameter("project") and _project(call)) or default_project
     is_operator = PERMISSIONS["trainshed.v1.Tokens.List"] in principal.rights.everywhere
     lag = call.services.lag()
     return records.Status(
-        version=own.version,
+        version=settings.version,
         start_time=text_micros(call.services.started or 0),
         principal=call.principal.email,
         apis=("aiplatform.v1", "ml.v1", "logging.v2"),
-        project=usual,
-        region=own.region,
-        bucket=default_bucket(own.project, project),
+        project=default_project,
+        region=settings.region,
+        bucket=default_bucket(settings.project, project),
         accelerators=call.services.capacity.accelerators(),
         engine=dict(call.services.promises()),
         event_loop=records.LoopLag(
@@ -100,8 +103,8 @@ async def status(call: JsonCall) -> records.Status:
             longest_lag=round(lag.longest, 4),
             computed=round(lag.computed, 4),
         ),
-        disk=await _disk(own.data) if is_operator and own.data else UNSET,
-        retention_jobs=(own.retention_jobs or "") if is_operator else "",
+        disk=await _disk(settings.data) if is_operator and settings.data else UNSET,
+        retention_jobs=(settings.retention_jobs or "") if is_operator else "",
         notifications=await _outbox(call.services) if is_operator else UNSET,
     )
 
@@ -124,50 +127,51 @@ async def _outbox(services: Services) -> records.Outbox | UnsetType:
 async def list_(call: JsonCall) -> records.JobList:
     """`GET
     /trainshed/v1/jobs?project=P[&state=S][&user=U][&label=K=V][&machine=TEXT][&since=TIME][&search=TEXT][&metric=BOUND][&displayName=N][&limit=N][&pageToken=T]`:
-    list what clients made, newest first; `project=-`: of all projects.
+    list jobs, tuning jobs and pipelines, newest first; `project=-`: of all projects.
 
-    `state`: one or several. `user`: whose, by the address; `me`: the caller's. `label`: with this label, `K`
-    with any value of it; may be repeated. `machine`: a text in the type of a machine or accelerator. `since`:
-    created at this time or later. `search`: words in the display name, the id or a label. `metric`: with a
-    last value within a bound (`val_accuracy>0.9`); may be repeated. For a page some jobs are looked at, so
-    that it may be short. `displayName`: exactly this name, of any age at the same cost. `&glance=true`: tell
-    what each does at the moment; `&trend=true`: what it measures; `&counts=true`: how many there are in each
-    state, whatever else is asked for. `?parent=NAME` in place of the project lists what a tuning job or
-    pipeline made: the jobs of its trials, or its job.
+    Filters: `state`: one or several states. `user`: an address, or `me` for the caller. `label`: a label, `K`
+    with any value; may be repeated. `machine`: part of a machine or accelerator type. `since`: the earliest
+    creation time. `search`: words in the display name, ID or a label. `metric`: a bound on the last value of
+    a metric (`val_accuracy>0.9`); may be repeated, and may return short pages. `displayName`: the exact name,
+    which is found quickly at any age.
+
+    Additional results: `&current_activity=true`: each job's current activity; `&trend=true`: its metric;
+    `&counts=true`: the number of jobs in each state, regardless of the filters. `?parent=NAME` instead of the
+    project lists the jobs of a tuning job or pipeline.
     """
-    wanted, made_of = _filter(call)
+    job_filter, filter_texts = _filter(call)
     try:
-        bounds = tuple([read_bound(text) for text in _few(call, "metric") if text])
+        bounds = tuple([read_bound(text) for text in _repeated_values(call, "metric") if text])
     except ValueError as wrong:
         raise InvalidRequest((Violation("metric", str(wrong)),)) from None
     size = page_size(
-        call.number("limit", 0), default=_DEFAULT_PAGE, maximum=_LARGEST_PAGE, field="limit"
+        call.number("limit", 0), default=_DEFAULT_PAGE_SIZE, maximum=_MAX_PAGE_SIZE, field="limit"
     )
 
-    # What the token of a page is bound to, besides whose jobs are listed.
-    bound = (*made_of, *map(str, bounds))
+    # The values that a page token is bound to, in addition to the project or parent.
+    bound_texts = (*filter_texts, *map(str, bounds))
     if parent := call.parameter("parent"):
-        return await _list_below(call, parent, wanted.passes, size, bound, bounds)
+        return await _list_children(call, parent, job_filter.passes, size, bound_texts, bounds)
     project = _project(call)
-    question = (project or _ALL_PROJECTS, *bound)
+    question = (project or _ALL_PROJECTS, *bound_texts)
     page = await list_jobs(
         call.services.reader,
-        JobQuery(project, None, None, limit=_LARGEST_PAGE if bounds else size),
-        wanted,
+        JobQuery(project, None, None, limit=_MAX_PAGE_SIZE if bounds else size),
+        job_filter,
         token=call.parameter("pageToken"),
         question=question,
     )
-    page = await _within(call.services, page, bounds, size, question)
+    page = await _filter_by_metrics(call.services, page, bounds, size, question)
     shown = [views.summary(with_link(call.services, job)) for job, _ in page.jobs]
     if call.flag("glance"):
-        glances = [await glance(call.services, job) for job, _ in page.jobs]
+        glances = [await current_activity(call.services, job) for job, _ in page.jobs]
         shown = [
             structs.replace(view, glance=state, progress=progress or UNSET)
             for view, (state, progress) in zip(shown, glances, strict=True)
         ]
     if call.flag("trend"):
         clock = asyncio.get_running_loop().time
-        until = clock() + _READING
+        until = clock() + _TREND_TIME_LIMIT
         shown = [
             structs.replace(
                 view, trend=await trend(call.services, job, bounds, reads=clock() < until)
@@ -176,46 +180,47 @@ async def list_(call: JsonCall) -> records.JobList:
         ]
     counts = UNSET
     if call.flag("counts"):
-        counts = await call.services.reader.counts(project, tuple(JobState), _MOST_COUNTED)
+        counts = await call.services.reader.counts(project, tuple(JobState), _MAX_COUNT)
     return records.JobList(jobs=tuple(shown), next_page_token=page.next_token, counts=counts)
 
 
-def _few(call: JsonCall, name: str) -> Sequence[str]:
+def _repeated_values(call: JsonCall, name: str) -> Sequence[str]:
     """Return the values of a parameter that may be repeated. Raises InvalidRequest."""
     values = call.query.get(name, ())
-    if len(values) > _MOST_TIMES:
-        raise InvalidRequest((Violation(name, f"It may be given {_MOST_TIMES} times at most."),))
+    if len(values) > _MAX_REPETITIONS:
+        raise InvalidRequest(
+            (Violation(name, f"The parameter may be repeated at most {_MAX_REPETITIONS} times."),)
+        )
     return values
 
 
-async def _within(
+async def _filter_by_metrics(
     services: Services, page: Page, bounds: Sequence[Bound], size: int, question: tuple[str, ...]
 ) -> Page:
-    """Return those jobs of a page, at most `size`, that have measured what is within bounds, as far as they
-    can be looked at in a short time."""
+    """Return at most `size` jobs of a page whose metrics meet all bounds. Stops after a short time."""
     if not bounds:
         return page
-    kept: list[tuple[Work, str]] = []
-    until = asyncio.get_running_loop().time() + _SEARCHING
+    matching: list[tuple[Work, str]] = []
+    until = asyncio.get_running_loop().time() + _METRIC_TIME_LIMIT
     for number, (work, etag) in enumerate(page.jobs):
         is_late = number > 0 and asyncio.get_running_loop().time() > until
-        if is_late or len(kept) == size:
+        if is_late or len(matching) == size:
             before = str(int(page.jobs[number - 1][0].uid))
-            return Page(tuple(kept), encode_token(before, *question))
-        if await meets(services, work, bounds):
-            kept.append((work, etag))
-    return Page(tuple(kept), page.next_token)
+            return Page(tuple(matching), encode_token(before, *question))
+        if await meets_bounds(services, work, bounds):
+            matching.append((work, etag))
+    return Page(tuple(matching), page.next_token)
 
 
-async def _list_below(  # noqa: PLR0917  as they were read
+async def _list_children(  # noqa: PLR0917  as they were read
     call: JsonCall,
     parent: str,
     passes: Callable[[Work], bool],
     size: int,
-    bound: tuple[str, ...],
+    bound_texts: tuple[str, ...],
     bounds: Sequence[Bound],
 ) -> records.JobList:
-    question = (parent, *bound)
+    question = (parent, *bound_texts)
     after = decode_position(call.parameter("pageToken"), *question)
     reader = call.services.reader
     work, _ = await reader.job(read_job_name(parent, field="parent"))
@@ -225,10 +230,10 @@ async def _list_below(  # noqa: PLR0917  as they were read
         if (not after or child.uid < after) and passes(child)
     ]
     shown, token = first_page(
-        children, _LARGEST_PAGE if bounds else size, lambda child: child.uid, *question
+        children, _MAX_PAGE_SIZE if bounds else size, lambda child: child.uid, *question
     )
     page = Page(tuple([(child, "") for child in shown]), token)
-    page = await _within(call.services, page, bounds, size, question)
+    page = await _filter_by_metrics(call.services, page, bounds, size, question)
     return records.JobList(
         jobs=tuple(views.summary(with_link(call.services, child)) for child, _ in page.jobs),
         next_page_token=page.next_token,
@@ -236,15 +241,15 @@ async def _list_below(  # noqa: PLR0917  as they were read
 
 
 async def describe(call: JsonCall) -> records.JobDescription:
-    """`GET /trainshed/v1/jobs/{job}`: describe the job in full."""
+    """`GET /trainshed/v1/jobs/{job}`: return the full description of a job."""
     work, etag = await find_work(call.services.reader, call.target)
-    look = await seen(call.services, work)
-    view = await described(call.services, call.principal, look)
-    _, progress = await activity(call.services, work)
+    state = await state_of(call.services, work)
+    view = await describe_work(call.services, call.principal, state)
+    _, progress = await progress_of(call.services, work)
     return structs.replace(
         view,
         creator=str(work.creator or ""),
-        resource=await resource_of(call.services, look.work, etag),
+        resource=await resource_of(call.services, state.work, etag),
         progress=progress or UNSET,
         tensorboard_uri=await link_if_any(call.services, call.principal, work) or UNSET,
         warnings=await _warnings(call, work),
@@ -252,15 +257,15 @@ async def describe(call: JsonCall) -> records.JobDescription:
 
 
 async def _warnings(call: JsonCall, work: Work) -> tuple[str, ...]:
-    """Return the warnings of the replicas of a job, or of a pipeline's job, each once."""
+    """Return the distinct warnings of the replicas of a job or of a pipeline's job."""
     uid = work.job if isinstance(work, Pipeline) else work.uid
     entries = await call.services.reader.timeline(uid) if uid else ()
     return tuple(dict.fromkeys(e.message for e in entries if e.kind.endswith("_warning")))
 
 
 async def timeline(call: JsonCall) -> Timeline:
-    """`GET /trainshed/v1/jobs/{job}/timeline[?skip=N]`: return what happened to a job. `skip`: omit the first
-    N entries, for clients that have them."""
+    """`GET /trainshed/v1/jobs/{job}/timeline[?skip=N]`: return the history of a job. `skip`: omit the first N
+    entries, which the client already has."""
     work, _ = await find_work(call.services.reader, call.target)
     entries = await call.services.reader.timeline(work.uid)
     skipped = min(call.number("skip", 0), len(entries))
@@ -275,16 +280,16 @@ async def timeline(call: JsonCall) -> Timeline:
 
 
 async def cancel(call: JsonCall) -> Nothing:
-    """`POST /trainshed/v1/jobs/{job}:cancel`: ask the job to stop. It can be repeated."""
+    """`POST /trainshed/v1/jobs/{job}:cancel`: request the job to stop. May be repeated."""
     work, _ = await find_work(call.services.reader, call.target)
     await cancel_work(call.services, call.principal, work)
     return Nothing()
 
 
 async def cancel_all(call: JsonCall) -> records.CancelledJobs:
-    """`POST /trainshed/v1/jobs:cancel`: cancel all jobs of a person, in a project or in all (`-`), or all
-    jobs of a project. It can be repeated."""
-    services, (sent, faults) = call.services, call.sent(records.JobsOf)
+    """`POST /trainshed/v1/jobs:cancel`: cancel all jobs of a user in a project or in all projects (`-`), or
+    all jobs of a project. May be repeated."""
+    services, (sent, faults) = call.services, call.read_body(records.JobsOf)
     is_everywhere = sent.project == _ALL_PROJECTS
     project = None if is_everywhere else read_project(call, sent.project, faults)
     user = normalize_email(sent.user)
@@ -293,7 +298,7 @@ async def cancel_all(call: JsonCall) -> records.CancelledJobs:
     if not user and (is_everywhere or not sent.project):
         faults.add("user", "Specify a user, or the project whose jobs to cancel.")
     faults.refuse()
-    where: tuple[Condition, ...] = (
+    conditions: tuple[Condition, ...] = (
         Either(tuple(Equal(Column.STATE, state.value) for state in JobState if not state.is_final)),
         *((Labelled(PERSON, user),) if user else ()),
     )
@@ -301,31 +306,31 @@ async def cancel_all(call: JsonCall) -> records.CancelledJobs:
     def passes(work: Work) -> bool:
         return not work.state.is_final and user in ("", person_of(work.creator))
 
-    live: list[Work] = []
+    unfinished: list[Work] = []
     token: str | None = ""
     while token is not None:
         page = await list_jobs(
             services.reader,
-            JobQuery(project, None, None, limit=_LARGEST_PAGE),
-            JobFilter(passes, Every(where)),
+            JobQuery(project, None, None, limit=_MAX_PAGE_SIZE),
+            JobFilter(passes, Every(conditions)),
             token=token,
             question=("cancel",),
         )
-        live += [work for work, _ in page.jobs]
+        unfinished += [work for work, _ in page.jobs]
         token = page.next_token or None
     if (recorded := audit.concerns(project or "", f"jobs of {user or project}")) is not None:
-        recorded.describe(count=len(live))
+        recorded.describe(count=len(unfinished))
         await services.access.record()
     cancelled: list[str] = []
-    for work in live:
-        with suppress(FailedPrecondition, NotFound):  # It has ended meanwhile.
+    for work in unfinished:
+        with suppress(FailedPrecondition, NotFound):  # The job has ended in the meantime.
             await cancel_work(services, call.principal, work)
             cancelled.append(str(work.name))
     return records.CancelledJobs(jobs=tuple(cancelled))
 
 
 async def delete(call: JsonCall) -> Nothing:
-    """`DELETE /trainshed/v1/jobs/{job}`: delete a job of either API that is over, with its log, curves and
+    """`DELETE /trainshed/v1/jobs/{job}`: delete a finished job of either API with its log, curves and
     autopsies."""
     work, _ = await find_work(call.services.reader, call.target)
     await delete_for_user(call.services, work.name)
@@ -333,14 +338,14 @@ async def delete(call: JsonCall) -> Nothing:
 
 
 def _project(call: JsonCall) -> str | None:
-    """Return the project that the query names, as the store knows it; None for all projects."""
+    """Return the project of the query for the store; None for all projects."""
     return None if call.parameter("project") == _ALL_PROJECTS else queried_project(call)
 
 
 def _filter(call: JsonCall) -> tuple[JobFilter, tuple[str, ...]]:
-    """Return the filter of a list, and what it was made of. Raises InvalidRequest."""
+    """Return the filter of a list, and the texts of its parameters. Raises InvalidRequest."""
     states = frozenset(map(_state, call.texts("state")))
-    labels = [text.partition("=") for text in _few(call, "label")]
+    labels = [text.partition("=") for text in _repeated_values(call, "label")]
     display_name, search = call.parameter("displayName"), call.parameter("search")
     user, machine = call.parameter("user"), call.parameter("machine").lower()
     user = call.principal.email if user == _ME else normalize_email(user)
@@ -360,23 +365,25 @@ def _filter(call: JsonCall) -> tuple[JobFilter, tuple[str, ...]]:
         labelled = Labelled(key, value if equals else None)
         tests.append(JobFilter(partial(_is_labelled, label=label), labelled))
     if since is not None:
-        created = Created(since, LAST_MOMENT)
+        created = Created(since, LAST_TIME)
         tests.append(JobFilter(lambda work: work.created >= since, created))
     if machine:
         tests.append(JobFilter(partial(_runs_on, machine=machine)))
-    where = tuple(test.where for test in tests if test.where is not None)
-    # Not `since`: a console counts it back from now, and newest jobs come first.
-    made_of = (",".join(sorted(states)), search, display_name, user, machine)
+    conditions = tuple(test.where for test in tests if test.where is not None)
+    # Without `since`: the console computes it from the current time, and newest jobs come first.
+    filter_texts = (",".join(sorted(states)), search, display_name, user, machine)
 
     def passes(work: Work) -> bool:
         return all(test.passes(work) for test in tests)
 
-    wanted = JobFilter(passes if tests else everything, Every(where) if where else None)
-    return wanted, (*made_of, *map("".join, labels))
+    job_filter = JobFilter(
+        passes if tests else matches_all, Every(conditions) if conditions else None
+    )
+    return job_filter, (*filter_texts, *map("".join, labels))
 
 
 def _mentions(work: Work, word: str) -> bool:
-    """Whether the display name, the id or a label holds a word in lower case."""
+    """Whether the display name, the ID or a label contains a lower-case word."""
     return (
         word in work.display_name.lower()
         or word in work.name.job_id.lower()
@@ -400,5 +407,5 @@ def _state(text: str) -> JobState:
     except ValueError:
         states = ", ".join(JobState)
         raise InvalidRequest(
-            (Violation("state", f"{text!r} is no state; the states are: {states}."),)
+            (Violation("state", f"{text!r} is not a state. Use one of: {states}."),)
         ) from None

@@ -1,15 +1,15 @@
-"""Hands out what opens pages without a token (`calls.links`): tickets for shells in running replicas and in
-what failed ones left, and links to TensorBoard for what jobs wrote."""
+"""Creates tickets and links that open pages without a token (`calls.links`): tickets for shells in running
+replicas and in autopsies of failed replicas, and links to TensorBoard for the event files of jobs."""
 
 from trainshed.access.permissions import PERMISSIONS, authorize
 from trainshed.access.principals import Principal
 from trainshed.api.calls.errors import NotServed, install_command
 from trainshed.api.calls.impersonation import require_act_as
-from trainshed.api.calls.links import MOST_JOBS, OPEN_VIEW, Ticket
+from trainshed.api.calls.links import MAX_JOBS, OPEN_VIEW, Ticket
 from trainshed.api.calls.services import Services
 from trainshed.api.resources.jobs import find_job, find_work
-from trainshed.api.shell.opening import live_replica, shells_of
-from trainshed.api.shell.ports import OPEN
+from trainshed.api.shell.opening import enabled_shells, running_replica
+from trainshed.api.shell.ports import OPEN_PATH
 from trainshed.api.trainshed_v1.call import JsonCall
 from trainshed.api.trainshed_v1.drills import read_replica
 from trainshed.core.errors import FailedPrecondition, NotFound, PermissionDenied
@@ -23,39 +23,39 @@ from trainshed.wire.trainshed_v1.jobs import ViewLink, ViewRequest
 
 
 async def open_shell(call: JsonCall) -> records.ShellTicket:
-    """`POST /trainshed/v1/jobs/{job}:shell`: return a ticket for a shell in a running replica, with `port`
-    for a connection to that in it, or with `autopsy` for a shell in what a failed one left.
-
-    Raises FailedPrecondition if shells are turned off or the replica does not run, NotFound if nothing of it
-    is kept.
-    """
-    services, shells = call.services, shells_of(call.services)
+    """`POST /trainshed/v1/jobs/{job}:shell`: return a ticket for a shell in a running replica. With `port`,
+    the ticket is for a connection to that port of the replica. With `autopsy`, it is for a shell in the files
+    of a failed replica. Raises FailedPrecondition if shells are disabled or the replica is not running, and
+    NotFound if no such autopsy exists."""
+    services, shells = call.services, enabled_shells(call.services)
     job, _ = await find_job(services.reader, call.target)
-    wanted, faults = call.sent(records.ReplicaChoice)
-    name, autopsy = wanted.port.strip(), wanted.autopsy
+    choice, faults = call.read_body(records.ReplicaChoice)
+    name, autopsy = choice.port.strip(), choice.autopsy
     port = name if is_port(name) else pages_of(job.labels).get(name)
     if name and port is None:
         offered = ", ".join(pages_of(job.labels)) or "none"
-        faults.add("port", f"It must be a number up to {HIGHEST} or a page of the job: {offered}.")
-    replica, attempt = read_replica(wanted.replica, job, faults), wanted.attempt
+        faults.add(
+            "port", f"The port must be a number up to {HIGHEST} or a page of the job: {offered}."
+        )
+    replica, attempt = read_replica(choice.replica, job, faults), choice.attempt
     if autopsy and port:
         faults.add("port", "A failed replica has no open ports.")
     faults.refuse()
     if autopsy:
-        # The program got what lies there with the rights of the account.
+        # The program received these files with the rights of its service account.
         require_act_as(call.principal, (job.spec.service_account,))
-        kept = _kept(shells, job, replica if wanted.replica.strip() else None, attempt)
-        attempt, replica = kept.attempt, kept.replica
+        existing = _find_autopsy(shells, job, replica if choice.replica.strip() else None, attempt)
+        attempt, replica = existing.attempt, existing.replica
     else:
         attempt = job.attempt
-        live_replica(job, replica, shells.autopsies(job.uid), call.principal)
-    links, caller, kept_of = services.links, call.principal, attempt if autopsy else None
-    ticket = Ticket(job.uid, replica, caller.email, caller, kept_of, port, name)
+        running_replica(job, replica, shells.autopsies(job.uid), call.principal)
+    links, caller, autopsy_attempt = services.links, call.principal, attempt if autopsy else None
+    ticket = Ticket(job.uid, replica, caller.email, caller, autopsy_attempt, port, name)
     token, until = services.tickets.issue(ticket)
     uri = f"{links.shell(job.uid, replica)}&token={token}"
     if port:
         host = links.host_of(job.uid, name) if replica == ReplicaId(0, 0) else None
-        uri = f"{host}{OPEN}?ticket={token}" if host else ""
+        uri = f"{host}{OPEN_PATH}?ticket={token}" if host else ""
     return records.ShellTicket(
         token=token,
         expire_time=text_micros(until),
@@ -68,60 +68,61 @@ async def open_shell(call: JsonCall) -> records.ShellTicket:
     )
 
 
-def _kept(shells: Terminals, job: Job, replica: ReplicaId | None, attempt: int) -> Autopsy:
-    """Return the first fitting autopsy of the newest attempt. Raises NotFound, which names those that
-    exist."""
-    kept = shells.autopsies(job.uid)
-    fitting = [
+def _find_autopsy(shells: Terminals, job: Job, replica: ReplicaId | None, attempt: int) -> Autopsy:
+    """Return the first matching autopsy of the newest attempt. Raises NotFound with a list of the existing
+    autopsies."""
+    existing = shells.autopsies(job.uid)
+    matching = [
         autopsy
-        for autopsy in kept
+        for autopsy in existing
         if replica in (None, autopsy.replica) and attempt in (0, autopsy.attempt)
     ]
-    if fitting:
-        return max(fitting, key=lambda autopsy: autopsy.attempt)
-    if not kept:
+    if matching:
+        return max(matching, key=lambda autopsy: autopsy.attempt)
+    if not existing:
         raise NotFound(
-            f"Nothing is kept of {job.name}: no replica of it has failed, its time is over (setting "
-            "`autopsy_ttl`), or it ran on the node of a cluster, with which its files are gone."
+            f"{job.name} has no autopsy. No replica has failed, the autopsy has expired (setting "
+            "`autopsy_ttl`), or its files were on a cluster node that is gone."
         )
-    there = ", ".join(
+    available = ", ".join(
         f"{log_task_name(job.name.api, autopsy.replica)} of attempt {autopsy.attempt}"
-        for autopsy in kept
+        for autopsy in existing
     )
-    raise NotFound(f"Nothing is kept of that one of {job.name}; there is {there}.")
+    raise NotFound(f"{job.name} has no such autopsy. Use {available}.")
 
 
 async def view(call: JsonCall) -> ViewLink:
-    """`POST /trainshed/v1/jobs/{job}:tensorboard`: return the link to TensorBoard for a job, or for several
-    together. Raises FailedPrecondition if they were told no directory for event files, NotServed."""
+    """`POST /trainshed/v1/jobs/{job}:tensorboard`: return the link to TensorBoard for one job or for several
+    jobs together. Raises FailedPrecondition if a job has no directory for event files, and NotServed."""
     tracking, shown = call.services.tracking, call.principal.credential
     if tracking is None:
         raise NotServed(
             "TensorBoard is not available, because its addition is not installed. On the service's "
             f"machine, run {install_command('tracking')} and restart the service."
         )
-    sent, faults = call.sent(ViewRequest)
+    sent, faults = call.read_body(ViewRequest)
     others = sent.others
-    if len(others) >= MOST_JOBS:
-        faults.add("others", f"At most {MOST_JOBS} jobs can be compared.")
+    if len(others) >= MAX_JOBS:
+        faults.add("others", f"At most {MAX_JOBS} jobs can be compared.")
     works = [(await find_work(call.services.reader, call.target))[0]]
-    mine = call.principal.rights.where(PERMISSIONS[OPEN_VIEW])
-    for index, target in enumerate(others[: MOST_JOBS - 1]):
+    own_projects = call.principal.rights.where(PERMISSIONS[OPEN_VIEW])
+    for index, target in enumerate(others[: MAX_JOBS - 1]):
         try:
-            work, _ = await find_work(call.services.reader, target, mine)
+            work, _ = await find_work(call.services.reader, target, own_projects)
             authorize(call.principal, OPEN_VIEW, (work.name.project_id,))
             works.append(work)
         except (NotFound, PermissionDenied, FailedPrecondition):
-            # The same for all, because whether another project has such a job must not be told.
-            text = f"There is no job {target[:200]!r} that you may look at."
+            # One error for all cases, because the response must not reveal whether another project has such a
+            # job.
+            text = f"The job {target[:200]!r} does not exist, or you may not read it."
             faults.add(f"others[{index}]", text)
     faults.refuse()
-    assert shown is not None, "programs may not ask"
+    assert shown is not None, "programs have no permission for views"
     return await tracking.view(works, shown)
 
 
 async def link_if_any(services: Services, principal: Principal, work: Work) -> str | None:
-    """Return the link if `principal` may have it and there is anything to show; else None."""
+    """Return the link to TensorBoard if `principal` may have it and there are event files; otherwise None."""
     tracking, shown = services.tracking, principal.credential
     may = principal.may(PERMISSIONS[OPEN_VIEW], work.name.project_id)
     if tracking is None or shown is None or not may:

@@ -1,12 +1,12 @@
-"""A job's log: as a stream of NDJSON, and by pages, for readers who look at a part of millions of lines. That
-of all trials of a tuning job is answered by the Logging API.
+"""A job's log, as an NDJSON stream or in pages. The Logging API returns the log of all trials of a tuning
+job.
 
-In a stream the lines of each replica come in their order and without gaps. Lines that exist already are
-merged by time across replicas; later lines are sent as they come. A follower that reconnects names the last
-line that it has seen of every writer.
+In a stream, the lines of each replica arrive in order and without gaps. Existing lines are merged by time
+across replicas; later lines are sent at once. A client that reconnects sends the last line that it has
+received of every replica.
 
-Pages go backwards from the log's end or from any line, forwards from a line, or from a time on. A page with a
-filter examines a bounded number of lines, and then says that there is more to examine.
+Pages extend backwards from the log's end or from any line, and forwards from a line or a time. A page with a
+filter reads a limited number of lines, and then reports that more lines exist.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from trainshed.api.resources.jobs import find_job
 from trainshed.api.trainshed_v1 import views
 from trainshed.api.trainshed_v1.call import JsonCall
 from trainshed.api.trainshed_v1.drills import read_replica
-from trainshed.api.trainshed_v1.streams import SIGN_OF_LIFE
+from trainshed.api.trainshed_v1.streams import KEEP_ALIVE_LINE
 from trainshed.core.errors import InvalidRequest, NotFound, Violation
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import SERVICE, SERVICE_TASK, Api, JobUid, ReplicaId, log_task_name
@@ -36,35 +36,34 @@ from trainshed.store.logs.reader import LogReader, Source
 from trainshed.store.logs.segments import shown_lines
 from trainshed.wire.trainshed_v1 import timeline as records
 
-_AT_ONCE: Final = 64 << 10
-"""Bytes that are sent at once. Whoever follows and does not read holds them twice, beside a block of each
-replica's log, and may have thousands of streams."""
-_THREAD: Final = ThreadPoolExecutor(1, "following")
-"""One for all streams: while several threads compute, the event loop waits for each of them after every write
-to a socket, so that those who follow a log would keep up all others."""
-_LONGEST_TAIL: Final = 10_000
-_PLACE: Final = re.compile(r"([a-z]+[\d-]*)/(\d{1,9})/(\d{1,12})")
+_PIECE_SIZE: Final = 64 << 10
+"""Size in bytes of the pieces of a stream. A slow client holds two pieces and a block of each replica's log
+in memory, and may have thousands of streams."""
+_EXECUTOR: Final = ThreadPoolExecutor(1, "following")
+"""One thread for all streams. With several computing threads, the event loop would wait for each of them
+after every write to a socket, and clients of logs would delay all others."""
+_MAX_TAIL: Final = 10_000
+_POSITION_PATTERN: Final = re.compile(r"([a-z]+[\d-]*)/(\d{1,9})/(\d{1,12})")
 
 Replicas = frozenset[ReplicaId] | None
-"""The replicas whose lines are wanted; None for all."""
+"""The selected replicas; None = all."""
 Position = dict[ReplicaId, tuple[int, int]]
-"""A `LogPosition` that moves on."""
+"""A `LogPosition` that advances."""
 
 
 async def logs(call: JsonCall) -> AsyncGenerator[bytes]:
-    """`GET
-    /trainshed/v1/jobs/{job}/logs[?follow=true][&replica=R][&tail=N][&since=TIME][&after=PLACES]`:
-    stream the lines of the log, a `LogLine` each.
+    """`GET /trainshed/v1/jobs/{job}/logs[?follow=true][&replica=R][&tail=N][&since=TIME][&after=PLACES]`:
+    stream the lines of the log as `LogLine` records.
 
-    With `follow` the stream goes on until the job is over and everything was sent. `after`: for a client
-    that reconnects, the last line that it has seen of each writer, REPLICA/ATTEMPT/N.
+    With `follow`, the stream ends when the job has finished and all lines were sent. `after`: for a client
+    that reconnects, the last received line of each replica, as REPLICA/ATTEMPT/N.
     """
     job, _ = await find_job(call.services.reader, call.target)
-    replicas = chosen_replicas(job, call.texts("replica"))
+    replicas = selected_replicas(job, call.texts("replica"))
     reader, since = call.services.logs, call.moment("since", Nanos(0))
-    seen = seen_places(call.texts("after"))
+    seen = parse_positions(call.texts("after"))
     if (tail := call.number("tail", None)) is not None:
-        before = await _before_last(reader, job, replicas, min(tail, _LONGEST_TAIL))
+        before = await _position_before(reader, job, replicas, min(tail, _MAX_TAIL))
         for replica, place in seen.items():
             before[replica] = max(place, before.get(replica, place))
         since, seen = 0, before
@@ -72,10 +71,10 @@ async def logs(call: JsonCall) -> AsyncGenerator[bytes]:
     return _lines(call.services, job, read, follow=call.flag("follow"))
 
 
-async def _before_last(reader: LogReader, job: Job, replicas: Replicas, count: int) -> Position:
-    """Return the position after which the last lines of a log come, and what is written meanwhile."""
+async def _position_before(reader: LogReader, job: Job, replicas: Replicas, count: int) -> Position:
+    """Return the position before the last `count` lines of a log."""
     position: Position = {}
-    # First where each replica is, so that what it writes while the last lines are read is sent, too.
+    # Read each replica's position first, so that lines that are written in the meantime are sent too.
     for replica in (*job.spec.replicas(), SERVICE) if replicas is None else replicas:
         for last in await reader.tail(job.uid, 1, replicas={replica}):
             position[replica] = (last.attempt, last.n)
@@ -93,20 +92,20 @@ async def _lines(
     while True:
         await pace.start_read()
         count = notices.count(job.uid)
-        # Before its lines, so that a job's end is not reported before its last lines can be read.
-        is_over = await _is_over(services, job.uid)
+        # Read the state before the lines, so that a job's end is not reported before its last lines.
+        is_finished = await _is_finished(services, job.uid)
         pieces = read()
-        while piece := await loop.run_in_executor(_THREAD, next, pieces, b""):
+        while piece := await loop.run_in_executor(_EXECUTOR, next, pieces, b""):
             pace.message_sent()
             yield piece
-        if is_over or not follow:
+        if is_finished or not follow:
             return
         if pace.is_keep_alive_due():
-            yield SIGN_OF_LIFE
+            yield KEEP_ALIVE_LINE
         await pace.wait_for_news({job.uid: count})
 
 
-async def _is_over(services: Services, uid: JobUid) -> bool:
+async def _is_finished(services: Services, uid: JobUid) -> bool:
     try:
         work, _ = await services.reader.job_by_uid(uid)
     except NotFound:
@@ -117,31 +116,31 @@ async def _is_over(services: Services, uid: JobUid) -> bool:
 def _pieces(
     logs: LogReader, job: Job, seen: Position, since: Nanos, replicas: Replicas
 ) -> Iterator[bytes]:
-    """Yield the lines that there are now, about _AT_ONCE bytes at a time. Those of a block are noted as
-    `seen` when it is read: whoever reads on afterwards has read all pieces."""
+    """Yield the current lines in pieces of about _PIECE_SIZE bytes. Lines are marked as `seen` when their
+    block is read, so the caller must consume all pieces before it reads again."""
     piece = bytearray()
 
     def read(source: Source, block: bytes) -> tuple[list[bytes], list[bytes]]:
         shown = shown_lines(block)
-        times = [at for _, at, _, _ in shown]
+        times = [time for _, time, _, _ in shown]
         if not shown:
             return times, []
         seen[source.replica] = (source.attempt, int(shown[-1][0]))
         names = _encoded_names(job.name.api, source.replica, source.attempt)
         seconds = {times[0][:-9], times[-1][:-9]}
         if len(seconds) == 1:
-            form = _form(names, *seconds)
+            template = _line_template(names, *seconds)
             return times, [
-                form % (at[-9:], level or b"INFO", text, n) for n, at, text, level in shown
+                template % (time[-9:], level or b"INFO", text, n) for n, time, text, level in shown
             ]
         return times, [
-            _form(names, at[:-9]) % (at[-9:], level or b"INFO", text, n)
-            for n, at, text, level in shown
+            _line_template(names, time[:-9]) % (time[-9:], level or b"INFO", text, n)
+            for n, time, text, level in shown
         ]
 
     for _, lines in logs.runs(job.uid, seen, since, replicas, read):
         piece += b"".join(lines)
-        if len(piece) >= _AT_ONCE:
+        if len(piece) >= _PIECE_SIZE:
             full, piece = bytes(piece), bytearray()
             yield full
     yield bytes(piece)
@@ -149,22 +148,23 @@ def _pieces(
 
 @lru_cache(1024)
 def _encoded_names(api: Api, replica: ReplicaId, attempt: int) -> bytes:
-    """Return the members of a `records.LogLine` that are the same for all lines of a replica's attempt."""
+    """Return the JSON members of a `records.LogLine` that are the same for all lines of a replica's
+    attempt."""
     names = {"replica": str(replica), "task": log_task_name(api, replica), "attempt": attempt}
     return msgspec.json.encode(names)[1:-1]
 
 
 @lru_cache(1024)
-def _form(names: bytes, second: bytes) -> bytes:
-    """Return the form of the JSON of a `records.LogLine` of that second, whose parts are put together because
-    there are millions: for nanoseconds, severity, text and number."""
-    whole = whole_second(int(second)).encode()
-    return b'{"at":"%b.%%bZ",%b,"severity":"%%b","message":%%b,"n":%%b}\n' % (whole, names)
+def _line_template(names: bytes, second: bytes) -> bytes:
+    """Return the JSON template of a `records.LogLine` in that second, for nanoseconds, severity, text and
+    number. A template is fast enough for millions of lines."""
+    second_text = whole_second(int(second)).encode()
+    return b'{"at":"%b.%%bZ",%b,"severity":"%%b","message":%%b,"n":%%b}\n' % (second_text, names)
 
 
-def chosen_replicas(job: Job, names: tuple[str, ...]) -> Replicas:
-    """Return the writers with these names, as of a drill, or `service`; None for all. Raises InvalidRequest
-    for unknown ones."""
+def selected_replicas(job: Job, names: tuple[str, ...]) -> Replicas:
+    """Return the replicas with these names, which may include `service`; None = all. Raises InvalidRequest
+    for unknown names."""
     faults = Faults()
     chosen = [
         SERVICE if name == SERVICE_TASK else read_replica(name, job, faults) for name in names
@@ -173,91 +173,91 @@ def chosen_replicas(job: Job, names: tuple[str, ...]) -> Replicas:
     return frozenset(chosen) or None
 
 
-def seen_places(texts: Sequence[str]) -> Position:
-    """Parse texts `REPLICA/ATTEMPT/N` into a position. Raises InvalidRequest."""
+def parse_positions(texts: Sequence[str]) -> Position:
+    """Parse texts of the form `REPLICA/ATTEMPT/N` to a position. Raises InvalidRequest."""
     places: Position = {}
     for text in texts:
-        match = _PLACE.fullmatch(text)
+        match = _POSITION_PATTERN.fullmatch(text)
         try:
             name, attempt, number = match.groups() if match else (text, "", "")
             replica = SERVICE if name == SERVICE_TASK else ReplicaId.parse(name)
             places[replica] = (int(attempt), int(number))
         except ValueError:
             wrong = (
-                f"{text!r} is no place in a log: give the replica, attempt and number of the last line that "
-                "was seen, as in workerpool0-0/1/17."
+                f"{text!r} is not a position in a log. Use the replica, attempt and number of the last "
+                "received line, as in workerpool0-0/1/17."
             )
             raise InvalidRequest((Violation("after", wrong),)) from None
     return places
 
 
-_DEFAULT: Final = 500
-_LARGEST: Final = 2_000
-_LONGEST: Final = 1 << 20
-"""Characters of lines that are read at a time; a page has at most twice as many."""
-_LOOKED_AT: Final = 20_000
-"""Lines that one request with a filter examines."""
-_CHUNK: Final = 2_000
-_SETTLED: Final = 10**9
+_DEFAULT_LIMIT: Final = 500
+_MAX_LIMIT: Final = 2_000
+_MAX_READ_LENGTH: Final = 1 << 20
+"""Maximum number of characters of lines per read. A page has at most twice as many."""
+_MAX_READ_LINES: Final = 20_000
+"""Maximum number of lines that one request with a filter reads."""
+_CHUNK_SIZE: Final = 2_000
+_SETTLE_TIME: Final = 10**9
 """Nanoseconds after which no earlier line of another replica can arrive."""
-_LONGEST_SEARCH: Final = 200
+_MAX_SEARCH_LENGTH: Final = 200
 
 
 async def page(call: JsonCall) -> records.LogPage:
     """`GET /trainshed/v1/jobs/{job}/logPage[?before=PLACE][&after=PLACE][&from=TIME][&limit=N][&replica=R]`:
-    return lines of the log, oldest first: the last ones, those before or after a place, or those from a time
-    on.
+    return lines of the log, oldest first: the last lines, the lines before or after a place, or the lines
+    from a time on.
 
-    A page of long lines has fewer than `limit`.
+    A page of long lines has fewer than `limit` lines.
 
-    `&severity=S`: only lines of at least this severity. `&search=TEXT`: only lines that hold this text, in
-    either case. If a filter finds too few lines among 20,000, the answer says `more`.
+    `&severity=S`: only lines of at least this severity. `&search=TEXT`: only lines that contain this text,
+    ignoring case. If a filter matches too few of 20,000 lines, the response sets `more`.
     """
     job, _ = await find_job(call.services.reader, call.target)
-    limit = min(call.number("limit", None) or _DEFAULT, _LARGEST)
+    limit = min(call.number("limit", None) or _DEFAULT_LIMIT, _MAX_LIMIT)
     passes = _filter(call)
-    replicas = chosen_replicas(job, call.texts("replica"))
+    replicas = selected_replicas(job, call.texts("replica"))
     before, after = _place(call, "before"), _place(call, "after")
     start = call.moment("from", None)
     forwards = after is not None or start is not None
-    # The log of a running job is read up to a moment ago, because later lines may still be on their way.
-    end = None if job.state.is_final else call.services.now() - _SETTLED
+    # The log of a running job is read until shortly before now, because later lines may still arrive.
+    end = None if job.state.is_final else call.services.now() - _SETTLE_TIME
     lines: list[StoredLine] = []
-    at, seen, more = after if forwards else before, 0, False
-    room = _LONGEST
-    while len(lines) < limit and room > 0:
-        if passes is not None and seen >= _LOOKED_AT:
+    position, seen, more = after if forwards else before, 0, False
+    remaining_length = _MAX_READ_LENGTH
+    while len(lines) < limit and remaining_length > 0:
+        if passes is not None and seen >= _MAX_READ_LINES:
             more = True
             break
-        wanted = limit if passes is None else _CHUNK
+        page_limit = limit if passes is None else _CHUNK_SIZE
         read: LogPage = await call.services.logs.page(
             job.uid,
             replicas=replicas,
             start=start or 0,
             end=end if forwards else None,
-            after=at,
-            limit=wanted,
-            longest=_LONGEST,
+            after=position,
+            limit=page_limit,
+            longest=_MAX_READ_LENGTH,
             descending=not forwards,
         )
         passing = read.lines
         if passes is not None:
             passing = await asyncio.to_thread(list, filter(passes, read.lines))
-        taken = passing[: limit - len(lines)]
-        lines += taken
-        room -= sum(len(line.text) for line in taken)
+        added = passing[: limit - len(lines)]
+        lines += added
+        remaining_length -= sum(len(line.text) for line in added)
         if read.lines:
-            at = (lines if len(lines) == limit else read.lines)[-1].cursor
+            position = (lines if len(lines) == limit else read.lines)[-1].cursor
         seen += len(read.lines)
         if read.next is None:
             break
-    is_full = more or len(lines) == limit or room <= 0
+    is_full = more or len(lines) == limit or remaining_length <= 0
     if forwards:
-        earlier = str(lines[0].cursor) if lines else str(at or "")
-        later = str(at or after or "")
+        earlier = str(lines[0].cursor) if lines else str(position or "")
+        later = str(position or after or "")
     else:
         lines.reverse()
-        earlier = str(at) if is_full and at is not None else ""
+        earlier = str(position) if is_full and position is not None else ""
         later = str(lines[-1].cursor) if lines else ""
     return records.LogPage(
         name=str(job.name),
@@ -274,20 +274,20 @@ async def page(call: JsonCall) -> records.LogPage:
 
 
 def _filter(call: JsonCall) -> Callable[[StoredLine], bool] | None:
-    """Return the filter that the request names; None: everything passes. Raises InvalidRequest."""
+    """Return the filter of the request; None = no filter. Raises InvalidRequest."""
     severity, text = call.parameter("severity"), call.parameter("search")
     faults = Faults()
     if severity and severity not in tuple(Severity):
         faults.add("severity", f"{severity!r} is not one of: {', '.join(Severity)}.")
-    if len(text) > _LONGEST_SEARCH:
-        faults.add("search", f"It may have at most {_LONGEST_SEARCH} characters.")
+    if len(text) > _MAX_SEARCH_LENGTH:
+        faults.add("search", f"The search text may have at most {_MAX_SEARCH_LENGTH} characters.")
     faults.refuse()
     if not severity and not text:
         return None
     order: dict[Any, int] = {level: rank for rank, level in enumerate(Severity)}
-    least = order.get(severity, 0)
-    holds = re.compile(re.escape(text), re.IGNORECASE).search
-    return lambda line: order[line.severity] >= least and bool(not text or holds(line.text))
+    min_rank = order.get(severity, 0)
+    contains = re.compile(re.escape(text), re.IGNORECASE).search
+    return lambda line: order[line.severity] >= min_rank and bool(not text or contains(line.text))
 
 
 def _place(call: JsonCall, name: str) -> LogCursor | None:

@@ -1,6 +1,5 @@
-"""What jobs measure: their curves, thinned (facts/experiments#curves), of their event files, else of what
-they printed. What searches are expected to measure. How far a job is, and in one line what it does at the
-moment."""
+"""The measures of jobs: thinned curves (facts/experiments#curves) from event files or from printed values,
+predictions of searches, and the progress and current activity of a job."""
 
 import asyncio
 import contextlib
@@ -14,7 +13,7 @@ from trainshed.access.permissions import authorize
 from trainshed.api.calls.progress import primary_of
 from trainshed.api.calls.project_names import project_in
 from trainshed.api.calls.services import Services
-from trainshed.api.resources.jobs import find_work, jobs_below
+from trainshed.api.resources.jobs import descendant_jobs, find_work
 from trainshed.api.trainshed_v1 import describing
 from trainshed.api.trainshed_v1.call import JsonCall
 from trainshed.core.curves import CurveSeries, Point, last_point, thinned
@@ -38,29 +37,32 @@ from trainshed.studies.port import AdvisorFailed, trial_data
 from trainshed.wire.trainshed_v1 import replicas as records
 from trainshed.wire.trainshed_v1.jobs import Glance, Outlook, Progress, Trend
 
-_MOST_POINTS: Final = 1000
-"""Most points of one curve."""
-_MOST_IN_ALL: Final = 100_000
-_MOST_CURVES: Final = 2000
-_MOST_PRINTING: Final = 100
-"""Newest jobs below a work whose logs are read."""
-_MOST_REPLICAS: Final = 16
-_LINES: Final = 8
-"""Most lines of a chart."""
-_TRIALS: Final = "google.cloud.aiplatform.v1.VizierService.ListTrials"
+_MAX_POINTS: Final = 1000
+"""Maximum number of points of one curve."""
+_MAX_TOTAL_POINTS: Final = 100_000
+_MAX_CURVES: Final = 2000
+_MAX_PRINTING_JOBS: Final = 100
+"""Maximum number of jobs of a work whose logs are read, newest first."""
+_MAX_REPLICAS: Final = 16
+_MAX_CHART_LINES: Final = 8
+"""Maximum number of lines in a chart."""
+_LIST_TRIALS_METHOD: Final = "google.cloud.aiplatform.v1.VizierService.ListTrials"
 
 
 async def curves(call: JsonCall) -> records.JobCurves:
     """`GET
     /trainshed/v1/jobs/{job}/curves?run=R&tag=T&points=N&charts=N&begin=S&end=S&means=true&replicas=true`:
-    return the curves, of these runs and tags if any are named (both may be repeated), each by at most
-    `points` points that have its extremes, or are means (1,000 by default and at most; fewer if there are
-    more than a hundred curves). `charts`: only some curves of so many measures, loss first, have points. Of
-    event files: with one point a curve, the one that was read last; steps from `begin` to `end`, 0 = all,
-    with the points before and after. `replicas`: also what the first other replicas print."""
-    most = call.number("points", None) or _MOST_POINTS
-    if most > _MOST_POINTS:
-        text = f"An answer has at most {_MOST_POINTS} points of a curve, not {most}."
+    return the curves of a job.
+
+    `run` and `tag`: only these runs and tags; may be repeated. `points`: maximum number of points of a curve,
+    which include its extremes, or are means with `means`. The default and maximum is 1,000, or less with more
+    than a hundred curves. With one point per curve, it is the last point. `charts`: return points for only
+    this number of measures, loss first. `begin` and `end`: the steps of curves from event files, 0 = all,
+    with one point before and after. `replicas`: also return the printed values of the first other replicas.
+    """
+    max_points = call.number("points", None) or _MAX_POINTS
+    if max_points > _MAX_POINTS:
+        text = f"At most {_MAX_POINTS} points of a curve can be returned, not {max_points}."
         raise InvalidRequest((Violation("points", text),))
     # Steps may be negative.
     begin = call.number("begin", None) or EVERYTHING.begin
@@ -68,63 +70,70 @@ async def curves(call: JsonCall) -> records.JobCurves:
     has_means = call.flag("means")
     services = call.services
     work, _ = await find_work(services.reader, call.target)
-    jobs = [work] if isinstance(work, Job) else await jobs_below(services.reader, work.uid)
-    passes = _chooser(call)
-    by_job: list[tuple[Job, Sequence[CurveSeries]]] = []
-    left = _MOST_CURVES
+    jobs = [work] if isinstance(work, Job) else await descendant_jobs(services.reader, work.uid)
+    passes = _curve_filter(call)
+    curves_by_job: list[tuple[Job, Sequence[CurveSeries]]] = []
+    remaining = _MAX_CURVES
     more = False
     for job in jobs:
         series = [curve for curve in await services.curves.series(job.uid) if passes(curve)]
-        more = more or len(series) > left
-        by_job.append((job, series[:left]))
-        left -= min(left, len(series))
+        more = more or len(series) > remaining
+        curves_by_job.append((job, series[:remaining]))
+        remaining -= min(remaining, len(series))
     charts = call.number("charts", None)
-    drawn = {job.uid: await asyncio.to_thread(_telling, series, charts) for job, series in by_job}
-    most = min(most, max(2, _MOST_IN_ALL // max(sum(map(len, drawn.values())), 1)))
+    drawn = {
+        job.uid: await asyncio.to_thread(_chart_curves, series, charts)
+        for job, series in curves_by_job
+    }
+    max_points = min(max_points, max(2, _MAX_TOTAL_POINTS // max(sum(map(len, drawn.values())), 1)))
     views: list[records.JobCurve] = []
-    for job, series in by_job:
+    for job, series in curves_by_job:
         if not series:
             continue
         points = {curve.uid: [last_point(curve)] for curve in drawn[job.uid]}
-        if most > 1:
-            part = Part(most, begin, end, has_means)
+        if max_points > 1:
+            part = Part(max_points, begin, end, has_means)
             points = await services.points.read(job.uid, list(points), part)
         shown = (_view(job, curve, points.get(curve.uid, ())) for curve in series)
         views += await asyncio.to_thread(list, shown)
     if not views:
-        begun = [job for job in jobs if job.started]
-        book = services.page_progress if isinstance(work, Job) else services.list_progress
-        more = len(begun) > _MOST_PRINTING
-        for job in begun[-_MOST_PRINTING:]:
-            known = await book.read(services.logs, job)
-            views += [view for view in _printed(job, known.measures, most) if passes(view)]
-        if call.flag("replicas") and begun and isinstance(work, Job):
+        started_jobs = [job for job in jobs if job.started]
+        reader = services.page_progress if isinstance(work, Job) else services.list_progress
+        more = len(started_jobs) > _MAX_PRINTING_JOBS
+        for job in started_jobs[-_MAX_PRINTING_JOBS:]:
+            known = await reader.read(services.logs, job)
+            views += [
+                view for view in _printed_curves(job, known.measures, max_points) if passes(view)
+            ]
+        if call.flag("replicas") and started_jobs and isinstance(work, Job):
             primary = primary_of(work).id
-            for replica in work.replicas[:_MOST_REPLICAS]:
+            for replica in work.replicas[:_MAX_REPLICAS]:
                 if replica.id != primary:
                     known = await services.page_progress.read(services.logs, work, replica)
                     task = log_task_name(work.name.api, replica.id)
-                    views += filter(passes, _printed(work, known.measures, most, task))
+                    views += filter(passes, _printed_curves(work, known.measures, max_points, task))
     return records.JobCurves(job=str(work.name), curves=tuple(views), more=more)
 
 
 async def outlook(call: JsonCall) -> Outlook:
-    """`GET /trainshed/v1/jobs/{job}/outlook?parameter=P&parameter=Q`: return what the model of a tuning job,
-    or of the study of that name, expects over one or two of its parameters. Computed in a second or so, by
-    the process that suggests trials."""
+    """`GET /trainshed/v1/jobs/{job}/outlook?parameter=P&parameter=Q`: return the prediction of the model of a
+    tuning job or study over one or two of its parameters. The process that suggests trials computes it in
+    about a second."""
     services, chosen = call.services, tuple(dict.fromkeys(call.query.get("parameter", ())))
     if "/studies/" in call.target:
-        authorize(call.principal, _TRIALS, (project_in(call.target),))
+        authorize(call.principal, _LIST_TRIALS_METHOD, (project_in(call.target),))
         study = await services.studies.get(StudyName.parse(call.target))
         spec, uids = study.spec, (study.uid,)
     else:
         work, _ = await find_work(services.reader, call.target)
         if not isinstance(work, TuningJob):
-            raise FailedPrecondition(f"{work.name} is not a tuning job, so it has no search.")
+            raise FailedPrecondition(
+                f"{work.name} is not a tuning job and has no search. Use a tuning job or a study."
+            )
         spec, uids = work.spec.study, (*work.spec.resumed, work.study)
     names = sorted({parameter.id for parameter in spec.parameters})
     if not 1 <= len(chosen) <= 2 or not set(chosen) <= set(names):
-        text = f"Name one or two of its parameters: {', '.join(names)}."
+        text = f"Set one or two of the parameters {', '.join(names)}."
         raise InvalidRequest((Violation("parameter", text),))
     history = await services.studies.history(uids)
     try:
@@ -133,24 +142,28 @@ async def outlook(call: JsonCall) -> Outlook:
         raise Unavailable(f"The outlook could not be computed: {failure}. Try again.") from failure
 
 
-def _telling(series: Sequence[CurveSeries], charts: int | None) -> Sequence[CurveSeries]:
-    """Return the first lines of so many measures; None = all curves."""
+def _chart_curves(series: Sequence[CurveSeries], charts: int | None) -> Sequence[CurveSeries]:
+    """Return the first lines of `charts` measures; None = all curves."""
     if charts is None:
         return series
     lines: dict[str, list[CurveSeries]] = {}
     for curve in series:
         if curve.count > 1:
             lines.setdefault(split_name(curve.tag)[0] or curve.tag, []).append(curve)
-    return [curve for name in sorted(lines, key=rank)[:charts] for curve in lines[name][:_LINES]]
+    return [
+        curve
+        for name in sorted(lines, key=rank)[:charts]
+        for curve in lines[name][:_MAX_CHART_LINES]
+    ]
 
 
-def _printed(
-    job: Job, measures: Measures, most: int, replica: str = ""
+def _printed_curves(
+    job: Job, measures: Measures, max_points: int, replica: str = ""
 ) -> Iterator[records.JobCurve]:
     for series in measures.series:
         part = "" if series.part == "train" else series.part
-        kept = thinned([point.value for point in series.points], most)
-        points = [series.points[place] for place in kept]
+        indexes = thinned([point.value for point in series.points], max_points)
+        points = [series.points[place] for place in indexes]
         yield records.JobCurve(
             job=str(job.name),
             trial=job.parent.trial if job.parent else 0,
@@ -159,14 +172,14 @@ def _printed(
             replica=replica,
             unit=series.unit,
             count=len(series.points),
-            value=number(series.points[-1].value),
+            value=json_number(series.points[-1].value),
             points=tuple(
                 [_point(point.step, Nanos(round(point.at * 1e9)), point.value) for point in points]
             ),
         )
 
 
-def _chooser(call: JsonCall) -> Callable[[CurveSeries | records.JobCurve], bool]:
+def _curve_filter(call: JsonCall) -> Callable[[CurveSeries | records.JobCurve], bool]:
     runs, tags = (frozenset(call.query.get(name, ())) for name in ("run", "tag"))
     return lambda curve: (not runs or curve.run in runs) and (not tags or curve.tag in tags)
 
@@ -178,17 +191,17 @@ def _view(job: Job, series: CurveSeries, points: Sequence[Point]) -> records.Job
         run=series.run,
         tag=series.tag,
         count=series.count,
-        value=number(last_point(series).value),
+        value=json_number(last_point(series).value),
         points=tuple([_point(point.step, point.at, point.value) for point in points]),
     )
 
 
 def _point(step: float, at: Nanos, value: float | bytes) -> records.CurvePoint:
-    return records.CurvePoint(step=step, at=text_micros(at), value=number(value))
+    return records.CurvePoint(step=step, at=text_micros(at), value=json_number(value))
 
 
-def number(value: float | bytes) -> float | str:
-    """Return a value as records have it: numbers that JSON does not know as text."""
+def json_number(value: float | bytes) -> float | str:
+    """Return a value for a record. Numbers that JSON cannot represent become text."""
     assert isinstance(value, float)
     if math.isnan(value):
         return "NaN"
@@ -197,31 +210,30 @@ def number(value: float | bytes) -> float | str:
     return value
 
 
-_LONGEST: Final = 300
-"""Most characters of a last line."""
+_MAX_LINE_LENGTH: Final = 300
+"""Maximum number of characters of a last line."""
 
 
-async def glance(services: Services, work: Work) -> tuple[Glance, Progress | None]:
-    """Return what a work waits for and prints, and its progress. Reads nothing for an ended one."""
-    last_line, progress = await activity(services, work)
+async def current_activity(services: Services, work: Work) -> tuple[Glance, Progress | None]:
+    """Return what a work waits for and prints, and its progress. Reads nothing for a finished work."""
+    last_line, progress = await progress_of(services, work)
     if work.state.is_final:
         return Glance(), progress
-    waits = await describing.waits_of(services, await describing.seen(services, work))
+    waits = await describing.waiting_reasons(services, await describing.state_of(services, work))
     return Glance(waits=waits[0] if waits else "", last_line=last_line), progress
 
 
-async def activity(services: Services, work: Work) -> tuple[str, Progress | None]:
-    """Return the last line that a work prints, "" if it prints none now, and its progress; None if that is
-    not known."""
+async def progress_of(services: Services, work: Work) -> tuple[str, Progress | None]:
+    """Return the last line that a work prints ("" = none) and its progress (None = not known)."""
     if isinstance(work, TuningJob):
         done, total = work.succeeded + work.infeasible, work.spec.max_trials
-        share = done / total if total else None
+        fraction = done / total if total else None
         words = f"{done} of {total} trials"
-        return "", Progress(done=share, text=words, source="trials")
+        return "", Progress(done=fraction, text=words, source="trials")
     if isinstance(work, Pipeline) or work.state is not JobState.RUNNING:
         return "", None
     known = await services.list_progress.read(services.logs, work)
-    last_line = (known.last_line or "")[:_LONGEST]
+    last_line = (known.last_line or "")[:_MAX_LINE_LENGTH]
     estimate = known.progress.estimate(services.now() / 1e9)
     if estimate is None:
         return last_line, None
@@ -233,13 +245,13 @@ async def activity(services: Services, work: Work) -> tuple[str, Progress | None
     )
 
 
-class _Measured(Struct, frozen=True):
-    """What a work measures under one name."""
+class _Measure(Struct, frozen=True):
+    """The values of one measure of a work."""
 
     name: str
-    #: Of the data, if the name has none.
+    #: The part of the data (train or validation), if the name has none.
     part: str
-    #: The last is the newest; None = no finite number.
+    #: The last value is the newest; None = no finite number.
     values: tuple[float | None, ...]
     is_logged: bool = False
 
@@ -247,51 +259,52 @@ class _Measured(Struct, frozen=True):
         return bound.admits(self.name, self.part, self.values[-1])
 
 
-async def _measured(services: Services, work: Work, *, reads: bool = True) -> list[_Measured]:
-    """Return what a job prints and logs in event files; a pipeline's job; the best trial of a tuning job.
-    Reads a bounded part of a log, and with `reads` also of a job that nobody has asked about before."""
+async def _read_measures(services: Services, work: Work, *, reads: bool = True) -> list[_Measure]:
+    """Return the measures that a job prints and logs in event files; for a pipeline, the measures of its job;
+    for a tuning job, the measures of its best trial. Reads a limited part of a log. With `reads`, also reads
+    the log of a job that was not requested before."""
     if not isinstance(work, Job):
-        with contextlib.suppress(NotFound):  # What is deleted meanwhile measures nothing.
+        with contextlib.suppress(NotFound):  # A deleted work has no measures.
             if isinstance(work, Pipeline):
                 child, _ = await services.reader.job_by_uid(work.job)
-                return await _measured(services, child, reads=reads)
+                return await _read_measures(services, child, reads=reads)
             best = work.best and (await services.studies.trial(work.study, work.best)).final
-            return [_Measured(name, "", (value,)) for name, value in best.metrics] if best else []
+            return [_Measure(name, "", (value,)) for name, value in best.metrics] if best else []
         return []
     if not work.started or not (reads or services.list_progress.has_read(work)):
         return []
     known = await services.list_progress.read(services.logs, work)
     printed = [
-        _Measured(series.measure, series.part, tuple([point.value for point in series.points]))
+        _Measure(series.measure, series.part, tuple([point.value for point in series.points]))
         for series in known.measures.series
     ]
     logged = await services.curves.series(work.uid)
     return printed + [
-        _Measured(curve.tag, split_name(curve.run)[1], (curve.value,), True) for curve in logged
+        _Measure(curve.tag, split_name(curve.run)[1], (curve.value,), True) for curve in logged
     ]
 
 
 async def trend(
     services: Services, work: Work, bounds: Sequence[Bound], *, reads: bool
 ) -> Trend | UnsetType:
-    """Return what a work measures: what is within the first bound, else what its program prints, else what it
-    logs in event files. `reads`: as of `_measured`."""
-    measured = await _measured(services, work, reads=reads)
+    """Return the trend of one measure of a work: the measure of the first bound, or a printed measure, or a
+    measure in event files. `reads`: as for `_read_measures`."""
+    measured = await _read_measures(services, work, reads=reads)
     if not measured:
         return UNSET
-    wanted = [known for known in measured for bound in bounds[:1] if known.is_within(bound)]
+    bounded = [known for known in measured for bound in bounds[:1] if known.is_within(bound)]
     shown = min(
-        wanted or measured,
+        bounded or measured,
         key=lambda known: (known.is_logged, rank(split_name(known.name)[0]), known.part),
     )
-    values = tuple([number(math.nan if value is None else value) for value in shown.values])
-    return Trend(measure=shown.name[:_LONGEST], values=values)
+    values = tuple([json_number(math.nan if value is None else value) for value in shown.values])
+    return Trend(measure=shown.name[:_MAX_LINE_LENGTH], values=values)
 
 
-async def meets(services: Services, work: Work, bounds: Sequence[Bound]) -> bool:
-    """Whether the last values of what a work measures are within all bounds."""
-    measured = await _measured(services, work)
-    # It may have logged a thousand.
+async def meets_bounds(services: Services, work: Work, bounds: Sequence[Bound]) -> bool:
+    """Whether the last values of a work's measures meet all bounds."""
+    measured = await _read_measures(services, work)
+    # A work may have a thousand logged measures, so this runs in a thread.
     return await asyncio.to_thread(
         lambda: all(any(known.is_within(bound) for known in measured) for bound in bounds)
     )

@@ -1,5 +1,5 @@
-"""A job's replicas: what they use, and how each was started, which is what the job determines and what its
-shim recorded then (spec/program#launches)."""
+"""A job's replicas: their usage, and how each was started, from the job's specification and the shim's record
+(spec/program#launches)."""
 
 import hashlib
 import json
@@ -24,26 +24,27 @@ from trainshed.store.logs.reader import Launch
 from trainshed.store.logs.usage import GpuLook, Life, ReplicaUsage
 from trainshed.wire.trainshed_v1 import replicas as records
 
-_POINTS: Final = 60
-_MOST_POINTS: Final = 2000
+_DEFAULT_POINTS: Final = 60
+_MAX_POINTS: Final = 2000
 
 
 async def usage(call: JsonCall) -> records.Usage:
-    """`GET /trainshed/v1/jobs/{job}/usage[?attempt=N][&points=N]`: return the usage in the newest attempt, or
-    in the one that is named. `points`: how many points to return per replica (60 by default, 0 for none, at
-    most 2,000)."""
+    """`GET /trainshed/v1/jobs/{job}/usage[?attempt=N][&points=N]`: return the usage in the newest attempt or
+    in `attempt`. `points`: number of points per replica (default 60, 0 for none, at most 2,000)."""
     job, _ = await find_job(call.services.reader, call.target)
     attempt = read_attempt(call, job)
-    points = call.number("points", _POINTS)
-    if points > _MOST_POINTS:
-        raise InvalidRequest((Violation("points", f"At most {_MOST_POINTS} are given."),))
-    return await usage_of(call, job, attempt, points)
+    points = call.number("points", _DEFAULT_POINTS)
+    if points > _MAX_POINTS:
+        raise InvalidRequest(
+            (Violation("points", f"At most {_MAX_POINTS} points can be returned."),)
+        )
+    return await measured_usage(call, job, attempt, points)
 
 
-async def usage_of(
+async def measured_usage(
     call: JsonCall, job: Job, attempt: int | None = None, points: int = 0
 ) -> records.Usage:
-    """Return what a job's replicas use. `attempt`: None = the newest."""
+    """Return the usage of a job's replicas. `attempt`: None = the newest."""
     attempt = attempt or job.attempt
     usages = await call.services.logs.usage(job.uid, attempt)
     by_replica = {entry.replica: entry for entry in usages}
@@ -52,11 +53,11 @@ async def usage_of(
     until = job.ended or call.services.now()
     if job.freed and not job.placed and not job.ended:
         job, until = replace(job, began=job.began_before), job.freed
-    held = [use.within(0, until) for use in call.services.capacity.uses(job, until)]
+    uses = [use.within(0, until) for use in call.services.capacity.uses(job, until)]
     return records.Usage(
-        cpu_hours=sum(use.cpu_hours for use in held),
-        gpu_hours=sum(use.gpu_hours for use in held),
-        cost=sum(map(call.services.settings.prices.cost, held)),
+        cpu_hours=sum(use.cpu_hours for use in uses),
+        gpu_hours=sum(use.gpu_hours for use in uses),
+        cost=sum(map(call.services.settings.prices.cost, uses)),
         name=str(job.name),
         state=job.state.value,
         attempt=attempt,
@@ -69,10 +70,10 @@ async def usage_of(
 
 
 def read_attempt(call: JsonCall, job: Job) -> int:
-    """Return the attempt that the call names, by default the newest. Raises InvalidRequest."""
+    """Return the attempt of the call, by default the newest. Raises InvalidRequest."""
     attempt = call.number("attempt", None) or job.attempt
     if attempt > job.attempt:
-        text = f"The job has had {job.attempt} attempts, not {attempt}."
+        text = f"Attempt {attempt} does not exist. The newest attempt is {job.attempt}."
         raise InvalidRequest((Violation("attempt", text),))
     return attempt
 
@@ -87,8 +88,8 @@ def _replica(  # noqa: PLR0917  all that a replica's usage is made of
 ) -> records.ReplicaUsage:
     life = usage.lives[-1] if usage else Life(0, 0)
     last = life.looks[-1] if life.looks else None
-    every = [point for lived in usage.lives for point in lived.points()] if usage else []
-    lately = life.points()[-1:]
+    all_points = [point for lived in usage.lives for point in lived.points()] if usage else []
+    last_point = life.points()[-1:]
     return records.ReplicaUsage(
         id=str(replica),
         task=log_task_name(job.name.api, replica),
@@ -101,30 +102,30 @@ def _replica(  # noqa: PLR0917  all that a replica's usage is made of
         sample_time=text_micros(last.at) if last else "",
         over=life.over,
         processes=last.processes if last else 0,
-        cpus=round(lately[0].cpus, 3) if lately else 0.0,
+        cpus=round(last_point[0].cpus, 3) if last_point else 0.0,
         mean_cpus=round(usage.mean_cpus, 3) if usage else 0.0,
         most_cpus=round(usage.most_cpus, 3) if usage else 0.0,
         memory_bytes=last.memory if last else 0,
         peak_memory_bytes=usage.peak if usage else 0,
         disk_bytes=last.disk if last else 0,
-        gpus=_gpus(pool, life, lately[0].gpus if lately else ()),
+        gpus=_gpus(pool, life, last_point[0].gpus if last_point else ()),
         points=tuple(
             records.UsagePoint(
                 at=text_micros(point.at),
                 cpus=round(point.cpus, 3),
                 memory_bytes=point.memory,
                 disk_bytes=point.disk,
-                gpus=tuple(_rounded(busy) for busy in point.gpus),
+                gpus=tuple(_round(busy) for busy in point.gpus),
             )
-            for point in (every[-points:] if points else ())
+            for point in (all_points[-points:] if points else ())
         ),
     )
 
 
 def _gpus(
-    pool: WorkerPool, life: Life, lately: tuple[float | None, ...]
+    pool: WorkerPool, life: Life, last_point: tuple[float | None, ...]
 ) -> tuple[records.GpuUsage, ...]:
-    """Return all GPUs of the replica, including those that nothing is known of."""
+    """Return the usage of all GPUs of a replica, including GPUs without measurements."""
     devices = pool.machine.accelerators
     looks = life.looks[-1].gpus if life.looks else ()
     nothing = GpuLook(None, None, None, None)
@@ -132,8 +133,8 @@ def _gpus(
         records.GpuUsage(
             uuid=uuid,
             type=devices.type if devices else "",
-            busy=_rounded(lately[number] if number < len(lately) else None),
-            mean_busy=_rounded(_mean_busy(look, life)),
+            busy=_round(last_point[number] if number < len(last_point) else None),
+            mean_busy=_round(_mean_busy(look, life)),
             memory_bytes=look.used,
             peak_memory_bytes=look.peak,
             temperature=look.degrees,
@@ -149,16 +150,16 @@ def _mean_busy(look: GpuLook, life: Life) -> float | None:
     return min(1.0, look.busy / life.seconds)
 
 
-def _rounded(value: float | None) -> float | None:
+def _round(value: float | None) -> float | None:
     return None if value is None else round(value, 3)
 
 
-_CLUSTER: Final = "CLUSTER_SPEC"
-_PARTS: Final = ("cluster", "task")
+_CLUSTER_VARIABLE: Final = "CLUSTER_SPEC"
+_CLUSTER_MEMBERS: Final = ("cluster", "task")
 
 
 async def launch(call: JsonCall) -> records.Launch:
-    """`GET /trainshed/v1/jobs/{job}/launch[?replica=R][&attempt=N]`: return how a replica was started; by
+    """`GET /trainshed/v1/jobs/{job}/launch[?replica=R][&attempt=N]`: return how a replica was started, by
     default the primary replica in the newest attempt."""
     job, _ = await find_job(call.services.reader, call.target)
     faults = Faults()
@@ -196,12 +197,12 @@ def _view(job: Job, attempt: int, replica: ReplicaId, started: Launch) -> record
         command=started.argv,
         directory=started.directory or "",
         variables=started.names,
-        cluster_spec=_cluster(values.pop(_CLUSTER, "")),
+        cluster_spec=_cluster(values.pop(_CLUSTER_VARIABLE, "")),
         values=values,
         hostname=started.hostname or "",
         address=started.address,
         isolation=started.level,
-        user=None if started.user == -1 else started.user,  # -1: by a shim of 0.2.0.
+        user=None if started.user == -1 else started.user,  # -1: written by a shim of 0.2.0.
         timeout_seconds=job.spec.scheduling.timeout / 1e9,
         service_account=service_account(job.name.project_id, job.spec),
     )
@@ -210,8 +211,8 @@ def _view(job: Job, attempt: int, replica: ReplicaId, started: Launch) -> record
 def _digest(program: Program) -> str:
     digests = program.package_digests or program.package_uris
     contents = [digest or uri for uri, digest in zip(program.package_uris, digests, strict=True)]
-    what = (program.image_uri, program.module, *program.command, *contents)
-    return hashlib.sha256(json.dumps(what).encode()).hexdigest()
+    identity = (program.image_uri, program.module, *program.command, *contents)
+    return hashlib.sha256(json.dumps(identity).encode()).hexdigest()
 
 
 def _machine(pool: WorkerPool, started: Launch) -> records.LaunchMachine:
@@ -231,8 +232,8 @@ def _machine(pool: WorkerPool, started: Launch) -> records.LaunchMachine:
 
 
 def _cluster(text: str) -> Mapping[str, Any] | None:
-    """Return the cluster specification without the job, which is shown as it was submitted; None if it was
-    too long to be kept."""
+    """Return the cluster specification without the job, which other fields contain as submitted; None if the
+    specification was too long to be stored."""
     try:
         spec: Any = json.loads(text) if text else None
     except ValueError:
@@ -240,4 +241,4 @@ def _cluster(text: str) -> Mapping[str, Any] | None:
     if not isinstance(spec, dict):
         return None
     members = cast(dict[str, Any], spec)
-    return {name: members[name] for name in _PARTS if name in members}
+    return {name: members[name] for name in _CLUSTER_MEMBERS if name in members}

@@ -1,10 +1,10 @@
-"""The lines of streams of NDJSON. A blank line now and then keeps a silent stream alive; readers skip it."""
+"""Lines of NDJSON streams. A blank line keeps a silent stream alive. Clients skip blank lines."""
 
 from typing import Final
 
 from trainshed.wire.trainshed_v1.record import Record, encoded
 
-SIGN_OF_LIFE: Final = b"\n"
+KEEP_ALIVE_LINE: Final = b"\n"
 
 
 def line(value: Record) -> bytes:

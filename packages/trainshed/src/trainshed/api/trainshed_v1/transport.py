@@ -1,7 +1,7 @@
-"""HTTP for our own API: takes `/trainshed/v1/...` to handlers, and answers in JSON or NDJSON.
+"""HTTP for our own API: routes `/trainshed/v1/...` to handlers, and responds in JSON or NDJSON.
 
-A path is a collection (`nodes`), or one of its members (`nodes/node-1`), perhaps with a verb
-(`nodes/node-1:drain`, `quotas:set`) or with something below it (`jobs/7/timeline`). Bodies are JSON objects.
+A path is a collection (`nodes`) or one of its members (`nodes/node-1`), optionally with a verb
+(`nodes/node-1:drain`, `quotas:set`) or a sub-resource (`jobs/7/timeline`). Bodies are JSON objects.
 """
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -54,8 +54,8 @@ from trainshed.wire.trainshed_v1.record import Nothing, Record, plain
 from trainshed.wire.trainshed_v1.timeline import DrillOrder
 
 PREFIX: Final = "/trainshed/v1/"
-_OF_JOBS: Final = "trainshed.v1.Jobs."
-_IN_PROJECTS: Final = frozenset(
+_JOBS_PREFIX: Final = "trainshed.v1.Jobs."
+_PROJECT_METHODS: Final = frozenset(
     {
         "trainshed.v1.Jobs.List",
         "trainshed.v1.Jobs.CancelAll",
@@ -71,24 +71,24 @@ _IN_PROJECTS: Final = frozenset(
         "trainshed.v1.Audit.List",
     }
 )
-"""Methods that are about one project, which their query or body names."""
+"""Methods on one project, which is in their query or body."""
 _ALL_PROJECTS: Final = ("-",)
-_CHANGES_EVERYWHERE: Final = frozenset({"trainshed.v1.Access.Change", "trainshed.v1.Quotas.Set"})
-_SECRET: Final = 4 << 20
-"""Most bytes of such a body. It exceeds every valid secret, so that too large ones are refused with their own
-limit."""
+_GLOBAL_CHANGES: Final = frozenset({"trainshed.v1.Access.Change", "trainshed.v1.Quotas.Set"})
+_MAX_SECRET_BODY: Final = 4 << 20
+"""Maximum size in bytes of the body with a secret. It exceeds every valid secret, so that oversized secrets
+are rejected with their own limit."""
 _WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH"})
 
 
 class Method(Struct, frozen=True):
-    """One method: its full name, what it takes, and how it answers."""
+    """One method: its full name, its body, and its handler."""
 
     name: str
     answer: JsonHandler | None = None
     stream: StreamHandler | None = None
-    #: Most bytes of a body.
-    most: int = SMALL_BODY
-    #: The record that a body is read as.
+    #: Maximum size of a body in bytes.
+    max_size: int = SMALL_BODY
+    #: The record type of the body.
     body: type[Record] = Nothing
 
 
@@ -116,12 +116,12 @@ METHODS: Final[dict[tuple[str, str], Method]] = {
     ("GET", "usage"): Method("trainshed.v1.Usage.List", capacity.usage),
     ("GET", "secrets"): Method("trainshed.v1.Secrets.List", access.list_secrets),
     ("POST", "secrets"): Method(
-        "trainshed.v1.Secrets.Set", access.set_secret, most=_SECRET, body=SecretValue
+        "trainshed.v1.Secrets.Set", access.set_secret, max_size=_MAX_SECRET_BODY, body=SecretValue
     ),
     ("DELETE", "secrets/{name}"): Method("trainshed.v1.Secrets.Delete", access.delete_secret),
     ("GET", "jobs"): Method("trainshed.v1.Jobs.List", jobs.list_),
     ("POST", "jobs:explain"): Method(
-        "trainshed.v1.Jobs.Explain", explain.explain, most=MAX_BODY, body=ExplainRequest
+        "trainshed.v1.Jobs.Explain", explain.explain, max_size=MAX_BODY, body=ExplainRequest
     ),
     ("POST", "jobs:cancel"): Method("trainshed.v1.Jobs.CancelAll", jobs.cancel_all, body=JobsOf),
     ("GET", "jobs/{job}"): Method("trainshed.v1.Jobs.Describe", jobs.describe),
@@ -144,22 +144,22 @@ METHODS: Final[dict[tuple[str, str], Method]] = {
     ),
     ("GET", "jobs/{job}/watch"): Method("trainshed.v1.Jobs.Watch", stream=describing.watch),
 }
-"""Methods by HTTP verb and path template below the prefix. A variable is the encoded name of one member; a
-job can also be named by its id or uid."""
+"""Methods by HTTP verb and path template below the prefix. A path variable is the encoded name of one member.
+A job can also be identified by its ID or uid."""
 _ROUTER: Final = Router(
     (verb, Template.parse(PREFIX + path), method) for (verb, path), method in METHODS.items()
 )
 
 
 class TrainshedSurface:
-    """Answers requests below `/trainshed/v1/`."""
+    """Handles requests below `/trainshed/v1/`."""
 
     def __init__(self, services: Services, authenticate: Authenticate) -> None:
         self._services = services
         self._authenticate = authenticate
 
     async def answer(self, request: Request) -> Response:
-        """Answer a request over HTTP. Raises whatever is wrong with it."""
+        """Handle a request over HTTP. Raises request errors."""
         matched = _ROUTER.match(request.method, request.raw_path)
         if matched is None:
             return public_error_response(unknown_method(request))
@@ -168,14 +168,15 @@ class TrainshedSurface:
         if method.stream is None:
             request.scope[METHOD] = method.name
         principal = await self._authenticate(request.headers.get("authorization"))
-        # Where nothing is sent, nothing is received: a stream listens there for the client's leaving.
+        # Do not receive a body if the method has none, because a stream receives the client's disconnect
+        # event.
         has_body = request.method in _WITH_BODY
-        body = await read_json_object(request, method.most) if has_body else {}
+        body = await read_json_object(request, method.max_size) if has_body else {}
         call = _call(self._services, principal, matched, request.values, body)
         if method.stream is not None:
-            lapse = partial(wait_for_expiry, self._services, principal)
+            expiry = partial(wait_for_expiry, self._services, principal)
             parts = await method.stream(await _authorized(call, method.name))
-            return Streamed(parts, self._services.closing, NDJSON, lapse)
+            return Streamed(parts, self._services.closing, NDJSON, expiry)
         return json_response(encode_text(plain(await _answer(method, call))))
 
 
@@ -188,16 +189,16 @@ async def answer(
     query: Mapping[str, Sequence[str]],
     body: Mapping[str, Any],
 ) -> Record:
-    """Return the answer to a caller who is known already. `path`: encoded, below the prefix."""
-    matched = _known(verb, path)
+    """Return the response to an authenticated caller. `path`: encoded, below the prefix."""
+    matched = _find_method(verb, path)
     return await _answer(matched[0], _call(services, principal, matched, query, body))
 
 
-async def lines(
+async def stream_lines(
     services: Services, principal: Principal, path: str, query: Mapping[str, Sequence[str]]
 ) -> AsyncGenerator[bytes]:
-    """Return the lines of a method that answers with a stream, for a caller who is known already."""
-    matched = _known("GET", path)
+    """Return the lines of a streaming method for an authenticated caller."""
+    matched = _find_method("GET", path)
     stream = matched[0].stream
     assert stream is not None, f"{path} is no stream"
     call = _call(services, principal, matched, query, {})
@@ -216,50 +217,50 @@ def _call(
     return JsonCall(principal, services, target, query, body, method.body)
 
 
-def _known(verb: str, path: str) -> tuple[Method, dict[str, str]]:
+def _find_method(verb: str, path: str) -> tuple[Method, dict[str, str]]:
     matched = _ROUTER.match(verb, PREFIX + path)
     if matched is None:
-        raise NotFound(f"There is no method {verb} {PREFIX}{path}.")
+        raise NotFound(f"The method {verb} {PREFIX}{path} does not exist. Check the path.")
     return matched
 
 
 async def _answer(method: Method, call: JsonCall) -> Record:
     async def answer() -> Record:
         allowed = await _authorized(call, method.name)
-        concerns(*_about(allowed, method.name))
+        concerns(*_subject_of(allowed, method.name))
         return Nothing() if method.answer is None else await method.answer(allowed)
 
-    project, resource = _about(call, method.name)
-    who = call.services, call.principal
-    return await audited(answer, *who, method.name, project=project, resource=resource)
+    project, resource = _subject_of(call, method.name)
+    caller = call.services, call.principal
+    return await audited(answer, *caller, method.name, project=project, resource=resource)
 
 
-def _about(call: JsonCall, method: str) -> tuple[str, str]:
-    """Return the project and the name of what a call is about, as far as it says so."""
+def _subject_of(call: JsonCall, method: str) -> tuple[str, str]:
+    """Return the project and the resource name of a call, if the call contains them."""
     project = next(iter(_projects(call, method)), "")
     return project, call.target or str(call.body.get("name") or "")
 
 
 async def _authorized(call: JsonCall, method: str) -> JsonCall:
-    """Return the call if its principal may make it in the project that it is about. Somebody with the
-    permission in one project means that one if none is named, or all are. Raises PermissionDenied."""
+    """Return the call if its principal has the permission in its project. If the call contains no project or
+    all projects, it is limited to the principal's only project. Raises PermissionDenied."""
     principal, permission = call.principal, PERMISSIONS[method]
     authorize(principal, method)
-    if method in _IN_PROJECTS:
-        # A project that is named by its number is meant by its id, if that is known here.
+    if method in _PROJECT_METHODS:
+        # Replace the project number by the ID if the project is known.
         project = call.body.get("project") if _in_body(call) else call.parameter("project")
         if str(project or "").isdecimal():
             call = _with_project(call, id_of(str(project), principal, call.services))
     if permission in principal.rights.everywhere:
         return call
-    if method.startswith(_OF_JOBS) and call.target and not project_in(call.target):
+    if method.startswith(_JOBS_PREFIX) and call.target and not project_in(call.target):
         return await _with_full_name(call, method)
     projects = _projects(call, method)
     # A request to cancel all jobs of a project must contain that project. A change in all projects is not
-    # one in the caller's only project.
-    is_vague = method == "trainshed.v1.Jobs.CancelAll" and not call.body.get("user")
-    is_vague |= projects == _ALL_PROJECTS and method in _CHANGES_EVERYWHERE
-    if projects in ((), _ALL_PROJECTS) and method in _IN_PROJECTS and not is_vague:
+    # limited to the caller's only project.
+    requires_project = method == "trainshed.v1.Jobs.CancelAll" and not call.body.get("user")
+    requires_project |= projects == _ALL_PROJECTS and method in _GLOBAL_CHANGES
+    if projects in ((), _ALL_PROJECTS) and method in _PROJECT_METHODS and not requires_project:
         own = principal.rights.where(permission)
         if len(own) == 1:
             projects = (own[0],)
@@ -269,9 +270,8 @@ async def _authorized(call: JsonCall, method: str) -> JsonCall:
 
 
 async def _with_full_name(call: JsonCall, method: str) -> JsonCall:
-    """Return a call on a job that the principal names by its id, which names no project, with the full name
-    of the job that may be meant. Whether another project has such a job must not be told. Raises
-    PermissionDenied."""
+    """Return a call on a job that is identified only by its ID, with the full name of the job. The response
+    must not reveal whether another project has such a job. Raises PermissionDenied."""
     principal, permission = call.principal, PERMISSIONS[method]
     own = principal.rights.where(permission)
     try:
@@ -279,19 +279,19 @@ async def _with_full_name(call: JsonCall, method: str) -> JsonCall:
         authorize(principal, method, (work.name.project_id,))
         return replace(call, target=str(work.name))
     except (NotFound, PermissionDenied, FailedPrecondition):
-        mine = ", ".join(own)
+        own_projects = ", ".join(own)
         raise PermissionDenied(
-            f"{principal.email} has the permission {permission} in the project {mine} only, and "
-            f"{call.target[:200]!r} is no job there (or it may not exist): name one of {mine}"
+            f"{principal.email} has the permission {permission} only in the project {own_projects}, and "
+            f"{call.target[:200]!r} is not a job of that project. Use a job of {own_projects}."
         ) from None
 
 
 def _projects(call: JsonCall, method: str) -> tuple[str, ...]:
-    """Return the projects that a call is about: that of the job which the path names in full, or that of the
-    query or of the body; of a list of jobs also its parent's. For anything else the project is not known."""
-    if method.startswith(_OF_JOBS) and call.target:
+    """Return the projects of a call: the project of the job in the path, or of the query or the body, and for
+    a list of jobs the parent's project. Other calls have no known project."""
+    if method.startswith(_JOBS_PREFIX) and call.target:
         return (project_in(call.target),)
-    if method not in _IN_PROJECTS:
+    if method not in _PROJECT_METHODS:
         return ()
     project = str(call.body.get("project") or "") if _in_body(call) else call.parameter("project")
     parent = call.parameter("parent") if method == "trainshed.v1.Jobs.List" else ""
@@ -299,12 +299,12 @@ def _projects(call: JsonCall, method: str) -> tuple[str, ...]:
 
 
 def _in_body(call: JsonCall) -> bool:
-    """Whether the method reads its project from the body; else it is in the query."""
+    """Whether the method reads its project from the body; otherwise from the query."""
     return "project" in call.record.__struct_encode_fields__
 
 
 def _with_project(call: JsonCall, project: str) -> JsonCall:
-    """Return the call with its project named."""
+    """Return the call with this project."""
     if _in_body(call):
         return replace(call, body={**call.body, "project": project})
     return replace(call, query={**call.query, "project": (project,)})

@@ -24,18 +24,18 @@ from trainshed.store.logs.lines import LogLine
 from trainshed.wire.trainshed_v1 import capacity, timeline
 from trainshed.wire.trainshed_v1 import jobs as records
 
-_WAITING: Final[Mapping[JobState, frozenset[str]]] = {
+_WAITING_KINDS: Final[Mapping[JobState, frozenset[str]]] = {
     JobState.QUEUED: frozenset({"waiting"}),
     JobState.PREPARING: frozenset(
         {"waiting", "admitted", "attempt", "preparing", "launching", "delayed"}
     ),
 }
-"""Kinds of timeline entries that say what a job in this state waits for."""
+"""Kinds of timeline entries with the reason why a job in this state waits."""
 
 
 def summary(job: Work) -> records.JobSummary:
     parent, outcome = (None, None) if isinstance(job, Pipeline) else (job.parent, job.outcome)
-    of_types, accelerators = machines(job)
+    machine_types, accelerators = machines(job)
     return records.JobSummary(
         name=str(job.name),
         api=job.name.api.value,
@@ -54,7 +54,7 @@ def summary(job: Work) -> records.JobSummary:
         update_time=text_micros(job.updated),
         labels=dict(job.labels),
         rule=outcome.rule if outcome else "",
-        machines=of_types,
+        machines=machine_types,
         accelerators=accelerators,
         error=records.JobError(
             code=job.error.code, message=job.error.message, reason=job.error.reason or ""
@@ -65,8 +65,8 @@ def summary(job: Work) -> records.JobSummary:
 
 
 def machines(work: Work) -> tuple[Mapping[str, int], Mapping[str, int]]:
-    """Return how many machines and accelerators of each type a work asked for; of a tuning job, each trial;
-    of a pipeline none, since its job has them."""
+    """Return the number of requested machines and accelerators by type; for a tuning job, those of each
+    trial; for a pipeline, nothing, because its job has them."""
     types, devices = Counter[str](), Counter[str]()
     if not isinstance(work, Pipeline):
         for pool in (work.spec if isinstance(work, Job) else work.spec.trial).pools:
@@ -79,8 +79,8 @@ def machines(work: Work) -> tuple[Mapping[str, int], Mapping[str, int]]:
 def description(
     work: Work, waiting: Waiting | None, position: int, waits: Sequence[str]
 ) -> records.JobDescription:
-    """Return the description without the resource and what only one kind of work has. `waiting` and
-    `position`: its current place in the queue."""
+    """Return the description without the public resource and without fields of only one kind of work.
+    `waiting` and `position`: the current place in the queue."""
     outcome = work.outcome
     return records.JobDescription(
         **structs.asdict(summary(work)),
@@ -93,14 +93,13 @@ def description(
 def with_replicas(
     view: records.JobDescription,
     job: Job,
-    kept: Sequence[Autopsy],
+    autopsies: Sequence[Autopsy],
     links: Mapping[str, str],
     pages: Mapping[str, str],
 ) -> records.JobDescription:
-    """Return the description with what only a job with replicas of its own has. `kept`: autopsies of its
-    failed replicas. `links`: to the shells of running replicas, by their names. `pages`: of the job, by their
-    names."""
-    # Before the first attempt those that there will be.
+    """Return the description with the fields of a job with replicas. `autopsies`: of failed replicas.
+    `links`: to the shells of running replicas, by replica name. `pages`: of the job, by name."""
+    # Before the first attempt, the replicas to come.
     replicas = job.replicas or tuple(map(Replica, job.spec.replicas()))
     return structs.replace(
         view,
@@ -115,7 +114,7 @@ def with_replicas(
                 attempt=autopsy.attempt,
                 expire_time=text_micros(autopsy.expires),
             )
-            for autopsy in kept
+            for autopsy in autopsies
         ),
         web_access_uris=dict(links),
         pages=dict(pages),
@@ -183,14 +182,15 @@ def _exit(record: ExitRecord) -> records.ReplicaExit:
     )
 
 
-def _failure(work: Work, decided: Outcome | None) -> records.Failure | None:
-    """Return the facts of the error that the work has, or will have once all of it has ended."""
-    error = work.error or (decided.error if decided else None)
+def _failure(work: Work, outcome: Outcome | None) -> records.Failure | None:
+    """Return the facts of the work's error, or of the error that it will have when all its parts have
+    ended."""
+    error = work.error or (outcome.error if outcome else None)
     if error is None:
         return None
     replica = ReplicaId.parse(error.replica) if error.replica else None
     return records.Failure(
-        rule=decided.rule if decided else "",
+        rule=outcome.rule if outcome else "",
         cause=error.cause or "",
         replica=error.replica or "",
         task=log_task_name(work.name.api, replica) if replica else "",
@@ -201,12 +201,13 @@ def _failure(work: Work, decided: Outcome | None) -> records.Failure | None:
     )
 
 
-def job_waits(job: Job, timeline: Sequence[TimelineEntry], waiting: Waiting | None) -> list[str]:
-    """Return why the job waits for capacity, or what the timeline last said that it waits for before it
-    runs."""
+def waiting_texts(
+    job: Job, timeline: Sequence[TimelineEntry], waiting: Waiting | None
+) -> list[str]:
+    """Return why the job waits for capacity, or the last reason in the timeline why it is not running yet."""
     if waiting is not None:
         return [text for text in (waiting.message, waiting.hint) if text]
-    kinds = _WAITING.get(job.state, frozenset())
+    kinds = _WAITING_KINDS.get(job.state, frozenset())
     return [entry.message for entry in timeline if entry.kind in kinds][-1:]
 
 
@@ -221,8 +222,8 @@ def waiting_view(waiting: Waiting, position: int) -> capacity.Waiting:
     )
 
 
-_POINTS: Final = 60
-"""Most points of a curve; more than a screen shows."""
+_MAX_POINTS: Final = 60
+"""Maximum number of points of a curve, more than a screen shows."""
 
 
 def tuning_view(job: TuningJob) -> records.Tuning:
@@ -249,8 +250,8 @@ def tuning_view(job: TuningJob) -> records.Tuning:
 def trial_view(
     job: TuningJob, trial: Trial, measured: Sequence[Measurement], state: JobState | None
 ) -> records.Trial:
-    """Return the view of a trial. `measured`: ascending by step; `state`: that of the trial's job, None if it
-    was deleted."""
+    """Return the view of a trial. `measured`: ascending by step; `state`: the state of the trial's job, None
+    if the job was deleted."""
     metric = job.spec.study.metrics[0].id
     final = trial.final
     curve = [(m.step, value) for m in measured if (value := m.value(metric)) is not None]
@@ -269,7 +270,7 @@ def trial_view(
         job_state=state.value if state else "",
         stopped_early=trial.stopped_early,
         reason=trial.infeasible_reason or stopping or "",
-        curve=tuple(curve[place] for place in thinned([value for _, value in curve], _POINTS)),
+        curve=tuple(curve[place] for place in thinned([value for _, value in curve], _MAX_POINTS)),
     )
 
 
@@ -281,8 +282,8 @@ def trial_job_name(job: TuningJob, trial: Trial) -> str:
 
 
 def pipeline_view(pipeline: Pipeline, job: str, state: JobState | None) -> records.Pipeline:
-    """Return the view of a pipeline. `job`: the name of the job that it runs; `state`: that job's, None if it
-    was deleted."""
+    """Return the view of a pipeline. `job`: the name of its job; `state`: the state of that job, None if the
+    job was deleted."""
     return records.Pipeline(
         task=pipeline.spec.task.value,
         job=job,

@@ -1,4 +1,4 @@
-// The page of one shell: a ticket for what the address names behind its #, a WebSocket, and the terminal between them.
+// The page of one shell: exchanges the link in the address (after #) for a ticket, and connects a terminal by WebSocket.
 "use strict";
 
 (() => {
@@ -16,7 +16,7 @@
   let socket = null;
   let firstToken = link.get("token");
 
-  // A ticket is good once; it need not stand in the address any longer.
+  // A ticket is valid once, so remove it from the address.
   if (firstToken) {
     link.delete("token");
     history.replaceState(null, "", `#${link}`);
@@ -57,7 +57,7 @@
     return { rows: terminal.rows, columns: terminal.cols };
   }
 
-  function hear(message) {
+  function handle(message) {
     if (message.title) {
       name(message.title);
       show("open", "");
@@ -65,7 +65,7 @@
     } else if (message.error) {
       show("closed", message.error);
     } else if ("exit" in message) {
-      const ended = message.exit === null ? "The replica has ended, and the shell with it." : `The shell ended (${message.exit}).`;
+      const ended = message.exit === null ? "The shell ended together with its replica." : `The shell ended (${message.exit}).`;
       show("closed", ended);
     }
   }
@@ -85,11 +85,11 @@
     current.binaryType = "arraybuffer";
     current.onopen = () => current.send(JSON.stringify({ token, ...size(), term: "xterm-256color" }));
     current.onmessage = ({ data }) => {
-      if (typeof data === "string") hear(JSON.parse(data));
+      if (typeof data === "string") handle(JSON.parse(data));
       else terminal.write(new Uint8Array(data));
     };
     current.onclose = () => {
-      if (document.body.dataset.state !== "closed") show("closed", "The connection broke off.");
+      if (document.body.dataset.state !== "closed") show("closed", "The connection was lost. Open the shell again.");
       terminal.write("\r\n");
     };
     socket = current;
@@ -105,6 +105,6 @@
   new ResizeObserver(() => fit.fit()).observe(element("terminal"));
   element("again").onclick = open;
   open();
-  // Another link in the same tab, which differs in its fragment alone.
+  // Another link in the same tab differs only in its fragment.
   addEventListener("hashchange", () => location.reload());
 })();
