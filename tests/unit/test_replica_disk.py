@@ -40,7 +40,7 @@ class Tree:
         self.found = 0
         self._size, self._moments = size, moments
 
-    def go_on(self, seconds: float) -> bool:
+    def measure(self, seconds: float) -> bool:
         assert seconds < 0.03, "the program's output, or its end, waits"
         self._moments -= 1
         self.found = self._size if self._moments <= 0 else self.found + 1

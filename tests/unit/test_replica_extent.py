@@ -15,7 +15,7 @@ MIB = 1 << 20
 
 def measured(top: Path) -> int:
     tree = TreeSize(str(top))
-    assert tree.go_on(60.0)
+    assert tree.measure(60.0)
     return tree.found
 
 
@@ -133,11 +133,11 @@ def test_another_file_system_does_not_count(tmp_path: Path) -> None:
     if not shared.is_dir() or shared.stat().st_dev == tmp_path.stat().st_dev:
         pytest.skip("there is no other file system")
     tree = TreeSize("/dev")
-    assert tree.go_on(60.0)
+    assert tree.measure(60.0)
     write(own := shared / f"trainshed-test-{os.getpid()}", 4 * MIB)
     try:
         again = TreeSize("/dev")
-        assert again.go_on(60.0)
+        assert again.measure(60.0)
         assert again.found - tree.found < MIB
     finally:
         own.unlink()

@@ -123,7 +123,7 @@ def test_a_kernel_without_such_filters_is_no_failure(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(call_filter, "install", refuse)
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        assert socket_calls.be_asked(ours, NETWORK) is None
+        assert socket_calls.install(ours, NETWORK) is None
         theirs.setblocking(False)
         with pytest.raises(BlockingIOError):
             theirs.recv(1)

@@ -116,11 +116,11 @@ def test_after_a_power_cut_only_what_reached_the_disk_is_trusted(
 ) -> None:
     # A disk that was cut off before anything reached it.
     monkeypatch.setattr(durable, "sync_file_system", Mock(side_effect=FileNotFoundError))
-    monkeypatch.setattr(durable, "boot", lambda: "first")
+    monkeypatch.setattr(durable, "boot_id", lambda: "first")
     root = tmp_path / "shelf"
     Shelf(root).put("lost", _fill)
     (root / ".marks" / "kept").touch()
-    monkeypatch.setattr(durable, "boot", lambda: "second")
+    monkeypatch.setattr(durable, "boot_id", lambda: "second")
     after = Shelf(root)
     assert not after.has("lost")
     assert not after.has("kept")  # a mark alone is nothing
@@ -134,7 +134,7 @@ def test_a_directory_outlives_a_reboot_once_its_builder_has_settled(
     """`trainshed runtimes build` ended before, and its runtimes were built again after a reboot."""
     Shelf(tmp_path).put("key", _fill)
     settle()
-    monkeypatch.setattr(durable, "boot", lambda: "the next one")
+    monkeypatch.setattr(durable, "boot_id", lambda: "the next one")
     assert Shelf(tmp_path).has("key")
 
 

@@ -118,13 +118,13 @@ def test_a_program_is_no_process_of_others(answer: bytes) -> None:
     """Packages of the job run in a fork before it says which process it is, and may say so themselves."""
     template = str(Path(sys.executable).parent.parent)
     main = SimpleNamespace(argv=[sys.executable], environ={}, directory="/", output=1, errors=2)
-    main.groups = SimpleNamespace(ways_in=())
+    main.groups = SimpleNamespace(entry_handles=())
     plan = SimpleNamespace(isolation=SimpleNamespace(level="session"), warm=SimpleNamespace())
     plan.warm.template = template
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.sendall(answer)
-        with pytest.raises(NotWarm, match="which process"):
+        with pytest.raises(NotWarm, match="no valid process ID"):
             become(ours, cast(Any, main), cast(Any, plan), owner=None, connects=None, shim=theirs)
 
 

@@ -261,7 +261,8 @@ async def house(
 ) -> AsyncIterator[House]:
     # A busy preloader may answer slowly, and its program would then start cold.
     patient_start = (
-        "from trainshed.replica.supervisor import warm_start as w; w._PATIENCE = 60; zygote.run"
+        "from trainshed.replica.supervisor import warm_start; warm_start._ANSWER_TIMEOUT = 60; "
+        "zygote.run"
     )
     start = spawner._START.replace("zygote.run", patient_start)  # pyright: ignore[reportPrivateUsage]
     monkeypatch.setattr(spawner, "_START", start)

@@ -172,15 +172,15 @@ async def test_they_are_weighed_one_by_one_and_shells_are_few(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Weighing leaves threads to others, and its steps are short."""
-    weigh, busy = TreeSize.go_on, threading.Lock()
+    weigh, busy = TreeSize.measure, threading.Lock()
 
-    def go_on(tree: TreeSize, seconds: float) -> bool:
+    def measure(tree: TreeSize, seconds: float) -> bool:
         assert seconds < 1 and busy.acquire(blocking=False)
         time.sleep(0.02)
         busy.release()
         return weigh(tree, seconds)
 
-    monkeypatch.setattr(TreeSize, "go_on", go_on)
+    monkeypatch.setattr(TreeSize, "measure", measure)
     await keeping(house)
     uids = [await failed(house, "exit 1") for _ in range(3)]
     # A step of the engine that ends may outlast it.

@@ -95,7 +95,7 @@ def test_a_program_below_another_keeps_the_grace_time(place: Place, parent: str)
     record = line.record()
     assert (record["signal"], record["stopped"]) == (signal.SIGTERM, True)
     assert [text for text in place.texts() if "nohup" not in text] == ["up", "saving", "saved"]
-    assert len(grace_note(place)) == 1 and "ended before it was over" in grace_note(place)[0]
+    assert len(grace_note(place)) == 1 and "exited in time" in grace_note(place)[0]
     assert record["ended"] - record["started"] > SECOND
 
 
@@ -104,7 +104,7 @@ def test_who_ignores_sigterm_is_killed_when_the_grace_time_is_over(place: Place)
     line.order(o="stop", grace=2 * SECOND)
     record = line.record()
     assert (record["signal"], place.texts()) == (signal.SIGTERM, ["up"])
-    assert all("killed when it was over" in text for text in grace_note(place))
+    assert all("killed at its end" in text for text in grace_note(place))
 
 
 def test_a_second_stop_does_not_prolong_the_first(place: Place) -> None:

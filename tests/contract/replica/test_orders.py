@@ -27,6 +27,6 @@ def test_a_directory_that_was_taken_for_a_bucket_is_told_of_at_the_end(
     names: list[str] = []
     while (message := line.hear("note", "exited"))["e"] == "note":
         names.append(message["name"])
-    assert (sidecars.WRITTEN_HERE in names) is makes
+    assert (sidecars.LOCAL_GS_DIRECTORY in names) is makes
     kept = journal.Entries(str(place.slot)).notes(1)
-    assert (sidecars.WRITTEN_HERE in [note["name"] for note in kept]) is makes
+    assert (sidecars.LOCAL_GS_DIRECTORY in [note["name"] for note in kept]) is makes

@@ -165,7 +165,7 @@ def test_idle_shims_are_made_again_after_a_fork_failed(monkeypatch: pytest.Monke
         return ends.pop()
 
     ends: list[socket.socket] = []
-    monkeypatch.setattr(fork_server.Zygote, "_forked", forked)
+    monkeypatch.setattr(fork_server.Zygote, "_fork_shim", forked)
     requests: list[tuple[protocol.Message, int]] = [
         ({"pool": 2, "level": protocol.LEVEL_ROOT}, 1),
         # One that the order needs, and two to wait.

@@ -207,7 +207,7 @@ zygote.run(0)
 
 
 @needs_mounts
-@pytest.mark.parametrize("step", ["View.look", "View._show_around", "kernel.make_read_only"])
+@pytest.mark.parametrize("step", ["View.find_hidden", "View._show_around", "kernel.make_read_only"])
 def test_what_is_gone_need_not_be_hidden(step: str, tmp_path: Path, monkeypatch: Any) -> None:
     """As a Slurm daemon's directory that ends before it is covered, after, and as its cover is sealed."""
     goes = tempfile.mkdtemp(dir=common_ground())

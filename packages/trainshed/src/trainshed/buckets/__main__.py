@@ -13,7 +13,7 @@ from trainshed.replica.system import kernel
 def main() -> None:
     """Arrange to end with the parent, then import the rest, since the process holds a service's ports."""
     parent = int(sys.argv[1]) or os.getppid()
-    kernel.help_parent(parent)
+    kernel.become_helper(parent)
     from trainshed.buckets import process
 
     process.main(parent, *sys.argv[2:])

@@ -229,7 +229,7 @@ MAX_MEMORY: Final = 1 << 30
 
 def main() -> None:
     request = msgspec.json.decode(sys.stdin.buffer.read(), type=Request)
-    kernel.help_parent(request.parent)
+    kernel.become_helper(request.parent)
     kernel.forbid_new_privileges()
     resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))

@@ -1,31 +1,34 @@
-"""Declares the protocol between a slot's shim, its zygote and an engine: files of a slot, documents,
-messages.
+"""Declares the protocol between a slot's shim, its zygote and an engine: files, documents and messages.
 
-It owns names and formats only, and opens only files that it must read. Runs on Python 3.6.
+This module defines names and formats only. Runs on Python 3.6.
 
 A slot is the directory of one replica of one attempt:
 
-    journal             what became of each incarnation (`journal` module); locked exclusively by the shim as
-                        long as anything of the replica lives (the fence)
+    journal             starts and attempt records of the incarnations (`journal` module). The shim locks the
+                        file until all processes of the replica have exited (the fence).
     sock                the shim's Unix socket
-    stopped-N           incarnation N must not start any more
-    files/              what the program may touch: work, home, tmp, ...
-    ../hosts            shown to all programs of the gang as /etc/hosts; changed in place
-    ../lost-reducers    HOST:PORT of the reducers that workers are to do without; grows in place
-    ../stopped          the attempt was stopped: nothing of it starts any more
+    stopped-N           exists if incarnation N must not start any more
+    files/              all files that the program may write: work, home, tmp, ...
+    ../hosts            /etc/hosts of all programs of the gang; changed in place
+    ../lost-reducers    HOST:PORT of the lost reducers, which workers must not use; grows in place
+    ../stopped          exists if the attempt was stopped, so that none of its replicas starts any more
 
-Messages are JSON objects, one per line. Shim to service, in this order, each at least once per connection
-that lives long enough: `started` (at), any number of `lines` (n, in all), of a trial `metrics` (there are new
-ones), and `note` (n, from 1 on; at, name, severity, text), then `exited` (the record) or `lost` (cause,
-by_service); or, as the only message, `refused` (cause, `REFUSED_*`). Beside these `pong` (n) and `written`
-(n).
+Messages are JSON objects, one per line. The shim sends to each connection, in this order:
+- `started` (at)
+- any number of `lines` (n: total number of log lines), `metrics` (a trial has new measurements), and `note`
+  (n, from 1 on; at, name, severity, text)
+- `exited` (the record) or `lost` (cause, by_service)
+Or it sends only `refused` (cause, `REFUSED_*`). Answers to orders may appear at any position.
 
-Service to shim: `stop` (grace, ns; notice, see `preamble`, if the platform stops the program); `ping` (n),
-which the same connection hears `pong` of as long as the replica is not over; `fault` (kind, a `FAULT_*`),
-which does nothing once the program is over; `write` (lines), which become the program's in its log, and of
-which the same connection hears `written` (n), or `refused` (cause) while its disk is full; `shell` (tty,
-rows, cols, term, command, label), after which the connection is that shell's alone (`shells` module); `port`
-(port: a number, or the name of a Unix socket in the program's directory) likewise.
+The service sends orders to the shim:
+- `stop` (grace, in ns; notice, see `preamble`, if the platform stops the program)
+- `ping` (n): answered with `pong` (n) until the replica has ended
+- `fault` (kind, a `FAULT_*`): has no effect after the program's end
+- `write` (lines): adds lines to the program's log; answered with `written` (n), or `refused` (cause) while
+  the disk is full
+- `shell` (tty, rows, cols, term, command, label): from then on, the connection belongs to the shell (`shells`
+  module)
+- `port` (port: a number, or the name of a Unix socket in the program's directory): like `shell`
 """
 
 import json
@@ -43,7 +46,7 @@ FILES = "files"
 STOPPED = "stopped"
 
 PACKED_PROGRAM = "trainshed_program"
-"""The package that `trainshed run` builds from a program. Its modules put the program into the working
+"""The package that `trainshed run` builds from a program. Its modules copy the program to the working
 directory and start it in another interpreter."""
 
 REFUSED_HELD = "held"
@@ -54,9 +57,9 @@ NEVER_STARTED = "never started"
 SHIM_LOST = "the replica's shim was killed; its program died with it"
 
 FAULT_OOM = "oom"
-"""The main process dies by SIGKILL, and its record shows a lack of memory."""
+"""A drill's fault: the main process dies by SIGKILL, and its record shows a lack of memory."""
 FAULT_SEGV = "segv"
-"""The main process gets SIGSEGV."""
+"""A drill's fault: the main process gets SIGSEGV."""
 
 LEVEL_OWN = "own-user"
 """The service is root; each replica runs as separate users, in namespaces that it cannot leave."""
@@ -65,11 +68,11 @@ LEVEL_ROOT = "root"
 LEVEL_USER = "user"
 """The service is an ordinary user; programs run as that user, in their own namespaces."""
 LEVEL_SESSION = "session"
-"""No namespaces: a program only gets its own session."""
+"""There are no namespaces; a program only gets its own session."""
 
 
 def stopped_mark(incarnation: int) -> str:
-    """Return the name of the file in a slot that forbids an incarnation to start."""
+    """Return the name of the file in a slot that prevents an incarnation from starting."""
     return "%s-%d" % (STOPPED, incarnation)
 
 

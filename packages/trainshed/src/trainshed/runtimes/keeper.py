@@ -115,7 +115,7 @@ class Keeper:
         if terms.level in (protocol.LEVEL_OWN, protocol.LEVEL_ROOT) and os.geteuid() != 0:
             raise OSError("the service does not run as root")
         self._groups.create()
-        self._groups.hold()
+        self._groups.open_handles()
         levels.detach(terms.level)
         keeper = os.getpid()
         self._first = os.fork()
@@ -147,7 +147,7 @@ class Keeper:
     def _receive(self, ours: socket.socket) -> None:
         """Receive the messages of the first process before it becomes the installer."""
         try:
-            data, handles = unix_sockets.receive_some(ours)
+            data, handles = unix_sockets.receive_available(ours)
         except (BlockingIOError, ConnectionResetError):
             return
         for handle in handles:
@@ -196,7 +196,7 @@ class Keeper:
                     self._extents.append(trees.TreeSize(place))
         begin = time.monotonic()
         while self._extents and time.monotonic() - begin < _MEASUREMENT:
-            if self._extents[-1].go_on(_MEASUREMENT):
+            if self._extents[-1].measure(_MEASUREMENT):
                 seen = self._extents.pop()
                 self._size, self._names = self._size + seen.found, self._names + seen.names
         size = self._size + sum(extent.found for extent in self._extents)
@@ -289,7 +289,7 @@ def become(
     # A separate session, so that a signal to the installer's group does not reach the keeper.
     os.setsid()
     groups.enter()
-    kernel.leave_keyring()
+    kernel.join_new_keyring()
     count = _processes_of_user() if level == protocol.LEVEL_SESSION else 0
     place = Path.cwd()
     # The service's own files are private, but the installer's user must traverse the directories on the way
@@ -299,7 +299,7 @@ def become(
         if not confinement.network:
             kernel.unshare(kernel.CLONE_NEWNET)
         seen = _view(confinement)
-        seen.look()
+        seen.find_hidden()
         seen.enter()
         kept = (confinement.workspace, *confinement.changes, *_OWN_PLACES)
         kernel.make_read_only("/", below=True, kept=kept)
@@ -307,13 +307,13 @@ def become(
     kernel.forbid_new_privileges()
     # The keeper handles bind calls, like a shim for its program, if the kernel supports that.
     with suppress(OSError):
-        socket_calls.hand_over(keeper, call_filter.install(connect=False))
+        socket_calls.send_handle(keeper, call_filter.install(connect=False))
     if level != protocol.LEVEL_SESSION:
-        kernel.keep_capabilities(())
-        kernel.have_capabilities(())
+        kernel.limit_program_capabilities(())
+        kernel.set_capabilities(())
     _limit(confinement, count)
     # Only now: the kernel resets it on a change of user.
-    kernel.help_parent(parent)
+    kernel.become_helper(parent)
     os.chdir(place)
     more = confinement.when_plain if archives.are_buildable(confinement.archives) else ()
     if confinement.corrected:

@@ -68,7 +68,7 @@ class Shelf:
 
     def __init__(self, root: Path) -> None:
         self._root = root.absolute()
-        self._boot = durable.boot()
+        self._boot = durable.boot_id()
 
     def path(self, key: str) -> Path:
         """Return the path of that key's directory, which exists after its build."""

@@ -70,7 +70,7 @@ Call = SuggestCall | ExpectCall
 def main() -> None:
     """Answer one call. The only argument is the parent's process ID. The process exits early if the parent
     dies."""
-    kernel.help_parent(int(sys.argv[1]))
+    kernel.become_helper(int(sys.argv[1]))
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     call: Call = msgspec.json.decode(sys.stdin.buffer.read(), type=Call)

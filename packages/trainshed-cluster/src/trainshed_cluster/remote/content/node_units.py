@@ -43,7 +43,7 @@ class NodeUnits:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.state = root / STATE
-        self._boot = durable.boot()
+        self._boot = durable.boot_id()
 
     def record(self, path: str) -> Record | None:
         """Return a unit's record, or None if it was not fetched."""

@@ -236,7 +236,7 @@ class Autopsies:
             with contextlib.suppress(OSError):
                 tree = trees.TreeSize(str(directory))
                 # In short steps: the service's shutdown waits for them.
-                while not await asyncio.to_thread(tree.go_on, 0.1):
+                while not await asyncio.to_thread(tree.measure, 0.1):
                     pass
                 size = tree.found
         if (autopsy := self._kept.get(key)) is not None:

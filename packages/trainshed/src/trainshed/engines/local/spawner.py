@@ -60,7 +60,7 @@ class ZygoteHandle:
             try:
                 while not sent:
                     try:
-                        sent = unix_sockets.send_some(self.connection, line, handle)
+                        sent = unix_sockets.send_available(self.connection, line, handle)
                     except BlockingIOError:
                         await asyncio.sleep(_FULL_INTERVAL)
                 if rest := line[sent:]:

@@ -39,7 +39,7 @@ class Sweeper:
             async for batch in in_turns(directories, _BATCH_SIZE):
                 with contextlib.suppress(OSError):  # No process can start. A later sweep retries.
                     process = await asyncio.create_subprocess_exec(
-                        *trees.deletion(batch), stderr=subprocess.DEVNULL
+                        *trees.deletion_command(batch), stderr=subprocess.DEVNULL
                     )
                     await process.wait()
 

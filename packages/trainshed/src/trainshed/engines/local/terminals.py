@@ -250,7 +250,7 @@ async def _answer(connection: socket.socket, handles: list[int]) -> protocol.Mes
             await ready.wait()
         finally:
             loop.remove_reader(connection.fileno())
-        data, beside = unix_sockets.receive_some(connection)
+        data, beside = unix_sockets.receive_available(connection)
         handles += beside
         if not data:
             raise ConnectionError

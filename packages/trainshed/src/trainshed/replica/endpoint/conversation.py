@@ -195,12 +195,12 @@ class Conversation:
             return server
         self._drop(host)
         if host == _BUCKETS:
-            made = unix_sockets.reached(
+            made = unix_sockets.connect_with_retries(
                 self._network.storage_socket,
                 protocol.preamble(self._network.identity, is_secure=True),
             )
         elif host == _SERVICE:
-            made = unix_sockets.reached(self._network.rest_socket)
+            made = unix_sockets.connect_with_retries(self._network.rest_socket)
         else:
             made = self._out.connected(host.decode("ascii")) if self._out else None
         if made is None:

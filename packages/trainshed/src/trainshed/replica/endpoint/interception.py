@@ -47,7 +47,7 @@ class TlsFront:
             connection.close()
             return
         if client.selected_alpn_protocol() == "h2":
-            pass_on(client, unix_sockets.reached(self._network.grpc_socket))
+            pass_on(client, unix_sockets.connect_with_retries(self._network.grpc_socket))
             return
         client.settimeout(None)
         conversation.Conversation(client, self._network, self._out).run()

@@ -93,11 +93,13 @@ class Endpoint:
     def _start(self) -> None:
         self._ignore()
         try:
-            self.process = kernel.helper(self._relay.run, [at.fileno() for at in self._listeners])
+            self.process = kernel.fork_helper(
+                self._relay.run, [at.fileno() for at in self._listeners]
+            )
         except OSError:
             self._loop.after(_RETRY_INTERVAL, self._listen)
 
-    def reaped(self, child: int) -> None:
+    def on_exit(self, child: int) -> None:
         """Listen again if the dead child was the relay."""
         if child == self.process:
             self.process = None
@@ -109,7 +111,7 @@ class Endpoint:
             return
         line = protocol.preamble(self._network.identity, is_secure=False, notice=notice)
         path = self._network.storage_socket
-        made = unix_sockets.connected(path, line, is_blocking=False) if path else None
+        made = unix_sockets.try_connect(path, line, is_blocking=False) if path else None
         if made is None:
             self._loop.after(_RETRY_INTERVAL, lambda: self.report(notice))
             return
@@ -184,7 +186,7 @@ class Relay:
     def _serve(self, client: socket.socket) -> None:
         with client:
             line = protocol.preamble(self._network.identity, is_secure=False)
-            server = unix_sockets.reached(self._network.storage_socket, line)
+            server = unix_sockets.connect_with_retries(self._network.storage_socket, line)
             if server is None:
                 return
             with server:

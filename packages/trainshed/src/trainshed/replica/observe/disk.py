@@ -118,7 +118,7 @@ class Disk:
             self._see_room()
             with contextlib.suppress(OSError):
                 self._extent = trees.TreeSize(self._files)
-        if self._extent is not None and self._extent.go_on(seconds):
+        if self._extent is not None and self._extent.measure(seconds):
             self.used, self._extent = self._extent.found, None
             self._see_size()
 

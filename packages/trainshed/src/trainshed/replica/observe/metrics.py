@@ -86,10 +86,10 @@ class Metrics:
     def begin(self, started: int) -> None:
         self._begun = True
         self._append({"started": started, "incarnation": self._incarnation})
-        self.tell_again()
+        self.announce()
         self._watcher.begin()
 
-    def tell_again(self) -> None:
+    def announce(self) -> None:
         """Notify a new listener of existing measurements, if the incarnation has started."""
         if self._begun and self._taken:
             self._tell()
@@ -141,7 +141,7 @@ class Metrics:
                 self._take(report, left_by)
             _remember(self._seen, hash(line), True, most)
         if self._file.size > size:
-            self.tell_again()
+            self.announce()
         return True
 
     def _take(self, report: "Report", left_by: int) -> None:

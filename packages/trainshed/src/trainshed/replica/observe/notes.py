@@ -62,6 +62,6 @@ class Notes:
             return not growing_files.takes_nothing(error)
         return True
 
-    def tell_again(self) -> None:
+    def announce(self) -> None:
         for note in self._notes:
             self._tell(note)

@@ -312,7 +312,7 @@ class Transcript:
         self._telling = True
         self._note_lines()
 
-    def tell_again(self) -> None:
+    def announce(self) -> None:
         self._told = -1
         self._note_lines()
 

@@ -91,7 +91,7 @@ class Watchdog:
         events.after(self._patience.pause, self._look)
 
     def _sample(self) -> Sample:
-        cpu, moved = processes.used(os.getpid())
+        cpu, moved = processes.resource_use(os.getpid())
         relay = self._relay()
         # The relay runs only to forward bytes, so its processor time counts as progress.
         return Sample(
@@ -133,7 +133,7 @@ class Dump:
             processes.send(process, signal.SIGSTOP)
         everybody.sort(key=lambda process: process != main)
         self._waiting = [
-            process for process in everybody if processes.handles(process, signal.SIGABRT)
+            process for process in everybody if processes.has_handler(process, signal.SIGABRT)
         ]
         if not self._waiting:
             say("No process of this replica is a Python that can print its stacks.")

@@ -127,7 +127,7 @@ class Usage:
         members = processes.programs(self._shim)
         memory = _group_memory(self._directories)
         cpu = _group_cpu(self._directories)
-        self._sum(cpu if cpu >= 0 else processes.used(self._shim)[0])
+        self._sum(cpu if cpu >= 0 else processes.resource_use(self._shim)[0])
         self._note(len(members), memory if memory >= 0 else _memory_of(self._shim))
         if now - self._written >= (now - self._begun) / _AGE_FRACTION:
             self._written = now
@@ -258,7 +258,7 @@ class GpuWatcher:
 
         self._count = len(uuids)
         self._cells = mmap.mmap(-1, max(1, self._count * _CELL.size))
-        self._helper = kernel.helper(lambda: _observe(uuids, self._cells), ())
+        self._helper = kernel.fork_helper(lambda: _observe(uuids, self._cells), ())
 
     def read(self) -> list[list[float | None]]:
         """Return the last results, in the format of a line; [] if there are none yet."""

@@ -1,30 +1,31 @@
-"""A preloader is a running Python of a runtime that has imported the runtime's frameworks and forks programs,
-so that these begin after the imports.
+"""A preloader is a Python process that has imported a runtime's frameworks. Programs start in forks of it,
+without waiting for the imports.
 
-The runtime's own interpreter runs it (`forking`). In a fork, `becoming` turns the process into the requested
-program's, and runs that.
+The runtime's own interpreter runs the preloader (`forking`). In a fork, `becoming` turns the process into the
+requested program and runs it.
 
-The preloader itself never reads anything of a job. Its fork for a connecting main process (the caller) reads
-the namespaces to enter, at level `user` also that of its user, and forks there: the namespace's first
-process, the shim, adopts that orphan, which becomes the program. Runs on Python 3.6.
+The preloader itself never reads data of a job. For each connecting main process (the caller), it forks a
+child, which reads the request and enters the program's namespaces. There the child forks again and exits. The
+namespace's process 1, the shim, adopts the orphan, which becomes the program. Runs on Python 3.6.
 
-1. The caller (`supervisor.warm_start`) sends a line of JSON, with handles: of the namespaces, the output
-streams, the
-   namespace of the program's own users, and of control groups to join.
-2. The fork answers `ready PID`, with the handle for supervising its calls if they are supervised; or `cold
-WHY`, and
-   does not run the program.
-3. The caller sends `go`. If it has given up before, its connection is closed, and the fork ends.
+1. The caller (`supervisor.warm_start`) sends a line of JSON with handles of the namespaces, the output
+   streams, the namespace of the program's own users, and the control groups to join.
+2. The fork answers `ready PID`, with the handle for the program's socket calls if the shim handles them. Or
+   it answers `cold REASON`, and does not run the program.
+3. The caller sends `go`. If the caller closes the connection instead, the fork exits.
 
-Its configuration is JSON: modules (to import), control (the handle of a socket: the preloader sends
-`{"imported": {MODULE: VERSION}}` or `{"refused": WHY}` to it, and exits when the other end is closed),
-listener (the handle of a listening Unix socket), root (the runtime's directory), idle (seconds without a
-program before it exits).
+The preloader's configuration is a JSON object:
+- modules: modules to import
+- control: handle of a socket. The preloader sends `{"imported": {MODULE: VERSION}}` or `{"refused": REASON}`
+  on it, and exits when the peer closes it.
+- listener: handle of a listening Unix socket
+- root: the runtime's directory
+- idle: seconds without a program after which the preloader exits
 """
 
 START = (
     "import sys; sys.path[0] = sys.argv[2]; "
     "from trainshed.replica.preloader import forking; forking.serve(sys.argv[1])"
 )
-"""Code for an interpreter; its arguments are the configuration and the directory from which to import
-`trainshed`."""
+"""Python code that runs a preloader. Its arguments are the configuration and the directory that contains the
+package `trainshed`."""

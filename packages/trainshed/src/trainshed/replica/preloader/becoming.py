@@ -1,8 +1,8 @@
-"""Turns a fork of the preloader into a program: it enters the program's namespaces, limits and user, repeats
-the startup of an interpreter, and runs a module (like `-m`), a text (like `-c`), or a file.
+"""Turns a fork of the preloader into a program. The fork enters the program's namespaces, limits and user,
+repeats the startup of an interpreter, and runs a module (like `-m`), a text (like `-c`), or a file.
 
-The preloader's frames are below the program's. They are removed from the traceback of an exception that ends
-it. Runs on Python 3.6.
+The stack of the program starts with the preloader's frames. They are removed from the traceback of an
+exception that ends the program. Runs on Python 3.6.
 """
 
 import importlib
@@ -25,29 +25,29 @@ from trainshed.replica.system import kernel, unix_sockets
 
 Command = Tuple[List[str], Optional["Packed"]]
 
-_ADOPTION_SECONDS = 5.0
-"""Seconds to wait until the shim is this process's parent; it takes microseconds."""
-_CALLER_SECONDS = 600.0
-"""A caller that is silent for this many seconds has been stopped."""
+_ADOPTION_TIMEOUT = 5.0
+"""Timeout in seconds for the adoption by the shim, which usually takes microseconds."""
+_CALLER_TIMEOUT = 600.0
+"""Timeout in seconds for the caller's messages. A caller that exceeds it was stopped (SIGSTOP)."""
 
 
 def become(caller: socket.socket, root: str) -> "Command":
-    """Become the process that the caller describes; called in a fork of the preloader. `root`: the runtime's
+    """Turn this fork of the preloader into the process that the caller requests. `root`: the runtime's
     directory. Returns the arguments of `run`."""
     try:
         kernel.close_all(set(kernel.open_handles()) - {0, 1, 2, caller.fileno()})
         kernel.name_process("ts-waiting")
-        caller.settimeout(_CALLER_SECONDS)
+        caller.settimeout(_CALLER_TIMEOUT)
         line, handles = unix_sockets.receive_line(caller)
         if not line:
             os._exit(0)
         message = json.loads(line.decode("utf-8"))
-        filtered = _settle(message, handles)
+        filtered = _enter(message, handles)
         for number, limits in message["limits"]:
             resource.setrlimit(number, tuple(limits))
         os.chdir(message["directory"])
-        command = _begin_again(message, root)
-        # As in a new interpreter, whatever signals the starter of the service ignores.
+        command = _start_interpreter(message, root)
+        # As in a new interpreter, even if the service's parent ignored these signals.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -65,45 +65,43 @@ def become(caller: socket.socket, root: str) -> "Command":
 
 
 class Cold(Exception):
-    """This program has to start in its own interpreter. The message contains the reason, as a clause."""
+    """The program must start in its own interpreter. The message contains the reason, as a clause."""
 
 
 def say(connection: socket.socket, text: str) -> None:
     try:
         connection.sendall(text.replace("\n", " ").encode("utf-8", "replace") + b"\n")
     except OSError:
-        return  # The caller is gone, or no longer waits.
+        return  # The caller is dead, or no longer waits.
 
 
-def _settle(message: "dict[str, Any]", handles: "list[int]") -> "list[int]":
-    """Become a child of the caller's shim in its namespaces, and drop to the rights of an executed program.
-    Only the process that is that child returns, with the handle for supervising its calls if they are
-    supervised. Raises Cold."""
+def _enter(message: "dict[str, Any]", handles: "list[int]") -> "list[int]":
+    """Enter the program's namespaces in a child of the shim, and drop to the rights of an executed program.
+    Returns only in this child, with the handle for its socket calls if the shim handles them. Raises Cold."""
     if sorted(os.sched_getaffinity(0)) != message["processors"]:
-        raise Cold("it may use other processors than its runtime was loaded on")
+        raise Cold("it may use other processors than its preloader")
     for handle in handles[: message["namespaces"]]:
         kernel.enter_namespace(handle, 0)
         os.close(handle)
     output, errors, *others = handles[message["namespaces"] :]
-    # The parent of this process exits right after the fork, so that the first process of its namespace adopts
-    # it.
+    # The parent exits right after the fork, so that the shim, process 1 of the namespace, adopts the child.
     if os.fork() or os.fork():
         os._exit(0)
-    until = time.monotonic() + _ADOPTION_SECONDS
+    until = time.monotonic() + _ADOPTION_TIMEOUT
     while os.getppid() != 1:
         if time.monotonic() > until:
             raise Cold("the preloader's fork was not adopted in time")
         time.sleep(0.0001)
     os.setsid()
     os.umask(0o022)
-    kernel.leave_keyring()
+    kernel.join_new_keyring()
     is_asked = message["connects"] is not None
     filtered = [call_filter.install(connect=message["connects"])] if is_asked else []
     if message["owner"]:
         users.enter(others.pop(0))
     if message["level"] != protocol.LEVEL_ROOT:
         users.have_programs_capabilities()
-        # The memory was another user's: now it is the program's own, as after an exec.
+        # The change of users forbids inspection; after an exec it would be allowed.
         kernel.allow_inspection()
     null = os.open(os.devnull, os.O_RDONLY)
     for handle, standard in ((null, 0), (output, 1), (errors, 2)):
@@ -114,7 +112,7 @@ def _settle(message: "dict[str, Any]", handles: "list[int]") -> "list[int]":
     return [handle for handle in filtered if handle >= 0]
 
 
-def _begin_again(message: "dict[str, Any]", root: str) -> "Command":
+def _start_interpreter(message: "dict[str, Any]", root: str) -> "Command":
     """Repeat the startup of an interpreter. Returns the arguments of `run`. Raises Cold."""
     argv, environ = message["argv"], message["environ"]
     python, template = message["python"], message["template"]

@@ -1,10 +1,8 @@
-"""The preloader's main process: it imports modules, checks that it can be forked after that, and forks
-programs.
+"""Runs the preloader's main process: it imports modules, checks that forks of it work, and forks programs.
 
-A fork keeps the mount of its interpreter: /proc/self/exe leads to it from any mount namespace. If that mount
-is writable, a program that owns the file could change the interpreter of the service and of other jobs. So
-the preloader restarts itself by a handle from a mount namespace in which everything is read-only. Runs on
-Python 3.6.
+A fork keeps access to its interpreter's mount: /proc/self/exe leads there from any mount namespace. If that
+mount is writable, a program that owns the file could change the interpreter of the service and of other jobs.
+So the preloader restarts itself from a mount namespace in which everything is read-only. Runs on Python 3.6.
 """
 
 import ctypes
@@ -22,15 +20,16 @@ from trainshed.replica.preloader import START, becoming
 from trainshed.replica.sandbox import call_filter, users
 from trainshed.replica.system import cache_leases, kernel, unix_sockets
 
-_KNOWING = frozenset({"jemalloc_bg_thd"})
-"""Names of threads that a fork does not need, because their library handles forks. jemalloc's threads (in
-PyArrow) return free memory; in a fork, the threads that free it do that."""
+_OPTIONAL_THREADS = frozenset({"jemalloc_bg_thd"})
+"""Names of threads that a fork does not need. jemalloc's threads (in PyArrow) return free memory; in a fork,
+other threads do this."""
 
 
 def serve(text: str) -> None:
-    """Run as a preloader. In a fork, run the program that it becomes, and return or raise like that."""
+    """Run as a preloader with the configuration `text`. In each fork, run its program, and return or raise as
+    the program does."""
     configuration = json.loads(text)
-    # From here on, modules are imported from the runtime only.
+    # From here on, import modules only from the runtime.
     ours = sys.path.pop(0)
     for place in [place for place in sys.path_importer_cache if place.startswith(ours)]:
         del sys.path_importer_cache[place]
@@ -39,10 +38,10 @@ def serve(text: str) -> None:
     try:
         _begin_read_only([sys.executable, "-c", START, text, ours])
     except OSError as error:
-        _tell(control, {"refused": "programs could change their interpreter: %s" % error})
+        _send(control, {"refused": "programs could change their interpreter: %s" % error})
         os._exit(0)
     kernel.name_process("ts-preloader")
-    # The output of imports belongs to no program.
+    # Discard the output of imports, which belongs to no program.
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.dup2(null, 2)
@@ -56,7 +55,7 @@ def serve(text: str) -> None:
         _flush()
         _require_forkable(known)
     except Refused as refusal:
-        _tell(control, {"refused": str(refusal)})
+        _send(control, {"refused": str(refusal)})
         os._exit(0)
     sys.dont_write_bytecode = writes
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -64,21 +63,21 @@ def serve(text: str) -> None:
     call_filter.prepare()
     gc.collect()
     gc.freeze()
-    _tell(control, {"imported": versions})
+    _send(control, {"imported": versions})
     caller = _next_program(control, listener, configuration["idle"])
     argv, packed = becoming.become(caller, configuration["root"])
     becoming.run(argv, packed)
 
 
 class Refused(Exception):
-    """A process with these modules cannot be forked. The message contains the reason, as a clause."""
+    """The imported modules do not support forks. The message contains the reason, as a clause."""
 
 
-def _tell(control: socket.socket, message: "dict[str, Any]") -> None:
+def _send(control: socket.socket, message: "dict[str, Any]") -> None:
     try:
         control.sendall(json.dumps(message).encode("utf-8") + b"\n")
     except OSError:
-        os._exit(0)  # The process that started this one is gone.
+        os._exit(0)  # The parent process is dead.
 
 
 def _import(modules: "list[str]") -> "dict[str, str]":
@@ -96,15 +95,15 @@ def _import(modules: "list[str]") -> "dict[str, str]":
 
 
 def _flush() -> None:
-    """Flush the output of the imports, which each fork would print at its end otherwise."""
+    """Flush the output of the imports. Otherwise each fork would print it at its exit."""
     sys.stdout.flush()
     sys.stderr.flush()
     ctypes.CDLL(None).fflush(None)
 
 
 def _require_forkable(known: "set[int]") -> None:
-    """Check that a fork neither loses nor shares anything. Raises Refused. `known`: handles that were open
-    before."""
+    """Check that a fork would neither lose threads nor share files. Raises Refused. `known`: handles that
+    were open before the imports."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         raise Refused("their import has initialized CUDA, which cannot be used after a fork")
@@ -115,8 +114,8 @@ def _require_forkable(known: "set[int]") -> None:
         raise Refused(
             "their import keeps files open that programs would share (%s)" % ", ".join(kept[:5])
         )
-    # Thread pools that handle forks, such as OpenBLAS's, end their threads before a fork, in the parent as
-    # well, and restart them when necessary. Remaining threads would be lost.
+    # Thread pools that support forks, such as OpenBLAS's, end their threads before a fork and restart them
+    # when necessary. A fork would lose the remaining threads.
     child = os.fork()
     if child == 0:
         os._exit(0)
@@ -125,7 +124,7 @@ def _require_forkable(known: "set[int]") -> None:
     for thread in os.listdir("/proc/self/task"):
         with open("/proc/self/task/%s/comm" % thread, errors="replace") as file:
             name = file.read().strip()
-        lost += [name] * (name not in _KNOWING)
+        lost += [name] * (name not in _OPTIONAL_THREADS)
     if len(lost) > 1:
         raise Refused(
             "their import starts %d threads that a fork would lose (%s)"
@@ -137,11 +136,11 @@ def _target(handle: int) -> str:
     try:
         return os.readlink("/proc/self/fd/%d" % handle)
     except OSError:
-        return ""  # It is the handle of the listing itself.
+        return ""  # The handle of the listing itself, which is closed.
 
 
 def _next_program(control: socket.socket, listener: socket.socket, idle: float) -> socket.socket:
-    """Fork a process for each caller, and return the connection to it in that process."""
+    """Fork a process for each caller. Returns only in these forks, with the connection to the caller."""
     poll = select.poll()
     poll.register(control, select.POLLIN)
     poll.register(listener, select.POLLIN)
@@ -166,17 +165,17 @@ _EXE = "/proc/self/exe"
 
 
 def _begin_read_only(argv: "list[str]") -> None:
-    """Return if the interpreter runs from a read-only mount; otherwise restart it from one, as `argv`. Raises
-    OSError if that is impossible."""
+    """Restart the interpreter as `argv` from a read-only mount. Returns if it already runs from one. Raises
+    OSError if this is impossible."""
     if _is_read_only(_EXE):
         return
     ours, theirs = socket.socketpair()
     with ours, theirs:
         child = os.fork()
         if child == 0:
-            _answer(theirs)
+            _send_interpreter(theirs)
         theirs.close()
-        answer, handles = unix_sockets.receive_beside(ours)
+        answer, handles = unix_sockets.receive(ours)
     os.waitpid(child, 0)
     if len(handles) < 2 or not _is_read_only(handles[0]):
         kernel.close_all(handles)
@@ -190,9 +189,9 @@ def _is_read_only(place: "str | int") -> bool:
     return bool(os.statvfs(place).f_flag & os.ST_RDONLY)
 
 
-def _answer(to: socket.socket) -> "NoReturn":
-    """Send handles of the interpreter, opened in a read-only mount namespace, and of that namespace; runs in
-    a fork."""
+def _send_interpreter(to: socket.socket) -> "NoReturn":
+    """In a fork: create a read-only mount namespace, open the interpreter there, and send the handles of the
+    interpreter and of the namespace. Does not return."""
     try:
         path = os.readlink(_EXE)
         if os.geteuid():
@@ -201,7 +200,7 @@ def _answer(to: socket.socket) -> "NoReturn":
         kernel.make_read_only("/", below=True)
         handles = [os.open(name, os.O_RDONLY) for name in (path, "/proc/self/ns/mnt")]
         if not os.path.samestat(os.fstat(handles[0]), os.stat(_EXE)):
-            raise OSError("%s is another file by now" % path)
+            raise OSError("%s has been replaced" % path)
         unix_sockets.send(to, b"opened", *handles)
     except OSError as error:
         unix_sockets.send(to, str(error).encode("utf-8", "replace"))

@@ -54,7 +54,7 @@ _MAX_ADDRESS = 128
 _FIRST_FREE_PORT = "/proc/sys/net/ipv4/ip_unprivileged_port_start"
 
 
-def be_asked(
+def install(
     shim: socket.socket, network: protocol.Network, *, in_image: bool = False
 ) -> bool | None:
     """Have the shim make some calls for the program, if necessary and supported by the kernel. Returns
@@ -64,13 +64,13 @@ def be_asked(
     if not (network.cluster_port or connects):
         return None
     try:
-        hand_over(shim, call_filter.install(connect=connects, set_user_id=in_image))
+        send_handle(shim, call_filter.install(connect=connects, set_user_id=in_image))
     except OSError:
         return None
     return connects
 
 
-def hand_over(shim: socket.socket, handle: int) -> None:
+def send_handle(shim: socket.socket, handle: int) -> None:
     """Send the shim the handle for the kernel's notifications; -1 = none. Raises OSError."""
     if handle >= 0:
         unix_sockets.send(shim, b"asked\n", handle)
@@ -166,13 +166,13 @@ class SocketCalls:
         if len(self._forks) == _MAX_FORKS:
             return errno.EAGAIN
         try:
-            fork = kernel.helper(lambda: call.answer(call.do(call_filter.CONNECT, address)))
+            fork = kernel.fork_helper(lambda: call.answer(call.do(call_filter.CONNECT, address)))
         except OSError:
             return errno.EAGAIN
         self._forks.add(fork)
         return _BY_A_FORK
 
-    def reaped(self, child: int) -> None:
+    def on_exit(self, child: int) -> None:
         """Record the end of a child of the shim, which may be one of the forks."""
         self._forks.discard(child)
 

@@ -1,4 +1,4 @@
-"""Gives a replica its own users: a user namespace with a range of the machine's user IDs, and its files.
+"""Gives a replica its own users: a user namespace with a range of the machine's user IDs.
 
 A program that is root in it has no rights outside. Files need not change owners: mounts have their owners
 mapped (mount_setattr(2)), so that the service's files appear as the program's, and new files of the program
@@ -52,8 +52,9 @@ class Users:
         #: The namespace's handle, until it is entered.
         self.handle = opened[-1]
 
-    def settle(self, first: int, count: int) -> "Users":
-        """Map its users and groups 0, 1, ... to the machine's `first`, `first` + 1, ... Raises OSError."""
+    def map_users(self, first: int, count: int) -> "Users":
+        """Map the users and groups 0, 1, ... of the namespace to the machine's `first`, `first` + 1, ...
+        Raises OSError."""
         self.first = first
         for handle in self._maps:
             os.write(handle, b"0 %d %d" % (first, count))
@@ -61,7 +62,7 @@ class Users:
         return self
 
     def close(self) -> None:
-        """Close the handles, in a process that does not use them."""
+        """Close the handles of the namespace, in a process that does not use them."""
         kernel.close_all([*self._maps, self.handle])
 
     def show(self, source: str, target: str) -> None:
@@ -102,13 +103,14 @@ class Users:
 
 
 def _made(owner: int) -> "list[int]":
-    """Create a user namespace of that user; return the handles of its maps and of itself. Raises OSError."""
+    """Create a user namespace of user `owner`; return the handles of its maps and of the namespace. Raises
+    OSError."""
     opened: "list[int]" = []
     child = 0
     try:
         os.seteuid(owner)
         try:
-            child = kernel.pausing_child(kernel.CLONE_NEWUSER)
+            child = kernel.fork_pausing_child(kernel.CLONE_NEWUSER)
         finally:
             os.seteuid(0)
             kernel.allow_inspection()
@@ -132,7 +134,7 @@ def _made(owner: int) -> "list[int]":
 
 
 def enter(handle: int) -> None:
-    """Become root of the user namespace behind `handle`, which is closed. After that, nothing outside can be
+    """Become root of the user namespace of `handle`, and close it. After that, nothing outside can be
     changed, including mounts. Raises OSError."""
     kernel.enter_namespace(handle, kernel.CLONE_NEWUSER)
     os.close(handle)
@@ -142,8 +144,8 @@ def enter(handle: int) -> None:
 
 
 def drop_capabilities(*, in_image: bool = False) -> None:
-    """Keep only the capabilities that programs need, if they are root inside only."""
-    kernel.keep_capabilities(_IN_IMAGES if in_image else _CAPABILITIES)
+    """Drop all capabilities except those of programs that are root only inside their namespace."""
+    kernel.limit_program_capabilities(_IN_IMAGES if in_image else _CAPABILITIES)
 
 
 def have_programs_capabilities() -> None:
@@ -151,9 +153,9 @@ def have_programs_capabilities() -> None:
     this process itself. Raises OSError."""
     if os.geteuid() == 0:
         drop_capabilities()
-        kernel.have_capabilities(_CAPABILITIES)
+        kernel.set_capabilities(_CAPABILITIES)
     else:
-        kernel.have_capabilities(())
+        kernel.set_capabilities(())
 
 
 def map_one(inside: int, inside_group: int) -> None:

@@ -22,8 +22,8 @@ _HOSTS = "/etc/hosts"
 
 
 def detach() -> None:
-    """Leave the machine's mounts, name and shared memory, so that a view can be built. Later mounts and
-    unmounts of the machine still propagate until then. Raises OSError."""
+    """Leave the machine's namespaces of mounts, hostname and shared memory. Until `View.enter`, mounts and
+    unmounts of the machine still propagate to this process. Raises OSError."""
     kernel.unshare(kernel.CLONE_NEWNS | kernel.CLONE_NEWUTS | kernel.CLONE_NEWIPC)
     kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_SLAVE)
 
@@ -68,7 +68,7 @@ class View:
         self._mounts = [mount for mount in isolation.mounts if not mount[1].startswith("/dev/")]
         self._device_mounts = [mount for mount in isolation.mounts if mount[1].startswith("/dev/")]
         self._root = ""
-        #: Directories to hide (`look`).
+        #: Directories to hide (`find_hidden`).
         self._hidden: list[str] = []
         self._devices = devices
         #: After `enter`: the program's own users, whose namespace the process that becomes the program enters
@@ -83,15 +83,16 @@ class View:
         """Handle of the namespace of `owners`; None = none."""
         return self.owners.handle if self.owners is not None else None
 
-    def look(self) -> None:
-        """Determine the directories to hide, without changes to the slot. Raises OSError."""
+    def find_hidden(self) -> None:
+        """Find the directories that the view must hide, without changes to the slot. Raises OSError."""
         if not self._isolation.image:
             self._mounts += self._root_mounts()
             ways = {*self._isolation.hidden, *self._closed_ways(), *of_slurms_steps()}
             self._hidden = sorted(filter(mounts.is_directory, ways))
 
     def enter(self) -> None:
-        """Give this process, and all its descendants, the view, after `look`. Raises OSError."""
+        """Move this process and all its descendants into the view. Requires an earlier `find_hidden`. Raises
+        OSError."""
         if self._devices is None:
             detach()
             # First, so that later steps and child processes find themselves in /proc by this namespace's
@@ -102,7 +103,7 @@ class View:
         if self._isolation.hostname:
             socket.sethostname(self._isolation.hostname)
         if self._isolation.users:
-            self.owners = (self._namespace or users.Users()).settle(*self._isolation.users)
+            self.owners = (self._namespace or users.Users()).map_users(*self._isolation.users)
         # Before the machine's /dev disappears with its root.
         self._add_devices(self._devices)
         if not self._isolation.image:
@@ -247,7 +248,7 @@ class View:
         if self.owners is None or user == 0:
             return self.owners
         if self._file_owner is None:
-            self._file_owner = users.Users().settle(self.owners.first + user, 1)
+            self._file_owner = users.Users().map_users(self.owners.first + user, 1)
         return self._file_owner
 
     # --- an image's file system ---

@@ -70,6 +70,6 @@ def _serve_shell(shell: int, connection: socket.socket, calls: socket_calls.Sock
     while True:
         child, status = os.waitpid(-1, os.WNOHANG)
         if child == shell:
-            shells.tell_end(connection, status)
+            shells.report_exit(connection, status)
             return
         events.turn(0 if child else None)

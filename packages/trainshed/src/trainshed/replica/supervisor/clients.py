@@ -1,4 +1,4 @@
-"""Serves the services that are connected to a shim, without waiting long for any of them."""
+"""Serves the connections of services to a shim. A slow service cannot block the shim."""
 
 import contextlib
 import os
@@ -14,9 +14,9 @@ _RETRY_INTERVAL = 0.2
 
 
 def listen() -> socket.socket:
-    """Open the socket for services in the slot's directory, which is the current one.
+    """Open the socket for services in the slot's directory, which must be the current directory.
 
-    It is bound by its short name, because whole paths may be too long for a socket address.
+    The socket is bound by its name only, because a path may be too long for a socket address.
     """
     with contextlib.suppress(FileNotFoundError):  # The first incarnation of the slot.
         os.unlink(protocol.SOCKET)
@@ -41,8 +41,8 @@ def connect(slot: str) -> socket.socket:
 
 
 class Clients:
-    """All open connections, after `serve` also new ones. A connection that does not accept a message is
-    dropped; its owner then reads the files instead."""
+    """The connections of services to a shim; after `serve`, also new ones. A connection that does not accept
+    a message is closed, and its service then reads the slot's files instead."""
 
     def __init__(self, first: socket.socket) -> None:
         self._connections: dict[socket.socket, protocol.Lines] = {}
@@ -65,14 +65,14 @@ class Clients:
         self.listen_again()
 
     def listen_again(self) -> None:
-        """Serve the same connections again after the loop was cleared."""
+        """Serve the same connections again after a call of `Loop.clear`."""
         if self._listener is not None:
             self._listen()
             for connection in self._connections:
                 self._attend(connection)
 
-    def hand_on(self, connection: socket.socket) -> None:
-        """Remove a connection that another object serves."""
+    def release(self, connection: socket.socket) -> None:
+        """Stop serving a connection without closing it."""
         self._events.drop(connection.fileno())
         del self._connections[connection]
 
@@ -106,9 +106,9 @@ class Clients:
         try:
             connection = self._listener.accept()[0]
         except (BlockingIOError, ConnectionAbortedError):
-            return  # The caller has disconnected.
+            return  # The service has disconnected.
         except OSError:
-            # No handle or memory is free: the caller waits, and a pause avoids a busy loop.
+            # No handle or memory is free. The service waits, and the interval avoids a busy loop.
             self._events.drop(self._listener.fileno())
             self._events.after(_RETRY_INTERVAL, self._listen)
             return
@@ -124,7 +124,7 @@ class Clients:
         except (OSError, ValueError):
             data = b""
         if not data:
-            self.hand_on(connection)
+            self.release(connection)
             connection.close()
         for order in orders:
             self._obey(connection, order)
@@ -134,6 +134,6 @@ def _send(connection: socket.socket, data: bytes) -> None:
     try:
         connection.sendall(data)
     except OSError:
-        # A part of the message may be sent: end the stream, so that the loop detects its end and removes it.
-        with contextlib.suppress(OSError):  # It was closed from the other side.
+        # A part of the message may be sent. End the stream, so that the loop removes the connection.
+        with contextlib.suppress(OSError):  # The service has closed it.
             connection.shutdown(socket.SHUT_RDWR)

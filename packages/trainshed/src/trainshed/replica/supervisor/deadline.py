@@ -1,8 +1,8 @@
-"""A time after which programs must not run. The agent of a node extends it while it hears from its service
+"""Ends programs after a deadline. The agent of a node extends the deadline while its service is reachable
 (docs/adr/0061).
 
-The agent stores the time in a file, and every shim of the node watches it. So programs end in time even if
-their agent hangs, was stopped or has died, and also if the whole node was stopped or suspended.
+The agent stores the deadline in a file, and every shim of the node watches it. So programs end in time even
+if the agent hangs or has died, or if the node was suspended.
 """
 
 import mmap
@@ -14,11 +14,11 @@ from collections.abc import Callable
 from trainshed.replica.system import kernel, loop
 
 _MOMENT = struct.Struct("=q")
-"""In ns of `kernel.BOOT_CLOCK`."""
+"""The deadline in the file, in ns of `kernel.BOOT_CLOCK`."""
 
 
 class Deadline:
-    """The agent's side. Creates the file. Raises OSError."""
+    """The agent's side: creates the file and sets the deadline. Raises OSError."""
 
     def __init__(self, path: str) -> None:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -35,7 +35,7 @@ class Deadline:
 
 
 class DeadlineWatch:
-    """A shim's side. Calls `expire` once, when the deadline has passed. Raises OSError."""
+    """The shim's side: watches the file and calls `expire` once, after the deadline. Raises OSError."""
 
     def __init__(self, path: str, events: loop.Loop, expire: Callable[[], None]) -> None:
         self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -53,7 +53,7 @@ class DeadlineWatch:
         return moment
 
     def _check(self) -> None:
-        """Expire, unless the deadline was extended."""
+        """Call `expire`, unless the deadline was extended in the meantime."""
         if self._moment() > time.clock_gettime(kernel.BOOT_CLOCK) * 1e9:
             self._arm()
             return

@@ -1,18 +1,17 @@
-"""Reads and writes the journal of a slot: a file of JSON lines about its incarnations, whose lock is the
-fence.
+"""Reads and writes the journal of a slot: a file of JSON lines about the slot's incarnations.
 
-At most one incarnation of a replica lives: `claim`, called in the slot's directory, takes the lock and then
-checks that this incarnation may start; `expel` ends one whose shim does not answer.
+The lock of this file is the fence: at most one incarnation of a replica is alive. `claim` takes the lock and
+checks whether an incarnation may start. `expel` ends an incarnation whose shim does not answer.
 
-Only the holder of the lock appends; any process may read. All entries share one small file, because creating
-a file costs a start more time than its content. An entry is one of
+Only the holder of the lock appends entries; any process may read them. All entries share one file, because
+creating a file takes longer than writing its content. An entry is one of
 
     {"starting": N, "shim": PID, "shim_since": START, "file": INODE}
-                                                   incarnation N ends with this process; what a copy of
-                                                   the file says of processes is another service's
-    {"groups": [..]}                               its control groups, which a successor has to clear away
-    {"noted": N, "note": {..}}                     a note of N (`notes`)
-    {"over": N, "record": {..}}                    the attempt record of N, of which nothing lives any more
+                                                   start of incarnation N, which ends with its shim; in a
+                                                   copy of the file, INODE differs and PID is meaningless
+    {"groups": [..]}                               the incarnation's control groups, for their removal
+    {"noted": N, "note": {..}}                     a note of incarnation N (`notes`)
+    {"over": N, "record": {..}}                    the attempt record of N, whose processes are all dead
 """
 
 import fcntl
@@ -71,7 +70,8 @@ class Entries:
         self.groups: list[str] = []
         #: Process ID and start (`protocol.process_start`) of the latest incarnation's shim; 0 = none.
         self.shim = (0, 0)
-        #: Whether that incarnation began in another slot, whose copy this is; its processes are left alone.
+        #: Whether this slot is a copy, and its latest incarnation started in the original. The original's
+        #: processes are not touched.
         self.is_copied = False
         self._records: dict[int, protocol.Message] = {}
         self._notes: dict[int, list[protocol.Message]] = {}
@@ -89,7 +89,7 @@ class Entries:
                 self.groups = [] if self.is_copied else entry["groups"]
 
     def record(self, incarnation: int) -> protocol.Message | None:
-        """Return the attempt record of an incarnation; None while there is none."""
+        """Return the attempt record of an incarnation; None = not written yet."""
         return self._records.get(incarnation)
 
     def notes(self, incarnation: int) -> list[protocol.Message]:
@@ -109,7 +109,7 @@ def _read(path: str) -> tuple[int, list[dict[str, Any]]]:
             try:
                 entries.append(json.loads(line.decode("utf-8")))
             except ValueError:
-                continue  # Never completely written, so nothing depends on it.
+                continue  # The entry was never completely written, so nothing depends on it.
     return inode, entries
 
 
@@ -119,9 +119,9 @@ _POLL_INTERVAL = 0.002
 
 
 class Refused(Exception):
-    """This incarnation must not start. `cause`: `protocol.REFUSED_HELD` (another shim serves the slot),
-    `REFUSED_KNOWN` (it, or a later one, was started before), `REFUSED_STOPPED` (it, or the attempt, was
-    stopped)."""
+    """An incarnation must not start. `cause`: `protocol.REFUSED_HELD` (another shim serves the slot),
+    `REFUSED_KNOWN` (this or a later incarnation was started before), or `REFUSED_STOPPED` (the incarnation or
+    its attempt was stopped)."""
 
     def __init__(self, cause: str) -> None:
         super().__init__(cause)
@@ -129,7 +129,8 @@ class Refused(Exception):
 
 
 class Claim:
-    """The right to run one incarnation, until `release` or the end of every process with the lock."""
+    """The right to run one incarnation. It lasts until `release`, or until all processes with the lock have
+    exited."""
 
     def __init__(self, incarnation: int, lock: int) -> None:
         self._incarnation = incarnation
@@ -140,12 +141,12 @@ class Claim:
         append(self.lock, {"groups": groups})
 
     def sync(self) -> None:
-        """Make all entries durable, above all the start of this incarnation; no process of the program may
-        run before. Blocks. Raises OSError."""
+        """Make all entries durable, in particular the start of this incarnation. The program must not run
+        before this call. Blocks. Raises OSError."""
         os.fsync(self.lock)
 
     def note(self, note: protocol.Message) -> None:
-        """Append a note of this incarnation; it outlives this process. Raises OSError."""
+        """Append a note of this incarnation, which survives this process. Raises OSError."""
         append(self.lock, {"noted": self._incarnation, "note": note})
 
     def finish(self, record: protocol.Message) -> None:
@@ -164,11 +165,11 @@ class Shim(NamedTuple):
 
 
 def claim(incarnation: int, shim: Shim) -> Claim:
-    """Claim the slot, the current directory, for this process and an incarnation that never ran. Waits up to
-    `_LOCK_TIMEOUT` for the end of a predecessor. Raises Refused, OSError (its start is not recorded).
+    """Claim the slot in the current directory for a new incarnation. Waits up to `_LOCK_TIMEOUT` for the end
+    of a previous incarnation. Raises Refused, or OSError if the start cannot be recorded.
 
-    The order matters: a service that stops an attempt first writes its mark and then checks for a holder of
-    the lock; a shim first takes the lock and then checks for the mark. So one of them detects the other.
+    The order matters: a service that stops an attempt first writes a mark and then checks whether the lock is
+    held. A shim first takes the lock and then checks for the mark. So at least one detects the other.
     """
     deadline = time.monotonic() + _LOCK_TIMEOUT
     lock = try_lock(".")
@@ -200,15 +201,15 @@ def _write_start(lock: int, incarnation: int, shim: int, since: int) -> None:
 
 
 def clear(entries: Entries, proc: str = "/proc") -> bool:
-    """Remove the remains of the latest incarnation, whose shim may have been killed. The kernel releases the
-    lock of a process, and then ends the namespace of that first process, before the process is gone. `proc`:
-    the service's /proc.
+    """Wait until the processes of the latest incarnation are dead, and remove its control groups. Its shim
+    may have been killed; the kernel releases a killed shim's lock before all processes of its namespace are
+    dead. `proc`: the service's /proc.
 
-    Only for holders of the lock. Returns True if everything is gone, False if a process cannot die (it waits
-    for a device).
+    The caller must hold the lock. Returns False if a process cannot die, for example because it waits for a
+    device.
     """
     if not entries.latest or entries.record(entries.latest) is not None:
-        return True  # Nothing was started, or all processes had ended before that record.
+        return True  # No incarnation was started, or all processes had exited before the record.
     shim, since = entries.shim
     deadline = time.monotonic() + _LOCK_TIMEOUT
     while protocol.is_process(shim, since, proc):
@@ -221,19 +222,19 @@ def clear(entries: Entries, proc: str = "/proc") -> bool:
 
 
 def expel(slot: str, incarnation: int, cause: str) -> bool:
-    """End an incarnation whose shim does not answer, and all before it: kill it, remove its remains, record
-    it as lost because of `cause`. It can never start after that, even if a request for it is pending. A later
-    incarnation is left alone. Blocks for some seconds at most; idempotent.
+    """End an incarnation whose shim does not answer, and all earlier ones: kill its processes, remove its
+    control groups, and record it as lost because of `cause`. It can never start after that, even if a request
+    for it is pending. A later incarnation is not affected. Idempotent; blocks for a few seconds at most.
 
-    Returns True if all its processes are dead, False if a process cannot die (it waits for a device): try
-    again later. Raises OSError if the loss cannot be recorded.
+    Returns False if a process cannot die, for example because it waits for a device; then call it again
+    later. Raises OSError if the loss cannot be recorded.
     """
     begin = time.monotonic()
     lock = try_lock(slot)
     while lock < 0:
         entries = Entries(slot)
         if entries.latest > incarnation:
-            return True  # Its successor has the lock, so it had ended before.
+            return True  # A later incarnation has the lock, so this one had ended before.
         if time.monotonic() - begin > _LOCK_TIMEOUT:
             return False
         shim, since = entries.shim
@@ -257,8 +258,8 @@ def expel(slot: str, incarnation: int, cause: str) -> bool:
 
 
 def lost_record(cause: str, *, by_service: bool = False) -> Message:
-    """Return the attempt record of an incarnation that ended through no fault of its program.
+    """Return the attempt record of an incarnation whose end was not caused by its program.
 
-    `by_service`: the service failed to do its part (a sandbox, a template); otherwise the cause was external.
+    `by_service`: the service caused the end, for example by a failed sandbox; otherwise it was external.
     """
     return {"lost": cause, "by_service": by_service}

@@ -1,13 +1,13 @@
-"""Determines whether processes of a replica died of its memory limit, and enforces the limit where control
-groups do not.
+"""Detects whether processes of a replica were killed at its memory limit. Enforces the limit if no control
+group does.
 
-With a memory control group, the kernel enforces the limit, and its counter of kills is the evidence. Without
-one, this module measures the processes several times a second and kills the largest one when together they
-exceed the limit. The verdicts are the same, a moment later. It misses peaks between two measurements, and
-shared memory that no process has mapped. Measuring costs at most a twentieth of a processor.
+With a memory control group, the kernel enforces the limit and counts its kills. Without one, this module
+measures the processes several times a second, and kills the largest one when their sum exceeds the limit. It
+does not see peaks between two measurements, nor shared memory that no process has mapped. Measuring uses at
+most a twentieth of a processor.
 
-The verdict (spec/failures#out-of-memory): a replica ran out of memory if its main process died by a SIGKILL
-that was not the shim's own, and a process of it was killed at the limit. Other kills are only counted.
+A replica ran out of memory (spec/failures#out-of-memory) if a SIGKILL that was not the shim's own ended its
+main process, and one of its processes was killed at the limit. Other kills are only counted.
 """
 
 import os
@@ -30,14 +30,15 @@ if TYPE_CHECKING:
 
 
 _DEATH_TIMEOUT = 2.0
-"""Seconds for a killed process to release its memory before another one is killed."""
+"""Time in seconds for a killed process to release its memory before another process is killed."""
 _POLL_INTERVAL = 0.1
 _IDLE_FACTOR = 20
-"""A measurement may take a twentieth of the time between two of them."""
+"""After each measurement, wait for at least this multiple of its duration."""
 
 
 class MemoryLimit:
-    """The memory limit of one incarnation. `limit`: bytes. `shim`: supervises it."""
+    """The memory limit of one incarnation. `limit`: bytes, None = unlimited. `shim`: the incarnation's
+    supervisor."""
 
     def __init__(
         self,
@@ -48,7 +49,7 @@ class MemoryLimit:
     ) -> None:
         self._groups = groups
         self._limit = limit or 0
-        self._polled = self._limit > 0 and not groups.holds_memory
+        self._polled = self._limit > 0 and not groups.has_memory_group
         self._events = events
         self._shim = shim
         self._victim = (0, 0, 0.0)
@@ -59,38 +60,38 @@ class MemoryLimit:
 
     def program_started(self) -> None:
         if self._polled:
-            self._events.after(_POLL_INTERVAL, self._look)
+            self._events.after(_POLL_INTERVAL, self._poll)
 
     def drill(self) -> None:
-        """Record that the main process is about to be killed as if it had run out of memory."""
+        """Count the next kill of the main process as a lack of memory, for a drill."""
         self._drilled = True
 
     def close(self) -> None:
-        """Count the kills for the last time; the control groups may be removed after that."""
+        """Read the number of kills for the last time. The control groups may be removed after that."""
         self._by_kernel = self._groups.oom_kills()
         self._total = self._by_kernel + self._killed
 
     def verdict(self, killed_by: int | None) -> tuple[bool, int]:
-        """Return whether the main process, which died by this external signal, ran out of memory, and how
-        many other processes did."""
+        """Return whether the main process ran out of memory, and how many other processes did. `killed_by`:
+        the external signal that ended the main process; None = none."""
         if killed_by != signal.SIGKILL:
             return False, self._total
         is_victim = self._has_killed_main or self._by_kernel > 0
         return is_victim or self._drilled, self._total - is_victim
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         if self._shim.has_ended():
             return
         begin = time.monotonic()
-        self._hold()
-        taken = time.monotonic() - begin
-        self._events.after(max(_POLL_INTERVAL, taken * _IDLE_FACTOR), self._look)
+        self._enforce()
+        duration = time.monotonic() - begin
+        self._events.after(max(_POLL_INTERVAL, duration * _IDLE_FACTOR), self._poll)
 
-    def _hold(self) -> None:
+    def _enforce(self) -> None:
         sizes = processes.resident(os.getpid())
         if sum(sizes.values()) <= self._limit:
             return
-        # Without memory counted twice, and without files, they may be within the limit.
+        # A second, exact measurement: without mapped files, and with shared memory counted once.
         sizes |= {pid: own for pid in sizes if (own := processes.own_memory(pid)) >= 0}
         used = sum(sizes.values())
         victim, start, killed_at = self._victim
@@ -99,8 +100,8 @@ class MemoryLimit:
             largest = max(sizes, key=lambda process: sizes[process])
             began = protocol.process_start(largest)
             if not began:
-                return  # It has ended since it was measured.
-            # A process that takes long to die is counted once.
+                return  # The process has exited since its measurement.
+            # Count a process once, even if it takes long to die.
             self._killed += (largest, began) != (victim, start)
             self._victim = (largest, began, time.monotonic())
             self._has_killed_main |= largest == self._shim.main_process()

@@ -38,8 +38,9 @@ _IGNORED_OR_HANDLED = (
 
 
 def make_directories(files: str, path: str) -> None:
-    """Create the program's directories, and the file that sets `path` in its login shells (`bash -lc`):
-    /etc/profile sets another one. Files of an earlier incarnation remain (spec/failures#lost-replicas).
+    """Create the program's directories, and the file that sets PATH to `path` in its login shells (`bash
+    -lc`), where /etc/profile changes PATH. Files of an earlier incarnation remain
+    (spec/failures#lost-replicas).
 
     `files` itself is the home directory: each further directory would slow down every start.
     """
@@ -64,12 +65,12 @@ def _is_no_directory(path: str) -> bool:
     return True
 
 
-def limit_processes(most: int) -> None:
-    """Limit the user's processes and threads to `most`, where no control group counts them."""
+def limit_processes(limit: int) -> None:
+    """Limit the user's processes and threads to `limit`, if no control group counts them."""
     _, ceiling = resource.getrlimit(resource.RLIMIT_NPROC)
     if ceiling != resource.RLIM_INFINITY:
-        most = min(most, ceiling)
-    resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
+        limit = min(limit, ceiling)
+    resource.setrlimit(resource.RLIMIT_NPROC, (limit, limit))
 
 
 def install_python(files: str, template: str) -> None:
@@ -108,7 +109,7 @@ def copy_tree(source: str, target: str) -> None:
 
 
 def signal_group(main: int, number: int) -> None:
-    """Send a signal to the main process, which is not reaped yet, and to all others in its process group."""
+    """Send signal `number` to the main process, which is not reaped yet, and to its process group."""
     try:
         os.killpg(main, number)
     except (ProcessLookupError, PermissionError):
@@ -116,7 +117,7 @@ def signal_group(main: int, number: int) -> None:
 
 
 def is_on_path(name: str, environ: "dict[str, str]") -> bool:
-    """Whether the environment's PATH leads to an executable program of that name."""
+    """Whether the environment's PATH contains an executable program of that name."""
     places = environ.get("PATH", os.defpath).split(":")
     return any(os.access(os.path.join(place or ".", name), os.X_OK) for place in places)
 
@@ -197,8 +198,8 @@ class Program:
             text = "%s: command not found; looked in %s" % (name or "''", path)
             if "/" in name:
                 text = (
-                    "%s: it, or what is to run it (after #!, to which a line end of Windows belongs, or a"
-                    " loader), is not there" % name
+                    "%s: the file, the interpreter in its #! line, or its loader does not exist. Check the "
+                    "path, and whether the #! line ends with a Windows line end" % name
                 )
             code = EXIT_NOT_FOUND
         else:

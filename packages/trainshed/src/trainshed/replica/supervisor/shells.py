@@ -1,15 +1,14 @@
-"""Opens shells in a replica: forked next to its program with the program's rights, and passed to the
-requesting service.
+"""Opens shells in a replica, with the rights of its program, and passes their terminals to the service.
 
-The shim forks them, and each enters the view that the main process has built, its users and its control
-groups. A shell never keeps a replica alive, and its exit status is not the program's.
+The shim forks a shell, which enters the program's view, users and control groups. A shell never keeps a
+replica alive, and its exit status does not affect the program's.
 
-An order (`protocol`) comes with the connection of its sender, which receives one line: `shell`, with the
-handle of the terminal's other side (or of a stream without a terminal), or `refused` (cause). After the
-shell's exit, `ended` (status, in a shell's form) follows. Closing the connection ends its shell.
+The sender of an order (`protocol`) receives one line on its connection: `shell`, with the handle of the
+terminal's other side (or of a stream without a terminal), or `refused` (cause). After the shell's exit, it
+receives `ended` (status, in a shell's form). Closing the connection ends the shell.
 
-The answer to an order for a port is also `shell`, with the handle of a connection to it, which a child has
-made with the program's rights.
+The answer to an order for a port is also `shell`, with the handle of a connection to the port. A child opens
+this connection with the program's rights.
 """
 
 import fcntl
@@ -26,19 +25,19 @@ from trainshed.replica.system import kernel, loop, processes, unix_sockets
 
 MAX_SHELLS = 8
 """Maximum number of open shells in one replica."""
-TOO_MANY = "%d shells are open in it already; close one" % MAX_SHELLS
+TOO_MANY = "%d shells are open in it already. Close one of them, then try again" % MAX_SHELLS
 NO_PROCESS = "no process can be started in it: %s"
-_CONNECT_SECONDS = 5.0
+_CONNECT_TIMEOUT = 5.0
 GRACE = 2.0
 """Seconds for a shell to exit after SIGHUP before it is killed."""
 
-# Runs before bash's first prompt, because the files that bash reads at its start set a prompt as well.
+# Runs before bash's first prompt, because bash's startup files also set a prompt.
 _PROMPT = r"""PS1='\[\e[2m\]%s\[\e[0m\] \w\$ '; unset PROMPT_COMMAND"""
 
 
 class Shells:
     """The shells of one replica. `made`, `handles`: the main process's message about its view, and the
-    handles with it (`main_process`). `take_calls`: called with each handle for socket calls of a shell."""
+    message's handles (`main_process`). `handle_calls`: called with each handle for a shell's socket calls."""
 
     def __init__(
         self,
@@ -48,7 +47,7 @@ class Shells:
         handles: list[int],
         *,
         events: loop.Loop,
-        take_calls: Callable[[int], None],
+        handle_calls: Callable[[int], None],
     ) -> None:
         if made["home"] is not None:
             main.environ.setdefault("HOME", made["home"])
@@ -60,11 +59,12 @@ class Shells:
         self._loop = events
         self._inside = handles
         self._owner = handles[-1] if made["owned"] else None
-        self._take_calls = take_calls
+        self._handle_calls = handle_calls
         self._connections: dict[int, socket.socket] = {}
 
     def open(self, order: protocol.Message, connection: socket.socket) -> None:
-        """Fork a shell, or reject it on its connection, which this object owns from here on."""
+        """Fork a shell for an order, or reject the order on its connection. This object then owns the
+        connection."""
         connection.setblocking(True)
         is_port = order["o"] == "port"
         if len(self._connections) >= MAX_SHELLS and not is_port:
@@ -81,37 +81,37 @@ class Shells:
         if child == 0:
             self._carry_out(order, connection, theirs)
         theirs.close()
-        self._loop.add(ours.fileno(), lambda: self._hear(ours))
+        self._loop.add(ours.fileno(), lambda: self._receive(ours))
         if is_port:
-            connection.close()  # The child answers, and its end does not matter.
+            connection.close()  # The child answers. Its exit is not reported.
         else:
             self._connections[child] = connection
-            # Even without requested events, poll reports that the peer closed it.
+            # Even without requested events, poll reports that the peer closed the connection.
             self._loop.add(connection.fileno(), lambda: self._hang_up(child), 0)
 
-    def _hear(self, shell: socket.socket) -> None:
-        """Receive a shell's messages before it is executed."""
+    def _receive(self, shell: socket.socket) -> None:
+        """Receive the handles that a fork sends before it executes its shell."""
         try:
-            data, handles = unix_sockets.receive_some(shell)
+            data, handles = unix_sockets.receive_available(shell)
         except ConnectionResetError:
             data, handles = b"", []
         for handle in handles:
-            self._take_calls(handle)
+            self._handle_calls(handle)
         if not data:
             self._loop.drop(shell.fileno())
             shell.close()
 
-    def reaped(self, child: int, status: int) -> None:
-        """Report the end of a shell to its connection. Other children are ignored."""
+    def on_exit(self, child: int, status: int) -> None:
+        """Report the exit of a shell to its connection. Other children are ignored."""
         connection = self._connections.pop(child, None)
         if connection is None:
             return
-        tell_end(connection, status)
+        report_exit(connection, status)
         self._loop.drop(connection.fileno())
         connection.close()
 
     def kill(self) -> set[int]:
-        """Kill all shells and their descendants, because the program has ended; return these processes."""
+        """Kill all shells and their descendants, because the program has ended; return their process IDs."""
         ended = {process for child in self._connections for process in processes.descendants(child)}
         ended.update(self._connections)
         for process in ended:
@@ -123,8 +123,8 @@ class Shells:
         return ended
 
     def _hang_up(self, child: int) -> None:
-        """Hang up a shell whose connection was closed by the peer, and kill it after a timeout."""
-        # Otherwise poll would report it repeatedly.
+        """Hang up a shell after its peer closed the connection, and kill the shell after a timeout."""
+        # Otherwise poll would report the closed connection repeatedly.
         self._loop.drop(self._connections[child].fileno())
         for number in (signal.SIGHUP, signal.SIGCONT):
             processes.send(child, number)
@@ -140,7 +140,7 @@ class Shells:
         """Carry out an order in a child. Does not return."""
         code = program.EXIT_NOT_EXECUTABLE
         try:
-            kernel.help_parent(os.getppid())
+            kernel.become_helper(os.getppid())
             kept = {0, 1, 2, connection.fileno(), shim.fileno(), *self._inside}
             kernel.close_all(handle for handle in kernel.open_handles() if handle not in kept)
             namespaces = [handle for handle in self._inside if handle != self._owner]
@@ -189,31 +189,32 @@ def _pass_port(order: protocol.Message, connection: socket.socket, main: program
     """Connect to a port of the loopback, or to a Unix socket in the program's directory, and send the
     connection's handle. Raises OSError."""
     port = order["port"]
-    places = [(socket.AF_INET, ("127.0.0.1", port)), (socket.AF_INET6, ("::1", port))]
+    addresses = [(socket.AF_INET, ("127.0.0.1", port)), (socket.AF_INET6, ("::1", port))]
     main.take_rights()
-    for family, place in places if isinstance(port, int) else [(socket.AF_UNIX, port)]:
-        there = socket.socket(family, socket.SOCK_STREAM)
-        there.settimeout(_CONNECT_SECONDS)
+    for family, address in addresses if isinstance(port, int) else [(socket.AF_UNIX, port)]:
+        program_socket = socket.socket(family, socket.SOCK_STREAM)
+        program_socket.settimeout(_CONNECT_TIMEOUT)
         try:
-            there.connect(place)
-            unix_sockets.send(connection, protocol.encode({"e": "shell"}), there.fileno())
+            program_socket.connect(address)
+            answer = protocol.encode({"e": "shell"})
+            unix_sockets.send(connection, answer, program_socket.fileno())
             return
         except OSError:
             continue
-    refuse(connection, "nothing listens at %s in it yet" % port)
+    refuse(connection, "no process of it listens at %s yet" % port)
 
 
 def _streams(
     order: protocol.Message, connection: socket.socket, owner: tuple[int, int] | None
 ) -> int:
-    """Create the shell's streams and send their other side over the connection; return the shell's own
-    handle. Raises OSError."""
+    """Create the shell's streams, send the handle of their other side over the connection, and return the
+    shell's own handle. Raises OSError."""
     if not order.get("tty", True):
         theirs, ours = socket.socketpair()
         unix_sockets.send(connection, protocol.encode({"e": "shell"}), theirs.fileno())
         theirs.close()
         return ours.detach()
-    # Created here, inside the program's view and as its user, so that its owner and its path are right.
+    # In the program's view and as its user, so that the terminal has the right owner and path.
     master, slave = os.openpty()
     if owner is not None:
         os.fchown(slave, *owner)
@@ -226,16 +227,16 @@ def _streams(
 
 
 def refuse(connection: socket.socket, cause: str) -> None:
-    _say(connection, {"e": "refused", "cause": cause})
+    _send(connection, {"e": "refused", "cause": cause})
 
 
-def tell_end(connection: socket.socket, status: int) -> None:
-    """Report the end of a shell. `status`: from `os.waitpid`."""
+def report_exit(connection: socket.socket, status: int) -> None:
+    """Report the exit of a shell. `status`: from `os.waitpid`."""
     code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
-    _say(connection, {"e": "ended", "status": code})
+    _send(connection, {"e": "ended", "status": code})
 
 
-def _say(connection: socket.socket, message: protocol.Message) -> None:
+def _send(connection: socket.socket, message: protocol.Message) -> None:
     try:
         connection.sendall(protocol.encode(message))
     except OSError:

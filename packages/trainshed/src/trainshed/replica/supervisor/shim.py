@@ -1,11 +1,11 @@
-"""Supervises one replica's program: the loop of its shim, from the start to the sealed log (`start`).
+"""Supervises one replica's program: the shim's event loop, from the program's start to the sealed log.
 
-Each replica has one shim, process 1 of its process namespace. It survives the service, and its program dies
-with it. It starts and signals the program, reaps all processes of the replica, writes the program's log and
-reports to the connected services. Important state is in the slot's files (`protocol`) before it is reported.
+Each replica has one shim, process 1 of its process namespace. The shim survives the service; its program dies
+with the shim. It starts and signals the program, reaps all processes of the replica, writes the program's log
+and reports to the connected services. It writes important state to the slot's files before it reports it.
 
-The program itself is never process 1, because the kernel shields process 1 from its own signals, and the
-cause of the program's death decides the fate of the job.
+The program itself is never process 1: the kernel ignores signals that process 1 sends to itself, and the job
+depends on the cause of the program's death. `start` describes the whole sequence.
 """
 
 import json
@@ -29,9 +29,9 @@ from trainshed.replica.supervisor import (
 )
 from trainshed.replica.system import cgroups, kernel, loop, processes, unix_sockets
 
-_DRAIN_SECONDS = 2.0
+_DRAIN_INTERVAL = 2.0
 _SHORT_GRACE = 1.0
-"""Grace time in seconds after the main process's end that needs no note."""
+"""Grace time in seconds after the main process's exit that is too short for a note."""
 GRACE_USED = "grace_used"
 """Name of the note that other processes used grace time after the main process's end."""
 _GRACE_TEXT = (
@@ -40,10 +40,10 @@ _GRACE_TEXT = (
 
 
 class Shim:
-    """The event loop around one program. Works in the slot's directory with one thread; its only state on
-    disk is the log."""
+    """The supervisor of one program: an event loop with one thread, in the slot's directory. It writes the
+    log; the journal and the sidecars write all other files."""
 
-    # Both are made by `_begin`, before anything runs.
+    # `_begin` creates both, before the program runs.
     transcript: segments.Transcript
     _sidecars: sidecars.Sidecars
 
@@ -57,15 +57,16 @@ class Shim:
         main: main_process.MainProcess,
         warden: socket.socket | None,
     ) -> None:
-        """`main`: waits for `go`. `warden`: the connection to it (`start`), if any."""
+        """`main`: the main process, which waits for `go`. `warden`: the connection to the warden (`start`);
+        None = no warden."""
         self._plan = plan
         self._clients = listeners
         self._claim = claim
-        #: Process id of the program's main process, which may become a preloader's fork.
+        #: Process ID of the program's main process; in a warm start, later of a preloader's fork.
         self._main = main.process
         self._say_to_main = main.say
         self._control = main.control
-        #: Whether the main process has not become the program yet.
+        #: Whether the main process still has to become the program.
         self._is_beginning = True
         self._outputs = ((main.output, "o"), (main.errors, "e"))
         #: Directory of the program's own files, removed from tracebacks.
@@ -79,7 +80,7 @@ class Shim:
         self._retries = growing_files.DiskRetries(self._loop, self._note_full_disk)
         self._notes = notes.Notes(claim.note, listeners.send, self._retries)
         self._inbox = b""
-        self._handed: list[int] = []
+        self._handles: list[int] = []
         self._failure = ""
         self._sandbox_failed = False
         self._has_begun = False
@@ -89,18 +90,18 @@ class Shim:
         self._stopped = False
         #: Whether the grace time of a stop is running.
         self._has_grace = False
-        #: Whether other processes use it, after the main process has ended.
+        #: Whether other processes of the program use the grace time, after the main process has exited.
         self._outlives_main = False
         self._stalled = False
         self._is_dumping = False
-        #: No process of the replica is alive, nor any helper.
+        #: Whether all processes of the replica and all helpers have exited.
         self._is_alone = False
         self._is_drained = False
         self._out_of_disk = False
         self._is_reaped = False
 
     def run(self) -> protocol.Message:
-        """Supervise the incarnation to the sealed log; return the attempt record."""
+        """Supervise the incarnation until its log is sealed; return the attempt record."""
         try:
             self._begin()
             self._serve()
@@ -111,7 +112,7 @@ class Shim:
         return self._seal()
 
     def _begin(self) -> None:
-        """Do the work that is possible while the main process builds the view."""
+        """Prepare the log, the sidecars and the event loop while the main process builds the view."""
         plan = self._plan
         self._claim.describe(self._groups.directories())
         self._groups.create()
@@ -139,90 +140,93 @@ class Shim:
             deadline.DeadlineWatch(plan.limits.deadline, self._loop, self._end_late)
         self._children = kernel.child_signals()
         self._loop.add(self._children, self._note_children)
-        self._loop.add(self._control.fileno(), self._hear_main)
+        self._loop.add(self._control.fileno(), self._receive_main)
         if self._warden is not None:
-            # Without a warden, nothing would end the remaining processes: end all of them now.
-            self._loop.add(self._warden.fileno(), self._lose_warden)
+            # If the warden dies, no process would later kill the remaining ones: kill all of them now.
+            self._loop.add(self._warden.fileno(), self._on_warden_death)
 
     def _serve(self) -> None:
-        """Run the loop until the whole program has ended and both pipes are at their end."""
+        """Run the loop until all processes have exited and both output pipes have reached their end."""
         while self.transcript.is_open or not self._is_alone:
             if self._failure or self._is_drained:
                 return
             self._loop.turn(None)
 
     def _drain(self, has_waited: bool = False) -> None:
-        """Give up the pipes: no process of the replica is alive, so an open pipe belongs to an escaped
-        process. They remain open until the disk accepts their data, and for some time after that, since they
-        `has_waited` with the rest."""
+        """Stop reading the output pipes. All processes of the replica have exited, so that an open pipe
+        belongs to an escaped process.
+
+        While the log waits for disk space, the pipes stay open. `has_waited`: the log waited at the previous
+        call; then they stay open for one more interval.
+        """
         waits = self.transcript.waits
         self._is_drained = not (waits or has_waited)
         if not self._is_drained:
-            self._loop.after(_DRAIN_SECONDS, lambda: self._drain(waits))
+            self._loop.after(_DRAIN_INTERVAL, lambda: self._drain(waits))
 
-    def _hear_main(self) -> None:
-        """Receive the main process's messages until it is the program, or has ended."""
+    def _receive_main(self) -> None:
+        """Receive messages of the main process until it executes the program or exits."""
         try:
-            data, handles = unix_sockets.receive_some(self._control)
+            data, handles = unix_sockets.receive_available(self._control)
         except BlockingIOError:
             return
         except ConnectionResetError:
-            data, handles = b"", []  # It was killed before it had read all messages.
-        self._handed += handles
+            data, handles = b"", []  # The main process was killed before it had read all messages.
+        self._handles += handles
         self._inbox += data
         *lines, self._inbox = self._inbox.split(b"\n")
         for line in lines:
-            self._take(*line.decode("utf-8", "replace").partition(" ")[::2])
+            self._handle_message(*line.decode("utf-8", "replace").partition(" ")[::2])
         if not data:
             self._loop.drop(self._control.fileno())
             self._is_beginning = False
             self._reap()
 
-    def _take(self, word: str, rest: str) -> None:
-        if word == "asked" and self._handed:
-            self._sidecars.take_calls(self._handed.pop(0))
+    def _handle_message(self, word: str, rest: str) -> None:
+        if word == "asked" and self._handles:
+            self._sidecars.handle_calls(self._handles.pop(0))
         elif word == "made":
-            self._go(json.loads(rest))
+            self._start_program(json.loads(rest))
         elif word == warm_start.WARM:
             process, _, preloaded = rest.partition(" ")
             self._main = int(process)
-            self._note_beginning(word, preloaded)
+            self._note_start(word, preloaded)
         elif word == warm_start.COLD:
-            self._note_beginning(word, rest)
+            self._note_start(word, rest)
         elif word == "failed":
             self._failure, self._sandbox_failed = rest, True
 
-    def _go(self, made: protocol.Message) -> None:
-        """Start the program, whose view is `made`."""
+    def _start_program(self, view: protocol.Message) -> None:
+        """Start the program. `view`: the main process's message about its finished view."""
         at = segments.now()
         try:
             self._control.sendall(b"go\n")
         except OSError:
-            return  # It has been killed; its end will be read.
+            return  # The main process was killed; `_receive_main` will detect that.
         self._started = at
-        # The program runs now, and does not wait for the rest.
+        # From here on the program runs and does not wait for the shim.
         for handle, stream in self._outputs:
             self.transcript.open(handle, stream)
         self._shells = shells.Shells(
             self._plan,
             self._program,
-            made,
-            self._handed,
+            view,
+            self._handles,
             events=self._loop,
-            take_calls=self._sidecars.take_calls,
+            handle_calls=self._sidecars.handle_calls,
         )
-        self._handed = []
+        self._handles = []
         self._clients.greet({"e": "started", "at": at})
         self.transcript.program_started()
         self._sidecars.program_started(at)
         if self._plan.warm.cold_because:
-            self._note_beginning(warm_start.COLD, self._plan.warm.cold_because)
+            self._note_start(warm_start.COLD, self._plan.warm.cold_because)
         if self._stopped:
             program.signal_group(self._main, signal.SIGTERM)
 
-    def _note_beginning(self, word: str, text: str) -> None:
+    def _note_start(self, word: str, text: str) -> None:
         if not (self._plan.warm.preloaded or self._plan.warm.cold_because):
-            return  # The job did not ask for a warm start.
+            return  # The job did not request a warm start.
         self._notes.add(*warm_start.note(word, text))
 
     def _note_children(self) -> None:
@@ -233,20 +237,20 @@ class Shim:
         self._reap()
 
     def _reap(self) -> None:
-        """Reap what has ended, once it is known which is the main process, and the stacks of a stalled one
-        are written down."""
+        """Reap exited children. Waits until the main process is known, and while a stalled program's stacks
+        are written to the log."""
         while not self._is_beginning and not self._is_dumping:
             try:
                 child, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
                 if not self._is_alone:
-                    self._uses_grace()  # Nothing does any more, which may be worth a note.
+                    self._uses_grace()  # May add a note about the used grace time.
                     self._is_alone = True
-                    self._loop.after(_DRAIN_SECONDS, self._drain)
+                    self._loop.after(_DRAIN_INTERVAL, self._drain)
                 return
             if child == 0:
                 if self._status >= 0 and not self._uses_grace():
-                    self._end_rest()
+                    self._kill_remaining()
                 return
             if child == self._main and self._status < 0:
                 if not self._started:
@@ -255,13 +259,13 @@ class Shim:
                     )
                 self._status, self._ended = status, segments.now()
             elif self._status < 0 or self._has_grace:
-                self._sidecars.reaped(child)
+                self._sidecars.on_exit(child)
                 if self._shells is not None:
-                    self._shells.reaped(child, status)
+                    self._shells.on_exit(child, status)
 
     def _uses_grace(self) -> bool:
-        """Return whether processes of the program use the grace time of a stop although its main process has
-        ended: a shell ends on SIGTERM, and the program below it saves its state."""
+        """Return whether other processes of the program use the grace time of a stop after the main process
+        has exited. For example, a shell exits on SIGTERM while its child saves a checkpoint."""
         if not self._has_grace or self._failure:
             return False
         rest = processes.programs(os.getpid())
@@ -271,16 +275,15 @@ class Shim:
             rest = [process for process in rest if process not in shells_own]
             for process in rest:
                 if processes.group(process) != self._main:
-                    processes.send(
-                        process, signal.SIGTERM
-                    )  # The stop signaled the main group only.
+                    # The stop signaled only the main process's group.
+                    processes.send(process, signal.SIGTERM)
         if not rest:
-            self._note_grace("and ended before it was over")
+            self._note_grace("and exited in time")
         return bool(rest)
 
     def _note_grace(self, end: str) -> None:
-        """Finish the grace time, and note how much of it the remaining processes used. `end`: what became of
-        them."""
+        """End the grace time, and note how much of it the remaining processes used. `end`: the end of these
+        processes, for the note."""
         self._has_grace = False
         if self._outlives_main:
             main, self._ended = self._ended, segments.now()
@@ -288,34 +291,35 @@ class Shim:
             if seconds >= _SHORT_GRACE:
                 self._notes.add(GRACE_USED, notes.INFO, _GRACE_TEXT % (seconds, end))
 
-    def _end_rest(self) -> None:
-        """Kill all other processes of the replica. They are reaped by and by, since the memory of some may
-        take seconds to be given back."""
+    def _kill_remaining(self) -> None:
+        """Kill all other processes of the replica, without waiting for their exit: the kernel may need
+        seconds to free their memory."""
         self._sidecars.end_relay()
         if self._warden is not None:
             for process in processes.descendants(os.getpid()):
                 processes.send(process, signal.SIGKILL)
         elif os.getpid() == 1:
-            # All of this namespace, which must never be the whole machine's.
+            # -1 = all processes of this namespace. The condition ensures that this is the replica's own.
             processes.send(-1, signal.SIGKILL)
 
     def _kill(self) -> None:
-        """Kill the main process and its group; the rest only when its end is known, which is recorded."""
+        """Kill the main process and its group. `_reap` kills all other processes later, after the exit of the
+        main process is recorded."""
         if self._status >= 0 and self._has_grace:
-            self._note_grace("and were killed when it was over")
-            self._end_rest()
+            self._note_grace("and were killed at its end")
+            self._kill_remaining()
         self._has_grace = False
         if self._status < 0:
             program.signal_group(self._main, signal.SIGKILL)
             processes.send(self._main, signal.SIGKILL)
 
     def _end_late(self) -> None:
-        """Kill the program, because its deadline has passed: another one may run in its place."""
+        """Kill the program after its deadline, because another incarnation may already run elsewhere."""
         if not self.has_ended():
             self._stopped = True
             self._kill()
 
-    def _lose_warden(self) -> None:
+    def _on_warden_death(self) -> None:
         assert self._warden is not None
         self._loop.drop(self._warden.fileno())
         self._kill()
@@ -333,9 +337,9 @@ class Shim:
         self._clients.send(message)
 
     def end_stalled(self) -> None:
-        """Write the stacks of the program, which makes no progress, to the log, and then kill it."""
+        """Write the stacks of a program without progress to its log, and then kill it."""
         if self._stopped:
-            return  # A program that is being stopped has its own time limit.
+            return  # The grace time already limits a program that is being stopped.
         self._stalled = True
         self.say(
             "No output, no processor time and no data moved for %g seconds: the stall watchdog ends this "
@@ -350,21 +354,20 @@ class Shim:
         self._reap()
 
     def end_for_disk(self) -> None:
-        """Kill the program, whose files take more disk than they may."""
+        """Kill the program, because its files exceed their disk limit."""
         if not self._stopped:
             self._out_of_disk = True
             self._kill()
 
     def _greet(self) -> None:
-        """Tell a service that has connected the number of log lines, whether there are metrics, and all
-        notes."""
-        self.transcript.tell_again()
-        self._sidecars.tell_again()
+        """Report the state to a newly connected service: number of log lines, metrics, and all notes."""
+        self.transcript.announce()
+        self._sidecars.announce()
 
     def _obey(self, connection: socket.socket, order: protocol.Message) -> None:
         word = order.get("o")
         if word == "stop":
-            self._reap()  # It may have ended just before.
+            self._reap()  # The program may just have exited.
             if self._status < 0:
                 self._has_grace = self._has_grace or not self._stopped
                 self._stopped = True
@@ -384,31 +387,29 @@ class Shim:
 
     def _write(self, connection: socket.socket, lines: list[str]) -> None:
         if self.transcript.waits or self._is_reaped:
-            cause = (
-                "the disk that its log is written to is full or read-only; mend that and try again"
-            )
+            cause = "the disk of its log is full or read-only. Free space on it, then try again"
             self._clients.answer(connection, {"e": "refused", "cause": cause})
             return
         self.transcript.take(lines)
         self._clients.answer(connection, {"e": "written", "n": len(lines)})
 
     def _open_shell(self, connection: socket.socket, order: protocol.Message) -> None:
-        """Open a shell, or a connection to a port. The answer goes to the connection, which belongs to the
-        shell from here on."""
+        """Open a shell, or a connection to a port. The answer is sent to the connection, which then belongs
+        to the shell."""
         if self._shells is not None and self._status < 0:
-            self._clients.hand_on(connection)
+            self._clients.release(connection)
             self._shells.open(order, connection)
             return
-        cause = "its program has %s" % ("ended" if self._started else "not begun yet")
+        cause = "its program has %s" % ("ended" if self._started else "not started yet")
         self._clients.answer(connection, {"e": "refused", "cause": cause})
 
     def _inject(self, kind: str) -> None:
-        """Carry out a drill's order; nothing unless the program runs."""
+        """Inject the fault of a drill. Does nothing if the program is not running."""
         if self._status >= 0 or not self._started:
             return
         if kind == protocol.FAULT_OOM:
-            # A memory limit below what is in use would make the kernel choose the victim; this kills the
-            # right one.
+            # If the limit were lowered instead, the kernel would choose the process to kill. A drill must
+            # kill the main process.
             self._sidecars.memory.drill()
         if kind == protocol.FAULT_SEGV:
             processes.send(self._main, signal.SIGSEGV)
@@ -416,27 +417,27 @@ class Shim:
             self._kill()
 
     def _end_children(self) -> None:
-        """Leave no process of the replica: all have ended by now unless something went wrong."""
+        """Kill all remaining processes of the replica. After a regular end, none is left."""
         self._control.close()
         if self._has_begun:
-            self._sidecars.program_ends()
+            self._sidecars.stop()
         processes.end_descendants()
         if self._has_begun:
-            self._sidecars.program_ended(resource.getrusage(resource.RUSAGE_CHILDREN))
+            self._sidecars.record_usage(resource.getrusage(resource.RUSAGE_CHILDREN))
         cgroups.remove(self._groups.directories())
-        # The program's handlers are done; services that request the state still get an answer.
+        # Remove the program's handlers. Services that request the state still get an answer.
         self._loop.clear()
         self._is_reaped = True
         self._clients.listen_again()
         self._retries.resume()
 
     def _seal(self) -> protocol.Message:
-        """Seal metrics and log, which come before the record and the report
-        (spec/invariants#last-lines-first); return the attempt record, whose fields `ExitRecord` explains."""
+        """Seal metrics and log, and return the attempt record, whose fields `ExitRecord` explains. Both are
+        sealed before the record is written and reported (spec/invariants#last-lines-first)."""
         self.transcript.end()
         self._sidecars.seal(succeeded=self._status == 0)
-        self.insist(self.transcript.save)
-        self.insist(self._sidecars.save)
+        self.retry_write(self.transcript.save)
+        self.retry_write(self._sidecars.save)
         self._sidecars.close()
         lines, tail = self.transcript.seal()
         killed_by = os.WTERMSIG(self._status) if os.WIFSIGNALED(self._status) else None
@@ -457,16 +458,16 @@ class Shim:
             "out_of_disk": self._out_of_disk and killed_by == signal.SIGKILL,
         }
 
-    def insist(self, write: Callable[[], bool]) -> None:
-        """Call `write` until it returns true, which takes as long as the disk is full. In the meantime,
-        services still receive the state of the replica. Raises the errors of `write`."""
+    def retry_write(self, write: Callable[[], bool]) -> None:
+        """Call `write` until it returns True, that is, until the disk has space. In the meantime, services
+        still receive the state of the replica. Raises the errors of `write`."""
         if not write():
             self._retries.wait(write)
             while self._retries.has_waiting:
                 self._loop.turn(None)
 
     def _note_full_disk(self, is_short: bool) -> None:
-        """Add a note that writing has begun to wait for disk space, or that nothing waits for it any more."""
+        """Add a note that the log waits for disk space (`is_short`), or that it no longer waits."""
         if is_short:
             self._notes.add(disk.LOG_WAITS, notes.WARNING, disk.LOG_WAITS_TEXT)
         else:

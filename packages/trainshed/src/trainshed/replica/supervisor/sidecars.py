@@ -1,5 +1,5 @@
-"""Builds and drives a shim's helpers: endpoint, socket calls for the program, memory limit, metrics, usage,
-disk, reduction reports, stall watchdog."""
+"""Creates and controls a shim's helpers: endpoint, socket calls, memory limit, metrics, usage, disk,
+reduction reports, stall watchdog."""
 
 import contextlib
 import errno
@@ -26,21 +26,24 @@ from trainshed.replica.system import cgroups, loop
 if TYPE_CHECKING:
     from trainshed.replica.supervisor.shim import Shim
 
-_TAKEN_FOR_A_BUCKET = os.path.join(protocol.FILES, program.WORK, "gs:")
-"""The directory that `os.makedirs("gs://…")` makes in a program's working directory, without an error."""
-WRITTEN_HERE = "storage_written_here"
+_GS_DIRECTORY = os.path.join(protocol.FILES, program.WORK, "gs:")
+"""The directory that `os.makedirs("gs://…")` creates by mistake in a program's working directory."""
+LOCAL_GS_DIRECTORY = "storage_written_here"
 """Name of the note that this directory exists at the program's end."""
-_WRITTEN_HERE_TEXT = (
-    'there is a directory named "gs:" in its working directory: what was written there went to no bucket and '
-    "goes with the replica. open(), os.makedirs(), joblib.dump() and torch.save() know no gs://: write to "
-    "/gcs/BUCKET/… in its place, or by a library that knows it."
+_LOCAL_GS_DIRECTORY_TEXT = (
+    'its working directory contains a directory named "gs:". Files in it are in no bucket, and are deleted '
+    "with the replica. open(), os.makedirs(), joblib.dump() and torch.save() do not support gs:// paths. "
+    "Write to /gcs/BUCKET/… instead, or use a library that supports gs://."
 )
 RANK_CLAIMED = "rank_claimed"
 """Name of the note that a second process acts as rank 0."""
 _BY_WORKER = (
-    "a process here binds port %d (MASTER_PORT), as rank 0 does, which belongs to the primary"
+    "a process of this replica binds port %d (MASTER_PORT) like rank 0, but rank 0 belongs to the"
+    " primary"
 )
-_BY_SECOND = "a process here cannot bind port %d (MASTER_PORT), because another one listens there"
+_BY_SECOND = (
+    "a process of this replica cannot bind port %d (MASTER_PORT), because another process uses it"
+)
 _RANK_CLAIMED_TEXT = (
     "%s. If two processes act as rank 0, one fails with EADDRINUSE or all wait forever for other ranks. RANK "
     "and WORLD_SIZE count replicas, not processes. To start several processes in each replica: torchrun "
@@ -51,10 +54,10 @@ _RANK_CLAIMED_TEXT = (
 
 
 class Sidecars:
-    """The helpers of one incarnation; some exist only if the plan requests them.
+    """The helpers of one incarnation. Some exist only if the plan requests them.
 
-    `retries`: retries writes that found a full disk. `mask`: texts that must not
-    be written. Raises OSError if the endpoint's port is taken.
+    `retries`: repeats writes that failed on a full disk. `mask`: texts to remove from all records. Raises
+    OSError if the endpoint's port is in use.
     """
 
     def __init__(
@@ -72,7 +75,7 @@ class Sidecars:
         self._shim = shim
         process = os.getpid()
         self._loop = events
-        #: Those of the main process and what it starts, of a preloader's fork, and of shells.
+        #: One handler each for the main process with its descendants, a preloader's fork, and each shell.
         self._calls: list[socket_calls.SocketCalls] = []
         self._is_rank_claimed = False
         self.memory = memory_limit.MemoryLimit(groups, plan.limits.memory_limit, events, shim)
@@ -117,7 +120,8 @@ class Sidecars:
         )
 
     def program_started(self, at: int) -> None:
-        """Start the helpers that watch the program, which runs since `at` (ns since the epoch)."""
+        """Start the helpers that observe the program. `at`: start time of the program, in ns since the
+        epoch."""
         self.memory.program_started()
         note_launch(self._plan, at, self._mask)
         self._usage.begin(at)
@@ -134,8 +138,8 @@ class Sidecars:
                 relay=lambda: self._storage.process if self._storage is not None else None,
             )
 
-    def take_calls(self, handle: int) -> None:
-        """Start to handle the socket calls on `handle` (`socket_calls`)."""
+    def handle_calls(self, handle: int) -> None:
+        """Start to handle the socket calls that arrive on `handle` (`socket_calls`)."""
         network = self._plan.network
         own = network.address, network.storage_port, network.cluster_port
         calls = socket_calls.SocketCalls(
@@ -147,17 +151,18 @@ class Sidecars:
             on_bind=self._note_bind if network.master_port else None,
         )
 
-        def asked() -> None:
+        def answer() -> None:
             if not calls.answer():
                 self._loop.drop(calls.fileno())
                 self._calls.remove(calls)
                 calls.close()
 
         self._calls.append(calls)
-        self._loop.add(calls.fileno(), asked)
+        self._loop.add(calls.fileno(), answer)
 
     def _note_bind(self, port: int, error: int) -> None:
-        """Add a note on the first bind of MASTER_PORT by a second rank 0. `error`: 0 = it succeeded."""
+        """Add a note when a second process first binds MASTER_PORT like rank 0. `error`: the error number of
+        the bind, 0 = success."""
         network = self._plan.network
         if port != network.master_port or self._is_rank_claimed:
             return
@@ -166,75 +171,75 @@ class Sidecars:
             what = (_BY_SECOND if network.is_primary else _BY_WORKER) % port
             self._notes.add(RANK_CLAIMED, notes.WARNING, _RANK_CLAIMED_TEXT % what)
 
-    def tell_again(self) -> None:
-        """Tell a service that has connected whether there are metrics, and all notes."""
+    def announce(self) -> None:
+        """Report to a newly connected service whether metrics exist, and all notes."""
         if self._metrics is not None:
-            self._metrics.tell_again()
-        self._notes.tell_again()
+            self._metrics.announce()
+        self._notes.announce()
 
-    def reaped(self, child: int) -> None:
-        """Take note that a child has ended, which may be one of the helpers."""
+    def on_exit(self, child: int) -> None:
+        """Handle the exit of a child of the shim, which may be a process of a helper."""
         for calls in self._calls:
-            calls.reaped(child)
+            calls.on_exit(child)
         if self._storage is not None:
-            self._storage.reaped(child)
+            self._storage.on_exit(child)
 
     def report(self, notice: str) -> None:
-        """Show the program a notice in its metadata (`protocol.preamble`)."""
+        """Report a notice in the metadata that the program can read (`protocol.preamble`)."""
         if self._storage is not None:
             self._storage.report(notice)
 
     def end_relay(self) -> None:
-        """Take no more connections, because the program has ended."""
+        """Stop accepting connections, because the program has ended."""
         if self._storage is not None:
             self._storage.stop()
 
-    def program_ends(self) -> None:
-        """Measure the program's use for the last time, and end all helpers."""
+    def stop(self) -> None:
+        """Measure the program's resource usage for the last time, and stop all helpers."""
         self._disk.end()
-        if os.path.isdir(_TAKEN_FOR_A_BUCKET):
-            self._notes.add(WRITTEN_HERE, notes.WARNING, _WRITTEN_HERE_TEXT)
+        if os.path.isdir(_GS_DIRECTORY):
+            self._notes.add(LOCAL_GS_DIRECTORY, notes.WARNING, _LOCAL_GS_DIRECTORY_TEXT)
         self._usage.stop()
         self.end_relay()
 
-    def program_ended(self, used: Any) -> None:
-        """Record what the replica `used` (`resource.getrusage`), now that all of it is reaped. The control
-        groups may be removed after that."""
-        self._usage.seal(used)
+    def record_usage(self, total: Any) -> None:
+        """Record the replica's total resource usage (from `resource.getrusage`), after all its processes are
+        reaped. The control groups may be removed after that."""
+        self._usage.seal(total)
         for calls in self._calls:
             self._loop.drop(calls.fileno())
             calls.close()
         self.memory.close()
 
     def seal(self, *, succeeded: bool) -> None:
-        """Take the last measurements, for `save`. May write to the log. `succeeded`: whether the program
-        did."""
+        """Complete the measurements, for `save`. May write to the log. `succeeded`: whether the program
+        succeeded."""
         if self._metrics is not None:
             self._metrics.seal()
         if self._reduction is not None:
             self._reduction.seal(succeeded=succeeded)
 
     def save(self) -> bool:
-        """Make measurements and notes durable; False: the disk is full now, call it again."""
+        """Make measurements and notes durable. Return False if the disk is full; then call it again."""
         is_saved = self._metrics is None or self._metrics.save()
         return self._notes.save() and is_saved
 
     def close(self) -> None:
-        """Close the files; nothing is recorded after that."""
+        """Close the files. Later events are not recorded."""
         if self._metrics is not None:
             self._metrics.close()
 
 
 LAUNCHES = "launches.jsonl"
-"""Beside the log: how each incarnation of the program was started, one JSON line each."""
+"""File next to the log with one JSON line per incarnation, which describes its start."""
 
-SHOWN = (
+RECORDED_VARIABLES = (
     *("CLUSTER_SPEC", "TF_CONFIG", "MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "NODE_RANK"),
     *("CUDA_VISIBLE_DEVICES", "CLOUD_ML_TRIAL_ID", "HOSTNAME", "HOME", "PATH", "TMPDIR"),
     *("AIP_MODEL_DIR", "AIP_CHECKPOINT_DIR", "AIP_TENSORBOARD_LOG_DIR", "AIP_DATA_FORMAT"),
     *("AIP_TRAINING_DATA_URI", "AIP_VALIDATION_DATA_URI", "AIP_TEST_DATA_URI"),
 )
-"""Variables whose values are written down."""
+"""Environment variables whose values are recorded; of other variables, only the names are."""
 _MAX_VALUE = 16 << 10
 """Maximum characters of a value, and of an argument."""
 _MAX_ARGUMENTS = 200
@@ -242,21 +247,24 @@ _CUT = "…"
 
 
 def note_launch(plan: protocol.LaunchDocument, at: int, mask: masking.Mask | None) -> None:
+    """Record the start of an incarnation in the file `LAUNCHES`. `at`: start time in ns since the epoch."""
     environ = plan.program.environ
 
-    def shown(text: str) -> str:
-        # Before it is cut: a part of a secret is not found.
+    def mask_and_cut(text: str) -> str:
+        # Mask first: the mask would not find a part of a secret.
         masked = mask.text(text) if mask is not None else text
         return masked if len(masked) <= _MAX_VALUE else masked[:_MAX_VALUE] + _CUT
 
-    argv = [shown(word) for word in plan.program.argv[:_MAX_ARGUMENTS]]
+    argv = [mask_and_cut(word) for word in plan.program.argv[:_MAX_ARGUMENTS]]
     entry: dict[str, Any] = {
         "incarnation": plan.incarnation,
         "at": at,
         "argv": argv + [_CUT] * (len(plan.program.argv) > _MAX_ARGUMENTS),
         "directory": plan.program.directory,
         "names": sorted(environ),
-        "values": {name: shown(environ[name]) for name in SHOWN if name in environ},
+        "values": {
+            name: mask_and_cut(environ[name]) for name in RECORDED_VARIABLES if name in environ
+        },
         "hostname": plan.isolation.hostname,
         "address": plan.network.address,
         "level": plan.isolation.level,
@@ -266,7 +274,7 @@ def note_launch(plan: protocol.LaunchDocument, at: int, mask: masking.Mask | Non
         "processes": plan.limits.pids_limit,
         "gpus": list(plan.observation.gpus),
     }
-    # The disk may be full: the record is not needed.
+    # The disk may be full; the record is optional.
     with contextlib.suppress(OSError):
         file, _ = growing_files.reopened(os.path.join(plan.observation.logs, LAUNCHES))
         file.append(json.dumps(entry).encode() + b"\n")

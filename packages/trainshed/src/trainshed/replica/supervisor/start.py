@@ -1,18 +1,18 @@
-"""The way of a start, from the order for a replica to its end. To be read first, from top to bottom.
+"""Runs one incarnation of a replica, from its order to its end. Read this module first, from top to bottom.
 
-1. Order: an engine sends the zygote a line, and the zygote hands it to an idle shim (`await_order`) or to one
-   that it forks for it.
-2. Fork: the shim is process 1 of a process namespace of its own, and has forked the replica's main process
-   (`enclose`). It claims the slot, so that one incarnation runs at a time (`run_incarnation`).
-3. View: the main process (`main_process`) makes what the program sees of the machine, its users and limits.
-4. Exec: it gives up all rights that the program may not have, and executes it, or has a preloader fork it
-   (`warm_start`).
-5. Log: the shim (`shim.Shim`) writes the program's output, and runs its sidecars.
-6. End: the shim reaps the program and kills what is left of it, seals the log, writes the attempt record into
-   the slot's journal, and only then reports it.
+1. Order: an engine sends the zygote a line. The zygote passes it to an idle shim (`await_order`) or to a new
+   one.
+2. Fork: the shim is process 1 of its own process namespace, and has forked the replica's main process
+   (`enclose`). It claims the slot, so that only one incarnation runs at a time (`run_incarnation`).
+3. View: the main process (`main_process`) builds the program's view of the machine, its users and its limits.
+4. Exec: the main process drops all rights that the program must not have. Then it executes the program, or
+   asks a preloader to fork the program (`warm_start`).
+5. Log: the shim (`shim.Shim`) writes the program's output to the log, and runs its sidecars.
+6. End: the shim reaps the program, kills its remaining processes and seals the log. It writes the attempt
+   record into the slot's journal, and only then reports the record.
 
 An order is a line of JSON: {"slot": the slot's directory, "plan": a `LaunchDocument`}. Shim and main process
-both have it, each from the line (`protocol.ordered`): an idle main process exists before the order does.
+each parse this line (`protocol.ordered`), because an idle main process exists before the order.
 """
 
 import contextlib
@@ -29,22 +29,22 @@ from trainshed.replica.system import cache_leases, kernel, processes, unix_socke
 
 
 class Enclosed(NamedTuple):
-    """A shim that is process 1 of its replica, and the replica's main process, which waits."""
+    """A shim that is process 1 of its replica, and the replica's waiting main process."""
 
-    #: The shim as the service knows it.
+    #: The shim's process, in the process namespace of the service.
     identity: journal.Shim
-    #: The main process, or why there can be none.
+    #: The main process, or the error that prevented its creation.
     main: main_process.MainProcess | OSError
-    #: The connection to its warden; None = it has a namespace, and needs none.
+    #: The connection to the shim's warden; None = the shim has a namespace and needs no warden.
     warden: socket.socket | None
 
 
 def enclose(
     level: str, become: Callable[[program.Program], None] = program.Program.become
 ) -> Enclosed:
-    """Go on as the shim of a replica at that level. It has the machine's view as the service has it, but its
-    own processes in /proc. Only the process that is the shim returns. `become`: turns the main process into
-    its program."""
+    """Become the shim of a replica at an isolation level. The shim has the service's view of the machine,
+    with its own process namespace in /proc. Only the shim's process returns. `become`: turns the main process
+    into its program."""
     warden: socket.socket | None = None
     namespace: users.Users | None = None
     refused: OSError | None = None
@@ -69,7 +69,8 @@ def enclose(
             kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_SLAVE)
             kernel.mount("proc", "/proc", "proc", mounts.SAFE | kernel.MS_NOEXEC)
             identity = identity._replace(proc="/proc/self/fd/%d" % handle)
-            # Made before, because it takes a process. The main process reports that it cannot be made.
+            # Created before the order, because this needs a process. If it fails, the main process reports
+            # it.
             if level == protocol.LEVEL_OWN:
                 with contextlib.suppress(OSError):
                     namespace = users.Users()
@@ -79,14 +80,14 @@ def enclose(
     if namespace is not None:
         namespace.close()
     if warden is None:
-        kernel.forbid_inspection()  # The program is in our namespace, perhaps as the same user.
+        kernel.forbid_inspection()  # The program is in our namespace, maybe as the same user.
     return Enclosed(identity, main, warden)
 
 
 def _leave_warden() -> socket.socket:
-    """Go on in a fork whose parent, its warden, ends whatever the fork leaves if it is killed. Returns the
-    connection to the warden, by which that is given the slot's lock, and a word at the end that nothing is
-    left."""
+    """Continue in a fork whose parent becomes its warden: if the fork is killed, the warden kills its
+    remaining descendants. Returns the connection to the warden. The shim passes it the slot's lock, and at
+    the end reports that no process is left."""
     ours, theirs = socket.socketpair()
     kernel.adopt_orphans()
     if os.fork() == 0:
@@ -101,11 +102,11 @@ def _leave_warden() -> socket.socket:
 
 
 def await_order(connection: socket.socket, level: str, *, is_expected: bool) -> None:
-    """Be an idle shim at that sandbox level until an order comes over the connection or the zygote ends; then
-    run it. `is_expected`: it has come already."""
+    """Run as an idle shim at a sandbox level until the connection delivers an order; then carry it out. Also
+    returns if the zygote exits. `is_expected`: an order is pending."""
     enclosed = enclose(level)
     if isinstance(enclosed.main, OSError) and not is_expected:
-        return  # Its successor reports the reason, if it persists.
+        return  # If the error persists, the next shim reports it.
     orders = unix_sockets.Receiver(connection).receive()
     connection.close()
     for line, handle in orders:
@@ -114,11 +115,11 @@ def await_order(connection: socket.socket, level: str, *, is_expected: bool) -> 
 
 
 def run_incarnation(order: bytes, connection: socket.socket, enclosed: Enclosed) -> None:
-    """Run one incarnation, reporting to `connection` and to every later connection. Blocks until it has
-    ended."""
+    """Run one incarnation, and report to `connection` and all later connections. Blocks until the incarnation
+    has ended."""
     main, warden = enclosed.main, enclosed.warden
     if not isinstance(main, OSError):
-        # It begins with what needs nothing of the slot.
+        # The main process starts with work that does not need the slot.
         main.say(order)
     slot, plan = protocol.ordered(order)
     os.chdir(slot)
@@ -137,14 +138,14 @@ def run_incarnation(order: bytes, connection: socket.socket, enclosed: Enclosed)
             raise main
         if warden is not None:
             unix_sockets.send(warden, b"\n", claim.lock)
-        # These locks keep the cache cleaner away from what a live program runs from. If it was removed just
-        # before, the main process does not find it, and reports that.
+        # These locks prevent the cache cleaner from removing directories of a live program. If a directory
+        # was removed just before, the main process reports it as missing.
         directories = [*plan.isolation.read_only, plan.isolation.image]
         cache_leases.hold_leases([directory for directory in directories if directory])
         running = shim.Shim(plan, listeners, claim, slot=slot, main=main, warden=warden)
         record = running.run()
         finished = running
-    except Exception as error:  # Whatever it is, the replica has ended and that is recorded.
+    except Exception as error:  # Any error ends the replica, and is recorded.
         record = journal.lost_record(_cause(error), by_service=True)
     _write_down(claim, record, finished)
     journal.release(claim.lock)
@@ -160,25 +161,25 @@ def run_incarnation(order: bytes, connection: socket.socket, enclosed: Enclosed)
 def _cause(error: Exception) -> str:
     if isinstance(error, OSError) and growing_files.takes_nothing(error):
         return (
-            "the disk takes nothing (%s): the replica's log or its records cannot be written; make room, or "
-            "mount it for writing" % error.strerror
+            "the replica's log or records cannot be written, because the disk takes nothing (%s). Free "
+            "space on the disk, or mount it for writing" % error.strerror
         )
     return "%s: %s" % (type(error).__name__, error)
 
 
 def _write_down(claim: journal.Claim, record: protocol.Message, finished: shim.Shim | None) -> None:
-    """Make the record durable. On a full disk, `finished` waits for space without limit, and answers services
-    in the meantime. On a broken one, the record is given up."""
+    """Make the attempt record durable. On a full disk, the shim `finished` waits for space without limit, and
+    answers services in the meantime. On a broken disk, the record is lost."""
 
     def is_done() -> bool:
         try:
             claim.finish(record)
         except OSError as error:
-            # Given up: connected services still receive it; later ones report the shim as lost.
+            # A lost record: connected services still receive it; later ones report the shim as lost.
             return not growing_files.takes_nothing(error)
         return True
 
     if finished is not None:
-        finished.insist(is_done)
+        finished.retry_write(is_done)
     else:
         is_done()

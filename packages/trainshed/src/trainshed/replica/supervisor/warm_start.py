@@ -1,7 +1,7 @@
-"""Does the main process's part of a warm start: has a fork of a preloader become the program in its place.
+"""Does the main process's part of a warm start: asks a preloader to fork the program.
 
-`trainshed.replica.preloader` describes the messages. If anything goes wrong, the program is started in its
-own interpreter, and the reason is reported.
+`trainshed.replica.preloader` describes the messages. After any error, the program starts in its own
+interpreter (a cold start), and a note reports the reason.
 """
 
 import json
@@ -15,18 +15,18 @@ from trainshed.replica.sandbox import socket_calls
 from trainshed.replica.supervisor import program
 from trainshed.replica.system import kernel, unix_sockets
 
-_PATIENCE = 1.5
-"""Timeout in seconds for the preloader's answer. It takes milliseconds; in this time, the program could have
-started in its own interpreter."""
-_ENDED = "its preloader has ended; the next one is made for programs to come"
+_ANSWER_TIMEOUT = 1.5
+"""Timeout in seconds for the preloader's answer, which usually takes milliseconds. A cold start takes about
+as long as this timeout."""
+_NO_PRELOADER = "its preloader has exited; a new one starts for later programs"
 
 WARM, COLD = "warm", "cold"
-"""How a program began, in the main process's messages to its shim."""
+"""The kind of a program's start, in the main process's messages to its shim."""
 
 
 def note(word: str, text: str) -> tuple[str, str, str]:
-    """Return name, severity and text of the note about a program's start. `text`: the preloaded modules, or
-    the reason for a cold start, as a clause."""
+    """Return the name, severity and text of the note about a program's start. `word`: `WARM` or `COLD`.
+    `text`: the preloaded modules, or the reason for a cold start, as a clause."""
     form = "started warm: %s imported" if word == WARM else "started cold: %s"
     return "started_" + word, notes.INFO, form % text
 
@@ -44,15 +44,15 @@ def become(
     connects: bool | None,
     shim: socket.socket,
 ) -> int:
-    """Have a fork of a preloader become the program; return its process id. It enters this process's
-    namespaces, as a child of the shim, their first process.
+    """Start the program in a fork of a preloader; return the fork's process ID. The fork joins this process's
+    namespaces and becomes a child of the shim, which is their process 1.
 
     `preloader`: the connection, opened before the view hid its path, and closed here; None = no preloader
     listened. `owner`: handle of the namespace of the program's own users, None = none. `connects`: see
-    `socket_calls.be_asked`. `shim`: receives the handle for the fork's socket calls. Raises NotWarm.
+    `socket_calls.install`. `shim`: receives the handle for the fork's socket calls. Raises NotWarm.
     """
     if preloader is None:
-        raise NotWarm(_ENDED)
+        raise NotWarm(_NO_PRELOADER)
     level, template = plan.isolation.level, plan.warm.template
     namespaces = ["user"] * (level == protocol.LEVEL_USER) + ["mnt", "uts", "ipc", "pid"]
     limits = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
@@ -73,34 +73,35 @@ def become(
     handles = [*entered, main.output, main.errors]
     if owner is not None:
         handles.append(owner)
-    preloader.settimeout(_PATIENCE)
+    preloader.settimeout(_ANSWER_TIMEOUT)
     with preloader:
         try:
             line = json.dumps(message).encode("utf-8") + b"\n"
-            unix_sockets.send(preloader, line, *handles, *main.groups.ways_in)
+            unix_sockets.send(preloader, line, *handles, *main.groups.entry_handles)
             answer, filtered = unix_sockets.receive_line(preloader)
             word, _, text = answer.decode("utf-8", "replace").partition(" ")
             if word != "ready":
-                raise NotWarm(text or _ENDED)
+                raise NotWarm(text or _NO_PRELOADER)
             process = int(text) if text.strip().isdecimal() else 0
             if process <= 1:
-                # Code of the job's packages has run by then, and a signal to 0 or 1 would meet others.
-                raise NotWarm("the preloader does not say which process the program is")
+                # Code of the job's packages has run in the preloader, so its answer is not trusted. A signal
+                # to process 0 or 1 would reach other processes.
+                raise NotWarm("the preloader returned no valid process ID for the program")
             for handle in filtered:
-                socket_calls.hand_over(shim, handle)
+                socket_calls.send_handle(shim, handle)
             preloader.sendall(b"go\n")
         except TimeoutError:
-            raise NotWarm("the preloader did not answer for %g s" % _PATIENCE) from None
+            raise NotWarm("the preloader did not answer for %g s" % _ANSWER_TIMEOUT) from None
         except OSError as error:
-            raise NotWarm("the preloader ended (%s)" % error) from None
+            raise NotWarm("the preloader exited (%s)" % error) from None
         finally:
             kernel.close_all(entered)
     return process
 
 
 def _python(main: program.Program, template: str) -> str:
-    """Return the path of the interpreter that the program's first argument names, in its environment
-    `template`. Raises NotWarm if that is no Python of the environment, or not there."""
+    """Return the path of the interpreter in the program's first argument. Raises NotWarm if it does not exist
+    or is not a Python of the program's environment `template`."""
     binaries = os.path.join(template, "bin")
     name = main.argv[0]
     for place in main.environ.get("PATH", os.defpath).split(":"):
@@ -109,4 +110,4 @@ def _python(main: program.Program, template: str) -> str:
             if os.path.dirname(path) == binaries:
                 return path
             raise NotWarm("%s is not its runtime's own Python" % path)
-    raise NotWarm("%s is not there" % name)
+    raise NotWarm("%s does not exist" % name)

@@ -1,1 +1,1 @@
-"""Wraps what is close to the kernel: processes, control groups, sockets, files, the event loop."""
+"""Wraps the kernel's interfaces: processes, control groups, sockets, files; provides the event loop."""

@@ -1,8 +1,8 @@
 """Manages the control groups of a replica: memory limit, out-of-memory kills, CPU share, process limit.
-Versions 1 and 2.
+Supports versions 1 and 2 of control groups.
 
-It owns one directory per replica and controller; `find_bases` finds the directories that contain these.
-`serve.delegation` prepares them with version 2. Runs on Python 3.6.
+Each replica has one directory per controller. `find_bases` finds the parents of these directories.
+`serve.delegation` prepares the parents for version 2. Runs on Python 3.6.
 """
 
 import os
@@ -16,9 +16,9 @@ ROOT = "/sys/fs/cgroup"
 SERVICE = "service"
 """Name of the child group for the processes of a group that enables controllers."""
 SCOPE = "trainshed-"
-"""How the names of scopes begin that services get from systemd."""
+"""Prefix of the names of systemd scopes that contain a service."""
 BOOTED = "/run/systemd/system"
-"""Exists where systemd manages the control groups."""
+"""This directory exists if systemd manages the control groups."""
 CONTROLLERS = ("memory", "cpu", "pids")
 
 
@@ -33,12 +33,12 @@ def _is_v2(directory: str) -> bool:
 def find_bases(
     root: str = ROOT, membership: str = "/proc/self/cgroup", booted: str = BOOTED
 ) -> "dict[str, str]":
-    """Return the directories under which this process may make groups with limits, by what these limit:
-    memory, cpu, pids. `booted`: exists if systemd manages the groups.
+    """Return the directories in which this process may create groups with limits, by controller: memory,
+    cpu, pids. `booted`: a path that exists if systemd manages the groups.
 
-    Version 1: this process's own group, so that limits set on the service apply to its replicas, or else the
-    topmost one. Version 2: the unit next to the service's own, else its parent group or its own group, if
-    they enable the controllers and systemd has delegated them.
+    Version 1: this process's own group, so that limits of the service apply to its replicas; otherwise the
+    root group. Version 2: the unit for replicas (`jobs_unit`), the service's parent group or its own group.
+    The group must enable the controller, and systemd must have delegated it.
     """
     places = [line.split(":", 2)[1:] for line in _read(membership).splitlines()]
     own = own_group(root, membership)
@@ -57,7 +57,7 @@ def find_bases(
 
 
 def own_group(root: str = ROOT, membership: str = "/proc/self/cgroup") -> str:
-    """Return the directory of a process's group of version 2; "" = version 1 has the controllers."""
+    """Return the directory of a process's version 2 group; "" = the controllers are of version 1."""
     for line in _read(membership).splitlines():
         own = os.path.join(root, line[3:].lstrip("/")).rstrip("/")
         if line.startswith("0::") and _read(os.path.join(own, "cgroup.controllers")).strip():
@@ -66,16 +66,16 @@ def own_group(root: str = ROOT, membership: str = "/proc/self/cgroup") -> str:
 
 
 def jobs_unit(own: str) -> str:
-    """Return the directory of the unit for replicas next to a service's own unit; "" = none into which this
-    process may move processes of its own unit."""
+    """Return the directory of the systemd unit for replicas, a sibling of the service's own unit. "" = no
+    such unit, or this process may not move processes into it."""
     jobs = own[: -len(".service")] + "-jobs.service"
     ways = (os.path.join(os.path.dirname(own), "cgroup.procs"), _subtree(jobs))
     return jobs if own.endswith(".service") and all(os.access(p, os.W_OK) for p in ways) else ""
 
 
 def enlist(process: int) -> None:
-    """Move a process that forks replicas' supervisors into their unit, so that systemd finds none of these
-    in the service's own one."""
+    """Move a process that forks shims into the systemd unit for replicas, if there is one. So systemd finds
+    no shim in the service's own unit."""
     jobs = jobs_unit(own_group())
     if jobs:
         move(process, os.path.join(jobs, SERVICE))
@@ -90,7 +90,7 @@ def move(process: int, group: str) -> None:
 
 
 def is_delegated(group: str, booted: str = BOOTED) -> bool:
-    """Whether this process may change a group of version 2. systemd marks the groups of delegated units."""
+    """Whether this process may change a version 2 group. systemd marks the groups of delegated units."""
     if not os.access(_subtree(group), os.W_OK) or not os.path.isdir(booted):
         return os.access(_subtree(group), os.W_OK)
     while len(group) > 1 and not group.endswith((".service", ".scope", ".slice")):
@@ -100,8 +100,8 @@ def is_delegated(group: str, booted: str = BOOTED) -> bool:
             return os.getxattr(group, attribute) == b"1"
         except OSError:
             continue
-    # Before version 251 only root could read the mark, and the user's own systemd makes none. Groups of
-    # other units belong to root, except for those of the user's own systemd.
+    # Before systemd 251, only root could read the mark, and a user's systemd sets none. Groups of other units
+    # belong to root, except for the groups of the user's systemd.
     is_own = os.path.basename(group).startswith(SCOPE)
     return os.geteuid() != 0 and (is_own or "/user@" not in group)
 
@@ -125,7 +125,7 @@ def _v2_base(base: str, controller: str) -> "str | None":
 
 
 def _can_make(base: str) -> bool:
-    """Whether groups may be made in `base`, and processes moved into them."""
+    """Whether this process may create groups in `base` and move processes into them."""
     trial = os.path.join(base, "trainshed-probe-" + os.urandom(8).hex())
     try:
         os.mkdir(trial)
@@ -137,18 +137,20 @@ def _can_make(base: str) -> bool:
 
 
 def memory_limit(base: str) -> "int | None":
-    """Return the memory limit in bytes of a group and all below it; None = none is known."""
+    """Return the memory limit of a group and its descendants in bytes; None = unlimited or unknown."""
     for name in ("memory.max", "memory.limit_in_bytes"):
         text = _read(os.path.join(base, name)).strip()
-        if text:  # Else it is of the other version, or the topmost group, which has none.
+        if text:  # Empty: a group of the other version, or the root group, which has no limit.
             return int(text) if text.isdigit() else None
     return None
 
 
 def process_share(base: "str | None", kernel_settings: str = "/proc/sys/kernel") -> "int | None":
-    """Return the maximum number of processes and threads of one program: a quarter of the machine's limit,
-    and half of the limits of the group `base`, if any, and its parents. So fork bombs, even in several
-    replicas, leave some processes to the service and to other users. None = unknown."""
+    """Return the maximum number of processes and threads of one program; None = unknown.
+
+    It is a quarter of the machine's limit, and at most half of the limits of the group `base` and its
+    parents. So fork bombs, even in several replicas, leave processes for the service and other users.
+    """
     names = ("pid_max", "threads-max")
     known = [_count(os.path.join(kernel_settings, name)) // 4 for name in names]
     while base and os.path.exists(os.path.join(base, "pids.max")):
@@ -158,7 +160,7 @@ def process_share(base: "str | None", kernel_settings: str = "/proc/sys/kernel")
 
 
 def _count(path: str) -> int:
-    """Return the number in a file of the kernel; 0 = it does not exist, or contains no limit."""
+    """Return the number in a file of the kernel; 0 = the file does not exist or contains no limit."""
     text = _read(path).strip()
     return int(text) if text.isdigit() else 0
 
@@ -171,27 +173,29 @@ def _limit_memory(group: str, limit: int) -> None:
     try:
         kernel.write(os.path.join(group, names[1]), swap)
     except OSError:
-        pass  # The kernel has no swap accounting: there is nothing to turn off.
+        pass  # The kernel has no swap accounting.
 
 
 class ControlGroups:
-    """The control groups of one replica. Without bases it does nothing, and reports no kills."""
+    """The control groups of one replica. Without parent directories (`Limits.bases`), all methods do
+    nothing, and no kills are reported."""
 
     def __init__(self, limits: protocol.Limits) -> None:
         self._limits = limits
         self._groups = {
             kind: os.path.join(base, limits.cgroup_name) for kind, base in limits.bases.items()
         }
-        #: Handles by which a process of one thread moves itself into the groups, by writing 0; after `hold`.
-        self.ways_in: "list[int]" = []
+        #: After `open_handles`: a process with one thread writes 0 to each of these handles, which moves the
+        #: process into the groups.
+        self.entry_handles: "list[int]" = []
 
     def directories(self) -> "list[str]":
-        """Return the directories of the groups, each once."""
+        """Return the directories of the groups, without duplicates."""
         return sorted(set(self._groups.values()))
 
     def create(self) -> None:
-        """Make the groups, replacing those of an earlier incarnation. Raises OSError if a promised limit
-        cannot be set."""
+        """Create the groups; replace those of an earlier incarnation. Raises OSError if a limit cannot be
+        set."""
         limits = self._limits
         for path in self.directories():
             try:
@@ -203,36 +207,36 @@ class ControlGroups:
         if memory and limits.memory_limit:
             _limit_memory(memory, limits.memory_limit)
         if cpu and limits.cpu_weight:
-            # One with 4 vCPUs or more counts as any other process, and smaller ones less: the service, which
-            # stops and shows them, is to have its time.
+            # A replica with 4 vCPUs or more has the weight of an ordinary process, a smaller one has less. So
+            # the service gets enough processor time to stop replicas and to show them.
             name, usual = ("cpu.weight", 100) if _is_v2(cpu) else ("cpu.shares", 1024)
             share = min(usual, max(2, usual * limits.cpu_weight // 400))
             kernel.write(os.path.join(cpu, name), str(share))
         if pids and limits.pids_limit:
             kernel.write(os.path.join(pids, "pids.max"), str(limits.pids_limit))
 
-    def hold(self) -> None:
-        """Open the files of the groups, which are made, for `enter`: later this process will see them
-        read-only, or will not be allowed to open them. Raises OSError."""
+    def open_handles(self) -> None:
+        """Open the files of the created groups for `enter`: later they will be read-only or inaccessible for
+        this process. Raises OSError."""
         for path in self.directories():
-            # By thread where possible: moving a process waits until every processor has noticed (a grace
-            # period of some milliseconds), while moving the calling thread does not.
+            # With version 1, move the calling thread: this is immediate. Moving a process waits for a grace
+            # period of the kernel of some milliseconds.
             name = "cgroup.procs" if _is_v2(path) else "tasks"
-            self.ways_in.append(os.open(os.path.join(path, name), os.O_WRONLY | os.O_CLOEXEC))
+            self.entry_handles.append(os.open(os.path.join(path, name), os.O_WRONLY | os.O_CLOEXEC))
 
     def enter(self) -> None:
-        """Move the calling process, which has one thread and has called `hold`, into the groups. Raises
-        OSError."""
-        for handle in self.ways_in:
+        """Move the calling process into the groups. It must have one thread and have called `open_handles`.
+        Raises OSError."""
+        for handle in self.entry_handles:
             os.write(handle, b"0")
 
     @property
-    def holds_memory(self) -> bool:
+    def has_memory_group(self) -> bool:
         return "memory" in self._groups
 
     def oom_kills(self) -> int:
-        """Return how many processes the kernel has killed at the memory limit so far."""
-        if not self.holds_memory:
+        """Return the number of processes that the kernel has killed at the memory limit so far."""
+        if not self.has_memory_group:
             return 0
         memory = self._groups["memory"]
         name = "memory.events" if _is_v2(memory) else "memory.oom_control"
@@ -246,13 +250,13 @@ def kill(directories: "list[str]") -> None:
     """Send SIGKILL to all processes left in a replica's groups."""
     for path in directories:
         for member in _read(os.path.join(path, "cgroup.procs")).split():
-            if int(member) > 0:  # 0: of another namespace, out of reach.
+            if int(member) > 0:  # 0 = a process of another namespace, which cannot be signaled.
                 processes.send(int(member), signal.SIGKILL)
 
 
 def remove(directories: "list[str]") -> None:
-    """Remove groups whose processes are dead or dying. Waits for the kernel to notice, about a second per
-    group at most."""
+    """Remove groups whose processes are dead or dying. Waits up to one second per group until the kernel
+    allows it."""
     for path in directories:
         for _ in range(100):
             try:

@@ -1,4 +1,4 @@
-"""Makes the few system calls that not every version of Python has: namespaces, mounts, process attributes.
+"""Makes system calls that not every version of Python supports: namespaces, mounts, process attributes.
 
 Runs on Python 3.6.
 """
@@ -43,12 +43,12 @@ _PR_CAPBSET_DROP = 24
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NO_NEW_PRIVS = 38
 
-# The flags of statvfs that a remount inside a user namespace must not drop (mount_namespaces(7)).
+# Mount flags, as returned by statvfs, that a remount in a user namespace must keep (mount_namespaces(7)).
 _LOCKED_FLAGS = 0x1 | 0x2 | 0x4 | 0x8 | 0x400 | 0x800 | 0x1000
 
 # PyDLL keeps the interpreter's lock: these calls are short and the process has one thread.
 _libc = ctypes.PyDLL(None, use_errno=True)
-# Looked up here, not again in each fork.
+# Look up the functions now, not again in each fork.
 for _name in ("capset", "clone", "mount", "pause", "prctl", "setns", "syscall", "unshare"):
     getattr(_libc, _name)
 
@@ -68,32 +68,33 @@ def unshare(flags: int) -> None:
     try:
         _call("unshare", "unshare(%#x)" % flags, ctypes.c_int(flags))
     except OSError as error:
-        if error.errno == errno.ENOSPC:  # The number of a full disk, but this lasts.
-            raise OSError(errno.EPERM, "user.max_*_namespaces allows none") from None
+        if error.errno == errno.ENOSPC:  # It also means a full disk, which is temporary.
+            raise OSError(errno.EPERM, "the sysctls user.max_*_namespaces allow no more") from None
         raise
 
 
-_stack = ctypes.create_string_buffer(16 << 10)
-"""Of a child that never returns from its only call."""
+_child_stack = ctypes.create_string_buffer(16 << 10)
+"""Stack of the child of `fork_pausing_child`, which never returns from its only call."""
 
 
-def pausing_child(flags: int) -> int:
-    """Make a child in new namespaces that does nothing but wait until it is killed; return its process id. It
-    shares this process's memory, so that nothing is copied for it. One at a time. Raises OSError."""
-    top = ctypes.c_void_p(ctypes.addressof(_stack) + len(_stack) & ~0xF)
+def fork_pausing_child(flags: int) -> int:
+    """Create a child in new namespaces that only waits until it is killed; return its process ID. It shares
+    this process's memory, so that no memory is copied. Only one such child may exist. Raises OSError."""
+    top = ctypes.c_void_p(ctypes.addressof(_child_stack) + len(_child_stack) & ~0xF)
     child: int = _libc.clone(_libc.pause, top, flags | _CLONE_VM | signal.SIGCHLD, None)
     _check(min(child, 0), "clone")
     return child
 
 
 def enter_namespace(handle: int, kind: int) -> None:
-    """Move this process into the namespace behind `handle`. `kind`: its `CLONE_*` flag. Raises OSError."""
+    """Move this process into the namespace of `handle`. `kind`: the namespace's `CLONE_*` flag. Raises
+    OSError."""
     _call("setns", "setns(%#x)" % kind, ctypes.c_int(handle), ctypes.c_int(kind))
 
 
 def syscall(number: int, what: str, *arguments: "Any") -> int:
     """Make a system call for which the C library has no function. Integers are passed as C longs, bytes as
-    pointers to them. Raises OSError."""
+    pointers. `what`: the call's name in errors. Raises OSError."""
     long = ctypes.c_long
     passed = [long(argument) if type(argument) is int else argument for argument in arguments]
     result: int = _libc.syscall(long(number), *passed)
@@ -119,7 +120,7 @@ def mount(
 
 
 def bind(source: str, target: str) -> None:
-    """Mount a file or a directory tree in a second place as well. Raises OSError."""
+    """Mount a file or a directory tree also at `target`. Raises OSError."""
     mount(source, target, None, MS_BIND | MS_REC)
 
 
@@ -133,17 +134,17 @@ def change_mount(
     removed: int = 0,
     owners: int = 0,
 ) -> None:
-    """Add and remove attributes of a mount, or with AT_RECURSIVE of all below it as well (mount_setattr(2)).
-    `place`: below `directory`. `what`: for people. `owners`: handle of the user namespace that maps them.
-    Raises OSError."""
+    """Add and remove attributes of a mount (mount_setattr(2)), with AT_RECURSIVE also of all mounts below it.
+    `place`: path relative to `directory`. `what`: the change's name in errors. `owners`: handle of the user
+    namespace that maps the owners of the mount's files; 0 = no mapping. Raises OSError."""
     attributes = struct.pack("QQQQ", added, removed, 0, owners)
     what = what or "mount_setattr %s" % place
     syscall(_MOUNT_SETATTR, what, directory, os.fsencode(place), flags, attributes, len(attributes))
 
 
 def make_read_only(target: str, below: bool = False, kept: "Iterable[str]" = ()) -> None:
-    """Forbid writing through the mount at `target`, and through all `below` it but those at `kept` places.
-    Raises OSError."""
+    """Make the mount at `target` read-only, with `below` also all mounts below it, except for those at the
+    paths `kept`. Raises OSError."""
     try:
         change_mount(target, flags=AT_RECURSIVE if below else 0, added=MOUNT_ATTR_RDONLY)
         for writable in kept:
@@ -155,7 +156,7 @@ def make_read_only(target: str, below: bool = False, kept: "Iterable[str]" = ())
 
 
 def make_safe(target: str) -> None:
-    """Ignore set-user-id bits and devices in the mount at `target` and in all below it. Raises OSError."""
+    """Ignore setuid bits and devices in the mount at `target` and in all mounts below it. Raises OSError."""
     try:
         change_mount(target, flags=AT_RECURSIVE, added=MS_NOSUID | MS_NODEV)
     except OSError as error:
@@ -165,8 +166,8 @@ def make_safe(target: str) -> None:
 
 
 def _change_each(target: str, below: bool, kept: "set[str]", flags: int) -> None:
-    """Add mount flags without mount_setattr, for Linux before 5.12. Mounts below that others cover, or that
-    are closed to this user, are left out: programs cannot reach them. All paths are without links."""
+    """Add mount flags without mount_setattr, for Linux before 5.12. Skips mounts that other mounts cover or
+    that this user cannot access, because programs cannot reach them either. Paths must be free of links."""
     places = [target]
     if below:
         with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
@@ -188,7 +189,7 @@ def _change_each(target: str, below: bool, kept: "set[str]", flags: int) -> None
 
 
 _OCTAL = re.compile(r"\\([0-7]{3})")
-"""Escapes of white space in the kernel's list of mounts."""
+"""An escaped character, such as a space, in the kernel's list of mounts."""
 
 
 def pivot_root(new_root: str) -> None:
@@ -201,14 +202,16 @@ def pivot_root(new_root: str) -> None:
 
 
 def die_with_parent(number: int) -> None:
-    """Have the kernel send this signal to this process when its parent dies (not inherited by forks)."""
+    """Make the kernel send signal `number` to this process when its parent dies. Forks do not inherit it."""
     _prctl(_PR_SET_PDEATHSIG, number)
 
 
-def help_parent(parent: int) -> None:
-    """In a fork of `parent`: have the kernel kill this process when `parent` dies, and exit if it has died
-    already. A parent outside this namespace is invisible (its ID is 0); then the death of the namespace's
-    first process kills this one. Ignore `parent`'s notifications about its children."""
+def become_helper(parent: int) -> None:
+    """Make this fork of `parent` a helper: the kernel kills it when `parent` dies. Exits if `parent` is dead.
+
+    The ID of a parent outside this namespace is 0; the death of the namespace's first process then kills the
+    helper. The helper does not receive `parent`'s notifications about children.
+    """
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     die_with_parent(signal.SIGKILL)
@@ -216,14 +219,14 @@ def help_parent(parent: int) -> None:
         os._exit(0)
 
 
-def helper(work: "Callable[[], object]", kept: "Container[int] | None" = None) -> int:
-    """Fork a process that does `work` and ends with this one, and return its id. `kept`: the handles that it
-    keeps besides the standard ones; None = all. Raises OSError."""
+def fork_helper(work: "Callable[[], object]", kept: "Container[int] | None" = None) -> int:
+    """Fork a process that calls `work` and dies with this process; return its process ID. `kept`: handles
+    that stay open in it, in addition to the standard ones; None = all. Raises OSError."""
     parent = os.getpid()
     child = os.fork()
     if child == 0:
         try:
-            help_parent(parent)
+            become_helper(parent)
             if kept is not None:
                 close_all(h for h in open_handles() if h > 2 and h not in kept)
             work()
@@ -232,8 +235,8 @@ def helper(work: "Callable[[], object]", kept: "Container[int] | None" = None) -
     return child
 
 
-def leave_keyring() -> None:
-    """Join a new session keyring, without the keys of the process that started this one."""
+def join_new_keyring() -> None:
+    """Join a new session keyring, without the keys of the parent process."""
     number = {"x86_64": 250, "aarch64": 219}.get(os.uname().machine)
     if number:
         with contextlib.suppress(OSError):  # The kernel has no keys, or a policy forbids them.
@@ -241,23 +244,22 @@ def leave_keyring() -> None:
 
 
 def forbid_new_privileges() -> None:
-    """Have programs that this process becomes get no more rights than it has, whatever bits their files
-    carry."""
+    """Prevent programs that this process executes from gaining rights, even by setuid bits of their files."""
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
 
 
 def forbid_inspection() -> None:
-    """Forbid other processes of this user to trace this one or read its memory."""
+    """Prevent other processes of this user from tracing this process or reading its memory."""
     _prctl(_PR_SET_DUMPABLE, 0)
 
 
 def allow_inspection() -> None:
-    """Undo `forbid_inspection`, and a change of users, which forbids inspection as well."""
+    """Undo `forbid_inspection`. A change of users forbids inspection as well; undo that too."""
     _prctl(_PR_SET_DUMPABLE, 1)
 
 
-def keep_capabilities(kept: "Iterable[int]") -> None:
-    """Remove all capabilities but these from what programs executed from here on can have, even as root of
+def limit_program_capabilities(kept: "Iterable[int]") -> None:
+    """Limit the capabilities of programs that this process executes to `kept`, even if they run as root of
     this namespace. Raises OSError."""
     allowed = frozenset(kept)
     for number in range(64):
@@ -270,12 +272,13 @@ def keep_capabilities(kept: "Iterable[int]") -> None:
                 raise
 
 
-def have_capabilities(held: "Iterable[int]") -> None:
-    """Reduce this process's capabilities to these; it must have them already. Programs that it executes get
-    theirs by other rules. Raises OSError."""
-    mask = sum(1 << number for number in held)
+def set_capabilities(capabilities: "Iterable[int]") -> None:
+    """Reduce this process's capabilities to the given ones, which it must have already. Other rules decide
+    the capabilities of programs that it executes. Raises OSError."""
+    mask = sum(1 << number for number in capabilities)
     low, high = mask & 0xFFFFFFFF, mask >> 32
-    # Version 3 of the call, this process; three words of each half: effective, permitted, inheritable.
+    # Version 3 of the call, for this process. Then the lower and the upper 32 bits of three sets: effective,
+    # permitted, inheritable.
     header = struct.pack("Ii", 0x20080522, 0)
     _call("capset", "capset", header, struct.pack("6I", low, low, 0, high, high, 0))
 
@@ -286,20 +289,20 @@ def adopt_orphans() -> None:
 
 
 def name_process(name: str) -> None:
-    """Set the name that `ps` and `top` show of this process, at most 15 bytes."""
+    """Set the name of this process in `ps` and `top`, at most 15 bytes."""
     _prctl(_PR_SET_NAME, name.encode("ascii")[:15])
 
 
-_NOTHING = ctypes.c_ulong(0)
+_ZERO = ctypes.c_ulong(0)
 
 
 def _prctl(option: int, value: "int | bytes") -> None:
     argument = ctypes.c_ulong(value) if isinstance(value, int) else value
-    _call("prctl", "prctl(%d)" % option, option, argument, _NOTHING, _NOTHING, _NOTHING)
+    _call("prctl", "prctl(%d)" % option, option, argument, _ZERO, _ZERO, _ZERO)
 
 
 def write(path: str, text: str) -> None:
-    """Write a text to one of the kernel's files, in one call. Raises OSError."""
+    """Write a text to one of the kernel's files with one system call. Raises OSError."""
     handle = os.open(path, os.O_WRONLY)
     try:
         os.write(handle, text.encode("ascii"))
@@ -311,8 +314,8 @@ _PIDFD_OPEN = 434
 
 
 def process_handle(process: int) -> int:
-    """Return a handle that keeps identifying a process when its id is reused. Raises OSError if the process
-    is gone or is a thread, or the kernel has no such handles (before Linux 5.3)."""
+    """Return a handle (pidfd) that identifies a process even if its ID is reused. Raises OSError if the
+    process does not exist or is a thread, or if the kernel has no pidfds (before Linux 5.3)."""
     return syscall(_PIDFD_OPEN, "pidfd_open", process, 0)
 
 
@@ -323,7 +326,7 @@ _ABSOLUTE = 1
 
 
 def boot_timer() -> int:
-    """Return the handle of a timer by `BOOT_CLOCK`, which becomes readable when it expires. Raises
+    """Return the handle of a timer on `BOOT_CLOCK`. It becomes readable when the timer expires. Raises
     OSError."""
     handle = _libc.timerfd_create(ctypes.c_int(BOOT_CLOCK), ctypes.c_int(_TIMER_FLAGS))
     _check(min(handle, 0), "timerfd_create")
@@ -331,28 +334,28 @@ def boot_timer() -> int:
 
 
 def set_boot_timer(handle: int, moment: int) -> None:
-    """Have the timer expire at a moment, in ns of `BOOT_CLOCK`. A moment in the past expires at once. Raises
-    OSError."""
+    """Set the time at which a `boot_timer` expires, in ns of `BOOT_CLOCK`. With a time in the past it expires
+    immediately. Raises OSError."""
     value = struct.pack("llll", 0, 0, *divmod(max(moment, 1), 10**9))
     _call("timerfd_settime", "timerfd_settime", ctypes.c_int(handle), _ABSOLUTE, value, None)
 
 
 def open_handles() -> "list[int]":
-    """Return the open file handles of this process, perhaps including the closed one of the listing
-    itself."""
+    """Return the open file handles of this process. The result may include the handle that listed them,
+    which is closed already."""
     return [int(name) for name in os.listdir("/proc/self/fd")]
 
 
 def close_all(handles: "Iterable[int]") -> None:
-    """Close handles; closed ones are ignored."""
+    """Close handles. Handles that are not open are ignored."""
     for handle in handles:
         with contextlib.suppress(OSError):
             os.close(handle)
 
 
 def close_inherited(keep: int) -> None:
-    """Close all handles inherited from the parent but one; the standard ones lead to the null device from
-    here on."""
+    """Close all handles inherited from the parent except `keep`. Standard input, output and error become
+    /dev/null."""
     null = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(null, standard)
@@ -360,15 +363,15 @@ def close_inherited(keep: int) -> None:
 
 
 def child_signals() -> int:
-    """Return the read end of a pipe, which does not block, that gets a byte whenever a child ends. Its other
-    end stays open."""
+    """Return the non-blocking read end of a pipe that receives a byte whenever a child exits. The write end
+    stays open."""
     read, write = os.pipe()
     os.set_blocking(read, False)
     os.set_blocking(write, False)
-    signal.signal(signal.SIGCHLD, _noted)
+    signal.signal(signal.SIGCHLD, _ignore_signal)
     signal.set_wakeup_fd(write)
     return read
 
 
-def _noted(number: int, frame: object) -> None:
-    """Do nothing: a handler must exist for the wake-up byte to be written, and the loop does the work."""
+def _ignore_signal(number: int, frame: object) -> None:
+    """Do nothing. Python writes the wake-up byte only if a handler exists; the event loop does the work."""

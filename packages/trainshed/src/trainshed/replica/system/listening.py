@@ -1,4 +1,4 @@
-"""Opens listening sockets: Unix ones at paths of any length, and TCP; and the room for their connections."""
+"""Opens listening sockets, Unix (at paths of any length) and TCP, and raises the limit of open files."""
 
 import contextlib
 import os
@@ -9,29 +9,29 @@ from pathlib import Path
 from trainshed.replica.system import unix_sockets
 
 _BACKLOG = 1024
-_ENOUGH = 1 << 16
-"""Sufficient number of open files; a higher limit is not requested."""
+_OPEN_FILES = 1 << 16
+"""Requested limit of open files; a higher limit would have no use."""
 
 
 def raise_open_files() -> None:
-    """Raise the limit of open files of this process, and of its programs, as far as is allowed and useful."""
+    """Raise the limit of open files of this process and of its programs, as far as the system allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     unlimited = resource.RLIM_INFINITY
-    enough = _ENOUGH if hard == unlimited else min(hard, _ENOUGH)
+    enough = _OPEN_FILES if hard == unlimited else min(hard, _OPEN_FILES)
     if soft != unlimited and soft < enough:
         resource.setrlimit(resource.RLIMIT_NOFILE, (enough, hard))
 
 
 def listen_unix(path: Path) -> socket.socket:
-    """Return a listening socket at `path`, open to our own user only; replaces a socket that a crash left
-    there. Raises OSError."""
+    """Return a listening Unix socket at `path`, which only this user can connect to. Replaces a socket that
+    remains from a crash. Raises OSError."""
     with contextlib.suppress(FileNotFoundError):
         path.unlink()
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         with unix_sockets.reachable(str(path)) as short:
             listener.bind(short)
-            # Not by a umask, which all threads share. Nobody can connect before it listens.
+            # Not with umask, which all threads share. No client can connect before `listen`.
             os.chmod(short, 0o600)
         listener.listen(_BACKLOG)
     except OSError:
@@ -41,8 +41,8 @@ def listen_unix(path: Path) -> socket.socket:
 
 
 def hold_tcp(host: str, port: int) -> socket.socket:
-    """Return a socket that reserves a TCP port, 0 = any, for another one that will listen. It does not listen
-    itself: a child during its fork also has it open, and would keep the port. Raises OSError."""
+    """Return a socket that reserves a TCP port for another, listening socket. 0 = any port. It does not
+    listen itself, because forked children inherit it and would keep the port. Raises OSError."""
     is_v6 = ":" in host
     held = socket.socket(socket.AF_INET6 if is_v6 else socket.AF_INET)
     try:
@@ -57,7 +57,7 @@ def hold_tcp(host: str, port: int) -> socket.socket:
 
 
 def listen_tcp(host: str, port: int) -> socket.socket:
-    """Return a listening TCP socket; port 0 lets the kernel choose one. Raises OSError."""
+    """Return a listening TCP socket. With port 0 the kernel chooses a port. Raises OSError."""
     is_v6 = ":" in host
     return socket.create_server(
         (host, port),

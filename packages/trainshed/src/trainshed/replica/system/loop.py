@@ -8,8 +8,8 @@ READABLE = select.POLLIN
 
 
 class Loop:
-    """An event loop with one handler per file handle, and any number of timed ones. A handler may add and
-    drop handles, including its own, and schedule more calls."""
+    """An event loop with one handler per file handle, and any number of timed handlers. A handler may add and
+    remove handles, including its own, and schedule calls."""
 
     def __init__(self) -> None:
         self._poll = select.poll()
@@ -21,7 +21,7 @@ class Loop:
         self._poll.register(handle, events)
 
     def drop(self, handle: int) -> None:
-        """Stop watching a handle. Call it before the handle is closed, because its number may be reused."""
+        """Stop watching a handle. Call this before closing the handle, because its number may be reused."""
         if self._handlers.pop(handle, None) is not None:
             self._poll.unregister(handle)
 
@@ -31,14 +31,14 @@ class Loop:
         self._moments = []
 
     def after(self, seconds: float, handler: Callable[[], None]) -> None:
-        """Call `handler` once, so many seconds from now."""
+        """Call `handler` once after the given number of seconds."""
         self._moments.append((time.monotonic() + seconds, handler))
 
     def turn(self, pause: float | None) -> None:
-        """Wait at most `pause` milliseconds (None: without limit), then call the handlers that are due."""
+        """Wait up to `pause` milliseconds (None = without limit) for events, then call the due handlers."""
         if self._moments:
             left = min(at for at, _ in self._moments) - time.monotonic()
-            # Rounded up, as a wait that ends too early would turn the loop once more; poll takes 31 bits.
+            # Rounded up: a wait that ends too early would need another turn. `poll` accepts 31 bits.
             wait = max(0, min(int(left * 1000) + 1, 2**31 - 1))
             pause = wait if pause is None else min(pause, wait)
         for handle, _ in self._poll.poll(pause):

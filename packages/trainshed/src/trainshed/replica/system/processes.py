@@ -1,9 +1,7 @@
-"""Reads a replica's processes from the system's process table: which they are, what they use, and their
-state.
+"""Reads a replica's processes, their resource usage and their state from /proc.
 
-It ends no process but descendants of its caller. Outside the replica's process namespace, process ids are the
-outer ones. A process may end between any two reads, so that no function raises because of that. Runs on
-Python 3.6.
+It kills only descendants of its caller. Process IDs are those of the caller's process namespace. A process
+may exit between any two reads; no function raises an error in this case. Runs on Python 3.6.
 """
 
 import os
@@ -12,7 +10,7 @@ import time
 
 
 def read(path: str) -> bytes:
-    """Return a file of /proc; b"" if it does not exist or cannot be read. Cheaper than `open`."""
+    """Return the content of a file of /proc; b"" if it is missing or unreadable. Faster than `open`."""
     try:
         handle = os.open(path, os.O_RDONLY)
     except OSError:
@@ -26,8 +24,8 @@ def read(path: str) -> bytes:
 
 
 def stat(process: int) -> "list[bytes]":
-    """Return the fields of /proc/PID/stat from the state (number 3 in proc(5)) on; [] if there is no such
-    process."""
+    """Return the fields of /proc/PID/stat from the process state (number 3 in proc(5)) on; [] if the process
+    does not exist."""
     return read("/proc/%d/stat" % process).rpartition(b")")[2].split()
 
 
@@ -41,8 +39,8 @@ def parents() -> "dict[int, int]":
 
 
 def descendants(process: int) -> "list[int]":
-    """Return every process below `process`, parents before their children. Reads all visible processes, which
-    in a process namespace are only the replica's."""
+    """Return all descendants of `process`, parents before their children. Reads all visible processes; in a
+    process namespace, these are only the replica's."""
     parent_of = parents()
     below: "list[int]" = []
     layer = [process]
@@ -54,8 +52,8 @@ def descendants(process: int) -> "list[int]":
 
 
 def programs(shim: int) -> "list[int]":
-    """Return every process of a shim's replica, parents before their children: all below the shim but its
-    helpers, which stay in its session. A program has a session of its own, and none can join another."""
+    """Return all processes of a shim's replica, parents before their children: the shim's descendants without
+    its helpers. Helpers are in the shim's session; a program has another session and cannot join it."""
     own = _session(shim)
     return [process for process in descendants(shim) if _session(process) != own]
 
@@ -66,24 +64,23 @@ def _session(process: int) -> int:
 
 
 def group(process: int) -> int:
-    """Return the process group of a process; 0 if there is no such process."""
+    """Return the process group of a process; 0 if the process does not exist."""
     fields = stat(process)
     return int(fields[2]) if fields else 0
 
 
-def handles(process: int, number: int) -> bool:
-    """Whether a process has its own handler for a signal."""
+def has_handler(process: int, number: int) -> bool:
+    """Whether a process has a handler for signal `number`."""
     for line in read("/proc/%d/status" % process).splitlines():
         if line.startswith(b"SigCgt:"):
             return bool(int(line.split()[1], 16) >> (number - 1) & 1)
     return False
 
 
-def used(shim: int) -> "tuple[float, int]":
-    """Return what a shim's replica has used so far: seconds of processor time, and bytes read and written.
+def resource_use(shim: int) -> "tuple[float, int]":
+    """Return the resources that a shim's replica has used: processor seconds, and bytes read and written.
 
-    These are sums over living processes; a process that was waited for counts with its parent, which may be
-    the shim.
+    These are sums over living processes. A reaped process counts with its parent, which may be the shim.
     """
     ticks = sum(map(int, stat(shim)[13:15]))
     moved = 0
@@ -95,15 +92,15 @@ def used(shim: int) -> "tuple[float, int]":
 
 
 def running_time(process: int) -> int:
-    """Return how long a process with one thread has been on a processor, in the finest unit available
-    (nanoseconds or clock ticks); 0 = not known."""
+    """Return the processor time of a process with one thread, in the finest unit available (nanoseconds or
+    clock ticks); 0 = unknown."""
     fields = read("/proc/%d/schedstat" % process).split()
     return int(fields[0]) if fields else sum(map(int, stat(process)[11:13]))
 
 
 def resident(shim: int) -> "dict[int, int]":
-    """Return bytes of memory, by process, of all processes of a shim's replica. These are upper bounds:
-    shared memory counts for each process, and so do mapped files."""
+    """Return the memory of all processes of a shim's replica in bytes, by process ID. These are upper bounds:
+    shared memory and mapped files count for each process."""
     page = os.sysconf("SC_PAGE_SIZE")
     sizes: "dict[int, int]" = {}
     for process in programs(shim):
@@ -114,8 +111,8 @@ def resident(shim: int) -> "dict[int, int]":
 
 
 def own_memory(process: int) -> int:
-    """Return the private memory of a process in bytes: without mapped files, with shared memory divided among
-    its users, like control groups. Slower than `resident`; -1 = unknown."""
+    """Return the private memory of a process in bytes; -1 = unknown. It excludes mapped files and divides
+    shared memory among its processes, like control groups. Slower than `resident`."""
     total = -1
     for line in read("/proc/%d/smaps_rollup" % process).splitlines():
         if line.startswith((b"Pss_Anon:", b"Pss_Shmem:")):
@@ -129,7 +126,8 @@ def own_memory(process: int) -> int:
 
 
 def send(process: int, number: int) -> None:
-    """Signal a process, if it still exists and we may."""
+    """Send signal `number` to a process. Does nothing if the process does not exist or permission is
+    missing."""
     try:
         os.kill(process, number)
     except (ProcessLookupError, PermissionError):
@@ -137,7 +135,7 @@ def send(process: int, number: int) -> None:
 
 
 def end_child(child: int) -> None:
-    """Kill a child and reap it. Does nothing if it was reaped before: its number may be another's by now."""
+    """Kill a child and reap it. Does nothing if it was reaped before, because its ID may be reused."""
     try:
         if os.waitpid(child, os.WNOHANG)[0] == 0:
             os.kill(child, signal.SIGKILL)
@@ -147,7 +145,7 @@ def end_child(child: int) -> None:
 
 
 def end_descendants() -> None:
-    """Kill and reap every descendant of this process, which adopts orphans, until none is left. Blocks."""
+    """Kill and reap all descendants of this process, which must adopt orphans. Blocks until none is left."""
     while True:
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:

@@ -1,18 +1,17 @@
-"""Knows the places where systems keep root certificates."""
+"""Lists the files in which Linux distributions store root certificates, and reads such files."""
 
 import os
 import stat
 
 PLACE = "/etc/ssl/certs/ca-certificates.crt"
-"""Debian's place, which is compiled into much software that was built to run on any system, such as the
-libcurl within TensorFlow."""
+"""Debian's path. Many programs that are built for any system contain it, such as TensorFlow's libcurl."""
 PLACES = (PLACE, "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem", "/etc/ssl/cert.pem")
 _MAX_BYTES = 16 << 20
 
 
 def text(path: str) -> bytes:
     """Return the content of a file of root certificates, at most `_MAX_BYTES`; b"" if it is no regular file.
-    The path may be in an image, so that anything may be there."""
+    The path may be in a container image and is not trusted."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

@@ -1,6 +1,7 @@
 """Sends lines with file handles over Unix stream sockets, and connects to socket paths of any length.
 
-The kernel takes about a hundred bytes of a path, and data directories may nest deeper. Runs on Python 3.6.
+The kernel accepts paths of about a hundred bytes; paths in data directories may be longer. Runs on Python
+3.6.
 """
 
 import contextlib
@@ -10,20 +11,20 @@ import struct
 import time
 from typing import Generator
 
-_MOST_HANDLES = 16
+_MAX_HANDLES = 16
 _HANDLE = struct.Struct("i")
 
 
 def send(connection: socket.socket, line: bytes, *handles: int) -> None:
-    """Send a line, newline included, and copies of `handles`. Raises OSError if the receiver is dead."""
+    """Send a line, with its newline, and copies of `handles`. Raises OSError if the receiver is dead."""
     sent = connection.sendmsg([line], _with(*handles))
     if sent < len(line):
         connection.sendall(line[sent:])
 
 
-def send_some(connection: socket.socket, line: bytes, handle: int) -> int:
-    """Send as much of a line as fits now, its first byte with a copy of `handle`; return the number of bytes
-    sent. Raises BlockingIOError if nothing fits, OSError if the receiver is dead."""
+def send_available(connection: socket.socket, line: bytes, handle: int) -> int:
+    """Send as much of a line as the socket's buffer accepts now, with a copy of `handle`; return the number
+    of bytes. Raises BlockingIOError if the buffer is full, OSError if the receiver is dead."""
     return connection.sendmsg([line], _with(handle), socket.MSG_DONTWAIT)
 
 
@@ -33,29 +34,30 @@ def _with(*handles: int) -> "list[tuple[int, int, bytes]]":
     return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, b"".join(map(_HANDLE.pack, handles)))]
 
 
-def receive_some(connection: socket.socket) -> "tuple[bytes, list[int]]":
-    """Return what can be read now, and the handles that came with it, which the caller has to close. Raises
-    BlockingIOError if there is nothing, OSError."""
-    return receive_beside(connection, socket.MSG_DONTWAIT)
+def receive_available(connection: socket.socket) -> "tuple[bytes, list[int]]":
+    """Return the data that has arrived and its handles, which the caller must close. Raises BlockingIOError
+    if no data has arrived, OSError for other errors."""
+    return receive(connection, socket.MSG_DONTWAIT)
 
 
-def receive_beside(connection: socket.socket, flags: int = 0) -> "tuple[bytes, list[int]]":
-    """Wait for data, then return it as `receive_some` does; b"" = the sender is gone. Raises OSError."""
-    space = socket.CMSG_SPACE(_HANDLE.size * _MOST_HANDLES)
+def receive(connection: socket.socket, flags: int = 0) -> "tuple[bytes, list[int]]":
+    """Wait for data; return it and its handles, which the caller must close. b"" = the sender has closed the
+    connection. Raises OSError."""
+    space = socket.CMSG_SPACE(_HANDLE.size * _MAX_HANDLES)
     data, ancillary, _, _ = connection.recvmsg(65536, space, flags | socket.MSG_CMSG_CLOEXEC)
     return data, _handles(ancillary)
 
 
 def receive_line(connection: socket.socket) -> "tuple[bytes, list[int]]":
-    """Wait for a line, after which nothing comes until it is answered; return it without its end, and the
-    handles that came with it. b"" = the sender is gone. Raises OSError."""
-    line, handles = receive_beside(connection)
+    """Wait for a line; return it without its newline, and its handles. The sender must wait for the answer
+    before it sends more. b"" = the sender has closed the connection. Raises OSError."""
+    line, handles = receive(connection)
     while line and not line.endswith(b"\n"):
-        more, beside = receive_beside(connection)
+        more, more_handles = receive(connection)
         if not more:
             return b"", handles
         line += more
-        handles += beside
+        handles += more_handles
     return line.rstrip(b"\n"), handles
 
 
@@ -69,7 +71,7 @@ def _handles(ancillary: "list[tuple[int, int, bytes]]") -> "list[int]":
 
 
 class Receiver:
-    """The receiving end of lines that have one handle each."""
+    """Receives lines with one handle each."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -78,16 +80,16 @@ class Receiver:
         self._rest = b""
 
     def receive(self) -> "list[tuple[bytes, int]]":
-        """Wait for lines; return them with their handles, which the caller has to close. [] = the sender is
-        gone."""
+        """Wait for lines; return each with its handle, which the caller must close. [] = the sender has
+        closed the connection."""
         while True:
-            data, handles = receive_beside(self._connection)
+            data, handles = receive(self._connection)
             self._handles += handles
             if not data:
                 return []
             *lines, rest = (self._rest + data).split(b"\n")
-            # A line's handle comes with its first byte, so handles without a line stay for later. With the
-            # last piece of a long line may come lines that follow it and have no handle: those stay as well.
+            # A handle arrives with the first byte of its line. Handles without a complete line are kept, and
+            # so are lines that arrived before their handles.
             count = min(len(lines), len(self._handles))
             handles, self._handles = self._handles[:count], self._handles[count:]
             self._rest = b"\n".join([*lines[count:], rest])
@@ -98,10 +100,11 @@ class Receiver:
 _KERNEL_LIMIT = 100
 
 
-def connected(path: str, preamble: bytes = b"", is_blocking: bool = True) -> "socket.socket | None":
-    """Return a new connection to the socket at `path`, after sending the short `preamble`; None if that fails
-    now (no listener, or no free handle). A connection that is not `is_blocking` also fails if the listener is
-    busy with other connections."""
+def try_connect(
+    path: str, preamble: bytes = b"", is_blocking: bool = True
+) -> "socket.socket | None":
+    """Connect to the socket at `path`, send the short `preamble`, and return the connection; None = no
+    listener or no free handle. If not `is_blocking`, it also fails while the listener's queue is full."""
     try:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     except OSError:
@@ -109,7 +112,7 @@ def connected(path: str, preamble: bytes = b"", is_blocking: bool = True) -> "so
     connection.setblocking(is_blocking)
     try:
         connect(connection, path)
-        # So little fits into the socket's buffer: it waits for no reader.
+        # The preamble fits into the socket's buffer, so this does not wait for the reader.
         connection.sendall(preamble)
     except OSError:
         connection.close()
@@ -117,21 +120,21 @@ def connected(path: str, preamble: bytes = b"", is_blocking: bool = True) -> "so
     return connection
 
 
-_AWAY_SECONDS = 10.0
-_RETRY_PAUSE = 0.05
+_CONNECT_TIMEOUT = 10.0
+_RETRY_INTERVAL = 0.05
 
 
-def reached(path: "str | None", preamble: bytes = b"") -> "socket.socket | None":
-    """Return a connection like `connected`; None = there was no listener until the timeout, or no path.
-    Blocks."""
+def connect_with_retries(path: "str | None", preamble: bytes = b"") -> "socket.socket | None":
+    """Repeat `try_connect` until it succeeds or the timeout expires; return the connection. None = there was
+    no listener, or `path` is None. Blocks."""
     if path is None:
         return None
-    deadline = time.monotonic() + _AWAY_SECONDS
+    deadline = time.monotonic() + _CONNECT_TIMEOUT
     while True:
-        made = connected(path, preamble)
-        if made is not None or time.monotonic() >= deadline:
-            return made
-        time.sleep(_RETRY_PAUSE)
+        connection = try_connect(path, preamble)
+        if connection is not None or time.monotonic() >= deadline:
+            return connection
+        time.sleep(_RETRY_INTERVAL)
 
 
 def connect(connection: socket.socket, path: str) -> None:
@@ -142,8 +145,8 @@ def connect(connection: socket.socket, path: str) -> None:
 
 @contextlib.contextmanager
 def reachable(path: str) -> "Generator[str, None, None]":
-    """Yield a short enough path to the same socket. It does not change the working directory. Raises
-    OSError."""
+    """Yield a path to the same socket that is short enough for the kernel. The working directory does not
+    change. Raises OSError."""
     if len(os.fsencode(path)) <= _KERNEL_LIMIT:
         yield path
         return

@@ -47,7 +47,7 @@ class Launch(msgspec.Struct, frozen=True):
     #: Names of all environment variables of the program, sorted.
     names: tuple[str, ...] = ()
     #: Values of the variables that the service sets to describe the program's environment
-    #: (`replica.supervisor.sidecars.SHOWN`).
+    #: (`replica.supervisor.sidecars.RECORDED_VARIABLES`).
     values: dict[str, str] = msgspec.field(default_factory=dict[str, str])
     #: The hostname, or None for the machine's hostname.
     hostname: str | None = None
