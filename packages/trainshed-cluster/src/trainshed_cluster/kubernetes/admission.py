@@ -7,8 +7,9 @@ from collections.abc import Callable, Collection
 from trainshed.core.capacity import Delay
 from trainshed.eventloop.background import Crew
 from trainshed_cluster.kubernetes import kueue
-from trainshed_cluster.kubernetes.client import ApiClient, ApiFailure, Followed, unstarted
+from trainshed_cluster.kubernetes.client import ApiClient, ApiFailure, start_error
 from trainshed_cluster.kubernetes.objects import ApiGroup, Pod, Workload
+from trainshed_cluster.kubernetes.watches import WatchedCollection
 from trainshed_cluster.remote.cluster import AllocationName, ClusterUnavailable
 
 log = logging.getLogger(__name__)
@@ -43,7 +44,7 @@ class Admission:
         self._changed = changed
         self._is_wanted = is_wanted
         #: The watched workloads, by namespace.
-        self._followed: dict[str, Followed[Workload]] = {}
+        self._followed: dict[str, WatchedCollection[Workload]] = {}
         self._tasks = Crew()
 
     async def start(self, namespaces: Collection[str]) -> None:
@@ -52,11 +53,13 @@ class Admission:
         version = await self._version()
         for where in namespaces:
             path = f"{kueue.API}/{version}/namespaces/{where}/workloads"
-            followed = self._followed[where] = Followed(self._client, path, Workload, self._learn)
+            followed = self._followed[where] = WatchedCollection(
+                self._client, path, Workload, self._learn
+            )
             try:
                 await followed.list()
             except ApiFailure as failure:
-                raise unstarted(failure, "Kueue's workloads (chart: kueue=true)") from failure
+                raise start_error(failure, "Kueue's workloads (chart: kueue=true)") from failure
             self._tasks.keep(followed.follow, f"kubernetes: watching {path}")
         self._tasks.begin(self._end_strays(), "kubernetes: deleting old workloads")
 
@@ -105,7 +108,7 @@ class Admission:
             group = await self._client.get(kueue.API, ApiGroup)
         except ApiFailure as failure:
             what = 'Kueue (install it, or set queue = "trainshed"; chart: kueue=true)'
-            raise unstarted(failure, what) from failure
+            raise start_error(failure, what) from failure
         return group.preferred_version.version
 
     def _learn(self, workload: Workload, *, gone: bool) -> None:

@@ -55,7 +55,7 @@ def new_engine(context: EngineContext) -> RemoteEngine:
         directory=directory,
         listening=Listening(settings.address, settings.port, service_sockets(context)),
         lease=settings.lease,
-        # Silent nodes are awaited by `look.node_state`.
+        # Silent nodes are awaited by `states.node_state`.
         down_is_lost=True,
         agent=partial(_document, context, settings, cache(partial(agent_settings, context))),
         command=partial(_command, Extensions(context.cache, directory / "extensions")),

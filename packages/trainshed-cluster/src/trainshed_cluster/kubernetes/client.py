@@ -1,15 +1,12 @@
-"""A client of one cluster's API: lists, watches, local copies that follow watches, and the few writes of the
-engine.
+"""A client of one cluster's API: lists, watches, and the few writes of the engine.
 
 lightkube reads kubeconfigs and credentials (rotating tokens, commands, certificates) and configures TLS.
 httpx2 implements HTTP. Only the required fields of objects are decoded (docs/adr/0099).
 """
 
-import asyncio
 import contextlib
-import logging
 from collections.abc import AsyncGenerator, Mapping
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 import httpx2
 import msgspec
@@ -24,14 +21,7 @@ from lightkube.config.client_adapter import AsyncClient, ConnectionParams
 from lightkube.config.kubeconfig import KubeConfig
 from lightkube.core.exceptions import ConfigError
 
-from trainshed_cluster.kubernetes.objects import (
-    ClusterNode,
-    Page,
-    Pod,
-    Status,
-    WatchEvent,
-    Workload,
-)
+from trainshed_cluster.kubernetes.objects import Page, Status, WatchEvent
 from trainshed_cluster.kubernetes.settings import KubernetesSettings
 from trainshed_cluster.remote.cluster import ClusterRefused, ClusterUnavailable
 
@@ -77,7 +67,7 @@ class ApiFailure(Exception):
         return self.status in (403, 429) and "quota" in text and "must specify" not in text
 
 
-def unstarted(failure: ApiFailure, what: str) -> ClusterRefused | ClusterUnavailable:
+def start_error(failure: ApiFailure, what: str) -> ClusterRefused | ClusterUnavailable:
     """Return the exception of a start that could not read `what`. It distinguishes temporary failures from
     permanent ones."""
     kind = ClusterRefused if failure.is_final else ClusterUnavailable
@@ -99,7 +89,7 @@ class ApiClient:
         try:
             kubeconfig = KubeConfig.from_file(path) if path else KubeConfig.from_service_account()
             config = kubeconfig.get()
-            assert config is not None, "a context was named, or there is a current one"
+            assert config is not None, "the kubeconfig has a context"
             params = ConnectionParams(timeout=_TIMEOUT, trust_env=False)
             # The class declares the transports of synchronous and asynchronous clients in one field.
             params.transport = transport  # pyright: ignore[reportAttributeAccessIssue]
@@ -125,7 +115,7 @@ class ApiClient:
         objects: list[T] = []
         query = {"limit": str(_PAGE_SIZE), **(params or {})}
         while True:
-            page = _decoded(await self._call("GET", path, params=query), Page[kind])
+            page = _decode(await self._call("GET", path, params=query), Page[kind])
             objects += page.items
             if not page.metadata.continue_:
                 return objects, page.metadata.resource_version
@@ -133,7 +123,7 @@ class ApiClient:
 
     async def get(self, path: str, kind: type[T]) -> T:
         """Return an object. Raises ApiFailure, ClusterUnavailable."""
-        return _decoded(await self._call("GET", path), kind)
+        return _decode(await self._call("GET", path), kind)
 
     async def create(
         self,
@@ -143,7 +133,7 @@ class ApiClient:
         params: Mapping[str, str] | None = None,
     ) -> T:
         """Create an object. Raises ApiFailure, ClusterUnavailable."""
-        return _decoded(await self._call("POST", path, params=params, body=manifest), kind)
+        return _decode(await self._call("POST", path, params=params, body=manifest), kind)
 
     async def delete(self, path: str, *, uid: str | None = None, grace: int | None = None) -> None:
         """Delete an object if it exists. Raises ApiFailure, ClusterUnavailable.
@@ -178,7 +168,7 @@ class ApiClient:
                     raise Expired
                 if answer.is_error:
                     await answer.aread()
-                    raise _failure(answer)
+                    raise _error_of(answer)
                 async with contextlib.aclosing(_lines(answer)) as lines:
                     async for line in lines:
                         event = msgspec.json.decode(line, type=WatchEvent)
@@ -189,7 +179,7 @@ class ApiClient:
                             raise ApiFailure(status.code, status.reason, status.message)
                         yield event
         except (*_TRANSPORT_ERRORS, ValueError) as failure:
-            raise ClusterUnavailable(_unreached(self.server, failure)) from failure
+            raise ClusterUnavailable(_connection_error(self.server, failure)) from failure
 
     async def attach(self, path: str, container: str, stdin: bytes, word: bytes) -> bool:
         """Send a container its standard input, and wait for its confirmation. Returns False if it ended
@@ -201,15 +191,15 @@ class ApiClient:
             ) as line:
                 for start in range(0, len(stdin), _CHUNK_SIZE):
                     await line.send_bytes(_STDIN + stdin[start : start + _CHUNK_SIZE])
-                return await _says(line, word)
+                return await _wait_for_word(line, word)
         except Exception as failure:
-            cause = _alone(failure)
+            cause = _single_cause(failure)
             if isinstance(cause, WebSocketUpgradeError):
-                raise _failure(cause.response) from None
+                raise _error_of(cause.response) from None
             if isinstance(cause, (WebSocketDisconnect, WebSocketNetworkError)):
                 return False
             if isinstance(cause, (*_TRANSPORT_ERRORS, HTTPXWSException)):
-                raise ClusterUnavailable(_unreached(self.server, cause)) from failure
+                raise ClusterUnavailable(_connection_error(self.server, cause)) from failure
             raise cause from None
 
     async def _call(
@@ -227,13 +217,13 @@ class ApiClient:
                 method, path, params=params, content=content, headers=headers
             )
         except _TRANSPORT_ERRORS as failure:
-            raise ClusterUnavailable(_unreached(self.server, failure)) from failure
+            raise ClusterUnavailable(_connection_error(self.server, failure)) from failure
         if answer.is_error:
-            raise _failure(answer)
+            raise _error_of(answer)
         return answer.content
 
 
-def _alone(failure: Exception) -> Exception:
+def _single_cause(failure: Exception) -> Exception:
     """Return the only exception inside the exception groups of a task group."""
     inner: tuple[Exception, ...]
     while len(inner := getattr(failure, "exceptions", ())) == 1:
@@ -241,7 +231,7 @@ def _alone(failure: Exception) -> Exception:
     return failure
 
 
-async def _says(line: AsyncWebSocketSession, word: bytes) -> bool:
+async def _wait_for_word(line: AsyncWebSocketSession, word: bytes) -> bool:
     """Wait until a container writes a word to its output. Returns False if the output ends before."""
     output = b""
     while word not in output:
@@ -262,14 +252,14 @@ async def _lines(answer: httpx2.Response) -> AsyncGenerator[bytes]:
                 yield line
 
 
-def _decoded(answer: bytes, kind: Any) -> Any:
+def _decode(answer: bytes, kind: Any) -> Any:
     try:
         return msgspec.json.decode(answer, type=kind)
     except (ValueError, RecursionError) as failure:
         raise ClusterUnavailable(f"cannot parse the API's answer: {failure}") from failure
 
 
-def _failure(answer: httpx2.Response) -> ApiFailure | ClusterUnavailable:
+def _error_of(answer: httpx2.Response) -> ApiFailure | ClusterUnavailable:
     try:
         # The content of a rejected WebSocket was not read, and is no longer available.
         content = answer.content
@@ -289,92 +279,6 @@ def _failure(answer: httpx2.Response) -> ApiFailure | ClusterUnavailable:
     return ClusterUnavailable(str(failure)) if answer.status_code >= 500 else failure
 
 
-def _unreached(server: str, failure: BaseException) -> str:
+def _connection_error(server: str, failure: BaseException) -> str:
     what = str(failure) or type(failure).__name__
     return f"cannot connect to the API of the cluster ({server}): {what}"
-
-
-log = logging.getLogger(__name__)
-Item = TypeVar("Item", Pod, ClusterNode, Workload)
-Item_contra = TypeVar("Item_contra", Pod, ClusterNode, Workload, contravariant=True)
-
-_MIN_RETRY_INTERVAL, _MAX_RETRY_INTERVAL = 0.2, 10.0
-"""Minimum and maximum seconds between two attempts to watch."""
-
-
-class Listener(Protocol[Item_contra]):
-    """Callback for each change, with the new object. `gone`: the object was deleted, and this is its last
-    state."""
-
-    def __call__(self, changed: Item_contra, /, *, gone: bool) -> None: ...
-
-
-class Followed(Generic[Item]):
-    """A local copy of a collection. `path`: of the collection. `tell`: called after each change of
-    `objects`."""
-
-    def __init__(
-        self, client: ApiClient, path: str, kind: type[Item], tell: Listener[Item]
-    ) -> None:
-        self.path = path
-        #: The objects, by `key`.
-        self.objects: dict[str, Item] = {}
-        self._client = client
-        self._kind = kind
-        self._tell = tell
-        self._version = ""
-        self._is_cut = False
-
-    async def list(self) -> None:
-        """List all objects. Known objects that are missing count as deleted. Raises ApiFailure,
-        ClusterUnavailable."""
-        objects, self._version = await self._client.list(self.path, self._kind)
-        listed = {item.key: item for item in objects}
-        for key in self.objects.keys() - listed.keys():
-            self._drop(key, None)
-        for item in objects:
-            self._put(item)
-
-    async def follow(self) -> None:
-        """Follow all changes after the last list. Never returns."""
-        pause = _MIN_RETRY_INTERVAL
-        while True:
-            try:
-                if not self._version:
-                    await self.list()
-                watching = self._client.watch(self.path, self._version)
-                async with contextlib.aclosing(watching) as events:
-                    async for event in events:
-                        pause = _MIN_RETRY_INTERVAL
-                        if self._is_cut:
-                            log.info("kubernetes: %s: watched again", self.path)
-                            self._is_cut = False
-                        changed = msgspec.json.decode(event.object, type=self._kind)
-                        self._version = changed.metadata.resource_version
-                        if event.type == "DELETED":
-                            self._drop(changed.key, changed)
-                        elif event.type != "BOOKMARK":
-                            self._put(changed)
-                # The server ends a watch every few minutes. The next one continues.
-            except Expired:
-                log.info("kubernetes: %s: the watch expired; listing again", self.path)
-                self._version = ""
-            except (ApiFailure, ClusterUnavailable) as failure:
-                if not self._is_cut:
-                    log.warning("kubernetes: %s: cannot watch: %s", self.path, failure)
-                self._is_cut = True
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, _MAX_RETRY_INTERVAL)
-
-    def _put(self, changed: Item) -> None:
-        before = self.objects.get(changed.key)
-        if before is not None and before.metadata.uid != changed.metadata.uid:
-            self._drop(changed.key, None)
-        if before != changed:
-            self.objects[changed.key] = changed
-            self._tell(changed, gone=False)
-
-    def _drop(self, key: str, last: Item | None) -> None:
-        known = self.objects.pop(key, None)
-        if (dropped := last or known) is not None:
-            self._tell(dropped, gone=True)

@@ -1,9 +1,8 @@
 """Implements `remote`'s `Cluster` for Kubernetes. Each allocation is a Pod, whose single process becomes the
 agent when it receives the agent's document.
 
-The cluster's nodes and Pods are listed once and watched from then on (`client.Followed`). `look`, `manifests`
-and `kueue` contain the rules. This module is long because all methods share one state: the Pods of
-allocations, which calls change while watches report their states.
+Nodes and Pods are listed once and watched from then on (`watches.WatchedCollection`). `states`, `manifests` and
+`kueue` contain the rules. Calls and watches share the Pods of allocations (`own_pods.OwnPods`).
 """
 
 import asyncio
@@ -11,6 +10,7 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -21,13 +21,15 @@ from trainshed.core.failure.evidence import Cause
 from trainshed.core.held import Leftover
 from trainshed.engines.port import NodeState
 from trainshed.eventloop.background import Crew, begin
-from trainshed_cluster.kubernetes import kueue, look, manifests
+from trainshed_cluster.kubernetes import kueue, manifests, states
 from trainshed_cluster.kubernetes.admission import Admission
-from trainshed_cluster.kubernetes.client import ApiClient, ApiFailure, Followed, unstarted
-from trainshed_cluster.kubernetes.look import compile_report, node_state
+from trainshed_cluster.kubernetes.client import ApiClient, ApiFailure, start_error
 from trainshed_cluster.kubernetes.objects import ClusterNode, Pod
+from trainshed_cluster.kubernetes.own_pods import OwnPods
 from trainshed_cluster.kubernetes.routes import Routes
 from trainshed_cluster.kubernetes.settings import KubernetesSettings
+from trainshed_cluster.kubernetes.states import compile_report, node_state
+from trainshed_cluster.kubernetes.watches import WatchedCollection
 from trainshed_cluster.remote.cluster import (
     AgentEnded,
     AgentsMayLive,
@@ -89,17 +91,10 @@ class KubernetesCluster:
         self._beside: Sequence[str] | None = None
         self._client: ApiClient | None = None
         self._tasks = Crew()
-        self._nodes: Followed[ClusterNode] | None = None
+        self._nodes: WatchedCollection[ClusterNode] | None = None
         #: The watched Pods of the whole cluster, or of each namespace if the rights are limited to these.
-        self._pods: list[Followed[Pod]] = []
-        #: This service's Pods, by allocation.
-        self._own_pods: dict[AllocationName, Pod] = {}
-        #: Uids of Pods whose process waits for its document.
-        self._waiting_uids: set[str] = set()
-        #: The ends of deleted Pods.
-        self._ends: dict[AllocationName, AllocationEnd] = {}
-        #: Last state of each allocation's Pod that vanished without an observed end. Its programs may live.
-        self._vanished: dict[AllocationName, Pod] = {}
+        self._pods: list[WatchedCollection[Pod]] = []
+        self._own = OwnPods(service)
         self._needs: dict[AllocationName, NodeNeed] = {}
         #: Kueue's workloads, if jobs wait in its queue.
         self._admission: Admission | None = None
@@ -108,12 +103,8 @@ class KubernetesCluster:
         self._awaited: set[AllocationName] = set()
         #: Why an allocation's Pod cannot be created now.
         self._creation_delays: dict[AllocationName, Delay] = {}
-        #: Released allocations, until their Pods are gone.
-        self._released: set[AllocationName] = set()
-        #: Uids of Pods that this service has deleted, until they are gone.
-        self._deleted_uids: set[str] = set()
         self._changed = asyncio.Event()
-        self._is_dirty = False
+        self._is_outdated = False
         self._report: ClusterReport | None = None
         self._reader: asyncio.Queue[ClusterReport | None] = asyncio.Queue()
 
@@ -128,20 +119,20 @@ class KubernetesCluster:
 
     async def _begin(self, client: ApiClient) -> None:
         if not self._settings.namespaces and client.namespace:
-            everybodys = {"*": client.namespace}
-            self._settings = msgspec.structs.replace(self._settings, namespaces=everybodys)
-        self._nodes = Followed(client, _NODES, ClusterNode, self._node_changed)
+            default_namespace = {"*": client.namespace}
+            self._settings = msgspec.structs.replace(self._settings, namespaces=default_namespace)
+        self._nodes = WatchedCollection(client, _NODES, ClusterNode, self._node_changed)
         try:
             await self._nodes.list()
             await self._list_pods(client)
         except ApiFailure as failure:
-            raise unstarted(failure, "nodes and Pods (rights: docs/kubernetes.md)") from failure
+            raise start_error(failure, "nodes and Pods (rights: docs/kubernetes.md)") from failure
         if self._settings.queue == "kueue":
-            self._admission = Admission(client, self._service, self._touch, self._has_any_of)
+            self._admission = Admission(client, self._service, self._mark_changed, self._has_any_of)
             await self._admission.start(self._namespaces())
         for followed in (self._nodes, *self._pods):
             self._tasks.keep(followed.follow, f"kubernetes: watching {followed.path}")
-        self._tasks.keep(self._tell_changes, "kubernetes: reporting changes")
+        self._tasks.keep(self._report_changes, "kubernetes: reporting changes")
         self.report()
 
     async def close(self) -> None:
@@ -156,8 +147,8 @@ class KubernetesCluster:
             await self._client.close()
 
     def report(self) -> ClusterReport:
-        if self._report is None or self._is_dirty:
-            self._is_dirty = False
+        if self._report is None or self._is_outdated:
+            self._is_outdated = False
             self._report = self._compile()
         return replace(self._report, queried_at=time.monotonic())
 
@@ -189,12 +180,12 @@ class KubernetesCluster:
     ) -> Allocation:
         (need,) = needs
         self._needs[name] = need
-        self._released.discard(name)
-        self._ends.pop(name, None)
-        self._vanished.pop(name, None)
+        self._own.released.discard(name)
+        self._own.ends.pop(name, None)
+        self._own.vanished.pop(name, None)
         self._awaited.add(name)
         try:
-            pod = await self._running(name, need, avoid=avoid)
+            pod = await self._running_pod(name, need, avoid=avoid)
         except BaseException:
             if self._is_detached:
                 raise  # The Pod continues to wait for the next service.
@@ -205,7 +196,7 @@ class KubernetesCluster:
         finally:
             self._awaited.discard(name)
             self._creation_delays.pop(name, None)
-            self._touch()
+            self._mark_changed()
         return Allocation(name, pod.metadata.uid, (pod.spec.node_name,))
 
     async def start_agent(
@@ -213,66 +204,68 @@ class KubernetesCluster:
     ) -> None:
         if tuple(argv) != self._command:
             raise ValueError("every agent of a cluster is started by the same command")
-        pod = self._own_pods.get(allocation.name)
+        pod = self._own.pods.get(allocation.name)
         if (
             pod is None
-            or pod.metadata.uid not in self._waiting_uids
+            or pod.metadata.uid not in self._own.waiting_uids
             or pod.is_leaving
             or pod.is_over
         ):
             # The Pod already had an agent, or another start of one was interrupted.
             need = replace(self._needs[allocation.name], node=node)
-            pod = await self._running(allocation.name, need, anew=True)
-        self._waiting_uids.discard(pod.metadata.uid)
+            pod = await self._running_pod(allocation.name, need, is_replacement=True)
+        self._own.waiting_uids.discard(pod.metadata.uid)
         try:
-            taken = await self._api.attach(_path(pod), manifests.CONTAINER, stdin, DOCUMENT_READ)
+            is_confirmed = await self._api.attach(
+                _path(pod), manifests.CONTAINER, stdin, DOCUMENT_READ
+            )
         except ApiFailure as failure:
             # A container that has just ended cannot be attached to. Its end explains more than the API's
             # error.
             if failure.status == 404 and await self._ends_within(_EXIT_TIMEOUT, allocation.name):
-                raise self._why_not_taken(allocation.name, pod) from failure
+                raise self._agent_start_error(allocation.name, pod) from failure
             raise ClusterUnavailable(
                 f"cannot send Pod {pod.metadata.name} its agent's document: {failure}"
             ) from failure
-        if not taken:
+        if not is_confirmed:
             await self._ends_within(_EXIT_TIMEOUT, allocation.name)
-            raise self._why_not_taken(allocation.name, pod)
+            raise self._agent_start_error(allocation.name, pod)
 
     async def _ends_within(self, seconds: float, name: AllocationName) -> bool:
         """Wait for the end of a Pod. Returns whether it has ended."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._until(lambda: True if self._is_over(name) else None)
-        return self._is_over(name)
+                await self._wait_for(lambda: True if self._own.has_ended(name) else None)
+        return self._own.has_ended(name)
 
-    def _why_not_taken(self, name: AllocationName, pod: Pod) -> ClusterUnavailable:
+    def _agent_start_error(self, name: AllocationName, pod: Pod) -> ClusterUnavailable:
         """Return the error that explains why a Pod's process ended instead of becoming an agent."""
-        return _ended_early(self._end_of(self._own_pods.get(name, pod)))
+        return _ended_early(self._own.end_of(self._own.pods.get(name, pod)))
 
     async def allocation_end(self, name: AllocationName) -> AllocationEnd | None:
-        if name in self._ends:
-            return self._ends[name]
-        pod = self._own_pods.get(name)
+        if name in self._own.ends:
+            return self._own.ends[name]
+        pod = self._own.pods.get(name)
         if pod is None:
             raise AgentsMayLive(
                 f"the Pod of {name} is gone, and its end was not observed. If it was deleted by force, "
                 "its programs may live until the lease ends"
             )
         if pod.is_over:
-            return self._end_of(pod)
+            return self._own.end_of(pod)
         return AllocationEnd(Cause.AGENT_LOST, f"Pod {pod.metadata.name} does not run")
 
     async def pending_end(self, name: AllocationName) -> AllocationEnd | None:
-        def told() -> AllocationEnd | None:
-            pod = self._own_pods.get(name)
+        def observed_end() -> AllocationEnd | None:
+            pod = self._own.pods.get(name)
             if pod is None:
-                return self._ends.get(name, _UNOBSERVED_END)
-            is_told = pod.is_leaving or pod.is_over
-            return self._end_of(pod) if is_told else None
+                return self._own.ends.get(name, _UNOBSERVED_END)
+            is_ending = pod.is_leaving or pod.is_over
+            return self._own.end_of(pod) if is_ending else None
 
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_EVICTION_TIMEOUT):
-                end = await self._until(told)
+                end = await self._wait_for(observed_end)
                 return None if end.loss is Cause.AGENT_LOST else end
         return None
 
@@ -283,23 +276,23 @@ class KubernetesCluster:
         return ()  # A Pod ends with its agent, and the API stores what it has confirmed.
 
     async def release(self, name: AllocationName) -> None:
-        self._ends.pop(name, None)
-        self._vanished.pop(name, None)
+        self._own.ends.pop(name, None)
+        self._own.vanished.pop(name, None)
         need = self._needs.pop(name, None)
-        pod = self._own_pods.get(name)
+        pod = self._own.pods.get(name)
         if pod is not None:
-            self._released.add(name)
+            self._own.released.add(name)
         if self._admission is not None and (pod or need):
             where = pod.metadata.namespace if pod else ""
             where = where or (manifests.namespace(need) if need else "")
             self._admission.released(name, where)
         if pod is None:
             return
-        await self._end(name, pod)
+        await self._delete_finished(name, pod)
 
-    async def _end(self, name: AllocationName, pod: Pod) -> None:
+    async def _delete_finished(self, name: AllocationName, pod: Pod) -> None:
         """Delete a Pod after its agent has shut down. Raises ClusterUnavailable."""
-        if pod.is_running and pod.metadata.uid not in self._waiting_uids:
+        if pod.is_running and pod.metadata.uid not in self._own.waiting_uids:
             # Its agent has just been shut down. The deletion of a finished Pod takes effect at once. For any
             # other Pod the kubelet cleans up first, which old kubelets do once a minute.
             await self._ends_within(_EXIT_TIMEOUT, name)
@@ -315,12 +308,12 @@ class KubernetesCluster:
         assert self._client is not None, "the cluster was started"
         return self._client
 
-    async def _running(
+    async def _running_pod(
         self,
         name: AllocationName,
         need: NodeNeed,
         *,
-        anew: bool = False,
+        is_replacement: bool = False,
         avoid: Collection[str] | None = None,
     ) -> Pod:
         """Return the allocation's Pod when it runs; create it if it does not exist. Raises ClusterRefused,
@@ -330,24 +323,24 @@ class KubernetesCluster:
             anew: Create another Pod in any case.
             avoid: Nodes to avoid if possible.
         """
-        pod, again = self._own_pods.get(name), 0
-        if pod is not None and (anew or pod.is_over or pod.is_leaving):
-            await self._remove(pod)
+        pod, again = self._own.pods.get(name), 0
+        if pod is not None and (is_replacement or pod.is_over or pod.is_leaving):
+            await self._remove_pod(pod)
             pod, again = None, manifests.again_of(pod) + 1
         if pod is None:
-            pod = await self._make(name, need, again, avoid)
+            pod = await self._create_pod(name, need, again, avoid)
         uid, failing_since = pod.metadata.uid, 0.0
 
-        def judged() -> Pod | None:
+        def running_or_none() -> Pod | None:
             nonlocal failing_since
-            now = self._own_pods.get(name)
+            now = self._own.pods.get(name)
             if now is None or now.metadata.uid != uid:
-                end = self._ends.get(name)
+                end = self._own.ends.get(name)
                 raise (_ended_early(end) if end else AgentEnded(f"{name}: its Pod was deleted"))
-            if why := look.refusal(now):
+            if why := states.refusal(now):
                 raise ClusterRefused(why)
             if now.is_over or now.is_leaving:
-                raise _ended_early(self._end_of(now))
+                raise _ended_early(self._own.end_of(now))
             if self._admission is not None and now.spec.node_name and not kueue.is_managed(now):
                 raise ClusterRefused(
                     f"Pod {now.key} started without Kueue's admission: enable Kueue's "
@@ -357,19 +350,19 @@ class KubernetesCluster:
                 return now
             if avoid is None or now.spec.node_name:
                 self._require_node_up(now.spec.node_name or need.node)
-            is_failing = now.waiting is not None and now.waiting.reason in look.RETRIED_REASONS
+            is_failing = now.waiting is not None and now.waiting.reason in states.RETRIED_REASONS
             if is_failing and not failing_since:
                 failing_since = time.monotonic()
-            longest = self._settings.pull_minutes * 60
-            if failing_since and time.monotonic() - failing_since > longest:
-                delay = look.delay(now)
+            timeout = self._settings.pull_minutes * 60
+            if failing_since and time.monotonic() - failing_since > timeout:
+                delay = states.delay(now)
                 raise ClusterRefused(
                     f"{delay.message if delay else 'its container did not start'}; it was tried for "
                     f"{self._settings.pull_minutes:g} minutes"
                 )
             return None
 
-        return await self._until(judged)
+        return await self._wait_for(running_or_none)
 
     def _require_node_up(self, node: str) -> None:
         """Raise ClusterUnavailable if a Pod on this node could never start."""
@@ -381,7 +374,7 @@ class KubernetesCluster:
         if state is not NodeState.UP:
             raise ClusterUnavailable(f"Pods cannot start on node {node}: {cause}")
 
-    async def _make(
+    async def _create_pod(
         self, name: AllocationName, need: NodeNeed, again: int, avoid: Collection[str] | None
     ) -> Pod:
         """Create the allocation's Pod. `again`: number of its earlier Pods. Raises ClusterRefused,
@@ -409,11 +402,12 @@ class KubernetesCluster:
             again=again,
             avoid=avoid,
         )
-        if self._admission is not None and (delay := kueue.crowded(name, need, self._own_pods)):
+        crowded = partial(kueue.crowded, name, need, self._own.pods)
+        if self._admission is not None and (delay := crowded()):
             # Kueue has to count fewer Pods than the attempt's total.
             self._creation_delays[name] = delay
-            self._touch()
-            await self._until(lambda: None if kueue.crowded(name, need, self._own_pods) else True)
+            self._mark_changed()
+            await self._wait_for(lambda: None if crowded() else True)
             self._creation_delays.pop(name, None)
         while True:
             is_new = True
@@ -421,7 +415,7 @@ class KubernetesCluster:
                 pod = await self._api.create(f"/api/v1/namespaces/{where}/pods", manifest, Pod)
             except ApiFailure as failure:
                 if failure.status == 409 and failure.reason == "AlreadyExists":
-                    pod = await self._found(where, manifest["metadata"]["name"], name)
+                    pod = await self._existing_pod(where, manifest["metadata"]["name"], name)
                     is_new = False
                 elif failure.is_full:
                     self._creation_delays[name] = Delay(
@@ -429,7 +423,7 @@ class KubernetesCluster:
                         f"namespace {where} admits no more Pods: {failure}",
                         word="ExceededQuota",
                     )
-                    self._touch()
+                    self._mark_changed()
                     # The API does not signal when a quota has capacity again.
                     await asyncio.sleep(_QUOTA_RETRY_INTERVAL)
                     continue
@@ -439,17 +433,17 @@ class KubernetesCluster:
                     ) from failure
                 else:
                     raise ClusterUnavailable(f"{name}: {failure}") from failure
-            known = self._own_pods.get(name)
-            if is_new and (name in self._ends or name in self._vanished):
+            known = self._own.pods.get(name)
+            if is_new and (name in self._own.ends or name in self._own.vanished):
                 return pod  # The watch has shown its end before the API answered.
             if known is None or known.metadata.uid != pod.metadata.uid:
                 self._pod_changed(pod, gone=False)
             if is_new:
                 # It has no agent yet, even if the watch has already shown that it runs.
-                self._waiting_uids.add(pod.metadata.uid)
+                self._own.waiting_uids.add(pod.metadata.uid)
             return pod
 
-    async def _found(self, where: str, pod_name: str, name: AllocationName) -> Pod:
+    async def _existing_pod(self, where: str, pod_name: str, name: AllocationName) -> Pod:
         """Return the existing Pod of that name. An earlier call created it, but its answer was lost. Raises
         ClusterUnavailable if the Pod has another owner."""
         try:
@@ -466,22 +460,17 @@ class KubernetesCluster:
     async def _delete(self, pod: Pod) -> None:
         """Delete a Pod. Raises ApiFailure, ClusterUnavailable."""
         uid = pod.metadata.uid
-        if uid in self._deleted_uids:
+        if uid in self._own.deleted_uids:
             return  # The kubelet needs time.
         if not pod.is_leaving:
-            self._deleted_uids.add(uid)
+            self._own.deleted_uids.add(uid)
         try:
             await self._api.delete(_path(pod), uid=uid, grace=_DELETE_GRACE)
         except (ApiFailure, ClusterUnavailable):
-            self._deleted_uids.discard(uid)
+            self._own.deleted_uids.discard(uid)
             raise
 
-    def _end_of(self, pod: Pod) -> AllocationEnd:
-        """Return the end of a Pod without running containers."""
-        by_others = pod.is_leaving and pod.metadata.uid not in self._deleted_uids
-        return look.end(pod, deleted=by_others)
-
-    async def _remove(self, pod: Pod) -> None:
+    async def _remove_pod(self, pod: Pod) -> None:
         """Delete a Pod and wait until it has no running containers. Raises ClusterUnavailable."""
         name = manifests.allocation_of(pod, self._service)
         assert name is not None
@@ -494,15 +483,11 @@ class KubernetesCluster:
             raise ClusterUnavailable(
                 f"Pod {pod.metadata.name} does not end; its node {pod.spec.node_name} does not respond"
             )
-        if name in self._vanished:
+        if name in self._own.vanished:
             raise ClusterUnavailable(
                 f"Pod {pod.metadata.name} was deleted by force; its programs may live"
             )
-        self._ends.pop(name, None)
-
-    def _is_over(self, name: AllocationName) -> bool:
-        pod = self._own_pods.get(name)
-        return pod is None or pod.is_over
+        self._own.ends.pop(name, None)
 
     async def _try_release(self, name: AllocationName) -> None:
         try:
@@ -514,8 +499,8 @@ class KubernetesCluster:
         """Return whether an attempt has allocations or requests. `group`: Kueue's name of the attempt."""
         live = (
             name
-            for name, pod in self._own_pods.items()
-            if name not in self._released and not pod.is_over
+            for name, pod in self._own.pods.items()
+            if name not in self._own.released and not pod.is_over
         )
         return any(kueue.group(name) == group for name in (*self._needs, *live))
 
@@ -526,11 +511,11 @@ class KubernetesCluster:
         nodes, too."""
         # An earlier attempt may have seen Pods that are gone.
         self._pods.clear()
-        self._own_pods.clear()
-        self._waiting_uids.clear()
-        everywhere = Followed(client, _PODS, Pod, self._pod_changed)
+        self._own.pods.clear()
+        self._own.waiting_uids.clear()
+        all_pods = WatchedCollection(client, _PODS, Pod, self._pod_changed)
         try:
-            await everywhere.list()
+            await all_pods.list()
         except ApiFailure as failure:
             if failure.status != 403:
                 raise
@@ -538,62 +523,30 @@ class KubernetesCluster:
                 "kubernetes: cannot list other Pods (%s): their resources are not counted", failure
             )
         else:
-            self._pods = [everywhere]
+            self._pods = [all_pods]
             return
         for where in self._namespaces():
-            here = Followed(client, f"/api/v1/namespaces/{where}/pods", Pod, self._pod_changed)
-            await here.list()
-            self._pods.append(here)
+            path = f"/api/v1/namespaces/{where}/pods"
+            namespace_pods = WatchedCollection(client, path, Pod, self._pod_changed)
+            await namespace_pods.list()
+            self._pods.append(namespace_pods)
 
     def _namespaces(self) -> list[str]:
         return sorted(set(self._settings.namespaces.values()) or {"default"})
 
     def _node_changed(self, node: ClusterNode, *, gone: bool) -> None:
-        self._touch()
+        self._mark_changed()
 
     def _pod_changed(self, pod: Pod, *, gone: bool) -> None:
-        name = manifests.allocation_of(pod, self._service)
-        self._touch()
-        if name is None:
-            return
-        known = self._own_pods.get(name) or self._vanished.get(name)
-        if gone:
-            if known is not None and known.metadata.uid == pod.metadata.uid:
-                self._own_pods.pop(name, None)
-                self._learn_end(name, pod if pod.is_over else known)
-                self._released.discard(name)
-            for some in (self._waiting_uids, self._deleted_uids):
-                some.discard(pod.metadata.uid)
-            return
-        if known is not None and manifests.again_of(known) > manifests.again_of(pod):
-            return  # This Pod has ended or will end, and another one has replaced it.
-        if not pod.is_over and not pod.is_running:
-            self._waiting_uids.add(pod.metadata.uid)
-        self._vanished.pop(name, None)
-        self._own_pods[name] = pod
+        self._own.update(pod, gone=gone)
+        self._mark_changed()
 
-    def _learn_end(self, name: AllocationName, pod: Pod) -> None:
-        """Record the end of a Pod that no longer exists."""
-        if name in self._released:
-            return
-        if pod.is_over or not pod.spec.node_name or pod.metadata.uid in self._waiting_uids:
-            self._vanished.pop(name, None)
-            self._ends[name] = self._end_of(pod)
-        elif name not in self._vanished:
-            log.warning(
-                "kubernetes: Pod %s was deleted by force on node %s; its programs may live until its lease "
-                "ends",
-                pod.metadata.name,
-                pod.spec.node_name,
-            )
-            self._vanished[name] = pod
-
-    def _touch(self) -> None:
-        self._is_dirty = True
+    def _mark_changed(self) -> None:
+        self._is_outdated = True
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def _until(self, check: Callable[[], T | None]) -> T:
+    async def _wait_for(self, check: Callable[[], T | None]) -> T:
         while True:
             changed = self._changed
             if (result := check()) is not None:
@@ -609,26 +562,26 @@ class KubernetesCluster:
             service=self._service,
             routes=self._routes,
             overcommit=self._settings.overcommit,
-            ghosts={name: pod.spec.node_name for name, pod in self._vanished.items()},
+            ghosts={name: pod.spec.node_name for name, pod in self._own.vanished.items()},
             wanted=self._awaited,
         )
-        delays = {**report.delays, **self._not_admitted(), **self._creation_delays}
+        delays = {**report.delays, **self._admission_delays(), **self._creation_delays}
         return replace(report, delays=delays)
 
-    def _not_admitted(self) -> dict[AllocationName, Delay]:
+    def _admission_delays(self) -> dict[AllocationName, Delay]:
         """Return the delays of allocations that Kueue has not admitted."""
         if self._admission is None:
             return {}
-        waiting = ((name, self._own_pods.get(name)) for name in self._awaited)
+        waiting = ((name, self._own.pods.get(name)) for name in self._awaited)
         delays = {name: self._admission.delay(name, pod) for name, pod in waiting if pod}
         return {name: delay for name, delay in delays.items() if delay}
 
-    async def _tell_changes(self) -> None:
+    async def _report_changes(self) -> None:
         last: ClusterReport | None = None
         while True:
             changed = self._changed
             report = self.report()
-            if last is None or _told_of(last) != _told_of(report):
+            if last is None or _reported_fields(last) != _reported_fields(report):
                 last = report
                 self._reader.put_nowait(report)
             await changed.wait()
@@ -645,5 +598,5 @@ def _path(pod: Pod) -> str:
     return f"/api/v1/namespaces/{pod.metadata.namespace}/pods/{pod.metadata.name}"
 
 
-def _told_of(report: ClusterReport) -> tuple[object, ...]:
+def _reported_fields(report: ClusterReport) -> tuple[object, ...]:
     return report.nodes, report.agents, report.delays, report.idle

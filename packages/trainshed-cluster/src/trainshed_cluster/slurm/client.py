@@ -42,11 +42,16 @@ class Output(Struct, frozen=True):
 
 class SlurmClient:
     """Runs Slurm's commands. Each one runs in its own session, so that no signal of a terminal reaches it.
-    `left`: called with an allocation's name after the srun of one of its agents has ended or was killed."""
 
-    def __init__(self, settings: SlurmSettings, left: Callable[[str], None] | None = None) -> None:
+    Args:
+        on_step_end: Called with an allocation's name when the srun of one of its agents has ended.
+    """
+
+    def __init__(
+        self, settings: SlurmSettings, on_step_end: Callable[[str], None] | None = None
+    ) -> None:
         self._settings = settings
-        self._left = left
+        self._on_step_end = on_step_end
         self._environment = commands.environment(os.environ, settings.conf)
         #: The srun processes of started agents, each with the name of its allocation and the task that waits
         #: for its end.
@@ -58,7 +63,7 @@ class SlurmClient:
         for process in sruns:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-        await asyncio.gather(*(waiting for _, waiting in sruns.values()))
+        await asyncio.gather(*(tasks for _, tasks in sruns.values()))
 
     async def answer(self, command: Sequence[str], user: UnixUser | None = None) -> str:
         """Run a command and return its output. `user`: its user; None = the service's user. Raises
@@ -76,8 +81,8 @@ class SlurmClient:
                 _kill(process)
                 await asyncio.shield(begin(_reap(process), f"slurm: {command[0]}"))
         if output.code:
-            complaint = commands.complaint(output.err) or f"exit code {output.code}"
-            raise ClusterUnavailable(f"{command[0]}: {complaint}")
+            error_text = commands.error_text(output.err) or f"exit code {output.code}"
+            raise ClusterUnavailable(f"{command[0]}: {error_text}")
         return output.out
 
     async def ask(self, query: Query[T]) -> T:
@@ -101,16 +106,16 @@ class SlurmClient:
         """End the steps of an allocation, and wait a limited time for their ends. Agents that are shutting
         down end their own steps. Call this before cancelling the job: Slurm lends no resources of the node
         while a step of an ending job ends, but it does while a step of a running job ends."""
-        waiting = [task for allocation, task in self._sruns.values() if allocation == name]
-        if waiting:
-            _, staying = await asyncio.wait(waiting, timeout=_EXIT_TIMEOUT)
-            if staying:
+        tasks = [task for allocation, task in self._sruns.values() if allocation == name]
+        if tasks:
+            _, unfinished = await asyncio.wait(tasks, timeout=_EXIT_TIMEOUT)
+            if unfinished:
                 # Slurm reports an error if they have just ended.
                 with contextlib.suppress(ClusterUnavailable):
                     await self.answer(commands.terminate(name, user))
-                await asyncio.wait(staying, timeout=_WITHDRAW_TIMEOUT)
+                await asyncio.wait(unfinished, timeout=_WITHDRAW_TIMEOUT)
 
-    async def hand_over(
+    async def start_agent_step(
         self,
         command: Sequence[str],
         stdin: bytes,
@@ -125,37 +130,39 @@ class SlurmClient:
         ClusterUnavailable.
         """
         what = f"{name}: agent on {node}"
-        process = await self._spawn(command, feeds=True, user=user)
+        process = await self._spawn(command, has_input=True, user=user)
         assert process.stderr
-        complaining = joined(_beginning(process.stderr, 1 << 14))
-        taken = False
+        error_reader = joined(_read_start(process.stderr, 1 << 14))
+        is_confirmed = False
         try:
             async with asyncio.timeout(_STEP_TIMEOUT):
-                taken = await _feed(process, stdin)
-                if not taken:
-                    complaint = commands.complaint((await complaining).decode(errors="replace"))
-                    raise ClusterUnavailable(f"{what}: {complaint or 'its step ended at once'}")
+                is_confirmed = await _send_input(process, stdin)
+                if not is_confirmed:
+                    error_text = commands.error_text((await error_reader).decode(errors="replace"))
+                    raise ClusterUnavailable(f"{what}: {error_text or 'its step ended at once'}")
         except TimeoutError:
             raise ClusterUnavailable(f"{what}: no step within {_STEP_TIMEOUT:g} s") from None
         finally:
-            if taken:
-                _disarm(process)
-                attending = begin(self._attend(process, complaining), f"slurm: srun of {what}")
-                self._sruns[process] = (name, attending)
+            if is_confirmed:
+                _kill_second_srun(process)
+                end_waiter = begin(
+                    self._wait_for_srun(process, error_reader), f"slurm: srun of {what}"
+                )
+                self._sruns[process] = (name, end_waiter)
             else:
-                complaining.cancel()
+                error_reader.cancel()
                 _kill(process)
                 await asyncio.shield(begin(_reap(process), f"slurm: srun of {what}"))
 
-    async def _attend(self, process: Process, complaining: asyncio.Task[bytes]) -> None:
+    async def _wait_for_srun(self, process: Process, error_reader: asyncio.Task[bytes]) -> None:
         await process.wait()
-        complaining.cancel()
+        error_reader.cancel()
         name, _ = self._sruns.pop(process)
-        if self._left is not None:
-            self._left(name)
+        if self._on_step_end is not None:
+            self._on_step_end(name)
 
     async def _spawn(
-        self, command: Sequence[str], feeds: bool = False, user: UnixUser | None = None
+        self, command: Sequence[str], has_input: bool = False, user: UnixUser | None = None
     ) -> Process:
         environment, directory = self._environment, None
         try:
@@ -166,7 +173,7 @@ class SlurmClient:
                 environment, directory = user.environment(environment), "/"
             return await asyncio.create_subprocess_exec(
                 *argv,
-                stdin=PIPE if feeds else DEVNULL,
+                stdin=PIPE if has_input else DEVNULL,
                 stdout=PIPE,
                 stderr=PIPE,
                 env=environment,
@@ -183,31 +190,31 @@ class Request:
 
     def __init__(self, process: Process) -> None:
         self._process = process
-        self._telling = joined(_communicate(process))
+        self._output = joined(_communicate(process))
 
-    async def ended(self, *others: asyncio.Task[object]) -> Output | None:
+    async def wait_for_output(self, *tasks: asyncio.Task[object]) -> Output | None:
         """Return the output when salloc has ended; None = one of the other tasks finished first."""
-        await asyncio.wait((self._telling, *others), return_when=asyncio.FIRST_COMPLETED)
-        return self._telling.result() if self._telling.done() else None
+        await asyncio.wait((self._output, *tasks), return_when=asyncio.FIRST_COMPLETED)
+        return self._output.result() if self._output.done() else None
 
-    async def leave(self) -> None:
+    async def detach(self) -> None:
         """End salloc after its request was granted, without cancelling the job. It gets a moment to exit."""
-        await asyncio.wait((self._telling,), timeout=1.0)
+        await asyncio.wait((self._output,), timeout=1.0)
         _kill(self._process)
-        await asyncio.wait((self._telling,))
+        await asyncio.wait((self._output,))
 
     async def abandon(self) -> None:
         """Kill salloc so that its request stays in Slurm's queue."""
         _kill(self._process)
-        await asyncio.wait((self._telling,))
+        await asyncio.wait((self._output,))
 
     async def withdraw(self) -> None:
         """Let salloc cancel its request. It may have been killed before it could."""
         with contextlib.suppress(ProcessLookupError):
             self._process.terminate()
-        await asyncio.wait((self._telling,), timeout=_WITHDRAW_TIMEOUT)
+        await asyncio.wait((self._output,), timeout=_WITHDRAW_TIMEOUT)
         _kill(self._process)
-        await asyncio.wait((self._telling,))
+        await asyncio.wait((self._output,))
 
 
 async def _communicate(process: Process) -> Output:
@@ -215,15 +222,15 @@ async def _communicate(process: Process) -> Output:
     return Output(await process.wait(), out.decode(errors="replace"), err.decode(errors="replace"))
 
 
-async def _beginning(stream: asyncio.StreamReader, limit: int) -> bytes:
+async def _read_start(stream: asyncio.StreamReader, limit: int) -> bytes:
     """Read a stream to its end and return its first `limit` bytes."""
-    beginning = b""
-    while part := await stream.read(1 << 14):
-        beginning += part[: limit - len(beginning)]
-    return beginning
+    start = b""
+    while block := await stream.read(1 << 14):
+        start += block[: limit - len(start)]
+    return start
 
 
-async def _feed(process: Process, stdin: bytes) -> bool:
+async def _send_input(process: Process, stdin: bytes) -> bool:
     """Send an agent its input. Returns whether it confirmed it. Slurm accepts input before the step exists
     and forwards a kilobyte at a time, so that sending starts at once."""
     writing = joined(_write(process, stdin))
@@ -247,7 +254,7 @@ async def _write(process: Process, stdin: bytes) -> None:
         process.stdin.close()
 
 
-def _disarm(process: Process) -> None:
+def _kill_second_srun(process: Process) -> None:
     """Kill srun's second process, which would end the step when the first one dies."""
     for children in Path(f"/proc/{process.pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):

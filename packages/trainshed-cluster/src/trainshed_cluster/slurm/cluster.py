@@ -29,7 +29,6 @@ from trainshed_cluster.remote.cluster import (
 from trainshed_cluster.slurm import commands
 from trainshed_cluster.slurm.client import Output, SlurmClient
 from trainshed_cluster.slurm.commands import Ask
-from trainshed_cluster.slurm.look import MAX_ADOPTION_AGE, Look, compile_look, end_of, own_jobs
 from trainshed_cluster.slurm.queries import (
     list_jobs,
     list_limits,
@@ -40,6 +39,13 @@ from trainshed_cluster.slurm.queries import (
 from trainshed_cluster.slurm.records import Gres, Job
 from trainshed_cluster.slurm.routes import Routes, SlurmRoute
 from trainshed_cluster.slurm.settings import SlurmSettings
+from trainshed_cluster.slurm.snapshot import (
+    MAX_ADOPTION_AGE,
+    Snapshot,
+    cause_of_end,
+    compile_snapshot,
+    own_jobs,
+)
 from trainshed_cluster.slurm.users import Users, node_directory
 
 log = logging.getLogger(__name__)
@@ -75,7 +81,7 @@ QUERY_INTERVAL: Final = 8.0
 """Seconds between two regular queries of the cluster. More frequent ones would burden Slurm's controller."""
 
 
-class _Seen(Struct, frozen=True):
+class _KnownJob(Struct, frozen=True):
     """The id of an allocation's Slurm job, and the time of its last confirmation (monotonic seconds)."""
 
     job: int
@@ -98,21 +104,21 @@ class SlurmCluster:
         self._settings = settings
         self._routes = Routes(settings)
         self._service = service
-        self._client = SlurmClient(settings, self._step_left)
+        self._client = SlurmClient(settings, self._handle_step_end)
         self._users = Users(settings)
         self._tasks = Crew()
         self._is_detached = False
-        self._look: Look | None = None
+        self._snapshot: Snapshot | None = None
         #: Start of the last failed query (monotonic seconds), and its failure.
         self._failed: tuple[float, str] = (-math.inf, "")
-        self._looked = asyncio.Condition()
-        self._look_wanted = asyncio.Event()
+        self._query_done = asyncio.Condition()
+        self._query_requested = asyncio.Event()
         self._reader: asyncio.Queue[ClusterReport | None] = asyncio.Queue()
         #: The nodes of each allocation that a call waits for.
         self._awaited: dict[AllocationName, frozenset[str]] = {}
         #: Allocations that were requested since the start, and that the last query may lack.
         self._requested: set[AllocationName] = set()
-        self._seen: dict[AllocationName, _Seen] = {}
+        self._known_jobs: dict[AllocationName, _KnownJob] = {}
         #: Maximum time limit in seconds by partition, if any.
         self._limits: dict[str, int] = {}
         #: Shortest time limit that Slurm has rejected nevertheless, by partition, account, QOS and user.
@@ -130,8 +136,8 @@ class SlurmCluster:
                 "slurm: user %s ([engines.slurm.users]) does not exist on this machine", name
             )
         self._limits = await self._client.ask(list_limits())
-        await self._look_now()
-        self._tasks.keep(self._look_on, "slurm: looks")
+        await self._query_now()
+        self._tasks.keep(self._query_repeatedly, "slurm: looks")
 
     async def close(self) -> None:
         await self._tasks.close()
@@ -139,8 +145,8 @@ class SlurmCluster:
         self._reader.put_nowait(None)
 
     def report(self) -> ClusterReport:
-        assert self._look, "the cluster was started"
-        return self._look.report
+        assert self._snapshot, "the cluster was started"
+        return self._snapshot.report
 
     async def watch(self) -> AsyncIterator[ClusterReport]:
         while (report := await self._reader.get()) is not None:
@@ -159,17 +165,21 @@ class SlurmCluster:
         *,
         avoid: Collection[str] | None = None,
     ) -> Allocation:
-        ask = self._ask(name, needs)
+        ask = self._request_for(name, needs)
         if avoid is not None:
             ask = replace(ask, avoid=tuple(sorted(avoid)))
         self._released_at.pop(name, None)
-        begun, queried_at, seen = time.monotonic(), self.report().queried_at, self._seen.get(name)
+        started_at, queried_at, known_job = (
+            time.monotonic(),
+            self.report().queried_at,
+            self._known_jobs.get(name),
+        )
         self._awaited[name] = frozenset(ask.nodes if avoid is None else ())
         try:
             allocation = await self._obtain(name, ask)
         except BaseException:
             # An existing allocation remains, with its programs.
-            if self._is_detached or (seen and seen.when >= queried_at):
+            if self._is_detached or (known_job and known_job.when >= queried_at):
                 raise
             # Recorded in any case: a request that was sent to slurmctld may still arrive.
             self._released_at[name] = time.monotonic()
@@ -179,7 +189,7 @@ class SlurmCluster:
             raise
         finally:
             del self._awaited[name]
-        if time.monotonic() - begun > _PENDING_QUERY_DELAY:
+        if time.monotonic() - started_at > _PENDING_QUERY_DELAY:
             # Reports still contain the reason for waiting.
             self._query_soon()
         return allocation
@@ -191,36 +201,42 @@ class SlurmCluster:
             user = await self._users.named(allocation.name.user)
         except ClusterRefused as e:
             raise ClusterUnavailable(str(e)) from None
-        seen = await self._certain(allocation, node)
+        known_job = await self._confirm_job(allocation, node)
         errors = f"{node_directory(self._settings, user)}.errors/{allocation.name}"
         command = commands.run_agent(
-            seen.job, node, str(allocation.name), argv, path=_PATH, errors=errors, gres=seen.gres
+            known_job.job,
+            node,
+            str(allocation.name),
+            argv,
+            path=_PATH,
+            errors=errors,
+            gres=known_job.gres,
         )
         try:
-            await self._client.hand_over(command, stdin, str(allocation.name), node, user)
+            await self._client.start_agent_step(command, stdin, str(allocation.name), node, user)
         except ClusterUnavailable as e:
             raise ClusterUnavailable(f"{e} (its error output is in {errors} there)") from None
 
     async def allocation_end(self, name: AllocationName) -> AllocationEnd | None:
         jobs = await self._client.ask(list_jobs([await self._user(name)], str(name), ended=True))
-        over = [job for job in jobs if not job.held and not job.pending]
+        over = [job for job in jobs if not job.has_nodes and not job.is_pending]
         if not over:
             return None
         last = max(over, key=lambda job: job.id)
         if last.state == "COMPLETING":
             # Slurm reports the cause when the last process has ended.
             raise ClusterUnavailable(f"{name}: job {last.id} is still ending")
-        return end_of(last)
+        return cause_of_end(last)
 
     async def pending_end(self, name: AllocationName) -> AllocationEnd | None:
         return None  # Slurm kills agents with their programs, so that they report nothing.
 
     async def require_reachable(self, name: AllocationName) -> None:
-        await self._held(name)
+        await self._granted_job(name)
 
     async def release(self, name: AllocationName) -> None:
         self._released_at[name] = time.monotonic()
-        self._seen.pop(name, None)
+        self._known_jobs.pop(name, None)
         user = await self._user(name)
         await self._client.end_agents(str(name), user)
         await self._client.answer(commands.cancel(str(name), user))
@@ -236,28 +252,35 @@ class SlurmCluster:
                 while unsettled := self._unsettled():
                     last = max(self._released_at[name] for name in unsettled)
                     await asyncio.sleep(max(0.0, last + _SAVE_INTERVAL - time.monotonic()))
-                    look = await self._fresh_query()
+                    snapshot = await self._fresh_query()
                     for name in unsettled:
-                        if name in look.jobs:
+                        if name in snapshot.jobs:
                             self._released_at[name] = time.monotonic()
                             await self._try_to_cancel(name)
         except ClusterUnavailable as failure:
             why = str(failure)
         except TimeoutError:
             why = self._failed[1] or why
-        left = {*names, *self._unsettled()}
-        return tuple([Leftover(str(name), why, await self._by_hand(name)) for name in sorted(left)])
+        unreleased = {*names, *self._unsettled()}
+        return tuple(
+            [
+                Leftover(str(name), why, await self._manual_command(name))
+                for name in sorted(unreleased)
+            ]
+        )
 
     def _unsettled(self) -> list[AllocationName]:
         """Return released allocations that may reappear if Slurm's controller crashes."""
-        look = self._look
+        snapshot = self._snapshot
         return [
             name
             for name, when in self._released_at.items()
-            if look is None or name in look.jobs or look.queried_at < when + _SAVE_INTERVAL
+            if snapshot is None
+            or name in snapshot.jobs
+            or snapshot.queried_at < when + _SAVE_INTERVAL
         ]
 
-    async def _by_hand(self, name: AllocationName) -> tuple[str, ...]:
+    async def _manual_command(self, name: AllocationName) -> tuple[str, ...]:
         """Return the command that releases an allocation without this service."""
         try:
             user = await self._user(name)
@@ -272,14 +295,14 @@ class SlurmCluster:
             *options,
         )
 
-    def _step_left(self, name: str) -> None:
+    def _handle_step_end(self, name: str) -> None:
         """Query the cluster soon, because the srun of an agent has ended, perhaps with its step."""
-        if any(name == str(allocation) for allocation in self._seen):
+        if any(name == str(allocation) for allocation in self._known_jobs):
             asyncio.get_running_loop().call_later(_STEP_END_DELAY, self._query_soon)
 
     # --- requests ---
 
-    def _ask(self, name: AllocationName, needs: Sequence[NodeNeed]) -> Ask:
+    def _request_for(self, name: AllocationName, needs: Sequence[NodeNeed]) -> Ask:
         first = needs[0]
         for need in needs:
             same = need.vcpus, need.memory_bytes, need.accelerators, need.machine
@@ -319,8 +342,8 @@ class SlurmCluster:
     async def _obtain(self, name: AllocationName, ask: Ask) -> Allocation:
         """Find or request an allocation. If the account or QOS forbid the time limit, request it without
         one."""
-        way = (ask.partition, ask.account, ask.qos, ask.user)
-        if ask.seconds and ask.seconds >= self._rejected_limits.get(way, math.inf):
+        route_key = (ask.partition, ask.account, ask.qos, ask.user)
+        if ask.seconds and ask.seconds >= self._rejected_limits.get(route_key, math.inf):
             ask = replace(ask, seconds=None)
         try:
             return await self._find(name, ask) or await self._request(name, ask)
@@ -331,7 +354,7 @@ class SlurmCluster:
                 raise
         await self._try_to_cancel(name)
         allocation = await self._request(name, replace(ask, seconds=None))
-        self._rejected_limits[way] = ask.seconds
+        self._rejected_limits[route_key] = ask.seconds
         return allocation
 
     async def _find(self, name: AllocationName, ask: Ask) -> Allocation | None:
@@ -339,113 +362,119 @@ class SlurmCluster:
         still pending. None = neither exists."""
         # Only this service uses these names: an allocation that was neither requested by this process nor
         # found by the last query does not exist.
-        if name not in self._requested and self._look and name not in self._look.jobs:
+        if name not in self._requested and self._snapshot and name not in self._snapshot.jobs:
             return None
-        look = await self._fresh_query()
-        while job := look.jobs.get(name):
-            if job.held:
-                return self._hold(name, job.id, job.nodes, ask.gres)
-            self._judge(name, job, look)
-            look = await self._look_after(look)
+        snapshot = await self._fresh_query()
+        while job := snapshot.jobs.get(name):
+            if job.has_nodes:
+                return self._record_job(name, job.id, job.nodes, ask.gres)
+            self._raise_if_hopeless(name, job, snapshot)
+            snapshot = await self._next_snapshot(snapshot)
         return None
 
     async def _request(self, name: AllocationName, ask: Ask) -> Allocation:
         self._requested.add(name)
-        begun, look = time.monotonic(), self._look
+        started_at, snapshot = time.monotonic(), self._snapshot
         user = await self._users.named(name.user)
         request = await self._client.request(commands.allocate(ask), user)
         # Report the reason soon if the request has to wait.
-        telling = asyncio.get_running_loop().call_later(_PENDING_QUERY_DELAY, self._query_soon)
-        looking: asyncio.Task[Look] | None = None
+        query_timer = asyncio.get_running_loop().call_later(_PENDING_QUERY_DELAY, self._query_soon)
+        next_query: asyncio.Task[Snapshot] | None = None
         unseen = 0
         try:
             while True:
-                looking = joined(self._look_after(look))
-                output = await request.ended(looking)
+                next_query = joined(self._next_snapshot(snapshot))
+                output = await request.wait_for_output(next_query)
                 if output and output.code == 0 and ask.avoid is not None:
                     # salloc does not print the granted nodes.
-                    if existing := await self._held(name):
-                        return self._hold(name, existing.id, existing.nodes, ask.gres)
+                    if existing := await self._granted_job(name):
+                        return self._record_job(name, existing.id, existing.nodes, ask.gres)
                     raise ClusterUnavailable(f"{name}: it was granted, but no longer exists")
                 if output:
                     return self._granted(name, ask, output)
-                look = looking.result()
-                job = look.jobs.get(name)
-                if job and job.held:
+                snapshot = next_query.result()
+                job = snapshot.jobs.get(name)
+                if job and job.has_nodes:
                     # slurmctld notifies salloc as well, unless it crashed in between.
-                    await request.leave()
-                    return self._hold(name, job.id, job.nodes, ask.gres)
-                if job and look.queried_at >= begun:
+                    await request.detach()
+                    return self._record_job(name, job.id, job.nodes, ask.gres)
+                if job and snapshot.queried_at >= started_at:
                     unseen = 0
-                    self._judge(name, job, look)
-                elif look.queried_at > begun + _UNSEEN_TIMEOUT:
+                    self._raise_if_hopeless(name, job, snapshot)
+                elif snapshot.queried_at > started_at + _UNSEEN_TIMEOUT:
                     unseen += 1
                     if unseen > 1:
                         raise ClusterUnavailable(f"Slurm has lost the request for {name}")
         finally:
-            telling.cancel()
-            if looking:
-                looking.cancel()
+            query_timer.cancel()
+            if next_query:
+                next_query.cancel()
             ending = request.abandon() if self._is_detached else request.withdraw()
             await asyncio.shield(begin(ending, f"slurm: salloc of {name}"))
 
     def _granted(self, name: AllocationName, ask: Ask, output: Output) -> Allocation:
         if output.code == 0:
             try:
-                return self._hold(name, commands.granted(output.err), ask.nodes, ask.gres)
+                return self._record_job(
+                    name, commands.granted_job_id(output.err), ask.nodes, ask.gres
+                )
             except ValueError as e:
                 raise ClusterUnavailable(f"{name}: salloc: {e}") from None
-        complaint = commands.complaint(output.err) or f"salloc ended with exit code {output.code}"
-        if commands.refused(output.err):
-            raise ClusterRefused(f"Slurm rejects {_describe(ask)}: {complaint}")
-        raise ClusterUnavailable(f"Slurm cannot grant {_describe(ask)} now: {complaint}")
+        error_text = commands.error_text(output.err) or f"salloc ended with exit code {output.code}"
+        if commands.is_permanent_error(output.err):
+            raise ClusterRefused(f"Slurm rejects {_describe(ask)}: {error_text}")
+        raise ClusterUnavailable(f"Slurm cannot grant {_describe(ask)} now: {error_text}")
 
-    def _judge(self, name: AllocationName, job: Job, look: Look) -> None:
+    def _raise_if_hopeless(self, name: AllocationName, job: Job, snapshot: Snapshot) -> None:
         """Raise ClusterRefused or ClusterUnavailable if a request can never be granted."""
         wanted = self._awaited[name]
-        if job.waits_in_vain:
+        if job.never_starts:
             raise ClusterRefused(
                 f"Slurm would never start this ({job.reason}), because of the partition, account or "
                 "QOS; choose others in [engines.slurm]"
             )
-        away = [
+        nodes_down = [
             f"{report.node.name}: {report.cause}"
-            for report in look.report.nodes
+            for report in snapshot.report.nodes
             if report.node.name in wanted and report.cause
         ]
-        if away and job.reason.startswith(("ReqNodeNotAvail", "NodeDown")):
+        if nodes_down and job.reason.startswith(("ReqNodeNotAvail", "NodeDown")):
             raise ClusterUnavailable(
-                f"Slurm does not allocate nodes that are not up: {'; '.join(away)}"
+                f"Slurm does not allocate nodes that are not up: {'; '.join(nodes_down)}"
             )
 
-    def _hold(
+    def _record_job(
         self, name: AllocationName, job: int, nodes: tuple[str, ...], gres: Gres | None
     ) -> Allocation:
-        self._seen[name] = _Seen(job, time.monotonic(), gres)
+        self._known_jobs[name] = _KnownJob(job, time.monotonic(), gres)
         return Allocation(name, str(job), nodes)
 
-    async def _certain(self, allocation: Allocation, node: str) -> _Seen:
+    async def _confirm_job(self, allocation: Allocation, node: str) -> _KnownJob:
         """Confirm that an allocation still has its job and the node. Raises ClusterUnavailable otherwise."""
-        seen = self._seen.get(allocation.name)
-        if seen and time.monotonic() - seen.when < _JOB_ID_MAX_AGE and node in allocation.nodes:
-            return seen
-        begun = time.monotonic()
-        job = await self._held(allocation.name, allocation.cluster_id)
+        known_job = self._known_jobs.get(allocation.name)
+        if (
+            known_job
+            and time.monotonic() - known_job.when < _JOB_ID_MAX_AGE
+            and node in allocation.nodes
+        ):
+            return known_job
+        started_at = time.monotonic()
+        job = await self._granted_job(allocation.name, allocation.cluster_id)
         if not job:
             raise ClusterUnavailable(
                 f"{allocation.name}: its Slurm job {allocation.cluster_id} no longer exists"
             )
         if node not in job.nodes:
             raise ClusterUnavailable(f"{allocation.name}: job {job.id} no longer includes {node}")
-        gres = seen.gres if seen else next(iter(job.gres), None)
-        self._seen[allocation.name] = _Seen(job.id, begun, gres)
-        return self._seen[allocation.name]
+        gres = known_job.gres if known_job else next(iter(job.gres), None)
+        self._known_jobs[allocation.name] = _KnownJob(job.id, started_at, gres)
+        return self._known_jobs[allocation.name]
 
-    async def _held(self, name: AllocationName, number: str | None = None) -> Job | None:
+    async def _granted_job(self, name: AllocationName, number: str | None = None) -> Job | None:
         """Return the job of that name that has its nodes, or None. Queries only this name, which is cheaper
         than a full query. `number`: the job's id; None = any."""
         jobs = await self._own([await self._user(name)], str(name))
-        held = (job for job_name, job in jobs if job_name == name and job.held)
+        held = (job for job_name, job in jobs if job_name == name and job.has_nodes)
         return next((job for job in held if number in (None, str(job.id))), None)
 
     async def _own(
@@ -472,103 +501,103 @@ class SlurmCluster:
     # --- queries ---
 
     def _query_soon(self) -> None:
-        self._look_wanted.set()
+        self._query_requested.set()
 
-    async def _fresh_query(self) -> Look:
+    async def _fresh_query(self) -> Snapshot:
         """Return the result of a query that starts after this call. Concurrent callers share it. Raises
         ClusterUnavailable."""
         now = time.monotonic()
         self._query_soon()
-        async with self._looked:
-            while self._look is None or self._look.queried_at < now:
+        async with self._query_done:
+            while self._snapshot is None or self._snapshot.queried_at < now:
                 when, why = self._failed
                 if when >= now:
                     raise ClusterUnavailable(why)
-                await self._looked.wait()
-            return self._look
+                await self._query_done.wait()
+            return self._snapshot
 
-    async def _look_after(self, last: Look | None) -> Look:
+    async def _next_snapshot(self, last: Snapshot | None) -> Snapshot:
         """Wait for the next successful query after `last`."""
-        async with self._looked:
-            while (look := self._look) is None or look is last:
-                await self._looked.wait()
-            return look
+        async with self._query_done:
+            while (snapshot := self._snapshot) is None or snapshot is last:
+                await self._query_done.wait()
+            return snapshot
 
-    async def _look_on(self) -> None:
+    async def _query_repeatedly(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._query_interval):
-                    await self._look_wanted.wait()
-            self._look_wanted.clear()
-            begun = time.monotonic()
+                    await self._query_requested.wait()
+            self._query_requested.clear()
+            started_at = time.monotonic()
             try:
-                await self._look_now()
+                await self._query_now()
             except ClusterUnavailable as e:
                 if not self._failed[1]:
                     log.warning("slurm: no response: %s", e)
-                async with self._looked:
-                    self._failed = (begun, str(e))
-                    self._looked.notify_all()
+                async with self._query_done:
+                    self._failed = (started_at, str(e))
+                    self._query_done.notify_all()
 
-    async def _look_now(self) -> None:
-        begun = time.monotonic()
+    async def _query_now(self) -> None:
+        started_at = time.monotonic()
         ask, users = self._client.ask, self._users.uids
         mine = await self._own(users)
         nodes = await ask(list_nodes(self._routes.partitions))
-        if mine or self._awaited or self._seen:
+        if mine or self._awaited or self._known_jobs:
             # Jobs that are equal before and after the query of the nodes were equal during it. A job that
             # started in between would otherwise count twice or never.
             for _ in range(_MAX_QUERIES):
                 earlier, mine = mine, await self._own(users)
-                if _held_ids(earlier) == _held_ids(mine):
+                if _granted_ids(earlier) == _granted_ids(mine):
                     break
                 nodes = await ask(list_nodes(self._routes.partitions))
-        waits = any(job.pending for _, job in mine)
-        look = await asyncio.to_thread(
-            compile_look,
-            begun,
+        has_pending = any(job.is_pending for _, job in mine)
+        snapshot = await asyncio.to_thread(
+            compile_snapshot,
+            started_at,
             now=time.time(),
             jobs=mine,
-            pending=await ask(list_pending()) if waits else (),
+            pending=await ask(list_pending()) if has_pending else (),
             steps=await ask(list_steps(users)) if mine else (),
             nodes=nodes,
             routes=self._routes,
-            known={name: seen.job for name, seen in self._seen.items()},
+            known={name: known_job.job for name, known_job in self._known_jobs.items()},
         )
         if self._failed[1]:
             log.info("slurm: the controller responds again")
-        before = self._look
-        for name, job in look.jobs.items():
-            if job.held:
-                seen = self._seen.get(name)
-                gres = seen.gres if seen else next(iter(job.gres), None)
-                self._seen[name] = _Seen(job.id, begun, gres)
-        async with self._looked:
-            self._look, self._failed = look, (-math.inf, "")
-            self._looked.notify_all()
-        report = look.report
-        if not before or _told_of(before.report) != _told_of(report):
+        before = self._snapshot
+        for name, job in snapshot.jobs.items():
+            if job.has_nodes:
+                known_job = self._known_jobs.get(name)
+                gres = known_job.gres if known_job else next(iter(job.gres), None)
+                self._known_jobs[name] = _KnownJob(job.id, started_at, gres)
+        async with self._query_done:
+            self._snapshot, self._failed = snapshot, (-math.inf, "")
+            self._query_done.notify_all()
+        report = snapshot.report
+        if not before or _reported_fields(before.report) != _reported_fields(report):
             self._reader.put_nowait(report)
-        await self._tidy(look)
+        await self._clean_up(snapshot)
 
-    async def _tidy(self, look: Look) -> None:
+    async def _clean_up(self, snapshot: Snapshot) -> None:
         """Cancel duplicate jobs, and forget old releases."""
         now = time.monotonic()
         for name, when in tuple(self._released_at.items()):
-            if name not in look.jobs and now - when > _RELEASE_MEMORY_SECONDS:
+            if name not in snapshot.jobs and now - when > _RELEASE_MEMORY_SECONDS:
                 del self._released_at[name]
                 self._requested.discard(name)
-        for name, job in look.doubles:
+        for name, job in snapshot.duplicates:
             log.warning("%s: cancelled the duplicate job %d", name, job.id)
             with contextlib.suppress(ClusterUnavailable):
                 await self._client.answer(commands.cancel(str(name), job.user, job.id))
 
 
-def _held_ids(jobs: Iterable[tuple[AllocationName, Job]]) -> set[int]:
-    return {job.id for _, job in jobs if job.held}
+def _granted_ids(jobs: Iterable[tuple[AllocationName, Job]]) -> set[int]:
+    return {job.id for _, job in jobs if job.has_nodes}
 
 
-def _told_of(report: ClusterReport) -> tuple[object, ...]:
+def _reported_fields(report: ClusterReport) -> tuple[object, ...]:
     return report.nodes, report.agents, report.delays, report.idle
 
 

@@ -62,7 +62,7 @@ def allocate(ask: Ask) -> list[str]:
         # In minutes.
         "time": str(-(-ask.seconds // 60)) if ask.seconds else "",
     }
-    return ["salloc", "--no-shell", "--no-kill", *_given(options), *ask.extra]
+    return ["salloc", "--no-shell", "--no-kill", *_option_list(options), *ask.extra]
 
 
 _STEP_SCRIPT = (_HERE / "begin.sh").read_text("utf-8")
@@ -122,7 +122,7 @@ def terminate(name: str, user: int) -> list[str]:
 
 def try_job(partition: str, account: str, qos: str) -> list[str]:
     """Arguments of srun that test whether Slurm would accept such a job. No job starts."""
-    options = _given({"partition": partition, "account": account, "qos": qos})
+    options = _option_list({"partition": partition, "account": account, "qos": qos})
     return ["srun", "--test-only", "--nodes=1", "--ntasks=1", "--chdir=/", *options, "/bin/true"]
 
 
@@ -136,20 +136,20 @@ def environment(ambient: Mapping[str, str], conf: str | None = None) -> dict[str
     service runs in a Slurm job or its user sets defaults. `conf`: path of Slurm's configuration; None = the
     default one."""
     prefixes = ("SLURM_", "SALLOC_", "SRUN_", "SQUEUE_", "SINFO_", "SCANCEL_", "SBATCH_")
-    kept = {key: value for key, value in ambient.items() if not key.startswith(prefixes)}
+    variables = {key: value for key, value in ambient.items() if not key.startswith(prefixes)}
     if conf := conf or ambient.get("SLURM_CONF"):
-        kept["SLURM_CONF"] = conf
+        variables["SLURM_CONF"] = conf
     # Print times as seconds since the epoch.
-    return {**kept, "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C"}
+    return {**variables, "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C"}
 
 
-def refused(complaint: str) -> bool:
+def is_permanent_error(error_text: str) -> bool:
     """Return whether salloc's error is permanent."""
-    lowered = complaint.lower()
-    return any(words in lowered for words in _NEVER_GRANTED)
+    lower = error_text.lower()
+    return any(words in lower for words in _NEVER_GRANTED)
 
 
-def granted(text: str) -> int:
+def granted_job_id(text: str) -> int:
     """Return the id of the Slurm job that salloc was granted. Raises ValueError if its output contains
     none."""
     match = re.search(r"Granted job allocation (\d{1,18})", text)
@@ -158,13 +158,13 @@ def granted(text: str) -> int:
     return int(match[1])
 
 
-def complaint(text: str) -> str:
+def error_text(text: str) -> str:
     """Return a command's errors in one line, without the command's own name."""
     lines = [_ERROR_PREFIX.sub("", line) for line in text.splitlines()]
     return "; ".join(dict.fromkeys(line.strip() for line in lines if line.strip()))[:500]
 
 
-def _given(options: Mapping[str, str]) -> list[str]:
+def _option_list(options: Mapping[str, str]) -> list[str]:
     return [f"--{key}={value}" for key, value in options.items() if value]
 
 

@@ -72,7 +72,7 @@ class Job(Struct, frozen=True):
     reason: str
 
     @property
-    def held(self) -> bool:
+    def has_nodes(self) -> bool:
         """Return whether it has its nodes."""
         return self.state in _WITH_NODES
 
@@ -82,11 +82,11 @@ class Job(Struct, frozen=True):
         return self.state in _STOPPED
 
     @property
-    def pending(self) -> bool:
+    def is_pending(self) -> bool:
         return self.state == "PENDING"
 
     @property
-    def waits_in_vain(self) -> bool:
+    def never_starts(self) -> bool:
         return (
             self.reason in _HOPELESS_REASONS
             or any(words in self.reason for words in _HOPELESS_DESCRIPTIONS)

@@ -15,7 +15,7 @@ from tests.kubernetes.unit.conftest import Start
 from trainshed.core.capacity import Delay
 from trainshed.core.failure.evidence import Cause
 from trainshed.core.names import JobUid
-from trainshed_cluster.kubernetes import admission, kueue, look
+from trainshed_cluster.kubernetes import admission, kueue, states
 from trainshed_cluster.kubernetes.cluster import KubernetesCluster
 from trainshed_cluster.kubernetes.objects import Pod, Workload
 from trainshed_cluster.kubernetes.settings import parse
@@ -289,7 +289,7 @@ async def test_pod_ended_by_kueue_counts_as_preempted() -> None:
     metadata = {"name": "one", "deletionTimestamp": "2026-01-01T00:00:00Z"}
     status = {"phase": "Failed", "conditions": [condition]}
     pod = msgspec.convert({"metadata": metadata, "status": status}, Pod, strict=False)
-    end = look.end(pod, deleted=True)
+    end = states.end(pod, deleted=True)
     assert end.loss is Cause.CLUSTER_PREEMPTED
     assert text in end.why
 

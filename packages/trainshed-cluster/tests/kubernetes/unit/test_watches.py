@@ -14,10 +14,11 @@ import pytest
 
 from tests.kubernetes.unit import kubeconfig
 from tests.kubernetes.unit.conftest import Make
-from trainshed_cluster.kubernetes import client
-from trainshed_cluster.kubernetes.client import ApiClient, ApiFailure, Followed
+from trainshed_cluster.kubernetes import watches
+from trainshed_cluster.kubernetes.client import ApiClient, ApiFailure
 from trainshed_cluster.kubernetes.objects import Pod
 from trainshed_cluster.kubernetes.settings import parse
+from trainshed_cluster.kubernetes.watches import WatchedCollection
 from trainshed_cluster.remote.cluster import ClusterUnavailable
 
 pytestmark = pytest.mark.anyio
@@ -92,7 +93,7 @@ async def follow_script(
     def tell(changed: Pod, /, *, gone: bool) -> None:
         changes.append((changed.metadata.name, gone))
 
-    pods = Followed(client, PODS, Pod, tell)
+    pods = WatchedCollection(client, PODS, Pod, tell)
     await pods.list()
     following = asyncio.create_task(pods.follow())
     async with asyncio.timeout(60):
@@ -137,7 +138,7 @@ async def test_short_watches_are_restarted_with_growing_delays(
     client_of: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A proxy that has lost its server answers like this."""
-    monkeypatch.setattr(client, "_MIN_RETRY_INTERVAL", 0.02)
+    monkeypatch.setattr(watches, "_MIN_RETRY_INTERVAL", 0.02)
     begun = asyncio.get_running_loop().time()
     api = Api([list_page(5)], [[], [], []])
     await follow_script(api, client_of(api.answer))

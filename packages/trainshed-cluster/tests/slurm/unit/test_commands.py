@@ -14,11 +14,11 @@ from trainshed.engines.port import NodeState
 from trainshed_cluster.remote.cluster import AllocationName
 from trainshed_cluster.slurm import commands, records
 from trainshed_cluster.slurm.commands import Ask
-from trainshed_cluster.slurm.look import Look, compile_look, own_jobs
 from trainshed_cluster.slurm.queries import list_jobs, list_nodes, list_steps
 from trainshed_cluster.slurm.records import Gres, Job, NodeLine
 from trainshed_cluster.slurm.routes import Routes, has_features
 from trainshed_cluster.slurm.settings import MachineRoute, SlurmSettings
+from trainshed_cluster.slurm.snapshot import Snapshot, compile_snapshot, own_jobs
 
 GRANTED = AllocationName("lab", JobUid(12), 1, 0)
 WAITING = AllocationName("lab", JobUid(13), 1, 0)
@@ -47,8 +47,8 @@ def look(
     service: str = "lab",
     settings: SlurmSettings = SETTINGS,
     now: float = 1_795_304_650,
-) -> Look:
-    return compile_look(
+) -> Snapshot:
+    return compile_snapshot(
         0.0,
         now=now,
         pending=(),
@@ -70,7 +70,7 @@ def test_recorded_cluster_is_parsed() -> None:
     seen = look()
     assert seen.report.agents == {GRANTED: frozenset({"node2"})}
     assert seen.jobs[GRANTED].nodes == ("node1", "node2")
-    assert seen.jobs[WAITING].reason == "Resources" and seen.jobs[WAITING].pending
+    assert seen.jobs[WAITING].reason == "Resources" and seen.jobs[WAITING].is_pending
     assert [*seen.report.delays] == [WAITING]
     # Slurm's estimate is a year ahead, because no job has a time limit.
     assert seen.report.delays[WAITING].expected is None
@@ -99,11 +99,11 @@ def test_known_job_wins_over_a_duplicate_name() -> None:
     jobs = own(twice)
     routes = Routes(SlurmSettings())
     for known, kept, other in (({}, 25, 31), ({GRANTED: 31}, 31, 25)):
-        seen = compile_look(
+        seen = compile_snapshot(
             0.0, now=0.0, pending=(), jobs=jobs, steps=(), nodes=(), routes=routes, known=known
         )
         assert seen.jobs[GRANTED].id == kept
-        assert [job.id for _, job in seen.doubles] == [other]
+        assert [job.id for _, job in seen.duplicates] == [other]
 
 
 def test_job_of_another_user_with_our_name_is_ignored() -> None:
@@ -280,8 +280,8 @@ def test_users_slurm_variables_are_removed() -> None:
 )  # fmt: skip
 def test_permanent_salloc_errors_are_recognized(refusal: str, refused: bool) -> None:
     refusal = f"salloc: error: Job submit/allocate failed: {refusal}"
-    assert commands.refused(refusal) is refused
-    assert not commands.complaint(refusal).startswith(("salloc", "error"))
+    assert commands.is_permanent_error(refusal) is refused
+    assert not commands.error_text(refusal).startswith(("salloc", "error"))
 
 
 MACHINES = SlurmSettings(

@@ -25,8 +25,8 @@ def answer(release: str, what: str) -> str:
 @pytest.mark.parametrize("release", RELEASES)
 def test_recorded_release_is_parsed(release: str) -> None:
     jobs = {job.name: job for job in recorded(list_jobs([0]), answer(release, "jobs"))}
-    assert jobs["held"].held and jobs["held"].nodes == ("node1", "node2")
-    assert jobs["waits"].pending and jobs["waits"].reason == "Resources"
+    assert jobs["held"].has_nodes and jobs["held"].nodes == ("node1", "node2")
+    assert jobs["waits"].is_pending and jobs["waits"].reason == "Resources"
     steps = recorded(list_steps([0]), answer(release, "steps"))
     assert [(step.name, step.nodes) for step in steps] == [("step", ("node1",))]
     for recording in ("nodes", "nodes-of-two"):
@@ -47,7 +47,7 @@ def test_reason_in_a_description_is_recognized() -> None:
     """Since 24.11, Slurm accepts jobs for partitions that their users may not use, and never starts them."""
     text = "uid 61001 not in group permitted to use this partition (hi). groups allowed: lab-bob"
     jobs = recorded(list_jobs([0]), answer("24.11", "jobs").replace("Resources", text))
-    assert [job.waits_in_vain for job in jobs] == [True, False]
+    assert [job.never_starts for job in jobs] == [True, False]
 
 
 def test_job_name_cannot_inject_rows() -> None:

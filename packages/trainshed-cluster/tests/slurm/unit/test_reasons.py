@@ -1,18 +1,18 @@
-"""Descriptions of Slurm's reasons: `trainshed_cluster.slurm.look`."""
+"""Descriptions of Slurm's reasons: `trainshed_cluster.slurm.snapshot`."""
 
 import pytest
 
 from trainshed.core.capacity import Delay, WaitReason
 from trainshed.core.failure.evidence import Cause
-from trainshed_cluster.slurm.look import (
-    MAX_ESTIMATE,
-    count_before,
-    delay_of,
-    end_of,
-    reason_in_words,
-)
 from trainshed_cluster.slurm.queries import list_pending
 from trainshed_cluster.slurm.records import Job, Pending
+from trainshed_cluster.slurm.snapshot import (
+    MAX_ESTIMATE,
+    cause_of_end,
+    count_before,
+    delay_of,
+    reason_in_words,
+)
 
 
 @pytest.mark.parametrize(
@@ -110,6 +110,6 @@ def test_queue_position_counts_jobs_in_shared_partitions() -> None:
     ],
 )
 def test_allocation_end_cause_follows_its_state(state: str, loss: Cause | None) -> None:
-    ending = end_of(Job(7, "a", state, 1, 1, 1, (), (), 0, 0, "None"))
+    ending = cause_of_end(Job(7, "a", state, 1, 1, 1, (), (), 0, 0, "None"))
     assert (ending and ending.loss) == loss
     assert ending is None or ending.why.endswith(f"({state})")

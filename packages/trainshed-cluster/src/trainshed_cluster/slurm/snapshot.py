@@ -74,7 +74,7 @@ def reason_in_words(reason: str) -> str | None:
     return "for another reason"
 
 
-def end_of(job: Job) -> AllocationEnd | None:
+def cause_of_end(job: Job) -> AllocationEnd | None:
     """Return how an allocation ended; None = its state does not contain the cause."""
     known = _WORDS.ends.get(job.state)
     return AllocationEnd(known[0], f"{known[1]} ({job.state})") if known else None
@@ -111,13 +111,13 @@ def count_before(job: Job, pending: Iterable[Pending]) -> int | None:
     )
 
 
-class Look(Struct, frozen=True):
+class Snapshot(Struct, frozen=True):
     """The state of the cluster at one moment, as this service sees it."""
 
     #: This service's jobs that have not ended.
     jobs: Mapping[AllocationName, Job]
     #: Further jobs of the same names: repeated requests whose first answer was lost.
-    doubles: tuple[tuple[AllocationName, Job], ...]
+    duplicates: tuple[tuple[AllocationName, Job], ...]
     report: ClusterReport
 
     @property
@@ -135,12 +135,12 @@ def own_jobs(
     for job in jobs:
         # Any user may give a job such a name, so that its user has to match.
         name, user = _name(job.name, service), name_of(job.user)
-        if name and user is not None and (job.held or job.pending):
+        if name and user is not None and (job.has_nodes or job.is_pending):
             own.append((replace(name, user=user), job))
     return tuple(own)
 
 
-def compile_look(
+def compile_snapshot(
     queried_at: float,
     *,
     now: float,
@@ -150,7 +150,7 @@ def compile_look(
     nodes: Sequence[NodeLine],
     routes: Routes,
     known: Mapping[AllocationName, int],
-) -> Look:
+) -> Snapshot:
     """Compile the result of a query.
 
     Args:
@@ -160,24 +160,24 @@ def compile_look(
         known: Job ids of known allocations. They decide between two jobs of the same name.
     """
     first: dict[AllocationName, Job] = {}
-    doubles: list[tuple[AllocationName, Job]] = []
+    duplicates: list[tuple[AllocationName, Job]] = []
     for name, job in sorted(
-        jobs, key=lambda item: (not item[1].held, known.get(item[0]) != item[1].id, item[1].id)
+        jobs, key=lambda item: (not item[1].has_nodes, known.get(item[0]) != item[1].id, item[1].id)
     ):
         if name in first:
-            doubles.append((name, job))
+            duplicates.append((name, job))
         else:
             first[name] = job
-    held = {name: job for name, job in first.items() if job.held}
+    held = {name: job for name, job in first.items() if job.has_nodes}
     agents: dict[AllocationName, set[str]] = {name: set() for name in held}
     by_id = {job.id: name for name, job in held.items()}
     for step in steps:
         name = by_id.get(step.job)
         if name and step.name == str(name):
             agents[name].update(step.nodes)
-    return Look(
+    return Snapshot(
         MappingProxyType(first),
-        tuple(doubles),
+        tuple(duplicates),
         ClusterReport(
             nodes=_nodes(nodes, _shares(jobs), routes),
             agents=MappingProxyType({name: frozenset(item) for name, item in agents.items()}),
@@ -204,7 +204,7 @@ def _delays(
     delays = {
         name: delay_of(job, count_before(job, pending), now)
         for name, job in jobs.items()
-        if job.pending
+        if job.is_pending
     }
     return {name: delay for name, delay in delays.items() if delay is not None}
 
@@ -220,7 +220,7 @@ def _name(text: str, service: str) -> AllocationName | None:
 def _shares(jobs: Iterable[tuple[AllocationName, Job]]) -> dict[str, dict[int, Job]]:
     shares: dict[str, dict[int, Job]] = {}
     for _, job in jobs:
-        for node in job.nodes if job.held else ():
+        for node in job.nodes if job.has_nodes else ():
             shares.setdefault(node, {})[job.id] = job
     return shares
 

@@ -10,11 +10,11 @@ from trainshed.core.capacity import MachineWanted
 from trainshed.core.failure.evidence import Cause
 from trainshed.core.names import JobUid
 from trainshed.engines.port import NodeState
-from trainshed_cluster.kubernetes import look, manifests
-from trainshed_cluster.kubernetes.look import compile_report, node_state
+from trainshed_cluster.kubernetes import manifests, states
 from trainshed_cluster.kubernetes.objects import ClusterNode, Pod
 from trainshed_cluster.kubernetes.routes import OUT_OF_SERVICE, Routes
 from trainshed_cluster.kubernetes.settings import parse
+from trainshed_cluster.kubernetes.states import compile_report, node_state
 from trainshed_cluster.remote.cluster import AllocationName, ClusterReport
 
 ALLOCATION = AllocationName("abc", JobUid(7), 1, 0)
@@ -191,18 +191,18 @@ def test_scheduling_delay_is_reported_for_awaited_allocations() -> None:
 
 def test_image_pull_failure_is_reported_with_its_reason() -> None:
     waiting = container(waiting={"reason": "ImagePullBackOff", "message": "Back-off pulling i:1"})
-    delay = look.delay(pod(phase="Pending", **waiting))
+    delay = states.delay(pod(phase="Pending", **waiting))
     assert delay is not None and delay.word == "ImagePullBackOff" and "node-a" in delay.message
-    assert not look.refusal(pod(phase="Pending", **waiting))
+    assert not states.refusal(pod(phase="Pending", **waiting))
     usual = container(waiting={"reason": "ContainerCreating"})
-    assert look.delay(pod(phase="Pending", **usual)) is None
+    assert states.delay(pod(phase="Pending", **usual)) is None
 
 
 @pytest.mark.parametrize(
     "word", ["InvalidImageName", "ErrImageNeverPull", "CreateContainerConfigError"]
 )
 def test_permanent_waiting_reason_is_rejected(word: str) -> None:
-    why = look.refusal(pod(phase="Pending", **container(waiting={"reason": word})))
+    why = states.refusal(pod(phase="Pending", **container(waiting={"reason": word})))
     assert why and word in why and "engines.kubernetes" in why
 
 
@@ -245,7 +245,7 @@ def test_permanent_waiting_reason_is_rejected(word: str) -> None:
     ],
 )
 def test_pod_end_has_its_cause(status: dict[str, Any], deleted: bool, loss: Cause) -> None:
-    ended = look.end(pod(deleted=deleted, phase="Failed", **status), deleted=deleted)
+    ended = states.end(pod(deleted=deleted, phase="Failed", **status), deleted=deleted)
     assert ended.loss is loss and not ended.why.endswith(".")
     if loss is Cause.AGENT_LOST:
         assert ended.why.endswith("with exit code 78: no code")
@@ -260,12 +260,12 @@ def test_delay_of_a_custom_image_shows_the_missing_image() -> None:
         "initContainerStatuses": [waits("ImagePullBackOff", "base:1")],
         "containerStatuses": own,
     }
-    delay = look.delay(pod(phase="Pending", **base))
+    delay = states.delay(pod(phase="Pending", **base))
     assert delay is not None and "its image base:1 does not come" in delay.message
     done = {"name": "c", "image": "base:1", "state": {"terminated": {"exitCode": 0}}}
     later = [waits("ErrImageNeverPull", "job:1")]
     waiting_pod = pod(phase="Pending", initContainerStatuses=[done], containerStatuses=later)
-    why = look.refusal(waiting_pod)
+    why = states.refusal(waiting_pod)
     assert not waiting_pod.is_over and why and "image job:1 cannot be used" in why
 
 
@@ -284,4 +284,4 @@ def test_failed_python_copy_ends_the_pod_with_its_message() -> None:
     }
     statuses = [{"name": "carry-python", "image": "base:1", "state": {"terminated": failed}}]
     ended = pod(phase="Failed", initContainerStatuses=statuses)
-    assert ended.is_over and "cannot be copied" in look.end(ended, deleted=False).why
+    assert ended.is_over and "cannot be copied" in states.end(ended, deleted=False).why

@@ -1,0 +1,78 @@
+"""This service's Pods on a Kubernetes cluster, by allocation, and the ends of Pods that are gone."""
+
+import logging
+
+from trainshed_cluster.kubernetes import manifests, states
+from trainshed_cluster.kubernetes.objects import Pod
+from trainshed_cluster.remote.cluster import AllocationEnd, AllocationName
+
+log = logging.getLogger(__name__)
+
+
+class OwnPods:
+    """The Pods of a service. Watches report changes, and calls record their own deletions.
+
+    Args:
+        service: The part of allocation names that identifies this service.
+    """
+
+    def __init__(self, service: str) -> None:
+        self._service = service
+        #: The existing Pods, by allocation.
+        self.pods: dict[AllocationName, Pod] = {}
+        #: Uids of Pods whose process waits for its document.
+        self.waiting_uids: set[str] = set()
+        #: The ends of deleted Pods.
+        self.ends: dict[AllocationName, AllocationEnd] = {}
+        #: Last state of each allocation's Pod that vanished without an observed end. Its programs may live.
+        self.vanished: dict[AllocationName, Pod] = {}
+        #: Released allocations, until their Pods are gone.
+        self.released: set[AllocationName] = set()
+        #: Uids of Pods that this service has deleted, until they are gone.
+        self.deleted_uids: set[str] = set()
+
+    def update(self, pod: Pod, *, gone: bool) -> None:
+        """Record a change of any Pod. `gone`: it was deleted, and this is its last state."""
+        name = manifests.allocation_of(pod, self._service)
+        if name is None:
+            return
+        known = self.pods.get(name) or self.vanished.get(name)
+        if gone:
+            if known is not None and known.metadata.uid == pod.metadata.uid:
+                self.pods.pop(name, None)
+                self._learn_end(name, pod if pod.is_over else known)
+                self.released.discard(name)
+            for uids in (self.waiting_uids, self.deleted_uids):
+                uids.discard(pod.metadata.uid)
+            return
+        if known is not None and manifests.again_of(known) > manifests.again_of(pod):
+            return  # This Pod has ended or will end, and another one has replaced it.
+        if not pod.is_over and not pod.is_running:
+            self.waiting_uids.add(pod.metadata.uid)
+        self.vanished.pop(name, None)
+        self.pods[name] = pod
+
+    def _learn_end(self, name: AllocationName, pod: Pod) -> None:
+        """Record the end of a Pod that no longer exists."""
+        if name in self.released:
+            return
+        if pod.is_over or not pod.spec.node_name or pod.metadata.uid in self.waiting_uids:
+            self.vanished.pop(name, None)
+            self.ends[name] = self.end_of(pod)
+        elif name not in self.vanished:
+            log.warning(
+                "kubernetes: Pod %s was deleted by force on node %s; its programs may live until its lease "
+                "ends",
+                pod.metadata.name,
+                pod.spec.node_name,
+            )
+            self.vanished[name] = pod
+
+    def end_of(self, pod: Pod) -> AllocationEnd:
+        """Return the end of a Pod without running containers."""
+        by_other_client = pod.is_leaving and pod.metadata.uid not in self.deleted_uids
+        return states.end(pod, deleted=by_other_client)
+
+    def has_ended(self, name: AllocationName) -> bool:
+        pod = self.pods.get(name)
+        return pod is None or pod.is_over
