@@ -1,7 +1,7 @@
 """Implements `remote`'s `Cluster` for Kubernetes. Each allocation is a Pod, whose single process becomes the
 agent when it receives the agent's document.
 
-Nodes and Pods are listed once and watched from then on (`watches.WatchedCollection`). `states`, `manifests` and
+Nodes and Pods are listed once and then watched (`watches.WatchedCollection`). `states`, `manifests` and
 `kueue` contain the rules. Calls and watches share the Pods of allocations (`own_pods.OwnPods`).
 """
 
@@ -181,8 +181,7 @@ class KubernetesCluster:
         (need,) = needs
         self._needs[name] = need
         self._own.released.discard(name)
-        self._own.ends.pop(name, None)
-        self._own.vanished.pop(name, None)
+        self._own.forget_end(name)
         self._awaited.add(name)
         try:
             pod = await self._running_pod(name, need, avoid=avoid)
@@ -276,8 +275,7 @@ class KubernetesCluster:
         return ()  # A Pod ends with its agent, and the API stores what it has confirmed.
 
     async def release(self, name: AllocationName) -> None:
-        self._own.ends.pop(name, None)
-        self._own.vanished.pop(name, None)
+        self._own.forget_end(name)
         need = self._needs.pop(name, None)
         pod = self._own.pods.get(name)
         if pod is not None:

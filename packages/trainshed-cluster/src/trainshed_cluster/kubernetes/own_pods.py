@@ -68,6 +68,10 @@ class OwnPods:
             )
             self.vanished[name] = pod
 
+    def forget_end(self, name: AllocationName) -> None:
+        self.ends.pop(name, None)
+        self.vanished.pop(name, None)
+
     def end_of(self, pod: Pod) -> AllocationEnd:
         """Return the end of a Pod without running containers."""
         by_other_client = pod.is_leaving and pod.metadata.uid not in self.deleted_uids

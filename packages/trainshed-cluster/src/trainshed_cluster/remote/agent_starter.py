@@ -4,30 +4,25 @@ cluster."""
 import asyncio
 import secrets
 import time
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any
 
 import msgspec
 
-from trainshed.engines.port import EngineUnavailable, SlotRequest, StartFailed
-from trainshed.eventloop.background import joined
+from trainshed.engines.port import EngineUnavailable, StartFailed
 from trainshed_cluster.remote import messages
 from trainshed_cluster.remote.agent_handle import AgentHandle
 from trainshed_cluster.remote.agents import Agents
 from trainshed_cluster.remote.cluster import AgentEnded, Allocation, ClusterUnavailable
-from trainshed_cluster.remote.gang import (
+from trainshed_cluster.remote.failed_starts import (
     FailedStarts,
-    Gang,
-    GangRecord,
-    agent_key,
-    allocation_name,
     delay_of_start,
-    displaced_requests,
-    drop_unused_needs,
-    move_replicas,
     start_failure_message,
 )
+from trainshed_cluster.remote.gang import Gang, GangRecord, allocation_name, displaced_requests
+from trainshed_cluster.remote.needs import drop_unused_needs
+from trainshed_cluster.remote.placement import Placement
+from trainshed_cluster.remote.replica_slot import SlotTrigger, agent_key
 
 _MAX_VALIDITY = 400 * 86400.0
 """Maximum validity of a credential in seconds. It ends with its allocation in any case."""
@@ -36,8 +31,9 @@ _MAX_VALIDITY = 400 * 86400.0
 class AgentStarter:
     """Starts the agents of gangs."""
 
-    def __init__(self, agents: Agents) -> None:
+    def __init__(self, agents: Agents, placement: Placement) -> None:
         self._agents = agents
+        self._placement = placement
         self._attempts = agents.attempts
         self._cluster = agents.cluster
         self._nodes = agents.nodes
@@ -50,16 +46,8 @@ class AgentStarter:
             starts = {agent_key(index, node): secrets.token_hex(4) for index, node in missing}
             # The new agents have not allocated any slots yet.
             replica_slots = tuple(
-                msgspec.structs.replace(
-                    replica_slot,
-                    slot=None,
-                    ended=replica_slot.ended
-                    if gang.is_live(replica_slot)
-                    else replica_slot.launched,
-                )
-                if agent_key(replica_slot.allocation_index, replica_slot.request.node) in starts
-                else replica_slot
-                for replica_slot in gang.record.replica_slots
+                gang.fire(slot, SlotTrigger.AGENT_REPLACED) if slot.agent_key in starts else slot
+                for slot in gang.record.replica_slots
             )
             record = msgspec.structs.replace(
                 gang.record, agents=gang.record.agents | starts, replica_slots=replica_slots
@@ -82,8 +70,8 @@ class AgentStarter:
         try:
             if allocation is None:
                 name = allocation_name(self._options.identity, gang.record, index)
-                some = [need for need in gang.record.needs[index] if need.node in here]
-                allocation = await self._cluster.acquire(name, some)
+                needs = [need for need in gang.record.needs[index] if need.node in here]
+                allocation = await self._cluster.acquire(name, needs)
             if left := here - set(allocation.nodes):
                 await self._move_displaced(gang, index, allocation)
                 raise ClusterUnavailable(
@@ -96,22 +84,15 @@ class AgentStarter:
                 self._agents.give_up_start(gang, agent, str(failure))
             raise
 
-    def move_replicas(self, record: GangRecord, requests: Sequence[SlotRequest]) -> GangRecord:
-        """Return the record with those replicas on the requested nodes (`gang.move_replicas`)."""
-        ways = {"anywhere": self._options.anywhere, "apart": self._options.apart}
-        return move_replicas(record, requests, self._nodes.by_name(), **ways)
-
     async def _move_displaced(self, gang: Gang, index: int, allocation: Allocation) -> None:
         """Request separate allocations for replicas whose nodes the cluster removed from an allocation, as
         Slurm does with failed nodes. Those nodes may be up again."""
         async with self._attempts.lock(gang.key):
             requests = displaced_requests(gang, index, allocation.nodes)
-            record = drop_unused_needs(
-                self.move_replicas(gang.record, requests), index, allocation.nodes
-            )
+            moved = self._placement.move(gang, requests)
+            record = drop_unused_needs(moved, index, allocation.nodes)
             if all(
-                replica_slot.is_vacant or replica_slot.allocation_index != index
-                for replica_slot in record.replica_slots
+                slot.is_vacant or slot.allocation_index != index for slot in record.replica_slots
             ):
                 await self._cluster.release(allocation.name)
             await self._attempts.write(gang, record)
@@ -188,18 +169,3 @@ class AgentStarter:
             address=report.address,
             lease=record.lease,
         )
-
-
-async def run_all_or_cancel(some: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Wait for all coroutines. If one fails, cancel the others, wait for their ends, and raise its
-    exception."""
-    tasks = [joined(item) for item in some]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-    finally:
-        for task in tasks:
-            task.cancel()
-        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
-    failures = [item for item in outcomes if isinstance(item, BaseException)]
-    for failure in sorted(failures, key=lambda item: isinstance(item, asyncio.CancelledError)):
-        raise failure

@@ -30,7 +30,7 @@ from trainshed.replica.system import durable
 from trainshed.telemetry.lines import about
 from trainshed_cluster.remote import messages
 from trainshed_cluster.remote.agent_handle import AgentHandle, Connection
-from trainshed_cluster.remote.attempts import Attempts, never_started
+from trainshed_cluster.remote.attempts import Attempts
 from trainshed_cluster.remote.channel import ChannelClosed
 from trainshed_cluster.remote.clocks import Reading, skew_message
 from trainshed_cluster.remote.cluster import (
@@ -42,21 +42,15 @@ from trainshed_cluster.remote.cluster import (
     ClusterUnavailable,
 )
 from trainshed_cluster.remote.credentials import Issuer
-from trainshed_cluster.remote.gang import (
-    Ended,
-    Gang,
-    ReplicaSlot,
-    add_failed_start,
-    agent_key,
-    allocation_name,
-    is_node_at_fault,
-)
+from trainshed_cluster.remote.failed_starts import add_failed_start, is_node_at_fault
+from trainshed_cluster.remote.gang import Gang, allocation_name
 from trainshed_cluster.remote.hub import Hub
 from trainshed_cluster.remote.lease import beat_interval, death_timeout
 from trainshed_cluster.remote.messages import News, Order
 from trainshed_cluster.remote.mirror import StreamCopies, TornStream
 from trainshed_cluster.remote.nodes import NO_AGENT, ClusterNodes
 from trainshed_cluster.remote.options import RemoteOptions
+from trainshed_cluster.remote.replica_slot import Ended, ReplicaSlot, SlotTrigger, agent_key
 
 log = logging.getLogger(__name__)
 
@@ -118,19 +112,11 @@ class Agents:
     def begin(self) -> None:
         """Admit the agents of recorded attempts."""
         for gang in self.attempts.gangs.values():
-            replica_slots = (
-                replica_slot
-                for replica_slot in gang.record.replica_slots
-                if not replica_slot.is_vacant
-            )
             # The credentials of vacant slots ended with their allocations.
-            places = {
-                agent_key(replica_slot.allocation_index, replica_slot.request.node)
-                for replica_slot in replica_slots
-            }
-            for where in places & gang.record.agents.keys():
-                index, node = where.split("/", 1)
-                self.add(gang, int(index), node, gang.record.agents[where])
+            keys = {slot.agent_key for slot in gang.record.replica_slots if not slot.is_vacant}
+            for key in keys & gang.record.agents.keys():
+                index, node = key.split("/", 1)
+                self.add(gang, int(index), node, gang.record.agents[key])
         self._tasks.keep(self._check_agents, "checking agents")
 
     async def listen(self) -> None:
@@ -291,10 +277,7 @@ class Agents:
             match news:
                 case messages.Appended():
                     # The node still has files of replicas that have moved, and sends them again.
-                    if any(
-                        replica_slot.replica == news.replica
-                        for replica_slot in gang.replica_slots_of(agent)
-                    ):
+                    if news.replica in {slot.replica for slot in gang.replica_slots_of(agent)}:
                         await asyncio.to_thread(copies.append, news)
                 case messages.Answer() | messages.Slots():
                     agent.take_answer(news)
@@ -333,7 +316,7 @@ class Agents:
                 raise ChannelClosed(f"unexpected message: {type(news).__name__}")
 
     def _handle_end(self, gang: Gang, agent: AgentHandle, end: Ended) -> None:
-        _record_end(gang, end)
+        gang.record_end(end)
         if agent.is_ending and isinstance(end, ReplicaExited) and end.exit.stopped:
             self._tasks.begin(
                 self._report_end_cause(gang, agent, end), "reporting the cause of an end"
@@ -347,7 +330,7 @@ class Agents:
         name = allocation_name(self.options.identity, gang.record, agent.allocation_index)
         if why := await self.cluster.pending_end(name):
             end = msgspec.structs.replace(end, loss=why.loss, cause=why.why)
-            _record_end(gang, end)
+            gang.record_end(end)
         self.attempts.report(gang, end)
 
     def _reading(self, clock: Nanos | None) -> Reading:
@@ -466,7 +449,7 @@ class Agents:
                 self._ends[name] = await self.cluster.allocation_end(name)
             end = self._ends[name]
         except AgentsMayLive as unsure:
-            if any(gang.is_live(replica_slot) for replica_slot in gang.replica_slots_of(agent)):
+            if any(map(gang.is_live, gang.replica_slots_of(agent))):
                 return None
             return AllocationEnd(Cause.AGENT_LOST, str(unsure))
         except ClusterUnavailable as failure:
@@ -504,25 +487,22 @@ class Agents:
                 self.give_up(agent)
                 return  # The attempt was released in the meantime.
             record, lost = gang.record, list[ReplicaSlot]()
-            for replica_slot in gang.replica_slots_of(agent):
-                if gang.is_live(replica_slot):
-                    lost.append(
-                        msgspec.structs.replace(
-                            replica_slot, lost=replica_slot.launched, cause=end.why, loss=end.loss
-                        )
-                    )
-                elif not replica_slot.launched and record.stopped is not None:
-                    lost.append(never_started(replica_slot))
-            for replica_slot in lost:
-                record = record.with_replica_slot(replica_slot)
+            for before in gang.replica_slots_of(agent):
+                after = gang.fire(before, SlotTrigger.AGENT_LOST, cause=end.why, loss=end.loss)
+                if not before.launched and record.stopped is not None:
+                    after = gang.fire(before, SlotTrigger.REJECTED, launched=1)
+                if after is not before:
+                    lost.append(after)
+            for slot in lost:
+                record = record.with_replica_slot(slot)
             await self.attempts.write(gang, record)
-            has_slots = any(replica_slot.slot for replica_slot in gang.replica_slots_of(agent))
+            has_slots = any(slot.slot for slot in gang.replica_slots_of(agent))
             if has_slots or not has_started or end.loss is Cause.NODE_FAILED:
                 self.give_up(agent)
             else:
                 self.give_up_start(gang, agent, end.why)
-        for replica_slot in lost:
-            self.attempts.report_lost(gang, replica_slot)
+        for slot in lost:
+            self.attempts.report_lost(gang, slot)
 
 
 def _last_port(directory: Path) -> int:
@@ -531,12 +511,6 @@ def _last_port(directory: Path) -> int:
         return int((directory / _PORT_FILE).read_text())
     except (FileNotFoundError, ValueError):
         return 0
-
-
-def _record_end(gang: Gang, end: Ended) -> None:
-    known = gang.ends.get(end.replica)
-    if known is None or known.incarnation <= end.incarnation:
-        gang.ends[end.replica] = end
 
 
 def _agent_ended(agent: AgentHandle) -> AllocationEnd:

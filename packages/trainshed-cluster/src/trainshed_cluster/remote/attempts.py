@@ -10,7 +10,6 @@ from pathlib import Path
 import msgspec
 
 from trainshed.core.capacity import Delay
-from trainshed.core.failure.evidence import Cause
 from trainshed.core.lifecycle.replica_events import ReplicaEvent, ReplicaLost
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.port import (
@@ -24,7 +23,8 @@ from trainshed.engines.port import (
 from trainshed.eventloop.background import joined
 from trainshed.replica.protocol import NEVER_STARTED
 from trainshed.replica.system import durable
-from trainshed_cluster.remote.gang import Gang, GangRecord, ReplicaSlot
+from trainshed_cluster.remote.gang import Gang, GangRecord
+from trainshed_cluster.remote.replica_slot import ReplicaSlot
 
 
 class Attempts:
@@ -216,10 +216,3 @@ class Records:
 
     def _path(self, job_uid: JobUid, attempt: int) -> Path:
         return self._directory / f"{job_uid}-{attempt}.json"
-
-
-def never_started(replica_slot: ReplicaSlot, incarnation: int = 1) -> ReplicaSlot:
-    """Return the slot of a replica that was stopped before it started."""
-    return msgspec.structs.replace(
-        replica_slot, launched=incarnation, lost=incarnation, cause=NEVER_STARTED, loss=Cause.LOST
-    )

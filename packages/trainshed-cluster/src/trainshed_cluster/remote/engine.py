@@ -40,12 +40,14 @@ from trainshed.replica.system import durable
 from trainshed_cluster.remote import messages
 from trainshed_cluster.remote.agent_handle import AgentGone, AgentHandle
 from trainshed_cluster.remote.agents import Agents
-from trainshed_cluster.remote.attempts import Attempts, never_started
+from trainshed_cluster.remote.attempts import Attempts
 from trainshed_cluster.remote.cluster import Cluster, ClusterRefused, ClusterUnavailable
-from trainshed_cluster.remote.gang import AGENT_MEMORY, Gang, agent_key, new_record
+from trainshed_cluster.remote.gang import Gang
 from trainshed_cluster.remote.mirror import StreamCopies
+from trainshed_cluster.remote.needs import AGENT_MEMORY
 from trainshed_cluster.remote.nodes import ClusterNodes
 from trainshed_cluster.remote.options import RemoteOptions
+from trainshed_cluster.remote.replica_slot import SlotTrigger
 from trainshed_cluster.remote.slots import SlotAllocator
 from trainshed_cluster.remote.terminals import Ended, RemoteTerminal, Shown
 
@@ -129,23 +131,10 @@ class RemoteEngine(NoTerminals):
         async with self._attempts.lock(key):
             gang = self._attempts.gangs.get(key)
             if gang is None:
-                anywhere = self._options.anywhere
-                if not anywhere:
-                    self._nodes.require(requests)
-                nodes = self._nodes.by_name()
+                placement = self._slots.placement
+                placement.require(requests)
                 owner = await self._slots.owner(requests)
-                gang = Gang(
-                    new_record(
-                        job_uid,
-                        attempt,
-                        requests,
-                        nodes,
-                        lease=self._options.lease,
-                        owner=owner,
-                        anywhere=anywhere,
-                        apart=self._options.apart,
-                    )
-                )
+                gang = Gang(placement.new_record(job_uid, attempt, requests, owner))
                 await self._attempts.write(gang, gang.record)
                 self._attempts.gangs[key] = gang
             else:
@@ -173,11 +162,10 @@ class RemoteEngine(NoTerminals):
             record = msgspec.structs.replace(gang.record, stopped=grace)
             for replica_slot in record.replica_slots:
                 agent = gang.agent(replica_slot)
-                if replica_slot.slot is None or agent is None or agent.is_gone:
-                    # None of its programs runs or will ever run.
-                    record = record.with_replica_slot(
-                        never_started(replica_slot) if not replica_slot.launched else replica_slot
-                    )
+                is_unreachable = replica_slot.slot is None or agent is None or agent.is_gone
+                if is_unreachable and not replica_slot.launched:
+                    rejected = gang.fire(replica_slot, SlotTrigger.REJECTED, launched=1)
+                    record = record.with_replica_slot(rejected)
             await self._attempts.write(gang, record)
         agents = [agent for agent in gang.agents.values() if not agent.is_gone]
         outcomes = await asyncio.gather(
@@ -253,11 +241,7 @@ class RemoteEngine(NoTerminals):
         gang.is_released = True
         agents = [agent for agent in gang.agents.values() if not agent.is_gone]
         await asyncio.gather(*(agent.current() for agent in agents))
-        if live := [
-            str(replica_slot.replica)
-            for replica_slot in gang.record.replica_slots
-            if gang.is_live(replica_slot)
-        ]:
+        if live := [str(slot.replica) for slot in gang.live_slots()]:
             raise EngineUnavailable(
                 f"{', '.join(live)} of job {gang.record.job_uid} still run; stop the attempt and "
                 "wait for their end"
@@ -363,31 +347,28 @@ class RemoteEngine(NoTerminals):
         await self._slots.provide(gang, starting)
         by_agent: dict[str, list[Revealed]] = {}
         for shared in shown:
-            replica_slot = gang.record.replica_slot(shared[0].replica)
-            assert replica_slot is not None
-            by_agent.setdefault(
-                agent_key(replica_slot.allocation_index, replica_slot.request.node), []
-            ).append(shared)
+            slot = gang.record.replica_slot(shared[0].replica)
+            assert slot is not None
+            by_agent.setdefault(slot.agent_key, []).append(shared)
         # A launched program is lost with its agent, even if it never started.
-        for where in by_agent:
-            gang.agents[where].require_not_ending()
+        for key in by_agent:
+            gang.agents[key].require_not_ending()
         await self._note_launched(gang, starting)
         calls = [
-            gang.agents[where].call(order)
-            for where, some in by_agent.items()
-            for order in messages.launches(some, lines)
+            gang.agents[key].call(order)
+            for key, own in by_agent.items()
+            for order in messages.launches(own, lines)
         ]
-        for where in by_agent:
-            gang.agents[where].hosts = gang.hosts()
+        for key in by_agent:
+            gang.agents[key].hosts = gang.hosts()
         # A replica that moved has a new address, which its peers resolve by the same hostname. Agents that
         # are not connected receive it on their next connection.
-        telling = (
+        updates = (
             agent.send_hosts(gang.hosts())
             for agent in gang.agents.values()
-            if not agent.is_gone
-            and any(replica_slot.launched for replica_slot in gang.replica_slots_of(agent))
+            if not agent.is_gone and any(slot.launched for slot in gang.replica_slots_of(agent))
         )
-        for outcome in await asyncio.gather(*telling, return_exceptions=True):
+        for outcome in await asyncio.gather(*updates, return_exceptions=True):
             if isinstance(outcome, BaseException) and not isinstance(outcome, EngineUnavailable):
                 raise outcome
         for outcome in await asyncio.gather(*calls, return_exceptions=True):
@@ -418,11 +399,13 @@ class RemoteEngine(NoTerminals):
                 replica_slot = record.replica_slot(plan.replica)
                 assert replica_slot is not None
                 if plan.incarnation > replica_slot.launched:
-                    record = record.with_replica_slot(
-                        msgspec.structs.replace(
-                            replica_slot, launched=plan.incarnation, identity=identity(plan)
-                        )
+                    launched = gang.fire(
+                        replica_slot,
+                        SlotTrigger.LAUNCHED,
+                        launched=plan.incarnation,
+                        identity=identity(plan),
                     )
+                    record = record.with_replica_slot(launched)
             if record is not gang.record:
                 await self._attempts.write(gang, record)
 
@@ -446,9 +429,9 @@ class RemoteEngine(NoTerminals):
             gang.record.stopped is not None or plan.incarnation <= replica_slot.forbidden
         ):
             async with self._attempts.lock(gang.key):
-                never = never_started(replica_slot, plan.incarnation)
-                await self._attempts.write(gang, gang.record.with_replica_slot(never))
-            self._attempts.report_lost(gang, never)
+                rejected = gang.fire(replica_slot, SlotTrigger.REJECTED, launched=plan.incarnation)
+                await self._attempts.write(gang, gang.record.with_replica_slot(rejected))
+            self._attempts.report_lost(gang, rejected)
         elif not is_new and (
             agent is None or agent.is_gone or replica_slot.lost > plan.incarnation
         ):

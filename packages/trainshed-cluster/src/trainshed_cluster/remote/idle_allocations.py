@@ -19,7 +19,8 @@ from trainshed_cluster.remote import messages
 from trainshed_cluster.remote.agent_handle import AgentHandle
 from trainshed_cluster.remote.agents import Agents
 from trainshed_cluster.remote.cluster import AllocationName, ClusterUnavailable, NodeNeed
-from trainshed_cluster.remote.gang import Gang, GangRecord, agent_key, allocation_name
+from trainshed_cluster.remote.gang import Gang, GangRecord, allocation_name
+from trainshed_cluster.remote.replica_slot import agent_key
 
 log = logging.getLogger(__name__)
 

@@ -28,7 +28,7 @@ from trainshed.engines.registry import EngineContext
 from trainshed.engines.tables import wrong_fields
 from trainshed.replica.system import durable
 from trainshed_cluster.remote.content.library import Library
-from trainshed_cluster.remote.gang import START_INTERVALS
+from trainshed_cluster.remote.failed_starts import START_INTERVALS
 from trainshed_cluster.remote.messages import AgentDocument
 
 
@@ -100,7 +100,7 @@ class RemoteOptions(Struct, frozen=True, kw_only=True):
     #: Seconds to keep idle allocations for another attempt with the same needs, unless `anywhere` or `apart`
     #: is set. At least two, for a retry or the next job in the queue.
     keep: float = 0.0
-    #: Seconds between failed starts of agents (`gang.START_INTERVALS`).
+    #: Seconds between failed starts of agents (`failed_starts.START_INTERVALS`).
     start_intervals: Sequence[float] = START_INTERVALS
     #: The clock, in seconds since the epoch.
     now: Callable[[], float] = time.time

@@ -4,9 +4,8 @@ from the agents."""
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 
-import msgspec
 from msgspec.structs import replace
 
 from trainshed.core.capacity import Delay, WaitReason
@@ -23,7 +22,7 @@ from trainshed.engines.port import (
 from trainshed.eventloop.background import Crew, joined
 from trainshed_cluster.remote import messages
 from trainshed_cluster.remote.agent_handle import AgentHandle
-from trainshed_cluster.remote.agent_starter import AgentStarter, run_all_or_cancel
+from trainshed_cluster.remote.agent_starter import AgentStarter
 from trainshed_cluster.remote.agents import Agents
 from trainshed_cluster.remote.cluster import (
     Allocation,
@@ -32,19 +31,12 @@ from trainshed_cluster.remote.cluster import (
     ClusterUnavailable,
     Owner,
 )
+from trainshed_cluster.remote.concurrency import run_all_or_cancel
 from trainshed_cluster.remote.content.library import ContentRefused, content_directories
-from trainshed_cluster.remote.gang import (
-    Gang,
-    ReplicaSlot,
-    agent_key,
-    allocation_name,
-    finished_on,
-    has_to_move,
-    include_pending,
-    vacate,
-    with_chosen_nodes,
-)
+from trainshed_cluster.remote.gang import Gang, allocation_name, finished_on, has_to_move, vacate
 from trainshed_cluster.remote.idle_allocations import IdleAllocations
+from trainshed_cluster.remote.placement import ClusterPlacement, Placement, SchedulerPlacement
+from trainshed_cluster.remote.replica_slot import ReplicaSlot, SlotTrigger, agent_key
 
 log = logging.getLogger(__name__)
 
@@ -52,8 +44,6 @@ _ALLOCATE_TIMEOUT = 5.0
 """Seconds that one `allocate` call waits. The next call continues to wait for the same allocation."""
 _CHECK_INTERVAL = 5.0
 """Seconds between two checks for unused allocations."""
-_ALLOCATION_TIMEOUT = 600.0
-"""Seconds that granted allocations are kept while the next one of the same attempt is pending."""
 _CONTENT_REPORT_DELAY = 2.0
 """Seconds until the transfer of content is reported as a delay."""
 _MAX_NODE_NAMES = 3
@@ -72,7 +62,9 @@ class SlotAllocator:
         self._options = agents.options
         self._preparing: dict[tuple[JobUid, int], asyncio.Task[None]] = {}
         self.idle = IdleAllocations(agents)
-        self._starter = AgentStarter(agents)
+        placement = ClusterPlacement if agents.options.anywhere else SchedulerPlacement
+        self.placement: Placement = placement(agents, self.idle)
+        self._starter = AgentStarter(agents, self.placement)
         self._tasks = Crew()
 
     def begin(self) -> None:
@@ -111,27 +103,21 @@ class SlotAllocator:
             request
             for request in requests
             if request.is_placed
-            and (replica_slot := gang.record.replica_slot(request.replica))
-            and has_to_move(gang, replica_slot, request.node)
+            and (slot := gang.record.replica_slot(request.replica))
+            and has_to_move(gang, slot, request.node)
         ]
         if not moving:
             return
-        if not self._options.anywhere:
-            self._nodes.require(moving)
-        replica_slots = [gang.record.replica_slot(request.replica) for request in moving]
-        if live := [
-            str(replica_slot.replica)
-            for replica_slot in replica_slots
-            if replica_slot and gang.is_live(replica_slot)
-        ]:
+        self.placement.require(moving)
+        movers = {request.replica for request in moving}
+        if live := [str(slot.replica) for slot in gang.live_slots() if slot.replica in movers]:
             raise EngineUnavailable(
                 f"{', '.join(live)} are still running; stop them and wait for their end"
             )
         await self.stop_preparing(gang)
         before = gang.record
-        if not self._options.anywhere:
-            moving += include_pending(gang, moving, requests)
-        await self._attempts.write(gang, self._starter.move_replicas(before, moving))
+        moving += self.placement.requests_to_renew(gang, moving, requests)
+        await self._attempts.write(gang, self.placement.move(gang, moving))
         for index in before.needs.keys() - gang.record.needs.keys():
             self.idle.release(self.idle.detach(gang, before, index))
 
@@ -143,17 +129,11 @@ class SlotAllocator:
             return
         await self.stop_preparing(gang)
         await self._attempts.write(gang, record)
-        taken = {
-            agent_key(replica_slot.allocation_index, replica_slot.request.node)
-            for replica_slot in record.replica_slots
-            if not replica_slot.is_vacant
-        }
-        for index in record.needs.keys() - {
-            s.allocation_index for s in record.replica_slots if not s.is_vacant
-        }:
+        used = [slot for slot in record.replica_slots if not slot.is_vacant]
+        for index in record.needs.keys() - {slot.allocation_index for slot in used}:
             self.idle.release(self.idle.detach(gang, record, index))
-        left = [where for where in gang.agents if where not in taken]
-        for agent in [gang.agents.pop(where) for where in left]:
+        unused = gang.agents.keys() - {slot.agent_key for slot in used}
+        for agent in [gang.agents.pop(key) for key in unused]:
             self._tasks.begin(self._agents.dismiss(agent), "shutting down an agent")
 
     async def prepare(self, gang: Gang) -> None:
@@ -184,13 +164,11 @@ class SlotAllocator:
             return
         by_agent: dict[str, list[LaunchPlan]] = {}
         for plan in plans:
-            replica_slot = gang.record.replica_slot(plan.replica)
-            assert replica_slot is not None
-            by_agent.setdefault(
-                agent_key(replica_slot.allocation_index, replica_slot.request.node), []
-            ).append(plan)
+            slot = gang.record.replica_slot(plan.replica)
+            assert slot is not None
+            by_agent.setdefault(slot.agent_key, []).append(plan)
         calls: list[Awaitable[object]] = []
-        for where, own in by_agent.items():
+        for key, own in by_agent.items():
             try:
                 manifest = await library.manifest(content_directories(own))
             except ContentRefused as refusal:
@@ -199,10 +177,10 @@ class SlotAllocator:
                 raise EngineUnavailable(
                     f"content of the programs is missing: {failure}"
                 ) from failure
-            agent = gang.agents[where]
+            agent = gang.agents[key]
             agent.granted.update(unit.path for unit in manifest.units)
             calls.append(agent.call(messages.Provide(content=manifest)))
-        delay = _content_delay([gang.agents[where].node for where in by_agent])
+        delay = _content_delay([gang.agents[key].node for key in by_agent])
         report = asyncio.get_running_loop().call_later(
             _CONTENT_REPORT_DELAY, self._attempts.report_delay, gang, delay
         )
@@ -255,7 +233,7 @@ class SlotAllocator:
                 # fetched.
                 if gang.record.stopped is None
             }
-            for key in [key for key, some in left.items() if some & before.get(key, set())]:
+            for key in [key for key, replicas in left.items() if replicas & before.get(key, set())]:
                 async with self._attempts.lock(key):
                     gang = self._attempts.gangs.get(key)
                     if gang is None or gang.record.stopped is not None or key in self._preparing:
@@ -287,11 +265,7 @@ class SlotAllocator:
     async def _prepare(self, gang: Gang) -> None:
         """Acquire all allocations, start missing agents, and request their slots."""
         try:
-            allocations: dict[int, Allocation] = {}
-            if self._options.anywhere:
-                allocations = await self._acquire_anywhere(gang)
-            else:
-                await self.idle.adopt(gang)
+            allocations = await self.placement.acquire(gang)
             await self._record_slots(gang, await self._ensure_agents(gang, allocations))
         except ClusterRefused as failure:
             raise LaunchRejected(str(failure)) from failure
@@ -300,73 +274,6 @@ class SlotAllocator:
         if gang.failed_starts:
             gang.failed_starts.clear()
             self._attempts.report_delay(gang, None)
-
-    async def _acquire_anywhere(self, gang: Gang) -> dict[int, Allocation]:
-        """Acquire allocations on nodes that the cluster chooses, and record the nodes."""
-        if self._options.apart:
-            allocations = await self._acquire_together(gang)
-        else:
-            allocations = await self._acquire_in_turn(gang)
-        async with self._attempts.lock(gang.key):
-            record = gang.record
-            for index, allocation in allocations.items():
-                record = with_chosen_nodes(record, index, allocation.nodes)
-            if record is not gang.record:
-                await self._attempts.write(gang, record)
-        self._attempts.report_nodes(gang, is_given=True)
-        return allocations
-
-    async def _acquire_together(self, gang: Gang) -> dict[int, Allocation]:
-        """Request the allocations of all replicas at once, because the cluster admits them as a group."""
-        allocations: dict[int, Allocation] = {}
-        avoid = self._nodes.not_up()
-
-        async def allocation(index: int) -> None:
-            allocations[index] = await self._acquire(gang, index, avoid)
-
-        await run_all_or_cancel(allocation(index) for index in gang.allocations_to_acquire())
-        return allocations
-
-    async def _acquire_in_turn(self, gang: Gang) -> dict[int, Allocation]:
-        """Acquire allocations one after the other. If the next one takes too long, the granted ones are
-        released, so that two jobs with several allocations do not wait for each other forever."""
-        allocations: dict[int, Allocation] = {}
-        avoid = self._nodes.not_up()
-        for index in gang.allocations_to_acquire():
-            try:
-                async with asyncio.timeout(_ALLOCATION_TIMEOUT if allocations else None):
-                    allocations[index] = await self._acquire(gang, index, avoid)
-            except TimeoutError:
-                live = {
-                    replica_slot.allocation_index
-                    for replica_slot in gang.record.replica_slots
-                    if gang.is_live(replica_slot)
-                }
-                for held, allocation in allocations.items():
-                    if held not in live:
-                        await self._cluster.release(allocation.name)
-                raise ClusterUnavailable(
-                    f"the cluster granted {len(allocations)} of {len(gang.record.needs)} allocations, "
-                    f"and not the next one within {_ALLOCATION_TIMEOUT:g} s; they were released, and all of "
-                    "them are requested again"
-                ) from None
-        return allocations
-
-    async def _acquire(self, gang: Gang, index: int, avoid: Collection[str]) -> Allocation:
-        name, needs = (
-            allocation_name(self._options.identity, gang.record, index),
-            gang.record.needs[index],
-        )
-        allocation = await self._cluster.acquire(name, needs, avoid=avoid)
-        if len(allocation.nodes) < len(needs) and not set(allocation.nodes) <= {
-            need.node for need in needs
-        }:
-            # A node was removed before the nodes of the allocation were recorded.
-            await self._cluster.release(name)
-            raise ClusterUnavailable(
-                f"{name}: one of its nodes is gone; all of them are requested again"
-            )
-        return allocation
 
     async def _ensure_agents(
         self, gang: Gang, allocations: Mapping[int, Allocation]
@@ -377,9 +284,9 @@ class SlotAllocator:
         missing: list[tuple[int, str]] = []
         # Nodes with only vacant slots need no agent.
         for index, node in dict.fromkeys(
-            (replica_slot.allocation_index, replica_slot.request.node)
-            for replica_slot in gang.record.replica_slots
-            if not replica_slot.is_vacant
+            (slot.allocation_index, slot.node)
+            for slot in gang.record.replica_slots
+            if not slot.is_vacant
         ):
             if gang.needs_agent(index, node):
                 missing.append((index, node))
@@ -411,16 +318,16 @@ class SlotAllocator:
         answers = await asyncio.gather(
             *(self._request_slots(gang, agent) for agent in agents), return_exceptions=True
         )
-        slots = {slot.replica: slot for some in answers if isinstance(some, list) for slot in some}
+        slots = {slot.replica: slot for own in answers if isinstance(own, list) for slot in own}
         if slots:
             async with self._attempts.lock(gang.key):
                 record = gang.record
-                for replica_slot in record.replica_slots:
-                    slot = slots.get(replica_slot.replica)
-                    if slot is not None and slot.node == replica_slot.request.node:
-                        _require_port(gang, replica_slot, slot)
-                        seated = msgspec.structs.replace(replica_slot, slot=slot, port=slot.port)
-                        record = record.with_replica_slot(seated)
+                for before in record.replica_slots:
+                    slot = slots.get(before.replica)
+                    if slot is not None and slot.node == before.node:
+                        _require_port(gang, before, slot)
+                        after = gang.fire(before, SlotTrigger.ALLOCATED, slot=slot, port=slot.port)
+                        record = record.with_replica_slot(after)
                 await self._attempts.write(gang, record)
         for answer in answers:
             if isinstance(answer, BaseException):
@@ -428,17 +335,12 @@ class SlotAllocator:
 
     async def _request_slots(self, gang: Gang, agent: AgentHandle) -> list[Slot]:
         """Have an agent allocate the missing slots of its replicas."""
-        missing = {
-            replica_slot.replica
-            for replica_slot in gang.replica_slots_of(agent)
-            if replica_slot.slot is None
-        }
+        missing = {entry.replica for entry in gang.replica_slots_of(agent) if entry.slot is None}
         await agent.connected()
         if not missing:
             return []
         requests = tuple(
-            replace(replica_slot.request, port=replica_slot.port)
-            for replica_slot in gang.replica_slots_of(agent)
+            replace(entry.request, port=entry.port) for entry in gang.replica_slots_of(agent)
         )
         answer = await agent.call(messages.Allocate(requests=requests))
         if not isinstance(answer, messages.Slots):
@@ -458,7 +360,7 @@ def _require_port(gang: Gang, replica_slot: ReplicaSlot, slot: Slot) -> None:
     address by its hostname, but they receive its port only at their start."""
     if not replica_slot.port or replica_slot.port == slot.port:
         return
-    if any(gang.is_live(other) for other in gang.record.replica_slots if other is not replica_slot):
+    if any(other is not replica_slot for other in gang.live_slots()):
         raise StartFailed(
             f"port {replica_slot.port} of node {slot.node} is in use by another program, but the running "
             f"replicas expect {replica_slot.replica} there; a new attempt assigns new ports to all replicas"

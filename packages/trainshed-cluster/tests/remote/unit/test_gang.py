@@ -5,10 +5,11 @@ from msgspec.structs import replace
 from tests.unit.jobs import PRIMARY, WORKER
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.port import SlotRequest
-from trainshed_cluster.remote import gang as gangs
 from trainshed_cluster.remote.agent_handle import AgentHandle
 from trainshed_cluster.remote.cluster import NodeNeed
-from trainshed_cluster.remote.gang import Gang, GangRecord, ReplicaSlot, agent_key
+from trainshed_cluster.remote.gang import Gang, GangRecord, displaced_requests
+from trainshed_cluster.remote.needs import drop_unused_needs, move_replicas, with_chosen_nodes
+from trainshed_cluster.remote.replica_slot import ReplicaSlot, agent_key
 
 
 def test_pending_node_does_not_renew_allocations_of_live_replicas() -> None:
@@ -42,11 +43,11 @@ def test_displaced_replica_gets_its_own_allocation() -> None:
     )
     vacant = replace(replica_slots[2], is_vacant=True)
     record = GangRecord(JobUid(7), 1, replica_slots, {0: (need("a"), need("b"), need("c"))}, 60.0)
-    assert gangs.with_chosen_nodes(record, 0, ["a"]) is record
-    assert gangs.with_chosen_nodes(record, 0, ["d", "b", "c"]).replica_slots[0].request.node == "d"
+    assert with_chosen_nodes(record, 0, ["a"]) is record
+    assert with_chosen_nodes(record, 0, ["d", "b", "c"]).replica_slots[0].request.node == "d"
     gang = Gang(record.with_replica_slot(vacant))
-    assert gangs.displaced_requests(gang, 0, ["a"]) == requests[1::2]
-    record = gangs.drop_unused_needs(gangs.move_replicas(gang.record, requests[1::2], {}), 0, ["a"])
+    assert displaced_requests(gang, 0, ["a"]) == requests[1::2]
+    record = drop_unused_needs(move_replicas(gang, requests[1::2], {}), 0, ["a"])
     assert [replica_slot.allocation_index for replica_slot in record.replica_slots] == [
         0,
         1,
@@ -54,7 +55,7 @@ def test_displaced_replica_gets_its_own_allocation() -> None:
         2,
     ] and record.replica_slots[2] == vacant
     assert record.needs[0] == (need("a"), need("b")), "the vacant replica keeps its slot"
-    assert gangs.drop_unused_needs(record, 7, ["a"]) is record
+    assert drop_unused_needs(record, 7, ["a"]) is record
 
 
 def need(node: str) -> NodeNeed:

@@ -1,0 +1,22 @@
+"""Runs coroutines concurrently."""
+
+import asyncio
+from collections.abc import Coroutine, Iterable
+from typing import Any
+
+from trainshed.eventloop.background import joined
+
+
+async def run_all_or_cancel(coroutines: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Wait for all coroutines. If one fails, cancel the others, wait for their ends, and raise its
+    exception."""
+    tasks = [joined(item) for item in coroutines]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+    finally:
+        for task in tasks:
+            task.cancel()
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    failures = [item for item in outcomes if isinstance(item, BaseException)]
+    for failure in sorted(failures, key=lambda item: isinstance(item, asyncio.CancelledError)):
+        raise failure

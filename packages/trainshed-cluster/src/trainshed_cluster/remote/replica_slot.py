@@ -1,0 +1,156 @@
+"""The life of a replica slot, which is a replica's position on a cluster. Pure.
+
+Each change of state uses the table in `replica_slots.toml`, which has a cell for each state and trigger. The
+state follows from the stored fields and from the reported end of the last incarnation (`state_of`).
+"""
+
+import enum
+import tomllib
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from trainshed.core.failure.evidence import Cause
+from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost
+from trainshed.core.lifecycle.transition import Table
+from trainshed.core.names import ReplicaId
+from trainshed.engines.port import Slot, SlotRequest
+from trainshed.replica.protocol import NEVER_STARTED
+
+Ended = ReplicaExited | ReplicaLost
+
+
+class SlotState(enum.StrEnum):
+    """The states of a replica slot."""
+
+    #: It has no slot on its node yet.
+    WAITING = "waiting"
+    #: It has a slot, in which no program runs.
+    READY = "ready"
+    #: A program runs in its slot, or may run.
+    RUNNING = "running"
+    #: A program may run, but another agent has replaced the one that allocated its slot.
+    DETACHED = "detached"
+    #: The replica waits for another node, so that this slot needs no agent.
+    VACANT = "vacant"
+
+    @property
+    def is_live(self) -> bool:
+        """Whether a program runs or may run."""
+        return self in (SlotState.RUNNING, SlotState.DETACHED)
+
+
+class SlotTrigger(enum.StrEnum):
+    """The events that change a replica slot."""
+
+    #: The agent on its node has allocated a slot.
+    ALLOCATED = "allocated"
+    #: An incarnation is launched.
+    LAUNCHED = "launched"
+    #: An incarnation will never start.
+    REJECTED = "rejected"
+    #: The agent was lost, together with all its programs.
+    AGENT_LOST = "agent lost"
+    #: Another agent is started on its node.
+    AGENT_REPLACED = "agent replaced"
+    #: Its node accepts no replicas anymore.
+    VACATED = "vacated"
+    #: The replica is requested on another node.
+    MOVED = "moved"
+
+
+TABLE: Final = Table(
+    "replica slot",
+    SlotState,
+    SlotTrigger,
+    tomllib.loads(Path(__file__).with_name("replica_slots.toml").read_text("utf-8")),
+)
+_LEAVING: Final = (SlotTrigger.AGENT_REPLACED, SlotTrigger.VACATED, SlotTrigger.MOVED)
+"""Triggers after which no agent can report the end of an earlier program."""
+
+
+class ReplicaSlot(msgspec.Struct, frozen=True, rename={"allocation_index": "part"}):
+    """The position of a replica on the cluster, and its incarnations."""
+
+    replica: ReplicaId
+    request: SlotRequest
+    #: Number of its allocation in the attempt.
+    allocation_index: int
+    #: The slot that its agent allocated, with the cluster's name of the node; None = none yet.
+    slot: Slot | None = None
+    #: The last launched incarnation; 0 = none.
+    launched: int = 0
+    #: No incarnation up to this number may start.
+    forbidden: int = 0
+    #: The identity of its program (`launch.documents.identity`); None = no program was launched.
+    identity: str | None = None
+    #: The incarnation that was lost with its agent; 0 = none.
+    lost: int = 0
+    #: Why it was lost; None = it was not lost.
+    cause: str | None = None
+    #: The kind of the loss.
+    loss: Cause = Cause.LOST
+    #: The incarnation that ended before its agent shut down and can no longer be queried; 0 = none.
+    ended: int = 0
+    #: The port of its last slot, which its peers use; None = it had no slot.
+    port: int | None = None
+    #: The requested node, if the cluster has chosen another one; None = it has not.
+    wish: str | None = None
+    #: The replica waits for another node, so that this slot needs no agent.
+    is_vacant: bool = False
+
+    @property
+    def node(self) -> str:
+        return self.request.node
+
+    @property
+    def agent_key(self) -> str:
+        return agent_key(self.allocation_index, self.node)
+
+
+def agent_key(index: int, node: str) -> str:
+    """Return the key of an agent: one node of one allocation."""
+    return f"{index}/{node}"
+
+
+def state_of(replica_slot: ReplicaSlot, end: Ended | None) -> SlotState:
+    """Return the state of a replica slot. `end`: the last reported end of its replica; None = none."""
+    is_over = end is not None and end.incarnation >= replica_slot.launched
+    if replica_slot.launched > max(replica_slot.lost, replica_slot.ended) and not is_over:
+        return SlotState.RUNNING if replica_slot.slot is not None else SlotState.DETACHED
+    if replica_slot.is_vacant:
+        return SlotState.VACANT
+    return SlotState.READY if replica_slot.slot is not None else SlotState.WAITING
+
+
+def fire(
+    replica_slot: ReplicaSlot, end: Ended | None, trigger: SlotTrigger, **changes: Any
+) -> ReplicaSlot:
+    """Return the replica slot after a trigger; the same object if the trigger has no effect.
+
+    Args:
+        end: The last reported end of its replica; None = none.
+        changes: Values of the trigger: fields that it sets in addition to the state.
+
+    Raises:
+        IllegalTransition: The trigger can never occur in this state.
+    """
+    after = TABLE.fire(state_of(replica_slot, end), trigger, [repr(replica_slot)])
+    if after is None:
+        return replica_slot
+    if trigger in (SlotTrigger.AGENT_REPLACED, SlotTrigger.MOVED):
+        changes["slot"] = None
+    if trigger in _LEAVING and not after.is_live:
+        changes["ended"] = replica_slot.launched
+    match trigger:
+        case SlotTrigger.REJECTED:
+            changes |= {"lost": changes["launched"], "cause": NEVER_STARTED, "loss": Cause.LOST}
+        case SlotTrigger.AGENT_LOST:
+            changes["lost"] = replica_slot.launched
+        case SlotTrigger.MOVED:
+            changes["wish"] = None
+        case _:
+            pass
+    return replace(replica_slot, is_vacant=after is SlotState.VACANT, **changes)
