@@ -113,8 +113,9 @@ def lines() -> Iterator[tuple[Path, str, str]]:
     """Yield (file, position, line) for all lines of text files."""
     for path in sorted(path for tree in TREES for path in (ROOT / tree).rglob("*")):
         if path.suffix in KINDS and path != Path(__file__):
+            name = path.relative_to(ROOT)
             for number, line in enumerate(path.read_text().splitlines(), 1):
-                yield path, f"{path.relative_to(ROOT)}:{number}", line
+                yield path, f"{name}:{number}", line
 
 
 def test_every_spec_citation_names_an_existing_heading() -> None:
@@ -139,6 +140,7 @@ FILES = {"sock", "toml", "md", "py", "json", "jsonl", "log", "db"}
 SKIPPED_DIRECTORIES = {"adr", "trainshed_reduction"}
 
 
+@cache
 def module_exists(name: str) -> bool:
     place, parts = TRAINSHED, name.split(".")
     while parts and (place / parts[0] / "__init__.py").is_file():
