@@ -16,6 +16,8 @@ from trainshed.access.permissions import (
 )
 from trainshed.access.policy import Grant, Policy
 from trainshed.access.principals import Principal, Rights
+from trainshed.api.registry import BUILT_IN
+from trainshed.api.trainshed_v1.transport import METHODS
 from trainshed.core.errors import PermissionDenied
 
 PROJECTS = "google.cloud.resourcemanager.v3.Projects"
@@ -30,6 +32,11 @@ KINDS = ("customJobs", "hyperparameterTuningJobs", "trainingPipelines")
 def test_method_without_a_permission_is_denied_by_name() -> None:
     with pytest.raises(PermissionDenied, match=r"no\.such\.Method"):
         authorize(OWNER, "no.such.Method")
+
+
+def test_every_method_has_a_permission() -> None:
+    own = {method.name for method in METHODS.values()}
+    assert own | BUILT_IN.methods <= PERMISSIONS.keys()
 
 
 def test_program_cannot_delete_jobs_or_change_the_service() -> None:

@@ -1,7 +1,10 @@
 """Which engines a configuration may choose, and how one is found by its name."""
 
 import importlib.metadata
+import tomllib
 from importlib.metadata import EntryPoint, EntryPoints
+from pathlib import Path
+from pkgutil import resolve_name
 
 import pytest
 
@@ -17,6 +20,15 @@ def test_other_packages_offer_theirs_as_entry_points(monkeypatch: pytest.MonkeyP
         return EntryPoints([point]).select(group=group)
 
     monkeypatch.setattr(importlib.metadata, "entry_points", offered)
-    assert registry.names() == ("kubernetes", "local", "other", "slurm")
+    known = registry._CLUSTER_ENGINES  # pyright: ignore[reportPrivateUsage]
+    assert registry.names() == tuple(sorted(("local", "other", *known)))
     assert registry.factory("other") is SimEngine
     assert registry.factory("local") is new_engine
+
+
+def test_engines_of_the_cluster_package_are_known_by_name() -> None:
+    """Users get the name of the package if it is not installed."""
+    project = Path(__file__).parents[2] / "packages/trainshed-cluster/pyproject.toml"
+    points = tomllib.loads(project.read_text())["project"]["entry-points"][registry.ENGINES]
+    assert set(points) == set(registry._CLUSTER_ENGINES)  # pyright: ignore[reportPrivateUsage]
+    assert all(map(callable, map(resolve_name, points.values())))

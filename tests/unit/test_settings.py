@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from trainshed.serve.addresses import browsers_address
-from trainshed.serve.settings import Settings, SettingsError, load
+from trainshed.serve.settings import LOCAL_ENGINE, Settings, SettingsError, load
 from trainshed.serve.up import close_directory, command
 
 
@@ -151,6 +151,14 @@ def test_cluster_engines_use_strict_capacity_by_default() -> None:
         with pytest.raises(SettingsError, match="remove one of these settings"):
             load(None, {"engine": engine, **wrong})
     assert Settings(capacity="strict").strict
+
+
+def test_every_setting_has_a_reader() -> None:
+    """A component reads each field, by its name."""
+    sources = Path(__file__).parents[2].glob("packages/*/src/**/*.py")
+    text = "".join(path.read_text() for path in sources if "settings" in path.read_text())
+    fields = {*Settings.__struct_fields__} - {*LOCAL_ENGINE}
+    assert not {name for name in fields if not re.search(rf"(settings|self)\.{name}\b", text)}
 
 
 def test_settings_page_lists_every_setting_with_its_default() -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 ENGINES, DOCTORS = "trainshed.engines", "trainshed.doctors"
 _LOCAL = "trainshed.engines.local.engine:new_engine"
-_OF_CLUSTERS = ("kubernetes", "slurm")
+_CLUSTER_ENGINES = ("kubernetes", "slurm")
 
 
 class EngineContext(Struct, frozen=True):
@@ -60,7 +60,7 @@ block for seconds."""
 
 def names() -> tuple[str, ...]:
     """Return the names of all engines that a configuration may choose."""
-    return tuple(sorted({"local", *_OF_CLUSTERS, *(point.name for point in _points(ENGINES))}))
+    return tuple(sorted({"local", *_CLUSTER_ENGINES, *(point.name for point in _points(ENGINES))}))
 
 
 def factory(name: str) -> EngineFactory:
@@ -71,7 +71,7 @@ def factory(name: str) -> EngineFactory:
     for point in _points(ENGINES):
         if point.name == name:
             return cast("EngineFactory", point.load())
-    if name in _OF_CLUSTERS:
+    if name in _CLUSTER_ENGINES:
         raise LookupError(
             f"it is a separate package, which is not installed here. Run: pip install 'trainshed[{name}]'"
         )
