@@ -1,16 +1,16 @@
-// Charts of lines over time, over steps, or over a parameter.
+// Line charts over time, steps or a parameter.
 "use strict";
 
 /**
- * Return a colour of the stylesheet.
+ * Return a color of the stylesheet.
  * @param {string} name such as "--ink"
  */
 const ink = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-/** @typedef {number | null | undefined} Value null and undefined: a gap */
+/** @typedef {number | null | undefined} Value null and undefined are gaps */
 
 /**
- * Return how much memory or disk that is.
+ * Return a size in bytes as text with a unit.
  * @param {Value} n bytes
  */
 const bytes = (n) => {
@@ -23,7 +23,7 @@ const bytes = (n) => {
 };
 
 /**
- * Return a number with four digits.
+ * Return a number with four significant digits.
  * @param {Value} n
  */
 const plain = (n) => {
@@ -33,18 +33,18 @@ const plain = (n) => {
 };
 
 /**
- * Return a part of a whole in per cent.
+ * Return a fraction as a percentage.
  * @param {Value} n 0 to 1
  */
 const share = (n) => (n == null ? "–" : `${Math.round(n * 100)} %`);
 
 /**
- * What the places of a chart count.
+ * The horizontal axis of a chart.
  * @typedef {object} Axis
  * @property {string} label
- * @property {(place: number) => string} says
+ * @property {(place: number) => string} format the text of a position
  * @property {uPlot.Scale} scale
- * @property {uPlot.Axis} marks where it has marks, and what they say
+ * @property {uPlot.Axis} marks positions and texts of its marks
  */
 
 const SPANS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200];
@@ -55,24 +55,24 @@ const POWERS = [...Array(50).keys()].map((power) => 2 ** power);
 /** @type {Axis} */
 const CLOCK_AXIS = {
   label: "Time",
-  says: (place) => clock.format(new Date(place * 1000)),
+  format: (place) => clock.format(new Date(place * 1000)),
   scale: { time: true },
   marks: {
     space: 90,
-    values: (_, places) => places.map((place) => CLOCK_AXIS.says(place)),
+    values: (_, places) => places.map((place) => CLOCK_AXIS.format(place)),
   },
 };
 /** @type {Axis} */
 const DURATION_AXIS = {
   label: "Time",
-  says: seconds,
+  format: seconds,
   scale: { time: false },
   marks: { space: 90, incrs: [...SPANS, ...DAYS], values: (_, places) => places.map(seconds) },
 };
 /** @type {Axis} */
 const STEP_AXIS = {
   label: "Step",
-  says: plain,
+  format: plain,
   scale: { time: false },
   marks: { space: 70, incrs: STEPS },
 };
@@ -81,14 +81,14 @@ const STEP_AXIS = {
  * Return the axis of a parameter.
  * @param {string} label
  * @param {boolean} isLog
- * @param {string[] | null} names those that its places 0, 1, 2, … stand for; null: it is a number
+ * @param {string[] | null} names values of a categorical parameter, at positions 0, 1, 2, …; null: a numeric one
  * @returns {Axis}
  */
 const parameterAxis = (label, isLog, names) => {
-  const says = (/** @type {number} */ place) => (names ? (names[place] ?? "") : plain(place));
+  const format = (/** @type {number} */ place) => (names ? (names[place] ?? "") : plain(place));
   return {
     label,
-    says,
+    format,
     scale: {
       time: false,
       distr: isLog ? 3 : 1,
@@ -100,8 +100,8 @@ const parameterAxis = (label, isLog, names) => {
     marks: {
       space: 70,
       ...(names && { incrs: [1] }),
-      // A logarithmic axis has marks without a text.
-      values: (_, places) => places.map((place) => (place == null ? "" : says(place))),
+      // A logarithmic axis also has marks without text.
+      values: (_, places) => places.map((place) => (place == null ? "" : format(place))),
     },
   };
 };
@@ -110,40 +110,40 @@ const parameterAxis = (label, isLog, names) => {
  * A line of a chart.
  * @typedef {object} Line
  * @property {string} name
- * @property {Value[]} values by the chart's places
- * @property {"points" | "steps" | "edge" | "limit" | undefined} [form] "edge": it bounds the band around the line
- *   before, and the line after it has the other edge; "limit": a dashed line without values of its own
- * @property {number} [tone] which colour of the palette it has; not set: that of its number
+ * @property {Value[]} values one for each position of the chart
+ * @property {"points" | "steps" | "edge" | "limit" | undefined} [form] "edge": one border of the band around the
+ *   previous line; the next line is the other border; "limit": a dashed line for a limit
+ * @property {number} [tone] its color in the palette; default: the number of the line
  */
 
 /**
- * How a chart is drawn.
+ * Options of a chart.
  * @typedef {object} Look
- * @property {Axis} across what its places count
- * @property {(value: Value) => string} [says]
+ * @property {Axis} across its horizontal axis
+ * @property {(value: Value) => string} [format] the text of a value
  * @property {boolean} [points] whether each value has a dot
  * @property {boolean} [fromZero]
  * @property {boolean} [isLog]
- * @property {number[]} [marks] places of vertical lines
- * @property {boolean} [gapless] whether lines go on over gaps, and the cursor shows their nearest values
- * @property {string} [together] names the charts that share its cursor
- * @property {(first?: number, last?: number) => void} [zoomed] called with the places that somebody chose;
- *   without any: with a double click
+ * @property {number[]} [marks] positions of vertical lines
+ * @property {boolean} [gapless] whether lines cross gaps and the cursor shows the nearest values
+ * @property {string} [cursorGroup] charts with the same text share the cursor
+ * @property {(first?: number, last?: number) => void} [onZoom] called with the selected range, or without
+ *   arguments after a double click
  */
 
-/** The charts by the elements that hold them. @type {Map<Element, uPlot>} */
+/** The charts by their elements. @type {Map<Element, uPlot>} */
 const charts = new Map();
 
 /**
- * Draw a chart in place of the one that a box holds.
+ * Draw a chart, and remove the previous chart of the same element.
  * @param {HTMLElement} box
- * @param {number[]} at the places, ascending
+ * @param {number[]} at the positions, ascending
  * @param {Line[]} lines
  * @param {Look} look
  */
 const draw = (box, at, lines, look) => {
-  const { across, says = plain, zoomed, together, gapless = false } = look;
-  // Also those of parts that were put anew: each hears of every movement of the mouse until it is destroyed.
+  const { across, format = plain, onZoom, cursorGroup, gapless = false } = look;
+  // Also destroy charts of replaced parts: each handles every mouse movement until it is destroyed.
   for (const [held, old] of charts)
     if (held === box || !held.isConnected) {
       old.destroy();
@@ -157,11 +157,11 @@ const draw = (box, at, lines, look) => {
   };
   /** @type {uPlot.Hooks.Arrays} */
   const hooks = { draw: [(chart) => drawMarks(chart, look.marks ?? [])] };
-  if (zoomed)
+  if (onZoom)
     hooks.setSelect = [
       (chart) => {
         const { left, width } = chart.select;
-        if (width) zoomed(chart.posToVal(left, "x"), chart.posToVal(left + width, "x"));
+        if (width) onZoom(chart.posToVal(left, "x"), chart.posToVal(left + width, "x"));
       },
     ];
   /** @type {uPlot.Scale} */
@@ -176,9 +176,9 @@ const draw = (box, at, lines, look) => {
       cursor: {
         y: false,
         points: { size: 6 },
-        // Lines that lie under others are seen when the cursor, or its name in the legend, selects them.
+        // The cursor, or the name in the legend, highlights a line that other lines cover.
         focus: { prox: lines.length > 1 ? 24 : -1 },
-        ...(together && { sync: { key: together } }),
+        ...(cursorGroup && { sync: { key: cursorGroup } }),
         ...(gapless && { dataIdx: nearest }),
       },
       hooks,
@@ -191,26 +191,26 @@ const draw = (box, at, lines, look) => {
         {
           ...axis,
           size: 68,
-          ...(says === bytes && { incrs: POWERS }),
-          values: (_, values) => values.map((value) => (value == null ? "" : says(value))),
+          ...(format === bytes && { incrs: POWERS }),
+          values: (_, values) => values.map((value) => (value == null ? "" : format(value))),
         },
       ],
       series: [
-        { label: across.label, value: (_, place) => (place == null ? "" : across.says(place)) },
-        ...lines.map((line, i) => seriesOf(lines, i, says, gapless, look.points || at.length < 12)),
+        { label: across.label, value: (_, place) => (place == null ? "" : across.format(place)) },
+        ...lines.map((line, i) => seriesOf(lines, i, format, gapless, look.points || at.length < 12)),
       ],
     },
     [at, ...lines.map(({ values }) => values)],
     box,
   );
   charts.set(box, chart);
-  if (zoomed) chart.over.addEventListener("dblclick", () => zoomed());
+  if (onZoom) chart.over.addEventListener("dblclick", () => onZoom());
 };
 
 /**
- * Return a colour of the palette, from which so many per cent are taken.
+ * Return a color of the palette, with some transparency.
  * @param {number} tone
- * @param {number} [less]
+ * @param {number} [less] the transparency in percent
  */
 const colourOf = (tone, less = 0) => {
   const colour = ink(`--c${(tone % 8) + 1}`);
@@ -218,7 +218,7 @@ const colourOf = (tone, less = 0) => {
 };
 
 /**
- * Return the bands between edges.
+ * Return the bands between lines with the form "edge".
  * @param {Line[]} lines
  * @returns {uPlot.Band[]}
  */
@@ -230,15 +230,15 @@ const bandsOf = (lines) =>
   });
 
 /**
- * Return how the line of a number is drawn and read out.
+ * Return the options of a line: its style, and the text of its values.
  * @param {Line[]} lines
  * @param {number} i
- * @param {(value: Value) => string} says
+ * @param {(value: Value) => string} format
  * @param {boolean} gapless
  * @param {boolean} dotted whether each value has a dot
  * @returns {uPlot.Series}
  */
-const seriesOf = (lines, i, says, gapless, dotted) => {
+const seriesOf = (lines, i, format, gapless, dotted) => {
   const { name, form, tone = i } = lines[i];
   const hasBand = form !== "edge" && lines[i + 1]?.form === "edge";
   /** @type {uPlot.Series} */
@@ -251,7 +251,7 @@ const seriesOf = (lines, i, says, gapless, dotted) => {
     value: (chart, value, n, at) => {
       if (value == null || at == null) return "";
       const [low, high] = [chart.data[n + 1]?.[at], chart.data[n + 2]?.[at]];
-      return hasBand ? `${says(value)} (${says(low)} to ${says(high)})` : says(value);
+      return hasBand ? `${format(value)} (${format(low)} to ${format(high)})` : format(value);
     },
   };
   if (form === "edge") series.class = "edge";
@@ -259,7 +259,7 @@ const seriesOf = (lines, i, says, gapless, dotted) => {
     series.paths = () => null;
     series.points = { show: true, size: 6, fill: colourOf(tone) };
   }
-  // A line over an equal one is dashed, so that both colours are seen.
+  // If two lines have the same values, the upper one is dashed, so that both colors are visible.
   const text = JSON.stringify(lines[i].values);
   const below = lines.slice(0, i).filter(({ values }) => JSON.stringify(values) === text).length;
   if (below && !form) series.dash = [16 / (below + 1), (16 * below) / (below + 1)];
@@ -269,13 +269,13 @@ const seriesOf = (lines, i, says, gapless, dotted) => {
     series.points = { show: false };
   }
   if (form === "steps") series.paths = uPlot.paths.stepped?.({ align: 1 });
-  // The palette has eight colours.
+  // The palette has eight colors.
   if (tone >= 8 && form !== "limit") series.dash = [4, 3];
   return series;
 };
 
 /**
- * Draw dashed lines where a program was started again.
+ * Draw a vertical dashed line for each restart of a program.
  * @param {uPlot} chart
  * @param {number[]} marks
  */
@@ -295,7 +295,7 @@ const drawMarks = ({ ctx, bbox, valToPos }, marks) => {
 };
 
 /**
- * Return the place nearest to `at` where a line has a value: lines have values at places of their own.
+ * Return the position nearest to `at` at which a line has a value. Not every line has a value at each position.
  * @param {uPlot} chart
  * @param {number} series
  * @param {number} at
@@ -308,7 +308,7 @@ const nearest = (chart, series, at) => {
 };
 
 /**
- * Draw something now, and anew whenever the page, its colours or its width change.
+ * Draw now, and again after each change of the page, its colors or its width.
  * @param {() => void} drawing
  */
 const drawAlways = (drawing) => {

@@ -1,8 +1,8 @@
-// What all pages do: keys, copying, forms, menus, rows that open, and views of the list of jobs.
+// Features of all pages: keys, copying, forms, menus, rows that open, and saved views of the list of jobs.
 "use strict";
 
 /**
- * Select the row that lies so many rows below the selected one.
+ * Select the row that is `step` rows below the selected row.
  * @param {number} step
  */
 const select = (step) => {
@@ -18,8 +18,8 @@ const select = (step) => {
 
 const showHelp = () => pick("#help", HTMLDialogElement)?.showModal();
 
-// When "g" was pressed, ms since the epoch: the next key then names a page.
-let leapt = 0;
+// Time of the last press of "g", in ms since the epoch. The next key selects a page.
+let leapStart = 0;
 /** @type {Record<string, () => void>} */
 const KEYS = {
   "/": () => {
@@ -30,7 +30,7 @@ const KEYS = {
   j: () => select(1),
   k: () => select(-1),
   g: () => {
-    leapt = Date.now();
+    leapStart = Date.now();
   },
   c: () => pick('[data-keys="c"]', HTMLElement)?.click(),
   t: switchTheme,
@@ -42,8 +42,8 @@ document.addEventListener("keydown", (event) => {
     if (event.key === "Escape") closest(event, "input", HTMLInputElement)?.blur();
     return;
   }
-  const leaps = Date.now() - leapt < 1200;
-  leapt = 0;
+  const leaps = Date.now() - leapStart < 1200;
+  leapStart = 0;
   if (leaps) {
     const link = pick(`[data-keys="g ${CSS.escape(event.key)}"]`, HTMLElement);
     if (link) event.preventDefault();
@@ -55,8 +55,8 @@ document.addEventListener("keydown", (event) => {
 });
 
 /**
- * Copy a text, and return whether the browser allowed it. Browsers lend the clipboard to pages of TLS or of this
- * machine; elsewhere a selection does it.
+ * Copy a text, and return whether that succeeded. Browsers allow the clipboard only with TLS or on localhost.
+ * On other pages, the function copies a selection.
  * @param {string} text
  */
 const copy = async (text) => {
@@ -77,7 +77,7 @@ const copy = async (text) => {
 };
 
 /**
- * Copy a text, and have a button say for a while whether that went well.
+ * Copy a text, and show the result on a button for a while.
  * @param {HTMLElement} button
  * @param {string} text
  */
@@ -109,29 +109,29 @@ document.addEventListener("click", (event) => {
   pick("th a", HTMLElement, row)?.click();
 });
 
-// A double click on what submits a job is meant once, also where the answer takes its time and the form was put
-// anew meanwhile. When forms were sent, ms since the epoch, by their addresses.
+// Times of the last submission of each form, in ms since the epoch, by URL. A double click submits a job only
+// once, even if the form was replaced before the response.
 /** @type {Map<string, number>} */
-const sent = new Map();
-// Back from where it led.
-addEventListener("pageshow", () => sent.clear());
+const submitTimes = new Map();
+// The user has returned to the page.
+addEventListener("pageshow", () => submitTimes.clear());
 document.addEventListener("submit", (event) => {
   const form = closest(event, "form", HTMLFormElement);
-  // A button may send the form elsewhere, and otherwise.
+  // A button may override the URL and the method of its form.
   const by = event.submitter?.hasAttribute("formaction") ? event.submitter : null;
   const button = by instanceof HTMLButtonElement ? by : null;
   if (!form || (button?.formMethod || form.method) !== "post") return;
   const action = button?.formAction ?? form.action;
-  const last = sent.get(action) ?? 0;
+  const last = submitTimes.get(action) ?? 0;
   if (Date.now() - last < 10_000) event.preventDefault();
-  else sent.set(action, Date.now());
+  else submitTimes.set(action, Date.now());
 });
 
 document.addEventListener("change", (event) =>
   closest(event, "form[data-now]", HTMLFormElement)?.requestSubmit(),
 );
 
-// A file of this machine is put into a field, where it can be read before it is sent.
+// A chosen file fills a text field, so that the user can read it before sending.
 document.addEventListener("change", async (event) => {
   const chooser = closest(event, "[data-into]", HTMLInputElement);
   const file = chooser?.files?.[0];
@@ -141,17 +141,17 @@ document.addEventListener("change", async (event) => {
   field.dispatchEvent(new Event("input", { bubbles: true }));
 });
 
-// A search is sent when its reader pauses; other fields of the form are sent when somebody asks for it.
+// A search form is submitted when the user stops typing. Other forms are submitted by a button.
 /** @type {number | undefined} */
-let pausing;
+let searchTimer;
 document.addEventListener("input", (event) => {
   const form = closest(event, "[data-search]", HTMLInputElement)?.form;
   if (form?.role !== "search") return;
-  clearTimeout(pausing);
-  pausing = setTimeout(() => form.requestSubmit(), 500);
+  clearTimeout(searchTimer);
+  searchTimer = setTimeout(() => form.requestSubmit(), 500);
 });
 
-// What was left empty does not stand in the address.
+// Empty fields are not part of the address.
 document.addEventListener("formdata", (event) => {
   const form = closest(event, "form", HTMLFormElement);
   if (form?.method !== "get") return;
@@ -160,9 +160,9 @@ document.addEventListener("formdata", (event) => {
   for (const [name, value] of filled) event.formData.append(name, value);
 });
 
-// Rows that were loaded by scrolling, or moved down by later ones, are kept up to date as well.
+// Also update rows that were loaded by scrolling or moved down by newer rows.
 const MAX_ROWS = 300;
-const keepRows = () => {
+const requestRows = () => {
   const table = pick("[data-rows]", HTMLElement)?.closest("table");
   const count = table?.querySelectorAll("[data-row]").length;
   const address = document.body.dataset.events;
@@ -171,19 +171,19 @@ const keepRows = () => {
   stream.move(`${address}${sign}rows=${Math.min(count, MAX_ROWS)}`);
 };
 document.addEventListener("htmx:afterSwap", () => {
-  ages();
-  keepRows();
+  updateAges();
+  requestRows();
 });
 /** @type {number | undefined} */
-let widening;
+let rowsTimer;
 document.addEventListener("rows", () => {
-  widening ??= setTimeout(() => {
-    widening = undefined;
-    keepRows();
+  rowsTimer ??= setTimeout(() => {
+    rowsTimer = undefined;
+    requestRows();
   }, 10_000);
 });
 
-// Lines by severity, of all jobs that a search has come to so far.
+// The number of lines by severity, in all jobs searched so far.
 document.addEventListener("htmx:afterSwap", () => {
   /** @type {Record<string, number>} */
   const sums = {};
@@ -200,7 +200,7 @@ document.addEventListener("htmx:afterSwap", () => {
 });
 
 /**
- * Show the views of the list of jobs: addresses that this browser keeps by the names that somebody gave them.
+ * Show the saved views of the list of jobs: addresses with names, stored in this browser.
  * @param {HTMLElement} box
  */
 const showViews = (box) => {
@@ -216,7 +216,7 @@ const showViews = (box) => {
    * @param {() => void} does
    */
   const buttonOf = (text, label, does) => {
-    const button = made('<button type="button" class="link"></button>');
+    const button = fromHtml('<button type="button" class="link"></button>');
     Object.assign(button, { textContent: text, ariaLabel: label });
     button.addEventListener("click", does);
     return button;
@@ -244,24 +244,24 @@ const showViews = (box) => {
 };
 for (const box of pickAll("[data-views]", HTMLElement)) showViews(box);
 
-// From a job's page to what it is compared with.
+// A link from a job's page selects that job for a comparison.
 for (const box of pickAll('[name="job"]', HTMLInputElement))
   box.checked ||= box.value === new URLSearchParams(location.search).get("mark");
 
-// On a phone both may be wider than it.
+// On a phone, both bars may be wider than the screen.
 for (const bar of pickAll(".bar nav, .tabs", HTMLElement)) {
   const here = pick("[aria-current]", HTMLElement, bar);
   if (!here) continue;
   bar.scrollLeft = here.offsetLeft - bar.offsetLeft - (bar.clientWidth - here.offsetWidth) / 2;
 }
 
-// Who searched goes on typing where the last search ended.
+// After a search, put the cursor at the end of the search text.
 const searched = pick('form[role="search"] [data-search]', HTMLInputElement);
 if (searched?.value) {
   searched.focus();
   searched.setSelectionRange(searched.value.length, searched.value.length);
 }
 
-ages();
-setInterval(ages, 1000);
+updateAges();
+setInterval(updateAges, 1000);
 stream.open();

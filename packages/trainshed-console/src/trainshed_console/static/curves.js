@@ -1,14 +1,14 @@
-// What replicas use over time, and what programs measured over their steps.
+// Charts of the resource usage of replicas over time, and of the metrics of programs over steps.
 "use strict";
 
 /**
- * Return lines that have places of their own as lines over common places.
+ * Convert lines with different positions to lines with common positions.
  * @template T
  * @param {(T & { at: number[] })[]} replicas
  * @param {(replica: T) => [string, Value[]][]} linesOf
  * @returns {[number[], Line[]]}
  */
-const joined = (replicas, linesOf) => {
+const joinLines = (replicas, linesOf) => {
   const at = [...new Set(replicas.flatMap((replica) => replica.at))].sort((a, b) => a - b);
   const places = new Map(at.map((moment, i) => [moment, i]));
   const lines = replicas.flatMap((replica) =>
@@ -25,18 +25,18 @@ const joined = (replicas, linesOf) => {
 };
 
 /**
- * What a replica used, by its moments.
+ * The resource usage of a replica over time.
  * @typedef {object} Usage
  * @property {string} task
  * @property {number[]} at seconds since the epoch
  * @property {Value[]} cpus
  * @property {Value[]} memory bytes
  * @property {Value[]} disk bytes
- * @property {Value[][]} gpus the busy share of each, 0 to 1
+ * @property {Value[][]} gpus utilization of each GPU, 0 to 1
  * @property {Record<string, number | null>} limits by the name of the chart
  */
 /** @type {Record<string, [(replica: Usage) => [string, Value[]][], (value: Value) => string]>} */
-const USES = {
+const RESOURCES = {
   cpus: [({ task, cpus }) => [[task, cpus]], plain],
   memory: [({ task, memory }) => [[task, memory]], bytes],
   disk: [({ task, disk }) => [[task, disk]], bytes],
@@ -45,7 +45,7 @@ const USES = {
 const MAX_REPLICAS = 16;
 
 /**
- * Return the limits that a chart shows. A limit far above all values would press them flat, and is left out.
+ * Return the limits that a chart shows. It omits a limit far above all values, because it would flatten the lines.
  * @param {string} use
  * @param {Usage[]} replicas
  * @param {Line[]} lines
@@ -64,22 +64,22 @@ const drawUsage = () => {
   if (!data) return;
   /** @type {Usage[]} */
   const replicas = JSON.parse(data).slice(0, MAX_REPLICAS);
-  for (const [use, [linesOf, says]] of Object.entries(USES)) {
+  for (const [use, [linesOf, format]] of Object.entries(RESOURCES)) {
     const box = need(`[data-chart="${use}"]`, HTMLElement);
-    const [at, lines] = joined(replicas, linesOf);
+    const [at, lines] = joinLines(replicas, linesOf);
     const figure = box.closest("figure");
     if (figure) figure.hidden = use === "gpus" && !lines.length;
     for (const line of limitsOf(use, replicas, lines)) lines.push({ ...line, values: at.map(() => line.limit) });
-    if (at.length) draw(box, at, lines, { across: CLOCK_AXIS, says, fromZero: true });
+    if (at.length) draw(box, at, lines, { across: CLOCK_AXIS, format, fromZero: true });
     else if (!box.firstChild) box.textContent = "No data yet.";
   }
 };
 
 /**
- * Return each value with what came before it, which counts a fifth less at each step.
+ * Return an exponential moving average. The weight of a value decreases by one fifth with each step.
  * @param {Value[]} values
  */
-const smoothed = (values) => {
+const movingAverage = (values) => {
   let sum = 0;
   let weight = 0;
   return values.map((value) => {
@@ -91,27 +91,27 @@ const smoothed = (values) => {
 };
 
 /**
- * Lines of values, as `curve_data` in `console/rendering.py` makes them for `data-curves`.
+ * Data of the attribute `data-curves`, created by `curve_data` (`rendering.py`).
  * @typedef {object} Curves
  * @property {number[]} at
  * @property {[name: string, values: Value[], form?: Line["form"]][]} lines
- * @property {boolean} [points] whether each value stands for itself: nothing is smoothed
- * @property {string} [label] what the places count; not set: steps
- * @property {boolean} [log] whether a logarithmic axis fits
- * @property {number[]} [marks] where a program was started again
+ * @property {boolean} [points] whether values are separate points, which are not smoothed
+ * @property {string} [label] label of the horizontal axis; default: steps
+ * @property {boolean} [log] whether the axis is logarithmic
+ * @property {number[]} [marks] positions of restarts of a program
  */
 
-// How the charts of the page are drawn; the buttons `data-drawn` change it.
+// Options of the charts on this page. Buttons with `data-drawn` change them.
 const query = new URLSearchParams(location.search);
 /** @type {Record<string, boolean>} */
-const drawn = {
+const options = {
   time: query.get("axis") === "time",
   replicas: query.has("replicas"),
   smooth: false,
   log: false,
 };
 
-// What is shown of charts that count the same, by what they count: [first, last].
+// The visible range of charts, [first, last], by the label of their horizontal axis.
 /** @type {Map<string, [number, number]>} */
 const ranges = new Map();
 
@@ -120,11 +120,11 @@ const drawCurves = () => {
     /** @type {Curves} */
     const data = JSON.parse(box.dataset.curves ?? "");
     const label = data.label || "Step";
-    // The edges of a band have the colour of the line before them.
+    // The borders of a band have the color of the previous line.
     let tone = -1;
     const lines = data.lines.map(([name, values, form]) => ({
       name,
-      values: drawn.smooth && !data.points ? smoothed(values) : values,
+      values: options.smooth && !data.points ? movingAverage(values) : values,
       form,
       tone: form === "edge" ? tone : ++tone,
     }));
@@ -133,26 +133,26 @@ const drawCurves = () => {
     draw(box, data.at, lines, {
       across: axis,
       points: data.points,
-      isLog: (drawn.log || data.log) && isPositive,
+      isLog: (options.log || data.log) && isPositive,
       marks: data.marks,
       ...(!data.points && {
         gapless: true,
-        // The cursor is in all charts at once that count the same.
-        together: label,
-        zoomed: (first, last) => zoom(label, first, last),
+        // Charts with the same horizontal axis share the cursor.
+        cursorGroup: label,
+        onZoom: (first, last) => zoom(label, first, last),
       }),
     });
     const range = !data.points && ranges.get(label);
     if (range) charts.get(box)?.setScale("x", { min: range[0], max: range[1] });
   }
   for (const button of pickAll("[data-drawn]", HTMLElement))
-    button.ariaPressed = String(drawn[button.dataset.drawn ?? ""]);
+    button.ariaPressed = String(options[button.dataset.drawn ?? ""]);
 };
 
 /**
- * Show a range of all charts that count the same.
+ * Show a range in all charts with the same horizontal axis.
  * @param {string} label
- * @param {number} [first] not set: everything
+ * @param {number} [first] not set: show everything
  * @param {number} [last]
  */
 const zoom = (label, first, last) => {
@@ -164,39 +164,39 @@ const zoom = (label, first, last) => {
   if (label === "Step") fetchCurves();
 };
 
-// What is near is asked for anew, and so is a smooth line: the values of the page are the extremes of many.
+// Fetch the values of a range or of smooth lines, because the page contains only the extremes of many values.
 let fetches = 0;
 const fetchCurves = async () => {
   if (!document.getElementById("curves")) return;
   const mine = ++fetches;
   const address = new URL(location.href);
-  const range = drawn.time ? undefined : ranges.get("Step");
+  const range = options.time ? undefined : ranges.get("Step");
   if (range) {
     address.searchParams.set("begin", String(Math.max(0, Math.floor(range[0]))));
     address.searchParams.set("end", String(Math.max(1, Math.ceil(range[1]))));
   }
   address.searchParams.delete("replicas");
   address.searchParams.delete("axis");
-  if (drawn.replicas) address.searchParams.set("replicas", "apart");
-  if (drawn.time) address.searchParams.set("axis", "time");
-  if (drawn.smooth) address.searchParams.set("means", "true");
+  if (options.replicas) address.searchParams.set("replicas", "apart");
+  if (options.time) address.searchParams.set("axis", "time");
+  if (options.smooth) address.searchParams.set("means", "true");
   const answer = await fetch(address);
   const page = new DOMParser().parseFromString(await answer.text(), "text/html");
   const fresh = page.getElementById("curves");
   if (!fresh || mine !== fetches) return;
-  put("curves", fresh.outerHTML);
+  replacePart("curves", fresh.outerHTML);
   if (page.body.dataset.events) stream.move(page.body.dataset.events);
 };
 
 document.addEventListener("click", (event) => {
   const form = closest(event, "[data-drawn]", HTMLElement)?.dataset.drawn;
   if (!form) return;
-  drawn[form] = !drawn[form];
+  options[form] = !options[form];
   drawCurves();
   if (form !== "log") fetchCurves();
 });
 
-// By how much of what is shown a key moves the first and the last place.
+// The movement of both ends of the visible range by key, as a fraction of the range.
 /** @type {Record<string, [number, number]>} */
 const MOVES = {
   "+": [1 / 4, -1 / 4],

@@ -1,12 +1,12 @@
-// Elements, looked up with what kind they are of.
+// Functions that find elements and check their types.
 "use strict";
 
 /**
- * Return the first element that a selector matches; null if there is none of that kind.
+ * Return the first element that matches a selector; null if it does not exist or has another type.
  * @template {Element} T
  * @param {string} selector
  * @param {new () => T} kind
- * @param {ParentNode} [root] below which it lies
+ * @param {ParentNode} [root] the subtree to search
  * @returns {T | null}
  */
 const pick = (selector, kind, root = document) => {
@@ -15,11 +15,11 @@ const pick = (selector, kind, root = document) => {
 };
 
 /**
- * Return the first element that a selector matches. Throws an Error if there is none of that kind.
+ * Return the first element that matches a selector. Throws an Error if it does not exist or has another type.
  * @template {Element} T
  * @param {string} selector
  * @param {new () => T} kind
- * @param {ParentNode} [root] below which it lies
+ * @param {ParentNode} [root] the subtree to search
  * @returns {T}
  */
 const need = (selector, kind, root = document) => {
@@ -29,11 +29,11 @@ const need = (selector, kind, root = document) => {
 };
 
 /**
- * Return all elements of a kind that a selector matches, in their order.
+ * Return all elements of a type that match a selector, in document order.
  * @template {Element} T
  * @param {string} selector
  * @param {new () => T} kind
- * @param {ParentNode} [root] below which they lie
+ * @param {ParentNode} [root] the subtree to search
  * @returns {T[]}
  */
 const pickAll = (selector, kind, root = document) =>
@@ -42,8 +42,8 @@ const pickAll = (selector, kind, root = document) =>
   );
 
 /**
- * Return the innermost element that a selector matches and in which an event happened; null if there is none
- * of that kind.
+ * Return the innermost element that matches a selector and contains the target of an event; null if it does not
+ * exist or has another type.
  * @template {Element} T
  * @param {Event} event
  * @param {string} selector
@@ -56,11 +56,11 @@ const closest = (event, selector, kind) => {
 };
 
 /**
- * Return a new element from its HTML, which has to come from the service or this script.
+ * Create an element from HTML. The HTML must come from the service or from a script of the console (XSS).
  * @param {string} html
  * @returns {HTMLElement}
  */
-const made = (html) => {
+const fromHtml = (html) => {
   const box = document.createElement("template");
   box.innerHTML = html;
   const element = box.content.firstElementChild;

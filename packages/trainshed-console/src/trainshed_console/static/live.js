@@ -1,8 +1,8 @@
-// Parts of a page that change while it is looked at, and the one event stream that they come by.
+// Updates parts of an open page with the messages of one event stream.
 "use strict";
 
 /**
- * Return how long something lasts: "7s", "3m 05s", "2h 10m", "1d 04h".
+ * Return a duration as text: "7s", "3m 05s", "2h 10m", "1d 04h".
  * @param {number} n seconds
  */
 const seconds = (n) => {
@@ -21,7 +21,7 @@ const seconds = (n) => {
   return `${Math.floor(n)}s`;
 };
 
-/** Formats a time of the day. */
+/** Formats a time of day. */
 const clock = new Intl.DateTimeFormat([], {
   hour: "2-digit",
   minute: "2-digit",
@@ -30,10 +30,10 @@ const clock = new Intl.DateTimeFormat([], {
 });
 
 /**
- * Bring the ages and durations that are shown up to now.
+ * Update all ages and durations on the page to the current time.
  * @param {ParentNode} [root]
  */
-const ages = (root = document) => {
+const updateAges = (root = document) => {
   const now = Date.now() / 1000;
   for (const element of pickAll("[data-age]", HTMLElement, root)) {
     const at = Number(element.dataset.age);
@@ -57,34 +57,34 @@ const SCROLLS = ".log, .table-frame, .code, .story";
 const FOCUSED = "a, button, select, input, [tabindex]";
 
 /**
- * Return what tells a control from others of its part, also once that was put anew.
+ * Return a key of a control that is unique in its part and stays the same in a new version of the part.
  * @param {Element} control
  */
-const identity = (control) =>
+const controlKey = (control) =>
   control.getAttribute("href") ||
   control.getAttribute("name") ||
   control.ariaLabel ||
   control.textContent;
 
-// HTML of parts of which somebody is about to use something, by their ids: it is put when he is done.
+// New HTML of parts with an open menu, by ID. It replaces the part when the user closes the menu.
 /** @type {Map<string, string>} */
-const waiting = new Map();
+const pendingParts = new Map();
 
 /**
- * Put a part anew. What its reader has opened, scrolled, marked and focused stays as it is.
+ * Replace a part with a new version. Keep open details, scroll positions, checked boxes and the focus.
  * @param {string} id
  * @param {string} html
  */
-const put = (id, html) => {
+const replacePart = (id, html) => {
   const old = document.getElementById(id);
   if (!old || !html) return;
-  waiting.delete(id);
-  const fresh = made(html);
+  pendingParts.delete(id);
+  const fresh = fromHtml(html);
   if (old.isEqualNode(fresh)) return;
   const used = old.querySelector("details.menu[open], :popover-open");
   if (used) {
-    waiting.set(id, html);
-    used.addEventListener("toggle", () => put(id, waiting.get(id) ?? ""), { once: true });
+    pendingParts.set(id, html);
+    used.addEventListener("toggle", () => replacePart(id, pendingParts.get(id) ?? ""), { once: true });
     return;
   }
   const open = pickAll("details", HTMLDetailsElement, old).map((details) => details.open);
@@ -97,109 +97,109 @@ const put = (id, html) => {
   if (old.classList.contains("is-selected")) fresh.classList.add("is-selected");
   const scrolled = pickAll(SCROLLS, HTMLElement, old).map((box) => [box.scrollLeft, box.scrollTop]);
   const focus = old.contains(document.activeElement) ? document.activeElement : null;
-  const focused = focus && identity(focus);
+  const focused = focus && controlKey(focus);
   old.replaceWith(fresh);
   pickAll(SCROLLS, HTMLElement, fresh).forEach((box, i) => {
     if (scrolled[i]) [box.scrollLeft, box.scrollTop] = scrolled[i];
   });
   if (focused)
     pickAll(FOCUSED, HTMLElement, fresh)
-      .find((control) => identity(control) === focused)
+      .find((control) => controlKey(control) === focused)
       ?.focus();
-  ages(fresh.parentElement ?? document);
+  updateAges(fresh.parentElement ?? document);
   fresh.dispatchEvent(new CustomEvent("part", { bubbles: true }));
 };
 
 /**
- * What a list holds now.
+ * The current contents of a list.
  * @typedef {object} Listing
- * @property {string[]} wanted ids of its first rows, in their order
- * @property {boolean} whole whether these are all
- * @property {Record<string, string>} parts HTML of rows by their ids
+ * @property {string[]} wanted IDs of its first rows, in order
+ * @property {boolean} whole whether the list has no other rows
+ * @property {Record<string, string>} parts HTML of rows by ID
  */
 
 /**
  * Return the rows of a list.
  * @param {HTMLElement} list
  */
-const members = (list) => pickAll("[data-row][id]", HTMLElement, list.closest("table") ?? list);
+const rowsOf = (list) => pickAll("[data-row][id]", HTMLElement, list.closest("table") ?? list);
 
 /**
- * Return rows that were deleted, or do not meet the filter any more. Those below the last wanted one were loaded
- * by scrolling: the service says nothing of them, unless the list is whole.
+ * Return rows that were deleted or no longer match the filter. Rows below the last wanted one were loaded by
+ * scrolling. The service sends no information about them, unless the list is whole.
  * @param {HTMLElement} list
  * @param {Listing} listing
  */
-const lost = (list, { wanted, whole }) => {
-  const rows = members(list);
+const staleRows = (list, { wanted, whole }) => {
+  const rows = rowsOf(list);
   const last = whole ? rows.length : rows.findLastIndex((row) => wanted.includes(row.id));
   return rows.filter((row, at) => at <= last && !wanted.includes(row.id));
 };
 
 /**
- * Add the rows that are new, each before the wanted one that follows it.
+ * Add the new rows of a listing, each before the next wanted row.
  * @param {HTMLElement} list
  * @param {Listing} listing
  */
-const add = (list, { wanted, parts }) => {
+const addRows = (list, { wanted, parts }) => {
   for (const [at, id] of [...wanted.entries()].reverse()) {
     if (document.getElementById(id) || !parts[id]) continue;
-    const row = made(parts[id]);
+    const row = fromHtml(parts[id]);
     const next = wanted.slice(at + 1).find((other) => document.getElementById(other));
     if (next) document.getElementById(next)?.before(row);
     else if (at === 0) list.prepend(row);
     else list.append(row);
     list.querySelector(":scope > .none")?.remove();
   }
-  ages(list);
+  updateAges(list);
 };
 
-// Rows that come or go move the others. Who is about to use one of those is asked first: what the list would hold
-// is kept, by its id, until he presses the button.
+// Listings by the ID of their list, until the user presses a button. Added and removed rows move other rows, which
+// would disturb a user of the list.
 /** @type {Map<string, Listing>} */
-const held = new Map();
+const pendingListings = new Map();
 
 /**
- * Have a list hold what it should.
+ * Add and remove rows, so that a list matches its listing.
  * @param {HTMLElement} list
  * @param {Listing} listing
  */
-const settle = (list, listing) => {
-  const rows = members(list);
-  // Nothing of what is shown is among the first ones any more: what lies between was never sent.
+const applyListing = (list, listing) => {
+  const rows = rowsOf(list);
+  // None of the shown rows is among the first rows. The service never sent the rows in between.
   const { wanted, whole } = listing;
   if (!whole && wanted.length && rows.length && !rows.some(({ id }) => wanted.includes(id)))
     return location.reload();
-  const leaving = lost(list, listing);
+  const leaving = staleRows(list, listing);
   for (const row of leaving) row.remove();
-  add(list, listing);
-  held.delete(list.id);
+  addRows(list, listing);
+  pendingListings.delete(list.id);
   if (!listing.whole) list.dispatchEvent(new Event("rows", { bubbles: true }));
-  // The page says in its own words that a list is empty.
-  if (leaving.length && !members(list).length) location.reload();
+  // The page has a special text for an empty list.
+  if (leaving.length && !rowsOf(list).length) location.reload();
 };
 
 /**
- * Take in what a list holds now.
+ * Apply a new listing, or offer a button for it if the user is using a row of the list.
  * @param {string} id
  * @param {Listing} listing
  */
-const arrive = (id, listing) => {
+const receiveListing = (id, listing) => {
   const list = document.getElementById(id);
   if (!list) return;
   listing = { ...listing, parts: { ...held.get(id)?.parts, ...listing.parts } };
   const fresh = listing.wanted.filter((row) => !document.getElementById(row));
-  const leaving = lost(list, listing);
+  const leaving = staleRows(list, listing);
   const button = pick(`[data-arrivals="${id}"]`, HTMLElement);
-  const isUsed = members(list).some((row) => row.matches(":hover, :focus-within, .is-selected"));
+  const isUsed = rowsOf(list).some((row) => row.matches(":hover, :focus-within, .is-selected"));
   const moves = (fresh.length && scrollY < 40) || leaving.length;
   if (!button || !moves || !isUsed) {
-    settle(list, listing);
+    applyListing(list, listing);
     if (button) button.hidden = true;
     return;
   }
-  held.set(id, listing);
-  for (const row of members(list)) row.classList.toggle("is-gone", leaving.includes(row));
+  pendingListings.set(id, listing);
+  for (const row of rowsOf(list)) row.classList.toggle("is-gone", leaving.includes(row));
   const news = [
     fresh.length && `Show ${fresh.length} new`,
     leaving.length && `Remove ${leaving.length} that no longer match`,
@@ -210,13 +210,13 @@ const arrive = (id, listing) => {
 document.addEventListener("click", (event) => {
   const button = closest(event, "[data-arrivals]", HTMLElement);
   const list = button && document.getElementById(button.dataset.arrivals ?? "");
-  const listing = list && held.get(list.id);
+  const listing = list && pendingListings.get(list.id);
   if (!listing) return;
-  settle(list, listing);
+  applyListing(list, listing);
   button.hidden = true;
 });
 
-/** The one event stream of a page, which is open while the page is looked at. */
+/** The event stream of the page, open while the page is visible. */
 const stream = (() => {
   const banner = need("[data-live]", HTMLElement);
   let address = document.body.dataset.events;
@@ -227,11 +227,11 @@ const stream = (() => {
   let ended = false;
 
   /**
-   * Show a message, and a link after it.
+   * Show a message with an optional link.
    * @param {string} text
    * @param {[address: string, text: string]} [link]
    */
-  const say = (text, link) => {
+  const showMessage = (text, link) => {
     banner.textContent = text;
     if (link) {
       const way = document.createElement("a");
@@ -240,7 +240,7 @@ const stream = (() => {
     }
     banner.hidden = false;
   };
-  const calm = () => {
+  const clearTrouble = () => {
     clearTimeout(trouble);
     trouble = undefined;
   };
@@ -253,33 +253,33 @@ const stream = (() => {
     const mine = (source = new EventSource(address));
     source.addEventListener("parts", ({ data }) => {
       const { parts, lists, whole, build } = JSON.parse(data);
-      // The service was changed meanwhile: what it sends belongs to other styles and scripts.
+      // The service was upgraded. Its messages fit other styles and scripts.
       if (build !== document.body.dataset.build) return location.reload();
       /** @type {[string, string[]][]} */
       const listings = Object.entries(lists);
       if (document.querySelector(".empty") && listings.some(([, ids]) => ids.length))
         return location.reload();
-      for (const [id, wanted] of listings) arrive(id, { wanted, parts, whole: whole.includes(id) });
-      for (const { parts: rows } of held.values()) Object.assign(rows, parts);
-      for (const id in parts) put(id, parts[id]);
+      for (const [id, wanted] of listings) receiveListing(id, { wanted, parts, whole: whole.includes(id) });
+      for (const { parts: rows } of pendingListings.values()) Object.assign(rows, parts);
+      for (const id in parts) replacePart(id, parts[id]);
     });
     source.addEventListener("gone", ({ data }) => {
       const { message, signedOut } = JSON.parse(data);
       ended = true;
-      calm();
+      clearTrouble();
       close();
       const here = encodeURIComponent(location.pathname + location.search);
-      say(message, signedOut ? [`/login?next=${here}`, "Sign in"] : ["/", "Show jobs"]);
+      showMessage(message, signedOut ? [`/login?next=${here}`, "Sign in"] : ["/", "Show jobs"]);
     });
     source.onopen = () => {
-      calm();
+      clearTrouble();
       banner.hidden = true;
     };
     source.onerror = () => {
       if (mine !== source) return;
-      // Each attempt fails anew, and the three seconds count from the first.
-      trouble ||= setTimeout(() => say("The service does not respond. Retrying…"), 3000);
-      // Not left to the browser, which gives up at some errors and takes its own time at others.
+      // Every attempt fails. The three seconds start with the first failure.
+      trouble ||= setTimeout(() => showMessage("The service does not respond. Retrying…"), 3000);
+      // Retry here, because browsers stop after some errors and wait for different times after others.
       close();
       setTimeout(open, 2000);
     };
@@ -292,7 +292,7 @@ const stream = (() => {
   return {
     open,
     /**
-     * Go on with the page's own parts at another address.
+     * Continue with the event stream of another address.
      * @param {string} to
      */
     move: (to) => {

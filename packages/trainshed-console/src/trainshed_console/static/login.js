@@ -1,5 +1,5 @@
-// Signs in: changes a token, or the code of a link, for a session, and has the browser keep that as it keeps HTTP
-// credentials. They go to this host and port alone, until the browser is closed.
+// Signs in: exchanges a token, or the code of a link, for a session. The browser stores the session like HTTP
+// credentials. It sends them to this host and port only, until it is closed.
 "use strict";
 
 const form = need("form", HTMLFormElement);
@@ -12,12 +12,12 @@ const showFault = (text) => {
 };
 
 /**
- * Have the browser keep a session, and return whether it does. Browsers keep a name and password that a script
- * gives for a request once the service has asked for them.
+ * Store a session in the browser, and return whether that succeeded. A browser stores the name and password of a
+ * script's request after the service has requested credentials.
  * @param {string} session
  * @returns {Promise<boolean>}
  */
-const keep = (session) =>
+const storeSession = (session) =>
   new Promise((resolve) => {
     const request = new XMLHttpRequest();
     request.open("GET", "/signed-in", true, "session", session);
@@ -35,7 +35,7 @@ const signIn = async () => {
     const answer = await fetch(form.action, { method: "POST", headers, body });
     const { error, session, next } = await answer.json();
     if (!answer.ok) showFault(error.message);
-    else if (!session || (await keep(session))) location.replace(next);
+    else if (!session || (await storeSession(session))) location.replace(next);
     else showFault("This browser cannot stay signed in because it does not send HTTP credentials.");
   } catch {
     showFault("The service does not respond. Try again.");
@@ -47,13 +47,13 @@ form.addEventListener("submit", (event) => {
   signIn();
 });
 
-// A sign-in that this browser has begun at an issuer needs no question when it comes back.
+// A sign-in at an issuer needs no confirmation if this browser started it (login CSRF).
 for (const link of pickAll("[data-issuer]", HTMLAnchorElement))
   link.addEventListener("click", () => {
     const mark = crypto.getRandomValues(new Uint32Array(4)).join("-");
     sessionStorage.setItem("mark", mark);
     link.href += `&mark=${mark}`;
   });
-const isBegun = form.dataset.mark && form.dataset.mark === sessionStorage.getItem("mark");
+const isOwnSignIn = form.dataset.mark && form.dataset.mark === sessionStorage.getItem("mark");
 sessionStorage.removeItem("mark");
-if ("now" in form.dataset || isBegun) signIn();
+if ("now" in form.dataset || isOwnSignIn) signIn();

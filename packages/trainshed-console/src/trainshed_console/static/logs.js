@@ -1,9 +1,9 @@
-// A window on a log: parts are read where the reader is, and at most so many lines are in the page. Lines can be
-// marked, copied and linked to.
+// Shows a part of a log: the page loads lines near the scroll position and contains a limited number of them.
+// Users can select lines, copy them, and copy a link to them.
 "use strict";
 
 /**
- * A line as `console/pages/logs.py` gives it.
+ * A line from `pages/logs.py`.
  * @typedef {[at: string, task: string, severity: string, text: string, place: string, cursor: string,
  *   pieces: [text: string, classes: string][]]} LogRow
  */
@@ -11,10 +11,10 @@
 /**
  * @typedef {object} LogPage
  * @property {LogRow[]} lines
- * @property {string} earlier the cursor that lines before these are asked for with; "" = there are none
+ * @property {string} earlier the cursor for earlier lines; "" = none exist
  * @property {string} later
- * @property {boolean} over whether the log ends here
- * @property {boolean} more whether nothing but time has kept the service from reading further
+ * @property {boolean} over whether the log is complete
+ * @property {boolean} more whether the service stopped at its time limit
  */
 
 const logBox = need("[data-log]", HTMLElement);
@@ -35,23 +35,23 @@ const AROUND_LINES = 200;
 const POLL_INTERVAL = 500;
 const BEGINNING = "1970-01-01T00:00:01Z";
 
-// Cursors of what is read next above and below; "" = there is nothing.
+// Cursors for loading lines above and below; "" = no more lines.
 let earlier = "";
 let later = "";
 let isFollowing = true;
 let isBusy = false;
-let isOver = false;
-// The question for new lines, which is asked anew after each answer; null: the page shows what was read.
+let isComplete = false;
+// Aborts the requests for new lines; null: the page does not request new lines.
 /** @type {AbortController | null} */
-let asking = null;
-// Pages that were asked for: an answer to an older question is dropped.
+let polling = null;
+// Number of requests for pages. Responses to older requests are ignored.
 let requests = 0;
-// Failures of the service one after the other; -1: it refused, and is not asked again.
+// Number of consecutive failures; -1: the service rejected the request, so the page does not retry.
 let failures = 0;
-// The last line of each replica that was shown, [attempt, number].
+// The last shown line of each replica, [attempt, number].
 /** @type {Map<string, [number, number]>} */
-const seen = new Map();
-// Each replica has a colour of terminals that is no severity's; the first one has none.
+const lastPlaces = new Map();
+// Colors of replicas, different from those of severities. The first replica has none.
 const TINTS = ["", "ink-4", "ink-2", "ink-5", "ink-6"];
 /** @type {Map<string, string>} */
 const tints = new Map();
@@ -81,20 +81,20 @@ const showLine = ([at, task, severity, text, place, cursor, pieces]) => {
   const words = element("span", "log-text", pieces.length ? "" : text);
   words.append(...pieces.map(([part, classes]) => element("span", classes, part)));
   line.append(time, who, words);
-  remember(place);
+  recordPlace(place);
   return line;
 };
 
 /**
- * Take note of the place of a line. Return whether others of its replica are missing before it.
+ * Record the position of a line. Return whether lines of the same replica before it are missing.
  * @param {string} place
  */
-const remember = (place) => {
+const recordPlace = (place) => {
   const [replica, ...numbers] = place.split("/");
   const [attempt, number] = numbers.map(Number);
-  const last = seen.get(replica);
+  const last = lastPlaces.get(replica);
   const isLater = !last || attempt > last[0] || (attempt === last[0] && number > last[1]);
-  if (isLater) seen.set(replica, [attempt, number]);
+  if (isLater) lastPlaces.set(replica, [attempt, number]);
   return !!last && attempt === last[0] && number > last[1] + 1;
 };
 
@@ -102,21 +102,21 @@ const linesShown = () => pickAll(".log-line", HTMLElement, logBox);
 const isAtEnd = () => logBox.scrollHeight - logBox.scrollTop - logBox.clientHeight < 40;
 
 /** @param {string} text */
-const say = (text) => {
+const showStatus = (text) => {
   logStatus.textContent = text;
 };
-/** Say what is shown. */
-const sayShown = () => {
+/** Show the number of lines and the state of the log. */
+const showSummary = () => {
   fold();
   const count = linesShown().length;
-  if (!count) return say(isOver ? "No line matches." : "No output yet.");
+  if (!count) return showStatus(isComplete ? "No line matches." : "No output yet.");
   const from = earlier ? "earlier lines above" : "from the first line";
   let state = isFollowing ? "Following." : "Not following: newer lines are below.";
-  if (isOver && !asking) state = "The log is complete.";
-  say(`${count.toLocaleString()} lines shown, ${from}. ${state}`);
+  if (isComplete && !polling) state = "The log is complete.";
+  showStatus(`${count.toLocaleString()} lines shown, ${from}. ${state}`);
 };
 
-/** Return what the reader looks for, as the address has it. */
+/** Return the filters as parameters of the address. */
 const filters = () => {
   const query = new URLSearchParams();
   for (const { name, value } of [replicaField, severityField, searchField])
@@ -125,8 +125,8 @@ const filters = () => {
 };
 
 /**
- * Return a page of the log; null: another one was asked for meanwhile, or there is none, and it is said why.
- * @param {Record<string, string | number>} more parameters besides the filters
+ * Return a page of the log, or null after a failure or a newer request. Failures are shown.
+ * @param {Record<string, string | number>} more parameters in addition to the filters
  * @returns {Promise<LogPage | null>}
  */
 const fetchPage = async (more) => {
@@ -141,7 +141,7 @@ const fetchPage = async (more) => {
     answer = await fetch(`${tools.dataset.job}/lines?${query}`, { headers });
     page = await answer.json();
   } catch {
-    if (mine === requests) say("The service does not respond. Retrying…");
+    if (mine === requests) showStatus("The service does not respond. Retrying…");
     return null;
   } finally {
     if (mine === requests) isBusy = false;
@@ -149,7 +149,7 @@ const fetchPage = async (more) => {
   if (mine !== requests) return null;
   if (!answer.ok) {
     if (answer.status < 500) failures = -1;
-    say(page.error.message);
+    showStatus(page.error.message);
     return null;
   }
   failures = 0;
@@ -162,59 +162,59 @@ const follow = (follows) => {
   followButton.ariaPressed = String(follows);
 };
 
-// After a service that restarts, all that is shown comes from one reading again: no line twice, none left out.
-const tryAgain = () => {
+// After a restart of the service, read all shown lines again, so that none is missing or repeated.
+const retryLater = () => {
   if (failures < 0) return;
   const again = () => {
-    if (isFollowing && !isOver && !asking && !isBusy) showLast();
+    if (isFollowing && !isComplete && !polling && !isBusy) showLast();
   };
   setTimeout(again, Math.min(1000 * 2 ** failures++, 15000));
 };
 
 /**
- * Show a page in place of what is shown.
+ * Replace the shown lines with a page.
  * @param {LogPage} page
- * @param {boolean} isFirst whether nothing is above it
+ * @param {boolean} isFirst whether it starts with the first line
  */
 const show = (page, isFirst) => {
-  seen.clear();
+  lastPlaces.clear();
   logBox.replaceChildren(...page.lines.map(showLine));
-  ({ later, over: isOver } = page);
+  ({ later, over: isComplete } = page);
   earlier = isFirst ? "" : page.earlier;
   paintMarked();
 };
 
 const showLast = async () => {
-  endStream();
+  abortPolling();
   follow(true);
-  isOver = false;
+  isComplete = false;
   const page = await fetchPage({});
-  if (!page) return tryAgain();
+  if (!page) return retryLater();
   show(page, false);
   logBox.scrollTop = logBox.scrollHeight;
-  if (page.more) say("Searching older lines…");
-  sayShown();
+  if (page.more) showStatus("Searching older lines…");
+  showSummary();
   if (page.more && page.lines.length < 50) await showAbove();
-  // Somebody may have gone elsewhere meanwhile.
-  if (isFollowing && !isOver) beginStream();
+  // The user may have scrolled elsewhere in the meantime.
+  if (isFollowing && !isComplete) startPolling();
 };
 
 const showFirst = async () => {
-  endStream();
+  abortPolling();
   follow(false);
   const page = await fetchPage({ from: BEGINNING });
   if (!page) return;
   show(page, true);
   logBox.scrollTop = 0;
-  sayShown();
+  showSummary();
 };
 
 /**
- * Show the line at a place, with what is around it.
+ * Show the line at a position, with the lines around it.
  * @param {string} place
  */
 const showAround = async (place) => {
-  endStream();
+  abortPolling();
   follow(false);
   const before = await fetchPage({ before: place, limit: AROUND_LINES });
   if (!before) return;
@@ -225,17 +225,17 @@ const showAround = async (place) => {
   show({ ...page, lines, earlier: before.earlier }, !before.earlier);
   const line = lineAt(place);
   if (line) logBox.scrollTop = line.offsetTop - logBox.clientHeight / 3;
-  sayShown();
-  if (!line) say("The line in the address is not in this log.");
+  showSummary();
+  if (!line) showStatus("The line in the address is not in this log.");
 };
 
-/** Return the first line that is not above the window. */
+/** Return the first visible line. */
 const topLine = () => {
   const { top } = logBox.getBoundingClientRect();
   return linesShown().find((line) => line.getBoundingClientRect().bottom > top + 1);
 };
 
-/** Show the first error after the line that is marked or on top; from the beginning, if there is none. */
+/** Show the next error after the selected line or the first visible line, or else the first error of the log. */
 const showNextError = async () => {
   const from = marked[0] || topLine()?.dataset.place;
   const query = { severity: "ERROR", limit: 1, search: "" };
@@ -245,7 +245,7 @@ const showNextError = async () => {
     page = await fetchPage({ ...query, ...start });
   if (!page) return;
   if (!page.lines.length)
-    return say(page.more ? "No error among the next 20,000 lines." : "The log has no errors.");
+    return showStatus(page.more ? "No error among the next 20,000 lines." : "The log has no errors.");
   const place = page.lines[0][5];
   severityField.value = searchField.value = "";
   marked = [place, place];
@@ -262,34 +262,34 @@ const showAbove = async () => {
   logBox.scrollTop += logBox.scrollHeight - height;
   earlier = page.earlier;
   if (logBox.children.length > MAX_LINES) {
-    // What is far below is read again when it is scrolled to.
-    endStream();
+    // Lines far below are read again when the user scrolls there.
+    abortPolling();
     while (logBox.children.length > MAX_LINES) logBox.lastChild?.remove();
     follow(false);
     later = linesShown().at(-1)?.dataset.place ?? "";
   }
   paintMarked();
-  sayShown();
+  showSummary();
   if (page.more && page.lines.length < 50) await showAbove();
 };
 
 const showBelow = async () => {
-  if (isBusy || isFollowing || asking || !later) return;
+  if (isBusy || isFollowing || polling || !later) return;
   const page = await fetchPage({ after: later });
   if (!page) return;
   logBox.append(...page.lines.map(showLine));
   later = page.later || later;
   if (!page.lines.length && !page.more) {
-    if (!isOver) await showLast();
+    if (!isComplete) await showLast();
     return;
   }
   trim(MAX_LINES);
   paintMarked();
-  sayShown();
+  showSummary();
 };
 
 /**
- * Remove what is above the last lines.
+ * Keep only the last lines.
  * @param {number} most
  */
 const trim = (most) => {
@@ -298,7 +298,7 @@ const trim = (most) => {
   earlier = pick(".log-line", HTMLElement, logBox)?.dataset.place ?? "";
 };
 
-// What the service wrote while it made the environment is folded once the program has begun.
+// Hides the lines about the preparation of the environment after the start of the program.
 let isUnfolded = false;
 const fold = () => {
   logBox.querySelector("[data-fold]")?.remove();
@@ -309,7 +309,7 @@ const fold = () => {
   for (const line of pickAll(".is-folded", HTMLElement, logBox)) line.classList.remove("is-folded");
   for (const line of folded) line.classList.add("is-folded");
   if (!folded.length) return;
-  const button = made('<button type="button" class="log-fold" data-fold></button>');
+  const button = fromHtml('<button type="button" class="log-fold" data-fold></button>');
   button.textContent = `${folded.length} lines about the preparation of the environment`;
   button.addEventListener("click", () => {
     isUnfolded = true;
@@ -320,40 +320,40 @@ const fold = () => {
 
 const ERRORS = ["ERROR", "CRITICAL", "ALERT", "EMERGENCY"];
 /**
- * Return whether a line meets the severity and the text that are looked for.
+ * Return whether a line matches the filters for severity and text.
  * @param {LogRow} line
  */
-const isWanted = ([, , severity, text]) => {
+const matchesFilters = ([, , severity, text]) => {
   const isWarning = severityField.value === "WARNING" && severity === "WARNING";
   const isBad = !severityField.value || isWarning || ERRORS.includes(severity);
   return isBad && text.toLowerCase().includes(searchField.value.trim().toLowerCase());
 };
 
 /**
- * Show lines that were written meanwhile.
+ * Show new lines.
  * @param {LogRow[]} lines
  */
 const append = (lines) => {
   const stays = isFollowing && isAtEnd();
   const gap = "… some new lines are not shown; scroll up to read all lines …";
-  const isGap = lines.map(({ 4: place }) => remember(place)).includes(true);
+  const isGap = lines.map(({ 4: place }) => recordPlace(place)).includes(true);
   if (isGap) logBox.append(element("div", "log-gap", gap));
-  logBox.append(...lines.filter(isWanted).map(showLine));
+  logBox.append(...lines.filter(matchesFilters).map(showLine));
   trim(stays ? MAX_LINES : 2 * MAX_LINES);
   if (stays) logBox.scrollTop = logBox.scrollHeight;
-  sayShown();
+  showSummary();
 };
 
-/** Have what comes after the last line read as its reader scrolls. */
-const stopAsking = () => {
-  asking = null;
+/** Stop requesting new lines. Later lines are loaded when the user scrolls. */
+const stopPolling = () => {
+  polling = null;
   later = linesShown().at(-1)?.dataset.place ?? later;
 };
 
-/** Ask for new lines, one time after the other, until the log is over or nobody looks at the page. */
-const beginStream = async () => {
-  endStream();
-  const { signal } = (asking = new AbortController());
+/** Request new lines repeatedly, until the log is complete or the page is hidden. */
+const startPolling = async () => {
+  abortPolling();
+  const { signal } = (polling = new AbortController());
   const headers = { accept: "application/json" };
   while (!document.hidden && !signal.aborted) {
     const places = [...seen].map(([replica, [attempt, n]]) => `${replica}/${attempt}/${n}`);
@@ -363,27 +363,27 @@ const beginStream = async () => {
       .catch(() => null);
     if (signal.aborted) return;
     if (!answer) {
-      stopAsking();
-      if (isFollowing) say("The service does not respond. Retrying…");
-      return tryAgain();
+      stopPolling();
+      if (isFollowing) showStatus("The service does not respond. Retrying…");
+      return retryLater();
     }
-    isOver = answer.over;
-    if (isOver) asking = null;
+    isComplete = answer.over;
+    if (isComplete) polling = null;
     append(answer.lines);
-    if (isOver) return stopAsking();
+    if (isComplete) return stopPolling();
     await new Promise((resolve) => setTimeout(resolve, POLL_INTERVAL));
   }
 };
-const endStream = () => {
-  asking?.abort();
-  asking = null;
+const abortPolling = () => {
+  polling?.abort();
+  polling = null;
 };
 document.addEventListener("visibilitychange", () => {
-  if (document.hidden) asking?.abort();
-  else if (asking) beginStream();
+  if (document.hidden) polling?.abort();
+  else if (polling) startPolling();
 });
 
-// Marked lines: from one place to another, also in the address; [] = none.
+// Selected lines, [first, last], also in the address; [] = none.
 const address = new URLSearchParams(location.search);
 const linked = address.get("line");
 /** @type {string[]} */
@@ -392,7 +392,7 @@ let marked = linked ? [linked, address.get("to") || linked] : [];
 /** @param {string} place */
 const lineAt = (place) => pick(`.log-line[data-place="${CSS.escape(place)}"]`, HTMLElement, logBox);
 
-/** Return the marked lines, if both ends of them are shown. */
+/** Return the selected lines, if both ends are shown. */
 const markedLines = () => {
   const lines = linesShown();
   const ends = marked.map((place) => lines.findIndex((line) => line.dataset.place === place));
@@ -420,7 +420,7 @@ const mark = (places) => {
   writeAddress();
 };
 /**
- * Mark a line alone, or nothing if it is marked alone already.
+ * Select only this line, or nothing if it is the only selected line.
  * @param {string} place
  */
 const toggle = (place) => {
@@ -446,7 +446,7 @@ marking.addEventListener("click", (event) => {
   copyBy(button, isLink ? location.href : markedLines().map(words).join("\n"));
 });
 
-// The same by keys: a line is chosen, and read out, before it is marked.
+// Selection by keys: a screen reader reads each line that the keys reach.
 const readOut = need("[data-log-said]", HTMLElement);
 let chosen = "";
 /** @param {HTMLElement} line */
@@ -459,7 +459,7 @@ const choose = (line) => {
   readOut.textContent = parts.map((part) => part.textContent).join(" ");
 };
 /**
- * Return the line above or below one.
+ * Return the line above or below a line.
  * @param {HTMLElement} line
  * @param {1 | -1} by
  */
@@ -468,9 +468,9 @@ const neighbour = (line, by) => {
   return lines[lines.indexOf(line) + by];
 };
 /**
- * Choose the line above or below the chosen one.
+ * Move to the line above or below the current one.
  * @param {1 | -1} by
- * @param {boolean} [marks] whether all lines on the way are marked
+ * @param {boolean} [marks] whether to extend the selection
  */
 const step = async (by, marks = false) => {
   const from = chosen && lineAt(chosen);
@@ -509,9 +509,9 @@ logBox.addEventListener(
     requestAnimationFrame(() => {
       isTicking = false;
       const isEnd = isAtEnd();
-      if (isFollowing !== isEnd && !isBusy && asking) {
+      if (isFollowing !== isEnd && !isBusy && polling) {
         follow(isEnd);
-        sayShown();
+        showSummary();
       }
       if (logBox.scrollTop < 300) showAbove();
       if (isEnd) showBelow();
@@ -524,8 +524,8 @@ followButton.addEventListener("click", showLast);
 need("[data-next-error]", HTMLElement, tools).addEventListener("click", showNextError);
 need("[data-first]", HTMLElement, tools).addEventListener("click", showFirst);
 
-/** Show the last lines that the filters leave, and have the address and the download say the same. */
-const refine = () => {
+/** Show the last lines that match the filters, and use the filters in the address and the download. */
+const applyFilters = () => {
   failures = 0;
   writeAddress();
   const query = filters();
@@ -543,16 +543,16 @@ tools.addEventListener("input", (event) => {
   clearTimeout(typing);
   const send = () => {
     marked = [];
-    refine();
+    applyFilters();
   };
   typing = setTimeout(send, event.target === searchField ? 350 : 0);
 });
 tools.addEventListener("submit", (event) => {
   event.preventDefault();
-  refine();
+  applyFilters();
 });
 
-// A phone has no place beside the text for when and who.
+// A phone has no space for time and replica next to the text.
 if (matchMedia("(max-width: 48rem)").matches) {
   timesBox.checked = false;
   wrapBox.checked = true;
@@ -561,4 +561,4 @@ const replicas = [...replicaField.options].filter(({ value }) => value && value 
 logBox.classList.toggle("one", replicas.length < 2);
 applyLooks();
 if (marked.length) showAround(marked[0]);
-else refine();
+else applyFilters();

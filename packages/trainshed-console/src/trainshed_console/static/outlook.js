@@ -1,5 +1,5 @@
-// What the model of a search expects over one or two parameters, and how unsure it is. It is computed when
-// somebody chooses them, and of the most important one when somebody has come there.
+// The predictions of a search's model over one or two parameters, with their uncertainty. The service computes
+// them when the user chooses parameters, and first for the most important one, when the form becomes visible.
 "use strict";
 
 /** @typedef {number | string} Setting of a parameter */
@@ -7,13 +7,13 @@
 /**
  * @typedef {object} Parameter
  * @property {string} name
- * @property {Setting[]} values lie evenly on its scale
+ * @property {Setting[]} values evenly spaced on its scale
  * @property {boolean} isLog
  */
 
 /**
- * What the service answers. `expected`, `low` and `high` have a value for each setting of the first parameter and,
- * within it, of the second.
+ * The response of the service. `expected`, `low` and `high` have a value for each setting of the first parameter
+ * and, within it, of the second.
  * @typedef {object} Model
  * @property {string} metric
  * @property {boolean} isMaximized
@@ -21,15 +21,15 @@
  * @property {number[]} expected
  * @property {number[]} low
  * @property {number[]} high
- * @property {Setting[][]} points the settings of each trial, and what it measured
- * @property {number} best its trial
- * @property {Record<string, Setting>} others settings of the best trial that are kept
- * @property {string} [reason] why there is nothing else
+ * @property {Setting[][]} points the settings and the result of each trial
+ * @property {number} best number of the best trial
+ * @property {Record<string, Setting>} others settings of the other parameters: those of the best trial
+ * @property {string} [reason] why no predictions exist
  */
 
 /**
- * What is shown: the chosen parameters, "" for none; their model once it is there; and the place in it that the
- * arrow keys have come to.
+ * The state of the page: the chosen parameters, "" for none; their model after the response; and the position that
+ * the user selected with arrow keys.
  * @type {{ names: string[], model?: Model, at?: number } | null}
  */
 let outlook = null;
@@ -38,20 +38,20 @@ let outlook = null;
 const shown = (value) => (typeof value === "number" ? plain(value) : value);
 
 /** @param {Model} model */
-const isThere = (model) => Boolean(model.expected?.length);
+const hasPredictions = (model) => Boolean(model.expected?.length);
 
 /**
- * Return how many settings the second parameter has.
+ * Return the number of settings of the second parameter.
  * @param {Model} model
  */
 const heightOf = ({ axes }) => axes[1]?.values.length ?? 1;
 
 /**
- * Say what is expected at a place.
+ * Return the prediction at a position as text.
  * @param {Model} model
  * @param {number} at
  */
-const sayPlace = (model, at) => {
+const describePlace = (model, at) => {
   const { metric, axes, expected, low, high } = model;
   const height = heightOf(model);
   const settings = [Math.floor(at / height), at % height];
@@ -61,28 +61,28 @@ const sayPlace = (model, at) => {
 };
 
 /**
- * Say what is best, and what is least sure.
+ * Return the best and the most uncertain prediction as text.
  * @param {Model} model
  */
-const sayAll = (model) => {
+const describeModel = (model) => {
   const { expected, low, high, best, others, isMaximized } = model;
   const doubts = high.map((value, i) => value - low[i]);
   const top = expected.indexOf((isMaximized ? Math.max : Math.min)(...expected));
   const leastSure = doubts.indexOf(Math.max(...doubts));
   const kept = Object.entries(others).map(([name, value]) => `${name} ${shown(value)}`);
-  const says = [
-    `Best prediction: ${sayPlace(model, top)}.`,
-    `Most uncertain: ${sayPlace(model, leastSure)}.`,
+  const sentences = [
+    `Best prediction: ${describePlace(model, top)}.`,
+    `Most uncertain: ${describePlace(model, leastSure)}.`,
   ];
   if (kept.length) {
-    says.push(`Other parameters as in trial ${best}, the best one: ${kept.join(", ")}.`);
-    says.push("Dots show all trials, whatever their other parameters.");
+    sentences.push(`Other parameters as in trial ${best}, the best one: ${kept.join(", ")}.`);
+    sentences.push("Dots show all trials, whatever their other parameters.");
   }
-  return says.join(" ");
+  return sentences.join(" ");
 };
 
 /**
- * Draw the band of what is expected over one parameter.
+ * Draw the predictions over one parameter as a band.
  * @param {HTMLElement} box
  * @param {Model} model
  * @param {number} [at]
@@ -92,7 +92,7 @@ const drawBand = (box, model, at) => {
   const [{ name, values, isLog }] = axes;
   const place = (/** @type {Setting} */ value) =>
     typeof value === "number" ? value : values.indexOf(value);
-  /** @type {Value[][]} rows of a place, what is expected there, at least and at most, and what a trial measured */
+  /** @type {Value[][]} rows with position, prediction, lower and upper bound, and the result of a trial */
   const rows = [
     ...values.map((value, i) => [place(value), expected[i], low[i], high[i]]),
     ...points.map(([value, result]) => [place(value), null, null, null, Number(result)]),
@@ -116,7 +116,7 @@ const drawBand = (box, model, at) => {
 };
 
 /**
- * Return where a setting lies, counted in settings of its parameter: the first one reaches from 0 to 1.
+ * Return the position of a setting on the map. Each setting is one unit wide; the first one is at 0 to 1.
  * @param {Parameter} parameter
  * @param {Setting} value
  */
@@ -131,11 +131,11 @@ const placeOf = ({ values, isLog }, value) => {
 };
 
 /**
- * Draw a map over two parameters. The best, or the least sure, is strong.
+ * Draw a map over two parameters. The best, or the most uncertain, values have the strongest color.
  * @param {HTMLElement} figure
  * @param {Model} model
  * @param {string} title
- * @param {number[]} values by the places of the model
+ * @param {number[]} values one for each position of the model
  * @param {"c1" | "c5"} colour
  * @param {boolean} isLeastStrong
  * @param {number} [at]
@@ -145,7 +145,7 @@ const drawMap = (figure, model, title, values, colour, isLeastStrong, at) => {
   const [width, height] = [across.values.length, up.values.length];
   const extremes = [Math.max(...values), Math.min(...values)];
   const [strong, pale] = isLeastStrong ? extremes.reverse() : extremes;
-  const swatch = (/** @type {string} */ name) => made(`<span class="swatch ${name}"></span>`);
+  const swatch = (/** @type {string} */ name) => fromHtml(`<span class="swatch ${name}"></span>`);
   const caption = need("figcaption", HTMLElement, figure);
   caption.replaceChildren(title, swatch(colour), plain(strong), swatch("pale"), plain(pale));
   const [upwards, sideways] = [up, across].map(({ name, values }) => [
@@ -198,7 +198,7 @@ const drawMap = (figure, model, title, values, colour, isLeastStrong, at) => {
 };
 
 /**
- * Draw two maps: what is expected, and how unsure that is.
+ * Draw two maps: the predictions, and their uncertainty.
  * @param {HTMLElement} box
  * @param {Model} model
  * @param {number} [at]
@@ -206,7 +206,7 @@ const drawMap = (figure, model, title, values, colour, isLeastStrong, at) => {
 const drawMaps = (box, model, at) => {
   const { metric, expected, low, high, isMaximized } = model;
   const form = need("[data-outlook] ~ template", HTMLTemplateElement).innerHTML;
-  const figures = [made(form), made(form)];
+  const figures = [fromHtml(form), fromHtml(form)];
   box.append(...figures);
   const doubts = high.map((value, i) => (value - low[i]) / 2);
   drawMap(figures[0], model, `Expected ${metric}`, expected, "c5", !isMaximized, at);
@@ -215,23 +215,23 @@ const drawMaps = (box, model, at) => {
 
 const drawOutlook = () => {
   const form = pick("[data-outlook]", HTMLFormElement);
-  if (form && !outlook) nearing.observe(form);
+  if (form && !outlook) visibility.observe(form);
   if (!form || !outlook) return;
   const { names, model, at } = outlook;
   pickAll("select", HTMLSelectElement, form).forEach((field, i) => {
     field.value = names[i];
   });
-  let says = "";
+  let text = "";
   if (names.some(Boolean)) {
-    if (!model) says = "Computing…";
-    else says = model.reason || (at === undefined ? sayAll(model) : sayPlace(model, at));
+    if (!model) text = "Computing…";
+    else text = model.reason || (at === undefined ? describeModel(model) : describePlace(model, at));
   }
-  need("[data-outlook-says]", HTMLElement).textContent = says;
+  need("[data-outlook-says]", HTMLElement).textContent = text;
   const box = need("[data-outlook-box]", HTMLElement);
   charts.get(box)?.destroy();
   charts.delete(box);
   box.replaceChildren();
-  const isDrawn = model && isThere(model);
+  const isDrawn = model && hasPredictions(model);
   box.tabIndex = isDrawn ? 0 : -1;
   if (isDrawn) (model.axes.length > 1 ? drawMaps : drawBand)(box, model, at);
 };
@@ -259,7 +259,7 @@ const chooseParameters = (form) => {
   drawOutlook();
   compute();
 };
-const nearing = new IntersectionObserver((entries) => {
+const visibility = new IntersectionObserver((entries) => {
   for (const { isIntersecting, target } of entries)
     if (isIntersecting && !outlook && target instanceof HTMLFormElement) chooseParameters(target);
 });
@@ -268,7 +268,7 @@ document.addEventListener("change", (event) => {
   if (form) chooseParameters(form);
 });
 
-// What trials have measured since counts as well, a little later.
+// New results of trials change the model. Compute it again after a delay.
 let pending = 0;
 document.addEventListener("part", (event) => {
   if (!outlook || !closest(event, "#objective", HTMLElement)) return;
@@ -278,10 +278,10 @@ document.addEventListener("part", (event) => {
   }, 3000);
 });
 
-// Arrow keys go from setting to setting; they begin in the middle, and Escape leaves the model.
+// Arrow keys move from setting to setting, starting in the middle. Escape removes the position.
 document.addEventListener("keydown", (event) => {
   const model = outlook?.model;
-  if (!outlook || !model || !isThere(model)) return;
+  if (!outlook || !model || !hasPredictions(model)) return;
   if (!(event.target instanceof Element && event.target.matches("[data-outlook-box]"))) return;
   const height = heightOf(model);
   const isMap = height > 1;
@@ -311,7 +311,7 @@ document.addEventListener("pointermove", (event) => {
     Math.min(count - 1, Math.max(0, Math.floor(part * count)));
   const column = setting((event.clientX - left) / width, across);
   const row = setting(1 - (event.clientY - top) / height, up);
-  need("[data-outlook-says]", HTMLElement).textContent = sayPlace(model, column * up + row);
+  need("[data-outlook-says]", HTMLElement).textContent = describePlace(model, column * up + row);
 });
 
 drawAlways(drawOutlook);

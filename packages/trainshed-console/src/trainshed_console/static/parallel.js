@@ -1,21 +1,21 @@
-// Parallel coordinates: a range that is kept on an axis fades the lines that leave it.
+// Parallel coordinates: a selected range on an axis fades the lines outside of it.
 "use strict";
 
-// Places as the drawing counts them, from the upper end of the axes down.
+// Coordinates of the drawing, from the upper end of the axes down.
 const [TOP, BOTTOM, HEIGHT] = [10, 250, 260];
 const MIN_DRAG = 4;
 const QUARTER = 60;
 const PRESS = 24;
 
-// Ranges that are kept, [upper end, lower end], by the axis's place.
+// Selected ranges, [upper end, lower end], by the position of the axis.
 /** @type {Map<string, [number, number]>} */
-const keptRanges = new Map();
+const selectedRanges = new Map();
 
 /**
- * Whether a line passes all ranges that are kept.
+ * Return whether a line passes through all selected ranges.
  * @param {Element} line
  */
-const passes = (line) => {
+const isInRanges = (line) => {
   const points = (line.getAttribute("points") ?? "").split(" ").map((point) => point.split(","));
   const places = new Map(points.map(([axis, place]) => [axis, Number(place)]));
   return [...keptRanges].every(([axis, [top, end]]) => {
@@ -27,15 +27,15 @@ const passes = (line) => {
 const drawRanges = () => {
   for (const field of pickAll(".parallel .field", SVGSVGElement)) {
     for (const grab of pickAll(".grab", SVGRectElement, field)) {
-      const [top, end] = keptRanges.get(grab.dataset.axis ?? "") ?? [0, 0];
+      const [top, end] = selectedRanges.get(grab.dataset.axis ?? "") ?? [0, 0];
       grab.nextElementSibling?.setAttribute("y", String(top));
       grab.nextElementSibling?.setAttribute("height", String(end - top));
     }
     const lines = pickAll(".trial", SVGPolylineElement, field);
-    for (const line of lines) line.classList.toggle("out", !passes(line));
+    for (const line of lines) line.classList.toggle("out", !isInRanges(line));
     const kept = lines.filter((line) => !line.classList.contains("out"));
     const words = pick("[data-brushed]", HTMLElement, field.closest("section") ?? document);
-    if (words) words.textContent = keptRanges.size ? `${kept.length} of ${lines.length}` : "";
+    if (words) words.textContent = selectedRanges.size ? `${kept.length} of ${lines.length}` : "";
   }
 };
 
@@ -49,8 +49,8 @@ document.addEventListener("pointerdown", (event) => {
   const from = place(event);
   const drag = (/** @type {PointerEvent} */ moved) => {
     const to = place(moved);
-    if (Math.abs(to - from) < MIN_DRAG) keptRanges.delete(axis);
-    else keptRanges.set(axis, [Math.min(from, to), Math.max(from, to)]);
+    if (Math.abs(to - from) < MIN_DRAG) selectedRanges.delete(axis);
+    else selectedRanges.set(axis, [Math.min(from, to), Math.max(from, to)]);
     drawRanges();
   };
   const drop = (/** @type {PointerEvent} */ moved) => {
@@ -62,16 +62,16 @@ document.addEventListener("pointerdown", (event) => {
   grab.addEventListener("pointerup", drop, { once: true });
 });
 
-// The first press takes the upper or the lower quarter, each further one moves it; Escape lets go.
+// The first key press selects the upper or lower quarter. Further ones move the range. Escape removes it.
 document.addEventListener("keydown", (event) => {
   const axis = closest(event, ".parallel .grab", SVGRectElement)?.dataset.axis;
   const step = { ArrowUp: -PRESS, ArrowDown: PRESS, Escape: 0 }[event.key];
   if (axis === undefined || step === undefined) return;
   event.preventDefault();
   const quarter = step < 0 ? [TOP, TOP + QUARTER] : [BOTTOM - QUARTER, BOTTOM];
-  const [top, end] = keptRanges.get(axis)?.map((place) => place + step) ?? quarter;
-  if (!step) keptRanges.delete(axis);
-  else if (top >= TOP && end <= BOTTOM) keptRanges.set(axis, [top, end]);
+  const [top, end] = selectedRanges.get(axis)?.map((place) => place + step) ?? quarter;
+  if (!step) selectedRanges.delete(axis);
+  else if (top >= TOP && end <= BOTTOM) selectedRanges.set(axis, [top, end]);
   drawRanges();
 });
 

@@ -1,4 +1,4 @@
-// Light or dark, before anything is painted.
+// Applies the light or dark theme before the page is drawn.
 "use strict";
 
 {
@@ -6,7 +6,7 @@
   if (kept === "light" || kept === "dark") document.documentElement.dataset.theme = kept;
 }
 
-/** Change between light and dark, and keep that in this browser. */
+/** Switch between light and dark, and store the choice in this browser. */
 const switchTheme = () => {
   const { dataset } = document.documentElement;
   const isDark = dataset.theme
