@@ -1,1 +1,1 @@
-"""The web console: pages made from the API's methods and records. The API decides what is allowed."""
+"""Serves the web console: pages that show responses of the API. The API makes all access decisions."""

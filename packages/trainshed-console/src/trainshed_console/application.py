@@ -166,7 +166,7 @@ class ConsoleApplication:
             raise Refused(StatusCode.NOT_FOUND, f"The page {call.path[:200]} does not exist.")
         page, variables = matched
         visit = self._visit(call, principal, variables)
-        return await self._shown(visit, await page(visit))
+        return await self._render(visit, await page(visit))
 
     async def _act(self, call: Request, principal: Principal) -> Response:
         matched = self._actions.match(call.method, call.raw_path)
@@ -176,7 +176,7 @@ class ConsoleApplication:
         visit = self._visit(call, principal, variables, await _form(call, _MAX_FORM_BYTES))
         answer = await action(visit)
         if isinstance(answer, View):
-            return await self._shown(visit, answer)
+            return await self._render(visit, answer)
         return self._guarded(answer)
 
     def _events(self, call: Request, principal: Principal) -> Response:
@@ -210,7 +210,7 @@ class ConsoleApplication:
             form or {},
         )
 
-    async def _shown(self, visit: Visit, view: View) -> Response:
+    async def _render(self, visit: Visit, view: View) -> Response:
         common: dict[str, Any] = {
             "visit": visit,
             "facts": self._facts,

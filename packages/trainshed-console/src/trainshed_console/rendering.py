@@ -139,7 +139,7 @@ def environment() -> "Environment":
         "tone": tone,
         "word": word,
         "clean": clean,
-        "coloured": coloured,
+        "coloured": color_pieces,
         "bytes": bytes_text,
         "seconds": seconds_text,
         "left": remaining_text,
@@ -219,7 +219,7 @@ def clean(text: object) -> str:
     return _UNPRINTABLE.sub("\ufffd", _SEQUENCES.sub("", str(text)).replace("\r\n", "\n"))
 
 
-def coloured(text: str) -> list[tuple[str, str]]:
+def color_pieces(text: str) -> list[tuple[str, str]]:
     """Return the clean pieces of a line with their classes (see `pieces`), or [] for a plain line."""
     if "\x1b" not in text:
         return []

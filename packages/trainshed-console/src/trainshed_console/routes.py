@@ -55,7 +55,7 @@ PAGES: Final[Mapping[tuple[str, str], Page]] = {
 ACTIONS: Final[Mapping[tuple[str, str], Action]] = {
     ("POST", "/jobs/{job}/cancel"): job.cancel,
     ("POST", "/jobs/{job}/retry"): job.retry,
-    ("POST", "/marked/{does}"): job.marked,
+    ("POST", "/marked/{does}"): job.change_selected,
     ("POST", "/jobs/{job}/drills"): job.order_drill,
     ("POST", "/submit"): submit.create,
     ("POST", "/submit/check"): submit.check,

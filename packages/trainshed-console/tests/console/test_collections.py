@@ -200,7 +200,7 @@ async def test_experiment_page_compares_its_runs(
     chosen = text_of(await browser.get(f"{path}&run=r1&run=r3"))
     assert "Runs compared" in chosen
     assert "r2" not in chosen
-    monkeypatch.setattr(collections, "_PAGE", 2)
+    monkeypatch.setattr(collections, "_PAGE_SIZE", 2)
     first = (await browser.get(path)).body.decode()
     older = unescape(first.rpartition('<a class="button" href="')[2].partition('"')[0])
     shown = (await browser.get(older)).body.decode()

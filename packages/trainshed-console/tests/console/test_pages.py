@@ -111,11 +111,11 @@ async def test_job_list_filters_and_sorts_by_its_query(
         mistyped.body.decode(), "metric"
     )
     assert await names("sort=nonsense&since=nonsense") == ["aardvark", "zoo", "big"]
-    monkeypatch.setattr("trainshed_console.pages.jobs._SORTED", 2)
+    monkeypatch.setattr("trainshed_console.pages.jobs._MAX_SORTED", 2)
     assert await names("sort=name") == ["aardvark", "zoo"]
     assert "Sorted: only the newest 2 jobs." in text_of(await browser.get("/?project=p1&sort=name"))
     monkeypatch.setattr("trainshed.api.trainshed_v1.jobs._MAX_COUNT", 2)
-    monkeypatch.setattr("trainshed_console.pages.jobs._COUNTED", 2)
+    monkeypatch.setattr("trainshed_console.pages.jobs._MAX_COUNT", 2)
     assert "Waiting 2+ " in text_of(await browser.get("/?project=p1"))
     assert "label: team" in text_of(await browser.get("/?label=team"))
     assert "Waiting 3" not in text_of(await browser.get("/?label=team"))

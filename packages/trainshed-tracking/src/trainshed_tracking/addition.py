@@ -31,7 +31,7 @@ from trainshed_tracking.viewers.views import Viewers, directories_of, jobs_of, l
 
 _MAX_VIEWERS: Final = 4
 """Maximum running TensorBoards. Beyond it, the least recently used one ends."""
-_LIMITS: Final = {
+_SANDBOX_LIMITS: Final = {
     "processes": 256,
     "memory_bytes": 2 << 30,
     # TensorBoard writes almost nothing to its own directory.
@@ -103,7 +103,7 @@ def new_addition(context: AdditionContext) -> Addition:
         context.data / "viewers",
         context.runtimes,
         context.event_files,
-        lambda: replace(context.terms(), **_LIMITS),
+        lambda: replace(context.terms(), **_SANDBOX_LIMITS),
         pool=ViewerPool(_MAX_VIEWERS),
         closing=context.closing,
     )

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from trainshed.httpd.forwarding import NoAnswer, Rules, forward
 from trainshed.httpd.messages import BodyTooLarge, Disconnected, Request
-from trainshed_tracking.viewers.process import RULES, connected
+from trainshed_tracking.viewers.process import RULES, connect
 
 
 @dataclass
@@ -75,7 +75,7 @@ async def forward_request(
     async def send(message: Any) -> None:
         sent.append(message)
 
-    line = await connected(socket)
+    line = await connect(socket)
     may_no_more = (lapse or asyncio.Event()).wait
     answer = await forward(line, Request(scope, receive), rules, asyncio.Event(), may_no_more)
     await answer.send(receive, send)

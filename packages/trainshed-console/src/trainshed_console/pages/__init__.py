@@ -1,1 +1,1 @@
-"""The console's pages: functions that make a view of a visit, and the actions of their forms."""
+"""Builds the pages of the console: a function per page returns its view, one per form performs its action."""

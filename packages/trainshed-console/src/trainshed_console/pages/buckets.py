@@ -17,7 +17,7 @@ from trainshed_console.pages.job import describe, tab_view
 from trainshed_console.rendering import clean, epoch
 from trainshed_console.views import View, Visit
 
-_PAGE: Final = 200
+_PAGE_SIZE: Final = 200
 _SCHEME: Final = "gs://"
 _MAX_ANSWER_BYTES: Final = 4 << 20
 """Maximum bytes of an answer of the storage API."""
@@ -30,7 +30,7 @@ _FORWARDED_HEADERS: Final = frozenset(
 async def buckets(visit: Visit) -> View:
     """`/buckets`: the buckets of the project."""
     project, _ = visit.place
-    query = {"project": project, "maxResults": _PAGE, "pageToken": visit.query("page")}
+    query = {"project": project, "maxResults": _PAGE_SIZE, "pageToken": visit.query("page")}
     answer = await _ask(visit, f"/storage/v1/b?{urlencode(query)}")
     following = visit.next_page(answer.get("nextPageToken"))
     values = {"buckets": answer.get("items", ()), "following": following}
@@ -45,7 +45,7 @@ async def bucket(visit: Visit) -> View:
 
 
 async def _level(visit: Visit, name: str, prefix: str, token: str) -> dict[str, Any]:
-    query = {"prefix": prefix, "delimiter": "/", "maxResults": str(_PAGE)}
+    query = {"prefix": prefix, "delimiter": "/", "maxResults": str(_PAGE_SIZE)}
     if token:
         query["pageToken"] = token
     path = f"/storage/v1/b/{quote(name, safe='')}/o?{urlencode(query)}"

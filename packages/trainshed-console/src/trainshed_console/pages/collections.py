@@ -13,9 +13,9 @@ from trainshed_console.pages.searches import Axis, Line, Metric, Search, paralle
 from trainshed_console.rendering import curve_data, id_of
 from trainshed_console.views import Part, View, Visit
 
-_PAGE: Final = 100
+_PAGE_SIZE: Final = 100
 """Rows on one page of a list."""
-_VERSIONS: Final = 20
+_MAX_VERSIONS: Final = 20
 """Maximum versions on the page of a model."""
 
 
@@ -27,7 +27,7 @@ def vertex_path(visit: Visit, below: str) -> str:
 
 
 async def vertex_page(
-    visit: Visit, below: str, *, token: str = "", size: int = _PAGE, **query: str
+    visit: Visit, below: str, *, token: str = "", size: int = _PAGE_SIZE, **query: str
 ) -> Any:
     """Return one page of a collection of the Vertex API, as JSON. `query`: filter or order. Raises
     Refused."""
@@ -69,11 +69,11 @@ async def vertex_table(
     return View(collection.capitalize(), "table.html", values, place=collection)
 
 
-_CURVES: Final = 12
+_MAX_CURVES: Final = 12
 """Maximum charts on the page of an experiment."""
-_DRAWN: Final = 20
+_MAX_DRAWN_RUNS: Final = 20
 """Maximum runs in a chart."""
-_POINTS: Final = 60
+_MAX_POINTS: Final = 60
 """Maximum points of a curve."""
 _STORE: Final = "metadataStores/default"
 """The metadata store of experiments."""
@@ -120,7 +120,7 @@ async def model(visit: Visit) -> View:
     """`/models/M`: the versions of a model with their origins and evaluations."""
     path = f"models/{visit.quoted('model')}"
     answer = await vertex_page(
-        visit, f"{path}:listVersions", size=_VERSIONS, orderBy="create_time desc"
+        visit, f"{path}:listVersions", size=_MAX_VERSIONS, orderBy="create_time desc"
     )
     versions: list[Version] = []
     for shown in answer["models"]:
@@ -197,7 +197,7 @@ async def experiment(visit: Visit) -> View:
     parameters = list(dict.fromkeys(n for run in shown for n in run.parameters))
     alike = {n for n in parameters if len({str(run.parameters.get(n)) for run in shown}) == 1}
     metrics = list(dict.fromkeys(n for run in shown for n in run.metrics))
-    axes, lines = compared(shown, [n for n in parameters if n not in alike], metrics)
+    axes, lines = parallel_coordinates(shown, [n for n in parameters if n not in alike], metrics)
     return View(
         context.get("displayName") or id_of(context["name"]),
         "experiment.html",
@@ -210,7 +210,7 @@ async def experiment(visit: Visit) -> View:
             "parameters": sorted(parameters, key=lambda name: name in alike),
             "alike": alike if len(shown) > 1 else frozenset[str](),
             "metrics": metrics,
-            "curves": await _charts(visit, id_of(context["name"]), shown[:_DRAWN]),
+            "curves": await _charts(visit, id_of(context["name"]), shown[:_MAX_DRAWN_RUNS]),
             "following": "" if wanted else visit.next_page(answer.get("nextPageToken")),
         },
         parts={"parallel": Part("_trials_parallel.html", {"axes": axes, "lines": lines})},
@@ -221,7 +221,7 @@ async def experiment(visit: Visit) -> View:
 async def _contexts(visit: Visit, wanted: str) -> Any:
     query = {"filter": wanted, "orderBy": "create_time desc"}
     token = visit.query("page")
-    return await vertex_page(visit, f"{_STORE}/contexts", token=token, size=_PAGE, **query)
+    return await vertex_page(visit, f"{_STORE}/contexts", token=token, size=_PAGE_SIZE, **query)
 
 
 def _run(context: Mapping[str, Any], experiment: str) -> Run:
@@ -254,7 +254,7 @@ def _values(metadata: object) -> dict[str, Any]:
     }
 
 
-def compared(
+def parallel_coordinates(
     runs: Sequence[Run], parameters: Sequence[str], metrics: Sequence[str]
 ) -> tuple[list[Axis], list[Line]]:
     """Return parallel coordinates of the runs: the parameters, and the first metric as the objective. Return
@@ -285,7 +285,9 @@ async def _charts(visit: Visit, experiment: str, runs: Sequence[Run]) -> list[tu
         board = artifact.get("metadata", {}).get("resourceName", "")
         for name, values in (await _curves(visit, board)).items():
             lines.setdefault(name, {})[names[id_of(artifact["name"])]] = values
-    return [(name, curve_data(by_run, "Step")) for name, by_run in list(lines.items())[:_CURVES]]
+    return [
+        (name, curve_data(by_run, "Step")) for name, by_run in list(lines.items())[:_MAX_CURVES]
+    ]
 
 
 async def _curves(visit: Visit, board: str) -> dict[str, dict[float, float]]:
@@ -293,12 +295,12 @@ async def _curves(visit: Visit, board: str) -> dict[str, dict[float, float]]:
     not read them, because clients may write any name."""
     curves: dict[str, dict[float, float]] = {}
     try:
-        path = f"/v1/{board}/timeSeries?{urlencode({'pageSize': _CURVES})}"
+        path = f"/v1/{board}/timeSeries?{urlencode({'pageSize': _MAX_CURVES})}"
         answer = await visit.backend.call(visit.principal, "GET", path)
         for series in answer.get("tensorboardTimeSeries", ()):
             if series["valueType"] != "SCALAR":
                 continue
-            path = f"/v1/{series['name']}:read?{urlencode({'maxDataPoints': _POINTS})}"
+            path = f"/v1/{series['name']}:read?{urlencode({'maxDataPoints': _MAX_POINTS})}"
             read = await visit.backend.call(visit.principal, "GET", path)
             curves[series["displayName"]] = {
                 int(point.get("step", 0)): point["scalar"].get("value", 0)
@@ -310,9 +312,9 @@ async def _curves(visit: Visit, board: str) -> dict[str, dict[float, float]]:
     return curves
 
 
-_FILES: Final = 100
+_MAX_FILES: Final = 100
 """Maximum files in the list."""
-_PIPELINES: Final = 200
+_MAX_PIPELINES: Final = 200
 """Number of newest pipelines to search for users of the dataset."""
 
 
@@ -333,7 +335,7 @@ async def dataset(visit: Visit) -> View:
     answer = await visit.backend.call(visit.principal, "GET", path)
     dataset_id = id_of(answer["name"])
     uris = _uris(answer)
-    pipelines = await vertex_page(visit, "trainingPipelines", size=_PIPELINES)
+    pipelines = await vertex_page(visit, "trainingPipelines", size=_MAX_PIPELINES)
     return View(
         answer.get("displayName") or dataset_id,
         "dataset.html",
@@ -341,8 +343,8 @@ async def dataset(visit: Visit) -> View:
             "dataset": answer,
             "id": dataset_id,
             "kind": kind_of(answer),
-            "files": uris[:_FILES],
-            "more": len(uris) - _FILES,
+            "files": uris[:_MAX_FILES],
+            "more": len(uris) - _MAX_FILES,
             "pipelines": [
                 (pipeline, id_of(pipeline.get("modelToUpload", {}).get("name", "")))
                 for pipeline in pipelines.get("trainingPipelines", ())

@@ -14,8 +14,8 @@ from trainshed.httpd.messages import Response, sized
 from trainshed.wire.status import Refused, StatusCode
 from trainshed.wire.trainshed_v1.jobs import JobDescription, Trial
 from trainshed.wire.trainshed_v1.replicas import JobCurve, Launch, Usage
-from trainshed_console.pages.job import Chart, began, describe, measured, placed
-from trainshed_console.pages.jobs import error_line, lasted
+from trainshed_console.pages.job import Chart, describe, position_of, read_curves, start_of
+from trainshed_console.pages.jobs import duration_of, error_line
 from trainshed_console.pages.searches import Axis, Line, Metric, Search, parallel
 from trainshed_console.rendering import (
     bytes_text,
@@ -28,10 +28,10 @@ from trainshed_console.rendering import (
 from trainshed_console.views import Part, View, Visit, of_job
 
 MAX_JOBS: Final = 20
-_POINTS: Final = 300
+_MAX_POINTS: Final = 300
 """Maximum points of a line."""
 _CHARTS: Final = 12
-_DIGITS: Final = 12
+_DIGEST_DIGITS: Final = 12
 """Number of visible digits of a digest."""
 
 
@@ -115,7 +115,7 @@ async def _look(visit: Visit, job: JobDescription, title: str) -> Compared:
     # Each trial of a tuning job has curves of its own.
     curves: dict[str, JobCurve] = {}
     if job.tuning is UNSET:
-        for curve in await measured(visit, job.uid, _POINTS, _CHARTS):
+        for curve in await read_curves(visit, job.uid, _MAX_POINTS, _CHARTS):
             measure, part = split_name(curve.tag)
             name = " ".join(filter(None, (measure or curve.tag, part or curve.run)))
             curves[f"{curve.run} {curve.tag}".lstrip() if name in curves else name] = curve
@@ -132,8 +132,8 @@ async def _look(visit: Visit, job: JobDescription, title: str) -> Compared:
         "Last values": {name: number_text(value) for name, value in last.items()},
         "Code": _code(pool, launch) | {"labels": ", ".join(map("=".join, job.labels.items()))},
         "Machine": {
-            "machines": _counted(job.machines),
-            "accelerators": _counted(job.accelerators),
+            "machines": _kinds_text(job.machines),
+            "accelerators": _kinds_text(job.accelerators),
             "node": ", ".join(dict.fromkeys(replica.node for replica in job.replicas or ())),
         },
         "Result and time": _times(job),
@@ -148,7 +148,7 @@ def _charts(jobs: Sequence[Compared], by_time: bool) -> list[Chart]:
         for name, curve in job.curves.items():
             if curve.count > 1 and curve.points:
                 curves.setdefault(name, {})[job.title] = curve
-    since = {job.title: began(job.curves.values()) for job in jobs}
+    since = {job.title: start_of(job.curves.values()) for job in jobs}
     charts: list[Chart] = []
     for name in [name for name in _measures(jobs) if name in curves][:_CHARTS]:
         units = {curve.unit or "step" for curve in curves[name].values()}
@@ -158,7 +158,7 @@ def _charts(jobs: Sequence[Compared], by_time: bool) -> list[Chart]:
         lines: dict[str, dict[float, float | str]] = {job.title: {} for job in jobs}
         for title, curve in curves[name].items():
             start = since[title] if is_timed else None
-            lines[title] = {placed(point, start): point.value for point in curve.points}
+            lines[title] = {position_of(point, start): point.value for point in curve.points}
         charts.append(Chart(name, curve_data(lines, "Time" if is_timed else units.pop().title())))
     return charts
 
@@ -168,7 +168,7 @@ def _code(pool: Pool, launch: Launch | None) -> dict[str, str]:
         return {"image": pool.image}
     runtime = launch.runtime
     return {
-        "code": launch.code[:_DIGITS],
+        "code": launch.code[:_DIGEST_DIGITS],
         "packages": ", ".join(map(id_of, launch.packages)),
         "program": pool.program.removesuffix(" ".join(pool.args)),
         "image": pool.image,
@@ -179,7 +179,7 @@ def _code(pool: Pool, launch: Launch | None) -> dict[str, str]:
 
 def _times(job: JobDescription) -> dict[str, str]:
     waited = epoch(job.start_time) - epoch(job.create_time) if job.start_time else None
-    took = lasted(job)
+    took = duration_of(job)
     return {
         "state": job.state.capitalize(),
         "error": error_line(job.error),
@@ -204,7 +204,7 @@ def _used(usage: Usage) -> dict[str, str]:
     }
 
 
-def _counted(kinds: Mapping[str, int]) -> str:
+def _kinds_text(kinds: Mapping[str, int]) -> str:
     return ", ".join(f"{count} × {kind}" for kind, count in kinds.items())
 
 

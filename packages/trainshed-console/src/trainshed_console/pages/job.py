@@ -23,13 +23,13 @@ from trainshed.wire.trainshed_v1.capacity import Explanation
 from trainshed.wire.trainshed_v1.jobs import JobDescription, ShellTicket, Tuning
 from trainshed.wire.trainshed_v1.replicas import CurvePoint, JobCurve, JobCurves, Launch, Usage
 from trainshed.wire.trainshed_v1.timeline import LogPage, ResumeReport, Timeline
-from trainshed_console.pages.jobs import error_line, lasted, telling
+from trainshed_console.pages.jobs import duration_of, error_line, excerpt_of
 from trainshed_console.rendering import curve_data, epoch, id_of, objective_data
 from trainshed_console.views import Part, View, Visit, job_path, of_job, redirect
 
-_ENTRIES: Final = 60
+_MAX_ENTRIES: Final = 60
 """Number of newest timeline entries on the page, which links to all entries."""
-_LAST_LINES: Final = 12
+_MAX_LAST_LINES: Final = 12
 """Number of last log lines on the page."""
 FINAL: Final = frozenset({"SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED"})
 """States of finished jobs."""
@@ -42,10 +42,10 @@ _CREATING: Final = {
 _WAITING: Final = frozenset({"QUEUED", "PREPARING", "PAUSED"})
 _TITLES: Final = {"logs": "Log", "spec": "Specification"}
 """Names of tabs in page titles."""
-_POINTS: Final = 400
+_MAX_POINTS: Final = 400
 """Maximum points of a line."""
 _CHARTS: Final = 8
-_RESTARTS: Final = 50
+_MAX_RESTARTS: Final = 50
 """Maximum restart marks in a chart."""
 
 
@@ -71,7 +71,7 @@ def head(visit: Visit, job: JobDescription, tab: str) -> Part:
             "is_tuning": job.tuning is not UNSET,
             "began": epoch(job.create_time),
             "started": epoch(job.start_time),
-            "lasted": lasted(job),
+            "lasted": duration_of(job),
         },
     )
 
@@ -115,7 +115,7 @@ async def overview(visit: Visit) -> View:
     tail, charts, restarts = LogPage(), (), _restarts(runs_timeline)
     if runs.replicas is not UNSET:
         charts = await _curve_charts(visit, runs, restarts)
-        tail = await visit.get(LogPage, of_job(runs.uid, "/logPage"), limit=str(_LAST_LINES))
+        tail = await visit.get(LogPage, of_job(runs.uid, "/logPage"), limit=str(_MAX_LAST_LINES))
     wanted = requested(job.resource or {})
     is_live = job.state not in FINAL
     tail_lives = is_live and runs.replicas is not UNSET
@@ -155,9 +155,9 @@ def _notice(job: JobDescription, runs: JobDescription, wanted: Requested) -> dic
         "failure": failure,
         "kept": runs.autopsies or (),
         "runs": runs,
-        "tail": telling(failure.tail) if failure else "",
+        "tail": excerpt_of(failure.tail) if failure else "",
         "asked": wanted,
-        "lasted": lasted(job),
+        "lasted": duration_of(job),
         "is_waiting": job.state in _WAITING and bool(job.waiting or job.waits),
         "progress": runs.progress or job.progress or None,
     }
@@ -166,7 +166,7 @@ def _notice(job: JobDescription, runs: JobDescription, wanted: Requested) -> dic
 def _story(timeline: Timeline, visit: Visit) -> dict[str, object]:
     """Return the newest entries of the timeline, or all entries if the address has `story`."""
     is_whole = bool(visit.query("story"))
-    entries = timeline.entries if is_whole else timeline.entries[-_ENTRIES:]
+    entries = timeline.entries if is_whole else timeline.entries[-_MAX_ENTRIES:]
     return {"entries": entries, "more": len(timeline.entries) - len(entries), "is_whole": is_whole}
 
 
@@ -180,7 +180,7 @@ class Chart(Struct, frozen=True):
     latest: tuple[tuple[str, float | str, list[float]], ...] = ()
 
 
-async def measured(
+async def read_curves(
     visit: Visit, uid: str, points: int, charts: int, *, replicas: bool = False
 ) -> Sequence[JobCurve]:
     """Return the curves of a job, in the range and form of the address. The `charts` main metrics have up to
@@ -193,7 +193,7 @@ async def measured(
 def _objective(job: JobDescription, tuning: Tuning) -> Part:
     values = {
         trial.number: trial.value
-        for trial in (job.trials or ())[-_POINTS:]
+        for trial in (job.trials or ())[-_MAX_POINTS:]
         if trial.value is not None and isfinite(trial.value)
     }
     data = objective_data(values, tuning.metric, tuning.goal == "MAXIMIZE")
@@ -206,7 +206,7 @@ def _restarts(timeline: Timeline) -> list[float]:
     for entry in timeline.entries:
         if entry.kind == "replica_started":
             starts.setdefault(str(entry.details["replica"]), []).append(epoch(entry.at))
-    return sorted(at for times in starts.values() for at in times[1:])[-_RESTARTS:]
+    return sorted(at for times in starts.values() for at in times[1:])[-_MAX_RESTARTS:]
 
 
 async def _curve_charts(
@@ -216,9 +216,9 @@ async def _curve_charts(
     with a band, or one line each if the address has `replicas`."""
     lines: dict[str, dict[str, dict[str, JobCurve]]] = {}
     has_several = len(job.replicas or ()) > 1
-    curves = await measured(visit, job.uid, _POINTS, _CHARTS, replicas=has_several)
+    curves = await read_curves(visit, job.uid, _MAX_POINTS, _CHARTS, replicas=has_several)
     apart = bool(visit.query("replicas"))
-    since = began(curves) if visit.query("axis") == "time" else None
+    since = start_of(curves) if visit.query("axis") == "time" else None
     for curve in curves:
         if curve.count > 1 and curve.points:
             measure, part = split_name(curve.tag)
@@ -232,7 +232,7 @@ async def _curve_charts(
     return tuple([_curve_chart(name, lines[name], restarts, since) for name in names])
 
 
-def folded(lines: Sequence[Mapping[float, float]]) -> list[dict[float, float]]:
+def fold_lines(lines: Sequence[Mapping[float, float]]) -> list[dict[float, float]]:
     """Return the median, minimum and maximum of several lines. Nearby places share a cell, so that most lines
     have points in it. Each line counts by the mean of its points in the cell."""
     from statistics import fmean, median
@@ -252,12 +252,12 @@ def folded(lines: Sequence[Mapping[float, float]]) -> list[dict[float, float]]:
     return curves
 
 
-def began(curves: Iterable[JobCurve]) -> float:
+def start_of(curves: Iterable[JobCurve]) -> float:
     """Return the time of the first point of the curves in seconds since 1970, or 0 without points."""
     return min((epoch(curve.points[0].at) for curve in curves if curve.points), default=0.0)
 
 
-def placed(point: CurvePoint, since: float | None) -> float:
+def position_of(point: CurvePoint, since: float | None) -> float:
     """Return the horizontal place of a point: the seconds since `since`, or its step."""
     return point.step if since is None else round(epoch(point.at) - since, 3)
 
@@ -272,25 +272,27 @@ def _curve_chart(
     units = {curve.unit or "step" for curve in curves}
     # Lines in epochs and lines in steps are comparable only by time.
     if len(units) > 1:
-        since = began(curves)
+        since = start_of(curves)
     drawn: dict[str, Mapping[float, float | str]] = {}
     edges: list[str] = []
     latest: list[tuple[str, float | str, list[float]]] = []
     for where, by_replica in lines.items():
         replicas = tuple(by_replica.values())
-        own = [{placed(at, since): at.value for at in curve.points} for curve in replicas]
+        own = [{position_of(at, since): at.value for at in curve.points} for curve in replicas]
         numbers = [{at: v for at, v in line.items() if isinstance(v, float)} for line in own]
         drawn[where] = own[0]
         if len(own) > 1 and all(numbers):
             bounds = [f"{where}, lowest", f"{where}, highest"]
-            drawn |= zip([where, *bounds], folded(numbers), strict=True)
+            drawn |= zip([where, *bounds], fold_lines(numbers), strict=True)
             edges += bounds
         values = [at.value for at in replicas[0].points if isinstance(at.value, float)]
         if not replicas[0].replica:
             latest.append((where, replicas[0].value, values))
     # The mark of a restart is at the primary's next point.
     primary = [curve for curve in curves if not curve.replica]
-    points = sorted((epoch(at.at), placed(at, since)) for curve in primary for at in curve.points)
+    points = sorted(
+        (epoch(at.at), position_of(at, since)) for curve in primary for at in curve.points
+    )
     first = [bisect(points, (start,)) for start in restarts]
     marks = [points[index][1] for index in first if index < len(points)]
     label = units.pop().title() if since is None else "Time"
@@ -432,7 +434,7 @@ _MARKED: Final[Mapping[str, Callable[[Visit, str], Awaitable[object]]]] = {
 }
 
 
-async def marked(visit: Visit) -> Response:
+async def change_selected(visit: Visit) -> Response:
     """`POST /marked/D`: cancel, delete or retry (D) the selected jobs, and redirect to the list. Raises
     Refused with the errors of the jobs for which the action failed."""
     does = _MARKED.get(visit.variables["does"])

@@ -13,24 +13,24 @@ from trainshed.wire.trainshed_v1.jobs import JobError, JobList, JobSummary
 from trainshed_console.rendering import clean, epoch
 from trainshed_console.views import Part, View, Visit
 
-_PAGE: Final = 30
+_PAGE_SIZE: Final = 30
 """Rows per page."""
 _MAX_ROWS: Final = 300
 """Maximum rows that the event stream updates."""
-_BEFORE: Final = 3
+_CONTEXT_LINES: Final = 3
 """Lines shown before a traceback."""
 _EXITED: Final = re.compile(r"The replica (\S+) exited with a non-zero status of (\d+)\..*")
 _STATUS: Final = "Exit status "
-_CAUSES: Final = ("cause: ", "╰─▶ ")
+_CAUSE_PREFIXES: Final = ("cause: ", "╰─▶ ")
 """Prefixes of the installer's line with a cause."""
-_LAST: Final = 20
+_MAX_LAST_LINES: Final = 20
 """Last lines shown of a program without a traceback."""
-_SORTED: Final = 200
+_MAX_SORTED: Final = 200
 """Number of newest jobs to sort by a column other than age."""
 _LABEL: Final = "labels."
-_GROUPS: Final = {"user": "user", "project": "project", "kind": "kind"}
+_GROUP_FIELDS: Final = {"user": "user", "project": "project", "kind": "kind"}
 """Names of the fields to group by. Labels are `labels.KEY`."""
-_COUNTED: Final = 1000
+_MAX_COUNT: Final = 1000
 """Maximum of the API's count of jobs in a state."""
 AGES: Final = {"1h": "The last hour", "1d": "The last day", "7d": "The last week", "30d": "30 days"}
 """Names of the time spans of the filter."""
@@ -49,12 +49,14 @@ FILTERS: Final = (
 async def page(visit: Visit) -> View:
     """`/` and `/jobs`: the jobs, filtered and sorted by the address. Further rows load on scrolling."""
     token, order, group = visit.query("page"), visit.query("sort"), visit.query("group")[:200]
-    if group not in _GROUPS and not group.startswith(_LABEL):
+    if group not in _GROUP_FIELDS and not group.startswith(_LABEL):
         group = ""
     column = order.removeprefix("-") if order.removeprefix("-") in _COLUMNS else ""
     narrowing = {name: visit.query(name) for name in NARROWING if visit.query(name)}
     is_whole = bool(column or group)
-    rows_shown = str(_SORTED if is_whole else _PAGE if token else _shown(visit.query("rows")))
+    rows_shown = str(
+        _MAX_SORTED if is_whole else _PAGE_SIZE if token else _visible_rows(visit.query("rows"))
+    )
     listed, fault = JobList(), ""
     try:
         listed = await visit.get(
@@ -78,10 +80,10 @@ async def page(visit: Visit) -> View:
             raise
     jobs: Sequence[JobSummary] = listed.jobs
     if column:
-        jobs = ordered(jobs, _COLUMNS[column], descends=order.startswith("-"))
+        jobs = sort_jobs(jobs, _COLUMNS[column], descends=order.startswith("-"))
     own = visit.principal.email
     rows: dict[str, Part] = {}
-    for name, members in grouped(jobs, group):
+    for name, members in group_jobs(jobs, group):
         if group:
             heading = {"name": name, "count": len(members)}
             rows[f"group-{quote(name, safe='')}"] = Part("_job_group.html", heading)
@@ -94,7 +96,7 @@ async def page(visit: Visit) -> View:
         "_job_rows.html" if token else "jobs.html",
         {
             "jobs": listed.jobs,
-            "filters": [(value, label, _counted(listed, value)) for value, label in FILTERS],
+            "filters": [(value, label, _count_text(listed, value)) for value, label in FILTERS],
             "narrowing": narrowing,
             "fault": fault,
             "ages": AGES,
@@ -117,10 +119,10 @@ async def page(visit: Visit) -> View:
     )
 
 
-def _shown(rows: str) -> int:
+def _visible_rows(rows: str) -> int:
     """Return the number of rows in the browser, within limits. The page's stream updates these rows."""
     is_number = rows.isascii() and rows.isdecimal() and len(rows) < 5
-    return min(max(int(rows), _PAGE), _MAX_ROWS) if is_number else _PAGE
+    return min(max(int(rows), _PAGE_SIZE), _MAX_ROWS) if is_number else _PAGE_SIZE
 
 
 def since(visit: Visit) -> str:
@@ -133,15 +135,15 @@ def since(visit: Visit) -> str:
     return at.isoformat()
 
 
-def _counted(listed: JobList, states: str) -> str:
+def _count_text(listed: JobList, states: str) -> str:
     """Return the number of jobs in these states as text, or "" if the API did not count them."""
     if listed.counts is UNSET or not states:
         return ""
     counts = [listed.counts.get(state, 0) for state in states.split(",")]
-    return f"{sum(counts):,}" + ("+" if max(counts) >= _COUNTED else "")
+    return f"{sum(counts):,}" + ("+" if max(counts) >= _MAX_COUNT else "")
 
 
-def ordered(
+def sort_jobs(
     jobs: Sequence[JobSummary], key: Callable[[JobSummary], Any], *, descends: bool
 ) -> list[JobSummary]:
     """Return the jobs sorted by a column. Jobs without a value come last."""
@@ -154,10 +156,10 @@ def _groups(jobs: Sequence[JobSummary], group: str) -> dict[str, str]:
     """Return the names of the groupings of these jobs, including the label in the address."""
     keys = {f"{_LABEL}{key}" for job in jobs for key in job.labels}
     keys |= {group} if group.startswith(_LABEL) else set()
-    return {**_GROUPS, **{key: key.replace(_LABEL, "label ", 1) for key in sorted(keys)}}
+    return {**_GROUP_FIELDS, **{key: key.replace(_LABEL, "label ", 1) for key in sorted(keys)}}
 
 
-def grouped(jobs: Sequence[JobSummary], group: str) -> list[tuple[str, list[JobSummary]]]:
+def group_jobs(jobs: Sequence[JobSummary], group: str) -> list[tuple[str, list[JobSummary]]]:
     """Return (name, jobs) of each group in order of name. Jobs keep their order. Jobs without the label come
     last, with the name "". For `group` = "", all jobs are one group."""
     if not group:
@@ -182,11 +184,11 @@ def row(job: JobSummary) -> dict[str, object]:
         "title": clean(job.display_name or job.job_id),
         "said": error_line(job.error),
         "began": epoch(job.create_time),
-        "lasted": lasted(job),
+        "lasted": duration_of(job),
     }
 
 
-def lasted(job: JobSummary) -> float | None:
+def duration_of(job: JobSummary) -> float | None:
     """Return the seconds from a job's start to its end, or None if it has no start or end."""
     if not (job.end_time and job.start_time):
         return None
@@ -200,16 +202,18 @@ _COLUMNS: Final[dict[str, Callable[[JobSummary], Any]]] = {
     "machine": lambda job: (sum(job.accelerators.values()), sum(job.machines.values())),
     "value": _value,
     "age": lambda job: -epoch(job.create_time),
-    "took": lasted,
+    "took": duration_of,
 }
 
 
-def telling(tail: str) -> str:
+def excerpt_of(tail: str) -> str:
     """Return the lines that explain a program's end: from just before the first traceback, or the last lines
     without a traceback."""
     lines = tail.splitlines()
     starts = [n for n, line in enumerate(lines) if line.startswith("Traceback (most recent call")]
-    return "\n".join(lines[max(0, starts[0] - _BEFORE) :] if starts else lines[-_LAST:])
+    return "\n".join(
+        lines[max(0, starts[0] - _CONTEXT_LINES) :] if starts else lines[-_MAX_LAST_LINES:]
+    )
 
 
 def error_line(error: JobError | UnsetType | None) -> str:
@@ -221,7 +225,7 @@ def error_line(error: JobError | UnsetType | None) -> str:
     lines = [text.strip() for text in error.reason.splitlines() if text.strip()]
     if not lines or not line.startswith(_STATUS):
         return line
-    cause = next((text for text in lines if text.startswith(_CAUSES)), lines[0])
+    cause = next((text for text in lines if text.startswith(_CAUSE_PREFIXES)), lines[0])
     return f"{cause.removeprefix('cause: ')} ({line})"[:300]
 
 

@@ -21,12 +21,12 @@ from trainshed.wire.trainshed_v1.timeline import LogLine, LogPage, PagedLine
 from trainshed_console.live import KEEPALIVE_INTERVAL
 from trainshed_console.pages.job import FINAL, describe, tab_view
 from trainshed_console.pages.jobs import AGES, since
-from trainshed_console.rendering import clean, coloured, epoch, nanos
+from trainshed_console.rendering import clean, color_pieces, epoch, nanos
 from trainshed_console.views import View, Visit, of_job
 
 _FILTERS: Final = ("replica", "severity", "search")
 _PLACES: Final = ("before", "after", "from", "limit")
-_DOWNLOADED: Final = 2_000
+_DOWNLOAD_PAGE_SIZE: Final = 2_000
 """Lines per read of a download."""
 _ERRORS: Final = ("ERROR", "CRITICAL", "ALERT", "EMERGENCY")
 _LEVELS: Final = {**dict.fromkeys(_ERRORS, "errors"), "WARNING": "warnings"}
@@ -112,7 +112,7 @@ def _row(line: LogLine, place: str = "") -> list[Any]:
         clean(line.message),
         f"{line.replica}/{line.attempt}/{line.n}",
         place or _cursor(line),
-        coloured(line.message),
+        color_pieces(line.message),
     ]
 
 
@@ -141,7 +141,7 @@ async def _whole(visit: Visit, first: LogPage) -> AsyncGenerator[bytes]:
         if not page.later or not (page.lines or page.more) or not visit.is_valid():
             return
         page = await read(
-            visit, after=page.later, before="", limit=str(_DOWNLOADED), **{"from": ""}
+            visit, after=page.later, before="", limit=str(_DOWNLOAD_PAGE_SIZE), **{"from": ""}
         )
 
 
@@ -151,12 +151,12 @@ _TIME_LIMIT: Final = 0.7
 """Seconds after which an answer searches no further jobs."""
 _CONFIRM_INTERVAL: Final = 1000
 """Number of searched jobs after which the page asks before it continues."""
-_COUNTED: Final = 200
+_MAX_COUNTED: Final = 200
 """Maximum counted lines of a job."""
 _MAX_LINES: Final = 3
 """Maximum lines shown of a job."""
 _TRIALS: Final = 100
-_WIDTH: Final = 240
+_MAX_LINE_WIDTH: Final = 240
 """Maximum characters shown of a line, starting just before the text."""
 
 
@@ -166,7 +166,7 @@ class Hits(Struct, frozen=True):
     job: JobSummary
     #: The newest matching lines, oldest first.
     lines: tuple[PagedLine, ...]
-    #: Number of matching lines by severity, among at most `_COUNTED` lines.
+    #: Number of matching lines by severity, among at most `_MAX_COUNTED` lines.
     counts: Mapping[str, int]
     #: Whether only the end of the log was searched.
     is_partial: bool
@@ -238,7 +238,7 @@ async def _hits(visit: Visit, job: JobSummary) -> Hits | None:
         of_job(job.uid, "/logPage"),
         search=visit.query("search").strip(),
         severity=visit.query("severity"),
-        limit=str(_COUNTED),
+        limit=str(_MAX_COUNTED),
     )
     # The API does not filter by time. Both times are UTC.
     lines = [line for line in page.lines if line.at >= start[:19]] if page else []
@@ -254,8 +254,10 @@ def parts_of(message: str, text: str) -> list[tuple[str, bool]]:
     """Return the clean pieces of a line around a text, each with whether it is the text."""
     line = clean(message)
     first = re.search(re.escape(text), line, re.IGNORECASE)
-    start = max(0, first.start() - _WIDTH // 4) if first else 0
-    pieces = re.split(f"({re.escape(text)})", line[start : start + _WIDTH], flags=re.IGNORECASE)
+    start = max(0, first.start() - _MAX_LINE_WIDTH // 4) if first else 0
+    pieces = re.split(
+        f"({re.escape(text)})", line[start : start + _MAX_LINE_WIDTH], flags=re.IGNORECASE
+    )
     return [(piece, place % 2 == 1) for place, piece in enumerate(pieces) if piece]
 
 

@@ -154,7 +154,7 @@ def in_order(search: Search) -> list[Trial]:
 
 _MIN_TRIALS: Final = 10
 """Minimum number of measured trials for parameter importance."""
-_GROUPS: Final = 6
+_MAX_GROUPS: Final = 6
 
 
 def importance(shown: Sequence[Trial]) -> dict[str, float]:
@@ -176,7 +176,9 @@ def importance(shown: Sequence[Trial]) -> dict[str, float]:
     shares = {name: 0.0 for name, groups in grouped.items() if 1 < len(set(groups)) < count}
     for _ in shares:
         fits = {
-            name: _explained(left, grouped[name]) for name, share in shares.items() if not share
+            name: _explained_variance(left, grouped[name])
+            for name, share in shares.items()
+            if not share
         }
         name = max(fits, key=lambda name: fits[name][0])
         explained, means = fits[name]
@@ -187,7 +189,9 @@ def importance(shown: Sequence[Trial]) -> dict[str, float]:
     return dict(sorted(shares.items(), key=lambda share: -share[1]))
 
 
-def _explained(ranks: Sequence[float], groups: Sequence[object]) -> tuple[float, list[float]]:
+def _explained_variance(
+    ranks: Sequence[float], groups: Sequence[object]
+) -> tuple[float, list[float]]:
     """Return the sum of squares of ranks that their groups explain beyond chance, and the group mean of each
     rank."""
     from statistics import fmean
@@ -207,7 +211,7 @@ def _groups(values: Sequence[Any]) -> list[object]:
     if not all(map(_finite, values)):
         return [str(value) for value in values]
     ordered = sorted(values)
-    return [bisect_left(ordered, value) * _GROUPS // len(values) for value in values]
+    return [bisect_left(ordered, value) * _MAX_GROUPS // len(values) for value in values]
 
 
 _SLICES: Final = 12
@@ -237,8 +241,8 @@ def _plot(
 ) -> Front:
     """Return a chart of trials by two named quantities. `front`: whether each trial is marked."""
     (x_name, xs), (y_name, ys) = across, up
-    x_low, x_high, x_places = _scaled(xs)
-    y_low, y_high, y_places = _scaled(ys)
+    x_low, x_high, x_places = _scale(xs)
+    y_low, y_high, y_places = _scale(ys)
     rows = zip(trials, xs, ys, x_places, y_places, front, strict=True)
     dots = [
         Dot(
@@ -281,7 +285,7 @@ def parallel(shown: Sequence[Trial], search: Search) -> tuple[list[Axis], list[L
     places: list[list[float | None]] = []
     for position, (name, values) in enumerate(columns):
         x = round(40 + position * (_WIDTH - 80) / (len(columns) - 1), 1)
-        low, high, scaled = _scaled(values)
+        low, high, scaled = _scale(values)
         axes.append(Axis(name, x, low, high))
         places.append(scaled)
     ordered = sorted(float(trial.value or 0.0) for trial in shown)
@@ -302,7 +306,7 @@ def parallel(shown: Sequence[Trial], search: Search) -> tuple[list[Axis], list[L
     return axes, sorted(lines, key=lambda line: line.is_best)
 
 
-def _scaled(values: Sequence[Any]) -> tuple[str, str, list[float | None]]:
+def _scale(values: Sequence[Any]) -> tuple[str, str, list[float | None]]:
     """Return the texts of an axis's ends, and each value's place from 0 to 1, or None for a missing value.
     Unless all values are finite numbers, the places are those of the sorted texts."""
     numbers = [float(value) for value in values if _finite(value)]

@@ -11,11 +11,11 @@ from trainshed_console.pages.searches import Metric, Search, parts
 from trainshed_console.rendering import id_of, number_text
 from trainshed_console.views import View, Visit, of_job
 
-_PAGE: Final = 1000
+_PAGE_SIZE: Final = 1000
 """Trials per read."""
-_PAGES: Final = 10
+_MAX_PAGES: Final = 10
 """Maximum reads of trials."""
-_CURVE: Final = 60
+_MAX_CURVE_POINTS: Final = 60
 """Maximum points of a trial's curve, excluding the last one."""
 
 
@@ -76,8 +76,8 @@ async def outlook(visit: Visit) -> Response:
 async def _trials(visit: Visit, below: str) -> list[Any]:
     collected: list[Any] = []
     token = ""
-    for _ in range(_PAGES):
-        answer = await vertex_page(visit, below, token=token, size=_PAGE)
+    for _ in range(_MAX_PAGES):
+        answer = await vertex_page(visit, below, token=token, size=_PAGE_SIZE)
         collected += answer.get("trials", ())
         token = answer.get("nextPageToken", "")
         if not token:
@@ -105,13 +105,13 @@ def search_of(
 
 def trial_of(public: Mapping[str, Any], objective: str) -> Trial:
     """Convert a trial of the public API to the record of a tuning job's trial."""
-    final = _measured(public.get("finalMeasurement", {}))
+    final = _metric_values(public.get("finalMeasurement", {}))
     curve = [
         (int(measurement.get("stepCount", 0)), value)
         for measurement in public.get("measurements", ())
-        if (value := _measured(measurement).get(objective)) is not None
+        if (value := _metric_values(measurement).get(objective)) is not None
     ]
-    stride = max(1, -(-len(curve) // _CURVE))
+    stride = max(1, -(-len(curve) // _MAX_CURVE_POINTS))
     return Trial(
         number=int(public["id"]),
         state=public.get("state", ""),
@@ -129,7 +129,7 @@ def trial_of(public: Mapping[str, Any], objective: str) -> Trial:
     )
 
 
-def _measured(measurement: Mapping[str, Any]) -> dict[str, float]:
+def _metric_values(measurement: Mapping[str, Any]) -> dict[str, float]:
     """Return the values of a measurement by metric. Public JSON omits the value 0."""
     return {
         metric["metricId"]: float(metric.get("value", 0))

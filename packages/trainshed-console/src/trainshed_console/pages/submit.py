@@ -80,7 +80,7 @@ async def _form(
         "machines": _FORM["machines"],
         "accelerators": (await visit.get(Status, "status")).accelerators,
     }
-    return await _shown(visit, draft_of(form), template, values, status=status, refused=refused)
+    return await _render(visit, draft_of(form), template, values, status=status, refused=refused)
 
 
 async def json_page(visit: Visit) -> View:
@@ -121,10 +121,10 @@ async def _json_form(
     project, region = visit.place
     values = {"form": {"job": "", "project": project, "region": region, **form}}
     draft = _read(form.get("job", ""))
-    return await _shown(visit, draft, template, values, status=status, refused=refused)
+    return await _render(visit, draft, template, values, status=status, refused=refused)
 
 
-async def _shown(
+async def _render(
     visit: Visit,
     draft: Draft,
     template: str,

@@ -187,7 +187,7 @@ const applyListing = (list, listing) => {
 const receiveListing = (id, listing) => {
   const list = document.getElementById(id);
   if (!list) return;
-  listing = { ...listing, parts: { ...held.get(id)?.parts, ...listing.parts } };
+  listing = { ...listing, parts: { ...pendingListings.get(id)?.parts, ...listing.parts } };
   const fresh = listing.wanted.filter((row) => !document.getElementById(row));
   const leaving = staleRows(list, listing);
   const button = pick(`[data-arrivals="${id}"]`, HTMLElement);

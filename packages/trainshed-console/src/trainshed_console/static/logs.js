@@ -356,7 +356,7 @@ const startPolling = async () => {
   const { signal } = (polling = new AbortController());
   const headers = { accept: "application/json" };
   while (!document.hidden && !signal.aborted) {
-    const places = [...seen].map(([replica, [attempt, n]]) => `${replica}/${attempt}/${n}`);
+    const places = [...lastPlaces].map(([replica, [attempt, n]]) => `${replica}/${attempt}/${n}`);
     const query = new URLSearchParams({ replica: replicaField.value, after: places.join(",") });
     const answer = await fetch(`${tools.dataset.job}/lines/new?${query}`, { headers, signal })
       .then(async (response) => response.ok && response.json())

@@ -18,7 +18,7 @@ const selectedRanges = new Map();
 const isInRanges = (line) => {
   const points = (line.getAttribute("points") ?? "").split(" ").map((point) => point.split(","));
   const places = new Map(points.map(([axis, place]) => [axis, Number(place)]));
-  return [...keptRanges].every(([axis, [top, end]]) => {
+  return [...selectedRanges].every(([axis, [top, end]]) => {
     const place = places.get(axis);
     return place !== undefined && place >= top - 1 && place <= end + 1;
   });

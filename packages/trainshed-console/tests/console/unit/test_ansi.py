@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainshed_console.rendering import clean, coloured, pieces
+from trainshed_console.rendering import clean, color_pieces, pieces
 
 
 @pytest.mark.parametrize(
@@ -31,4 +31,4 @@ def test_other_terminal_sequences_are_removed() -> None:
         "\x1b(B\x1b=\x1b[31m\u202ered\x1b[?25l"
     )
     assert clean(line) == "link\ufffdred"
-    assert coloured(line) == [("link", ""), ("\ufffdred", "ink-1")]
+    assert color_pieces(line) == [("link", ""), ("\ufffdred", "ink-1")]

@@ -1,9 +1,9 @@
 """A metadata store (facts/experiments#records): its nodes and the edges between them, and the merge of two
 writers' changes (facts/experiments#etags).
 
-Contexts (experiments and their runs), artifacts and executions are one kind of record; an edge says how two
-of them are related. A client sends its last known metadata with its additions. An outdated etag would fail
-the write, and clients over REST do not retry. Therefore the service merges changes of a run key by key.
+Contexts (experiments and their runs), artifacts and executions are one kind of record. An edge records the
+relation of two of them. A client sends its last known metadata with its additions. An outdated etag would
+fail the write, and clients over REST do not retry. Therefore the service merges changes of a run key by key.
 """
 
 import enum

@@ -43,7 +43,7 @@ SERVICE: Final = f"{V1}.TensorboardService"
 MAX_PLUGIN_DATA: Final = 65_000
 _MAX_BATCH: Final = 1000
 _ID: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,127}")
-_ETAG: Final = 10**6
+_ETAG_RESOLUTION: Final = 10**6
 """Resolution of etags in nanoseconds."""
 
 
@@ -227,7 +227,7 @@ def blob_prefix(bucket: str, name: BoardName) -> str:
 
 
 def _etag(record: BoardResource) -> str:
-    return str(record.updated // _ETAG)
+    return str(record.updated // _ETAG_RESOLUTION)
 
 
 def value_number(value_type: ValueType | None) -> int:
@@ -282,7 +282,7 @@ def _updated(record: BoardResource, sent: Any, fields: Sequence[str], now: Nanos
     for field in fields:
         value = _labels(sent, level) if field == "labels" else getattr(sent, field)
         record = replace(record, **{field: value})
-    return replace(record, updated=max(now, record.updated + _ETAG))
+    return replace(record, updated=max(now, record.updated + _ETAG_RESOLUTION))
 
 
 def _check(sent: Any, level: Level, faults: Faults, fields: Sequence[str]) -> None:

@@ -1,1 +1,1 @@
-"""Runs TensorBoard on what jobs wrote: one confined process for each view, which ends when idle."""
+"""Runs TensorBoard for the output of jobs: one sandboxed process per view, which ends when it is idle."""

@@ -55,7 +55,7 @@ RULES: Final = Rules(
 and workers never reach a browser. TensorBoard's page sends forms with lists of runs and tags."""
 
 
-async def connected(socket: str) -> StreamLine:
+async def connect(socket: str) -> StreamLine:
     """Return a connection to a viewer's Unix socket. Raises NoAnswer."""
     try:
         with reachable(socket) as short:
@@ -121,7 +121,7 @@ class ViewerProcess:
         return status
 
     async def _reached(self) -> StreamLine:
-        return await connected(str(self._workspace / _SOCKET))
+        return await connect(str(self._workspace / _SOCKET))
 
     async def _why(self) -> str:
         with contextlib.suppress(TimeoutError):

@@ -202,7 +202,7 @@ class LocalViewers:
     async def open(self, name: str, directories: Sequence[LogDirectory], say: Say) -> None:
         runtime = await self._runtime(say)
         say("Starting TensorBoard.")
-        shown = await asyncio.to_thread(self._existing, directories)
+        shown = await asyncio.to_thread(self._existing_directories, directories)
         starting = partial(self._start, name, shown, runtime)
         async with self._pool.viewer(name, starting, tuple(shown), renew=True):
             pass
@@ -215,7 +215,7 @@ class LocalViewers:
         renew = request.path == "/"
         shown: Sequence[ShownDirectory] = ()
         if renew or not self._pool.has(name):
-            shown = await asyncio.to_thread(self._existing, directories)
+            shown = await asyncio.to_thread(self._existing_directories, directories)
         starting = partial(self._start, name, shown, runtime)
         async with self._pool.viewer(name, starting, tuple(shown), renew=renew) as viewer:
             return await viewer.forward(request, self._closing, lapse)
@@ -238,7 +238,9 @@ class LocalViewers:
         say("Installing TensorBoard once for all jobs. This takes some seconds.")
         loop = asyncio.get_running_loop()
         try:
-            return await self._runtimes.prepare(choice, (), lambda line: _said(loop, say, line))
+            return await self._runtimes.prepare(
+                choice, (), lambda line: _pass_line(loop, say, line)
+            )
         except BuildFailed as failure:
             raise FailedPrecondition(
                 f"TensorBoard cannot be installed here: {failure} On a machine without a package index run "
@@ -257,7 +259,9 @@ class LocalViewers:
         workspace = self._root / f"{name[:60]}.{self._started}"
         return await start(workspace, shown, runtime, terms)
 
-    def _existing(self, directories: Sequence[LogDirectory]) -> Sequence[ShownDirectory]:
+    def _existing_directories(
+        self, directories: Sequence[LogDirectory]
+    ) -> Sequence[ShownDirectory]:
         """Return the existing directories. Raises FailedPrecondition if none exists."""
         if not (shown := self._found(directories)):
             places = ", ".join(directory.uri for directory in directories) or "any bucket"
@@ -280,7 +284,7 @@ class LocalViewers:
         return [shown for directory in directories if (shown := self._find(directory)) is not None]
 
 
-def _said(loop: asyncio.AbstractEventLoop, say: Say, line: str) -> None:
+def _pass_line(loop: asyncio.AbstractEventLoop, say: Say, line: str) -> None:
     """Pass a line from a thread, which may outlive the loop."""
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(say, line)
