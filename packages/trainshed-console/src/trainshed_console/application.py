@@ -273,8 +273,8 @@ class ConsoleApplication:
 
     async def _show_login(self, call: Request) -> Response:
         """Return the sign-in page. A link that the user opened directly signs in immediately. A link on
-        another site requires a confirmation. After a sign-in at an issuer, the page's script requires
-        a confirmation unless this browser started that sign-in."""
+        another site requires a confirmation (login CSRF). After a sign-in at an issuer, the page's script
+        requires a confirmation unless this browser started that sign-in (session fixation)."""
         values: dict[str, Any] = {
             "facts": self._facts,
             "code": call.query.get("code", ""),
