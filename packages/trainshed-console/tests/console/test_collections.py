@@ -39,7 +39,7 @@ async def create(house: ConsoleHouse, path: str, body: object) -> Any:
 async def test_study_page_shows_its_trials(
     house: ConsoleHouse, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainshed.api.aiplatform_v1.studies._TRIALS", 1)
+    monkeypatch.setattr("trainshed.api.aiplatform_v1.studies._MAX_PAGE_SIZE", 1)
     study = await create(house, f"{LOCATION}/studies", {"displayName": "fast", "studySpec": SPEC})
     known = ((0.01, 0.125, 9), (0.1, 0.25, 8), (0.2, 0.5, 20))
     for rate, accuracy, seconds in (*known, *known[:1] * 7):
