@@ -19,7 +19,7 @@ def plan(*ends: End, restart_whole: bool = False, no_retries: bool = False) -> J
     return JobPlan("j", "k", False, pools, restart_whole=restart_whole, no_retries=no_retries)
 
 
-def test_equal_seeds_give_equal_plans_of_every_kind() -> None:
+def test_equal_seeds_give_equal_chaos_plans_of_every_kind() -> None:
     plans = make_plans(5, 60, PACE)
     assert plans == make_plans(5, 60, PACE) != make_plans(6, 60, PACE)
     assert {plan.kind for plan in plans} == set(KINDS)
@@ -32,7 +32,7 @@ def spoken(token: str, *numbers: int, attempt: int = 1) -> list[logs.Line]:
     return [(attempt, f"{token} {n} workerpool0-0 life 0 pid 2") for n in numbers]
 
 
-def test_log_checks_detect_gaps_duplicates_and_returning_incarnations() -> None:
+def test_chaos_log_checks_detect_gaps_and_duplicates() -> None:
     """spec/logs#order: no lost, duplicate or reordered line."""
     first, second = "a" * 12, "b" * 12
     whole, wrong = logs.parts([*spoken(first, 0, 1, 2), *spoken(second, 0, 1, attempt=2)])
@@ -49,7 +49,7 @@ def test_log_checks_detect_gaps_duplicates_and_returning_incarnations() -> None:
         assert logs.parts(lines)[1], lines
 
 
-def test_diary_lists_incarnations_and_the_running_one(tmp_path: Path) -> None:
+def test_chaos_diary_lists_all_incarnations_of_a_replica(tmp_path: Path) -> None:
     token = f"{random.Random(1).getrandbits(48):012x}"
     (tmp_path / f"begun-000-{token}").touch()
     (tmp_path / "said-000").write_text("000000000007")
@@ -63,7 +63,7 @@ def test_diary_lists_incarnations_and_the_running_one(tmp_path: Path) -> None:
     assert diary.read(tmp_path).doubled
 
 
-def test_start_on_a_full_disk_costs_a_retry_and_skips_no_planned_incarnation() -> None:
+def test_start_on_a_full_disk_uses_a_job_retry() -> None:
     """docs/adr/0045: it counts as a failure of the service. After the third, the job fails."""
     killed = plan(*[End.KILLED] * 6, End.SUCCEEDS)
     assert course(killed).lives == (6, 1)

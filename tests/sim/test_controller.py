@@ -198,7 +198,7 @@ async def over(w: World) -> JobUid:
     return uid
 
 
-async def test_start_survives_the_end_of_a_replica_that_it_stops(tmp_path: Path) -> None:
+async def test_job_start_survives_the_end_of_a_leftover_replica(tmp_path: Path) -> None:
     """The end of a leftover replica is reported and its slots are released while the start
     would stop them.
     """

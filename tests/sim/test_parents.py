@@ -282,7 +282,7 @@ def test_pipeline_or_its_job_can_be_cancelled_at_any_time(which: str) -> None:
     [("trials WHERE number = 1", 6, "trials ["), ("measurements", -1, "measured")],
     ids=["lost-trial", "lost-measurements"],
 )
-def test_checks_detect_lost_store_data(lost: str, after: int, noticed: str) -> None:
+def test_simulation_checks_detect_lost_store_data(lost: str, after: int, noticed: str) -> None:
     """This test proves that the checks of the simulation can fail."""
 
     class Forgetful(Simulation):

@@ -100,7 +100,7 @@ def why(w: World, number: int) -> str:
     return waiting.message if waiting is not None else ""
 
 
-async def test_machines_are_reserved_for_jobs_of_the_resource(tmp_path: Path) -> None:
+async def test_machines_are_reserved_for_jobs_of_a_persistent_resource(tmp_path: Path) -> None:
     async with lab(tmp_path, 4) as w:
         await reserve(w, 3)
         resource = await in_state(w, RUNNING)
@@ -125,7 +125,7 @@ async def test_machines_are_reserved_for_jobs_of_the_resource(tmp_path: Path) ->
         assert why(w, 2), "the machine of job 4 stays reserved"
 
 
-async def test_quotas_and_usage_count_the_resource_and_not_its_jobs(tmp_path: Path) -> None:
+async def test_quotas_and_usage_count_persistent_resource_not_its_jobs(tmp_path: Path) -> None:
     async with lab(tmp_path, 4) as w:
         await w.store.intake.set_quota(QuotaKey("demo", "us-central1", "cpus_n1_e2"), 12)
         await w.controller.capacity_changed()
@@ -154,7 +154,7 @@ async def test_quotas_and_usage_count_the_resource_and_not_its_jobs(tmp_path: Pa
         assert ended.machine_hours == pytest.approx(2, rel=0.01)
 
 
-async def test_a_resource_waits_until_its_machines_are_free(tmp_path: Path) -> None:
+async def test_persistent_resource_waits_until_its_machines_are_free(tmp_path: Path) -> None:
     async with lab(tmp_path, 2) as w:
         await w.state(await w.create(numbered(1, 1)), JobState.RUNNING)
         await reserve(w, 2)
@@ -169,7 +169,7 @@ async def test_a_resource_waits_until_its_machines_are_free(tmp_path: Path) -> N
         await w.state(JobUid(2), JobState.RUNNING)
 
 
-async def test_unavailable_machine_type_fails_the_resource(tmp_path: Path) -> None:
+async def test_unavailable_machine_type_fails_the_persistent_resource(tmp_path: Path) -> None:
     async with lab(tmp_path, 2) as w:
         await reserve(w, 3)
         failed = await in_state(w, ReservationState.ERROR)
@@ -180,7 +180,7 @@ async def test_unavailable_machine_type_fails_the_resource(tmp_path: Path) -> No
         await w.state(await w.create(numbered(1, 1, 1)), JobState.RUNNING)
 
 
-async def test_jobs_of_other_projects_and_locations_cannot_use_a_resource(tmp_path: Path) -> None:
+async def test_jobs_of_other_projects_cannot_use_a_persistent_resource(tmp_path: Path) -> None:
     async with lab(tmp_path, 4) as w:
         await reserve(w, 2)
         await in_state(w, RUNNING)
@@ -193,7 +193,7 @@ async def test_jobs_of_other_projects_and_locations_cannot_use_a_resource(tmp_pa
             await reserve(w, 2)
 
 
-async def test_racing_jobs_get_the_last_machine_one_after_the_other(tmp_path: Path) -> None:
+async def test_concurrent_jobs_get_the_last_reserved_machine_in_turn(tmp_path: Path) -> None:
     async with lab(tmp_path, 4) as w:
         await reserve(w, 1)
         await in_state(w, RUNNING)
@@ -206,7 +206,7 @@ async def test_racing_jobs_get_the_last_machine_one_after_the_other(tmp_path: Pa
             await w.state(JobUid(number), JobState.SUCCEEDED)
 
 
-async def test_a_deleted_resource_cancels_its_jobs_first(tmp_path: Path) -> None:
+async def test_deletion_of_a_persistent_resource_cancels_its_jobs_first(tmp_path: Path) -> None:
     async with lab(tmp_path, 2) as w:
         await reserve(w, 1)
         await in_state(w, RUNNING)
@@ -229,7 +229,7 @@ async def test_a_deleted_resource_cancels_its_jobs_first(tmp_path: Path) -> None
         await w.state(await w.create(numbered(4, 1, 1)), JobState.RUNNING)
 
 
-async def test_a_resource_survives_a_crash_at_each_step(tmp_path: Path) -> None:
+async def test_persistent_resource_survives_a_crash_at_each_step(tmp_path: Path) -> None:
     async with lab(tmp_path, 3) as w:
         await reserve(w, 2)
         await w.crash()
@@ -254,7 +254,7 @@ async def test_a_resource_survives_a_crash_at_each_step(tmp_path: Path) -> None:
         assert await w.store.persistent_resources.all() == ()
 
 
-async def test_relaxed_capacity_reserves_replicas(tmp_path: Path) -> None:
+async def test_persistent_resource_reserves_replicas_in_relaxed_mode(tmp_path: Path) -> None:
     async with world(tmp_path, limit=3) as w:
         await reserve(w, 2)
         await in_state(w, RUNNING)
@@ -266,7 +266,7 @@ async def test_relaxed_capacity_reserves_replicas(tmp_path: Path) -> None:
         assert "2 of 2 are used by job 3" in why(w, 4)
 
 
-async def test_a_waiting_job_does_not_block_a_smaller_one_on_the_resource(tmp_path: Path) -> None:
+async def test_waiting_job_on_a_resource_does_not_block_a_smaller_one(tmp_path: Path) -> None:
     async with lab(tmp_path, 3) as w:
         await reserve(w, 3)
         await in_state(w, RUNNING)
@@ -279,7 +279,7 @@ async def test_a_waiting_job_does_not_block_a_smaller_one_on_the_resource(tmp_pa
         assert w.controller.position(JobUid(2)) == 0
 
 
-async def test_many_jobs_wait_for_one_machine_and_count_as_queued(tmp_path: Path) -> None:
+async def test_jobs_waiting_for_a_reserved_machine_count_as_queued(tmp_path: Path) -> None:
     async with lab(tmp_path, 1) as w:
         await w.store.intake.set_quota(QuotaKey("demo", GLOBAL, QUEUED), 2)
         await w.controller.capacity_changed()
@@ -298,7 +298,7 @@ async def change_count(w: World, count: int) -> None:
     await w.controller.reservations.change(NAME, change)
 
 
-async def test_a_resource_grows_and_shrinks_around_its_jobs(tmp_path: Path) -> None:
+async def test_persistent_resource_grows_and_shrinks_around_its_jobs(tmp_path: Path) -> None:
     async with lab(tmp_path, 2, 2) as w:
         await reserve(w, 1)
         await in_state(w, RUNNING)
@@ -318,7 +318,7 @@ async def test_a_resource_grows_and_shrinks_around_its_jobs(tmp_path: Path) -> N
         await in_state(w, RUNNING)
 
 
-async def test_cancelled_request_loses_no_changes(
+async def test_cancelled_persistent_resource_request_loses_no_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with lab(tmp_path, 4) as w:
@@ -361,7 +361,7 @@ async def test_cancelled_request_loses_no_changes(
         assert reservations.get(NAME) == stored
 
 
-async def test_a_resource_counts_as_one_job_of_the_quota(tmp_path: Path) -> None:
+async def test_persistent_resource_counts_as_one_job_of_the_quota(tmp_path: Path) -> None:
     async with lab(tmp_path, 4) as w:
         await w.store.intake.set_quota(QuotaKey("demo", GLOBAL, JOBS), 1)
         await w.controller.capacity_changed()
@@ -373,7 +373,7 @@ async def test_a_resource_counts_as_one_job_of_the_quota(tmp_path: Path) -> None
         await w.state(await w.create(on_lab(3, 1)), JobState.RUNNING)
 
 
-async def test_used_machine_leaves_a_node_under_maintenance_after_its_job(tmp_path: Path) -> None:
+async def test_reserved_machine_leaves_a_drained_node_after_its_job(tmp_path: Path) -> None:
     async with lab(tmp_path, 2, 2) as w:
         await reserve(w, 2)
         before = await in_state(w, RUNNING)
@@ -389,7 +389,7 @@ async def test_used_machine_leaves_a_node_under_maintenance_after_its_job(tmp_pa
         assert w.controller.reservations.get(NAME).slots().total() == before.slots().total()
 
 
-async def test_reboot_restarts_jobs_on_the_same_machines(tmp_path: Path) -> None:
+async def test_node_reboot_restarts_jobs_on_the_same_reserved_machines(tmp_path: Path) -> None:
     async with lab(tmp_path, 2) as w:
         await reserve(w, 1)
         await in_state(w, RUNNING)
@@ -400,7 +400,7 @@ async def test_reboot_restarts_jobs_on_the_same_machines(tmp_path: Path) -> None
         await in_state(w, RUNNING)
 
 
-async def test_machines_leave_a_node_under_maintenance(tmp_path: Path) -> None:
+async def test_unused_reserved_machines_leave_a_drained_node(tmp_path: Path) -> None:
     async with lab(tmp_path, 1, 1) as w:
         await reserve(w, 1)
         before = await in_state(w, RUNNING)
@@ -416,7 +416,7 @@ async def test_machines_leave_a_node_under_maintenance(tmp_path: Path) -> None:
         await w.state(JobUid(2), JobState.RUNNING)
 
 
-async def test_a_lost_node_leaves_the_resource_waiting_for_another(tmp_path: Path) -> None:
+async def test_persistent_resource_waits_for_another_node_after_a_loss(tmp_path: Path) -> None:
     async with lab(tmp_path, 1) as w:
         await reserve(w, 1)
         await in_state(w, RUNNING)
@@ -429,7 +429,7 @@ async def test_a_lost_node_leaves_the_resource_waiting_for_another(tmp_path: Pat
         await w.state(JobUid(1), JobState.RUNNING)
 
 
-async def test_a_resource_keeps_its_machines_when_a_hard_budget_is_used_up(tmp_path: Path) -> None:
+async def test_persistent_resource_keeps_machines_despite_a_used_up_budget(tmp_path: Path) -> None:
     async with lab(tmp_path, 2) as w:
         await reserve(w, 1)
         await in_state(w, RUNNING)

@@ -10,7 +10,7 @@ CROWDS = 3
 
 
 @pytest.mark.parametrize("seed", [*range(CROWDS), 26])
-def test_every_job_is_admitted_within_its_bound(seed: int) -> None:
+def test_every_job_is_admitted_within_its_waiting_time_bound(seed: int) -> None:
     """spec/queue#order: small jobs may be backfilled but never starve a large job."""
     world = lived(crowd(seed))
     assert not late_in(world)

@@ -165,7 +165,7 @@ class StudyService:
 # --- a killed service ---
 
 
-def test_each_operation_runs_once_despite_kills() -> None:
+def test_study_operation_runs_once_despite_service_kills() -> None:
     """spec/invariants#durability, spec/tuning#reproducible, ADR 17: stored operations survive a restart. No
     trial is lost, duplicated or given to two clients, and the suggestions are the same as without a restart.
     """

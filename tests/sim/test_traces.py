@@ -47,7 +47,7 @@ def lived(seed: int, *, with_operator_rules: bool = False) -> tuple[str, str, se
 
 
 @pytest.mark.parametrize("block", [*range(3), *soak_blocks(3, BLOCKS)])
-def test_machine_and_reference_agree_on_every_step(block: int) -> None:
+def test_state_machine_and_reference_agree_on_every_step(block: int) -> None:
     """spec/lifecycle, spec/failures: final state, public code, message, restarts and retries of every cause,
     for any order of reports.
     """
@@ -57,7 +57,7 @@ def test_machine_and_reference_agree_on_every_step(block: int) -> None:
 
 
 @pytest.mark.parametrize("block", [*range(2), *soak_blocks(2, 4)])
-def test_machine_and_reference_agree_with_operator_rules(block: int) -> None:
+def test_state_machine_and_reference_agree_with_operator_rules(block: int) -> None:
     """spec/failures#out-of-memory, "overridable by an operator": other budgets, dropped rows, new rows,
     growing memory.
     """
@@ -66,7 +66,7 @@ def test_machine_and_reference_agree_with_operator_rules(block: int) -> None:
         assert not differences, f"seed {seed}, {draw_operator_rules(f'of {seed}')}\n{differences}"
 
 
-def test_lives_reach_every_operator_rule() -> None:
+def test_random_job_lives_reach_every_operator_rule() -> None:
     """The lives above must reach the operator's rules, so that the comparison covers them."""
     lives = [lived(seed, with_operator_rules=True) for seed in range(2 * LIVES)]
     met = set[str]().union(*({ended, *continuations} for _, ended, continuations, _ in lives))
@@ -95,13 +95,15 @@ def _off_by_one() -> Iterator[tuple[str, FailurePolicy]]:
 
 
 @pytest.mark.parametrize(("name", "policy"), [pytest.param(*p, id=p[0]) for p in _off_by_one()])
-def test_comparison_detects_a_budget_that_is_off_by_one(name: str, policy: FailurePolicy) -> None:
+def test_reference_comparison_detects_a_budget_that_is_off_by_one(
+    name: str, policy: FailurePolicy
+) -> None:
     """spec/failures#budgets: the budgets are exact, and the lives are varied enough to show it."""
     seeds = (*_WILD, *range(3000))
     assert any(Life(seed, policy).live().differences for seed in seeds), name
 
 
-def test_lives_reach_every_outcome() -> None:
+def test_random_job_lives_reach_every_outcome() -> None:
     """The lives above must have all possible outcomes, so that the comparison covers them."""
     rules = {lived(seed)[1] for seed in range(LIVES)}
     assert rules >= {

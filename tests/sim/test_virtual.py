@@ -27,7 +27,7 @@ def test_endless_loop_without_time_steps_is_an_error() -> None:
         virtual.run(Clock(), body())
 
 
-def test_crash_runs_no_cleanup_of_running_tasks() -> None:
+def test_simulated_crash_runs_no_cleanup_of_running_tasks() -> None:
     clock, seen = Clock(), list[str]()
 
     async def other() -> None:

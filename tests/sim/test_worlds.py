@@ -29,7 +29,7 @@ LARGE = Machine("n1-standard-8", 8, 30 * 2**30, 26 * 2**30)
 
 
 @pytest.mark.parametrize("block", range(8))
-def test_invariants_hold_in_random_worlds(block: int) -> None:
+def test_invariants_hold_in_random_simulations(block: int) -> None:
     """spec/lifecycle#cancel, spec/failures#budgets, spec/invariants#one-incarnation: no cancel or submission
     is lost, no quota or node exceeded. A replica never has two incarnations, budgets are exact, all slots are
     released, and every job ends. Services, nodes, shims and zygotes die at random.

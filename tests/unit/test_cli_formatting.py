@@ -105,12 +105,12 @@ def test_terminal_shows_progress_of_a_large_transfer(
         (76 * 3600 * SECOND, "3d 4h"),
     ],
 )
-def test_durations_are_formatted(length: int, text: str) -> None:
+def test_durations_are_formatted_with_one_or_two_units(length: int, text: str) -> None:
     assert duration(length) == text
 
 
 @pytest.mark.parametrize("text", ["999999999d", "1900-01-01"])
-def test_since_accepts_very_old_times(text: str) -> None:
+def test_since_option_accepts_very_old_times(text: str) -> None:
     assert text_nanos(moment(text, SECOND, "--since")) == "1970-01-01T00:00:00.000000001Z"
     with pytest.raises(click.UsageError, match="Write how long ago"):
         moment("0001-01-01", SECOND, "--since")

@@ -34,7 +34,7 @@ def violations(text: str) -> tuple[str, ...]:
     return raised.value.violations
 
 
-def test_entry_with_a_built_in_name_overrides_that_rule() -> None:
+def test_failure_rule_with_a_built_in_name_overrides_that_rule() -> None:
     """spec/failures#overrides: the operator can override rules."""
     changed = table(
         """
@@ -111,13 +111,13 @@ def test_failure_rule_can_use_the_package_message_without_a_cause() -> None:
     assert error is not None and error.message.startswith("To find out more ")
 
 
-def test_built_in_rule_applies_if_its_override_does_not_match() -> None:
+def test_built_in_failure_rule_applies_if_its_override_does_not_match() -> None:
     text = toml("user_code_failed", exit_codes=[7], restarts=1)
     restarts = [life(text, 1, 1).exits(WORKER, code).replica(WORKER).restarts for code in (7, 8)]
     assert restarts == [(("user_code_failed", 1),), ()]
 
 
-def test_error_lists_all_faults_with_entry_and_field() -> None:
+def test_failure_rule_error_lists_all_faults_with_their_fields() -> None:
     """docs/failure-table.md: one fault does not hide another."""
     faults = violations(
         """

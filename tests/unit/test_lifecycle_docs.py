@@ -12,7 +12,7 @@ from trainshed.core.lifecycle import transition
 
 
 @pytest.mark.parametrize("name", sorted(diagrams.pages()))
-def test_generated_page_is_up_to_date(name: str) -> None:
+def test_generated_documentation_page_is_up_to_date(name: str) -> None:
     """If this test fails after a change of a table, run `./dev docs`."""
     assert (diagrams.DOCS / name).read_text() == diagrams.pages()[name]
 

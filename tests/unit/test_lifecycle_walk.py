@@ -338,7 +338,7 @@ def test_invariants_hold_for_a_drill_at_any_time(kind: DrillKind, target: Replic
     assert any(drill.done for subject in drills.states for drill in subject.drills)
 
 
-def test_walk_reaches_every_state_and_failure_rule() -> None:
+def test_job_event_walk_reaches_every_state_and_failure_rule() -> None:
     """The walk only tests states and rules that it reaches."""
     states = [*whole_life().states, *budgeted().states]
     assert {subject.state for subject in states} == set(JobState)

@@ -22,7 +22,7 @@ def points(*steps: int, value: float = 0.5) -> list[Point]:
     return [Point(step, 1000 + step, value * step) for step in steps]
 
 
-async def test_partial_write_after_a_crash_is_truncated(tmp_path: Path) -> None:
+async def test_partial_metric_write_after_a_crash_is_truncated(tmp_path: Path) -> None:
     """spec/invariants#durability, facts/experiments#points."""
     files = PointFiles(tmp_path)
     await files.append(7, [(1, points(1))])
@@ -47,7 +47,7 @@ async def test_partial_write_after_a_crash_is_truncated(tmp_path: Path) -> None:
     assert await files.read(7, [1]) == {1: points(3)}
 
 
-async def test_failed_write_is_reported_to_all_callers_and_stores_nothing(tmp_path: Path) -> None:
+async def test_failed_metric_write_is_reported_to_all_callers(tmp_path: Path) -> None:
     files = PointFiles(tmp_path)
     await files.append(7, [(1, points(1))])
     limited = tmp_path / "7.points"
@@ -64,7 +64,7 @@ async def test_failed_write_is_reported_to_all_callers_and_stores_nothing(tmp_pa
     assert await files.read(7, [1]) == {1: points(1, 4)}
 
 
-async def test_cancelled_write_does_not_block_other_writers(tmp_path: Path) -> None:
+async def test_cancelled_metric_write_does_not_block_other_writers(tmp_path: Path) -> None:
     files = PointFiles(tmp_path)
     first = asyncio.ensure_future(files.append(7, [(1, points(1))]))
     others = [asyncio.ensure_future(files.append(7, [(1, points(step))])) for step in (2, 3)]
@@ -76,7 +76,7 @@ async def test_cancelled_write_does_not_block_other_writers(tmp_path: Path) -> N
     assert (await files.read(7, [1]))[1][-2:] == points(2, 3)
 
 
-async def test_read_returns_only_the_requested_points(tmp_path: Path) -> None:
+async def test_metric_read_returns_only_the_requested_points(tmp_path: Path) -> None:
     files = PointFiles(tmp_path)
     await files.append(7, [(1, points(*range(5, 100), *range(10)))])
     assert (await files.read(7, [1]))[1] == points(*range(100))
@@ -88,7 +88,7 @@ async def test_read_returns_only_the_requested_points(tmp_path: Path) -> None:
     assert [(point.step, point.value) for point in means[:2]] == [(9, 2.25), (19, 7.25)]
 
 
-async def test_point_files_of_version_0_2_are_readable(tmp_path: Path) -> None:
+async def test_metric_files_of_version_0_2_are_readable(tmp_path: Path) -> None:
     payload = msgspec.msgpack.encode((1, [1, 2, 1], [1001, 1002, 1001], [0.5, 1.0, 0.5]))
     frame = struct.pack("<II", len(payload), zlib.crc32(payload)) + payload
     (tmp_path / "7.points").write_bytes(frame)
@@ -97,7 +97,7 @@ async def test_point_files_of_version_0_2_are_readable(tmp_path: Path) -> None:
     assert await files.read(7, [1]) == {1: points(1, 2, 3)}
 
 
-async def test_small_writes_are_merged_and_rewritten_steps_take_precedence(
+async def test_small_metric_writes_are_merged_and_newest_values_win(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_points, "_LOOSE", 1000)
@@ -112,7 +112,7 @@ async def test_small_writes_are_merged_and_rewritten_steps_take_precedence(
     assert (tmp_path / "7.points").stat().st_size < 1.5 * bare
 
 
-async def test_run_beyond_its_size_limit_is_rejected(
+async def test_metric_points_beyond_the_size_limit_of_a_run_are_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The service reads a run as a whole, so an unlimited run would use up its memory."""
@@ -125,7 +125,7 @@ async def test_run_beyond_its_size_limit_is_rejected(
     assert await PointFiles(tmp_path).read(7, [1]) == {1: points(1, 2)}
 
 
-async def test_full_run_keeps_points_of_its_whole_range(
+async def test_full_run_keeps_metric_points_of_its_whole_range(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_points, "MAX_BYTES", 200_000)
@@ -143,7 +143,7 @@ async def test_full_run_keeps_points_of_its_whole_range(
     assert max(b - a for a, b in pairwise(steps)) < 1000
 
 
-async def test_points_of_deleted_runs_are_deleted(tmp_path: Path) -> None:
+async def test_metric_points_of_deleted_runs_are_deleted(tmp_path: Path) -> None:
     files = PointFiles(tmp_path)
     await files.append(7, [(1, points(1))])
     await files.forget([7, 8])
@@ -162,7 +162,7 @@ VALUES = st.lists(st.floats() | st.integers(0, 3).map(float), min_size=1, max_si
 
 
 @given(VALUES, st.integers(2, 60))
-def test_downsampled_points_keep_minimum_and_maximum(values: list[float], limit: int) -> None:
+def test_downsampled_chart_points_keep_minimum_and_maximum(values: list[float], limit: int) -> None:
     places = thinned(values, limit)
     assert len(places) <= limit
     assert list(places) == sorted(set(places))
@@ -175,7 +175,7 @@ def test_downsampled_points_keep_minimum_and_maximum(values: list[float], limit:
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=200), st.integers(1, 60))
-def test_averaged_points_include_all_values(values: list[float], limit: int) -> None:
+def test_averaged_chart_points_include_all_values(values: list[float], limit: int) -> None:
     means = averaged(values, limit)
     assert len(means) == min(limit, len(values))
     ends = [place + 1 for place, _ in means]

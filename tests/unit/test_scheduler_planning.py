@@ -172,7 +172,7 @@ def test_relaxed_mode_has_no_stock_outs_and_jobs_wait_for_nodes() -> None:
     assert strict.plan().decisions == ()
 
 
-def test_plan_beyond_the_admission_limit_continues_in_the_next_plan(
+def test_scheduler_plan_beyond_its_limit_continues_in_the_next_plan(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """spec/queue#order: all jobs are admitted in order."""

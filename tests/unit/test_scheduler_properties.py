@@ -151,9 +151,7 @@ def contents(snapshot: Snapshot) -> Any:
 
 
 @given(random_clusters())
-def test_plans_are_safe_deterministic_and_do_not_change_the_snapshot(
-    cluster: SimulatedCluster,
-) -> None:
+def test_scheduler_plans_are_safe_and_deterministic(cluster: SimulatedCluster) -> None:
     """spec/queue#quotas: no node and no quota is exceeded, and no gang is placed partially. Equal states give
     equal plans."""
     before = contents(cluster.snapshot)
@@ -199,9 +197,7 @@ def test_preflight_matches_the_decision_of_a_plan(cluster: SimulatedCluster) -> 
 
 
 @given(random_clusters())
-def test_decisions_on_a_copy_are_valid_for_the_unchanged_snapshot(
-    cluster: SimulatedCluster,
-) -> None:
+def test_scheduling_decisions_of_one_plan_do_not_conflict(cluster: SimulatedCluster) -> None:
     """ADR 12: the decisions of one plan do not conflict with each other."""
     planned = cluster.snapshot.copy()
     for decision in plan(planned, NOW).decisions:
@@ -210,7 +206,7 @@ def test_decisions_on_a_copy_are_valid_for_the_unchanged_snapshot(
 
 
 @given(random_clusters(), random_clusters())
-def test_decisions_still_valid_after_changes_exceed_no_limit(
+def test_scheduling_decisions_after_changes_exceed_no_limit(
     cluster: SimulatedCluster, other: SimulatedCluster
 ) -> None:
     """ADR 12: during a decision, nodes change, jobs end, and other jobs take their capacity."""
@@ -235,7 +231,9 @@ def test_decisions_still_valid_after_changes_exceed_no_limit(
 
 
 @given(random_clusters())
-def test_incrementally_updated_snapshot_equals_a_new_one(cluster: SimulatedCluster) -> None:
+def test_incrementally_updated_scheduler_snapshot_equals_a_new_one(
+    cluster: SimulatedCluster,
+) -> None:
     """Equal states give equal plans, regardless of the order of the changes."""
     rebuilt = SimulatedCluster(
         reversed(list(cluster.nodes.values())), cluster.policy, cluster.quotas

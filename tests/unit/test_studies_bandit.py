@@ -197,7 +197,7 @@ def rates(*tried: float) -> list[TrialData]:
     return [over(n, (("rate", tried[n]),), away[n]) for n in range(len(tried))]
 
 
-def test_outlook_uncertainty_grows_with_distance_from_trials() -> None:
+def test_study_outlook_uncertainty_grows_with_distance_from_trials() -> None:
     trials = rates(1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
     drawn = outlook(RATE, trials, ("rate",))
     (axis,) = drawn.axes
@@ -214,7 +214,7 @@ def test_outlook_uncertainty_grows_with_distance_from_trials() -> None:
         assert high[near] - low[near] < 0.2 * (high[-1] - low[-1])
 
 
-def test_outlook_of_two_parameters_fixes_the_others_at_the_best_trial() -> None:
+def test_study_outlook_fixes_other_parameters_at_the_best_trial() -> None:
     trials = play(RandomSearch(), TREE, mixed_loss, 40)
     (top,) = (trial for trial in trials if best([trial]) == best(trials))
     drawn = outlook(TREE, trials, ("kind", "rate"))
@@ -239,13 +239,13 @@ def test_outlook_of_two_parameters_fixes_the_others_at_the_best_trial() -> None:
         ),
     ],
 )
-def test_missing_outlook_has_a_reason(
+def test_missing_study_outlook_has_a_reason(
     spec: StudySpec, trials: list[TrialData], parameter: str, words: str
 ) -> None:
     assert words in outlook(spec, trials, (parameter,)).reason
 
 
-def test_outlook_shows_only_trials_within_its_axes() -> None:
+def test_study_outlook_shows_only_trials_within_its_axes() -> None:
     """The outlook covers some of a thousand categories. A client's value outside the bounds counts as the
     bound."""
     many = Parameter("name", ParameterType.CATEGORICAL, categories=tuple(map(str, range(1000))))
@@ -257,7 +257,7 @@ def test_outlook_shows_only_trials_within_its_axes() -> None:
     assert drawn.points == (("0", 1.0, 0), ("999", 0.25, 3))
 
 
-def test_outlook_handles_the_largest_floats() -> None:
+def test_study_outlook_handles_the_largest_floats() -> None:
     values = (-1e308, 1e308, 0.0, 1.0)
     trials = [over(n, (("rate", 10.0**-n),), value) for n, value in enumerate(values)]
     assert np.isfinite(np.array(outlook(RATE, trials, ("rate",)).expected)).all()

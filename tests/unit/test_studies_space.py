@@ -44,7 +44,9 @@ def test_decoded_points_are_valid_and_encode_to_the_same_point(
 
 
 @given(trees(), st.integers(0, 2**32))
-def test_snapping_a_point_is_idempotent(tree: tuple[Parameter, ...], seed: int) -> None:
+def test_rounding_a_point_to_valid_parameters_is_idempotent(
+    tree: tuple[Parameter, ...], seed: int
+) -> None:
     space = Space(tree)
     wild = np.random.default_rng(seed).normal(0.5, 1.0, (4, space.width))
     once = space.snap(wild)

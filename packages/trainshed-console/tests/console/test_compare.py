@@ -25,7 +25,7 @@ async def run_job(house: ConsoleHouse, name: str, args: list[str], *losses: str)
     return uid
 
 
-async def test_comparison_shows_different_settings_and_metrics(
+async def test_job_comparison_shows_different_settings_and_metrics(
     house: ConsoleHouse, browser: Browser
 ) -> None:
     args = ["in.csv", "--epochs", "9", "--shift", "-0.5", "model.depth=3", "--fast"]
@@ -62,7 +62,7 @@ async def test_comparison_shows_different_settings_and_metrics(
     )
 
 
-async def test_comparison_requires_2_to_20_readable_jobs(
+async def test_job_comparison_requires_2_to_20_readable_jobs(
     house: ConsoleHouse, guest: Browser, browser: Browser
 ) -> None:
     uids = [await submit(house, displayName=EVIL[:100]) for _ in range(21)]

@@ -77,7 +77,7 @@ async def test_empty_maps_and_nulls_in_metadata_are_kept(house: House) -> None:
     assert shown["etag"].isdigit()
 
 
-async def test_patch_changes_only_its_fields_and_keeps_parents(house: House) -> None:
+async def test_metadata_patch_changes_only_its_fields(house: House) -> None:
     await create_run(house, "e")
     made = await create_run(house)
     await add_to_context(house, "e", "Children", childContexts=made["name"])
@@ -117,7 +117,7 @@ async def test_experiment_patch_with_a_stale_etag_is_merged(house: House) -> Non
     assert answer.error["status"] == "ABORTED"
 
 
-async def test_concurrent_writers_of_a_run_lose_no_values(house: House) -> None:
+async def test_concurrent_writers_of_an_experiment_run_lose_no_values(house: House) -> None:
     made = await create_run(house)
     patches = [{"_params": {f"p{n}": n}, "_metrics": {f"m{n}": n}} for n in range(9)]
     bodies = [{"etag": made["etag"], "metadata": metadata} for metadata in patches]
@@ -134,7 +134,7 @@ async def test_concurrent_writers_of_a_run_lose_no_values(house: House) -> None:
     assert (metrics["m1"], metrics["loss"]) == (0.8, 2)
 
 
-def test_change_history_of_a_node_is_limited() -> None:
+def test_change_history_of_a_metadata_node_is_limited() -> None:
     run = records.changed(make_node(context("r")), {"_metrics": {"loss": 9.5}}, 1_001)
     for etag in range(1_002, 4_000):
         run = records.changed(run, {"_metrics": {"loss": etag / 7}}, etag)
@@ -147,7 +147,7 @@ def test_change_history_of_a_node_is_limited() -> None:
     records.changed(run, {"_params": dict.fromkeys(map(str, range(20_001)), 1)}, 4_001)
 
 
-async def test_links_do_not_change_the_etag(house: House) -> None:
+async def test_metadata_links_do_not_change_the_etag(house: House) -> None:
     await create_run(house, "e")
     run = await create_run(house)
     artifact = await house.result("POST", ARTIFACTS, {"displayName": "a", "uri": "gs://b/a"})
@@ -238,7 +238,7 @@ async def test_metadata_list_is_paged(house: House) -> None:
     assert [context["name"][-2:] for context in rest] == ["r1", "r0"]
 
 
-async def test_execution_shows_its_inputs_and_outputs(house: House) -> None:
+async def test_metadata_execution_shows_its_inputs_and_outputs(house: House) -> None:
     names = dict[str, str]()
     for name in ("data", "model"):
         path, body = f"{ARTIFACTS}?artifactId={name}", {"uri": f"gs://b/{name}"}
@@ -259,7 +259,7 @@ async def create_job(house: House, **spec: Any) -> Any:
     return await house.call("POST", f"{LOCATION}/customJobs", custom_job(**spec))
 
 
-async def test_run_lists_its_jobs_and_clients_cannot_remove_them(house: House) -> None:
+async def test_experiment_run_lists_its_jobs_permanently(house: House) -> None:
     """facts/experiments#jobs"""
     experiment, run = f"{STORE}/contexts/e", f"{STORE}/contexts/e-r"
     await create_run(house, "e")

@@ -97,7 +97,7 @@ async def test_deletion_of_a_metadata_node_keeps_linked_nodes(stores: Stores, st
     assert await stores.metadata.get(artifact("a")) == make_node(artifact("a"))
 
 
-async def test_context_cycles_and_more_than_10_parents_are_rejected(stores: Stores) -> None:
+async def test_metadata_context_cycles_are_rejected(stores: Stores) -> None:
     names = [context(f"c{number}") for number in range(12)]
     await create_nodes(stores, *map(make_node, names))
     await stores.metadata.link([edge(names[0], CHILD, names[1]), edge(names[1], CHILD, names[2])])
@@ -120,7 +120,7 @@ async def test_links_between_metadata_stores_are_rejected(stores: Stores) -> Non
         await stores.metadata.link([edge(context("e"), MEMBER, theirs)])
 
 
-async def test_lineage_contains_connected_executions_and_artifacts(stores: Stores) -> None:
+async def test_metadata_lineage_contains_connected_nodes(stores: Stores) -> None:
     """Graph: data -> prep -> table -> train -> model. The run contains train, and its experiment contains
     prep."""
     prep, train = execution("prep"), execution("train")
@@ -158,7 +158,9 @@ async def test_lineage_contains_connected_executions_and_artifacts(stores: Store
     assert event == edge(train, OUTPUT, model)
 
 
-async def test_lineage_is_limited_in_size(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_metadata_lineage_is_limited_in_size(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("trainshed_tracking.metadata.table.MAX_LINEAGE", 8)
     writer, written = execution("w"), [artifact(f"a{number}") for number in range(12)]
     await create_nodes(stores, *map(make_node, (writer, *written)))

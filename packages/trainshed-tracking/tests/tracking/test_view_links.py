@@ -8,7 +8,7 @@ from trainshed.core.names import JobUid
 from trainshed_tracking.viewers.views import jobs_of, link_to, sources_of, view_link, view_of
 
 
-def test_view_name_contains_each_job_once() -> None:
+def test_tensorboard_view_name_contains_each_job_once() -> None:
     assert view_of([JobUid(7), JobUid(12), JobUid(7)]) == "7-12"
     assert jobs_of("7-12") == (7, 12)
 
@@ -16,11 +16,11 @@ def test_view_name_contains_each_job_once() -> None:
 @pytest.mark.parametrize(
     "view", ["", "-", "7-", "0", "07", "x", "7/8", "..", "7-" * MAX_JOBS + "7", "9" * 20, "7\n"]
 )
-def test_malformed_view_name_is_rejected(view: str) -> None:
+def test_malformed_tensorboard_view_name_is_rejected(view: str) -> None:
     assert jobs_of(view) == ()
 
 
-def test_view_link_is_valid_only_for_its_view_and_key() -> None:
+def test_tensorboard_view_link_is_valid_only_for_its_view_and_key() -> None:
     uri = link_to(links(), "7", WHOSE)
     key = uri.rpartition("key=")[2]
     assert uri.startswith("http://127.0.0.1:8080/tensorboard/#view=7&key=")

@@ -85,7 +85,7 @@ async def forward_request(
     )
 
 
-async def test_viewer_gets_no_credentials_and_cannot_set_unsafe_headers(tmp_path: Path) -> None:
+async def test_tensorboard_gets_no_credentials_and_sets_no_unsafe_headers(tmp_path: Path) -> None:
     server = Server(
         b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nSet-Cookie: a=b\r\nLocation: /shell/\r\n"
         b"Access-Control-Allow-Origin: *\r\nService-Worker-Allowed: /\r\nRefresh: 0;url=/\r\n"
@@ -112,7 +112,7 @@ async def test_viewer_gets_no_credentials_and_cannot_set_unsafe_headers(tmp_path
     )
 
 
-async def test_form_is_forwarded_with_a_size_limit(tmp_path: Path) -> None:
+async def test_tensorboard_form_is_forwarded_with_a_size_limit(tmp_path: Path) -> None:
     server = Server(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n")
     async with server.listening(tmp_path) as socket:
         assert (await forward_request(socket, "POST", b"runs=a")).body == b"{}"
@@ -132,7 +132,7 @@ async def test_form_is_forwarded_with_a_size_limit(tmp_path: Path) -> None:
         b"HTTP/1.1 999 OK\r\nContent-Length: 0\r\n\r\n",
     ],
 )
-async def test_malformed_viewer_response_is_an_error(tmp_path: Path, answer: bytes) -> None:
+async def test_malformed_tensorboard_response_is_an_error(tmp_path: Path, answer: bytes) -> None:
     async with Server(answer).listening(tmp_path) as socket:
         with pytest.raises(NoAnswer):
             await forward_request(socket)
@@ -153,7 +153,7 @@ async def test_response_smuggling_and_truncated_responses_are_rejected(tmp_path:
             await forward_request(socket)
 
 
-async def test_unresponsive_viewer_does_not_block_the_request(tmp_path: Path) -> None:
+async def test_unresponsive_tensorboard_does_not_block_the_request(tmp_path: Path) -> None:
     """This includes a server that closes the connection, a disconnected browser and a revoked session."""
     over = asyncio.Event()
     over.set()
@@ -171,6 +171,6 @@ async def test_unresponsive_viewer_does_not_block_the_request(tmp_path: Path) ->
             await forward_request(path, "POST", bytes(1 << 20))
 
 
-async def test_missing_viewer_socket_is_an_error(tmp_path: Path) -> None:
+async def test_missing_tensorboard_socket_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(NoAnswer):
         await forward_request(str(tmp_path / "socket"))

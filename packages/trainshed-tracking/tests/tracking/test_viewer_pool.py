@@ -63,7 +63,7 @@ async def use(
 
 
 @under_virtual_time
-async def test_idle_viewer_is_stopped_and_started_again_on_demand() -> None:
+async def test_idle_tensorboard_is_stopped_and_started_again_on_demand() -> None:
     pool, starts = ViewerPool(2, idle=600), ViewerStarter()
     first = await use(pool, "7", starts)
     await asyncio.sleep(599)
@@ -77,7 +77,7 @@ async def test_idle_viewer_is_stopped_and_started_again_on_demand() -> None:
 
 
 @under_virtual_time
-async def test_viewer_with_an_open_request_is_not_idle() -> None:
+async def test_tensorboard_with_an_open_request_is_not_idle() -> None:
     pool, starts = ViewerPool(1, idle=600), ViewerStarter()
     async with pool.viewer("7", starts) as viewer:
         await asyncio.sleep(3600)
@@ -88,7 +88,7 @@ async def test_viewer_with_an_open_request_is_not_idle() -> None:
 
 
 @under_virtual_time
-async def test_least_recently_used_viewer_is_stopped_for_a_new_one() -> None:
+async def test_least_recently_used_tensorboard_is_stopped_for_a_new_one() -> None:
     pool, starts = ViewerPool(2, idle=0), ViewerStarter()
     for name in ("7", "8", "7", "9"):
         await use(pool, name, starts)
@@ -99,7 +99,7 @@ async def test_least_recently_used_viewer_is_stopped_for_a_new_one() -> None:
 
 
 @under_virtual_time
-async def test_viewer_with_changed_contents_is_restarted() -> None:
+async def test_tensorboard_with_changed_contents_is_restarted() -> None:
     pool, starts = ViewerPool(2, idle=0), ViewerStarter()
     async with pool.viewer("7", starts, "one trial") as first:
         assert pool.has("7")
@@ -116,7 +116,7 @@ async def test_viewer_with_changed_contents_is_restarted() -> None:
 
 
 @under_virtual_time
-async def test_concurrent_requests_share_one_viewer() -> None:
+async def test_concurrent_requests_share_one_tensorboard() -> None:
     pool, starts = ViewerPool(1, idle=0), ViewerStarter()
     answers = await asyncio.gather(*(use(pool, "7", starts) for _ in range(5)))
     assert len(set(map(id, answers))) == len(starts.made) == 1
@@ -124,7 +124,7 @@ async def test_concurrent_requests_share_one_viewer() -> None:
 
 
 @under_virtual_time
-async def test_crashed_or_failed_viewer_is_started_again() -> None:
+async def test_crashed_tensorboard_is_started_again() -> None:
     pool, starts = ViewerPool(1, idle=0), ViewerStarter()
     await use(pool, "7", starts)
     starts.made[0].end("it took more memory")
@@ -143,7 +143,7 @@ async def test_crashed_or_failed_viewer_is_started_again() -> None:
     await pool.close()
 
 
-async def test_view_of_many_jobs_has_a_short_directory_name(
+async def test_tensorboard_view_of_many_jobs_has_a_short_directory_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start, pool = AsyncMock(return_value=FakeViewer()), ViewerPool(1)

@@ -79,7 +79,7 @@ async def test_tensorboard_link_without_a_log_directory_explains_the_fix(house: 
     assert "base output directory" in message["error"]["message"]
 
 
-async def test_view_signature_opens_only_its_view_despite_path_traversal(house: House) -> None:
+async def test_tensorboard_view_is_protected_from_path_traversal(house: House) -> None:
     first, second = await create_job(house, "a"), await create_job(house, "b")
     handed = await open_link(house, first, second)
     answer = await house.call(
@@ -167,7 +167,7 @@ async def test_directory_labels_are_unique_and_safe_from_path_traversal() -> Non
     assert await labels(job(1, "a"), job(2, "b", where="")) == [None]
 
 
-async def test_view_of_many_trials_shows_the_newest() -> None:
+async def test_tensorboard_view_of_many_trials_shows_the_newest() -> None:
     above = tuning(1)
     tried = [
         replace(job(number, f"t{number}"), parent=Parent(above.uid, above.name, number))
@@ -182,7 +182,7 @@ async def test_view_of_many_trials_shows_the_newest() -> None:
     )
 
 
-async def test_view_of_a_deleted_job_is_not_found() -> None:
+async def test_tensorboard_view_of_a_deleted_job_is_not_found() -> None:
     store: Any = FakeJobStore(job(1, "a"))
     with pytest.raises(NotFound, match="deleted"):
         await directories_of(store, [JobUid(1), JobUid(2)])

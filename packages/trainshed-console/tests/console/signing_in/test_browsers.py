@@ -309,7 +309,7 @@ async def test_command_line_and_api_tokens_cannot_create_tokens(
     assert states == [401] + [200] * 20
 
 
-async def test_many_sign_ins_do_not_evict_codes_or_sessions_of_other_users(
+async def test_many_sign_ins_do_not_evict_sessions_of_other_users(
     house: ConsoleHouse, issuer: ScriptedIssuer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sessions, "_MAX_SESSIONS", 4)
