@@ -46,7 +46,8 @@ _ACCOUNT_NUMBER = re.compile(r"\d+")
 
 
 def bucket_path_fault(uri: str, *, needs_object: bool = False) -> str:
-    """Return the error in a path `gs://BUCKET/OBJECT`. Without `needs_object`, the bucket is sufficient."""
+    """Return the error in a path `gs://BUCKET/OBJECT`, such as a part `..` (path traversal). Without
+    `needs_object`, the bucket is sufficient."""
     if not uri.startswith("gs://"):
         return f"{uri!r} is not a Cloud Storage path. Use the form gs://BUCKET/PATH."
     bucket, _, name = uri[5:].partition("/")
