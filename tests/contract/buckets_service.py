@@ -27,7 +27,7 @@ from trainshed.buckets.gateway import BucketsGateway
 from trainshed.buckets.listeners import Listeners, encode
 from trainshed.buckets.setup import BucketRules, BucketSetup
 from trainshed.httpd.connections import Limits
-from trainshed.httpd.protocol import ConnectionGroups, guarded, server_config
+from trainshed.httpd.protocol import ConnectionGroups, guarded_protocol, server_config
 from trainshed.httpd.secure import SecureServer
 from trainshed.replica.system.listening import hold_tcp, listen_tcp
 
@@ -148,7 +148,7 @@ def front(app: Any) -> Generator[int, None, None]:
     """Serve an application like `serving`, with the HTTP server of the service's own processes."""
     listener = listen_tcp("127.0.0.1", 0)
     groups = ConnectionGroups(Limits())
-    server = SecureServer(server_config(app, guarded(groups), grace=1), (), groups)
+    server = SecureServer(server_config(app, guarded_protocol(groups), grace=1), (), groups)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])))
     thread.start()
     try:

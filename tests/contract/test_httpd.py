@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from websockets.sync.client import connect
 
 from trainshed.httpd.connections import Connections, Limits
-from trainshed.httpd.protocol import ConnectionGroups, guarded, server_config
+from trainshed.httpd.protocol import ConnectionGroups, guarded_protocol, server_config
 
 LIMITS = Limits(head_seconds=60, body_seconds=60, body_bytes=100, unread_bytes=1 << 20)
 """No test whose callers do what they should meets one of them, however slow the machine is."""
@@ -86,7 +86,7 @@ class Served:
 def serving() -> Generator[Served]:
     application, groups = Application(), ConnectionGroups(LIMITS)
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as listener:
-        config = server_config(application, guarded(groups), grace=60, websockets=groups)
+        config = server_config(application, guarded_protocol(groups), grace=60, websockets=groups)
         server = uvicorn.Server(config)
         runner = asyncio.Runner(loop_factory=config.get_loop_factory())
         thread = threading.Thread(target=lambda: runner.run(server.serve([listener])))

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from trainshed.access.redaction import REDACTED, redacted
+from trainshed.access.redaction import REDACTED, redact
 
 
 @pytest.mark.parametrize(
@@ -22,21 +22,21 @@ from trainshed.access.redaction import REDACTED, redacted
     ],
 )
 def test_variable_name_marks_a_credential(name: str) -> None:
-    assert redacted({name: "x"}) == {name: REDACTED}
+    assert redact({name: "x"}) == {name: REDACTED}
 
 
 @pytest.mark.parametrize(
     "name", ["PWD", "OLDPWD", "PATH", "AUTHOR", "TOKENIZERS_PARALLELISM", "KEYBOARD", "MONKEY"]
 )
 def test_variable_name_marks_no_credential(name: str) -> None:
-    assert redacted({name: "x"}) == {name: "x"}
+    assert redact({name: "x"}) == {name: "x"}
 
 
 def test_redacted_values_are_hidden_in_the_jobs_description() -> None:
     """CLUSTER_SPEC repeats the job's variables. Short values occur everywhere, so they are not redacted."""
     env = {"HUB_TOKEN": 'a"b\\cdefg', "DB_PASSWORD": "root"}
     spec = json.dumps([{"name": name, "value": value} for name, value in env.items()])
-    kept = redacted(env | {"CLUSTER_SPEC": spec, "WHO": "root"})
+    kept = redact(env | {"CLUSTER_SPEC": spec, "WHO": "root"})
     variables = json.loads(kept["CLUSTER_SPEC"])
     assert [variable["value"] for variable in variables] == [REDACTED, "root"]
     assert kept["WHO"] == "root"
@@ -45,6 +45,6 @@ def test_redacted_values_are_hidden_in_the_jobs_description() -> None:
 def test_secrets_and_values_with_the_form_of_credentials_are_redacted() -> None:
     pem = "-----BEGIN RSA PRIVATE KEY-----\nx"
     env = {"A": "1", "B": "2", "DSN": "postgres://me:pw@host/db", "PEM": pem, "U": "http://h:80/p"}
-    kept = redacted(env, {"B"})
+    kept = redact(env, {"B"})
     assert [name for name, value in kept.items() if value == REDACTED] == ["B", "DSN", "PEM"]
     assert kept["A"] == "1" and kept["U"] == "http://h:80/p"

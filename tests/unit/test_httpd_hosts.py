@@ -24,7 +24,7 @@ HOSTS = Hosts(("node-7", "*.example.org", "*.googleapis.com"), ("https://console
     ],
 )
 def test_addresses_and_own_host_names_are_accepted(host: str) -> None:
-    assert HOSTS.knows(host)
+    assert HOSTS.is_known_host(host)
 
 
 @pytest.mark.parametrize(
@@ -50,8 +50,8 @@ def test_addresses_and_own_host_names_are_accepted(host: str) -> None:
     ],
 )
 def test_dns_rebinding_names_are_rejected(host: str) -> None:
-    assert not HOSTS.knows(host)
-    assert Hosts(("*",)).knows(host)
+    assert not HOSTS.is_known_host(host)
+    assert Hosts(("*",)).is_known_host(host)
 
 
 @pytest.mark.parametrize(

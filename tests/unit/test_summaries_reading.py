@@ -16,7 +16,7 @@ from tests.e2e.programs.event_writer import EventWriter, field, framed
 from tests.summary_writers import GOLDEN, WRITERS
 from trainshed.summaries import reading
 from trainshed.summaries.directories import LocalDirectory
-from trainshed.summaries.reading import Directory, EventFile, FileProgress, read_on, run_of
+from trainshed.summaries.reading import Directory, EventFile, FileProgress, read_new_data, run_of
 
 BEGUN = 1000.0
 
@@ -54,7 +54,7 @@ class StoredReader:
     def read(self, since: float = BEGUN) -> list[tuple[str, int, float]]:
         """Of the new points tag, step and value."""
         before = len(self.points)
-        for piece in read_on(self.directory, self.known, since):
+        for piece in read_new_data(self.directory, self.known, since):
             run = run_of(piece.progress.path)
             self.points += [
                 (run, scalar.tag, scalar.step, scalar.value) for scalar in piece.scalars

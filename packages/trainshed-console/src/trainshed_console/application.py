@@ -33,7 +33,7 @@ from trainshed.httpd.messages import (
 )
 from trainshed.httpd.routing import Router, Template
 from trainshed.wire.json import encode_text
-from trainshed.wire.status import Refused, StatusCode
+from trainshed.wire.status import CallRejected, StatusCode
 from trainshed.wire.trainshed_v1.access import IssuedToken
 from trainshed_console import live
 from trainshed_console.in_process import InProcessCaller
@@ -116,7 +116,7 @@ class ConsoleApplication:
         await serve(Request(scope, receive), self._respond, self.refuse, receive, send)
 
     async def _respond(self, call: Request) -> Response:
-        """Return the answer to a request. Raises Refused, BodyTooLarge and errors of the page."""
+        """Return the answer to a request. Raises CallRejected, BodyTooLarge and errors of the page."""
         if call.path.startswith(ASSETS):
             return asset_response(call) or self._trouble(
                 call, None, StatusCode.NOT_FOUND, "This file does not exist."
@@ -125,7 +125,7 @@ class ConsoleApplication:
         if not changes and (address := self._safer_address(call)) is not None:
             return self._guarded(_see(address))
         if changes and not self._is_of_this_page(call):
-            raise Refused(
+            raise CallRejected(
                 StatusCode.PERMISSION_DENIED,
                 "This request did not come from a page of this console (CSRF protection). Open the console "
                 "and repeat the action there.",
@@ -144,7 +144,7 @@ class ConsoleApplication:
             if call.method == "GET" and "text/html" in call.headers.get("accept", ""):
                 target = call.path + (f"?{call.raw_query}" if call.raw_query else "")
                 return self._guarded(_see(f"/login?next={quote(target, safe='')}"))
-            raise Refused(StatusCode.UNAUTHENTICATED, "Sign in first.")
+            raise CallRejected(StatusCode.UNAUTHENTICATED, "Sign in first.")
         if call.method == "POST" and call.path == "/logout":
             return await self._log_out(call, principal)
         if call.path == "/login/command-line":
@@ -163,7 +163,7 @@ class ConsoleApplication:
             return self._guarded(answer)
         matched = self._pages.match("GET", call.raw_path)
         if matched is None:
-            raise Refused(StatusCode.NOT_FOUND, f"The page {call.path[:200]} does not exist.")
+            raise CallRejected(StatusCode.NOT_FOUND, f"The page {call.path[:200]} does not exist.")
         page, variables = matched
         visit = self._visit(call, principal, variables)
         return await self._render(visit, await page(visit))
@@ -171,7 +171,9 @@ class ConsoleApplication:
     async def _act(self, call: Request, principal: Principal) -> Response:
         matched = self._actions.match(call.method, call.raw_path)
         if matched is None:
-            raise Refused(StatusCode.NOT_FOUND, f"The action {call.path[:200]} does not exist.")
+            raise CallRejected(
+                StatusCode.NOT_FOUND, f"The action {call.path[:200]} does not exist."
+            )
         action, variables = matched
         visit = self._visit(call, principal, variables, await _form(call, _MAX_FORM_BYTES))
         answer = await action(visit)
@@ -184,7 +186,7 @@ class ConsoleApplication:
         path = call.raw_path.removeprefix("/events")
         matched: tuple[Page, dict[str, str]] | None = self._pages.match("GET", path)
         if matched is None:
-            raise Refused(StatusCode.NOT_FOUND, f"The page {path[:200]} does not exist.")
+            raise CallRejected(StatusCode.NOT_FOUND, f"The page {path[:200]} does not exist.")
         page, variables = matched
         inner = call.at(path.encode("latin-1"))
         visit = self._visit(inner, principal, variables)
@@ -232,7 +234,7 @@ class ConsoleApplication:
     def refuse(self, call: Request, error: Exception) -> Response:
         """Return an error page, or JSON if the request accepts JSON. Log unexpected errors."""
         principal = self._visitor(call)
-        if isinstance(error, Refused):
+        if isinstance(error, CallRejected):
             return self._trouble(call, principal, error.code, str(error))
         if isinstance(error, Unauthenticated | Unavailable):
             is_away = isinstance(error, Unavailable)
@@ -308,7 +310,7 @@ class ConsoleApplication:
         """Return the session for a token or the code of a link, as JSON for the script of the sign-in page.
         End the browser's previous session. `next`: the path of the next page."""
         if "application/json" not in call.headers.get("accept", ""):
-            raise Refused(StatusCode.FAILED_PRECONDITION, "Signing in requires JavaScript.")
+            raise CallRejected(StatusCode.FAILED_PRECONDITION, "Signing in requires JavaScript.")
         form = await _form(call, _MAX_SIGN_IN_BYTES)
         before, following = self._visitor(call), _local(form.get("next", ""))
         code = form.get("code", "")
@@ -336,7 +338,7 @@ class ConsoleApplication:
             email = quote(principal.email, safe="")
             try:
                 await self._visit(call, principal, {}).do("DELETE", f"tokens/{email}")
-            except Refused as refused:
+            except CallRejected as refused:
                 if refused.code is not StatusCode.NOT_FOUND:
                     raise
         await self._sessions.end(principal, everywhere=everywhere)
@@ -349,7 +351,7 @@ class ConsoleApplication:
         if self._visitor(call) is not None:
             return self._guarded(Response(b"", 204, [_FRESH]))
         if _SIGN_IN_HEADER not in call.headers:
-            raise Refused(StatusCode.UNAUTHENTICATED, "Sign in first.")
+            raise CallRejected(StatusCode.UNAUTHENTICATED, "Sign in first.")
         nothing = [_CHALLENGE, _FRESH, (b"content-length", b"0")]
         return self._guarded(Response(b"", 401, nothing))
 
@@ -357,7 +359,7 @@ class ConsoleApplication:
         """`POST /login/link` with a token in the header: return a sign-in link, for `trainshed console`."""
         scheme, _, token = call.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer":
-            raise Refused(StatusCode.UNAUTHENTICATED, "Send `Authorization: Bearer TOKEN`.")
+            raise CallRejected(StatusCode.UNAUTHENTICATED, "Send `Authorization: Bearer TOKEN`.")
         code = self._sessions.link_code(await self._sessions.shown_by(token.strip()))
         return self._json({"uri": self._facts.login_link(code)})
 
@@ -366,7 +368,7 @@ class ConsoleApplication:
         pass the code of a token to the port of the command line, or show the code to the visitor."""
         challenge, port = call.query.get("challenge", ""), call.query.get("port", "")
         if not _CHALLENGES.fullmatch(challenge) or not _PORTS.fullmatch(port):
-            raise Refused(
+            raise CallRejected(
                 StatusCode.INVALID_ARGUMENT,
                 "This link is incomplete. Run trainshed login to open this page.",
             )
@@ -439,7 +441,7 @@ class ConsoleApplication:
 
 
 async def _form(call: Request, most: int) -> dict[str, str]:
-    """Return the fields of a form. Join the values of a repeated field with spaces. Raises Refused,
+    """Return the fields of a form. Join the values of a repeated field with spaces. Raises CallRejected,
     BodyTooLarge."""
     text = (await call.body(most)).decode("utf-8", "replace")
     form: dict[str, str] = {}
@@ -448,7 +450,7 @@ async def _form(call: Request, most: int) -> dict[str, str]:
             form[name] = f"{form[name]} {value}" if name in form else value
         return form
     except ValueError:
-        raise Refused(
+        raise CallRejected(
             StatusCode.INVALID_ARGUMENT,
             f"The form has too many fields. The limit is {_MAX_FORM_FIELDS}.",
         ) from None

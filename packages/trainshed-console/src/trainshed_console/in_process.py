@@ -23,14 +23,14 @@ from trainshed.core.errors import NotFound
 from trainshed.store.notices import Notices
 from trainshed.wire import routes
 from trainshed.wire.json import to_public
-from trainshed.wire.status import Refused
+from trainshed.wire.status import CallRejected
 from trainshed.wire.trainshed_v1.record import Record
 
 Query = Mapping[str, Sequence[str]]
 
 
 class InProcessCaller:
-    """Calls API methods as a principal. All methods raise Refused."""
+    """Calls API methods as a principal. All methods raise CallRejected."""
 
     def __init__(self, services: Services, registry: Registry) -> None:
         self._services = services
@@ -89,8 +89,8 @@ def _refused() -> Generator[None]:
     """Convert any error to the error that a caller over HTTP receives."""
     try:
         yield
-    except Refused:
+    except CallRejected:
         raise
     except Exception as error:
         public = public_error(error, "trainshed_v1", "a call from within")
-        raise Refused(public.code, public.message, public.violations) from error
+        raise CallRejected(public.code, public.message, public.violations) from error

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from trainshed.wire.status import Refused
+from trainshed.wire.status import CallRejected
 from trainshed_console.rendering import build, render
 from trainshed_console.views import View, Visit
 
@@ -58,7 +58,7 @@ async def stream(page: Callable[[Visit], Awaitable[View]], visit: Visit) -> Asyn
         began, latest = loop.time(), news.latest
         try:
             view = await page(visit)
-        except Refused as refused:
+        except CallRejected as refused:
             if not visit.is_valid():
                 continue  # End above: the text of the error is for callers of the API.
             yield event("gone", {"message": str(refused), "signedOut": False})

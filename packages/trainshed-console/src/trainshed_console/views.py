@@ -13,7 +13,7 @@ from trainshed.access.permissions import PERMISSIONS, SERVICE_PREFIXES, least_ro
 from trainshed.access.principals import Principal
 from trainshed.core.names import JobUid
 from trainshed.httpd.messages import Request, Response
-from trainshed.wire.status import Refused, StatusCode
+from trainshed.wire.status import CallRejected, StatusCode
 from trainshed.wire.trainshed_v1.record import Record
 from trainshed_console.in_process import InProcessCaller
 from trainshed_console.rendering import clean
@@ -101,7 +101,7 @@ class Visit(Struct, frozen=True):
 
     async def get(self, record: type[R], path: str, **query: str | Sequence[str]) -> R:
         """Call a GET method of `/trainshed/v1` without empty parameters, and return its answer. Raises
-        Refused."""
+        CallRejected."""
         parameters = {
             name: (value,) if isinstance(value, str) else tuple(value)
             for name, value in query.items()
@@ -112,10 +112,10 @@ class Visit(Struct, frozen=True):
         return answer
 
     async def get_if_allowed(self, record: type[R], path: str, **query: str) -> R | None:
-        """Like `get`, but return None without permission or without the resource. Raises Refused."""
+        """Like `get`, but return None without permission or without the resource. Raises CallRejected."""
         try:
             return await self.get(record, path, **query)
-        except Refused as refused:
+        except CallRejected as refused:
             if refused.code not in (StatusCode.PERMISSION_DENIED, StatusCode.NOT_FOUND):
                 raise
             return None
@@ -144,7 +144,7 @@ class Visit(Struct, frozen=True):
         return f"{role} in {where}, which a project owner can grant"
 
     async def do(self, verb: str, path: str, body: Mapping[str, Any] | None = None) -> Record:
-        """Call a method of `/trainshed/v1` that changes something. Raises Refused."""
+        """Call a method of `/trainshed/v1` that changes something. Raises CallRejected."""
         return await self.backend.ask(self.principal, verb, path, {}, body or {})
 
     def on(self, path: str) -> str:

@@ -17,7 +17,7 @@ from tests.contract.api.test_matrix import ANA, MISSING
 from tests.people import known
 from trainshed.access.permissions import ROLES
 from trainshed.access.policy import Grant
-from trainshed.wire.status import Refused
+from trainshed.wire.status import CallRejected
 from trainshed_console import application, live
 from trainshed_console.pages import logs
 from trainshed_console.routes import ACTIONS, PAGES, STREAMS
@@ -79,7 +79,7 @@ async def test_permission_table_decides_every_console_request(
         """Return the event stream of a page, which ends after its first update."""
         try:
             await page(visit)
-        except Refused as refused:
+        except CallRejected as refused:
             yield f"{refused.code.http} {refused}".encode()
 
     monkeypatch.setattr(application, "render", drawn)

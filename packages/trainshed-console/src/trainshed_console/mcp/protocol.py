@@ -16,7 +16,7 @@ from trainshed.api.trainshed_v1.call import read_record
 from trainshed.core.errors import InvalidRequest
 from trainshed.httpd.messages import JSON, Receive, Request, Response, Scope, Send, serve, sized
 from trainshed.wire.json import decode_text
-from trainshed.wire.status import Refused, WireError
+from trainshed.wire.status import CallRejected, WireError
 from trainshed_console.in_process import InProcessCaller
 from trainshed_console.mcp.tools import BY_NAME, MAX_CHARACTERS, TOOLS, Arguments, Inside
 
@@ -102,7 +102,7 @@ class McpSurface:
                     )
                     faults.refuse()
                     text, is_error = _cut(await tool.call(inside, sent)), False
-                except (Refused, InvalidRequest) as refused:
+                except (CallRejected, InvalidRequest) as refused:
                     text, is_error = _cut(str(refused)), True
                 result = {"content": [{"type": "text", "text": text}], "isError": is_error}
             case _:

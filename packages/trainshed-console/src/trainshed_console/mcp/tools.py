@@ -49,7 +49,7 @@ class Inside(Struct, frozen=True):
     async def ask(
         self, verb: str, path: str, query: Mapping[str, Any] | None = None, **body: Any
     ) -> dict[str, Any]:
-        """Call a method of `/trainshed/v1` without empty query parameters. Raises Refused."""
+        """Call a method of `/trainshed/v1` without empty query parameters. Raises CallRejected."""
         texts = {
             key: [str(value)] for key, value in (query or {}).items() if value not in ("", None)
         }

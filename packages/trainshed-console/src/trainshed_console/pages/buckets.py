@@ -12,7 +12,7 @@ from trainshed.buckets.gateway import BucketsGateway
 from trainshed.core.requested import requested
 from trainshed.httpd.forwarding import NoAnswer
 from trainshed.httpd.messages import Message, Receive, Response, Scope, Send
-from trainshed.wire.status import Refused, StatusCode
+from trainshed.wire.status import CallRejected, StatusCode
 from trainshed_console.pages.job import describe, tab_view
 from trainshed_console.rendering import clean, epoch
 from trainshed_console.views import View, Visit
@@ -77,10 +77,10 @@ async def outputs(visit: Visit) -> View:
 
 
 async def download(visit: Visit) -> Response:
-    """`/buckets/B/download?object=O`: the object's content as a file. Raises Refused."""
+    """`/buckets/B/download?object=O`: the object's content as a file. Raises CallRejected."""
     name = visit.query("object")
     if not name:
-        raise Refused(
+        raise CallRejected(
             StatusCode.INVALID_ARGUMENT,
             "The address has no object to download. Open the bucket and select an object.",
         )
@@ -89,7 +89,7 @@ async def download(visit: Visit) -> Response:
 
 
 async def _ask(visit: Visit, path: str) -> Any:
-    """Return the JSON of `GET path` of the storage API. Raises Refused."""
+    """Return the JSON of `GET path` of the storage API. Raises CallRejected."""
     status, body = 0, bytearray()
     messages = iter([{"type": "http.request", "body": b"", "more_body": False}])
 
@@ -108,9 +108,9 @@ async def _ask(visit: Visit, path: str) -> Any:
     try:
         await _send(visit, path, receive, take)
     except NoAnswer as died:
-        raise Refused(StatusCode.UNAVAILABLE, str(died)) from None
+        raise CallRejected(StatusCode.UNAVAILABLE, str(died)) from None
     if len(body) > _MAX_ANSWER_BYTES:
-        raise Refused(
+        raise CallRejected(
             StatusCode.RESOURCE_EXHAUSTED,
             "The list of objects is too large to show. Use a longer prefix or gcloud storage ls.",
         )
@@ -118,7 +118,7 @@ async def _ask(visit: Visit, path: str) -> Any:
     if status < 400:
         return answer
     code = _CODES.get(status, StatusCode.PERMISSION_DENIED)
-    raise Refused(code, str(answer["error"].get("message", status)))
+    raise CallRejected(code, str(answer["error"].get("message", status)))
 
 
 async def _send(visit: Visit, path: str, receive: Receive, send: Send) -> None:

@@ -60,7 +60,7 @@ async def queue(visit: Visit) -> View:
 
 
 async def jobs_of(visit: Visit, **query: str) -> JobList:
-    """Return the newest jobs of the page's project that match a query. Raises Refused."""
+    """Return the newest jobs of the page's project that match a query. Raises CallRejected."""
     return await visit.get(JobList, "jobs", project=visit.project, **query)
 
 
@@ -152,20 +152,20 @@ def _used(node: Node) -> tuple[float, int] | None:
 
 
 async def drain(visit: Visit) -> Response:
-    """`POST /nodes/N/drain`: start a node's maintenance, with the form's reason. Raises Refused."""
+    """`POST /nodes/N/drain`: start a node's maintenance, with the form's reason. Raises CallRejected."""
     body = {"reason": visit.form.get("reason", "")}
     await visit.do("POST", f"nodes/{visit.quoted('node')}:drain", body)
     return redirect("/nodes")
 
 
 async def undrain(visit: Visit) -> Response:
-    """`POST /nodes/N/undrain`: end a node's maintenance. Raises Refused."""
+    """`POST /nodes/N/undrain`: end a node's maintenance. Raises CallRejected."""
     await visit.do("POST", f"nodes/{visit.quoted('node')}:undrain")
     return redirect("/nodes")
 
 
 async def set_quota(visit: Visit) -> Response:
-    """`POST /quotas`: set a limit. Raises Refused."""
+    """`POST /quotas`: set a limit. Raises CallRejected."""
     form, limit = visit.form, visit.form.get("limit", "").strip()
     try:
         value: float | str = float(limit)

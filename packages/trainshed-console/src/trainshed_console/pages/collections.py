@@ -7,7 +7,7 @@ from urllib.parse import quote, urlencode
 
 from msgspec import Struct
 
-from trainshed.wire.status import Refused, StatusCode
+from trainshed.wire.status import CallRejected, StatusCode
 from trainshed.wire.trainshed_v1.jobs import Trial
 from trainshed_console.pages.searches import Axis, Line, Metric, Search, parallel
 from trainshed_console.rendering import curve_data, id_of
@@ -30,7 +30,7 @@ async def vertex_page(
     visit: Visit, below: str, *, token: str = "", size: int = _PAGE_SIZE, **query: str
 ) -> Any:
     """Return one page of a collection of the Vertex API, as JSON. `query`: filter or order. Raises
-    Refused."""
+    CallRejected."""
     query |= {"pageSize": str(size), **({"pageToken": token} if token else {})}
     path = vertex_path(visit, below)
     return await visit.backend.call(visit.principal, "GET", f"{path}?{urlencode(query)}")
@@ -147,7 +147,7 @@ async def _origin(visit: Visit, model: Any) -> Mapping[str, str]:
                 return {}
     try:
         made = await visit.backend.call(visit.principal, "GET", f"/v1/{pipeline}")
-    except Refused:  # It was deleted.
+    except CallRejected:  # It was deleted.
         return {"pipeline": pipeline}
     jobs = made.get("trainingTaskMetadata", {})
     origin = {
@@ -166,7 +166,7 @@ async def experiments(visit: Visit) -> View:
     answer: Any = {}  # Clients create the store with the first experiment.
     try:
         answer = await _contexts(visit, wanted)
-    except Refused as refused:
+    except CallRejected as refused:
         if refused.code is not StatusCode.NOT_FOUND:
             raise
     return await vertex_table(
@@ -187,7 +187,7 @@ async def experiment(visit: Visit) -> View:
     path = vertex_path(visit, f"{_STORE}/contexts/{visit.quoted('experiment')}")
     context = await visit.backend.call(visit.principal, "GET", path)
     if context.get("schemaTitle") != _EXPERIMENT or _LINK in context.get("metadata", {}):
-        raise Refused(StatusCode.NOT_FOUND, f"{context['name']} is not an experiment.")
+        raise CallRejected(StatusCode.NOT_FOUND, f"{context['name']} is not an experiment.")
     answer = await _contexts(
         visit, f'schema_title="system.ExperimentRun" AND parent_contexts:"{context["name"]}"'
     )
@@ -307,7 +307,7 @@ async def _curves(visit: Visit, board: str) -> dict[str, dict[float, float]]:
                 for point in read["timeSeriesData"].get("values", ())
                 if isinstance(point["scalar"].get("value", 0), int | float)
             }
-    except Refused:
+    except CallRejected:
         return {}
     return curves
 

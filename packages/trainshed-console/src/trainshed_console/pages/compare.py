@@ -11,7 +11,7 @@ from msgspec import UNSET, Struct
 from trainshed.core.printed_measures import rank, split_name
 from trainshed.core.requested import Pool, requested
 from trainshed.httpd.messages import Response, sized
-from trainshed.wire.status import Refused, StatusCode
+from trainshed.wire.status import CallRejected, StatusCode
 from trainshed.wire.trainshed_v1.jobs import JobDescription, Trial
 from trainshed.wire.trainshed_v1.replicas import JobCurve, Launch, Usage
 from trainshed_console.pages.job import Chart, describe, position_of, read_curves, start_of
@@ -52,7 +52,7 @@ class Compared(Struct, frozen=True):
 
 
 async def page(visit: Visit) -> View:
-    """`/compare?job=A&job=B`: the jobs side by side, differences first. Raises Refused."""
+    """`/compare?job=A&job=B`: the jobs side by side, differences first. Raises CallRejected."""
     jobs = await _compared(visit)
     axes, lines = _parallel(jobs)
     charts = _charts(jobs, visit.query("axis") == "time")
@@ -73,7 +73,7 @@ async def page(visit: Visit) -> View:
 
 
 async def table(visit: Visit) -> Response:
-    """`/compare/table.csv?job=A&job=B`: the comparison with one row per job. Raises Refused."""
+    """`/compare/table.csv?job=A&job=B`: the comparison with one row per job. Raises CallRejected."""
     jobs = await _compared(visit)
     columns = [(group, name) for group in jobs[0].facts for name, _, _ in rows(jobs, group)]
     text = io.StringIO()
@@ -100,7 +100,7 @@ async def _compared(visit: Visit) -> list[Compared]:
     targets = tuple(dict.fromkeys(filter(None, visit.request.values.get("job", ()))))
     if not 2 <= len(targets) <= MAX_JOBS:
         text = f"You can compare 2 to {MAX_JOBS} jobs, not {len(targets)}. Select them in a list."
-        raise Refused(StatusCode.INVALID_ARGUMENT, text)
+        raise CallRejected(StatusCode.INVALID_ARGUMENT, text)
     descriptions = await asyncio.gather(*(describe(visit, target) for target in targets))
     names = [job.display_name or job.job_id for job in descriptions]
     titles = [

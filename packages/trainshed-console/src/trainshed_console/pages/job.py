@@ -18,7 +18,7 @@ from trainshed.core.printed_measures import rank, split_name
 from trainshed.core.requested import Requested, requested
 from trainshed.core.snippets import SnippetForm, snippet
 from trainshed.httpd.messages import Response
-from trainshed.wire.status import Refused, StatusCode, Violation
+from trainshed.wire.status import CallRejected, StatusCode, Violation
 from trainshed.wire.trainshed_v1.capacity import Explanation
 from trainshed.wire.trainshed_v1.jobs import JobDescription, ShellTicket, Tuning
 from trainshed.wire.trainshed_v1.replicas import CurvePoint, JobCurve, JobCurves, Launch, Usage
@@ -50,7 +50,7 @@ _MAX_RESTARTS: Final = 50
 
 
 async def describe(visit: Visit, job: str | None = None) -> JobDescription:
-    """Return a job by its ID or name, or the job of the address for None. Raises Refused."""
+    """Return a job by its ID or name, or the job of the address for None. Raises CallRejected."""
     return await visit.get(JobDescription, of_job(job or visit.variables["job"]))
 
 
@@ -356,18 +356,18 @@ async def spec(visit: Visit) -> View:
 
 async def open_page(visit: Visit) -> Response:
     """`GET /jobs/J/ports/P`: redirect the browser to a web page of a job, by a name or a port number.
-    Raises Refused."""
+    Raises CallRejected."""
     order = {"port": visit.variables["port"]}
     try:
         ticket = await visit.do("POST", of_job(visit.variables["job"], ":shell"), order)
-    except Refused as refused:
+    except CallRejected as refused:
         is_denied = refused.code is StatusCode.PERMISSION_DENIED
         if is_denied or (job := await describe(visit)).state in {*FINAL, "RUNNING"}:
             raise
         return redirect(job_path(job.uid))  # The page contains the link as soon as the job runs.
     assert isinstance(ticket, ShellTicket)
     if not ticket.uri:
-        raise Refused(
+        raise CallRejected(
             StatusCode.FAILED_PRECONDITION,
             "Pages of jobs need their own host names, and this service has none. Ask its operator to set "
             "allowed_hosts, for example to *.jobs.example.org. To open the page without host names, run "
@@ -377,15 +377,16 @@ async def open_page(visit: Visit) -> Response:
 
 
 async def retry(visit: Visit) -> Response:
-    """`POST /jobs/J/retry`: submit a copy of a job that failed, expired or was cancelled. Raises Refused."""
+    """`POST /jobs/J/retry`: submit a copy of a job that failed, expired or was cancelled. Raises
+    CallRejected."""
     return redirect(await _again(visit, visit.variables["job"]))
 
 
 async def _again(visit: Visit, target: str) -> str:
-    """Submit a copy of a job that did not succeed, and return the path of its page. Raises Refused."""
+    """Submit a copy of a job that did not succeed, and return the path of its page. Raises CallRejected."""
     job = await describe(visit, target)
     if job.state not in _UNSUCCESSFUL:
-        raise Refused(
+        raise CallRejected(
             StatusCode.FAILED_PRECONDITION,
             f"{job.name} is {job.state}. You can retry only jobs that failed, expired or were cancelled. "
             "To submit a copy of this job, use Clone.",
@@ -398,7 +399,7 @@ async def _again(visit: Visit, target: str) -> str:
 
 async def create_job(visit: Visit, body: dict[str, Any], project: str, region: str) -> str:
     """Create a job from the JSON of its API's create method, and return the path of its page. Raises
-    Refused."""
+    CallRejected."""
     api = api_of(body)
     path = collection_of(api, body, project, region)
     made = await visit.backend.call(visit.principal, "POST", path, json.dumps(body).encode())
@@ -409,7 +410,7 @@ async def create_job(visit: Visit, body: dict[str, Any], project: str, region: s
 
 
 async def explain_job(visit: Visit, body: dict[str, Any], project: str, region: str) -> Explanation:
-    """Return the plan of a job from its JSON, without creating it. Raises Refused."""
+    """Return the plan of a job from its JSON, without creating it. Raises CallRejected."""
     request = {"api": api_of(body).value, "project": project, "location": region, "job": body}
     answer = await visit.do("POST", "jobs:explain", request)
     assert isinstance(answer, Explanation)
@@ -417,7 +418,7 @@ async def explain_job(visit: Visit, body: dict[str, Any], project: str, region: 
 
 
 async def cancel(visit: Visit) -> Response:
-    """`POST /jobs/J/cancel`: cancel the job, and show its page. Raises Refused."""
+    """`POST /jobs/J/cancel`: cancel the job, and show its page. Raises CallRejected."""
     target = visit.variables["job"]
     await _cancelled(visit, target)
     return redirect(job_path(target))
@@ -436,10 +437,10 @@ _MARKED: Final[Mapping[str, Callable[[Visit, str], Awaitable[object]]]] = {
 
 async def change_selected(visit: Visit) -> Response:
     """`POST /marked/D`: cancel, delete or retry (D) the selected jobs, and redirect to the list. Raises
-    Refused with the errors of the jobs for which the action failed."""
+    CallRejected with the errors of the jobs for which the action failed."""
     does = _MARKED.get(visit.variables["does"])
     if does is None:
-        raise Refused(
+        raise CallRejected(
             StatusCode.NOT_FOUND,
             "This action does not exist. You can cancel, delete or retry selected jobs.",
         )
@@ -448,11 +449,11 @@ async def change_selected(visit: Visit) -> Response:
     for target in targets:
         try:
             await does(visit, target)
-        except Refused as refused:
+        except CallRejected as refused:
             faults.append(str(refused))
     if faults:
         done = f"The action succeeded for {len(targets) - len(faults)} of {len(targets)} jobs."
-        raise Refused(StatusCode.FAILED_PRECONDITION, "\n".join((done, *faults)))
+        raise CallRejected(StatusCode.FAILED_PRECONDITION, "\n".join((done, *faults)))
     return redirect(f"/?{urlencode(parse_qsl(visit.form.get('query', '')))}")
 
 
@@ -487,13 +488,15 @@ async def drills(visit: Visit) -> View:
 
 
 async def order_drill(visit: Visit) -> Response:
-    """`POST /jobs/J/drills`: inject a fault now or at a log line. Raises Refused."""
+    """`POST /jobs/J/drills`: inject a fault now or at a log line. Raises CallRejected."""
     target, form = visit.variables["job"], visit.form
     body = {"kind": form.get("kind", ""), "replica": form.get("replica", "")}
     if form.get("when") == "line":
         body["atLine"] = form.get("line", "")
         if not body["atLine"]:
             text = "Enter a regular expression for the log line."
-            raise Refused(StatusCode.INVALID_ARGUMENT, f"line: {text}", (Violation("line", text),))
+            raise CallRejected(
+                StatusCode.INVALID_ARGUMENT, f"line: {text}", (Violation("line", text),)
+            )
     await visit.do("POST", of_job(target, ":drill"), {k: v for k, v in body.items() if v})
     return redirect(job_path(target, "drills"))

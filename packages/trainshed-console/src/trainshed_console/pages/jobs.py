@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from msgspec import UNSET, UnsetType
 
-from trainshed.wire.status import Refused
+from trainshed.wire.status import CallRejected
 from trainshed.wire.trainshed_v1.jobs import JobError, JobList, JobSummary
 from trainshed_console.rendering import clean, epoch
 from trainshed_console.views import Part, View, Visit
@@ -72,7 +72,7 @@ async def page(visit: Visit) -> View:
             limit=rows_shown,
             pageToken=token,
         )
-    except Refused as refused:
+    except CallRejected as refused:
         fault = next(
             (wrong.description for wrong in refused.violations if wrong.field == "metric"), ""
         )

@@ -46,7 +46,7 @@ async def page(visit: Visit) -> View:
 
 
 async def read(visit: Visit, **changes: str) -> LogPage:
-    """Return the page of the log for the parameters of the address and `changes`. Raises Refused."""
+    """Return the page of the log for the parameters of the address and `changes`. Raises CallRejected."""
     query = {name: visit.query(name) for name in (*_FILTERS, *_PLACES)} | changes
     return await visit.get(LogPage, of_job(visit.variables["job"], "/logPage"), **query)
 

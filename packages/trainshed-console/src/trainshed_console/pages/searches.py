@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from msgspec import UNSET, Struct, field
 
-from trainshed.wire.status import Refused, StatusCode
+from trainshed.wire.status import CallRejected, StatusCode
 from trainshed.wire.trainshed_v1.jobs import JobDescription, Trial, Tuning
 from trainshed_console.pages.job import describe, tab_view
 from trainshed_console.rendering import fits_log, number_text, objective_data
@@ -372,10 +372,10 @@ def front(shown: Sequence[Trial], search: Search) -> Front:
 
 async def trials(visit: Visit) -> View:
     """`/jobs/J/trials`: charts of the objective, its parameters and two metrics, and the table of trials.
-    Raises Refused if the job is not a tuning job."""
+    Raises CallRejected if the job is not a tuning job."""
     job = await describe(visit)
     if job.tuning is UNSET or not job.tuning:
-        raise Refused(
+        raise CallRejected(
             StatusCode.NOT_FOUND,
             f"{job.name} is not a tuning job. Open the job's overview instead.",
         )

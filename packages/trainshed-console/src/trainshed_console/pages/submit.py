@@ -16,7 +16,7 @@ from trainshed.core.names import Api
 from trainshed.core.snippets import SnippetForm, snippet
 from trainshed.httpd.messages import Response
 from trainshed.wire.json import encode_text
-from trainshed.wire.status import Refused
+from trainshed.wire.status import CallRejected
 from trainshed.wire.trainshed_v1.capacity import Explanation
 from trainshed.wire.trainshed_v1.jobs import Status
 from trainshed_console.pages.job import create_job, describe, explain_job
@@ -60,7 +60,7 @@ async def _create(
         return await form(visit, visit.form, status=400)
     try:
         return redirect(await create_job(visit, body, *visit.place))
-    except Refused as refused:
+    except CallRejected as refused:
         return await form(visit, visit.form, status=refused.code.http, refused=refused)
 
 
@@ -70,7 +70,7 @@ async def _form(
     template: str = "submit.html",
     *,
     status: int = 200,
-    refused: Refused | None = None,
+    refused: CallRejected | None = None,
 ) -> View:
     """Return the page with the form. `refused`: the error of the create method, which checks more than the
     plan."""
@@ -116,7 +116,7 @@ async def _json_form(
     template: str = "submit_json.html",
     *,
     status: int = 200,
-    refused: Refused | None = None,
+    refused: CallRejected | None = None,
 ) -> View:
     project, region = visit.place
     values = {"form": {"job": "", "project": project, "region": region, **form}}
@@ -131,7 +131,7 @@ async def _render(
     values: Mapping[str, Any],
     *,
     status: int,
-    refused: Refused | None,
+    refused: CallRejected | None,
 ) -> View:
     """Return the page with its faults, or with the plan of the job and commands for other clients."""
     own, form = visit.place, values["form"]
@@ -140,7 +140,7 @@ async def _render(
     if draft.body is not None and not draft.faults:
         try:
             plan = await explain_job(visit, draft.body, project, region)
-        except Refused as refusal:
+        except CallRejected as refusal:
             refused = refusal
     if refused is not None:
         _note(draft, refused, has_fields="machines" in values)
@@ -158,7 +158,7 @@ async def _render(
     return View("New job", template, shown, place="submit", status=status)
 
 
-def _note(draft: Draft, refused: Refused, *, has_fields: bool) -> None:
+def _note(draft: Draft, refused: CallRejected, *, has_fields: bool) -> None:
     """Add each violation of an error as a fault of its field in the form."""
     if not refused.violations:
         draft.fault("", str(refused))

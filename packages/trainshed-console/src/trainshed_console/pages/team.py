@@ -37,17 +37,17 @@ async def page(visit: Visit, made: IssuedToken | None = None) -> View:
 
 
 async def give(visit: Visit) -> Response:
-    """`POST /team/roles`: grant a role. Raises Refused."""
+    """`POST /team/roles`: grant a role. Raises CallRejected."""
     return await _change(visit, remove=False)
 
 
 async def take(visit: Visit) -> Response:
-    """`POST /team/roles/remove`: revoke a role. Raises Refused."""
+    """`POST /team/roles/remove`: revoke a role. Raises CallRejected."""
     return await _change(visit, remove=True)
 
 
 async def create_token(visit: Visit) -> View:
-    """`POST /team/tokens`: create a token, and show it once. Raises Refused."""
+    """`POST /team/tokens`: create a token, and show it once. Raises CallRejected."""
     days = visit.form.get("days", "")
     body = {name: visit.form.get(name, "") for name in ("email", "note")}
     made = await visit.do(
@@ -58,13 +58,13 @@ async def create_token(visit: Visit) -> View:
 
 
 async def delete_token(visit: Visit) -> Response:
-    """`POST /team/tokens/T/delete`: revoke a token. Raises Refused."""
+    """`POST /team/tokens/T/delete`: revoke a token. Raises CallRejected."""
     await visit.do("DELETE", f"tokens/{visit.quoted('token')}")
     return redirect("/team")
 
 
 async def audit(visit: Visit) -> View:
-    """`/team/audit[?project=P&page=T]`: the audit log, newest first. Raises Refused."""
+    """`/team/audit[?project=P&page=T]`: the audit log, newest first. Raises CallRejected."""
     page = await visit.get(AuditPage, "audit", project=visit.project, pageToken=visit.query("page"))
     following = visit.next_page(page.next_page_token)
     return View("Audit", "audit.html", {"page": page, "following": following}, place="team")

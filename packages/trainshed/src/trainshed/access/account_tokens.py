@@ -170,10 +170,10 @@ def _self_signed(
 def _check_audience(audience: object, hosts: Hosts, key_host: str | None) -> None:
     """Raise Unauthenticated if a token has audiences (URLs), but none is one of `hosts`. This prevents a
     confused deputy: a token for another service. `key_host`: the service's host at the key's creation."""
-    listed = cast("list[object]", audience) if isinstance(audience, list) else [audience]
-    urls = [str(url) for url in listed]
+    parse_list = cast("list[object]", audience) if isinstance(audience, list) else [audience]
+    urls = [str(url) for url in parse_list]
     netlocs = (url.partition("://")[2].partition("/")[0] for url in urls)
-    if audience and not any(hosts.owns(netloc, key_host) for netloc in netlocs):
+    if audience and not any(hosts.is_own_host(netloc, key_host) for netloc in netlocs):
         raise Unauthenticated(
             f"The token is for {', '.join(urls)[:200]!r}, which is not a name of this service. Sign one for "
             "the address that you call, as Google's libraries do. If it is a name of this service, add it "

@@ -59,10 +59,10 @@ class JobTokens:
     def __init__(self, key: bytes, now: Callable[[], int]) -> None:
         self._key = key
         # A key per kind of token: a signature of one kind must not be valid for another.
-        self._identity_key = _signed(key, b"identity tokens")
-        self._reduction_key = _signed(key, b"reduction")
+        self._identity_key = _signature(key, b"identity tokens")
+        self._reduction_key = _signature(key, b"reduction")
         #: Signing key of access tokens of service accounts (`account_tokens`).
-        self.account_secret = _signed(key, b"service accounts")
+        self.account_secret = _signature(key, b"service accounts")
         self._now = now
 
     @classmethod
@@ -71,7 +71,7 @@ class JobTokens:
         try:
             text = path.read_text("ascii", "replace")
         except FileNotFoundError:
-            text = _make(path)
+            text = _create_key(path)
         try:
             key = bytes.fromhex(text)
         except ValueError:
@@ -86,15 +86,15 @@ class JobTokens:
     def mint(self, claims: JobClaims, lifetime: int = LIFETIME) -> tuple[str, int]:
         """Return a new token for these claims, and its lifetime in seconds."""
         fields = [*astuple(claims), self._seconds() + lifetime]
-        head = f"{_VERSION}.{_encoded(_dump(fields))}"
-        return f"{head}.{_encoded(_signed(self._key, head.encode()))}", lifetime
+        head = f"{_VERSION}.{_base64url(_dump(fields))}"
+        return f"{head}.{_base64url(_signature(self._key, head.encode()))}", lifetime
 
     def read(self, token: str) -> JobClaims | None:
         """Return the claims of a token, or None if it is foreign, modified or expired."""
         head, _, signature = token.rpartition(".")
         if not head.startswith(f"{_VERSION}.") or not token.isascii():
             return None
-        expected = _encoded(_signed(self._key, head.encode()))
+        expected = _base64url(_signature(self._key, head.encode()))
         if not hmac.compare_digest(expected, signature):
             return None
         # The signature is valid, so `mint` wrote the rest.
@@ -104,7 +104,7 @@ class JobTokens:
     def reduction_token(self, job_uid: int) -> str:
         """Return the token by which a job's workers and reducers authenticate each other
         (spec/reduction#security). It is the same at every start and has no other use."""
-        return _signed(self._reduction_key, b"%d" % job_uid).hex()
+        return _signature(self._reduction_key, b"%d" % job_uid).hex()
 
     def identity_token(self, claims: JobClaims, audience: str) -> str:
         """Return a JSON Web Token that identifies the program to `audience`. Everyone can read it. Only this
@@ -121,8 +121,8 @@ class JobTokens:
             "exp": issued + LIFETIME,
         }
         parts = ({"alg": "HS256", "typ": "JWT"}, body)
-        head = ".".join(_encoded(_dump(part)) for part in parts)
-        return f"{head}.{_encoded(_signed(self._identity_key, head.encode()))}"
+        head = ".".join(_base64url(_dump(part)) for part in parts)
+        return f"{head}.{_base64url(_signature(self._identity_key, head.encode()))}"
 
     def _seconds(self) -> int:
         return self._now() // _SECOND
@@ -133,7 +133,7 @@ def is_job_token(token: str) -> bool:
     return token.startswith(f"{_VERSION}.")
 
 
-def _make(path: Path) -> str:
+def _create_key(path: Path) -> str:
     """Create and return a key, or return the key of a process that was faster. A hard link publishes the
     finished file, so that readers never see half a key."""
     text = secrets.token_hex(_KEY_BYTES)
@@ -151,7 +151,7 @@ def _make(path: Path) -> str:
     return text
 
 
-def _signed(key: bytes, message: bytes) -> bytes:
+def _signature(key: bytes, message: bytes) -> bytes:
     return hmac.digest(key, message, "sha256")
 
 
@@ -159,5 +159,5 @@ def _dump(value: object) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
 
 
-def _encoded(data: bytes) -> str:
+def _base64url(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()

@@ -111,7 +111,7 @@ def home_of(account: str) -> str:
 
 
 def member_fault(member: str) -> str | None:
-    """Return what is wrong with a member of a policy, or None."""
+    """Return the error of a policy's member, or None if it is valid."""
     kind, _, email = member.partition(":")
     if f"{kind}:" == GROUP:
         is_name = _GROUP.fullmatch(email) and email.isprintable()
@@ -129,7 +129,7 @@ def member_fault(member: str) -> str | None:
 
 
 def role_fault(role: str) -> str | None:
-    """Return what is wrong with a role in a policy, or None."""
+    """Return the error of a policy's role, or None if it is valid."""
     if role in ROLES:
         return None
     wanted = next(

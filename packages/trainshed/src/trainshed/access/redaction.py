@@ -27,7 +27,7 @@ _CACHE_SIZE: Final = 512
 """Number of variable names with a cached verdict. Most programs have the same names."""
 
 
-def redacted(environ: Mapping[str, str], secret_names: Collection[str] = ()) -> dict[str, str]:
+def redact(environ: Mapping[str, str], secret_names: Collection[str] = ()) -> dict[str, str]:
     """Return the variables with `(redacted)` in place of credentials.
 
     A variable is hidden if it is one of `secret_names`, or if its name or value has the form of a credential.
@@ -45,12 +45,12 @@ def redacted(environ: Mapping[str, str], secret_names: Collection[str] = ()) -> 
     # Longest first, since a value may be part of another.
     repeated = sorted(long | written, key=len, reverse=True)
     return {
-        name: REDACTED if name in hidden else without(value, repeated)
+        name: REDACTED if name in hidden else redact_texts(value, repeated)
         for name, value in environ.items()
     }
 
 
-def without(value: str, texts: Iterable[str]) -> str:
+def redact_texts(value: str, texts: Iterable[str]) -> str:
     """Return a value with these texts replaced by `(redacted)`."""
     for text in texts:
         value = value.replace(text, REDACTED)

@@ -68,7 +68,7 @@ class Sealer:
         self._is_from_environ = VARIABLE in environ
         self._keys: tuple[bytes, ...] = ()
         if self._is_from_environ:
-            self._keys = _decoded(environ[VARIABLE], f"The variable {VARIABLE}")
+            self._keys = _decode_key(environ[VARIABLE], f"The variable {VARIABLE}")
         else:
             self._read()
 
@@ -84,12 +84,12 @@ class Sealer:
         return _fingerprint(keys[0]).hex() if keys else ""
 
     def seal(self, value: str, secret: SecretId) -> bytes:
-        """Encrypt a value, and create a key if there is none. Raises KeyUnusable, and OSError if the key
-        cannot be written."""
+        """Encrypt a value, and create a key if necessary. Raises KeyUnusable, and OSError if the key cannot
+        be written."""
         # The import takes as long as the rest of this method.
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-        key = (self._keys or self._read() or self._make())[0]
+        key = (self._keys or self._read() or self._create_key())[0]
         nonce = secrets.token_bytes(_NONCE_BYTES)
         content = AESGCM(key).encrypt(nonce, value.encode(), secret.associated_data())
         return _FORMAT + _fingerprint(key) + nonce + content
@@ -107,7 +107,7 @@ class Sealer:
                 "secrets and set them again."
             )
         keys = {_fingerprint(key): key for key in own}
-        fingerprint, nonce, content = _split(sealed)
+        fingerprint, nonce, content = _split_keys(sealed)
         if fingerprint not in keys:
             place = VARIABLE if self._is_from_environ else self._file
             raise Unsealable(
@@ -147,18 +147,18 @@ class Sealer:
                 f"The key of the secrets, {self._file}, cannot be read ({failure.strerror}). Make it "
                 "readable for the service's user, and for no other user."
             ) from None
-        self._keys = _decoded(text, f"The key of the secrets, {self._file},")
+        self._keys = _decode_key(text, f"The key of the secrets, {self._file},")
         self._file.chmod(0o600)
         return self._keys
 
-    def _make(self) -> tuple[bytes, ...]:
+    def _create_key(self) -> tuple[bytes, ...]:
         key = secrets.token_bytes(_KEY_BYTES)
         durable.write(str(self._file), f"{base64.b64encode(key).decode()}\n")
         self._keys = (key,)
         return self._keys
 
 
-def _decoded(text: str, what: str) -> tuple[bytes, ...]:
+def _decode_key(text: str, what: str) -> tuple[bytes, ...]:
     """Return the keys in a text, with the sealing key first. Raises KeyUnusable without quoting the text."""
     keys: list[bytes] = []
     for word in text.split() or [""]:
@@ -176,7 +176,7 @@ def _fingerprint(key: bytes) -> bytes:
     return hashlib.sha256(_PURPOSE + key).digest()[:_FINGERPRINT_BYTES]
 
 
-def _split(sealed: bytes) -> tuple[bytes, bytes, bytes]:
+def _split_keys(sealed: bytes) -> tuple[bytes, bytes, bytes]:
     """Return (fingerprint, nonce, content). The parts of a value that is too short fit no key."""
     start = len(_FORMAT)
     nonce = start + _FINGERPRINT_BYTES

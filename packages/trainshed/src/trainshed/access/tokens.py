@@ -71,8 +71,8 @@ class TokenAuthority:
     def authenticate(self, header: str | None) -> Principal:
         """Return the principal of an `Authorization` header. Raises Unauthenticated with the accepted
         form."""
-        """Returns the principal of an `Authorization` header. Raises Unauthenticated, which says what to
-        send."""
+        """Return the principal of an `Authorization` header. Raises Unauthenticated with the accepted
+        form."""
         try:
             return self._authenticate(header)
         except Unauthenticated:

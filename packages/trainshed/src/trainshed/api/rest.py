@@ -52,7 +52,7 @@ from trainshed.api.shell.ports import PortSurface
 from trainshed.api.shell.surface import ShellSurface
 from trainshed.api.trainshed_v1.transport import TrainshedSurface
 from trainshed.core.errors import Unauthenticated, Unavailable
-from trainshed.httpd.hosts import Hosts, keeping_credentials, refuse
+from trainshed.httpd.hosts import Hosts, keep_credentials, refuse
 from trainshed.httpd.messages import (
     JSON,
     Application,
@@ -160,7 +160,7 @@ class ApiApplication:
                 if message["status"] == 401 or scope.get(GUESS):
                     await self._authentication_limiter.delay_failure(source)
                 if message["status"] == 401:
-                    message = keeping_credentials(scope, message)
+                    message = keep_credentials(scope, message)
             await send(message)
 
         if fault := self._hosts.fault(scope):

@@ -1,10 +1,10 @@
-"""Finds out who calls: from the listener that a request came by, or from its token or key.
+"""Identifies the caller of a request by its listener, its token, or its key.
 
-There are three listeners. A replica's relay says for which program it speaks before the first byte of HTTP,
-and nothing that the program sends later can change that. The gateway of the API's process names the caller in
-a header. At the TCP port, as at the gateway itself, a token or the key in the address is needed.
+There are three listeners. A replica's relay identifies its program before the first byte of HTTP, so that the
+program cannot change its identity later. The gateway of the API's process identifies the caller in a header.
+The TCP port, like the gateway itself, requires a token, or a key in the address.
 
-The module owns no token: the service's token authority knows them.
+The module stores no tokens. The service's token authority verifies them.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ from trainshed.core.errors import Unavailable as NotNow
 from trainshed.eventloop.stream_line import StreamLine
 from trainshed.httpd.forwarding import NoAnswer, exchange
 from trainshed.httpd.hosts import Hosts
-from trainshed.httpd.protocol import ConnectionGroups, GuardedProtocol, guarded
+from trainshed.httpd.protocol import ConnectionGroups, GuardedProtocol, guarded_protocol
 from trainshed.replica.system.unix_sockets import reachable
 from trainshed.wire.trainshed_v1.access import Identity
 
@@ -70,7 +70,7 @@ def protocol(
     """Return the server's protocol. `kinds`: the listeners by the address of their listening socket; default:
     the port. `groups`: the counters of connections. `notices`: stores the notices of shims."""
 
-    class Marking(guarded(groups)):
+    class Marking(guarded_protocol(groups)):
         """HTTP on a connection with a known listener; on a relay's connection, after its preamble."""
 
         _waiting: bytearray | None = None

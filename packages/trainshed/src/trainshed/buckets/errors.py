@@ -20,7 +20,7 @@ class BucketsError(Exception):
     status: int = 500
     reason: str = "backendError"
     code: str = "InternalError"
-    #: Kind and name of the part of the request that is at fault; None = none is named.
+    #: Kind and name of the invalid part of the request; None = not specified.
     location: tuple[str, str] | None = None
 
     def __init_subclass__(cls) -> None:

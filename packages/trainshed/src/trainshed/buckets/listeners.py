@@ -93,7 +93,8 @@ def encode(handles: dict[str, int]) -> str:
 
 
 def _secure(host: str, port: int) -> socket.socket:
-    """Listen with TLS. If the usual port is in use, take any free one, since clients look the number up."""
+    """Listen with TLS. If the default port is in use, use any free one, since clients read the number from a
+    file."""
     try:
         return listen_tcp(host, port)
     except OSError:

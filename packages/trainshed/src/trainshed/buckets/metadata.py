@@ -171,12 +171,13 @@ class Metadata:
         if address is None:
             instance["network-interfaces"] = []
         if not machine.region:
-            # Clients take the region from the zone.
+            # Clients derive the region from the zone.
             del instance["region"], instance["zone"]
         return tree
 
     def _access_token(self, program: JobClaims) -> Response:
-        """Requested scopes are ignored: permissions follow from what the job is."""
+        """Return an access token. Requested scopes are ignored, since the job's account determines the
+        rights."""
         self._check(program)
         token, seconds = self._tokens.mint(program)
         value = {"access_token": token, "expires_in": seconds, "token_type": "Bearer"}
@@ -191,13 +192,13 @@ class Metadata:
 
 
 def _machine(program: JobClaims) -> str:
-    """Returns the machine's name, in the form of Vertex replicas."""
+    """Return the machine's name in the form of Vertex replicas."""
     pool, _, index = program.replica.rpartition("-")
     return f"cmle-training-{pool}-{host_token(JobUid(program.job_uid))}-{index}"
 
 
 def _fill(node: Any, values: Mapping[str, Any]) -> Any:
-    """Returns a copy of a node with the values of a replica in its texts."""
+    """Return a copy of a node with the values of a replica in its texts."""
     if isinstance(node, dict):
         members = cast("dict[str, Any]", node).items()
         return {name: _fill(member, values) for name, member in members}
@@ -211,21 +212,21 @@ def _flag(value: bool) -> str:
 
 
 def _find(tree: Any, names: Sequence[str]) -> Any:
-    """Returns the node at a path; None if it does not exist."""
+    """Return the node at a path, or None if it does not exist."""
     for name in names:
         tree = _members(tree).get(name)
     return tree
 
 
 def _members(node: Any) -> dict[str, Any]:
-    """Returns the entries of a directory by name, and those of a list by index."""
+    """Return the entries of a directory by name, or of a list by index."""
     if isinstance(node, list):
         return {str(index): part for index, part in enumerate(cast("list[Any]", node))}
     return cast("dict[str, Any]", node) if isinstance(node, dict) else {}
 
 
 def _is_directory(node: Any) -> bool:
-    """Whether a node has entries of its own. A list of texts is a value of several lines."""
+    """Whether a node is a directory. A list of texts is a value of several lines."""
     return isinstance(node, dict) or any(isinstance(part, dict) for part in _members(node).values())
 
 

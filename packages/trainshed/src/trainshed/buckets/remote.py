@@ -40,16 +40,17 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 MAX_CONDITIONAL_BYTES = 32 << 20
-"""Bytes up to which the store itself checks a precondition; the content is then in memory as a whole."""
+"""Maximum size in bytes of content whose precondition the store checks. Such content is completely in
+memory."""
 _PART = 8 << 20
 _MAX_PARTS = 9000
 _MAX_PARALLEL_PARTS = 4
 _SPAN = 64 << 20
-"""Bytes that one request reads: a slow client must not make it exceed the time limit of requests."""
+"""Bytes per request to the store, so that a slow client does not cause a request timeout."""
 
 
 class RemoteBucket:
-    """Does as `ObjectStore` for the one bucket of its table. Safe to use from several threads."""
+    """Implements the methods of `ObjectStore` for the bucket of one table. Thread-safe."""
 
     def __init__(self, table: BucketTable, store: ObjectStore) -> None:
         self._table = table
@@ -67,9 +68,9 @@ class RemoteBucket:
         components: int = 0,
         announce: Callable[[ObjectRecord], None] | None = None,
     ) -> ObjectRecord:
-        """See `ObjectStore`. Repeated after a crash, it finds what it did before."""
+        """See `ObjectStore`. A repetition after a crash detects an already completed commit."""
         name = check_name(ref.name)
-        reject_unsupported(list(draft.holds), "object, whose bucket lies in a store elsewhere")
+        reject_unsupported(list(draft.holds), "object, whose bucket is in a remote store")
         verify(staged.sums, draft.expected)
         token = hashlib.blake2b(str(staged.path).encode(), digest_size=12).hexdigest()
         attributes = attributes_of(draft, staged.sums, components, token)
@@ -88,12 +89,13 @@ class RemoteBucket:
         return written.record
 
     def open_object(self, ref: ObjectRef, *, hash_limit: int | None = None) -> OpenRemote:
-        """See `ObjectStore`. Objects that others wrote to the store have no checksums: none are computed."""
+        """See `ObjectStore`. Objects of other programs in the store have no checksums. They are not
+        computed."""
         try:
             version = self._find(check_name(ref.name))
         except InvalidRequest:
-            # A name that such a store cannot keep does not exist: gcloud asks for `dir/` before it lists what
-            # is below.
+            # An object with an invalid name does not exist. gcloud requests `dir/` before it lists the
+            # objects below.
             version = None
         if version is None:
             raise no_such_object(self._table.name, ref.name)
@@ -107,10 +109,10 @@ class RemoteBucket:
         return self.open_object(ref).record
 
     def patch(self, ref: ObjectRef, change: Callable[[ObjectRecord], ObjectRecord]) -> ObjectRecord:
-        """Refused: such a store changes properties only by writing the object anew."""
+        """Raise NotSupported, since such a store changes properties only when it writes the object."""
         raise NotSupported(
-            f"The bucket {self._table.name} lies in a store elsewhere, where properties of an object cannot "
-            "be changed alone. Write the object again, or copy it onto itself with the new properties."
+            f"The bucket {self._table.name} is in a remote store, which cannot change an object's properties "
+            "without its content. Write the object again, or copy it onto itself with the new properties."
         )
 
     def delete(self, ref: ObjectRef) -> None:
@@ -120,7 +122,7 @@ class RemoteBucket:
             obstore.delete(self._store, ref.name)
 
     def list(self, bucket: str, query: Query) -> Page:
-        """See `ObjectStore`. In a listing only size, time and generation of objects are known."""
+        """See `ObjectStore`. A listing contains only size, time and generation of the objects."""
 
         def read(meta: ObjectMeta) -> list[ObjectRecord]:
             return [version_of(meta, {}).record]
@@ -133,7 +135,7 @@ class RemoteBucket:
             return list_page(query, entries)
 
     def last_written(self, bucket: str, prefix: str) -> int:
-        """See `ObjectStore`. Looks at each object below the directory."""
+        """See `ObjectStore`. Checks each object below the directory."""
         with translate_errors(self._table):
             below = list_all(self._store, prefix.rstrip("/") or None)
             return max((written_ns(meta) for meta in below), default=0)

@@ -80,7 +80,7 @@ class BucketTable(Struct, frozen=True):
 class BucketRules(Struct, frozen=True):
     """The configuration for all buckets."""
 
-    #: The project of buckets without one of their own.
+    #: The project of buckets without a configured project.
     project: str = "trainshed"
     tables: tuple[BucketTable, ...] = ()
 
@@ -118,7 +118,7 @@ class BucketSetup(Struct, frozen=True):
     replicas: str
     #: The service's token file.
     tokens: str
-    #: The address of the TCP port; None = there is none.
+    #: The address of the TCP port; None = no TCP port.
     host: str | None = None
     #: The TCP port; 0 = any free one.
     port: int = 0

@@ -29,7 +29,7 @@ from trainshed.store.points import PointFiles
 from trainshed.store.sqlite.jobs import Intake
 from trainshed.store.sqlite.reader import Reader
 from trainshed.store.sqlite.resources import Curves
-from trainshed.summaries.reading import Directory, FileProgress, Piece, read_on, run_of
+from trainshed.summaries.reading import Directory, FileProgress, Piece, read_new_data, run_of
 from trainshed.telemetry.lines import about
 
 log = logging.getLogger(__name__)
@@ -211,7 +211,7 @@ class JobCurves:
         """Read the directory once, and return whether it contained new points."""
         has_news = False
         # Files of earlier jobs in the directory are older than this job.
-        pieces = read_on(directory, followed.files, followed.job.created / 1e9)
+        pieces = read_new_data(directory, followed.files, followed.job.created / 1e9)
         try:
             while True:
                 async with self._reading:

@@ -289,7 +289,7 @@ async def relay(
         await first_of(
             server.to_client(send), server.from_client(receive), *(wait() for wait in over)
         )
-        # If the client is gone, this is not sent.
+        # This is not sent if the client has disconnected.
         with contextlib.suppress(Exception):
             await send({"type": "websocket.close", "code": server.code})
     finally:

@@ -16,7 +16,7 @@ from trainshed.httpd.messages import JSON, Headers, Message, Scope, Send, error_
 
 ANY = "*"
 _ALWAYS = ("localhost", "*.localhost", "host.docker.internal", "gateway.docker.internal")
-"""Names that nobody can register in the public DNS."""
+"""Names that cannot be registered in the public DNS."""
 _HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9._-]+))(?::[0-9]{1,5})?")
 """A Host header in lower case: an IPv6 address in brackets, or another address or name, with an optional
 port."""
@@ -33,14 +33,14 @@ class Hosts(Struct, frozen=True):
     #: Further origins of the service's own pages, such as `https://console.example.org`.
     origins: tuple[str, ...] = ()
 
-    def knows(self, host: str) -> bool:
+    def is_known_host(self, host: str) -> bool:
         """Whether a Host header contains a name of this service."""
         name = name_of(host)
         return _is_address(name) or any(
             _is_named(name, pattern) for pattern in (*self.names, *_ALWAYS)
         )
 
-    def owns(self, host: str, called: str | None) -> bool:
+    def is_own_host(self, host: str, called: str | None) -> bool:
         """Whether a token for a host is for this service.
 
         An IP address may belong to any machine. So it must be a loopback address, in the settings, or the
@@ -48,24 +48,24 @@ class Hosts(Struct, frozen=True):
         """
         name = name_of(host)
         if not _is_address(name) or called is None:
-            return self.knows(host)
+            return self.is_known_host(host)
         return ipaddress.ip_address(name).is_loopback or name in (*self.names, called)
 
     def bucket_in(self, host: str) -> str:
         """Return BUCKET of a Host header `BUCKET.NAME`, with one of the names or localhost; "" otherwise."""
         name = name_of(host)
-        owned = [] if name in self.names else ["localhost", *self.names]
-        cut = (name.removesuffix(f".{own}") for own in owned if not own.startswith(ANY))
-        return next((bucket for bucket in cut if bucket != name), "")
+        own_names = [] if name in self.names else ["localhost", *self.names]
+        prefixes = (name.removesuffix(f".{own}") for own in own_names if not own.startswith(ANY))
+        return next((bucket for bucket in prefixes if bucket != name), "")
 
     def allows_origin(self, origin: str, host: str) -> bool:
         """Whether a page of this origin may make changes at this host (CSRF check)."""
         page = origin.partition("://")[2]
-        is_same_origin = page != "" and _bare(page) == _bare(host)
+        is_same_origin = page != "" and _without_default_port(page) == _without_default_port(host)
         return is_same_origin or origin.lower().rstrip("/") in self.origins
 
     def fault(self, scope: Scope) -> Fault | None:
-        """Return what is wrong with the host or origin of a request or WebSocket, or None."""
+        """Return the error of a request's or WebSocket's host or origin, or None if both are accepted."""
         _, port = scope.get("server") or ("", 0)
         if port is None:
             return None
@@ -78,7 +78,7 @@ class Hosts(Struct, frozen=True):
                 host = value.decode("latin-1")
             elif key == b"origin":
                 origin = value.decode("latin-1")
-        if host is not None and not self.knows(host):
+        if host is not None and not self.is_known_host(host):
             name = (name_of(host) or host)[:200]
             return 421, (
                 f"This service is not known by the name {name!r}. If it is yours, add it to the service's "
@@ -95,7 +95,7 @@ class Hosts(Struct, frozen=True):
         return None
 
 
-def listed(text: str) -> tuple[str, ...]:
+def parse_list(text: str) -> tuple[str, ...]:
     """Return the entries of a comma-separated setting, in lower case."""
     return tuple(part.strip().lower().rstrip("/") for part in text.split(",") if part.strip())
 
@@ -121,7 +121,7 @@ def name_of(host: str) -> str:
     return (matched[1] or matched[2]) if matched is not None else ""
 
 
-def _bare(netloc: str) -> str:
+def _without_default_port(netloc: str) -> str:
     """Return host and port without the scheme's default port."""
     return netloc.lower().removesuffix(":80").removesuffix(":443")
 
@@ -149,7 +149,7 @@ def _is_named(name: str, pattern: str) -> bool:
     return pattern in (ANY, name.rstrip("."))
 
 
-def keeping_credentials(scope: Scope, refusal: Message) -> Message:
+def keep_credentials(scope: Scope, refusal: Message) -> Message:
     """Turn the start of a 401 into a 403 for a browser that sent the console's credentials.
 
     Browsers drop these credentials at any 401 of the port, so a link to the API would sign the user out. A

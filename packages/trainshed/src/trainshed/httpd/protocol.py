@@ -54,7 +54,7 @@ class _LingeringTransport:
         return getattr(self._transport, name)
 
 
-def guarded(groups: ConnectionGroups) -> "type[GuardedProtocol]":
+def guarded_protocol(groups: ConnectionGroups) -> "type[GuardedProtocol]":
     class Counted(GuardedProtocol):
         counting = groups
 
@@ -62,7 +62,7 @@ def guarded(groups: ConnectionGroups) -> "type[GuardedProtocol]":
 
 
 class GuardedProtocol(HttpToolsProtocol):
-    """HTTP with limits. Use it through `guarded`, which adds the counters."""
+    """HTTP with limits. Use it through `guarded_protocol`, which adds the counters."""
 
     counting: ConnectionGroups
     _counted: Connections

@@ -49,10 +49,10 @@ class Template(Struct, frozen=True):
                 inner = (pattern or "*").split("/")
                 ranges.append((name, len(segments), len(segments) + len(inner)))
                 segments += inner
-        return cls(text, tuple(segments), custom, _anchored(segments, ranges))
+        return cls(text, tuple(segments), custom, _anchor_ranges(segments, ranges))
 
 
-def _anchored(
+def _anchor_ranges(
     segments: Sequence[str], ranges: Iterable[tuple[str, int, int]]
 ) -> tuple[tuple[str, int, int], ...]:
     """Return the ranges, with the bounds after a `**` counted from the end."""

@@ -95,7 +95,8 @@ async def _readable(connection: socket.socket) -> None:
 
 
 def _is_local(connection: socket.socket, address: str) -> bool:
-    """Whether the peer is on this machine: its address is a loopback address, or the one that it called."""
+    """Whether the peer is on this machine: its address is a loopback address, or equals the address it
+    called."""
     peer = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(peer, ipaddress.IPv6Address) and peer.ipv4_mapped is not None:
         peer = peer.ipv4_mapped

@@ -67,7 +67,7 @@ class Senders:
                 raise NotSent(
                     f"${table.secret_env}, which contains the key of its signature, is not set"
                 )
-            headers = signed(id_, at, body, secret)
+            headers = signature_headers(id_, at, body, secret)
             post(table.webhook, body, headers, self._context)
             return None
         if self._smtp is None:
@@ -81,7 +81,7 @@ _TIMEOUT: Final = 10.0
 _MAIL_TIMEOUT: Final = 20.0
 
 
-def signed(id_: str, at: int, body: bytes, secret: str | None) -> dict[str, str]:
+def signature_headers(id_: str, at: int, body: bytes, secret: str | None) -> dict[str, str]:
     """Return the headers of a request: the notification's ID (the same for each attempt), the time of sending
     (seconds since the epoch), and with a `secret` the HMAC-SHA256 of `id.timestamp.body`."""
     headers = {"webhook-id": id_, "webhook-timestamp": str(at)}

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from trainshed.httpd.hosts import Hosts, is_loopback, listed
+from trainshed.httpd.hosts import Hosts, is_loopback, parse_list
 from trainshed.replica.system import durable
 from trainshed.serve.settings import Settings, speaks_tls
 
@@ -29,7 +29,7 @@ def own_hosts(settings: Settings) -> Hosts:
     mine = (settings.host, socket.gethostname(), page.hostname or "")
     names = {name.lower() for name in mine if name} | {"*.googleapis.com"}
     origins = (f"{page.scheme}://{page.netloc}".lower(),) if page.netloc else ()
-    return Hosts((*sorted(names), *listed(settings.allowed_hosts)), origins)
+    return Hosts((*sorted(names), *parse_list(settings.allowed_hosts)), origins)
 
 
 _WILDCARDS = ("", "0.0.0.0", "::")
@@ -62,7 +62,7 @@ def pages_host(settings: Settings, address: str) -> str | None:
     port = f":{here.port}" if here.port else ""
     if here.hostname == "localhost" or is_loopback(here.hostname or ""):
         return f"localhost{port}"
-    below = [name[2:] for name in listed(settings.allowed_hosts) if name.startswith("*.")]
+    below = [name[2:] for name in parse_list(settings.allowed_hosts) if name.startswith("*.")]
     return f"{below[0]}{port}" if below else None
 
 

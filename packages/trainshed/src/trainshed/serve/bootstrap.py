@@ -13,7 +13,7 @@ from trainshed.access.job_tokens import KEY_FILE, JobKeyUnreadable, JobTokens
 from trainshed.access.tokens import TokenAuthority, digest_of, new_token
 from trainshed.buckets.listeners import Listeners
 from trainshed.buckets.setup import BucketRules, BucketSetup, cannot_serve
-from trainshed.httpd.hosts import listed
+from trainshed.httpd.hosts import parse_list
 from trainshed.replica.system import durable
 from trainshed.replica.system.listening import listen_tcp, listen_unix
 from trainshed.serve import certificates, clock
@@ -149,7 +149,7 @@ def _certify(settings: Settings) -> Certificates:
                 chain, key = Path(settings.tls_cert), Path(settings.tls_key)
                 served = certificates.given(chain, key, directory)
             else:
-                further = listed(settings.allowed_hosts)
+                further = parse_list(settings.allowed_hosts)
                 served = certificates.own(directory, settings.host, now, further)
             certificates.prepare_interception(settings.data, now, os.environ)
         except CertificatesUnusable as failure:

@@ -27,7 +27,7 @@ from trainshed.core.units import Nanos
 from trainshed.eventloop.background import Crew, joined
 from trainshed.eventloop.memory import settle
 from trainshed.httpd import connections
-from trainshed.httpd.protocol import ConnectionGroups, guarded, server_config
+from trainshed.httpd.protocol import ConnectionGroups, guarded_protocol, server_config
 from trainshed.httpd.secure import Certificate, SecureServer, TlsListener
 from trainshed.replica import protocol
 from trainshed.replica.system.unix_sockets import reachable
@@ -132,7 +132,9 @@ class Service:
             services, authenticate, mounts, hosts=own_hosts(settings), registry=registry
         )
         server = _Server(
-            server_config(application, guarded(groups), grace=self._drain, websockets=groups),
+            server_config(
+                application, guarded_protocol(groups), grace=self._drain, websockets=groups
+            ),
             tls,
             groups,
             ready=self._ready,

@@ -25,7 +25,7 @@ from trainshed.core.failure.table import table_with
 from trainshed.core.names import Api
 from trainshed.engines import registry
 from trainshed.engines.tables import wrong_fields
-from trainshed.httpd.hosts import listed
+from trainshed.httpd.hosts import parse_list
 from trainshed.notifying.targets import NotifyTable, mail_server
 from trainshed.runtimes.catalog import MappedImage
 
@@ -201,7 +201,7 @@ def _check_web_url(url: str) -> None:
 
 
 def _check_hosts(text: str) -> None:
-    wrong = [name for name in listed(text) if not _HOST.fullmatch(name)]
+    wrong = [name for name in parse_list(text) if not _HOST.fullmatch(name)]
     if wrong:
         raise ValueError(
             f"{', '.join(wrong)} is not a host name; write a name without scheme and port, such as "

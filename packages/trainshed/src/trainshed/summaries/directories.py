@@ -62,7 +62,7 @@ class LocalDirectory:
     def files(self) -> Iterator[EventFile]:
         """See the port. Files come in the order of the directories' names."""
         try:
-            handle = self._opened(self._below)
+            handle = self._open_directory(self._below)
         except OSError:
             return  # It does not exist yet.
         try:
@@ -72,7 +72,7 @@ class LocalDirectory:
 
     def identity(self) -> tuple[int, int]:
         """Return the directory's device and inode. Raises OSError."""
-        handle = self._opened(self._below)
+        handle = self._open_directory(self._below)
         try:
             status = os.fstat(handle)
             return status.st_dev, status.st_ino
@@ -81,7 +81,7 @@ class LocalDirectory:
 
     def open(self, file: EventFile) -> BinaryIO:
         *directories, leaf = file.path.split("/")
-        handle = self._opened((*self._below, *directories))
+        handle = self._open_directory((*self._below, *directories))
         try:
             opened = os.open(leaf, _FILE, dir_fd=handle)
         finally:
@@ -93,7 +93,7 @@ class LocalDirectory:
             raise FileNotFoundError(f"{file.path} is no plain file")
         return os.fdopen(opened, "rb", buffering=1 << 18)
 
-    def _opened(self, names: Sequence[str]) -> int:
+    def _open_directory(self, names: Sequence[str]) -> int:
         """Open the directory at this path. Raises OSError."""
         handle = os.open(self._base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         for name in names:

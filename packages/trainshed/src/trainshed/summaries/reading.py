@@ -23,7 +23,7 @@ from typing import BinaryIO, Final, Protocol, cast
 import google_crc32c
 from msgspec import Struct
 
-from trainshed.summaries.scalars import Scalar, read_scalars, written_at
+from trainshed.summaries.scalars import Scalar, event_time, read_scalars
 
 _HEADER: Final = struct.Struct("<QI")
 _FOOTER: Final = struct.Struct("<I")
@@ -83,7 +83,7 @@ _PIECE_BYTES: Final = 64 << 20
 _MAX_RECORD: Final = 1 << 20
 """Maximum size of a record in bytes. 16 MiB could contain a million scalars, all in memory at the same
 time."""
-_EDGE: Final = 256
+_DIGEST_BYTES: Final = 256
 """Number of bytes at the start, and before the offset, that identify a file. Events contain times, so that
 these bytes are unique."""
 
@@ -138,7 +138,7 @@ def run_of(path: str) -> str:
     return path.rpartition("/")[0]
 
 
-def read_on(
+def read_new_data(
     directory: Directory, known: Mapping[str, FileProgress], since: float
 ) -> Iterator[Piece]:
     """Yield new data since the progress `known` (by path). Blocking. Raises OSError; if only some files fail,
@@ -187,7 +187,7 @@ def _read(
     with suppress(NotEvents):
         for record, end in read_records(opened, offset, longest=_MAX_RECORD):
             if not offset:
-                begun = written_at(record)
+                begun = event_time(record)
             offset = end
             if begun >= since:
                 scalars += read_scalars(record)
@@ -205,7 +205,7 @@ def _read(
 
 def _digest(opened: BinaryIO, offset: int) -> bytes:
     """Return a digest of the file's first and last bytes before the offset."""
-    length = min(_EDGE, offset)
+    length = min(_DIGEST_BYTES, offset)
     digest = blake2b(offset.to_bytes(8, "big"), digest_size=16)
     for start in (0, offset - length):
         opened.seek(start)

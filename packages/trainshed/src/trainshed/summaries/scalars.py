@@ -42,7 +42,7 @@ def read_scalars(record: bytes) -> Iterator[Scalar]:
             yield Scalar(value.tag.decode(errors="replace"), event.step, event.wall_time, number)
 
 
-def written_at(record: bytes) -> float:
+def event_time(record: bytes) -> float:
     """Return the time of an event (seconds since the epoch, by the program's clock); 0 if the record is no
     event."""
     event = _event(record)

@@ -109,7 +109,7 @@ class WireError(ValueError):
         self.unknown_enums = unknown_enums
 
 
-class Refused(Exception):
+class CallRejected(Exception):
     """A request within the process was rejected. The error contains the answer for the caller."""
 
     def __init__(

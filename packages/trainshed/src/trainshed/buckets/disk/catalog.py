@@ -47,7 +47,7 @@ from trainshed.core.names import DEFAULT_BUCKET
 from trainshed.replica.system import durable
 
 DEFAULT_LOCATION = "US"
-_REMOTE_BUCKET = "bucket, whose objects lie in a store elsewhere"
+_REMOTE_BUCKET = "bucket, whose objects are in a remote store"
 
 
 class BucketRecord(Struct, frozen=True):

@@ -21,7 +21,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from trainshed.access.redaction import redacted, without
+from trainshed.access.redaction import redact, redact_texts
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.terminals import Autopsy, TerminalRefused, TerminalRequest
 from trainshed.engines.launch.documents import PROGRAM_PORT
@@ -279,8 +279,8 @@ def _without_secrets(document: protocol.Message) -> protocol.Message:
     secret = {name for name, value in environ.items() if any(text in value for text in masked)}
     kept = {name: value for name, value in document.items() if name not in _RUNTIME_FIELDS}
     return kept | {
-        "environ": redacted(environ, secret),
-        "argv": [without(argument, masked) for argument in document["argv"]],
+        "environ": redact(environ, secret),
+        "argv": [redact_texts(argument, masked) for argument in document["argv"]],
     }
 
 
