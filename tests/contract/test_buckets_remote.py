@@ -358,7 +358,7 @@ def test_unsupported_protections_of_remote_buckets_are_rejected_by_name(bucket: 
         asking = client.bucket(bucket.name)
         asking.versioning_enabled = promise == "versioning"
         asking.default_event_based_hold = promise == "defaultEventBasedHold"
-        with pytest.raises(BadRequest, match=f"{promise} of the bucket, whose objects lie"):
+        with pytest.raises(BadRequest, match=f"{promise} of the bucket, whose objects are"):
             asking.patch()
     bucket.blob("x").upload_from_string("content")
     copied = "/b/far-1/o/x/rewriteTo/b/far-1/o/y"

@@ -10,7 +10,7 @@ import pytest
 from tests.contract.runtimes.test_families import CACHE
 from tests.e2e.packages import Objects
 from tests.summary_writers import WRITERS, write
-from tests.unit.test_summaries_reading import Reader
+from tests.unit.test_summaries_reading import StoredReader
 from trainshed.core.runtime import RuntimeChoice
 from trainshed.runtimes.service import LocalRuntimes
 from trainshed.summaries.directories import LocalDirectory
@@ -26,7 +26,7 @@ def test_what_a_runtime_writes_is_read(name: str, tmp_path: Path) -> None:
             pytest.skip(f"{name} is NOT tested: {choice.reason}")
         prepared = asyncio.run(runtimes.prepare(choice, ()))
     write(writer, str(Path(prepared.template) / "bin" / "python3"), tmp_path)
-    reader = Reader(LocalDirectory(tmp_path.parent, (tmp_path.name,)))
+    reader = StoredReader(LocalDirectory(tmp_path.parent, (tmp_path.name,)))
     reader.read(since=0.0)
     for tag, expected in writer.scalars.items():
         assert reader.curves()[f"{writer.run}:{tag}"] == expected
