@@ -68,7 +68,7 @@ def test_the_end_of_the_service_ends_the_compiler(tmp_path: Path) -> None:
     compiler.write_text(f"#!/bin/sh\n: >{begun}\n/bin/sleep 600\n")
     compiler.chmod(0o755)
     package = Reduction(tmp_path / "shelf", {"PATH": str(tmp_path)}, closing)
-    ending = threading.Thread(target=lambda: (begun.read_bytes(), closing.ask()))
+    ending = threading.Thread(target=lambda: (begun.read_bytes(), closing.request()))
     ending.start()
     with pytest.raises(BuildFailed, match="is stopping"):
         package.build(Mock())
