@@ -45,7 +45,7 @@ def furnish(cache: Path, user: int) -> None:
     tests that build.
     """
     cache.mkdir(parents=True, exist_ok=True)
-    CACHE.parent.chmod(0o755)  # Its builder may have made it private.
+    CACHE.parent.chmod(0o755)  # The process that created the cache may have made it private.
     os.chown(cache, user, user)
     final = cache / "environments"
     if SOAKS or final.exists() or (built := for_all_users()) is None:

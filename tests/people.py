@@ -1,4 +1,4 @@
-"""Users that a test's service knows, and the file that its bucket process reads them from."""
+"""Users and tokens of a test's service, and the file from which its bucket process reads them."""
 
 from collections.abc import Callable
 from pathlib import Path

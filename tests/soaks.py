@@ -1,6 +1,4 @@
-"""Whether this is a run of `./dev test-all`, for tests that only extend their range in it and cannot use a
-mark.
-"""
+"""Constants of `./dev test-all`, for tests that extend their range in it and cannot use a mark."""
 
 import os
 

@@ -115,16 +115,16 @@ class Judgement:
         self._copies = copies
         self._telling = threading.Lock()
 
-    def sound(self, catcher: Catcher) -> bool:
-        """Whether the command passes without a bug. Otherwise its failure proves nothing."""
+    def passes_without_bug(self, catcher: Catcher) -> bool:
+        """Return whether the command passes without a bug. Otherwise its failure proves nothing."""
         with self._copies.one(None) as copy:
             outcome = run(catcher, copy)
         is_sound = outcome.status == 0
-        self._tell("(none)", catcher, outcome, "" if is_sound else "FAILS WITHOUT ANY BUG")
+        self._print_result("(none)", catcher, outcome, "" if is_sound else "FAILS WITHOUT ANY BUG")
         return is_sound
 
     def judge(self, mutant: Mutant) -> None:
-        """Whether the bug is detected."""
+        """Run the command with the bug, and record whether it detects the bug."""
         try:
             with self._copies.one(mutant) as copy:
                 outcome = run(mutant.caught_by, copy)
@@ -135,9 +135,9 @@ class Judgement:
             return
         wrong = {_FAILED: "", 0: "SURVIVED", None: f"NOT NOTICED WITHIN {mutant.caught_by.limit} s"}
         what = wrong.get(outcome.status, f"ENDED WITH STATUS {outcome.status}, SAYS NOTHING")
-        self._tell(mutant.name, mutant.caught_by, outcome, what)
+        self._print_result(mutant.name, mutant.caught_by, outcome, what)
 
-    def _tell(self, name: str, catcher: Catcher, outcome: Run, wrong: str) -> None:
+    def _print_result(self, name: str, catcher: Catcher, outcome: Run, wrong: str) -> None:
         with self._telling:
             print(
                 f"{name:38}{catcher.name[:70]:72}{outcome.seconds:6.1f} s  {wrong}".rstrip(),
@@ -169,8 +169,10 @@ def main() -> int:
         print(f"{'mutant':38}{'caught by':72}{'took':>8}", flush=True)
         with ThreadPoolExecutor(options.jobs) as pool:
             catchers = list(dict.fromkeys(mutant.caught_by for mutant in chosen))
-            sound = dict(zip(catchers, pool.map(judgement.sound, catchers), strict=True))
-            judged = [mutant for mutant in chosen if sound[mutant.caught_by]]
+            passes_without_bug = dict(
+                zip(catchers, pool.map(judgement.passes_without_bug, catchers), strict=True)
+            )
+            judged = [mutant for mutant in chosen if passes_without_bug[mutant.caught_by]]
             _all(pool.map(judgement.judge, judged))
     took = time.monotonic() - began
     print(

@@ -18,8 +18,10 @@ class Catcher:
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """`file`: below the root. `old`: occurs exactly once in it. `new`: its replacement. `why`: the effect of
-    the bug.
+    """A planted bug.
+
+    `file`: path below the root. `old`: text that occurs exactly once in the file. `new`: its replacement.
+    `why`: the effect of the bug.
     """
 
     name: str
@@ -42,7 +44,7 @@ SIMULATION: Final = Catcher(
 
 
 def tests(*which: str, limit: int) -> Catcher:
-    """Test files or single tests. The run stops at the first failure."""
+    """Return a command that runs test files or single tests, and stops at the first failure."""
     arguments = ("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *which)
     return Catcher(" ".join(name.removeprefix("tests/") for name in which), arguments, limit)
 

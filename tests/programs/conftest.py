@@ -1,6 +1,4 @@
-"""One service for all programs. Those of the small runtimes run three at a time, the large ones one after
-another.
-"""
+"""One service for all programs. Three programs of small runtimes run at a time, or one of a large runtime."""
 
 import os
 from collections.abc import Callable, Iterator

@@ -38,7 +38,7 @@ class Program:
 
     @property
     def project(self) -> str:
-        """Its own project, which identifies its jobs. The bucket has a similar name."""
+        """The program's own project, which identifies its jobs. The bucket has a similar name."""
         return "p-" + self.name.replace("_", "-")
 
 

@@ -101,7 +101,7 @@ class ScriptedEngine:
             before = self.alive.get(key) or self.ended.get(key, (0,))[0]
             if plan.incarnation <= before or key[:2] in self.stopped:
                 continue
-            assert key not in self.alive, "two incarnations live"
+            assert key not in self.alive, "two incarnations run at the same time"
             self.launches.append(key)
             self.alive[key] = plan.incarnation
             self._report(key[0], ReplicaStarted(*key[1:], plan.incarnation, 1))

@@ -71,7 +71,7 @@ async def test_queue_limit_and_priority_limit_are_enforced(tmp_path: Path) -> No
         await w.controller.capacity_changed()
         burst = (w.create(of(number, "ana", number)) for number in range(1, 7))
         answers = await asyncio.gather(*burst, return_exceptions=True)
-        assert answers[:3] == [1, 2, 3], "one runs, two wait"
+        assert answers[:3] == [1, 2, 3], "one job runs, and two wait"
         assert [str(answer) for answer in answers[3:]] == 3 * [
             "ana@x.example has 2 waiting jobs; at most 2 are allowed. Submit the job when another one "
             "has started; an owner can raise the limit: trainshed quotas set queued_jobs 3 "

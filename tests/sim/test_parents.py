@@ -194,7 +194,7 @@ def test_tuning_job_can_be_cancelled_at_any_time(stored: bool) -> None:
         cancelled = dataclasses.replace(world, requests=(*world.requests, Cancel(at, JobUid(7000))))
         made = lived(cancelled)
         assert the_tuning_job(made).state is JobState.CANCELLED
-        assert the_tuning_job(made).ended < at + SECOND, "its trials were not told"
+        assert the_tuning_job(made).ended < at + SECOND, "the trials were not notified"
         first = _commit_of_cancel(made)
         for number in (first, first + 1, first + 2):
             again = lived(dataclasses.replace(cancelled, downs=(SECOND,)), (number, stored))
@@ -267,7 +267,7 @@ def test_pipeline_or_its_job_can_be_cancelled_at_any_time(which: str) -> None:
             cancelled = dataclasses.replace(world, requests=(*world.requests, Cancel(at, uid)))
             made = lived(cancelled)
             assert the_pipeline(made).state is JobState.CANCELLED
-            assert the_pipeline(made).ended < at + SECOND, "its job was not told"
+            assert the_pipeline(made).ended < at + SECOND, "the backing job was not notified"
             first = _commit_of_cancel(made)
             for number in range(first, first + 4):
                 again = lived(cancelled, (number, number % 2 == 0))

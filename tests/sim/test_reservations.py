@@ -410,7 +410,7 @@ async def test_unused_reserved_machines_leave_a_drained_node(tmp_path: Path) -> 
         await settle(w, lambda r: r is not None and (MACHINE.type, node) not in r.slots())
         await w.state(await w.create(on_lab(1, 1)), JobState.RUNNING)
         await w.create(numbered(2, 1))
-        assert why(w, 2), "no other machine takes work"
+        assert why(w, 2), "no other machine accepts jobs"
         await w.store.intake.undrain_node(node)
         await w.controller.capacity_changed()
         await w.state(JobUid(2), JobState.RUNNING)

@@ -229,7 +229,9 @@ def test_concurrently_changed_trial_is_not_suggested(how: str, when: str) -> Non
     assert [t.client for t in study_service.trials()] == (["bob"] if how == "taken" else []) + [
         "ada"
     ] * 2
-    assert study_service.clock.now < CREATED + 10**9, "it need not wait for that"
+    assert study_service.clock.now < CREATED + 10**9, (
+        "the operation does not wait for the other trial"
+    )
 
 
 class InterferingStore:
@@ -290,7 +292,7 @@ def test_failing_suggestion_is_retried_and_finally_reports_its_error() -> None:
     failed = study_service.serve().operation(name)
     assert failed.error is not None and failed.error.code == 13
     assert "it died" in failed.error.message
-    assert study_service.given(next_one) == (1,), "it fails once, and is computed again"
+    assert study_service.given(next_one) == (1,), "the operation fails once and is retried"
 
 
 def test_temporary_store_read_failure_is_retried() -> None:

@@ -91,7 +91,7 @@ class SimulatedTuning:
         proposals = [((("x", (last + 1 + n) / 10),), JobUid(next(uids))) for n in range(number)]
         for job, _ in begin(transition, proposals, exhausted=number < count):
             assert job.parent is not None
-            assert job.parent.trial not in self.trials, "a trial began twice"
+            assert job.parent.trial not in self.trials, "a trial started twice"
             self.jobs[job.parent.trial] = job
 
     # --- jobs of trials ---

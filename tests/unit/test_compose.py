@@ -35,7 +35,7 @@ def test_compose_service_settings_match_its_proxy(monkeypatch: pytest.MonkeyPatc
     assert (loaded.host, loaded.insecure, loaded.tls) == ("0.0.0.0", True, False)
     assert loaded.web_url == "https://training.example.org"
     assert SERVICES["proxy"]["command"].endswith(f" --to trainshed:{loaded.port}")
-    assert "trainshed" in loaded.allowed_hosts, "Prometheus calls it by that name"
+    assert "trainshed" in loaded.allowed_hosts, "Prometheus uses this host name"
 
 
 def test_compose_exposes_only_the_proxy() -> None:

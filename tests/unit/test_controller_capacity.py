@@ -104,7 +104,7 @@ def test_decision_uses_capacity_until_the_job_is_stored_without_it(
     made.put(subject)
     (event,) = next_decisions(made, subject)
     assert isinstance(event, kind) and made.counts(subject.uid, event)
-    assert next_decisions(made, subject) == [], "decided once"
+    assert next_decisions(made, subject) == [], "there is only one decision"
     made.put(subject)
     assert not made.counts(subject.uid, event)
     assert next_decisions(made, subject) == [event]
@@ -145,7 +145,7 @@ async def test_changes_during_a_decision_are_visible_and_cause_another_decision(
     scene.tracker.put(third)
     scene.tracker.put(second)  # the same job again
     scene.tracker.set_node_state("b", NodeState.GONE, "gone")
-    assert scene.tracker.decide(NOW) == (), "one at a time"
+    assert scene.tracker.decide(NOW) == (), "only one decision runs at a time"
     assert scene.tracker.queue_length == 3
     assert [status.replicas for status in scene.tracker.node_statuses()] == [(), ()]
     assert await scene.delivered() == [first.uid]
@@ -230,7 +230,7 @@ def test_shortcut_for_a_new_waiting_job_matches_a_full_plan(seed: int) -> None:
             ours.time_passed()
         theirs.time_passed()  # Forces a full plan each time.
         assert ours.decide(now) == theirs.decide(now)
-        # From then on, only a full plan knows the reservations, and reserved jobs count first.
+        # From then on, only a full plan contains the reservations, and reserved jobs count first.
         is_reserved = now >= CREATED - 5 * SECOND + policy.patience
         for waiting in () if is_reserved else live:
             assert ours.position(waiting) == theirs.position(waiting)

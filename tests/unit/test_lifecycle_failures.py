@@ -90,7 +90,9 @@ def test_stop_by_a_usage_budget_uses_no_attempt_or_running_time() -> None:
     assert life.job.retries == (("budget_used_up", MAX_ATTEMPTS + 2), ("transient_exit", 1))
     life.see(Preempted(spent, Cause.BUDGET)).exits(PRIMARY, signal=15, stopped=True)
     life.now += 1000 * SECOND
-    assert life.cancel().job.ended == life.now, "it has waited since its last program ended"
+    assert life.cancel().job.ended == life.now, (
+        "the job has waited since the end of its last program"
+    )
 
 
 def test_waiting_for_capacity_does_not_count_as_running_time() -> None:
@@ -171,7 +173,7 @@ def test_repeated_time_limit_losses_are_explained_once(whole_job: bool) -> None:
         return [entry.message for entry in life.timeline if entry.kind == "warning"]
 
     expire()
-    assert not warnings(), "it may have saved its state"
+    assert not warnings(), "the replica may have saved its state"
     expire()
     [warning] = warnings()
     assert "has stopped workerpool0-0 2 times, most recently after 602 s" in warning
@@ -224,7 +226,7 @@ def test_abandoned_job_does_not_wait_for_an_unplaced_replica() -> None:
     life = Life(job(1, 1)).up().see(NodeLeft("b", "maintenance")).exits(WORKER, 143, stopped=True)
     assert life.replica(WORKER).node is None
     life.job = give_up(life.job, NodeLeft("a", "gone"), "planted", life.now).job
-    assert life.job.state is JobState.RUNNING, "the primary lives"
+    assert life.job.state is JobState.RUNNING, "the primary still runs"
     assert life.replica(WORKER).state is ReplicaState.LOST
     life.up()
     assert error_of(life)[0] == 13

@@ -232,7 +232,7 @@ def check_state(subject: Job, thorough: bool) -> None:
     assert all(many <= 1 for _, many in subject.retries)
     assert all(many <= 1 for r in subject.replicas for _, many in r.restarts)
     if subject.state.is_final:
-        assert not alive, "an end is published while something lives"
+        assert not alive, "the end is published while a replica runs"
         assert subject.phase is AttemptState.OVER
         assert subject.ended
         assert (subject.error is None) == (subject.state is JobState.SUCCEEDED)
@@ -244,11 +244,11 @@ def check_state(subject: Job, thorough: bool) -> None:
     assert subject.outcome is not None or subject.state is not JobState.CANCELLING
     assert subject.started or subject.state is not JobState.RUNNING
     if subject.phase is AttemptState.WAITING:
-        assert not alive, "its room is given back while something lives"
+        assert not alive, "the capacity is released while a replica runs"
         return
     assert demanded or alive, "the job is stuck"
     if subject.phase is AttemptState.STOPPING:
-        assert alive, "nothing lives, and yet it is not over"
+        assert alive, "no replica runs, but the job has not finished"
         assert (subject.outcome is None) != (subject.retry is None)
         (stop,) = demanded
         assert isinstance(stop, StopReplicas)
@@ -259,7 +259,7 @@ def check_state(subject: Job, thorough: bool) -> None:
 
 def check_transition(subject: Job, event: Event, following: Job) -> None:
     assert following.attempt in (subject.attempt, subject.attempt + 1)
-    assert subject.started in (0, following.started), "startTime stays the first"
+    assert subject.started in (0, following.started), "startTime is the first start"
     if following.attempt == subject.attempt:
         for before, after in zip(subject.replicas, following.replicas, strict=True):
             again = after.incarnation - before.incarnation

@@ -51,7 +51,7 @@ def test_signed_link_is_valid_for_one_view_and_one_day() -> None:
 
 
 def test_page_host_and_signature_are_stable_across_restarts() -> None:
-    """Links of another service with the same key are valid as well."""
+    """Another service with the same key accepts the links too."""
 
     def pages(now: int = 0, key: bytes = b"key", below: str | None = "localhost:80") -> Links:
         return Links(key, "http://127.0.0.1:80", lambda: now, below)

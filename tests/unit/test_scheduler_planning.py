@@ -189,7 +189,7 @@ def test_scheduler_plan_beyond_its_limit_continues_in_the_next_plan(
 
 
 def test_displaced_replica_is_placed_first_and_on_another_node() -> None:
-    """spec/failures#maintenance: the replica moves if its node is gone or drained."""
+    """spec/failures#maintenance: the replica moves if its node is lost or drained."""
     cluster = SimulatedCluster([node("a", 4), node("b", 4)])
     cluster.put(GangState(gang(1, 4), unplaced=((ReplicaId(0, 0), "a"),)))
     cluster.wait(gang(2, 4, priority=9))

@@ -62,7 +62,7 @@ def test_gpu_usage_is_unknown_before_the_first_driver_response(tmp_path: Path) -
 
 
 def test_measured_usage_includes_only_recorded_replicas(tmp_path: Path) -> None:
-    """Restarts count as well. The time before the start of a program counts as idle."""
+    """The usage includes restarts. The time before the start of a program counts as idle."""
     own = (ReplicaId(0, 0), ReplicaId(0, 1))
     use = Use("p", "", (), "job", "a", own, 0, 100 * SECOND, "n1", "L4", 2, 8.0, 0, 2)
     gpu: list[float | None] = [20.0, 7, 16, 8]

@@ -73,7 +73,7 @@ def check_share(holds: Callable[[int], bool], *, share: float, seeds: int) -> No
     The check ends as soon as enough seeds succeeded, so it is fast for properties that mostly hold.
     """
     enough = min_successes(seeds, share)
-    assert enough > 0, "so few seeds prove nothing: any number of failures would be chance"
+    assert enough > 0, "too few seeds: any number of failures could be chance"
     kept = 0
     for seed in range(seeds):
         kept += holds(seed)

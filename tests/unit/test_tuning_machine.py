@@ -111,7 +111,7 @@ def test_failed_first_trial_ends_the_tuning_job_with_a_reason() -> None:
     """facts/tuning#failing-trials, spec/tuning#failed-trials: maxFailedTrialCount is unset."""
     subject = ends(play(), None)
     assert subject.job.outcome is not None
-    assert subject.job.state is not S.FAILED, "its other trials still run"
+    assert subject.job.state is not S.FAILED, "the other trials still run"
     assert {uid for uid, _ in machine.to_cancel(subject.job)} == {
         r.job for r in subject.job.running
     }

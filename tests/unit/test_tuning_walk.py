@@ -100,7 +100,7 @@ def _walk(first: TuningJob) -> int:
     ends = {subject.job.state for subject in states.values() if subject.job.state.is_final}
     assert ends == {S.SUCCEEDED, S.FAILED, S.CANCELLED}
     stuck = [s for s in states.values() if not s.job.state.is_final and not s.job.running]
-    assert not stuck, "it is not over, and nothing of it runs"
+    assert not stuck, "the job has not finished, but no trial runs"
     return len(states)
 
 

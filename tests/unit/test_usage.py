@@ -38,7 +38,7 @@ def test_usage_counts_from_first_program_start_to_attempt_end() -> None:
     assert preparing.placed and uses(preparing, life.now + HOUR, {}) == ()
     life.see(RuntimePrepared(1))
     starting = life.job
-    assert uses(starting, life.now + HOUR, {}) == (), "a cluster has not given the nodes yet"
+    assert uses(starting, life.now + HOUR, {}) == (), "the cluster has not allocated nodes yet"
     life.up()
     began = life.job.started
     assert preparing.placed < began
@@ -50,7 +50,9 @@ def test_usage_counts_from_first_program_start_to_attempt_end() -> None:
     assert (life.job.placed, life.job.state.is_final) == (0, True)
     (use,) = released(running, life.job, {})
     assert (use.began, use.ended, use.machine) == (began, life.job.ended, "n1-standard-4")
-    assert released(starting, life.job, {}) == (use,), "it started and ended between two commits"
+    assert released(starting, life.job, {}) == (use,), (
+        "the program started and ended between two commits"
+    )
     assert released(life.job, life.job, {}) == ()
 
 
@@ -82,7 +84,7 @@ def test_each_attempt_of_a_retried_job_has_its_own_usage() -> None:
     ended = Life(preparing)
     ended.now = life.now
     ended.cancel().up()
-    assert released(preparing, ended.job, {}) == (), "the first attempt counted before"
+    assert released(preparing, ended.job, {}) == (), "the first attempt was already counted"
     life.up()
     assert life.job.began > running.began and life.job.attempt == 2
 

@@ -27,7 +27,7 @@ async def test_retry_button_submits_the_same_job_again(
     result = (await house.result("GET", "/trainshed/v1/jobs?project=p1"))["jobs"]
     uids = [await submit(house, labels={"team": "vision"}), result[0]["uid"]]
     for uid in uids:
-        assert (await browser.post(f"/jobs/{uid}/retry")).status == 400, "it is not over"
+        assert (await browser.post(f"/jobs/{uid}/retry")).status == 400, "the job has not finished"
         first = await house.result("GET", f"/trainshed/v1/jobs/{uid}")
         await house.happen(first["name"], CancelRequested(CancelCause.USER, START))
         assert "Retry" in text_of(await browser.get(f"/jobs/{uid}"))

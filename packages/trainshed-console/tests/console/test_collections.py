@@ -195,8 +195,8 @@ async def test_experiment_page_compares_its_runs(
     lines = [["r1", [2, 0.25]], ["r2", [1, None]]]
     assert curves_of(page) == [{"at": [0, 1], "lines": lines, "label": "Step"}]
     assert all(name in text for name in ("r1", "r2", "r3"))
-    assert text.index("rate") < text.index("batch"), "what differs comes first"
-    assert "r2: 0.9" in page.body.decode(), "a line is called as its run"
+    assert text.index("rate") < text.index("batch"), "different parameters come first"
+    assert "r2: 0.9" in page.body.decode(), "a line has the name of its run"
     chosen = text_of(await browser.get(f"{path}&run=r1&run=r3"))
     assert "Runs compared" in chosen
     assert "r2" not in chosen

@@ -36,12 +36,14 @@ async def test_job_comparison_shows_different_settings_and_metrics(
     page = await browser.get(f"/compare?{query}")
     text = text_of(page)
     assert "2 jobs compared" in text
-    assert f"first {first}" in text, "names that are equal are told apart"
+    assert f"first {first}" in text, "equal names get a suffix"
     after = text[text.index("Parameters") :]
     assert after.index("rate 0.1 0.2") < after.index("epochs 9 9")
     assert "fast on on" in after and "model.depth 3 3" in after and "shift -0.5 -0.5" in after
     assert "loss 0.5 NaN" in after
-    assert re.search(r"code ([0-9a-f]{12}) \1 ", after), "the same code, whatever its arguments"
+    assert re.search(r"code ([0-9a-f]{12}) \1 ", after), (
+        "the code is equal, regardless of its arguments"
+    )
     assert "CPU-hours 4.00 4.00" in after
     drawn = curves_of(page)[0]
     assert drawn["at"] == [1, 2]

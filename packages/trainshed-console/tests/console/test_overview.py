@@ -56,7 +56,7 @@ async def test_overview_shows_jobs_nodes_and_usage(house: ConsoleHouse, browser:
     page = text_of(await browser.get("/overview"))
     assert "Nodes quarantined 1 node-3 its GPU is &lt;b&gt;lost&lt;/b&gt;" in page
     assert "1 running 2 waiting 0 failed in the last day" in page
-    assert page.index("waits-1") < page.index("waits-0"), "what starts next comes first"
+    assert page.index("waits-1") < page.index("waits-0"), "the next job to start comes first"
     assert "No node is free Trains must end" in page
     assert "GPUs by user owner@trainshed.local 2" in page
     assert "GPU-hours in the last 7 days" in page and "2.0 , 0.0 used" in page

@@ -364,7 +364,7 @@ async def test_open_job_page_receives_updates(house: ConsoleHouse, browser: Brow
         await house.happen(f"projects/p1/locations/us-central1/customJobs/{uid}", JobAdmitted(()))
         second = await events.next("parts")
         assert "Preparing" in second["parts"]["head"]
-        assert "tail" not in second["parts"], "only what changed is sent"
+        assert "tail" not in second["parts"], "only changes are sent"
     async with house.events("/events/jobs", headers) as events:
         listed = await events.next("parts")
         assert listed["lists"]["jobs"] == [f"job-{uid}"]

@@ -55,7 +55,7 @@ async def test_sign_in_that_cannot_be_audited_is_rejected(house: ConsoleHouse) -
     browser, full = Browser(house), Unavailable("the disk is full")
     with patch.object(house.store.access, "change", side_effect=full):
         assert (await browser.open(house.link())).status == 503
-    assert (await browser.get("/jobs")).status == 303, "there is no session"
+    assert (await browser.get("/jobs")).status == 303, "no session was created"
 
 
 async def test_sign_in_accepts_only_valid_tokens(house: ConsoleHouse) -> None:
@@ -204,7 +204,7 @@ async def test_sign_in_link_is_valid_once_and_expires(house: ConsoleHouse) -> No
     again = await Browser(house).open(link)
     assert again.status == 401
     assert "already used" in again.error["message"]
-    assert (await first.open(link)).json == {"next": "/overview"}, "who is signed in stays so"
+    assert (await first.open(link)).json == {"next": "/overview"}, "the other session remains valid"
     assert first.session == session
     late = house.link()
     house.clock += LINK_LIFETIME
@@ -343,7 +343,7 @@ async def test_csrf_requests_from_other_origins_are_rejected(browser: Browser, o
     for path in forms:
         answer = await browser.post(path, ("origin", origin))
         assert answer.status == 403, path
-    assert (await browser.get("/")).status == 200, "still signed in"
+    assert (await browser.get("/")).status == 200, "the session remains valid"
 
 
 async def test_csrf_from_the_http_origin_is_rejected_on_https(house: ConsoleHouse) -> None:

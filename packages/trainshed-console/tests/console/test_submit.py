@@ -130,10 +130,12 @@ async def test_job_of_any_kind_can_be_cloned_and_edited_as_json(
     old = made.get("jobId") or made["name"].rpartition("/")[2]
     page = await browser.get(f"/jobs/{old}")
     uid = re.search(r"/submit/json\?from=(\d+)", page.body.decode())
-    assert uid is not None, "its page leads there"
+    assert uid is not None, "the job's page links to the editor"
     body = json_to_edit(await browser.get(f"/submit/json?from={uid[1]}"))
-    assert {**body, "jobId": 0} == {**KINDS[collection], "jobId": 0}, "all of it and no more"
-    assert body.get("jobId") != OF_ML["jobId"], "an id of `ml` is used once"
+    assert {**body, "jobId": 0} == {**KINDS[collection], "jobId": 0}, (
+        "the editor contains exactly the request"
+    )
+    assert body.get("jobId") != OF_ML["jobId"], "an ID of an `ml` job can be used only once"
     body["labels"] = {"edited": "yes"}
     form = {"job": json.dumps(body), "project": "p1", "region": "us-central1"}
     text = text_of(await browser.post("/submit/json/check", **form))

@@ -94,7 +94,7 @@ async def test_tensorboard_view_is_protected_from_path_traversal(house: House) -
         return await house.call(method, f"/tensorboard/{where}", token=None)
 
     shown = await asked(f"{path}data/runs")
-    assert shown.body == f"{view} /data/runs".encode(), "the mark goes no further"
+    assert shown.body == f"{view} /data/runs".encode(), "the signature is not forwarded"
     assert (shown.headers["cache-control"], shown.headers["referrer-policy"]) == (
         "no-store",
         "no-referrer",

@@ -258,10 +258,10 @@ async def test_command_line_token_expires_with_the_browser_sign_in(
     assert (await house.call("GET", JOBS, token=token)).status == 200
     [row] = (await house.result("GET", "/trainshed/v1/audit?project=-"))["entries"][:1]
     assert (row["who"], row["method"]) == (ANA, "trainshed.v1.Tokens.CreateOwn")
-    assert (await redeem_code(house, code)).status == 401, "it is good once"
+    assert (await redeem_code(house, code)).status == 401, "a code is valid once"
     code = await request_code(browser)
     assert (await redeem_code(house, code, "w" * 64)).status == 401
-    assert (await redeem_code(house, code)).status == 401, "who guesses has spoiled it"
+    assert (await redeem_code(house, code)).status == 401, "a wrong verifier invalidates the code"
     code = await request_code(browser)
     house.clock += 15 * 60 * 10**9
     assert (await redeem_code(house, code)).status == 401

@@ -471,7 +471,7 @@ async def test_slow_issuer_response_is_limited_by_a_timeout(
 async def test_requests_do_not_wait_for_issuer_reads_of_other_users(
     tmp_path: Path, issuer: ScriptedIssuer, monkeypatch: pytest.MonkeyPatch, age: int
 ) -> None:
-    """They wait neither for another issuer, nor for new keys, nor for a refresh of known keys."""
+    """A request waits neither for another issuer, nor for new keys, nor for a refresh of known keys."""
     other = issuer.settings(name="Other", issuer="https://sso.corp.example")
     house = ConsoleHouse(tmp_path, issuers=[issuer.settings(), other])
     assert (await exchange_token(house, issuer.id_token(now=NOW))).status == 200

@@ -72,7 +72,9 @@ async def test_machine_id_token_acts_as_its_service_account(
     await browser.sign_in(token=token)
     for marks, status in (([f"{issuer.address}#"], 303), (known, 200)):
         machine_house.tokens.issuers = marks
-        assert (await browser.get("/team")).status == status, "it ends with its entry"
+        assert (await browser.get("/team")).status == status, (
+            "the token is invalid without its settings entry"
+        )
     account = f"/v1/projects/p1/serviceAccounts/{ROBOT}"
     await machine_house.call("POST", f"{account}:disable", {})
     await expect_rejection(machine_house, token, "is disabled")
