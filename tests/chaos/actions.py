@@ -32,7 +32,7 @@ _CREDENTIALS: Final = struct.Struct("3i")
 
 @dataclass
 class Story:
-    """One job and the actions on it. `public` is its path in its own API."""
+    """The history of one job and the actions on it. `public` is its path in its own API."""
 
     plan: JobPlan
     public: str = ""

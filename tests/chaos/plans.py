@@ -35,12 +35,12 @@ class End(enum.StrEnum):
 
     @property
     def is_own(self) -> bool:
-        """Whether the program exits without external influence."""
+        """Return whether the program exits without external influence."""
         return not (self.is_kill or self.drill or self is End.RUNS_ON)
 
     @property
     def is_kill(self) -> bool:
-        """Whether a signal from the run causes it."""
+        """Return whether a signal from the run causes this end."""
         return self in (End.KILLED, End.SHIM_KILLED, End.SHIM_HANGS)
 
     @property

@@ -48,14 +48,15 @@ class ReplicaHistory:
         return Counter(self.attempts)
 
     def moves(self, full: Iterable[int]) -> Moves:
-        """`full`: attempts that ended with a start on a full disk."""
+        """Return the external influences on the replica. `full`: attempts that ended with a start on a full
+        disk."""
         starts = Counter(start.attempt for start in self.starts)
         lives = {attempt: self.counts[attempt] for attempt in full}
         return Moves(self.moved, starts - self.counts, lives)
 
     @property
     def is_worn(self) -> bool:
-        """Whether drains may have used all restarts of an attempt, and therefore ended it."""
+        """Return whether drains may have used all restarts of an attempt, and therefore ended it."""
         return bool(self.moved) and any(start.incarnation > _RESTARTS for start in self.starts)
 
     def needless(self) -> list[int]:

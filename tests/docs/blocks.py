@@ -17,7 +17,7 @@ INPUT_LANGUAGES = ("console", "sh", "python", "js")
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One fenced block."""
+    """A fenced code block of a page."""
 
     #: Relative to the checkout.
     page: str

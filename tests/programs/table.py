@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One program, submitted in one way."""
+    """A training program, submitted by one client."""
 
     #: Name of the folder below `samples/`, with a suffix if there are several ways to submit it.
     name: str

@@ -163,9 +163,8 @@ class Reference:
         self._reducer_restarts = {}
 
     def concerns(self, attempt: int, member: Member, incarnation: int) -> bool:
-        """Whether a report is new: of the current attempt and incarnation, and the first report
-        of its end.
-        """
+        """Return whether a report is new: of the current attempt and incarnation, and the first report of its
+        end."""
         current = self.incarnations.get(member) == incarnation
         return attempt == self.attempts and current and member not in self.over
 

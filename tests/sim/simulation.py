@@ -262,9 +262,8 @@ class Simulation:
         )
 
     def _before_event(self, made: Controller, event: EngineEvent) -> None:
-        """With a slow writer, send a request just after the exit of a program. It is stored after the service
-        has read the job, and before it stores the job's next state.
-        """
+        """Handle an event just before the service receives it. With a slow writer, send a request just after
+        the exit of a program, so that the store accepts it between the service's read and commit."""
         if (
             self._group is None
             or not isinstance(event, ReplicaReport)

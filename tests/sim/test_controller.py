@@ -58,7 +58,7 @@ async def test_duplicate_name_releases_its_capacity(tmp_path: Path) -> None:
 
 
 async def test_queue_limit_and_priority_limit_are_enforced(tmp_path: Path) -> None:
-    """spec/queue#quotas."""
+    """spec/queue#quotas: limits on waiting jobs and on the priority of a user's jobs."""
     limits = {(QUEUED, EACH): 2, (QUEUED, ""): 3, (PRIORITY, "bo@x.example"): 5}
 
     def of(number: int, person: str, priority: int = 0) -> Job:
@@ -146,9 +146,8 @@ async def test_unsplittable_dataset_fails_the_job_with_its_row(tmp_path: Path) -
 
 
 async def test_rejected_launch_ends_the_job(tmp_path: Path) -> None:
-    """spec/failures#service-failures: immediately. It must not stay PREPARING, where no time
-    limit applies.
-    """
+    """spec/failures#service-failures: the job fails immediately. It must not stay PREPARING, where no time
+    limit applies."""
     async with world(tmp_path) as w:
         w.engine.always["launch"] = LaunchRejected("there is no such node")
         uid = await w.create(job(1))

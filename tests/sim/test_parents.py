@@ -254,7 +254,7 @@ def test_pipeline_without_a_model_fails() -> None:
 
 @pytest.mark.parametrize("which", ["pipeline", "job"])
 def test_pipeline_or_its_job_can_be_cancelled_at_any_time(which: str) -> None:
-    """spec/lifecycle#cancel."""
+    """spec/lifecycle#cancel: the pipeline is CANCELLED, whether it or its job is cancelled."""
     for kind in (with_custom_job, with_tuning_job):
         pipeline, backing = kind()
         # No program exits in the second without a service.

@@ -317,7 +317,8 @@ def test_temporary_store_read_failure_is_retried() -> None:
 
 
 def test_early_stopping_check_uses_the_rule_of_the_study() -> None:
-    """spec/tuning#early-stopping; facts/tuning#vizier."""
+    """spec/tuning#early-stopping, facts/tuning#vizier: only running trials with enough measurements are
+    stopped."""
     study_service = StudyService(bar=0.5)
     good, bad, short, stopping = (
         study_service.request(0.1, 0.6, 0.7),

@@ -91,7 +91,7 @@ class WatchedEngine(SimEngine):
         demands: Demands,
         before_event: Callable[[EngineEvent], None],
     ) -> None:
-        """`before_event`: called with each event just before the service receives it."""
+        """Watch an engine. `before_event` is called with each event just before the service receives it."""
         super().__init__(world, latency)
         self._told_of = before_event
         self._books = books

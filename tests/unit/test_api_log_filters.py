@@ -22,7 +22,7 @@ ENTRY = Entry(
 
 
 def test_log_filter_of_a_resumed_client_starts_after_its_last_entry() -> None:
-    """spec/clients#log-pages."""
+    """spec/clients#log-pages: a client that resumes filters by the time and the ID of its last entry."""
     compiled = compile_log_filter(
         '((timestamp="1970-01-01T00:01:40Z" AND insertId>"id4") OR timestamp>"1970-01-01T00:01:40Z")'
     )

@@ -28,7 +28,7 @@ def test_scale_tiers_use_known_machine_types() -> None:
 
 
 def test_scale_tier_price_is_the_sum_of_its_machines() -> None:
-    """facts/machines#ml-units."""
+    """facts/machines#ml-units: the public price list of the scale tiers."""
     prices = {"BASIC": 0.3878, "STANDARD_1": 4.0571, "PREMIUM_1": 33.7829, "BASIC_GPU": 1.6939}
     for tier, pools in machines.predefined_tiers().items():
         units = [
@@ -161,5 +161,5 @@ def test_suggested_machine_type_has_the_nearest_numbers(unknown: str, near: str)
 def test_runtime_version_and_python_version_must_match(
     version: str, python: str, legal: bool
 ) -> None:
-    """spec/submit#defaults."""
+    """spec/submit#defaults: each runtime version supports certain Python versions."""
     assert (images.pair_fault(version, python) is None) is legal

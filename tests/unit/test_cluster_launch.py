@@ -185,7 +185,7 @@ def test_every_golden_launch_file_has_a_test() -> None:
     ],
 )
 def test_variable_references_in_arguments_are_expanded(text: str, expanded: str) -> None:
-    """facts/program#variables."""
+    """facts/program#variables: $(NAME) is replaced, and $$ escapes a reference."""
     assert expand(text, {"A": "1"}) == expanded
 
 

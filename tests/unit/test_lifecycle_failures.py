@@ -110,7 +110,7 @@ def test_waiting_for_capacity_does_not_count_as_running_time() -> None:
 
 @pytest.mark.parametrize(("has_started", "state"), [(False, "PREPARING"), (True, "FAILED")])
 def test_usage_budget_ends_a_running_job_without_retries(has_started: bool, state: str) -> None:
-    """spec/failures#budget."""
+    """spec/failures#budget: without retries, a job fails when the budget stops it after its start."""
     life = Life(job(1, scheduling=DISABLED)).see(JobAdmitted(((PRIMARY, "a"),)))
     life = life.up() if has_started else life
     life.see(Preempted("project vision has used 5 of 5 of this month's budget", Cause.BUDGET))

@@ -23,7 +23,7 @@ def points(*steps: int, value: float = 0.5) -> list[Point]:
 
 
 async def test_partial_metric_write_after_a_crash_is_truncated(tmp_path: Path) -> None:
-    """spec/invariants#durability, facts/experiments#points."""
+    """spec/invariants#durability, facts/experiments#points: a repeated write stores each point once."""
     files = PointFiles(tmp_path)
     await files.append(7, [(1, points(1))])
     path = tmp_path / "7.points"

@@ -29,7 +29,7 @@ def test_wait_reason_names_the_job_that_uses_the_only_node() -> None:
 
 
 def test_wait_reason_shows_the_free_resources_of_full_nodes() -> None:
-    """spec/operations#why-it-waits."""
+    """spec/operations#why-it-waits: the message compares the request with the free resources of the nodes."""
     cluster = SimulatedCluster([node("a", 8, gpus=4), node("b", 8, gpus=2)])
     cluster.run(gang(1, 2, gpus=3), "a", until=NOW + 5)
     cluster.wait(
@@ -82,7 +82,7 @@ def test_wait_reason_shows_resources_used_outside_the_service() -> None:
 
 
 def test_wait_reason_shows_the_used_up_quota() -> None:
-    """spec/queue#order."""
+    """spec/queue#order: the message shows the quota, its usage, and the command that raises it."""
     cluster = SimulatedCluster([node("a", 64)], quotas={QuotaKey("p", REGION, CPUS): 8})
     cluster.run(gang(1, 4, quota=((CPUS, 4),)), "a")
     cluster.wait(gang(2, 2, replicas=4, quota=((CPUS, 8),)), gang(3, 9, quota=((CPUS, 9),)))
@@ -101,7 +101,7 @@ def test_wait_reason_shows_the_used_up_quota() -> None:
 
 
 def test_wait_reason_shows_the_replica_limit() -> None:
-    """spec/queue#capacity."""
+    """spec/queue#capacity: relaxed mode limits the number of replicas that run at the same time."""
     cluster = SimulatedCluster([node("a")], Policy(max_replicas=4))
     cluster.run(gang(1, replicas=2), "a")
     cluster.wait(gang(2, replicas=4))
@@ -114,7 +114,7 @@ def test_wait_reason_shows_the_replica_limit() -> None:
 
 
 def test_wait_reason_shows_missing_and_drained_nodes() -> None:
-    """spec/queue#capacity."""
+    """spec/queue#capacity: the message distinguishes too small, drained and missing nodes."""
     cluster = SimulatedCluster([node("a", 4), node("b", 16, condition=NodeCondition.DRAINED)])
     cluster.wait(gang(1, 32), gang(2, 16))
     lost = explanation(cluster, 1)
@@ -143,7 +143,7 @@ def test_wait_reason_shows_retry_delay_or_reserved_capacity() -> None:
 
 
 def test_wait_reason_names_the_replica_that_lost_its_node() -> None:
-    """spec/failures#maintenance."""
+    """spec/failures#maintenance: the message names the replica and its previous node."""
     cluster = SimulatedCluster([node("a", 4), node("b", 4)])
     cluster.put(GangState(gang(1, 4), unplaced=((ReplicaId(0, 0), "a"),)))
     cluster.run(gang(2, 2), "b")
@@ -175,7 +175,7 @@ def test_wait_reason_hides_jobs_of_other_projects() -> None:
 
 
 def test_preflight_considers_reservations_and_spot_jobs() -> None:
-    """spec/submit#preflight."""
+    """spec/submit#preflight: a preflight accounts for reserved capacity and for preemption of spot jobs."""
     cluster = SimulatedCluster([node("a", 8)])
     cluster.run(gang(1, 4), "a")
     cluster.wait(gang(2, 8), since=NOW - PATIENT)
@@ -238,7 +238,7 @@ def test_reported_node_usage_never_exceeds_its_capacity() -> None:
 
 
 def test_wait_reason_counts_the_replicas_without_a_node() -> None:
-    """spec/failures#maintenance."""
+    """spec/failures#maintenance: with several displaced replicas, the message starts with their number."""
     drained = NodeCondition.DRAINED
     cluster = SimulatedCluster([node("a", 4, condition=drained), node("b", 4, condition=drained)])
     lost = ((ReplicaId(0, 0), "a"), (ReplicaId(1, 0), "b"))

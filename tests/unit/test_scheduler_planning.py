@@ -77,7 +77,7 @@ def test_job_is_placed_on_the_fullest_node_with_enough_capacity() -> None:
 
 
 def test_cpu_jobs_avoid_gpu_nodes() -> None:
-    """spec/queue#capacity."""
+    """spec/queue#capacity: GPU nodes remain free for jobs that need GPUs."""
     cluster = SimulatedCluster([node("a", 4, gpus=4), node("b", 32)])
     cluster.wait(gang(1, 4), gang(2, 4, gpus=4))
     assert len(cluster.admitted_jobs()) == 2
@@ -108,7 +108,7 @@ def test_backfilling_ends_when_a_large_job_has_waited_too_long() -> None:
 
 
 def test_capacity_beyond_a_reservation_is_available_to_other_jobs() -> None:
-    """spec/queue#order."""
+    """spec/queue#order: a reservation only blocks the capacity that the waiting job needs."""
     for used, starts in (8, [3]), (4, [3, 4]):  # node a has two CPUs more than job 2 needs
         cluster = SimulatedCluster([node("a", 8), node("b", 4)])
         cluster.run(gang(1, used), "a", until=NOW + 3600 * SECOND)
@@ -161,7 +161,7 @@ def test_job_that_can_never_fit_is_a_stock_out(wanted: GangRequest, reason: str)
 
 
 def test_relaxed_mode_has_no_stock_outs_and_jobs_wait_for_nodes() -> None:
-    """spec/queue#capacity."""
+    """spec/queue#capacity: in relaxed mode, every job fits. Without nodes, all jobs wait."""
     cluster = SimulatedCluster([], Policy())
     cluster.wait(gang(1, 999))
     assert cluster.plan().decisions == ()
@@ -201,7 +201,7 @@ def test_displaced_replica_is_placed_first_and_on_another_node() -> None:
 
 @pytest.mark.parametrize("policy", [STRICT, Policy()], ids=["strict", "relaxed"])
 def test_displaced_replica_returns_to_its_node_only_without_alternatives(policy: Policy) -> None:
-    """spec/failures."""
+    """spec/failures#maintenance: another node is preferred, and a drained node is never used."""
     cluster = SimulatedCluster([node("a", 4)], policy)
     cluster.put(GangState(gang(1, 4), unplaced=((ReplicaId(0, 0), "a"),)))
     assert cluster.plan().decisions == (Place(JobUid(1), ReplicaId(0, 0), "a"),)
@@ -228,7 +228,7 @@ def preempted(uid: int, by: int) -> Preempt:
 
 
 def test_on_demand_job_preempts_the_newest_spot_job() -> None:
-    """spec/failures#preemption."""
+    """spec/failures#preemption: of two equal spot jobs, the newer one is preempted."""
     cluster = SimulatedCluster([node("a", 8)])
     cluster.run(gang(1, 4, spot=True), "a")
     cluster.run(gang(2, 4, spot=True), "a")
@@ -253,7 +253,7 @@ def test_preemption_message_hides_jobs_of_other_projects() -> None:
 
 
 def test_preempted_capacity_is_reserved_for_the_preempting_job() -> None:
-    """spec/failures#preemption."""
+    """spec/failures#preemption: smaller jobs cannot take the capacity during the grace period."""
     cluster = SimulatedCluster([node("a", 8)])
     cluster.run(gang(1, 4, spot=True), "a")
     cluster.wait(gang(2, 8), gang(3, 1))
@@ -265,7 +265,7 @@ def test_preempted_capacity_is_reserved_for_the_preempting_job() -> None:
 
 
 def test_spot_job_is_preempted_for_quota_of_its_own_project_only() -> None:
-    """spec/failures#preemption."""
+    """spec/failures#preemption: spot jobs of other projects do not use the project's quota."""
     disk = "pd_ssd_gb"
     cluster = SimulatedCluster([node("a", 8)], quotas={QuotaKey("p", REGION, disk): 200})
     cluster.run(gang(1, 1, spot=True, quota=((disk, 200),)), "a")
@@ -275,7 +275,7 @@ def test_spot_job_is_preempted_for_quota_of_its_own_project_only() -> None:
 
 
 def test_spot_job_is_not_admitted_before_a_waiting_on_demand_job() -> None:
-    """spec/queue#order."""
+    """spec/queue#order: otherwise the on-demand job would preempt the spot job immediately."""
     cluster = SimulatedCluster([node("a", 8)])
     cluster.wait(gang(1, 8, spot=True), gang(2, 8))
     assert cluster.admitted_jobs() == [2]

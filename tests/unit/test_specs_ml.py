@@ -123,7 +123,7 @@ def test_ml_job_violation_names_its_field() -> None:
 
 
 def test_ml_job_error_lists_all_violations() -> None:
-    """spec/submit#refusals."""
+    """spec/submit#refusals: one error contains the violations of all fields."""
     request = ml_job(
         job_id="my-job",
         labels={"a b": "c"},
@@ -171,7 +171,7 @@ def test_runtime_version_error_has_the_public_text() -> None:
     ("version", "python"), [("1.14", "3.5"), ("1.15", "3.7"), ("2.11", "3.7"), ("1.2", "2.7")]
 )
 def test_omitted_python_version_is_that_of_the_runtime(version: str, python: str) -> None:
-    """spec/submit#defaults."""
+    """spec/submit#defaults: each runtime version has a default Python version."""
     spec = spec_of(ml_job(runtimeVersion=version, pythonVersion=None))
     assert spec.pool(0).program.runtime.python_version == python
 

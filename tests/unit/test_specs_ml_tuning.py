@@ -80,7 +80,7 @@ def test_ml_hyperparameter_violation_names_its_field() -> None:
 
 
 def test_error_lists_violations_of_the_job_and_its_hyperparameters() -> None:
-    """spec/submit#refusals."""
+    """spec/submit#refusals: one error contains the violations of both parts."""
     request = ml_job(
         region="mars", hyperparameters={"params": [{"type": "DOUBLE"}], "maxTrials": -5}
     )

@@ -69,7 +69,7 @@ def test_valid_vertex_job_keeps_all_its_fields() -> None:
 def test_accelerators_valid_for_their_machine_type_are_accepted(
     kind: str, count: int, machine_type: str
 ) -> None:
-    """facts/machines#accelerators."""
+    """facts/machines#accelerators: valid combinations of type, count and machine type."""
     spec = parse(with_gpus(kind, count, machine_type)).spec
     assert spec.pool(0).machine.accelerators == Accelerators(kind, count)
 

@@ -86,7 +86,7 @@ def test_trial_requires_only_active_parameters() -> None:
 
 
 def test_trial_error_lists_all_invalid_parameters() -> None:
-    """spec/submit#refusals."""
+    """spec/submit#refusals: one error contains the violations of all parameters."""
     faults = refused(params(rate=2.0, model="shallow", depth=1.0))
     assert faults == {
         "trial.parameters[0].value": "2.0 is not a value of 'rate', which has numbers from 0.001 to 1.",
@@ -142,7 +142,7 @@ def test_only_the_final_measurement_requires_all_metrics() -> None:
 
 @pytest.mark.parametrize("elapsed", [-1, 10**10])
 def test_measurement_error_lists_all_faults(elapsed: int) -> None:
-    """spec/submit#refusals."""
+    """spec/submit#refusals: one error contains the violations of all fields."""
     sent = measurement(-1, elapsed, loss=math.nan, gain=1.0)
     read_measurement(SPEC, sent, final=False)
     with pytest.raises(InvalidRequest) as caught:

@@ -125,7 +125,7 @@ def test_failed_first_trial_ends_the_tuning_job_with_a_reason() -> None:
 
 
 def test_first_trial_to_end_counts_as_the_first_trial() -> None:
-    """facts/tuning#failing-trials."""
+    """facts/tuning#failing-trials: the trial that ends first decides, regardless of its number."""
     subject = play().becomes(3, S.FAILED, "no").run_step()
     assert subject.job.outcome is not None
     other = play().succeeds(2, 0.5).run_step().becomes(1, S.FAILED, "no").run_step()
@@ -158,7 +158,7 @@ def test_twice_as_many_failures_as_results_end_the_tuning_job() -> None:
 
 
 def test_early_stopped_trial_keeps_its_measurements() -> None:
-    """spec/tuning#early-stopping."""
+    """spec/tuning#early-stopping: the last measurement of the stopped trial is its final one."""
     subject = play().becomes(2, S.RUNNING).reports(2, 0.3, 0.4).run_step(stop=(2,))
     assert (subject.trials[2].state, subject.trials[2].stopped_early) == (TrialState.STOPPING, True)
     running = subject.job.running[1]

@@ -94,7 +94,8 @@ class JournalStreams:
 
 
 class Notebooks:
-    """By job: the first start of its program, and the newest value of each metric at each step."""
+    """The measurements of each job: the first start of its program, and the newest value of each metric and
+    step."""
 
     def __init__(self) -> None:
         self._started: dict[JobUid, int] = {}

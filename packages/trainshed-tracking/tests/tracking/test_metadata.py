@@ -260,7 +260,7 @@ async def create_job(house: House, **spec: Any) -> Any:
 
 
 async def test_experiment_run_lists_its_jobs_permanently(house: House) -> None:
-    """facts/experiments#jobs"""
+    """facts/experiments#jobs: the metadata of a run contains its jobs, which clients cannot remove."""
     experiment, run = f"{STORE}/contexts/e", f"{STORE}/contexts/e-r"
     await create_run(house, "e")
     made = await create_run(house, note="x" * 199_900)
@@ -280,7 +280,7 @@ async def test_experiment_run_lists_its_jobs_permanently(house: House) -> None:
 
 
 async def test_job_of_an_experiment_gets_a_new_run(house: House) -> None:
-    """facts/experiments#jobs"""
+    """facts/experiments#jobs: the service creates a run for a job that only specifies an experiment."""
     await create_run(house, "e")
     job = (await create_job(house, experiment=f"{STORE}/contexts/e")).json
     run = job["jobSpec"]["experimentRun"]
@@ -297,7 +297,7 @@ async def test_job_of_an_experiment_gets_a_new_run(house: House) -> None:
 
 
 async def test_job_with_a_missing_or_foreign_experiment_is_rejected(house: House) -> None:
-    """facts/experiments#jobs"""
+    """facts/experiments#jobs: the experiment must exist in the project of the job."""
     for spec, expected in (
         ({"experiment": f"{STORE}/contexts/e"}, {"job_spec.experiment"}),
         ({"experiment": "e"}, {"job_spec.experiment"}),
