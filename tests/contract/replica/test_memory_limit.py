@@ -102,6 +102,6 @@ def test_who_ended_since_it_was_measured_is_not_counted(monkeypatch: pytest.Monk
         os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
         monkeypatch.setattr(processes, "resident", Mock(return_value={ended.pid: 2}))
         limit = MemoryLimit(ControlGroups(Limits()), 1, Mock(), Mock())
-        limit._hold()  # pyright: ignore[reportPrivateUsage]
+        limit._enforce()  # pyright: ignore[reportPrivateUsage]
     limit.close()
     assert limit.verdict(None) == (False, 0)
