@@ -212,6 +212,6 @@ def test_environment_variables_of_reducers_and_workers_are_validated() -> None:
         f"{POOLS}[1].container_spec.env[0].value",
         *(f"{reducer_env}[{index}].value" for index in (0, 1)),
     ]
-    assert faults[wrong[0]] == "TRAINSHED_REDUCTION='fast' is none of auto, off."
-    assert "no number of at least 4096" in faults[wrong[1]]
+    assert faults[wrong[0]] == "TRAINSHED_REDUCTION='fast' is not one of auto, off."
+    assert "not a number of at least 4096" in faults[wrong[1]]
     assert f"{MACHINE}.machine_type" not in faults

@@ -1,4 +1,4 @@
-"""A part of the root's package of tests, also for a process that finds this part first."""
+"""Part of the package `tests` of the repository's root. Processes may import this part first."""
 
 from pathlib import Path
 

@@ -23,13 +23,13 @@ def autoload() -> None:
             raise
         except BaseException as error:
             # Includes SystemExit: `import torch` must not fail without reducers.
-            text = "not usable here ({}: {}): native all-reduce is used"
+            text = "reducers are unusable ({}: {}): native all-reduce is used"
             fault = text.format(type(error).__name__, error)
     try:
         from trainshed_reduction import process
 
         if fault:
-            process.tell("native", fault, "WARNING")
+            process.report("native", fault, "WARNING")
         elif os.environ.get("RANK", "0") == "0":
             # Only for the service, whose reducers report that no worker connects.
             process.reports().note("off", "native all-reduce is used: TRAINSHED_REDUCTION is off")

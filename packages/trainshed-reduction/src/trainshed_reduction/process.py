@@ -65,9 +65,9 @@ class Closable(Protocol):
     def close(self) -> None: ...
 
 
-def say(text: str) -> None:
+def log(text: str) -> None:
     """Write a line to standard error, because the program may not configure logging. For the service, write
-    JSON with a severity. Plain text would count as an error."""
+    JSON with a severity, because it treats plain text as an error."""
     line = f"trainshed reduction: {text}"
     if os.environ.get(REPORT_FILE):
         line = json.dumps({"severity": "INFO", "message": line})
@@ -85,33 +85,34 @@ def reports() -> Reports:
     return Reports(os.environ.get(REPORT_FILE) if first else None)
 
 
-def tell(note: str, text: str, severity: str = "INFO") -> None:
-    """Report a text under the name `note`, or log it where the service reads no report."""
+def report(note: str, text: str, severity: str = "INFO") -> None:
+    """Report a text under the name `note`, or log it if the service reads no report."""
     if not reports().note(note, text, severity):
-        say(text)
+        log(text)
 
 
 _open: List[Closable] = []
 
 
-def close_at_exit(thing: Closable) -> None:
-    """Close `thing` at the process's exit, in reverse order of calls. Then a program leaves its groups before
-    its end, and no thread outlives the interpreter."""
-    _open.append(thing)
+def close_at_exit(resource: Closable) -> None:
+    """Close `resource` at the process's exit, in reverse order of calls. Then a program leaves its groups
+    before its end, and no thread outlives the interpreter."""
+    _open.append(resource)
 
 
-def closed(thing: Closable) -> None:
-    if thing in _open:
-        _open.remove(thing)
+def remove_at_exit(resource: Closable) -> None:
+    """Undo `close_at_exit`, because `resource` is closed."""
+    if resource in _open:
+        _open.remove(resource)
 
 
 def _close() -> None:
-    for thing in _open[::-1]:
+    for resource in _open[::-1]:
         try:
-            thing.close()
+            resource.close()
         except Exception as error:
-            # Close the others as well, and keep the exit status.
-            say(f"not closed in good order: {error}")
+            # Close the other resources as well, and keep the exit status.
+            log(f"closing at exit failed: {error}")
 
 
 atexit.register(_close)

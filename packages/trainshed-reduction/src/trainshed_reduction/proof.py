@@ -16,13 +16,13 @@ from trainshed_reduction import wire
 from trainshed_reduction.wire import Accept, Header, Hello, Kind
 
 HANDSHAKE_SECONDS = 5.0
-"""Limit from the connection to ACCEPT, on either side."""
+"""Timeout in seconds from the connection to ACCEPT, on either side."""
 _VERSION = wire.VERSION.to_bytes(2, "little")
-"""Comes first in a signed payload, in all versions of the protocol."""
+"""First bytes of a signed payload, in all versions of the protocol."""
 _BODY = len(_VERSION) + hashlib.sha256().digest_size
 """Offset of the body in a signed payload, after the version and the proof."""
 Signed = TypeVar("Signed", Hello, Accept)
-WRONG_TOKEN = "the token is not the one of this job"
+WRONG_TOKEN = "the token does not belong to this job"
 """The only message of a reducer to a peer without the token."""
 
 
@@ -58,8 +58,8 @@ def read_signed(
     version = int.from_bytes(payload[: len(_VERSION)], "little")
     if version != wire.VERSION:
         raise wire.Malformed(
-            f"worker and reducer speak different versions of the protocol ({version} and {wire.VERSION}): "
-            "install the same trainshed_reduction on both"
+            f"worker and reducer use different versions of the protocol ({version} and {wire.VERSION}). "
+            "Install the same trainshed_reduction on both"
         )
     proof, body = payload[len(_VERSION) : _BODY], payload[_BODY:]
     if not hmac.compare_digest(proof, _mac(token, kind.__name__.encode() + before + body)):
@@ -69,7 +69,7 @@ def read_signed(
 
 def _mac(token: bytes, text: bytes) -> bytes:
     if not token:
-        raise ValueError("an empty token proves nothing")
+        raise ValueError("the job's token must not be empty")
     return hmac.new(token, text, hashlib.sha256).digest()
 
 
@@ -79,7 +79,7 @@ def frame(kind: Kind, payload: bytes = b"") -> bytes:
 
 
 def text_frame(kind: Kind, text: str) -> bytes:
-    """Return a STATUS or ERROR frame; a text that is too long loses its end."""
+    """Return a STATUS or ERROR frame. A long text is cut."""
     payload = text.encode()[: wire.MAX_TEXT]
     return frame(kind, payload.decode(errors="ignore").encode())
 
@@ -87,10 +87,10 @@ def text_frame(kind: Kind, text: str) -> bytes:
 def connect(
     address: "Tuple[str, int]", token: bytes, hello: Hello, seconds: float = HANDSHAKE_SECONDS
 ) -> "Tuple[socket.socket, Accept]":
-    """Connect, and return the mutually authenticated connection. Nothing after ACCEPT has been read. Its
-    timeout is the rest of `seconds`.
+    """Connect to a reducer, and return the mutually authenticated connection. No data after ACCEPT has been
+    read. The connection's timeout is the rest of `seconds`.
 
-    Raises Refused, Untrusted, wire.Malformed, OSError (TimeoutError is one).
+    Raises Refused, Untrusted, wire.Malformed, OSError (including TimeoutError).
     """
     deadline = time.monotonic() + seconds
     connection = socket.create_connection(address, _left(deadline))
@@ -114,7 +114,7 @@ def greet(connection: socket.socket, token: bytes, hello: Hello, deadline: float
     accept = read_signed(token, Accept, answer, challenge + greeting)
     if accept is None:
         raise Untrusted(
-            "what listens there does not know the job's token: it is no reducer of this job"
+            "the peer does not know the job's token, so it is not a reducer of this job"
         )
     return accept
 
@@ -124,7 +124,7 @@ def _expect(connection: socket.socket, kind: Kind, deadline: float) -> bytes:
     if header.kind is Kind.ERROR:
         raise Refused(payload.decode(errors="replace"))
     if header.kind is not kind:
-        raise wire.Malformed("{} came where {} was due".format(header.kind.name, kind.name))
+        raise wire.Malformed("{} arrived instead of {}".format(header.kind.name, kind.name))
     return payload
 
 
@@ -135,7 +135,7 @@ def read_frame(
     socket.timeout at the deadline, ConnectionResetError at the connection's end."""
     header = wire.unpack(_read(connection, wire.HEADER.size, deadline))
     if header.nbytes > limit:
-        raise wire.Malformed("a {} frame came that is too long here".format(header.kind.name))
+        raise wire.Malformed("a {} frame is too long".format(header.kind.name))
     return header, bytes(_read(connection, header.nbytes, deadline))
 
 
@@ -154,6 +154,6 @@ def _read(connection: socket.socket, size: int, deadline: float) -> bytearray:
 def _left(deadline: float) -> float:
     left = deadline - time.monotonic()
     if left <= 0:
-        # Since Python 3.10 it is TimeoutError, and before an OSError.
+        # This is TimeoutError since Python 3.10, and another OSError before.
         raise socket.timeout("timed out")
     return left

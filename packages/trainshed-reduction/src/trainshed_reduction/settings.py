@@ -18,9 +18,9 @@ class Settings(NamedTuple):
     reducers: Tuple[Tuple[str, int], ...]
     token: bytes
     attempt: int = 0
-    #: Bandwidth of a worker in Gbit/s; 0 = not known.
+    #: Bandwidth of a worker in Gbit/s; 0 = unknown.
     worker_gbps: float = 0.0
-    #: Bandwidth of a reducer in Gbit/s; 0 = not known.
+    #: Bandwidth of a reducer in Gbit/s; 0 = unknown.
     reducer_gbps: float = 0.0
     #: Minimum bytes of an all-reduce by reducers.
     min_bytes: int = SMALLEST_BYTES
@@ -37,21 +37,21 @@ class Settings(NamedTuple):
 
     @property
     def speed(self) -> float:
-        """A reducer's bandwidth over a worker's; 0 = not known."""
+        """A reducer's bandwidth divided by a worker's; 0 = unknown."""
         return self.reducer_gbps / self.worker_gbps if self.worker_gbps else 0.0
 
 
 _FIELDS = {field: "TRAINSHED_REDUCTION_" + field.upper() for field in Settings._field_defaults}
-"""The variable of each field that has a default."""
+"""The environment variable of each field with a default."""
 
 
 def from_environ(environ: "Mapping[str, str]" = os.environ) -> Optional[Settings]:
-    """Return a worker's settings; None if it has no reducers or the mode is off. Raises Unusable, OSError
-    (the token's file)."""
+    """Return a worker's settings; None if the job has no reducers or the mode is off. Raises Unusable, and
+    OSError if the token's file is unreadable."""
     if not environ.get(REDUCERS) or environ.get(variables.MODE) == "off":
         return None
-    looked_at = (REDUCERS, NODE_FIRST, variables.MODE, *_FIELDS.values())
-    faults = [variables.fault(name, environ.get(name, "")) for name in looked_at]
+    names = (REDUCERS, NODE_FIRST, variables.MODE, *_FIELDS.values())
+    faults = [variables.fault(name, environ.get(name, "")) for name in names]
     token = token_of(environ)
     if not token:
         faults.append(f"neither {TOKEN} nor {TOKEN_FILE} is set")
@@ -68,7 +68,7 @@ def from_environ(environ: "Mapping[str, str]" = os.environ) -> Optional[Settings
 
 
 def token_of(environ: "Mapping[str, str]") -> bytes:
-    """Return the job's token, b"" if there is none. Raises OSError."""
+    """Return the job's token; b"" = not set. Raises OSError."""
     if environ.get(TOKEN_FILE):
         with open(environ[TOKEN_FILE], "rb") as file:
             return file.read(4096).strip()

@@ -9,13 +9,13 @@ _CUBIC, _RENO = b"cubic", b"reno"
 
 
 def set_options(connection: socket.socket, seconds: float) -> None:
-    """Set the options of a lane's TCP connection, on either side: small frames go at once, and the system
-    notices a host that has vanished silently, or that accepts no data for `seconds`. Raises OSError.
+    """Set the options of a lane's TCP connection, on either side. Small frames are sent immediately. The
+    system detects a host that disappears, or that accepts no data for `seconds`. Raises OSError.
 
-    Reno replaces cubic where that is the default. `client.running_group` limits how much is under way, so a
-    connection rarely uses its window up. Cubic ends a slow start at the first delay (HyStart) and then takes
-    seconds to widen such a window, anew after each pause. With a round trip of 20 ms and pauses of a
-    second, sums took three times as long as with reno, and 1.2 times where 1 % of the segments are lost.
+    If the default congestion control is cubic, use reno. `client.running_group` limits the data in flight, so
+    a connection rarely uses its whole window. Cubic ends a slow start at the first delay (HyStart), and then
+    takes seconds to widen the window, after each pause again. In measurements with a round trip of 20 ms and
+    pauses of a second, sums took three times as long as with reno. With 1 % packet loss it was 1.2 times.
     """
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (
@@ -38,7 +38,8 @@ def set_options(connection: socket.socket, seconds: float) -> None:
 
 
 def listen(address: Tuple[str, int]) -> socket.socket:
-    """Listen on (host, port); for IPv6 also on IPv4 where the system can. Raises OSError."""
+    """Listen on (host, port). With an IPv6 address, also listen on IPv4 if the system supports it. Raises
+    OSError."""
     if ":" not in address[0]:
         return socket.create_server(address, backlog=_BACKLOG)
     both = socket.has_dualstack_ipv6()

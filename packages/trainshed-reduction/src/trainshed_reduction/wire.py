@@ -1,24 +1,23 @@
-"""The messages between workers and reducers: fixed headers, little-endian, bounded before anything is
-allocated.
+"""The messages between workers and reducers. Headers have a fixed size and are little-endian. Sizes are
+checked before memory is allocated.
 
-A connection between one worker and one thread of a reducer is a *lane*. It begins with a mutual proof that
-both know the job's token, then carries frames, each a header and its payload:
+A connection between one worker and one thread of a reducer is a *lane*. First, both sides prove knowledge of
+the job's token. Then they exchange frames, each a header and its payload:
 
-    reducer → worker   CHALLENGE   reducer's nonce
-    worker  → reducer  HELLO       worker's proof, the group, its generation, rank, what was received
-    reducer → worker   ACCEPT      reducer's proof, how many threads it has
-    reducer → worker   START       all ranks are there: from which position the lane goes on
-    worker  → reducer  DATA        a chunk of its own input
-    worker  → reducer  FINAL       a chunk whose result it has already, sent again after a reducer was lost
+    reducer → worker   CHALLENGE   the reducer's nonce
+    worker  → reducer  HELLO       the worker's proof, its group, generation and rank, its received results
+    reducer → worker   ACCEPT      the reducer's proof and its number of threads
+    reducer → worker   START       all ranks are connected; the next position of the lane
+    worker  → reducer  DATA        a chunk of the worker's input
+    worker  → reducer  FINAL       a chunk's result, sent again after a reducer was lost
     reducer → worker   RESULT      the sum of a chunk, to each rank that sent DATA for it
-    reducer → worker   STATUS      what it waits for, at least once a second while it does
-    either             ERROR       why this worker cannot take part, or the group cannot go on: which rank
-                                   did what
-    worker  → reducer  BYE         the worker leaves in good order
+    reducer → worker   STATUS      the missing ranks, at least once a second during a wait
+    either             ERROR       the reason why the worker is rejected or the group has failed
+    worker  → reducer  BYE         the worker leaves after its last operation
 
-The *n*-th DATA or FINAL of a lane has position n since START's; every rank sends the same chunks in the same
-order, and results arrive in that order. No data is unpickled. Single frames are not authenticated: an
-attacker who can write into a worker's TCP connection can change its numbers."""
+Positions count the DATA and FINAL frames of a lane, from START's position on. Every rank sends the same
+chunks in the same order, and results arrive in this order. No data is unpickled. Single frames are not
+authenticated: an attacker who can write into a worker's TCP connection can change its numbers."""
 
 import enum
 import struct
@@ -26,16 +25,14 @@ from typing import Dict, NamedTuple, Type, TypeVar
 
 VERSION = 6
 MAX_CHUNK = 4 << 20
-"""Maximum payload bytes of a DATA, FINAL or RESULT frame: CHUNK in frames.h."""
+"""Maximum payload bytes of a DATA, FINAL or RESULT frame (CHUNK in frames.h)."""
 MAX_TEXT = 1024
-"""Maximum payload bytes of other frames: TEXT in frames.h."""
+"""Maximum payload bytes of other frames (TEXT in frames.h)."""
 MAX_WORLD = 4096
 NONCE = 32
 GROUP = 16
 
-STRANGE = (
-    "what arrived is no frame due now: the peer is not a Reduction Server, or has another version"
-)
+STRANGE = "the received data is no valid frame: the peer is not a Reduction Server, or has another version"
 
 
 class Malformed(ValueError):
@@ -88,15 +85,14 @@ _ITEMSIZE = {
 
 
 class Reduction(enum.IntEnum):
-    """SUM, or AVERAGE: the sum divided by the number of ranks before it is rounded. Integers are only
-    summed."""
+    """SUM, or AVERAGE: the sum, divided by the number of ranks before rounding. Integers support only SUM."""
 
     SUM = 0
     AVERAGE = 1
 
 
 HEADER = struct.Struct("<4sBBBxH2xIQQIIQQ")
-"""The magic and the fields of `Header`, in their order."""
+"""The magic number and the fields of `Header`, in their order."""
 _MAGIC = b"TSR2"
 
 
@@ -109,17 +105,18 @@ class Header(NamedTuple):
     rank: int = 0
     #: Index of the chunk in its operation.
     chunk: int = 0
-    #: Number of the operation among those that the group's reducers do, from 0 on.
+    #: Number of the operation among the group's operations by reducers, from 0 on.
     operation: int = 0
     #: Elements of the whole operation.
     total: int = 0
-    #: Elements of each of its chunks but the last.
+    #: Elements of each chunk of the operation, except the last.
     step: int = 0
     #: Bytes of the payload.
     nbytes: int = 0
-    #: From a worker: how many results of this lane it has; from a reducer: how many all ranks have.
+    #: From a worker: number of its results of this lane. From a reducer: number of results that all ranks
+    #: have.
     acknowledged: int = 0
-    #: Number of the operation as messages name it, from 1 on; 0: none.
+    #: Number of the operation in messages to users, from 1 on; 0 = none.
     ordinal: int = 0
 
 
@@ -128,8 +125,8 @@ def pack(header: Header) -> bytes:
 
 
 def unpack(data: "bytes | bytearray | memoryview") -> Header:
-    """Return the header in HEADER.size bytes. Raises Malformed: wrong magic or kind. The part in C has
-    checked before that a chunk fits its operation."""
+    """Decode a header from HEADER.size bytes. Raises Malformed for a wrong magic number or kind. The C
+    library has already checked that a chunk fits its operation."""
     magic, kind, *rest = HEADER.unpack(data)
     if magic != _MAGIC or kind not in _KINDS:
         raise Malformed(STRANGE)
@@ -141,13 +138,13 @@ class Hello(NamedTuple):
 
     #: Digest of the group's name.
     group: bytes
-    #: Increases with each restart of the ranks; chosen by rank 0.
+    #: Generation of the group, chosen by rank 0. It increases with each restart of the ranks.
     generation: int
     rank: int
     world: int
     #: Index of the reducer's thread.
     lane: int = 0
-    #: Results that this rank has on this lane in this generation.
+    #: Number of results that this rank has on this lane in this generation.
     received: int = 0
 
 
@@ -178,8 +175,8 @@ def pack_message(message: "Hello | Accept | Start") -> bytes:
 
 
 def unpack_message(kind: Type[Message], data: bytes) -> Message:
-    """Raises Malformed."""
+    """Decode a message. Raises Malformed if its size is wrong."""
     shape = _SHAPES[kind]
     if len(data) != shape.size:
-        raise Malformed(f"a {kind.__name__} of {len(data)} bytes should have {shape.size}")
+        raise Malformed(f"a {kind.__name__} has {len(data)} bytes instead of {shape.size}")
     return kind(*shape.unpack(data))

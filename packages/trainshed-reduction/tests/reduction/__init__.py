@@ -1,1 +1,1 @@
-"""The Reduction Server with real processes: reducers, workers, and programs that use PyTorch."""
+"""Tests of the Reduction Server with real processes: reducers, workers, and programs that use PyTorch."""

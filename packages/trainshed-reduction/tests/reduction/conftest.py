@@ -1,4 +1,4 @@
-"""What the tests of this folder share."""
+"""Fixtures of the tests of reducers."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,21 +16,21 @@ LOADED = ("torch", "torch.distributed", "torch._dynamo", "torch.utils.data", "nu
 
 @pytest.fixture(scope="session")
 def torch_python() -> Path:
-    """A Python interpreter with PyTorch and NumPy."""
+    """Return a Python interpreter with PyTorch and NumPy."""
     return torch_runtime.torch_python()
 
 
 @pytest.fixture(scope="session")
 def torch_nursery(torch_python: Path) -> Nursery:
-    """Forks ranks that have PyTorch loaded, which is half of what they compute otherwise."""
+    """Return a nursery that forks ranks with PyTorch already imported. This halves their processor time."""
     alone = environment(Path("/"), TORCH_DEVICE_BACKEND_AUTOLOAD="0", OPENBLAS_NUM_THREADS="1")
     del alone["PYTHONPATH"]
     return Nursery(LOADED, torch_python, alone)
 
 
 @pytest.fixture(scope="session", autouse=True)
-def part_in_c() -> Iterator[None]:
-    """Workers here, and what they and reducers are started as, have the part in C."""
+def c_library() -> Iterator[None]:
+    """Provide the C library to the workers of these tests, and to all processes that they start."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(NATIVE, str(native_library.shared().path.parent))
         yield

@@ -1,5 +1,8 @@
-"""A rank that a nursery of PyTorch forked (ADR 54): PyTorch looks for plug-ins, as it does at the end of
-`import torch`, now that the variables and packages of the rank are there; then its program runs."""
+"""Runs the program of a rank that a PyTorch nursery has forked (ADR 54).
+
+The rank's variables and packages are known only now. So PyTorch searches for plug-ins now, as `import torch`
+does at its end.
+"""
 
 import importlib
 import os

@@ -1,6 +1,6 @@
-"""The part in C for tests: what all share, built once for the checkout, or one of their own.
+"""Builds the C library for tests: once for all tests of the checkout, or with special flags for one test.
 
-With sanitizers, by hand:
+To use sanitizers:
 
     TRAINSHED_TEST_NATIVE_FLAGS="-fsanitize=address,undefined -fno-sanitize-recover"
     ASAN_OPTIONS=detect_leaks=0 \\
@@ -18,21 +18,22 @@ from trainshed_reduction.native import __main__, library
 from trainshed_reduction.native.library import Library
 
 PORTABLE = ("-DTRAINSHED_PORTABLE",)
-"""Without what only some processors have."""
+"""Flags for a library without code for special processors."""
 
 
 def shared(*flags: str) -> Library:
-    """The one that all tests use, or that with these flags; built once for a checkout and its sources."""
+    """Return the library for all tests, or a library with these flags. It is built once for the checkout and
+    its sources."""
     directory = CACHE.joinpath("reduction-native", *flags, *_more_flags())
     path = directory / library.name()
     return Library(path) if path.exists() else build(directory, *flags)
 
 
 def build(directory: Path, *flags: str) -> Library:
-    """Skips the test where there is no compiler."""
+    """Build the library. Skips the test without a C compiler."""
     path, why = __main__.build(directory, ("-Werror", *flags, *_more_flags()))
     if path is None and "no C compiler" in why:
-        pytest.skip("the C part is not tested: " + why)
+        pytest.skip("the C library is not tested: " + why)
     assert path is not None, why
     return Library(path)
 

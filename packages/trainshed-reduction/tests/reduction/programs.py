@@ -1,5 +1,5 @@
-"""Programs of several ranks with reducers, as a job runs them: env://, and the distribution in front of their
-packages."""
+"""Runs programs with several ranks and reducers as a job does: with env://, and the package first on the
+Python path."""
 
 import subprocess
 import sys
@@ -21,21 +21,21 @@ PREFIX = "trainshed reduction: "
 
 
 @dataclass(frozen=True)
-class Ended:
-    """A rank's exit status and what it said."""
+class RankResult:
+    """A rank's exit status and output."""
 
     status: int
     output: str
     errors: str
 
     @property
-    def said(self) -> list[str]:
-        """The lines of the distribution itself."""
+    def package_lines(self) -> list[str]:
+        """Return the lines of the package trainshed_reduction in standard error."""
         return [line for line in self.errors.splitlines() if line.startswith(PREFIX)]
 
 
 def environment(site: Path, **more: str) -> dict[str, str]:
-    """Of a program that has the distribution in `site`."""
+    """Return the environment of a program whose package trainshed_reduction is in `site`."""
     own = without_job("TORCH", "MASTER_", "RANK", "WORLD_SIZE", "LOCAL_")
     return {**own, "PYTHONPATH": str(site), "OMP_NUM_THREADS": "1", **more}
 
@@ -56,9 +56,9 @@ def run_ranks(
     environ: Mapping[str, str],
     nursery: Nursery | None = None,
     started: int = 0,
-) -> list[Ended]:
-    """Run them to their end. `nursery`: one that has loaded PyTorch; all but the first `started` ranks are
-    forked by it."""
+) -> list[RankResult]:
+    """Run the ranks of a program until they exit. `nursery`: forks all ranks except the first `started`, with
+    PyTorch imported."""
     common = {
         **environ,
         "MASTER_ADDR": "127.0.0.1",
@@ -66,8 +66,8 @@ def run_ranks(
         "WORLD_SIZE": str(ranks),
     }
 
-    def ended(rank: int) -> Ended:
-        # A report is a replica's, and each of these stands for one.
+    def ended(rank: int) -> RankResult:
+        # A report belongs to a replica, and each rank simulates one.
         own = {"RANK": str(rank), variables.REPLICA: f"workerpool1-{rank}"}
         own |= {variables.REPORT_FILE: ""} if rank else {}
         return run_one(python, [program], common | own, nursery if rank >= started else None)
@@ -81,7 +81,7 @@ def run_one(
     arguments: list[str],
     environ: Mapping[str, str],
     nursery: Nursery | None = None,
-) -> Ended:
+) -> RankResult:
     words = [str(PROGRAMS / arguments[0]), *arguments[1:]]
     if nursery is None:
         done = subprocess.run(
@@ -89,7 +89,7 @@ def run_one(
         )
     else:
         done = nursery.run([str(FORKED), *words], environ, seconds=SECONDS)
-    ended = Ended(done.returncode, done.stdout.decode(), done.stderr.decode())
+    ended = RankResult(done.returncode, done.stdout.decode(), done.stderr.decode())
     if ended.status:
         print(ended.errors, file=sys.stderr)
     return ended

@@ -1,4 +1,5 @@
-"""Ranks of a group as threads of one process, each with its communicator; data and sums to compare with."""
+"""Runs the ranks of a group as threads of one process, each with its communicator. Provides data and expected
+sums."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -14,8 +15,8 @@ from trainshed_reduction.settings import Settings
 from trainshed_reduction.wire import DType, Reduction
 
 Array = NDArray[Any]
-PATIENCE = 60.0
-"""Seconds after which a test has failed."""
+TEST_TIMEOUT = 60.0
+"""Timeout of a test in seconds."""
 NUMPY = {
     DType.FLOAT32: np.dtype("f4"),
     DType.FLOAT64: np.dtype("f8"),
@@ -27,7 +28,7 @@ NUMPY = {
 
 
 def to_bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
-    """Rounded to the nearest, ties to even."""
+    """Round to nearest, ties to even."""
     bits = values.view(np.uint32)
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
 
@@ -48,7 +49,8 @@ def inputs(seed: int, rank: int, elements: int, dtype: DType) -> Array:
 
 
 def ordered_sum(arrays: Sequence[Array], dtype: DType, reduction: Reduction) -> Array:
-    """In the order of ranks; half types in fp32, rounded once. A mean is divided before that."""
+    """Sum in the order of ranks. Half types are added in fp32 and rounded once; a mean is divided before the
+    rounding."""
     if dtype is DType.BFLOAT16:
         wide: Sequence[Array] = [from_bfloat16(addend) for addend in arrays]
     elif dtype is DType.FLOAT16:
@@ -72,7 +74,7 @@ def expected(seed: int, world: int, elements: int, dtype: DType, reduction: Redu
 
 
 def settings(addresses: Sequence[Address], **more: Any) -> Settings:
-    """Short limits: a test that waits for long has failed."""
+    """Return settings with short timeouts, so that failures end a test soon."""
     quick = Settings(tuple(addresses), TOKEN, start_seconds=30.0, wait_seconds=30.0)
     return quick._replace(**more)
 
@@ -84,7 +86,7 @@ def issue(
 
 
 class Ranks:
-    """`world` communicators, each used by a thread of its own."""
+    """`world` communicators, each used by its own thread."""
 
     def __init__(self, config: Settings, world: int, group: str = "test") -> None:
         self.world = world
@@ -97,7 +99,8 @@ class Ranks:
         ]
 
     def run(self, act: Callable[[int, Communicator], object]) -> list[Any]:
-        """Starts each, lets it act and closes it. What they return; raises what the first of them raised."""
+        """Start each communicator, call `act` in its thread, and close it. Return the results; raise the
+        first error."""
         results: list[Any] = [None] * self.world
         errors: list[BaseException] = []
 
@@ -118,7 +121,7 @@ class Ranks:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(PATIENCE)
+            thread.join(TEST_TIMEOUT)
             assert not thread.is_alive(), self.lines
         if errors:
             raise errors[0]

@@ -1,4 +1,4 @@
-"""Reducers as processes, for tests: started, killed, and started again where they were."""
+"""Runs reducers as processes, which tests start, kill, and restart at the same port."""
 
 import contextlib
 import os
@@ -14,18 +14,18 @@ from trainshed_reduction import settings, variables
 from trainshed_reduction.variables import NATIVE
 
 PACKAGES = Path(settings.__file__).resolve().parents[1]
-"""What has to be on the path of a program that uses the distribution."""
+"""The directory with the package trainshed_reduction, for the Python path of programs."""
 TOKEN = b"a token for tests"
 Address = tuple[str, int]
 
 
 def without_job(*prefixes: str) -> dict[str, str]:
-    """The environment without what a job around the tests may have set, and other variables that begin so;
-    with where the part in C is."""
-    left_out = ("TRAINSHED_RED", *prefixes)
+    """Return the environment without variables of a surrounding job and variables with these prefixes. The
+    path of the C library remains."""
+    excluded = ("TRAINSHED_RED", *prefixes)
     variables = os.environ.items()
     return {
-        name: text for name, text in variables if name == NATIVE or not name.startswith(left_out)
+        name: text for name, text in variables if name == NATIVE or not name.startswith(excluded)
     }
 
 
@@ -34,7 +34,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 class Reducer:
-    """One on loopback, at the same port whenever it is started. `report_file`: where it reports."""
+    """A reducer on loopback, which keeps its port at every start. `report_file`: the file of its reports."""
 
     process: "subprocess.Popen[str]"
 
@@ -50,7 +50,7 @@ class Reducer:
         }
 
     def start(self) -> None:
-        """Returns at once; workers knock until it is there."""
+        """Start the process without waiting for it. Workers retry until it listens."""
         self.process = subprocess.Popen(
             [sys.executable, "-m", "trainshed_reduction.reducer"],
             env=environment(**self._environ),
@@ -59,7 +59,7 @@ class Reducer:
         )
 
     def line(self) -> str:
-        """The next one that it prints."""
+        """Return the next line of its standard output."""
         assert self.process.stdout
         return self.process.stdout.readline().rstrip("\n")
 
@@ -68,7 +68,7 @@ class Reducer:
         return pages * os.sysconf("SC_PAGE_SIZE")
 
     def end(self, number: int = signal.SIGTERM) -> int:
-        """By a signal; the exit status."""
+        """End the process by a signal, and return its exit status."""
         self.process.send_signal(number)
         status = self.process.wait(60)
         assert self.process.stdout
@@ -81,7 +81,7 @@ class Reducer:
 
 @contextlib.contextmanager
 def reducer(directory: Path, threads: int = 1) -> Generator[Reducer]:
-    """One that listens, and reports to a file in the directory."""
+    """Run a reducer that listens, with a report file in `directory`."""
     made = Reducer(threads, directory / "report.json")
     made.start()
     try:
@@ -93,7 +93,7 @@ def reducer(directory: Path, threads: int = 1) -> Generator[Reducer]:
 
 
 class Reducers:
-    """A context with so many of them."""
+    """A context with `count` reducers."""
 
     def __init__(self, count: int, threads: int = 1) -> None:
         self.all = [Reducer(threads) for _ in range(count)]

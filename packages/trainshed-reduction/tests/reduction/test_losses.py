@@ -1,5 +1,4 @@
-"""What becomes of a group whose reducers are killed or stay away, and of workers that were replaced
-(spec/reduction#losses)."""
+"""Tests of groups with lost or missing reducers, and of lost workers (spec/reduction#losses)."""
 
 import random
 import threading
@@ -21,19 +20,19 @@ from trainshed_reduction.wire import DType, Reduction
 SIZE = 400_000
 
 
-def _sum_of(communicator: Communicator, rank: int, world: int, seed: int) -> bool:
-    """Whether an all-reduce gave the right bits."""
+def _is_sum_exact(communicator: Communicator, rank: int, world: int, seed: int) -> bool:
+    """Run an all-reduce, and return whether its result is exact."""
     array = inputs(seed, rank, SIZE, DType.FLOAT32)
     operation = issue(communicator, array, DType.FLOAT32)
-    assert operation.wait(ranks.PATIENCE)
+    assert operation.wait(ranks.TEST_TIMEOUT)
     result = array.tobytes()
     array.fill(np.nan)
     return result == expected(seed, world, SIZE, DType.FLOAT32, Reduction.SUM).tobytes()
 
 
-def test_reducers_killed_in_the_middle_of_steps_change_no_bit() -> None:
-    """spec/reduction#losses: they are started again, and every result is exact, though a rank destroys it
-    right afterwards."""
+def test_sums_stay_exact_when_reducers_are_killed_during_steps() -> None:
+    """spec/reduction#losses: The reducers restart. Every result is exact, even if a rank overwrites its
+    memory immediately afterwards."""
     chance, steps = random.Random(0), threading.Semaphore(0)
     wanted = [
         expected(seed, 2, 60_000, DType.FLOAT32, Reduction.SUM).tobytes() for seed in range(3)
@@ -42,9 +41,9 @@ def test_reducers_killed_in_the_middle_of_steps_change_no_bit() -> None:
 
         def kill() -> None:
             for _ in range(6):
-                assert steps.acquire(timeout=ranks.PATIENCE)
+                assert steps.acquire(timeout=ranks.TEST_TIMEOUT)
                 victim = chance.choice(reducers.all)
-                time.sleep(chance.uniform(0, 0.02))  # Somewhere in a step.
+                time.sleep(chance.uniform(0, 0.02))  # At a random point of a step.
                 victim.kill()
                 victim.start()
 
@@ -55,29 +54,27 @@ def test_reducers_killed_in_the_middle_of_steps_change_no_bit() -> None:
                 arrays = [inputs(seed, rank, 60_000, DType.FLOAT32) for seed in range(3)]
                 issued = [issue(communicator, array, DType.FLOAT32) for array in arrays]
                 for operation, array, want in zip(issued, arrays, wanted, strict=True):
-                    assert operation.wait(ranks.PATIENCE)
+                    assert operation.wait(ranks.TEST_TIMEOUT)
                     assert array.tobytes() == want
                     array.fill(np.nan)
 
         killer = threading.Thread(target=kill)
         killer.start()
         Ranks(settings(reducers.addresses), 2).run(act)
-        killer.join(ranks.PATIENCE)
+        killer.join(ranks.TEST_TIMEOUT)
         assert not killer.is_alive()
 
 
-def test_a_rank_that_leaves_gives_the_others_what_a_lost_connection_owes_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """spec/reduction#losses: a rank has the last result and leaves; another has not, for its connection
-    broke, and still gets it."""
+def test_leaving_rank_sends_results_that_other_ranks_miss(monkeypatch: pytest.MonkeyPatch) -> None:
+    """spec/reduction#losses: One rank has the last result and leaves. The connection of another rank broke
+    before; it still gets the result."""
     lost, lose = threading.Event(), Lane.lose
 
-    def seen(lane: Lane, cause: str) -> None:
+    def record_loss(lane: Lane, cause: str) -> None:
         lose(lane, cause)
         lost.set()
 
-    monkeypatch.setattr(Lane, "lose", seen)
+    monkeypatch.setattr(Lane, "lose", record_loss)
     with Reducers(1) as reducers:
         elements = 100
         arrays = [inputs(0, rank, elements, DType.FLOAT32) for rank in range(2)]
@@ -85,8 +82,8 @@ def test_a_rank_that_leaves_gives_the_others_what_a_lost_connection_owes_them(
         port = reducers.addresses[0][1]
         step = layout.chunk_elements(elements, 4, 1, 128 << 10)
 
-        def sends() -> Worker:
-            """Rank 1, by hand."""
+        def send_chunk() -> Worker:
+            """Connect as rank 1 and send its chunk."""
             worker = Worker(port, 1, 2, group="test")
             assert worker.start().position == 0
             worker.send_array(arrays[1], total=elements, step=step)
@@ -95,45 +92,44 @@ def test_a_rank_that_leaves_gives_the_others_what_a_lost_connection_owes_them(
         def act(_: int, communicator: Communicator) -> None:
             starter.join()
             operation = issue(communicator, arrays[0], DType.FLOAT32)
-            with sends():
-                assert operation.wait(ranks.PATIENCE)
+            with send_chunk():
+                assert operation.wait(ranks.TEST_TIMEOUT)
                 arrays[0].fill(np.nan)
-                lost.clear()  # That of rank 1's first visit.
-            assert lost.wait(ranks.PATIENCE)
+                lost.clear()  # Ignore the loss of rank 1's first connection.
+            assert lost.wait(ranks.TEST_TIMEOUT)
             leaving = threading.Thread(target=communicator.close)
             leaving.start()
-            with sends() as worker:
+            with send_chunk() as worker:
                 assert worker.result() == wanted
                 worker.bye()
                 leaving.join()
 
         group = Ranks(settings(reducers.addresses), 2)
         group.world = 1
-        starter = threading.Thread(target=_come_and_go, args=(port,))
+        starter = threading.Thread(target=_connect_and_disconnect, args=(port,))
         starter.start()
         group.run(act)
 
 
-def test_a_worker_that_is_gone_is_not_waited_for() -> None:
-    """spec/reduction#losses: no reducer hears of it any more, which ends the group long before the limit for
-    an answer, and names it."""
+def test_lost_worker_fails_the_group_before_the_answer_timeout() -> None:
+    """spec/reduction#losses: No reducer has a connection to the worker. The error contains its rank."""
     with Reducers(1) as reducers:
 
         def act(_: int, communicator: Communicator) -> None:
             starter.join()
             with pytest.raises(ReductionFailed, match=r"a rank is gone.*for rank 1"):
-                _sum_of(communicator, 0, 2, 0)
+                _is_sum_exact(communicator, 0, 2, 0)
 
         group = Ranks(settings(reducers.addresses, absent_seconds=8.0), 2)
         group.world = 1
-        starter = threading.Thread(target=_come_and_go, args=(reducers.addresses[0][1],))
+        starter = threading.Thread(target=_connect_and_disconnect, args=(reducers.addresses[0][1],))
         starter.start()
         group.run(act)
 
 
-def _come_and_go(port: int) -> None:
-    """Rank 1 comes, so that rank 0 can begin, and is lost."""
-    deadline = time.monotonic() + ranks.PATIENCE
+def _connect_and_disconnect(port: int) -> None:
+    """Connect rank 1, so that rank 0 can start, and disconnect it."""
+    deadline = time.monotonic() + ranks.TEST_TIMEOUT
     while True:
         try:
             with Worker(port, 1, 2, group="test") as worker:
@@ -144,17 +140,17 @@ def _come_and_go(port: int) -> None:
             time.sleep(0.01)
 
 
-def test_a_reducer_that_stays_away_is_an_error_that_names_it() -> None:
-    """spec/reduction#losses: it is waited for no longer than for any answer."""
+def test_lost_reducer_fails_the_group_after_the_answer_timeout() -> None:
+    """spec/reduction#losses: The error contains the reducer's address."""
     with Reducers(2) as reducers:
 
         def act(rank: int, communicator: Communicator) -> str:
-            _sum_of(communicator, rank, 2, 0)
-            # Else what the other one still waits for is killed as well.
-            summed.wait(ranks.PATIENCE)
+            _is_sum_exact(communicator, rank, 2, 0)
+            # Otherwise the reducer would be killed before the other rank has its result.
+            summed.wait(ranks.TEST_TIMEOUT)
             reducers.all[1].kill()
             with pytest.raises(ReductionFailed) as caught:
-                _sum_of(communicator, rank, 2, 1)
+                _is_sum_exact(communicator, rank, 2, 1)
             return str(caught.value)
 
         place, summed = "{}:{}".format(*reducers.all[1].address), threading.Barrier(2)

@@ -1,5 +1,5 @@
-"""The sums in C are those of NumPy, bit for bit (spec/reduction#exactness); and what is said where there is
-no such library."""
+"""Tests that the sums of the C library equal NumPy's, bit by bit (spec/reduction#exactness), and of errors
+without the library."""
 
 import ctypes
 import os
@@ -23,7 +23,7 @@ from trainshed_reduction.wire import DType, Reduction
 RANKS = 3
 SIZES = (1, 7, 8, 9, 31, 4099)
 ALL = np.arange(1 << 16, dtype=np.uint16)
-"""Every fp16 and bf16 that there is."""
+"""The bits of all fp16 and bf16 numbers."""
 Floats = np.ndarray[tuple[int], np.dtype[np.float32]]
 KINDS = [
     (dtype, reduction)
@@ -39,7 +39,7 @@ def part(request: pytest.FixtureRequest) -> Library:
 
 
 def reduce(part: Library, dtype: DType, reduction: Reduction, payloads: list[bytes]) -> bytes:
-    """The payloads stand at odd places, as they may in a receive buffer."""
+    """Sum the payloads. They have odd addresses, as in a receive buffer."""
     parts = [memoryview(bytearray(b"x" + payload))[1:] for payload in payloads]
     result = bytearray(len(payloads[0]))
     wide = bytearray((2 if dtype.itemsize == 2 else 1) * len(result))
@@ -60,16 +60,16 @@ def _memory(buffer: bytearray | memoryview) -> ctypes.Array[ctypes.c_char]:
     return (ctypes.c_char * len(buffer)).from_buffer(buffer)
 
 
-def widened(dtype: DType, data: bytes) -> Any:
-    """As what it is added up in."""
+def widen(dtype: DType, data: bytes) -> Any:
+    """Convert values to the type in which they are added."""
     if dtype is DType.BFLOAT16:
         return from_bfloat16(np.frombuffer(data, np.uint16))
     own = np.frombuffer(data, NUMPY[dtype])
     return own.astype(np.float32) if dtype is DType.FLOAT16 else own
 
 
-def rounded(dtype: DType, values: Any) -> bytes:
-    """To the nearest, ties to even; what is no number in one form."""
+def round_sum(dtype: DType, values: Any) -> bytes:
+    """Round to nearest, ties to even. All NaNs have one form."""
     if dtype.itemsize > 2:
         return values.tobytes()
     if dtype is DType.FLOAT16:
@@ -81,31 +81,33 @@ def rounded(dtype: DType, values: Any) -> bytes:
 
 
 @pytest.mark.parametrize(("dtype", "reduction"), KINDS)
-def test_sums_are_those_of_numpy(part: Library, dtype: DType, reduction: Reduction) -> None:
-    """spec/reduction#exactness: any bits in, the same bits out; integers wrap around, and a mean is divided
+def test_sums_equal_numpys_sums_bit_by_bit(
+    part: Library, dtype: DType, reduction: Reduction
+) -> None:
+    """spec/reduction#exactness: The inputs are random bits. Integers wrap around, and a mean is divided
     once."""
     chance = np.random.default_rng(6)
     for size in SIZES:
         payloads = [chance.bytes(size * dtype.itemsize) for _ in range(RANKS)]
         ours = reduce(part, dtype, reduction, payloads)
         with np.errstate(all="ignore"):
-            total = widened(dtype, payloads[0])
+            total = widen(dtype, payloads[0])
             for payload in payloads[1:]:
-                total = total + widened(dtype, payload)
+                total = total + widen(dtype, payload)
             if reduction is Reduction.AVERAGE:
                 total = total / total.dtype.type(RANKS)
-            theirs = rounded(dtype, total)
+            theirs = round_sum(dtype, total)
         if dtype in (DType.FLOAT32, DType.FLOAT64):
-            # Which of two NaNs' payload bits go on is the processor's affair.
+            # The processor decides which of two NaNs' payload bits the sum has.
             same = np.frombuffer(ours, np.uint8) == np.frombuffer(theirs, np.uint8)
             assert (same.reshape(size, -1).all(axis=1) | np.isnan(total)).all()
-            assert (np.isnan(widened(dtype, ours)) == np.isnan(total)).all()
+            assert (np.isnan(widen(dtype, ours)) == np.isnan(total)).all()
         else:
             assert ours == theirs
 
 
-def finished(part: Library, dtype: DType, values: Floats) -> Any:
-    """The halves that sums become."""
+def finish(part: Library, dtype: DType, values: Floats) -> Any:
+    """Return the half-precision results of sums."""
     total = values.astype(np.float32)
     result = np.zeros(len(total), np.uint16)
     part.functions.sums_finish(dtype, 0, RANKS, total.ctypes, result.ctypes, len(total))
@@ -113,42 +115,42 @@ def finished(part: Library, dtype: DType, values: Floats) -> Any:
 
 
 @pytest.mark.parametrize("dtype", [DType.FLOAT16, DType.BFLOAT16])
-def test_every_half_there_is(part: Library, dtype: DType) -> None:
-    """spec/reduction#exactness: each of the 65,536 is widened to its own value, subnormals, zeros and
-    infinities too, and comes back from it as it was but for NaNs."""
+def test_every_half_precision_number_survives_widening(part: Library, dtype: DType) -> None:
+    """spec/reduction#exactness: All 65,536 halves are widen to their value, including subnormals, zeros and
+    infinities. Except for NaNs, rounding returns the same bits."""
     wide = np.zeros(len(ALL), np.float32)
     part.functions.sums_widen(dtype, wide.ctypes, ALL.ctypes, len(ALL))
-    expected = widened(dtype, ALL.tobytes())
+    expected = widen(dtype, ALL.tobytes())
     none = np.isnan(expected)
     assert (np.isnan(wide) == none).all()
     assert (wide.view(np.uint32) == expected.view(np.uint32))[~none].all()
     quiet = 0x7E00 if dtype is DType.FLOAT16 else 0x7FC0
-    assert (finished(part, dtype, wide) == np.where(none, quiet, ALL)).all()
+    assert (finish(part, dtype, wide) == np.where(none, quiet, ALL)).all()
 
 
 @pytest.mark.parametrize("dtype", [DType.FLOAT16, DType.BFLOAT16])
-def test_the_nearest_is_taken_and_of_two_the_even_one(part: Library, dtype: DType) -> None:
-    """spec/reduction#exactness: one rounding: exactly between two neighbours, and one step of fp32 to either
-    side of that."""
-    exact = widened(dtype, ALL.tobytes())
+def test_halves_are_rounded_to_nearest_ties_to_even(part: Library, dtype: DType) -> None:
+    """spec/reduction#exactness: The inputs are the middle between two neighbours, and the next fp32 numbers
+    on both sides of it."""
+    exact = widen(dtype, ALL.tobytes())
     finite = np.flatnonzero(np.isfinite(exact[:-1]) & np.isfinite(exact[1:]))
     below = ALL[finite]
     middle = ((exact[finite].astype(np.float64) + exact[finite + 1]) / 2).astype(np.float32)
-    assert np.array_equal(finished(part, dtype, middle), below + (below & 1))
-    assert np.array_equal(finished(part, dtype, np.nextafter(middle, exact[finite])), below)
-    assert np.array_equal(finished(part, dtype, np.nextafter(middle, exact[finite + 1])), below + 1)
+    assert np.array_equal(finish(part, dtype, middle), below + (below & 1))
+    assert np.array_equal(finish(part, dtype, np.nextafter(middle, exact[finite])), below)
+    assert np.array_equal(finish(part, dtype, np.nextafter(middle, exact[finite + 1])), below + 1)
 
 
-def test_too_much_is_infinite(part: Library) -> None:
-    """spec/reduction: 65520 is the first that is nearer to what would come after the greatest fp16."""
+def test_sums_beyond_the_largest_half_become_infinite(part: Library) -> None:
+    """spec/reduction: 65520 is the first number that is nearer to the next power than to the largest fp16."""
     values = np.array([65519.996, 65520, -65520, 3.4e38], np.float32)
-    halves = finished(part, DType.FLOAT16, values)
+    halves = finish(part, DType.FLOAT16, values)
     assert halves.tolist() == [0x7BFF, 0x7C00, 0xFC00, 0x7C00]
-    assert finished(part, DType.BFLOAT16, values[3:]).tolist() == [0x7F80]
+    assert finish(part, DType.BFLOAT16, values[3:]).tolist() == [0x7F80]
 
 
-def told(environ: dict[str, str], text: str) -> str:
-    """What a fresh interpreter prints."""
+def run_python(environ: dict[str, str], text: str) -> str:
+    """Return the output of code in a new interpreter."""
     run = execute(
         *(sys.executable, "-c", "from trainshed_reduction.native import library\n" + text),
         env={**os.environ, "PYTHONPATH": str(library.DIRECTORY.parents[1]), **environ},
@@ -160,25 +162,25 @@ def told(environ: dict[str, str], text: str) -> str:
 LOAD = "print(library.load() is not None, library.reason())"
 
 
-def test_where_it_is_looked_for(tmp_path: Path) -> None:
-    """spec/reduction: one can ask why it is not there."""
+def test_library_is_loaded_from_the_configured_directory(tmp_path: Path) -> None:
+    """spec/reduction: If it cannot be loaded, the package reports the reason."""
     here = {NATIVE: str(tmp_path)}
     if not (library.DIRECTORY / library.name()).exists():
-        assert "was not built" in told(here, LOAD)
-    assert told({NATIVE: str(shared().path.parent)}, LOAD) == "True"
+        assert "was not built" in run_python(here, LOAD)
+    assert run_python({NATIVE: str(shared().path.parent)}, LOAD) == "True"
     (tmp_path / library.name()).write_bytes(b"no library")
-    assert "cannot be loaded" in told(here, LOAD)
+    assert "cannot be loaded" in run_python(here, LOAD)
 
 
-def test_another_version_is_not_taken() -> None:
-    """spec/reduction: a library of other sources has another name."""
+def test_library_of_other_sources_is_not_loaded() -> None:
+    """spec/reduction: Its file name has another digest."""
     here = {NATIVE: str(shared().path.parent)}
     changed = "import pathlib\nlibrary.SOURCES = library.SOURCES[:-1]\n" + LOAD
-    assert "was not built" in told(here, changed)
+    assert "was not built" in run_python(here, changed)
 
 
-def test_no_compiler_or_none_that_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """spec/reduction#exactness: what is wrong is said, and nothing half done is left."""
+def test_failed_build_reports_its_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """spec/reduction#exactness: A failed build leaves no files."""
     monkeypatch.setenv("CC", str(tmp_path / "missing"))
     assert "no C compiler" in compilation.build(tmp_path / "a")[1]
     monkeypatch.setenv("CC", "gcc '-O2")
@@ -191,6 +193,6 @@ def test_no_compiler_or_none_that_works(tmp_path: Path, monkeypatch: pytest.Monk
     assert path is None
     assert "no such thing" in why
     compiler.write_text("#!/bin/sh\nsleep 60 & wait\n")
-    monkeypatch.setattr(compilation, "LIMIT", 0.1)
+    monkeypatch.setattr(compilation, "COMPILER_TIMEOUT", 0.1)
     assert "longer than" in compilation.build(tmp_path / "b")[1]
     assert list((tmp_path / "b").iterdir()) == []

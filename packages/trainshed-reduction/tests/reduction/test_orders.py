@@ -1,4 +1,4 @@
-"""What a reducer makes of frames that come in any order, with any breaks: always the rank-ordered sum."""
+"""Tests that results are the rank-ordered sums for every order of frames and all broken connections."""
 
 import contextlib
 import itertools
@@ -28,7 +28,7 @@ from trainshed_reduction.wire import DType, Header, Kind, Reduction, Start
 _numbers = itertools.count()
 
 
-class Serving:
+class ReducerThread:
     """A reducer's thread in this process."""
 
     def __init__(self, library: Library) -> None:
@@ -51,14 +51,14 @@ class Serving:
 
 
 @pytest.fixture(scope="module")
-def serving() -> Iterator[Serving]:
-    made = Serving(native_library.shared())
+def serving() -> Iterator[ReducerThread]:
+    made = ReducerThread(native_library.shared())
     yield made
     made.close()
 
 
 class SimulatedWorker:
-    """A rank that does what the protocol says, one step at a time."""
+    """A rank that follows the protocol, one step per call."""
 
     def __init__(
         self, port: int, group: str, rank: int, inputs: list[list[bytes]], shapes: list[Header]
@@ -78,7 +78,7 @@ class SimulatedWorker:
         return len(self.results) == len(self.shapes) and self.position == len(self.shapes)
 
     def step(self) -> None:
-        """Does the next thing that there is to do, if any."""
+        """Do the next step that is possible, if any."""
         if self.worker is None:
             have = len(self.results)
             self.worker = Worker(self.port, self.rank, self.world, group=self.group, received=have)
@@ -110,7 +110,7 @@ class SimulatedWorker:
             self.break_off()
             return
         if header.kind is Kind.STATUS:
-            return  # On a slow machine: what it waits for is for this thread to send.
+            return  # On a slow machine, this thread may not have sent the missing chunk yet.
         if header.kind is Kind.START:
             self.position = wire.unpack_message(Start, data).position
             return
@@ -135,7 +135,7 @@ def rank_ordered(parts: list[bytes], shape: Header) -> bytes:
 
 
 def _work(world: int, source: random.Random) -> tuple[list[Header], list[list[bytes]]]:
-    """Some operations of a few chunks each, and every rank's input."""
+    """Return some operations with a few chunks each, and the input of every rank."""
     shapes: list[Header] = []
     for operation in range(source.randint(1, 3)):
         dtype = source.choice(list(DType))
@@ -162,11 +162,11 @@ def _work(world: int, source: random.Random) -> tuple[list[Header], list[list[by
     deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(world=st.integers(1, 4), source=st.randoms(use_true_random=False))
-def test_every_result_is_the_rank_ordered_sum(
-    serving: Serving, world: int, source: random.Random
+def test_result_is_the_rank_ordered_sum_in_every_order_of_frames(
+    serving: ReducerThread, world: int, source: random.Random
 ) -> None:
-    """spec/reduction#losses: whatever the order of arrival, and however often connections break, with results
-    on their way."""
+    """spec/reduction#losses: The order of arrival is random, and connections break at random times, also
+    while results are in flight."""
     shapes, inputs = _work(world, source)
     group = f"orders {next(_numbers)}"
     workers = [SimulatedWorker(serving.port, group, rank, inputs, shapes) for rank in range(world)]
@@ -191,8 +191,8 @@ def test_every_result_is_the_rank_ordered_sum(
             assert result == rank_ordered(parts, shape)
 
 
-def _group(serving: Serving, received: Sequence[int], name: str = "") -> list[Worker]:
-    """Its ranks, by what each has received."""
+def _group(serving: ReducerThread, received: Sequence[int], name: str = "") -> list[Worker]:
+    """Connect the ranks of a group. `received`: the number of results that each rank has."""
     name = name or f"group {next(_numbers)}"
     workers = [
         Worker(serving.port, rank, len(received), group=name, received=has)
@@ -202,8 +202,8 @@ def _group(serving: Serving, received: Sequence[int], name: str = "") -> list[Wo
     return workers
 
 
-def test_a_result_that_a_rank_brings_is_not_sent_back_to_it(serving: Serving) -> None:
-    """spec/reduction#exactness: who has a result already needs none; who has not gets these very bytes."""
+def test_reducer_sends_a_final_result_only_to_other_ranks(serving: ReducerThread) -> None:
+    """spec/reduction#exactness: Ranks without the result get exactly the bytes of the FINAL frame."""
     first, second = _group(serving, [1, 0])
     second.send(bytes(4))
     first.send(b"7777", kind=Kind.FINAL)
@@ -213,8 +213,8 @@ def test_a_result_that_a_rank_brings_is_not_sent_back_to_it(serving: Serving) ->
     assert first.result() == second.result() == bytes(8)
 
 
-def test_acknowledged_is_what_all_ranks_have(serving: Serving) -> None:
-    """spec/reduction#exactness: only then may a rank forget a result."""
+def test_reducer_acknowledges_results_that_all_ranks_have(serving: ReducerThread) -> None:
+    """spec/reduction#exactness: A rank may release a result only after that."""
     first, second = _group(serving, [0, 0])
     for position in range(3):
         first.send(bytes(4), operation=position, acknowledged=position)
@@ -223,10 +223,11 @@ def test_acknowledged_is_what_all_ranks_have(serving: Serving) -> None:
 
 
 @pytest.mark.parametrize("has_it", [True, False])
-def test_after_a_rank_has_left_a_break_needs_the_others_only(
-    serving: Serving, has_it: bool
+def test_group_recovers_from_a_break_after_a_rank_has_left(
+    serving: ReducerThread, has_it: bool
 ) -> None:
-    """spec/reduction#losses: its results are brought by who has them; if nobody has, that is said."""
+    """spec/reduction#losses: Ranks with its results send them. If no rank has them, the error reports
+    this."""
     name = f"left {next(_numbers)}"
     members = _group(serving, [0, 0, 0], name)
     for worker in members:

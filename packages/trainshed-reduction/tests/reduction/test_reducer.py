@@ -1,5 +1,5 @@
-"""A reducer as it runs: its threads, its port, what it prints and reports. spec/reduction#reports,
-spec/reduction#losses."""
+"""Tests of a running reducer: threads, port, output and reports (spec/reduction#reports,
+spec/reduction#losses)."""
 
 import contextlib
 import json
@@ -18,7 +18,7 @@ from trainshed_reduction.reducer.__main__ import main
 
 
 def _gather(port: int, world: int, count: int = 1) -> list[list[Worker]]:
-    """By lane, the workers of a group that has started there."""
+    """Return the workers of a started group, by lane."""
     lanes = [
         [Worker(port, rank, world, lane=lane) for rank in range(world)] for lane in range(count)
     ]
@@ -26,9 +26,9 @@ def _gather(port: int, world: int, count: int = 1) -> list[list[Worker]]:
     return lanes
 
 
-def test_sums_come_back_from_every_thread(tmp_path: Path) -> None:
-    """spec/reduction#exactness: reducers, one thread per core, all at one port; the end in good
-    order."""
+def test_every_reducer_thread_returns_sums(tmp_path: Path) -> None:
+    """spec/reduction#exactness: A reducer has one thread per core, all at one port, and exits with status
+    0."""
     source = np.random.default_rng(6)
     with reducer(tmp_path, threads=2) as running:
         lanes = _gather(running.port, 3, 2)
@@ -39,7 +39,7 @@ def test_sums_come_back_from_every_thread(tmp_path: Path) -> None:
         for operation in range(4):
             inputs = source.normal(0, 1, (2, 3, 50_000)).astype(np.float32)
             for lane, parts in zip(lanes, inputs, strict=True):
-                # The last rank first: what counts is the order of ranks.
+                # The last rank sends first, because only the order of ranks decides.
                 for worker, part in reversed([*zip(lane, parts, strict=True)]):
                     worker.send_array(part, operation=operation)
             for lane, parts in zip(lanes, inputs, strict=True):
@@ -51,14 +51,14 @@ def test_sums_come_back_from_every_thread(tmp_path: Path) -> None:
     assert all(worker.end() == "" for lane in lanes for worker in lane)
 
 
-def test_an_error_is_read_although_the_worker_is_still_sending(tmp_path: Path) -> None:
-    """spec/reduction: mismatched sizes are an immediate error that names the rank."""
+def test_sending_worker_receives_the_error_about_mismatched_sizes(tmp_path: Path) -> None:
+    """spec/reduction: The error is immediate and contains the ranks."""
     with reducer(tmp_path) as running:
         (workers,) = _gather(running.port, 2)
         workers[0].send(bytes(1 << 20))
         workers[0].send(bytes(1 << 20), operation=1)
         workers[1].send(bytes(1 << 19))
-        with contextlib.suppress(ConnectionError):  # It is read for two seconds only.
+        with contextlib.suppress(ConnectionError):  # The reducer reads for two seconds only.
             workers[0].send(bytes(1 << 20), operation=2)
         text = (
             "operation 1: rank 0 has the SUM of 262144 elements of FLOAT32, rank 1 has the SUM of 131072 "
@@ -69,8 +69,8 @@ def test_an_error_is_read_although_the_worker_is_still_sending(tmp_path: Path) -
             Worker(running.port, 0, 2)
 
 
-def test_an_idle_reducer_does_nothing(tmp_path: Path) -> None:
-    """spec/reduction#frameworks: no process wakes up while a group has nothing to reduce."""
+def test_idle_reducer_uses_no_processor_time(tmp_path: Path) -> None:
+    """spec/reduction#frameworks: No thread wakes up while a group has no operations."""
     with reducer(tmp_path) as running:
         (workers,) = _gather(running.port, 2)
         for worker in workers:
@@ -79,7 +79,7 @@ def test_an_idle_reducer_does_nothing(tmp_path: Path) -> None:
         assert all(len(worker.result()) == 32 for worker in workers)
         deadline = time.monotonic() + SECONDS
         while (before := _switches(running.process.pid)) and time.monotonic() < deadline:
-            time.sleep(1.2)  # Whatever comes back every second would show.
+            time.sleep(1.2)  # Long enough for work that repeats every second.
             if _switches(running.process.pid) == before:
                 break
         else:
@@ -87,7 +87,7 @@ def test_an_idle_reducer_does_nothing(tmp_path: Path) -> None:
 
 
 def _switches(process: int) -> list[str]:
-    """How often each of its threads has given up the processor by itself."""
+    """Return the number of voluntary context switches of each thread."""
     return [
         line
         for status in Path(f"/proc/{process}/task").glob("*/status")
@@ -101,17 +101,17 @@ def _switches(process: int) -> list[str]:
     [
         ({variables.TOKEN: ""}, "neither TRAINSHED_REDUCTION_TOKEN nor"),
         ({variables.LISTEN: "nowhere"}, "must be HOST:PORT"),
-        ({variables.THREADS: "0"}, "no whole number from 1 to 256"),
+        ({variables.THREADS: "0"}, "not a whole number from 1 to 256"),
         ({variables.LISTEN: "192.0.2.1:4000"}, "cannot listen on 192.0.2.1:4000"),
     ],
 )
-def test_what_it_cannot_begin_with_it_says(
+def test_reducer_reports_unusable_variables_and_exits_with_2(
     environ: dict[str, str],
     text: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """spec/reduction#reports: on standard error, with exit status 2."""
+    """spec/reduction#reports: It writes the error to standard error."""
     variables_set = {variables.TOKEN: TOKEN.decode(), variables.LISTEN: "127.0.0.1:0", **environ}
     for name, value in variables_set.items():
         monkeypatch.setenv(name, value)
@@ -121,8 +121,9 @@ def test_what_it_cannot_begin_with_it_says(
     assert not output.out
 
 
-def test_without_the_part_in_c_it_says_so_once(tmp_path: Path) -> None:
-    """spec/reduction#reports: to the service, or on standard error. It stays, or it would be begun anew."""
+def test_reducer_without_the_c_library_reports_it_once(tmp_path: Path) -> None:
+    """spec/reduction#reports: It reports to the service, or writes to standard error. It does not exit,
+    because it would be restarted."""
     fields = {
         **environment(),
         variables.NATIVE: str(tmp_path),
@@ -132,6 +133,6 @@ def test_without_the_part_in_c_it_says_so_once(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "trainshed_reduction.reducer"]
     with subprocess.Popen(command, env=fields, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr
-        assert "need the package's part in C" in process.stderr.readline()
+        assert "need the package's C library" in process.stderr.readline()
         process.terminate()
         assert (process.wait(SECONDS), process.stderr.read()) == (0, "")

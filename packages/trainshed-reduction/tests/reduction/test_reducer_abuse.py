@@ -1,5 +1,5 @@
-"""What a reducer lets nobody do to it, to its memory, or to the groups of others. spec/reduction#security:
-security, flow control."""
+"""Tests of attacks on a reducer, its memory and other groups (spec/reduction#security,
+spec/reduction#flow-control)."""
 
 import contextlib
 import random
@@ -25,7 +25,7 @@ WINDOW = 16 * _MIB
 
 
 class Bystanders:
-    """A group that has nothing to do with all that, and must not notice."""
+    """An uninvolved group, which an attack must not affect."""
 
     def __init__(self, running: Reducer) -> None:
         self._workers = [Worker(running.port, rank, 2, group="bystanders") for rank in range(2)]
@@ -42,8 +42,9 @@ class Bystanders:
 
 
 @contextlib.contextmanager
-def _unshaken(tmp_path: Path, growth: int) -> Generator[Reducer]:
-    """A reducer whose bystanders are served afterwards, and that has `growth` bytes more at most."""
+def _attacked_reducer(tmp_path: Path, growth: int) -> Generator[Reducer]:
+    """Run a reducer. Afterwards, check that it serves bystanders and that its memory has grown by at most
+    `growth` bytes."""
     with reducer(tmp_path) as running:
         bystanders = Bystanders(running)
         bystanders.check()
@@ -59,7 +60,7 @@ def _stranger(port: int) -> socket.socket:
 
 
 def _end(connection: socket.socket) -> bytes:
-    """All that the reducer still says."""
+    """Return all further bytes from the reducer."""
     answer = b""
     with contextlib.suppress(ConnectionError):
         while data := connection.recv(4096):
@@ -67,20 +68,21 @@ def _end(connection: socket.socket) -> bytes:
     return answer
 
 
-def test_without_the_token_nobody_comes_in(tmp_path: Path) -> None:
-    """spec/reduction#security: and is told no more than that."""
-    with _unshaken(tmp_path, 8 * _MIB) as running:
+def test_peer_without_the_token_is_rejected(tmp_path: Path) -> None:
+    """spec/reduction#security: The error contains no other information, not even that the group exists in
+    another generation."""
+    with _attacked_reducer(tmp_path, 8 * _MIB) as running:
         for token in (b"a guess", TOKEN[:-1], TOKEN + b"!"):
             with pytest.raises(proof.Refused, match=f"^{proof.WRONG_TOKEN}$"):
                 Worker(running.port, 0, 2, token=token)
         with pytest.raises(proof.Refused, match=f"^{proof.WRONG_TOKEN}$"):
-            # Not even that there is such a group, of another generation.
+            # The group exists, with another generation.
             Worker(running.port, 0, 2, group="bystanders", generation=9, token=b"a guess")
 
 
-def test_an_overheard_hello_is_worth_nothing(tmp_path: Path) -> None:
-    """spec/reduction#security: it answers a challenge that does not come again."""
-    with _unshaken(tmp_path, 8 * _MIB) as running:
+def test_replayed_hello_is_rejected(tmp_path: Path) -> None:
+    """spec/reduction#security: A HELLO answers a challenge that is used only once."""
+    with _attacked_reducer(tmp_path, 8 * _MIB) as running:
         connection = _stranger(running.port)
         _, challenge = proof.read_frame(connection, time.monotonic() + SECONDS)
         hello = Hello(proof.group_digest("group"), 1, 0, 1)
@@ -92,33 +94,33 @@ def test_an_overheard_hello_is_worth_nothing(tmp_path: Path) -> None:
         other.sendall(frame)
         assert proof.WRONG_TOKEN.encode() in _end(other)
         connection.sendall(frame)
-        assert b"HELLO is no frame that a worker sends here" in _end(connection)
+        assert b"a worker must not send HELLO at this point" in _end(connection)
 
 
-def _forged(**fields: int) -> bytes:
-    """A header of a chunk that is right but for these fields."""
+def _header_with(**fields: int) -> bytes:
+    """Return the valid header of a chunk, with changed fields."""
     plain = Header(Kind.DATA, DType.FLOAT32, 0, 0, 0, 0, 16, 16, 64)
     return wire.pack(plain._replace(**fields))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("state", ["stranger", "running"])
-def test_nothing_is_kept_for_what_is_only_announced(tmp_path: Path, state: str) -> None:
-    """spec/reduction#security: bounded frames: lengths are looked at before memory is taken."""
+def test_announced_lengths_allocate_no_memory(tmp_path: Path, state: str) -> None:
+    """spec/reduction#security: The reducer checks lengths before it allocates memory."""
     headers = [
-        _forged(nbytes=2**32 - 1),
-        _forged(nbytes=wire.MAX_CHUNK + 4, total=_MIB + 1, step=_MIB + 1),
-        _forged(total=2**62, step=2**31, nbytes=2**31),
-        _forged(step=0),
-        _forged(chunk=7),
-        _forged(dtype=9),
-        _forged(reduction=2),
-        _forged(rank=1),
-        _forged(kind=Kind.RESULT),
-        _forged(kind=Kind.HELLO, nbytes=wire.MAX_TEXT + 1),
-        _forged(kind=Kind.ERROR, nbytes=wire.MAX_TEXT + 1),
+        _header_with(nbytes=2**32 - 1),
+        _header_with(nbytes=wire.MAX_CHUNK + 4, total=_MIB + 1, step=_MIB + 1),
+        _header_with(total=2**62, step=2**31, nbytes=2**31),
+        _header_with(step=0),
+        _header_with(chunk=7),
+        _header_with(dtype=9),
+        _header_with(reduction=2),
+        _header_with(rank=1),
+        _header_with(kind=Kind.RESULT),
+        _header_with(kind=Kind.HELLO, nbytes=wire.MAX_TEXT + 1),
+        _header_with(kind=Kind.ERROR, nbytes=wire.MAX_TEXT + 1),
         b"GET / HTTP/1.1\r\n\r\n".ljust(wire.HEADER.size),
     ]
-    with _unshaken(tmp_path, 8 * _MIB) as running:
+    with _attacked_reducer(tmp_path, 8 * _MIB) as running:
         for number, header in enumerate(headers):
             if state == "stranger":
                 connection = _stranger(running.port)
@@ -134,7 +136,7 @@ def test_nothing_is_kept_for_what_is_only_announced(tmp_path: Path, state: str) 
 
 
 def _noise(source: random.Random) -> bytes:
-    """Something that may look like frames for a while."""
+    """Return random bytes that may start like valid frames."""
     kind = source.choice([*Kind, 0, 12, 255])
     count = source.choice([0, 1, 3, 64])
     header = bytearray(
@@ -159,8 +161,8 @@ def _noise(source: random.Random) -> bytes:
     return data[: source.randrange(len(data))] if source.random() < 0.2 else data
 
 
-def test_noise_harms_nobody(tmp_path: Path) -> None:
-    """spec/reduction#security: fuzzed frames, at every state of a connection, never crash a reducer or make
+def test_random_bytes_do_not_affect_other_groups(tmp_path: Path) -> None:
+    """spec/reduction#security: Fuzzed frames in every state of a connection neither crash a reducer nor make
     it grow."""
     source = random.Random(7)
     with reducer(tmp_path) as running:
@@ -175,7 +177,7 @@ def test_noise_harms_nobody(tmp_path: Path) -> None:
                 case kind:
                     worker = Worker(running.port, 0, 1, group=f"running {number}")
                     worker.start()
-                    if kind == 3:  # A chunk that is right, and noise in the place of the next.
+                    if kind == 3:  # A valid chunk, then random bytes.
                         worker.send(bytes(64))
                     connection = worker.connection
             with contextlib.suppress(ConnectionError):
@@ -190,9 +192,9 @@ def test_noise_harms_nobody(tmp_path: Path) -> None:
         assert running.end() == 0
 
 
-def test_noise_behind_a_farewell_is_nobody_s(tmp_path: Path) -> None:
-    """spec/reduction#security: what comes after that for which a connection is ended is not looked at, and
-    the reducer goes on, though nobody is there to be told."""
+def test_data_after_the_end_of_a_connection_is_discarded(tmp_path: Path) -> None:
+    """spec/reduction#security: The reducer ignores data after the frame that ended the connection, and
+    continues after the peer has disconnected."""
     with reducer(tmp_path) as running:
         worker = Worker(running.port, 0, 1, group="brief")
         worker.start()
@@ -201,18 +203,18 @@ def test_noise_behind_a_farewell_is_nobody_s(tmp_path: Path) -> None:
         worker.connection.sendall(farewell + b"?" * wire.HEADER.size)
         linger = struct.pack("ii", 1, 0)
         worker.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-        worker.connection.close()  # By a reset.
+        worker.connection.close()  # Resets the connection.
         running.process.send_signal(signal.SIGCONT)
         with Worker(running.port, 0, 2) as waiting:
-            # It says so once a second, so the connections before have been closed for good meanwhile.
-            assert [waiting.status()[:5] for _ in range(4)] == ["waits"] * 4
+            # A status is sent each second, so all earlier connections are closed by now.
+            assert [waiting.status()[:10] for _ in range(4)] == ["has waited"] * 4
         assert running.end() == 0
 
 
-def test_silent_strangers_keep_nobody_out(tmp_path: Path) -> None:
-    """spec/reduction#security: who says nothing, or one byte at a time, loses its place to who has the
-    token."""
-    with _unshaken(tmp_path, 8 * _MIB) as running:
+def test_silent_connections_do_not_block_authenticated_workers(tmp_path: Path) -> None:
+    """spec/reduction#security: A peer that sends nothing, or one byte at a time, loses its place to a worker
+    with the token."""
+    with _attacked_reducer(tmp_path, 8 * _MIB) as running:
         strangers = [_stranger(running.port) for _ in range(100)]
         for stranger in strangers[::2]:
             stranger.sendall(b"T")
@@ -222,9 +224,9 @@ def test_silent_strangers_keep_nobody_out(tmp_path: Path) -> None:
             stranger.close()
 
 
-def test_a_thousand_workers(tmp_path: Path) -> None:
-    """spec/reduction#exactness: in one group at one process: all are added, in their order, and all get the
-    sum."""
+def test_a_thousand_workers_share_one_group(tmp_path: Path) -> None:
+    """spec/reduction#exactness: One process adds the chunks of all workers in their order, and sends the sum
+    to all."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     with reducer(tmp_path) as running, contextlib.ExitStack() as stack:
@@ -238,24 +240,24 @@ def test_a_thousand_workers(tmp_path: Path) -> None:
         assert all(worker.result() == want.tobytes() for worker in workers)
 
 
-def test_who_runs_ahead_must_wait(tmp_path: Path) -> None:
-    """spec/reduction#flow-control: flow control: what has no result fills the window and no more, and goes on
-    when the others come."""
+def test_worker_without_results_is_limited_to_its_window(tmp_path: Path) -> None:
+    """spec/reduction#flow-control: Chunks without a result fill the window at most. The worker continues when
+    the other ranks have sent theirs."""
     chunk, count = bytes(_MIB), 4 * WINDOW // _MIB
-    with _unshaken(tmp_path, 3 * WINDOW) as running:
+    with _attacked_reducer(tmp_path, 3 * WINDOW) as running:
         fast, slow = (Worker(running.port, rank, 2) for rank in range(2))
         for worker in (fast, slow):
             worker.start()
         sent = 0
         with pytest.raises(OSError, match="timed out"):
             while sent < count:
-                # What fits into the window is taken, however long that takes.
+                # The reducer accepts all chunks that fit into the window, eventually.
                 fast.connection.settimeout(SECONDS if sent < WINDOW // _MIB else 0.3)
                 rest = memoryview(_frame(fast, chunk, sent))
                 while rest:
                     rest = rest[fast.connection.send(rest) :]
                 sent += 1
-        # What did not fit into the window is in the sockets' buffers, which the system bounds.
+        # Other chunks are in the buffers of the sockets, whose size the system limits.
         assert WINDOW // _MIB <= sent < count
         for position in range(sent):
             slow.send(chunk, operation=position)
@@ -266,10 +268,10 @@ def _frame(worker: Worker, chunk: bytes, operation: int) -> bytes:
     return wire.pack(worker.header(chunk, DType.FLOAT32, operation=operation)) + chunk
 
 
-def test_who_does_not_read_must_wait(tmp_path: Path) -> None:
-    """spec/reduction#flow-control: results that a worker does not take are not heaped up for it."""
+def test_worker_that_does_not_read_receives_no_further_results(tmp_path: Path) -> None:
+    """spec/reduction#flow-control: The reducer does not buffer results that the worker does not accept."""
     chunk, count = bytes(_MIB), 6 * WINDOW // _MIB
-    with _unshaken(tmp_path, 4 * WINDOW) as running:
+    with _attacked_reducer(tmp_path, 4 * WINDOW) as running:
         lazy, keen = (Worker(running.port, rank, 2) for rank in range(2))
         for worker in (lazy, keen):
             worker.start()

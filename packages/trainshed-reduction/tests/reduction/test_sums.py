@@ -1,5 +1,5 @@
-"""Groups of workers over real reducers (spec/reduction#exactness): sums are right bit by bit, whatever the
-sizes, types and lanes are."""
+"""Tests of groups of workers with real reducers: sums are exact for all sizes, types and numbers of lanes
+(spec/reduction#exactness)."""
 
 import threading
 from collections.abc import Iterator
@@ -31,8 +31,8 @@ def addresses() -> Iterator[tuple[Address, ...]]:
 def test_results_are_the_rank_ordered_sums_on_all_ranks(
     addresses: tuple[Address, ...], world: int, reducers: int, chunk: int
 ) -> None:
-    """spec/reduction#exactness: every type, sums and means, many operations under way at a time; the memory
-    is the user's again at once."""
+    """spec/reduction#exactness: Sums and means of every type, with many operations at once. The program may
+    reuse its memory immediately."""
 
     def act(rank: int, communicator: Communicator) -> None:
         plan = [(kind, size) for kind in KINDS for size in SIZES]
@@ -41,7 +41,7 @@ def test_results_are_the_rank_ordered_sums_on_all_ranks(
             issue(communicator, array, *kind) for array, (kind, _) in zip(arrays, plan, strict=True)
         ]
         for seed, (operation, array) in enumerate(zip(issued, arrays, strict=True)):
-            assert operation.wait(ranks.PATIENCE)
+            assert operation.wait(ranks.TEST_TIMEOUT)
             result = array.tobytes()
             array.fill(77)
             kind, size = plan[seed]
@@ -52,9 +52,8 @@ def test_results_are_the_rank_ordered_sums_on_all_ranks(
     assert f"{2 * reducers} thread" in group.all[0].describe()
 
 
-def test_callers_are_called_back_and_may_issue_more(addresses: tuple[Address, ...]) -> None:
-    """spec/reduction#exactness: a callback runs in the communicator's thread; an operation may follow from
-    there."""
+def test_callback_may_issue_another_operation(addresses: tuple[Address, ...]) -> None:
+    """spec/reduction#exactness: A callback runs in the communicator's thread."""
 
     def act(rank: int, communicator: Communicator) -> bytes:
         array = inputs(1, rank, 50_000, DType.FLOAT32)
@@ -65,8 +64,8 @@ def test_callers_are_called_back_and_may_issue_more(addresses: tuple[Address, ..
             issued.set()
 
         issue(communicator, array, DType.FLOAT32).add_done_callback(issue_more)
-        assert issued.wait(ranks.PATIENCE)
-        assert again[0].wait(ranks.PATIENCE) and again[0].number == 2
+        assert issued.wait(ranks.TEST_TIMEOUT)
+        assert again[0].wait(ranks.TEST_TIMEOUT) and again[0].number == 2
         return array.tobytes()
 
     results = Ranks(settings(addresses), 2, group="callbacks").run(act)
@@ -75,8 +74,8 @@ def test_callers_are_called_back_and_may_issue_more(addresses: tuple[Address, ..
 
 
 @pytest.mark.parametrize("bad", ["read-only", "odd", "average of integers"])
-def test_what_cannot_be_summed_is_refused_at_once(addresses: tuple[Address, ...], bad: str) -> None:
-    """spec/reduction#exactness: the caller's mistake is the caller's, and no other rank hears of it."""
+def test_unsupported_data_is_rejected_immediately(addresses: tuple[Address, ...], bad: str) -> None:
+    """spec/reduction#exactness: Only the caller gets the error; other ranks are not affected."""
 
     def act(rank: int, communicator: Communicator) -> None:
         data = memoryview(bytearray(64))
@@ -88,47 +87,48 @@ def test_what_cannot_be_summed_is_refused_at_once(addresses: tuple[Address, ...]
     Ranks(settings(addresses), 2, group=bad).run(act)
 
 
-def test_a_rank_that_does_not_come_is_named(addresses: tuple[Address, ...]) -> None:
-    """spec/reduction#reports: starting has a limit, and says whom it waited for."""
+def test_start_error_contains_the_missing_rank(addresses: tuple[Address, ...]) -> None:
+    """spec/reduction#reports: The start has a timeout."""
     group = Ranks(settings(addresses, start_seconds=8.0), 3, group="missing")
     group.world = 2
     with pytest.raises(ReductionFailed, match="rank 2"):
         group.run(lambda rank, communicator: None)
 
 
-def test_a_rank_that_issues_nothing_is_named(addresses: tuple[Address, ...]) -> None:
-    """spec/reduction#exactness: every wait has a limit, and its error names operation, chunk, reducer and the
-    missing rank."""
+def test_wait_error_contains_the_rank_without_an_operation(addresses: tuple[Address, ...]) -> None:
+    """spec/reduction#exactness: Every wait has a timeout. Its error contains the operation, chunk, reducer
+    and missing rank."""
 
     def act(rank: int, communicator: Communicator) -> str:
         array = inputs(1, rank, 4096, DType.FLOAT32)
         first = issue(communicator, array, DType.FLOAT32)
-        assert first.wait(ranks.PATIENCE)
+        assert first.wait(ranks.TEST_TIMEOUT)
         if rank == 1:
-            return missed.wait(ranks.PATIENCE) * "waited"
+            return missed.wait(ranks.TEST_TIMEOUT) * "waited"
         second = issue(communicator, array, DType.FLOAT32)
         with pytest.raises(ReductionFailed) as caught:
-            second.wait(ranks.PATIENCE)
+            second.wait(ranks.TEST_TIMEOUT)
         missed.set()
         return str(caught.value)
 
     missed = threading.Event()
     text, _ = Ranks(settings(addresses, wait_seconds=8.0), 2, group="late").run(act)
-    assert "operation 2, chunk 0 waits" in text
+    assert "operation 2, chunk 0 has waited" in text
     assert "rank 1" in text and "127.0.0.1:" in text
 
 
-def test_reducers_that_are_not_there_are_named() -> None:
-    """spec/reduction#exactness: starting fails within its limit; the workers can go on natively."""
+def test_start_error_contains_the_missing_reducers() -> None:
+    """spec/reduction#exactness: The start fails within its timeout, so that workers can use the native
+    all-reduce."""
     group = Ranks(settings([("127.0.0.1", 1)], start_seconds=0.3), 2)
     with pytest.raises(ReductionFailed, match=r"reducer 127\.0\.0\.1:1"):
         group.run(lambda rank, communicator: None)
 
 
-def test_a_rank_that_gives_up_tells_the_others(
+def test_rank_that_leaves_during_an_operation_fails_the_others(
     addresses: tuple[Address, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """spec/reduction#reports: nobody waits for one that has left in the middle of an operation."""
+    """spec/reduction#reports: Other ranks do not wait for it."""
 
     def pushed(*arguments: Any) -> None:
         push(*arguments)
@@ -138,19 +138,19 @@ def test_a_rank_that_gives_up_tells_the_others(
         array = inputs(1, rank, 4096, DType.FLOAT32)
         if rank == 2:
             begun.release()
-            return left.wait(ranks.PATIENCE) * "waited"
+            return left.wait(ranks.TEST_TIMEOUT) * "waited"
         operation = issue(communicator, array, DType.FLOAT32)
         if rank == 1:
-            # Until its thread has taken the operation, it would leave in good order.
-            assert all(begun.acquire(timeout=ranks.PATIENCE) for _ in range(3))
+            # Wait until the thread has taken the operation. Otherwise the rank would leave with BYE.
+            assert all(begun.acquire(timeout=ranks.TEST_TIMEOUT) for _ in range(3))
             assert not operation.done()
             return ""
         with pytest.raises(ReductionFailed) as caught:
-            operation.wait(ranks.PATIENCE)
+            operation.wait(ranks.TEST_TIMEOUT)
         left.set()
         return str(caught.value)
 
     left, begun, push = threading.Event(), threading.Semaphore(0), NativeTransfer.push
     monkeypatch.setattr(NativeTransfer, "push", pushed)
     result = Ranks(settings(addresses), 3, group="gives up").run(act)[0]
-    assert "rank 1 cannot go on: it left the group before operation 1 was done" in result
+    assert "rank 1 failed: it left the group before operation 1 finished" in result

@@ -1,4 +1,4 @@
-"""PyTorch programs that know nothing of reducers: their sums are exact, and all else is as it was."""
+"""Tests of unchanged PyTorch programs: sums by reducers are exact, and all other operations are native."""
 
 import json
 import shutil
@@ -27,17 +27,17 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_every_collective_is_right_and_sums_are_exact(
+def test_all_collectives_work_and_sums_are_exact(
     torch_python: Path, torch_nursery: Nursery, site: Path, tmp_path: Path
 ) -> None:
-    """spec/reduction#exactness: fp32, fp64, halves and integers in rank order, asynchronous, in subgroups, by
-    name."""
+    """spec/reduction#exactness: Types are fp32, fp64, halves and integers. Sums are rank-ordered, also
+    asynchronously, in subgroups and in named groups."""
     report = tmp_path / "report"
     with Reducers(2) as reducers:
         environ = with_reducers(
             reducers.addresses,
             TEST_STORE=f"file://{tmp_path}/store-",
-            # Most sums here are small.
+            # Most sums of this test are small.
             **{variables.MIN_BYTES: "65536"},
             **{variables.REPORT_FILE: str(report)},
         )
@@ -48,23 +48,22 @@ def test_every_collective_is_right_and_sums_are_exact(
     wanted += ["threads", "forks", "again"]
     for rank in ended:
         assert [line.split()[1] for line in rank.output.splitlines()] == wanted
-    # The service writes into the log what is reported; nothing stands there twice.
-    assert not any("2 reducers" in line for rank in ended for line in rank.said)
+    # The service adds reports to the log, so the package must not log them as well.
+    assert not any("2 reducers" in line for rank in ended for line in rank.package_lines)
     notes = {note["id"]: note["text"] for note in json.loads(report.read_text())["notes"]}
     assert "2 reducers" in notes["mode"]
     assert "idle" not in notes
 
 
-def test_training_by_ddp_is_as_without_reducers(
+def test_ddp_training_equals_training_without_reducers(
     torch_python: Path, torch_nursery: Nursery, site: Path, tmp_path: Path
 ) -> None:
-    """spec/reduction#exactness: DDP in all its ways gives the losses that gloo gives, and the same parameters
-    on all ranks."""
+    """spec/reduction#exactness: In all modes, DDP has gloo's losses, and the same parameters on all ranks."""
     with Reducers(2) as reducers:
         environ = with_reducers(
             reducers.addresses,
             TEST_STORE=f"file://{tmp_path}/store",
-            # DDP's buckets here are small.
+            # The buckets of DDP are small in this test.
             **{variables.MIN_BYTES: "65536"},
         )
         surroundings = environment(site, **environ)
@@ -77,22 +76,24 @@ def test_training_by_ddp_is_as_without_reducers(
     assert half == 7
 
 
-def test_ranks_of_a_node_sum_first(torch_python: Path, torch_nursery: Nursery, site: Path) -> None:
-    """spec/reduction#exactness: with several ranks on each node, one sum of each part leaves it; all ranks
-    have the same bits. The first rank is started as a job starts it."""
+def test_ranks_of_a_node_sum_before_the_reducers(
+    torch_python: Path, torch_nursery: Nursery, site: Path
+) -> None:
+    """spec/reduction#exactness: With several ranks per node, each part's sum leaves a node once. All ranks
+    get the same bits. The first rank starts as in a job."""
     with Reducers(2) as reducers:
         environ = with_reducers(reducers.addresses, **{variables.MIN_BYTES: "65536"})
         surroundings = environment(site, **environ)
         ended = run_ranks(torch_python, "nodes.py", 4, surroundings, torch_nursery, started=1)
     assert [(rank.status, rank.output) for rank in ended] == [(0, "ok ReducingGroup\n")] * 4
-    assert "each of 2 nodes" in ended[0].said[0]
+    assert "each of 2 nodes" in ended[0].package_lines[0]
 
 
-def test_what_cannot_be_used_is_said_once_and_done_without(
+def test_group_is_native_if_a_rank_lacks_the_plug_in(
     torch_python: Path, torch_nursery: Nursery, site: Path
 ) -> None:
-    """spec/reduction#security: with a rank whose image lacks the plug-in, native on all ranks. Whom a client
-    cannot reach, and who refuses it: test_sums.py."""
+    """spec/reduction#security: All ranks use the native all-reduce, and the reason is reported once.
+    `test_sums` covers unreachable reducers and rejected workers."""
     with Reducers(1) as reducers:
         environ = with_reducers(
             reducers.addresses, TEST_AUTOLOAD="0", **{variables.START_SECONDS: "4"}
@@ -100,16 +101,16 @@ def test_what_cannot_be_used_is_said_once_and_done_without(
         surroundings = environment(site, **environ)
         ended = run_ranks(torch_python, "fallback.py", 2, surroundings, nursery=torch_nursery)
     assert [(rank.status, rank.output) for rank in ended] == [(0, "ok\n")] * 2
-    (line,) = ended[0].said
+    (line,) = ended[0].package_lines
     assert FALLBACK in line and "rank 1" in line
-    assert not ended[1].said
+    assert not ended[1].package_lines
 
 
-def test_import_torch_never_breaks(
+def test_import_torch_succeeds_in_broken_installations(
     torch_python: Path, torch_nursery: Nursery, site: Path, tmp_path: Path
 ) -> None:
-    """spec/reduction#frameworks: whatever the environment, the installation or PyTorch are like; and idle
-    reducers are told of."""
+    """spec/reduction#frameworks: Environment, installation or PyTorch may be unusable. Idle reducers are
+    reported."""
     broken = tmp_path / "broken"
     shutil.copytree(site, broken)
     (broken / "trainshed_reduction" / "client" / "communicator.py").unlink()
@@ -130,24 +131,27 @@ def test_import_torch_never_breaks(
         (senseless, variables.CHUNK_BYTES),
         (half, "trainshed_reduction.client.communicator"),
     ):
-        assert len(ended.said) == 1
-        assert cause in ended.said[0] and "native all-reduce is used" in ended.said[0]
-    assert len(idle.said) == 1
-    assert "made no process group" in idle.said[0]
+        assert len(ended.package_lines) == 1
+        assert (
+            cause in ended.package_lines[0]
+            and "native all-reduce is used" in ended.package_lines[0]
+        )
+    assert len(idle.package_lines) == 1
+    assert "created no process group" in idle.package_lines[0]
 
 
-def test_the_way_of_a_gpu_gives_back_what_it_takes(
+def test_gpu_slices_return_to_their_origin(
     torch_python: Path, torch_nursery: Nursery, site: Path
 ) -> None:
-    """spec/reduction#exactness: slices come back where they were taken from, also after a failure."""
+    """spec/reduction#exactness: Also after a failure."""
     ended = run_one(torch_python, ["staged.py"], environment(site), torch_nursery)
     assert (ended.status, ended.output) == (0, "ok\n")
 
 
 @NEEDS_GPU
 @pytest.mark.gpu
-def test_sums_of_a_gpu(torch_python: Path, site: Path) -> None:
-    """spec/reduction#exactness: tensors of a GPU go through pinned memory, exactly, in the order of their
+def test_sums_of_gpu_tensors_are_exact(torch_python: Path, site: Path) -> None:
+    """spec/reduction#exactness: GPU tensors are copied through pinned memory, in the order of their
     streams."""
     with Reducers(2) as reducers:
         ended = run_ranks(
@@ -161,10 +165,8 @@ def test_sums_of_a_gpu(torch_python: Path, site: Path) -> None:
 
 @NEEDS_GPU
 @pytest.mark.gpu
-def test_padded_tensors_of_a_gpu_are_kept_until_they_are_read(
-    torch_python: Path, site: Path
-) -> None:
-    """spec/reduction#exactness: what a node has padded is read on another stream than it was made on."""
+def test_padded_gpu_tensors_live_until_they_are_read(torch_python: Path, site: Path) -> None:
+    """spec/reduction#exactness: A padded tensor is read on another stream than the stream that created it."""
     ended = run_one(torch_python, ["padded.py"], environment(site))
     if ended.status == NO_GPU:
         pytest.skip("PyTorch sees no GPU here")

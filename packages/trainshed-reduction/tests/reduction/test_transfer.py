@@ -1,6 +1,5 @@
-"""What `NativeTransfer` promises, with and without epoll (spec/reduction#flow-control): frames out in order
-within the credit, results in whole or not at all, and no byte of a stranger's believed.
-"""
+"""Tests of `NativeTransfer` with simulated reducers: order and credit of frames
+(spec/reduction#flow-control), complete results, and rejection of invalid frames."""
 
 import contextlib
 import gc
@@ -21,8 +20,8 @@ from trainshed_reduction.native.library import Lost, Message, Result
 from trainshed_reduction.native.transfer import Event, Frame, NativeTransfer
 from trainshed_reduction.wire import DType, Header, Kind
 
-PATIENCE = 60.0
-"""Seconds after which a test that waits has failed."""
+TEST_TIMEOUT = 60.0
+"""Timeout of a test's waits in seconds."""
 
 
 class Arrived(NamedTuple):
@@ -31,8 +30,8 @@ class Arrived(NamedTuple):
 
 
 class ScriptedReducer:
-    """`buffer`: bytes that the system takes from either side before it says no; 0: its own choice. `tcp`: a
-    connection over the loopback, in place of a pair of sockets."""
+    """The reducer's end of a lane. `buffer`: bytes of the system's socket buffers; 0 = default. `tcp`: use a
+    TCP connection instead of a socket pair."""
 
     def __init__(self, buffer: int = 0, *, tcp: bool = False) -> None:
         if tcp:
@@ -50,7 +49,7 @@ class ScriptedReducer:
         self._bytes = bytearray()
 
     def read(self, most: int = 1 << 20) -> int:
-        """Takes what is there; how much that was."""
+        """Read the available bytes, and return their number."""
         try:
             data = self.own.recv(most)
         except BlockingIOError:
@@ -78,7 +77,8 @@ def chunk(
     *,
     of: int = 1000,
 ) -> Frame:
-    """DATA of an operation of `of` equal chunks of bytes in fours; its result takes the payload's place."""
+    """Return the DATA frame of a chunk, in an operation of `of` equal chunks of 4-byte elements. Its result
+    replaces the payload."""
     data = memoryview(payload)
     return Frame(header(Kind.DATA, operation, index, len(data), of=of), data, data, row)
 
@@ -110,9 +110,9 @@ def message(kind: Kind, text: bytes) -> bytes:
 def run_until(
     transfer: NativeTransfer, reducers: list[ScriptedReducer], done: Callable[[list[Event]], object]
 ) -> list[Event]:
-    """Both sides go on until `done` says so of all events, which are returned."""
+    """Move bytes on both sides until `done` returns True for the list of all events. Return the events."""
     events: list[Event] = []
-    limit = time.monotonic() + PATIENCE
+    limit = time.monotonic() + TEST_TIMEOUT
     while not done(events):
         assert time.monotonic() < limit, (events, [reducer.arrived for reducer in reducers])
         events += transfer.run(0.001)
@@ -122,7 +122,7 @@ def run_until(
 
 
 def settle(transfer: NativeTransfer, reducers: list[ScriptedReducer]) -> list[Event]:
-    """Both sides go on until nothing moves of its own accord."""
+    """Move bytes on both sides until no more bytes move."""
     events: list[Event] = []
     idle = 0
     while idle < 3:
@@ -170,9 +170,8 @@ def of(events: list[Event], kind: type) -> list[object]:
     return [event for event in events if isinstance(event, kind)]
 
 
-def test_credit_is_over_all_lanes(make: Make, reducers: Reducers) -> None:
-    """spec/reduction#flow-control: no more than the credit is under way, so that shaped links are filled and
-    no more."""
+def test_credit_limits_the_data_in_flight_over_all_lanes(make: Make, reducers: Reducers) -> None:
+    """spec/reduction#flow-control: The credit fills rate-limited links, and no more."""
     both = [reducers(), reducers()]
     transfer = make(2, 3000)
     for lane, reducer in enumerate(both):
@@ -190,8 +189,9 @@ def test_credit_is_over_all_lanes(make: Make, reducers: Reducers) -> None:
         assert sum(len(peer.arrived) for peer in both) == total
 
 
-def test_lower_rows_go_first(make: Make, reducers: Reducers) -> None:
-    """spec/reduction: the stagger, by which workers begin at different reducers, is obeyed across lanes."""
+def test_frames_of_lower_rows_are_sent_first(make: Make, reducers: Reducers) -> None:
+    """spec/reduction: This order holds across lanes (stagger), so that ranks start with different
+    reducers."""
     first, second = reducers(), reducers()
     transfer = make(2, 3000)
     attach(transfer, 0, first)
@@ -200,12 +200,12 @@ def test_lower_rows_go_first(make: Make, reducers: Reducers) -> None:
         for index in range(3):
             transfer.push(lane, chunk(lane, index, bytearray(1000), row=row + index))
     settle(transfer, [first, second])
-    # The credit was used by the lower rows; but no lane is left without any.
+    # The lower rows have used the credit, but every lane may send one chunk.
     assert (len(first.arrived), len(second.arrived)) == (1, 3)
 
 
-def test_a_full_socket_does_not_hold_up_the_other_lanes(make: Make, reducers: Reducers) -> None:
-    """spec/reduction: a reducer that does not read is passed by."""
+def test_full_socket_does_not_block_other_lanes(make: Make, reducers: Reducers) -> None:
+    """spec/reduction: A reducer that does not read is skipped."""
     slow, quick = reducers(4096), reducers()
     transfer = make(2, PLENTY)
     attach(transfer, 0, slow)
@@ -220,8 +220,8 @@ def test_a_full_socket_does_not_hold_up_the_other_lanes(make: Make, reducers: Re
     assert len(slow.arrived) == 4
 
 
-def test_headers_tell_what_is_here_when_they_are_sent(make: Make, reducers: Reducers) -> None:
-    """spec/reduction#exactness: retained results are let go as soon as all ranks have them."""
+def test_frame_header_contains_the_results_received_so_far(make: Make, reducers: Reducers) -> None:
+    """spec/reduction#exactness: Retained results are released when all ranks have them."""
     transfer, reducer = make(1, 1), reducers()
     attach(transfer, 0, reducer, position=10)
     for index in range(3):
@@ -235,9 +235,10 @@ def test_headers_tell_what_is_here_when_they_are_sent(make: Make, reducers: Redu
     assert transfer.acknowledged == [11]
 
 
-def test_what_is_sent_again_after_a_reducer_was_lost(make: Make, reducers: Reducers) -> None:
-    """spec/reduction#losses (a reducer is lost): results that are here go out as FINAL; none comes back for
-    them, and they need no credit."""
+def test_received_results_are_sent_again_after_a_reducer_loss(
+    make: Make, reducers: Reducers
+) -> None:
+    """spec/reduction#losses: They are sent as FINAL. FINAL frames get no result, and use no credit."""
     old, new = reducers(), reducers()
     transfer = make(1, 1000)
     attach(transfer, 0, old)
@@ -265,10 +266,10 @@ def test_what_is_sent_again_after_a_reducer_was_lost(make: Make, reducers: Reduc
     assert new.arrived[-1].header.acknowledged == 8
 
 
-def test_a_connection_that_breaks_within_a_result_leaves_the_tensor_alone(
+def test_connection_break_within_a_result_does_not_change_the_tensor(
     make: Make, reducers: Reducers
 ) -> None:
-    """spec/reduction#losses (a reducer is lost): the step completes with the exact result."""
+    """spec/reduction#losses: The step completes with the exact result."""
     transfer, reducer = make(2, PLENTY), reducers()
     attach(transfer, 1, reducer)
     data = [bytearray(b"mine" * 250) for _ in range(3)]
@@ -280,7 +281,7 @@ def test_a_connection_that_breaks_within_a_result_leaves_the_tensor_alone(
     events = run_until(transfer, [], lambda events: of(events, Lost))
     assert events == [Result(1, 0), Lost(1, "the connection was closed by the other side")]
     assert data == [b"sums" * 250, b"mine" * 250, b"mine" * 250]
-    # What is pushed until there is a connection again is forgotten.
+    # Frames pushed before the next connection are dropped.
     transfer.push(1, chunk(0, 3, bytearray(1000)))
     assert transfer.unsent() == 0
     assert transfer.run(0) == []
@@ -292,8 +293,10 @@ def test_a_connection_that_breaks_within_a_result_leaves_the_tensor_alone(
     assert run_until(transfer, [again], len) == [Result(1, 1)]
 
 
-def test_the_reason_comes_before_the_end(make: Make, reducers: Reducers) -> None:
-    """spec/reduction#reports: what a reducer says of a rank is heard, even by one that was still sending."""
+def test_error_of_a_reducer_arrives_before_the_connection_end(
+    make: Make, reducers: Reducers
+) -> None:
+    """spec/reduction#reports: A rank receives it even while it sends."""
     transfer, reducer = make(1, PLENTY), reducers(4096)
     attach(transfer, 0, reducer)
     transfer.push(0, chunk(0, 0, bytearray(1 << 20)))
@@ -306,7 +309,9 @@ def test_the_reason_comes_before_the_end(make: Make, reducers: Reducers) -> None
 
 
 @pytest.mark.parametrize("kind", sorted(set(Kind) - {Kind.DATA, Kind.FINAL, Kind.RESULT}))
-def test_messages_have_their_limits(make: Make, reducers: Reducers, kind: Kind) -> None:
+def test_message_longer_than_the_limit_ends_the_connection(
+    make: Make, reducers: Reducers, kind: Kind
+) -> None:
     """spec/reduction (frames are bounded)."""
     limit = wire.MAX_TEXT
     transfer, reducer = make(1, PLENTY), reducers()
@@ -331,8 +336,8 @@ STRANGE = {
 
 
 @pytest.mark.parametrize("case", STRANGE)
-def test_strange_frames_end_the_connection(make: Make, reducers: Reducers, case: str) -> None:
-    """spec/reduction#security (frames are bounded; nothing of a stranger's gets into a tensor)."""
+def test_invalid_frame_ends_the_connection(make: Make, reducers: Reducers, case: str) -> None:
+    """spec/reduction#security: Frames are limited, and no byte of an invalid frame is written to a tensor."""
     transfer, reducer = make(1, PLENTY), reducers()
     attach(transfer, 0, reducer)
     mine = bytearray(b"mine" * 100)
@@ -344,13 +349,13 @@ def test_strange_frames_end_the_connection(make: Make, reducers: Reducers, case:
     assert mine == b"mine" * 100
 
 
-def test_results_of_what_was_not_sent_end_the_connection(make: Make, reducers: Reducers) -> None:
-    """spec/reduction#security (frames are bounded; nothing of a stranger's gets into a tensor)."""
+def test_result_of_an_unsent_frame_ends_the_connection(make: Make, reducers: Reducers) -> None:
+    """spec/reduction#security: No byte of it is written to a tensor."""
     nothing, half, again = reducers(), reducers(4096), reducers(4096)
     transfer = make(3, PLENTY)
     for lane, reducer in enumerate((nothing, half, again)):
         attach(transfer, lane, reducer)
-    # What it waits for is behind a result that it sends again.
+    # A result that is sent again precedes the frame without a result.
     later = bytearray(b"mine" * 100)
     transfer.push(2, final(0, 0, bytes(400_000)))
     transfer.push(2, chunk(0, 1, later))
@@ -368,8 +373,8 @@ def test_results_of_what_was_not_sent_end_the_connection(make: Make, reducers: R
     assert mine == b"mine" * 100_000 and later == b"mine" * 100
 
 
-def test_memory_is_held_while_it_is_needed_and_no_longer(make: Make, reducers: Reducers) -> None:
-    """spec/reduction: tensors are neither copied nor kept, nor freed under the transfer."""
+def test_tensor_memory_is_released_after_its_result(make: Make, reducers: Reducers) -> None:
+    """spec/reduction: Tensors are neither copied nor retained, nor freed during the transfer."""
     transfer, reducer = make(1, PLENTY), reducers(4096)
     attach(transfer, 0, reducer)
     held = list[weakref.ref[object]]()
@@ -399,9 +404,9 @@ def test_memory_is_held_while_it_is_needed_and_no_longer(make: Make, reducers: R
     assert held[2]() is None
 
 
-def test_many_lanes_in_a_storm(make: Make, reducers: Reducers) -> None:
-    """spec/reduction#exactness: every result comes to its place, in the order of its lane, whatever pieces
-    the streams come in."""
+def test_results_reach_their_targets_on_many_busy_lanes(make: Make, reducers: Reducers) -> None:
+    """spec/reduction#exactness: Every result reaches its target, in the order of its lane. The streams arrive
+    in pieces of any size."""
     chance = random.Random(6)
     lanes = [reducers(chance.choice((4096, 0))) for _ in range(70)]
     transfer = make(len(lanes), 100_000)
@@ -414,7 +419,7 @@ def test_many_lanes_in_a_storm(make: Make, reducers: Reducers) -> None:
     answers = [bytearray() for _ in lanes]
     answered = [0] * len(lanes)
     events = list[Event]()
-    limit = time.monotonic() + PATIENCE
+    limit = time.monotonic() + TEST_TIMEOUT
     while len(events) < 6 * len(lanes):
         assert time.monotonic() < limit
         events += transfer.run(0.001)
@@ -438,9 +443,8 @@ def test_many_lanes_in_a_storm(make: Make, reducers: Reducers) -> None:
     assert transfer.unsent() == 0
 
 
-def test_frames_as_long_as_their_headers_say(reducers: Reducers) -> None:
-    """spec/reduction: a wrong length is the caller's mistake, before anything is read or written beyond an
-    end."""
+def test_frame_with_a_wrong_length_is_rejected(reducers: Reducers) -> None:
+    """spec/reduction: The caller gets the error before any byte is read or written out of bounds."""
     transfer = NativeTransfer(shared(), 1, PLENTY)
     attach(transfer, 0, reducers())
     good = chunk(0, 0, bytearray(400))
@@ -448,7 +452,7 @@ def test_frames_as_long_as_their_headers_say(reducers: Reducers) -> None:
         good._replace(payload=memoryview(bytearray(396))),
         good._replace(target=memoryview(bytearray(396))),
     ):
-        with pytest.raises(ValueError, match="not as long"):
+        with pytest.raises(ValueError, match="does not have the length"):
             transfer.push(0, bad)
     with pytest.raises((TypeError, ValueError, BufferError)):
         transfer.push(0, good._replace(target=memoryview(bytes(400))))
@@ -456,11 +460,11 @@ def test_frames_as_long_as_their_headers_say(reducers: Reducers) -> None:
     transfer.close()
 
 
-def test_a_socket_that_cannot_be_waited_for_is_refused(make: Make) -> None:
-    """spec/reduction#losses: a lost connection is an error of the lane, not of the process."""
+def test_unusable_socket_raises_os_error(make: Make) -> None:
+    """spec/reduction#losses: A lost connection fails the lane, not the process."""
     transfer = make(1, PLENTY)
     with socket.socket() as closed:
-        pass  # Closed from here on.
+        pass  # The socket is closed now.
     with pytest.raises(OSError):
         transfer.attach(0, closed, 0, 0)
     transfer.push(0, Frame(header(Kind.DATA, 0, 0, 4), memoryview(bytes(4)), None, 0))

@@ -1,4 +1,4 @@
-"""A worker of few words for tests of reducers: blocking, one lane, one thing after the other."""
+"""A simple worker for tests of reducers: it blocks, and has one lane and one operation at a time."""
 
 import time
 from typing import Any
@@ -12,12 +12,12 @@ from trainshed_reduction.wire import DType, Header, Hello, Kind, Reduction, Star
 SECONDS = 60.0
 
 
-class Ended(Exception):
-    """The reducer ended the conversation, with this text."""
+class ConversationEnded(Exception):
+    """The reducer ended the conversation with this text."""
 
 
 class Worker:
-    """Connected, and let in, when it is made. Raises what `proof.connect` raises."""
+    """A worker. The constructor connects and authenticates it, and raises the errors of `proof.connect`."""
 
     def __init__(
         self,
@@ -44,12 +44,12 @@ class Worker:
         self.connection.close()
 
     def frame(self, seconds: float = SECONDS) -> tuple[Header, bytes]:
-        """The next one that is no STATUS. Raises Ended, OSError."""
+        """Return the next frame other than STATUS. Raises ConversationEnded, OSError."""
         deadline = time.monotonic() + seconds
         while True:
             header, payload = proof.read_frame(self.connection, deadline, wire.MAX_CHUNK)
             if header.kind is Kind.ERROR:
-                raise Ended(payload.decode())
+                raise ConversationEnded(payload.decode())
             if header.kind is not Kind.STATUS:
                 return header, payload
             self.statuses.append(payload.decode())
@@ -78,8 +78,8 @@ class Worker:
         kind: Kind = Kind.DATA,
         acknowledged: int = 0,
     ) -> Header:
-        """Without `total`, of an operation of one chunk; without `ordinal`, one of a program that has no
-        others."""
+        """Return a header. Default `total`: an operation of one chunk. Default `ordinal`: a program without
+        native operations."""
         count = len(data) // dtype.itemsize
         return Header(
             kind,
@@ -96,7 +96,7 @@ class Worker:
         )
 
     def send(self, data: bytes, dtype: DType = DType.FLOAT32, **fields: Any) -> None:
-        """A chunk; `fields` as of `header`."""
+        """Send a chunk. `fields`: as for `header`."""
         self.connection.sendall(wire.pack(self.header(data, dtype, **fields)) + data)
 
     def send_array(self, array: "np.ndarray[Any, Any]", **fields: Any) -> None:
@@ -111,11 +111,11 @@ class Worker:
         return payload
 
     def end(self) -> str:
-        """What the reducer says in the end; "" if it only closes the connection."""
+        """Return the reducer's last message; "" if it closes the connection without a message."""
         try:
             while True:
                 self.frame()
-        except Ended as ended:
+        except ConversationEnded as ended:
             return str(ended)
         except ConnectionError:
             return ""

@@ -1,5 +1,5 @@
-"""The interface of a worker's program to one group of ranks and its reducers. Callers issue operations. A
-thread forms the group and moves the bytes until the group ends or fails."""
+"""The interface between a worker's program and its reducers. Callers issue operations. A thread forms the
+group of ranks and moves the data until the group ends or fails."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trainshed_reduction.wire import DType, Hello, Reduction
 _LOG = logging.getLogger(__name__)
 
 
-def _to_nowhere(_: str) -> None:
+def _discard(_: str) -> None:
     pass
 
 
@@ -34,7 +34,7 @@ class Communicator:
         world: int,
         generation: int,
         reports: Optional[Reports] = None,
-        log: Callable[[str], None] = _to_nowhere,
+        log: Callable[[str], None] = _discard,
     ) -> None:
         """`group`: a name that is unique in the job and the same on all ranks. `generation`: the same on all
         ranks, and greater than that of earlier groups of this name. Others: see `Membership`."""
@@ -60,9 +60,11 @@ class Communicator:
         Every rank must issue the same operations in the same order.
 
         Args:
-            data: Writable, contiguous, whole elements, not empty. Do not access it until the operation is
-            done. dtype: The element type. reduction: SUM or AVERAGE. ordinal: The number of the operation in
-            messages and in comparisons of ranks. Default: from 1.
+            data: Writable, contiguous memory of whole elements, not empty. Do not access it until the
+                operation is done.
+            dtype: The element type.
+            reduction: SUM or AVERAGE.
+            ordinal: The number of the operation in messages, counted from 1 by default.
 
         Raises:
             ReductionFailed: The group has failed.
@@ -72,11 +74,11 @@ class Communicator:
         size = view.nbytes
         if view.readonly or not view.c_contiguous or not size or size % dtype.itemsize:
             raise ValueError(
-                f"an all-reduce wants writable, contiguous memory of whole {dtype.name} elements"
+                f"an all-reduce needs writable, contiguous memory of whole {dtype.name} elements"
             )
         if reduction is Reduction.AVERAGE and dtype.is_integer:
-            raise ValueError("integers are only summed, not averaged")
-        return self._operations.hand_in(view.cast("B"), dtype, reduction, ordinal)
+            raise ValueError("integers support SUM, not AVERAGE")
+        return self._operations.queue(view.cast("B"), dtype, reduction, ordinal)
 
     def close(self) -> None:
         """Leave the group. Unfinished operations fail. Blocks until the thread has sent the frames that other
@@ -106,7 +108,7 @@ class Communicator:
                 self._running.close()
             if self._formation is not None:
                 self._formation.close()
-            self._end(ReductionFailed("the group was closed before the operation was done"))
+            self._end(ReductionFailed("the group was closed before the operation finished"))
 
     def _serve(self, formation: Formation) -> None:
         formation.form()
@@ -121,10 +123,10 @@ class Communicator:
 
     def _fail(self, failure: ReductionFailed) -> None:
         if self._running is not None:
-            self._running.give_up(str(failure))
+            self._running.report_failure(str(failure))
         if not self._operations.closing:
             self._membership.log(f"reduction failed: {failure}")
         self._end(failure)
 
     def _end(self, failure: ReductionFailed) -> None:
-        self._operations.fail(failure, () if self._running is None else self._running.under_way)
+        self._operations.fail(failure, () if self._running is None else self._running.unfinished)

@@ -16,19 +16,19 @@ from trainshed_reduction.wire import Hello
 
 
 class Membership(NamedTuple):
-    """Facts that all parts of a rank's client share."""
+    """Data that all parts of a rank's client share."""
 
     settings: Settings
     operations: OperationQueue
-    #: The rank, its group and the generation of that.
+    #: The rank, its group and the group's generation.
     hello: Hello
-    #: None: the service reads none.
+    #: The reports to the service; None = the service reads no reports.
     reports: Optional[Reports]
     #: Logs a line.
     log: Callable[[str], None]
 
 
-_LONGEST_WAIT = 0.5
+_MAX_WAIT = 0.5
 _Found = TypeVar("_Found")
 
 
@@ -39,7 +39,7 @@ class Formation:
         """Raises ReductionFailed if the C library is missing or the settings' authority is unusable."""
         native = library.load()
         if native is None:
-            raise ReductionFailed("reducers need the package's part in C: " + library.reason())
+            raise ReductionFailed("reducers need the package's C library: " + library.reason())
         self.library = native
         self._membership = membership
         self._settings = settings = membership.settings
@@ -81,18 +81,18 @@ class Formation:
             if not missing:
                 return [result for result in results if result is not None]
             if self._membership.operations.closing:
-                raise ReductionFailed("the group was closed while it was being made")
+                raise ReductionFailed("the group was closed before it was complete")
             if now >= self._deadline:
                 complaints = "; ".join(lane.complaint() for lane in missing[:8])
                 raise ReductionFailed(
-                    f"not all reducers and ranks are there after {self._settings.start_seconds:g} s: "
+                    f"reducers or ranks are missing after {self._settings.start_seconds:g} s: "
                     f"{complaints}"
                 )
-            self._news.wait(max(0.0, min(self._deadline, now + _LONGEST_WAIT, due) - now))
+            self._news.wait(max(0.0, min(self._deadline, now + _MAX_WAIT, due) - now))
 
 
 def describe(settings: Settings, world: int, threads: int) -> str:
-    """Describe a group in one line. `threads`: of all reducers."""
+    """Describe a group in one line. `threads`: total number of threads of all reducers."""
     reducers = len(settings.reducers)
     # If the bandwidths are unknown, assume that reducers have sufficient bandwidth.
     speed = settings.speed or world / reducers

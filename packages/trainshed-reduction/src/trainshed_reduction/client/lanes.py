@@ -19,8 +19,8 @@ Address = Tuple[str, int]
 
 _KEEPALIVE_TIMEOUT = 10.0
 """Maximum seconds between the frames of a waiting reducer, which sends its status every second."""
-_FIRST_PAUSE = 0.01
-_LONGEST_PAUSE = 0.5
+_FIRST_INTERVAL = 0.01
+_MAX_INTERVAL = 0.5
 _STALL_TIMEOUT = 20.0
 """Seconds after which a host that accepts no data is lost."""
 
@@ -63,11 +63,11 @@ class Connection:
         name = "reduction-connect-{}:{}".format(*address)
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
-    def heard(self, now: float, status: Optional[str] = None) -> None:
+    def record_frame(self, now: float, status: Optional[str] = None) -> None:
         self.seen, self.status = now, status
 
     def close(self) -> None:
-        """Make the connection end soon, and ignore further results of its thread."""
+        """End the connection, and ignore further results of its thread."""
         self._is_closed = True
         connection = self.socket
         if connection is not None and (self.start is not None or self.cause):
@@ -82,7 +82,7 @@ class Connection:
         try:
             self.start = self._connect()
         except proof.Refused as error:
-            self.is_refused, self.cause = True, str(error) or "it does not say why"
+            self.is_refused, self.cause = True, str(error) or "the reducer sent no reason"
         except socket.timeout:
             self.cause = "it does not answer"
         except (OSError, wire.Malformed, ValueError) as error:
@@ -92,7 +92,7 @@ class Connection:
         self._dial.wake()
 
     def _connect(self) -> Start:
-        """Raises Refused, OSError, Malformed."""
+        """Connect, and wait until all ranks are connected. Raises Refused, OSError, Malformed."""
         dial = self._dial
         connection, accept = proof.connect(self._address, dial.token, self._hello)
         self.socket = connection
@@ -105,29 +105,29 @@ class Connection:
             text = None if header.kind is Kind.START else payload.decode(errors="replace")
             if header.kind not in (Kind.START, Kind.STATUS):
                 raise proof.Refused(text or header.kind.name)
-            self.heard(time.monotonic(), text)
+            self.record_frame(time.monotonic(), text)
             if header.kind is Kind.START:
                 return wire.unpack_message(Start, payload)
-        raise ConnectionAbortedError("nobody wants it any more")
+        raise ConnectionAbortedError("the connection was closed")
 
 
 class Lane:
-    """A lane."""
+    """The connections of a worker to one thread of a reducer."""
 
     def __init__(self, address: Address, thread: int = 0) -> None:
-        """`address`, `thread`: the reducer's."""
+        """`address`: the reducer's address. `thread`: index of the reducer's thread."""
         self.address = address
         self.thread = thread
         self.index = -1
         #: The current connection or connection attempt.
         self.connection: Optional[Connection] = None
-        #: The connection carries chunks.
+        #: Whether the connection transfers chunks.
         self.running = False
         #: The cause of a missing connection, or None before the first attempt.
         self.cause: Optional[str] = None
         #: The time since which no accepted connection exists.
         self._gone = time.monotonic()
-        self._pause = 0.0
+        self._interval = 0.0
         self._due = 0.0
 
     def __str__(self) -> str:
@@ -153,9 +153,9 @@ class Lane:
         """The time of the reducer's last frame, or of the loss of its connection."""
         return self._gone if self.connection is None else max(self._gone, self.connection.seen)
 
-    def heard(self, now: float, status: Optional[str] = None) -> None:
+    def record_frame(self, now: float, status: Optional[str] = None) -> None:
         if self.connection is not None:
-            self.connection.heard(now, status)
+            self.connection.record_frame(now, status)
 
     def connect(self, dial: Dial, hello: Callable[[Lane], Hello], now: float) -> Optional[float]:
         """Connect if due, and return the time of the next call, or None to wait for a change. Raises
@@ -163,7 +163,7 @@ class Lane:
         connection = self.connection
         if connection is not None and connection.cause:
             if connection.is_refused:
-                raise ReductionFailed(f"{self} refuses this worker: {connection.cause}")
+                raise ReductionFailed(f"{self} rejects this worker: {connection.cause}")
             self.lose(connection.cause)
         if self.connection is not None:
             return None
@@ -177,16 +177,16 @@ class Lane:
         assert self.connection is not None and self.connection.socket is not None
         assert self.start is not None
         self.running = True
-        self._pause = 0.0
+        self._interval = 0.0
         return self.connection.socket, self.start
 
     def lose(self, cause: str) -> None:
-        """Close an unusable connection, and reconnect soon."""
+        """Close an unusable connection, and schedule a new one."""
         gone = self._gone if self.accept is None else time.monotonic()
         self.close()
         self.cause, self._gone = cause, gone
-        self._due = time.monotonic() + self._pause * random.uniform(0.5, 1.0)
-        self._pause = min(_LONGEST_PAUSE, max(_FIRST_PAUSE, 2 * self._pause))
+        self._due = time.monotonic() + self._interval * random.uniform(0.5, 1.0)
+        self._interval = min(_MAX_INTERVAL, max(_FIRST_INTERVAL, 2 * self._interval))
 
     def close(self) -> None:
         """Close the connection, if there is one."""
@@ -199,13 +199,13 @@ class Lane:
     def complaint(self) -> str:
         """Return a message with the reason why the lane does not run."""
         if self.accept is not None:
-            return f"{self}: {self.status or 'it has not said yet whom it waits for'}"
+            return f"{self}: {self.status or 'it has not reported the missing ranks yet'}"
         return f"no connection to {self}: {self.cause or 'it does not answer'}"
 
 
 def connect_due(
     lanes: Iterable[Lane], dial: Dial, hello: Callable[[Lane], Hello], now: float
 ) -> float:
-    """Connect all due lanes, and return the next due time (infinity: never)."""
+    """Connect all due lanes, and return the next due time (infinity = never)."""
     dues = [lane.connect(dial, hello, now) for lane in lanes]
     return min((due for due in dues if due is not None), default=float("inf"))

@@ -1,10 +1,10 @@
 """The ledger of a group's operations: destinations of chunks, received results, and chunks that other ranks
-may still need. Pure: without sockets, threads and clocks.
+may still need. It uses no sockets, threads or clocks.
 
-An operation consists of chunks. Each chunk goes to the next position of a lane. All ranks compute the same
-positions. A chunk's entry stays until all ranks have its result, because its reducer may be lost before. Then
-the rank sends the chunk again: its input, or the result after its arrival. The result is in the user's memory
-until the operation is done, and in a copy afterwards."""
+An operation consists of chunks. Each chunk is sent to the next position of a lane. All ranks compute the same
+positions. The ledger keeps a chunk until all ranks have its result, because its reducer may be lost. In that
+case the rank sends the chunk again: its input, or its result if it has arrived. The result is in the user's
+memory until the operation is done, and in a copy afterwards."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Work:
 
 
 class Entry:
-    """A chunk. `here`: this rank has its result; `everywhere`: all ranks have it."""
+    """A chunk. `here`: whether this rank has its result. `everywhere`: whether all ranks have it."""
 
     __slots__ = ("chunk", "everywhere", "here", "kept", "row", "work")
 
@@ -75,8 +75,8 @@ class Entry:
             self.kept = memoryview(bytearray(self.data()))
 
     def frame(self) -> Frame:
-        """Return the frame of the input, or of a copy of the received result, because the operation may be
-        done before the frame is sent."""
+        """Return the frame to send: the input, or a copy of the received result. A copy is needed because the
+        operation may finish before the frame is sent."""
         if self.here:
             self.keep()
         data = self.data()
@@ -95,7 +95,7 @@ class _Lane:
 
 
 class Ledger:
-    """The operations of a group, their chunks and results."""
+    """The operations of a group, with their chunks and results."""
 
     def __init__(self, lanes: int, rank: int, world: int, largest: int) -> None:
         """`lanes`: their number. `largest`: maximum bytes of a chunk, the same on all ranks."""
@@ -143,8 +143,8 @@ class Ledger:
         at = state.received - state.base
         return state.entries[at] if at < len(state.entries) else None
 
-    def arrived(self, lane: int, position: int) -> Optional[Work]:
-        """Record the arrival of a chunk's result. Return the operation if this was its last result."""
+    def record_result(self, lane: int, position: int) -> Optional[Work]:
+        """Record the arrival of a chunk's result. Return the operation if it is complete now."""
         state = self._lanes[lane]
         entry = state.entries[position - state.base]
         entry.here = True
@@ -167,7 +167,7 @@ class Ledger:
         self.open.remove(work)
 
     def acknowledge(self, lane: int, position: int) -> None:
-        """Forget the lane's chunks below this position, whose results all ranks have."""
+        """Remove the lane's chunks below this position, because all ranks have their results."""
         state = self._lanes[lane]
         while state.base < min(position, state.received):
             entry = state.entries.popleft()
@@ -176,7 +176,7 @@ class Ledger:
             state.base += 1
 
     def replay(self, lane: int, position: int) -> Optional[List[Frame]]:
-        """Return all frames that a reducer needs from this position, or None for an invalid start."""
+        """Return all frames that a reducer needs from this position; None = the position is invalid."""
         state = self._lanes[lane]
         if not state.base <= position <= state.received:
             return None

@@ -1,7 +1,4 @@
-"""The queue between callers and the communicator's thread, and its operations.
-
-The threads share nothing else.
-"""
+"""The queue of operations between callers and the communicator's thread. The threads share nothing else."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from trainshed_reduction.wire import DType, Reduction
 if TYPE_CHECKING:
     _Future = futures.Future[None]
 else:
-    _Future = futures.Future  # Python 3.8 has no parameters for it.
+    _Future = futures.Future  # Not generic in Python 3.8.
 
 
 class ReductionFailed(RuntimeError):
@@ -28,11 +25,11 @@ class Operation(_Future):
 
     def __init__(self, number: int) -> None:
         super().__init__()
-        #: Its number in messages, the same on all ranks: `wire.Header.ordinal`.
+        #: Number of the operation in messages, the same on all ranks (`wire.Header.ordinal`).
         self.number = number
 
     def wait(self, timeout: Optional[float] = None) -> bool:
-        """Wait, and return whether it is done. Raises ReductionFailed if it failed."""
+        """Wait, and return whether the operation is done. Raises ReductionFailed if it failed."""
         try:
             failure = self.exception(timeout)
         except futures.TimeoutError:
@@ -53,7 +50,7 @@ class Operation(_Future):
 
 
 class QueuedOperation(NamedTuple):
-    """A queued operation. `view`: its bytes."""
+    """A queued operation. `view`: the bytes to reduce."""
 
     view: memoryview
     dtype: DType
@@ -62,7 +59,7 @@ class QueuedOperation(NamedTuple):
 
 
 class OperationQueue:
-    """Queued operations from callers to the communicator's thread."""
+    """Passes operations from callers to the communicator's thread."""
 
     def __init__(self) -> None:
         #: Called in the caller's thread after an operation was queued.
@@ -83,7 +80,7 @@ class OperationQueue:
             if not self._open and self._failure is not None:
                 raise self._failure
 
-    def hand_in(
+    def queue(
         self, view: memoryview, dtype: DType, reduction: Reduction, ordinal: Optional[int]
     ) -> Operation:
         """Queue an operation. Raises ReductionFailed."""

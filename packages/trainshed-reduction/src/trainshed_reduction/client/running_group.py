@@ -1,4 +1,4 @@
-"""A formed group on one rank: passes chunks to the transfer and results to callers, and repairs lanes."""
+"""A running group on one rank: passes chunks to the transfer and results to callers, and reconnects lanes."""
 
 from __future__ import annotations
 
@@ -12,26 +12,27 @@ from trainshed_reduction import layout, proof
 from trainshed_reduction.client.formation import Formation, Membership
 from trainshed_reduction.client.lanes import Lane, connect_due
 from trainshed_reduction.client.ledger import Ledger, Work
-from trainshed_reduction.client.losses import LossDetector, tell_silence
+from trainshed_reduction.client.losses import LossDetector, report_silence
 from trainshed_reduction.client.operations import Operation, ReductionFailed
 from trainshed_reduction.native.library import Message, Result
 from trainshed_reduction.native.transfer import Event, NativeTransfer
 from trainshed_reduction.settings import Settings
 from trainshed_reduction.wire import MAX_CHUNK, Hello, Kind
 
-# Data in flight of a rank: enough to keep its link busy, and little enough to keep queues short. About three
-# rows of chunks, because a chunk's result arrives about a row after the first chunk was sent. More data waits
-# in queues. Measured share of the bound: three rows 92-97 %, eight 89 %, one and a half 55-75 %.
+# Data in flight of a rank: enough to keep its link busy, and little enough to keep queues short. This is
+# about three rows of chunks, because a chunk's result arrives about one row after its sending. More data
+# would only wait in queues. Measured fraction of the bound: 92-97 % with three rows, 89 % with eight, 55-75 %
+# with 1.5.
 
 _ROW = 320 << 10
 _ROW_SECONDS = 0.013
 _ROWS = 3
 _MIN_LANES = 4
-"""Minimum number of lanes to divide a row among. Results of larger chunks would arrive too late."""
-_LEAST = 1 << 20
+"""Minimum number of chunks of a row. Results of larger chunks would arrive too late."""
+_MIN_CREDIT = 1 << 20
 _MIN_FLIGHT_SECONDS = 0.002
 """Minimum data in flight, in seconds, for the delays of hosts on links with short rows."""
-_MOST = 64 << 20
+_MAX_CREDIT = 64 << 20
 
 
 class Flow(NamedTuple):
@@ -42,26 +43,27 @@ class Flow(NamedTuple):
 
 
 def flow_for(settings: Settings, lanes: int, *, delay: float = 0.0) -> Flow:
-    """Return the flow for the settings' bandwidth. `lanes`: the number of those that get chunks. `delay`:
-    seconds of a round trip while nothing else is on its way. The settings limit the chunk and set the
-    credit."""
+    """Return the flow for the settings' bandwidth. `lanes`: number of lanes with chunks. `delay`: round-trip
+    time in seconds without other traffic. The settings may limit the chunk and set the credit."""
     rate = settings.worker_gbps * 1e9 / 8
     row = max(_ROW, int(rate * _ROW_SECONDS))
     chunk = min(
         settings.chunk_bytes, MAX_CHUNK, max(layout.SMALLEST_CHUNK, row // max(lanes, _MIN_LANES))
     )
-    credit = max(_LEAST, _ROWS * lanes * chunk, int(rate * _MIN_FLIGHT_SECONDS)) + int(rate * delay)
-    return Flow(chunk, settings.credit_bytes or min(_MOST, credit))
+    credit = max(_MIN_CREDIT, _ROWS * lanes * chunk, int(rate * _MIN_FLIGHT_SECONDS)) + int(
+        rate * delay
+    )
+    return Flow(chunk, settings.credit_bytes or min(_MAX_CREDIT, credit))
 
 
 _MIN_RTT = struct.Struct("=I")
 _MIN_RTT_AT = 148
-"""Offset in Linux' struct tcp_info; the unit is microseconds."""
-_NEVER = 10.0
+"""Offset of the minimum round-trip time, in microseconds, in Linux' struct tcp_info."""
+_MAX_ROUND_TRIP = 10.0
 
 
 def round_trip(connection: socket.socket) -> float:
-    """Return the minimum round-trip time of the system in seconds, or 0 if it is unknown."""
+    """Return the minimum round-trip time of a connection in seconds; 0 = unknown."""
     try:
         info = connection.getsockopt(
             socket.IPPROTO_TCP, socket.TCP_INFO, _MIN_RTT_AT + _MIN_RTT.size
@@ -69,7 +71,7 @@ def round_trip(connection: socket.socket) -> float:
         seconds = _MIN_RTT.unpack_from(info, _MIN_RTT_AT)[0] / 1e6
     except (OSError, AttributeError, struct.error):
         return 0.0
-    return seconds if seconds < _NEVER else 0.0
+    return seconds if seconds < _MAX_ROUND_TRIP else 0.0
 
 
 _LOG_INTERVAL = 60.0
@@ -77,13 +79,13 @@ _LOG_INTERVAL = 60.0
 _CHECK_INTERVAL = 0.5
 """Seconds between two checks for conditions without events, such as silence."""
 _LEAVE_TIMEOUT = 10.0
-"""Seconds to send frames that other ranks may need, if a reducer was lost just before the end."""
+"""Timeout in seconds for sending frames that other ranks may need, if a reducer was lost just before."""
 _LAST_FRAME_TIMEOUT = 1.0
-"""Seconds to send a lane's last frame."""
+"""Timeout in seconds for sending a lane's last frame."""
 
 
 class RunningGroup:
-    """The group at work, on one rank. Only the communicator's thread uses it."""
+    """A running group on one rank. Only the communicator's thread uses it."""
 
     def __init__(self, membership: Membership, formation: Formation) -> None:
         """`formation`: the formed group. The caller closes it."""
@@ -94,7 +96,7 @@ class RunningGroup:
         self._dial = formation.dial
         self._lanes = lanes = formation.lanes
         self._losses = LossDetector(settings.wait_seconds, settings.absent_seconds, membership.log)
-        # With this rank's own round-trip time, which no other rank needs.
+        # The credit includes this rank's own round-trip time, so it may differ between ranks.
         sockets = [lane.connection.socket for lane in self._lanes if lane.connection]
         delay = max(
             (round_trip(connection) for connection in sockets if connection is not None),
@@ -103,16 +105,16 @@ class RunningGroup:
         flow = flow_for(self._settings, len(self._lanes), delay=delay)
         self._ledger = Ledger(len(lanes), hello.rank, hello.world, flow.chunk)
         self._transfer = NativeTransfer(formation.library, len(lanes), flow.credit)
-        self._look_at = 0.0
-        self._tell_at = 0.0
+        self._next_check = 0.0
+        self._next_log = 0.0
 
     @property
-    def under_way(self) -> List[Operation]:
-        """The operations that are not done."""
+    def unfinished(self) -> List[Operation]:
+        """The unfinished operations."""
         return [work.operation for work in self._ledger.open]
 
     def begin(self) -> None:
-        """Attach the lanes, and let other threads wake this one."""
+        """Attach the lanes, and allow other threads to wake this one."""
         self._dial.wake = self._operations.wake = self._transfer.wake
         for lane in self._lanes:
             self._resume(lane)
@@ -122,35 +124,35 @@ class RunningGroup:
         for view, dtype, reduction, operation in self._operations.take():
             for lane, frame in self._ledger.issue(view, dtype, reduction, operation):
                 self._transfer.push(lane, frame)
-        now = self._move(self._look_at)
-        if now >= self._look_at:
-            self._look_at = now + _CHECK_INTERVAL
-            for lane in self._losses.look(self._ledger, self._lanes, now):
+        now = self._move(self._next_check)
+        if now >= self._next_check:
+            self._next_check = now + _CHECK_INTERVAL
+            for lane in self._losses.check(self._ledger, self._lanes, now):
                 if self._membership.reports is not None:
-                    tell_silence(self._membership.reports, lane)
-                self._lose(lane, f"nothing was heard from it for {now - lane.seen:.0f} s")
+                    report_silence(self._membership.reports, lane)
+                self._lose(lane, f"it has sent nothing for {now - lane.seen:.0f} s")
             if not all(lane.running for lane in self._lanes):
-                self._losses.look_for_absent(self._ledger, self._lanes, now)
+                self._losses.check_absence(self._ledger, self._lanes, now)
 
     def leave(self) -> None:
         """Send the frames that other ranks may need, and leave. Fail the group if operations are
         unfinished."""
-        if self.under_way:
-            number = self.under_way[0].number
-            self.give_up(f"it left the group before operation {number} was done")
+        if self.unfinished:
+            number = self.unfinished[0].number
+            self.report_failure(f"it left the group before operation {number} finished")
             return
         now = self._move(0.0)
         deadline = now + _LEAVE_TIMEOUT
         while (self._transfer.unsent() or self._is_needed()) and now < deadline:
             now = self._move(now + 0.05)
-        self._part(proof.frame(Kind.BYE))
+        self._send_last(proof.frame(Kind.BYE))
 
-    def give_up(self, reason: str) -> None:
-        """Notify the other ranks, if possible, of this rank's failure."""
-        self._part(proof.text_frame(Kind.ERROR, reason))
+    def report_failure(self, reason: str) -> None:
+        """Notify the other ranks of this rank's failure, if possible."""
+        self._send_last(proof.text_frame(Kind.ERROR, reason))
         self._detach()
 
-    def _part(self, frame: bytes) -> None:
+    def _send_last(self, frame: bytes) -> None:
         """Send a last frame on each lane without partly sent frames."""
         if self._transfer.unsent():
             return
@@ -159,12 +161,13 @@ class RunningGroup:
                 connection = lane.connection.socket
                 assert connection is not None
                 self._transfer.detach(lane.index)
-                with contextlib.suppress(OSError):  # The connection is gone already.
+                with contextlib.suppress(OSError):  # The connection is broken already.
                     connection.settimeout(_LAST_FRAME_TIMEOUT)
                     connection.sendall(frame)
 
     def close(self) -> None:
-        """Free the transfer. Afterwards, callers' memory is not accessed. Call no other method afterwards."""
+        """Free the transfer, which then no longer accesses callers' memory. Call no other method
+        afterwards."""
         self._detach()
         self._transfer.close()
 
@@ -175,8 +178,8 @@ class RunningGroup:
         for event in events:
             lane = self._lanes[event.lane]
             if isinstance(event, Result):
-                lane.heard(now)
-                work = self._ledger.arrived(event.lane, event.position)
+                lane.record_frame(now)
+                work = self._ledger.record_result(event.lane, event.position)
                 if work is not None:
                     self._finish(work)
             elif isinstance(event, Message):
@@ -184,9 +187,9 @@ class RunningGroup:
                 if kind is Kind.ERROR:
                     raise ReductionFailed(f"{lane}: {text}")
                 if kind is not Kind.STATUS:
-                    self._lose(lane, f"a {kind.name} frame came, which is not due")
+                    self._lose(lane, f"it sent an unexpected {kind.name} frame")
                 else:
-                    lane.heard(now, text)
+                    lane.record_frame(now, text)
             else:
                 self._lose(lane, event.cause)
 
@@ -221,10 +224,10 @@ class RunningGroup:
         self._transfer.detach(lane.index)
         lane.lose(cause)
         now = time.monotonic()
-        # A reducer's end breaks many lanes at once. Limit the log lines.
-        if self._ledger.waits(lane.index) is not None and now >= self._tell_at:
-            self._tell_at = now + _LOG_INTERVAL
-            self._membership.log(f"the connection to {lane} broke ({cause}); it is made again")
+        # Limit the log lines, because a reducer's end breaks many lanes at once.
+        if self._ledger.waits(lane.index) is not None and now >= self._next_log:
+            self._next_log = now + _LOG_INTERVAL
+            self._membership.log(f"the connection to {lane} broke ({cause}); the worker reconnects")
 
     def _resume(self, lane: Lane) -> None:
         connection, start = lane.use()
@@ -232,8 +235,8 @@ class RunningGroup:
         received = self._ledger.received(lane.index)
         if frames is None:
             raise ReductionFailed(
-                f"{lane} would begin at position {start.position}, which is none of those that some rank "
-                f"needs; this one has {received}"
+                f"{lane} wants to start at position {start.position}, which no rank needs; this rank has "
+                f"{received} results"
             )
         self._transfer.attach(lane.index, connection, start.position, received)
         for frame in frames:

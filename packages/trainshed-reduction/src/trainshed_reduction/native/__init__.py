@@ -1,5 +1,4 @@
-"""The part in C: a worker's transfer, a reducer's groups, and sums, in one shared library without Python's or
-NumPy's headers.
+"""The C library: a worker's transfer, a reducer's groups, and sums. It uses no headers of Python or NumPy.
 
-Reducers are used only where it exists. `__main__` builds it if there is a compiler, `library` finds it.
+Reducers require this library. `__main__` builds it with a C compiler, and `library` loads it.
 """

@@ -1,4 +1,5 @@
-"""python -m trainshed_reduction.native: builds the C library into the installed package, as for images."""
+"""python -m trainshed_reduction.native: builds the C library inside the installed package, for example in an
+image."""
 
 import importlib.util
 import os
@@ -13,17 +14,15 @@ from typing import List, Optional, Sequence, Tuple
 
 from trainshed_reduction.native import library
 
-# Builds the C library with whatever C compiler there is.
-
-LIMIT = 240.0
-"""Seconds that a compiler may take: one or two, and a hundred times as many on a busy machine."""
+COMPILER_TIMEOUT = 240.0
+"""Timeout of the compiler in seconds. It usually takes one or two, and much longer on a busy machine."""
 FLAGS = (
     "-std=c11",
     "-O3",
     "-fPIC",
     "-shared",
     "-fvisibility=hidden",
-    # Multiplications and additions must each be rounded, as in NumPy.
+    # Round after each multiplication and each addition, like NumPy.
     "-ffp-contract=off",
     "-Wall",
     "-Wextra",
@@ -31,10 +30,11 @@ FLAGS = (
 
 
 def build(directory: Path, flags: Sequence[str] = ()) -> Tuple[Optional[Path], str]:
-    """Build the library in `directory` unless it is there already; return its path, or None, and why.
+    """Build the library in `directory`, unless it exists there. Return its path and "", or None and the
+    error.
 
-    The machine that runs it needs only the architecture and the C library of the one that builds it: further
-    abilities of its processor are found at run time. Takes at most LIMIT seconds.
+    The library runs on machines with the same architecture and C library. It detects other features of the
+    processor at run time. Takes up to COMPILER_TIMEOUT.
     """
     try:
         path = directory / library.name()
@@ -44,9 +44,9 @@ def build(directory: Path, flags: Sequence[str] = ()) -> Tuple[Optional[Path], s
         if not compiler:
             return (
                 None,
-                "there is no C compiler (cc, gcc, clang, what $CC names, or pip install ziglang)",
+                "no C compiler was found: install cc, gcc or clang, set CC, or pip install ziglang",
             )
-        return _compiled([*compiler, *FLAGS, *flags], path)
+        return _compile([*compiler, *FLAGS, *flags], path)
     except OSError as error:
         return None, str(error)
 
@@ -54,7 +54,7 @@ def build(directory: Path, flags: Sequence[str] = ()) -> Tuple[Optional[Path], s
 def _compiler() -> List[str]:
     try:
         named_compiler = shlex.split(os.environ.get("CC", ""))
-    except ValueError:  # A quote is not closed.
+    except ValueError:  # Unbalanced quotes.
         named_compiler = [os.environ["CC"]]
     for command in [named_compiler] if named_compiler else [["cc"], ["gcc"], ["clang"]]:
         if shutil.which(command[0]):
@@ -64,13 +64,13 @@ def _compiler() -> List[str]:
     return []
 
 
-def _compiled(command: Sequence[str], path: Path) -> Tuple[Optional[Path], str]:
+def _compile(command: Sequence[str], path: Path) -> Tuple[Optional[Path], str]:
     sources = [str(library.DIRECTORY / name) for name in library.SOURCES if name.endswith(".c")]
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Built beside its place, so that it gets there by one rename, though others may build it as well.
+    # Build in a temporary directory and rename, because other processes may build the library at once.
     with tempfile.TemporaryDirectory(prefix=".building-", dir=str(path.parent)) as workspace:
         made = Path(workspace) / path.name
-        complaints = Path(workspace) / "said"
+        complaints = Path(workspace) / "errors"
         with complaints.open("wb") as output:
             compiler = subprocess.Popen(
                 [*command, "-o", str(made), *sources],
@@ -78,7 +78,7 @@ def _compiled(command: Sequence[str], path: Path) -> Tuple[Optional[Path], str]:
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
-                # Zig's caches would be in a home directory, which may be missing.
+                # By default, Zig's caches are in the home directory, which may be missing.
                 env={
                     **os.environ,
                     "ZIG_GLOBAL_CACHE_DIR": workspace,
@@ -86,12 +86,12 @@ def _compiled(command: Sequence[str], path: Path) -> Tuple[Optional[Path], str]:
                 },
             )
             try:
-                status = compiler.wait(LIMIT)
+                status = compiler.wait(COMPILER_TIMEOUT)
             except subprocess.TimeoutExpired:
-                # The command only starts other processes, which do the work.
+                # The compiler's child processes do the work: kill the whole group.
                 os.killpg(compiler.pid, signal.SIGKILL)
                 compiler.wait()
-                return None, f"{command[0]} took longer than {LIMIT:g} seconds"
+                return None, f"{command[0]} took longer than {COMPILER_TIMEOUT:g} seconds"
         if status or not made.exists():
             lines = complaints.read_text(errors="replace").strip().splitlines()
             errors = [line for line in lines if "error" in line] or lines
@@ -103,11 +103,11 @@ def _compiled(command: Sequence[str], path: Path) -> Tuple[Optional[Path], str]:
 def main() -> int:
     path, why = build(library.DIRECTORY)
     if path is None:
-        sys.stderr.write(f"the part in C of trainshed_reduction was not built: {why}\n")
+        sys.stderr.write(f"the C library of trainshed_reduction was not built: {why}\n")
         return 1
     loaded = library.load()
     if loaded is None:
-        sys.stderr.write(f"{path} was built and cannot be used: {library.reason()}\n")
+        sys.stderr.write(f"{path} was built but is unusable: {library.reason()}\n")
         return 1
     sys.stdout.write(f"{path}\n")
     return 0

@@ -1,4 +1,4 @@
-/* Reading frames, and telling of them. */
+/* Receives frames and reports events. */
 
 #define _GNU_SOURCE
 #include "frames.h"
@@ -10,9 +10,9 @@
 #include <sys/uio.h>
 #include <time.h>
 
-/* Bytes of a payload that are worth waking up for: a shaped link brings a few segments at a time. */
+/* Minimum bytes of a payload for one wake-up. Rate-limited links deliver only a few segments at a time. */
 #define BATCH (128 << 10)
-/* Bytes of a payload that a system keeps for us until all of it is there. */
+/* Maximum bytes of a payload that the system buffers until the whole payload has arrived. */
 #define WHOLE (256 << 10)
 
 static bool is_ours(const struct header *header)
@@ -85,7 +85,7 @@ static void wake_at(struct incoming *in, int handle, size_t bytes)
     }
 }
 
-/* Never waits for more than what has begun to come still lacks: whatever follows may be long in coming. */
+/* Waits at most for the rest of the current header or payload, because the next frame may arrive much later. */
 static void wait_for_more(struct incoming *in, int handle)
 {
     size_t lacks = in->got < HEADER ? HEADER - in->got : HEADER + in->header.nbytes - in->got;
@@ -137,7 +137,7 @@ ssize_t incoming_read(struct incoming *in, int handle, frame_step begin, frame_s
         in->got = (size_t)done - wanted;
         in->header = next;
     }
-    /* A frame without a payload ends with its header, and what was read has no more than one. */
+    /* A frame without a payload ends with its header. One read contains at most one such header. */
     if (in->got == HEADER && begin(whose) && !in->header.nbytes && end(whose))
         in->got = 0;
     return done;

@@ -1,4 +1,4 @@
-/* Frames as they come out of a socket; wire.py says what they are. */
+/* Receives frames from sockets. wire.py describes the frames. */
 
 #ifndef TRAINSHED_FRAMES_H
 #define TRAINSHED_FRAMES_H
@@ -9,10 +9,10 @@
 #include <stddef.h>
 #include <sys/types.h>
 
-/* wire.Kind, as far as C has to know it. */
+/* The values of wire.Kind that C uses. */
 enum kind { DATA = 6, FINAL = 7, RESULT = 8, LAST_KIND = 10 };
 #define MAGIC "TSR2"
-/* Bytes of payload of a frame at most, with a chunk and without: wire.MAX_CHUNK and wire.MAX_TEXT. */
+/* Maximum payload bytes of a frame with and without a chunk: wire.MAX_CHUNK and wire.MAX_TEXT. */
 #define CHUNK (4u << 20)
 #define TEXT 1024
 
@@ -28,19 +28,21 @@ struct header {
 #define HEADER sizeof(struct header)
 _Static_assert(HEADER == 56, "wire.HEADER");
 
-/* What has happened, for Python. */
+/* An event for Python. */
 struct event {
     int32_t kind, lane;
     uint64_t position, acknowledged;
-    uint32_t offset, size; /* of its text */
+    uint32_t offset, size; /* of the event's text */
 };
-/* What an event's `position` and text are.
- * RESULT: a result's; -. MESSAGE: -; the frame, which is no chunk. LOST: errno, 0 = closed by the other side; -.
- * STRANGE, of a frame that nobody sends who keeps to the protocol: neither. ODD, of a chunk that does not belong to those
- * of the other ranks: -; its header. */
+/* Kinds of events, and the meaning of their `position` and text:
+ * RESULT: a result arrived. position: the result's.
+ * MESSAGE: a frame without a chunk arrived. text: the frame.
+ * LOST: the connection broke. position: errno, 0 = closed by the peer.
+ * STRANGE: a frame violates the protocol.
+ * ODD: a chunk does not match the chunks of the other ranks. text: its header. */
 enum event_kind { EVENT_RESULT = 1, EVENT_MESSAGE, EVENT_LOST, EVENT_STRANGE, EVENT_ODD };
 
-/* Events and their texts, in memory of the caller's. */
+/* Events and their texts. The caller owns the memory. */
 struct report {
     struct event *events;
     int filled, capacity;
@@ -50,39 +52,39 @@ struct report {
 
 struct event *report_add(struct report *report, enum event_kind kind, uint32_t lane, uint64_t position);
 void report_text(struct report *report, struct event *event, const void *bytes, size_t count);
-/* Whether there is no room for what reading once may tell: the end of a frame, and of the one after it. */
+/* Whether the report lacks space for the events of one read: it may complete two frames. */
 bool report_is_full(const struct report *report);
 
-/* The frame that is coming in. Its payload goes to `payload`, which who owns it sets when the header is there. */
+/* An incoming frame. Its owner sets `payload`, the destination of the payload, when the header is complete. */
 struct incoming {
     struct header header;
-    size_t got; /* of header and payload */
+    size_t got; /* received bytes of header and payload */
     uint8_t *payload;
-    uint32_t wakes_at; /* bytes that must be there before the system tells of them; 0: as it likes */
-    bool is_single;    /* nothing is read beyond its end: what follows may have to wait */
+    uint32_t wakes_at; /* SO_RCVLOWAT: bytes that must arrive before the socket is readable; 0: the default */
+    bool is_single;    /* do not read beyond the end of this frame, because the next one may have to wait */
 };
 
-/* False: the frame is not to be followed, and nothing is read any more. `begin`: the header is there. `end`: all of
- * it is. */
+/* Called when a frame's header (`begin`) or the whole frame (`end`) is complete. Returns false to reject the frame and
+ * stop reading. */
 typedef bool (*frame_step)(void *whose);
 
-/* Reads once, a payload together with the header after it. How many bytes; 0: the other side has closed it;
- * below 0: -errno, of which -EAGAIN says that nothing is there. */
+/* Reads once; a payload together with the header after it. Returns the number of bytes; 0: the peer has closed the
+ * connection; below 0: -errno, where -EAGAIN means that no data is available. */
 ssize_t incoming_read(struct incoming *incoming, int handle, frame_step begin, frame_step end, void *whose);
 
-/* Whether the whole payload, of which nothing was read yet, is there, so that reading it once reads it all. If not, the
- * system tells of it when it is, unless it is too long for that. */
+/* Whether the whole payload has arrived, so that one read returns all of it. No byte of it may have been read before.
+ * If false, the socket becomes readable when the whole payload has arrived, unless the payload is too long for this. */
 bool incoming_is_whole(struct incoming *incoming, int handle);
 
-/* Whether it is a chunk of an operation, and as long as it says there. */
+/* Whether a header belongs to a chunk of an operation, and its length fits the operation. */
 bool is_chunk(const struct header *header);
-/* Whether it is a frame that carries no chunk. */
+/* Whether a header belongs to a valid frame without a chunk. */
 bool is_short(const struct header *header);
 
-/* Bytes of an element. */
+/* Returns the bytes of an element. */
 uint32_t width_of(int dtype);
 
-/* Seconds, as Python's time.monotonic. */
+/* Returns the seconds of Python's time.monotonic. */
 double now(void);
 #define NEVER 1e300
 

@@ -1,4 +1,4 @@
-/* A lane's frames and what is told of them. */
+/* Manages the frames of a lane and reports their events. */
 
 #include "transfer.h"
 

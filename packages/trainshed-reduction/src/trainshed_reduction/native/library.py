@@ -1,8 +1,8 @@
-"""The C library: finds and loads it, or says why there is none; and its events, read from the records that it
-writes (`struct report` in frames.h).
+"""Loads the C library, or returns the reason why it is missing. Decodes the library's events (`struct report`
+in frames.h).
 
-Half types are added in fp32 and rounded once, to the nearest, ties to even; a NaN becomes 0x7E00 (fp16) or
-0x7FC0 (bf16), whatever its bits were. Integers wrap around.
+The library adds half types in fp32 and rounds once, to nearest, ties to even. Every NaN becomes 0x7E00 (fp16)
+or 0x7FC0 (bf16). Integers wrap around.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ _SIGNATURES: Dict[str, Tuple[Any, List[Any]]] = {
 
 
 class Library:
-    """The loaded library, with its functions typed. `functions` keep the interpreter lock: they are short,
-    and releasing it could cost more than they take. `unlocked`: the same functions, which release it."""
+    """The loaded library. `functions`: its typed functions. Calls keep the interpreter lock, because they are
+    shorter than releasing it. `unlocked`: the same functions; calls release the interpreter lock."""
 
     def __init__(self, path: Path) -> None:
-        """Raises OSError or AttributeError: `path` is no library, or not this one."""
+        """Raises OSError or AttributeError if `path` is not this library."""
         self.path = path
         self.functions = ctypes.PyDLL(str(path))
         self.unlocked = ctypes.CDLL(str(path))
@@ -72,18 +72,18 @@ class Library:
 
 
 def load() -> Optional[Library]:
-    """Return the library, the same at every call; None where there is none, and `reason` says why."""
+    """Return the library, loaded once; None if it is unusable. Then `reason` returns the cause."""
     return _find()[0]
 
 
 def reason() -> str:
-    """Return why `load` returns None; "" if it does not."""
+    """Return the reason why `load` returns None; "" if it returns the library."""
     return _find()[1]
 
 
 def name(machine: Optional[str] = None) -> str:
-    """Return the library's file name, for this machine's architecture unless another one is named. It has the
-    sources' digest: one built of others is never used."""
+    """Return the library's file name for an architecture. Default: this machine's. The name contains a digest
+    of the sources, so that a library of other sources is never loaded."""
     digest = hashlib.sha256()
     for source in SOURCES:
         digest.update((DIRECTORY / source).read_bytes())
@@ -100,14 +100,14 @@ def _find() -> Tuple[Optional[Library], str]:
             path = place / file
             if path.exists():
                 return Library(path), ""
-    except Exception as error:  # Whatever a platform comes up with: nothing is raised here.
+    except Exception as error:  # Platforms raise different exceptions; this function must not.
         return None, f"{path} cannot be loaded: {error}"
-    return None, file + " was not built: python -m trainshed_reduction.native, with a C compiler"
+    return None, file + " was not built. Run python -m trainshed_reduction.native with a C compiler"
 
 
 RESULT, MESSAGE, LOST, STRANGE, ODD = 1, 2, 3, 4, 5
 _EVENT = struct.Struct("=iiQQII")
-"""kind, lane or slot, position, acknowledged, offset and size of the text: `struct event`."""
+"""`struct event`: kind, lane or slot, position, acknowledged, offset and size of the text."""
 
 
 class Result(NamedTuple):
@@ -118,7 +118,7 @@ class Result(NamedTuple):
 
 
 class Message(NamedTuple):
-    """A frame came that is no chunk. `lane`: on a reducer the connection's slot, here and below."""
+    """A frame without a chunk arrived. `lane`: the lane; on a reducer, the connection's slot."""
 
     lane: int
     header: Header
@@ -126,27 +126,27 @@ class Message(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """The connection broke, or cannot be used any more."""
+    """The connection broke or is unusable. `lane`: as in `Message`."""
 
     lane: int
     cause: str = ""
 
 
 class Strange(NamedTuple):
-    """A frame came that violates the protocol; nothing more is read."""
+    """A frame violates the protocol. The connection is not read any more. `lane`: as in `Message`."""
 
     lane: int
 
 
 class Odd(NamedTuple):
-    """A chunk came that does not match those of the other ranks; nothing more is read."""
+    """A chunk does not match the chunks of the other ranks. The connection is not read any more."""
 
     lane: int
     header: Header
 
 
 Record = Tuple[int, int, int, int, bytes]
-"""An event's kind, lane, position, acknowledged and text; frames.h says which of them each kind has."""
+"""An event's kind, lane, position, acknowledged and text. frames.h describes the fields of each kind."""
 
 
 def message(lane: int, text: bytes) -> Message:
@@ -155,17 +155,17 @@ def message(lane: int, text: bytes) -> Message:
 
 
 class Report:
-    """The memory for the events of one run, and for their texts."""
+    """The memory for the events of one run and their texts."""
 
     def __init__(self, events: int, text: int) -> None:
         self._capacity = events
         self._events = ctypes.create_string_buffer(events * _EVENT.size)
         self._text = ctypes.create_string_buffer(text)
 
-    def of(self, run: Any, whose: object, seconds: float) -> Iterator[Record]:
+    def read(self, run: Any, handle: object, seconds: float) -> Iterator[Record]:
         """Call `run` (`transfer_run` or `reducer_run`) once, and yield the records of its events."""
-        room = self._events, self._capacity, self._text, len(self._text)
-        count = run(whose, seconds, *room)
+        memory = self._events, self._capacity, self._text, len(self._text)
+        count = run(handle, seconds, *memory)
         records, texts = memoryview(self._events)[: count * _EVENT.size], memoryview(self._text)
         for kind, lane, position, acknowledged, offset, size in _EVENT.iter_unpack(records):
             text = bytes(texts[offset : offset + size]) if size else b""

@@ -1,4 +1,4 @@
-/* A group's members: what is sent to them, and what they send. */
+/* Sends to and receives from the members of a group. */
 
 #define _GNU_SOURCE
 #include "reducing.h"
@@ -9,11 +9,11 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
-/* Bytes that a worker may have here without a result, and a chunk more, or results that it does not take. */
+/* Maximum bytes of a worker without a result, plus one chunk; also of results that the worker does not accept. */
 #define WINDOW (16u << 20)
-/* Reads from one connection until others have their turn. */
+/* Maximum reads from one connection before other connections have their turn. */
 #define TURN 8
-/* Frames that are sent at once. */
+/* Maximum frames in one send. */
 #define FRAMES 8
 
 void become_due(struct reducer *r, struct member *member)
@@ -77,7 +77,7 @@ static void dequeue(struct reducer *r, struct member *member)
     member->out_count--;
 }
 
-/* Into at most two pieces: what of a frame is to be sent from `offset` on. */
+/* Splits the unsent rest of a frame, from `offset` on, into at most two parts: header and payload. */
 static int pieces(const struct out *out, size_t offset, struct iovec *parts)
 {
     int count = 0;
@@ -118,13 +118,13 @@ static void flush(struct reducer *r, struct member *member)
 
 /* ---- receiving ---- */
 
-/* What one call of incoming_read is for. */
+/* The context of a call of incoming_read. */
 struct reading {
     struct reducer *reducer;
     struct member *member;
 };
 
-/* Nothing more is read from it: the caller is to say what becomes of it. */
+/* Reports an event of a member. Reading stops until the caller resumes it. */
 static struct event *tell(struct reducer *r, struct member *member, enum event_kind kind, uint64_t error)
 {
     member->is_stopped = true;
@@ -179,7 +179,7 @@ struct row *row_at(const struct group *group, uint64_t position)
     return &group->rows[position & (group->room - 1)];
 }
 
-/* Room for a row at `position`; false: no memory. */
+/* Makes space for a row at `position`; false: no memory. */
 static bool make_room(struct group *group, uint64_t position)
 {
     size_t room = group->room;
@@ -198,7 +198,7 @@ static bool make_room(struct group *group, uint64_t position)
     return true;
 }
 
-/* All ranks have brought their chunk for the oldest row. */
+/* Finishes the oldest row, after all ranks have sent their chunk. */
 static void finish(struct reducer *r, struct group *group, const struct header *last)
 {
     struct row *row = row_at(group, group->head);
@@ -243,7 +243,7 @@ static bool add(struct reducer *r, struct member *member)
     }
     struct row *row = row_at(group, position);
     uint32_t present = group->world - group->lacking;
-    /* Only who had left before could have brought what is missing. */
+    /* The only missing chunk belongs to a rank that had left before. */
     bool is_in_vain = group->lacking && row->arrived + 1 == present && !row->final && in->kind != FINAL;
     if (position >= group->parted || is_in_vain || (row->arrived && !row_agrees(row, in)))
         return tell_odd(r, member);
@@ -292,7 +292,7 @@ static bool may_read(const struct reducer *r, const struct member *member)
            !report_is_full(&r->report);
 }
 
-/* Reads once and throws it away. As incoming_read. */
+/* Reads once and discards the data. Returns like incoming_read. */
 static ssize_t discard(const struct member *member)
 {
     static uint8_t nobodys[64 << 10];

@@ -1,4 +1,4 @@
-/* What the C part shows to Python, and what its files share. C11 on Linux; gcc or clang. */
+/* Declarations for Python and for all C files. C11 on Linux, with gcc or clang. */
 
 #ifndef TRAINSHED_NATIVE_H
 #define TRAINSHED_NATIVE_H
@@ -18,7 +18,7 @@
 /* wire.DType */
 enum dtype { FLOAT32 = 1, FLOAT64 = 2, FLOAT16 = 3, BFLOAT16 = 4, INT32 = 5, INT64 = 6 };
 
-/* sums.c, as native/library.py says */
+/* sums.c; native/library.py describes the sums */
 void sums_widen(int dtype, void *total, const void *payload, size_t count);
 void sums_add(int dtype, void *total, const void *payload, size_t count);
 void sums_finish(int dtype, int average, uint32_t ranks, void *total, void *result, size_t count);

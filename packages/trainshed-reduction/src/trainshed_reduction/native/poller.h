@@ -1,6 +1,6 @@
 /*
- * Which sockets can be read or written, by epoll: it tells each change once, and poller_renew asks to be told of what is
- * readable still. Another thread ends a wait with poller_wake.
+ * Detects readable and writable sockets with epoll, which reports each change once. poller_renew requests another
+ * report for a socket that is still readable. Another thread can end a wait with poller_wake.
  */
 
 #ifndef TRAINSHED_POLLER_H
@@ -17,17 +17,17 @@ struct ready {
     uint32_t index;
     bool readable, writable;
 };
-#define AT_ONCE 64 /* reported by one wait at most */
+#define AT_ONCE 64 /* maximum reports of one wait */
 
-/* False: no memory or no descriptors; to be closed all the same. */
+/* False: no memory or no descriptors. Close the poller in either case. */
 bool poller_open(struct poller *poller);
 void poller_close(struct poller *poller);
-/* False: errno says why. */
+/* False: errno contains the error. */
 bool poller_add(struct poller *poller, uint32_t index, int handle);
 void poller_remove(struct poller *poller, int handle);
 void poller_renew(struct poller *poller, uint32_t index, int handle);
 void poller_wake(struct poller *poller);
-/* How many are `ready`; `woken` becomes true if the wait was ended. */
+/* Returns the number of `ready` sockets. `woken` becomes true if poller_wake ended the wait. */
 int poller_wait(struct poller *poller, int milliseconds, struct ready ready[AT_ONCE], bool *woken);
 
 #endif

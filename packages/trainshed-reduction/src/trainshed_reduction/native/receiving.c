@@ -1,4 +1,4 @@
-/* From the sockets into the targets. */
+/* Receives results from the sockets into their targets. */
 
 #define _GNU_SOURCE
 #include "transfer.h"
@@ -8,21 +8,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Reads from one lane until others have their turn. */
+/* Maximum reads from one lane before other lanes have their turn. */
 #define TURN 8
-/* Seconds until a result is read in parts: a system whose buffers are small cannot hold all of it. */
+/* Seconds before a result is read in parts, because the system's buffers may be too small for the whole result. */
 #define PATIENCE 0.05
 
-/* What one call of incoming_read is for. */
+/* The context of a call of incoming_read. */
 struct reading {
     struct transfer *transfer;
     struct lane *lane;
 };
 
-/* Whether it is the result of the oldest chunk that was sent and has none. */
+/* Whether a header belongs to the result of the oldest sent chunk without a result. */
 static bool is_due(const struct lane *lane, const struct header *in)
 {
-    /* It may be further than what was sent: results that are here already are passed over. */
+    /* `due` may be beyond `sent`, because frames with known results are skipped. */
     if (in->kind != RESULT || !is_chunk(in) || lane->due >= lane->sent)
         return false;
     const struct header *out = &frame_at(lane, lane->due)->header;
@@ -30,7 +30,7 @@ static bool is_due(const struct lane *lane, const struct header *in)
            in->operation == out->operation && in->total == out->total && in->step == out->step;
 }
 
-/* Whether the incoming header may be followed; if not, the lane is lost. */
+/* Whether the frame of the incoming header is valid; if not, the lane is lost. */
 static bool begin(void *whose)
 {
     struct reading *reading = whose;
@@ -47,16 +47,16 @@ static bool begin(void *whose)
     return true;
 }
 
-/* Whether nothing will come any more: of that the system tells once. */
+/* Whether the peer will send no more data. The system reports this only once. */
 static bool has_ended(int handle)
 {
     struct pollfd one = {.fd = handle, .events = POLLRDHUP};
     return poll(&one, 1, 0) > 0;
 }
 
-/* Where the payload goes: into the target only if it is here to the last byte. Else into a buffer of the lane's, for a
- * connection that breaks must not leave half a result where the rank's own input stands, which is then sent again.
- * 0; or an errno, EAGAIN: it is worth waiting for the rest. */
+/* Chooses the destination of a payload: the target if the whole payload has arrived, otherwise a buffer of the lane.
+ * The target contains the rank's input, which is sent again after a broken connection. A part of a result must not
+ * overwrite it. Returns 0 or an errno; EAGAIN: wait for the rest. */
 static int take_place(struct lane *lane)
 {
     uint32_t nbytes = lane->incoming.header.nbytes;
@@ -81,7 +81,7 @@ static int take_place(struct lane *lane)
     return 0;
 }
 
-/* A whole frame is in. */
+/* Delivers a complete frame. */
 static bool deliver(void *whose)
 {
     struct reading *reading = whose;
@@ -107,7 +107,7 @@ static bool deliver(void *whose)
     return true;
 }
 
-/* Reads some; false if nothing came. */
+/* Reads available data; false if there is none. */
 static bool receive(struct transfer *t, struct lane *lane)
 {
     struct reading reading = {t, lane};

@@ -1,9 +1,8 @@
 /*
- * The groups of a reducer at work, so that a chunk costs no turn of the interpreter: chunks are read into their place,
- * added up, and their sums sent. Who takes part, and what is wrong with whom, is for reducer.groups to say, which is
- * told of everything that is no chunk as it should be.
+ * Runs the groups of a reducer without Python's interpreter: receives chunks, adds them and sends the sums. The Python
+ * module reducer.groups decides about membership and errors. It receives all frames that are not valid chunks.
  *
- * One thread calls all of this. Sockets are the caller's to close, after reducer_drop.
+ * One thread calls all functions. The caller closes sockets after reducer_drop.
  */
 
 #define _GNU_SOURCE
@@ -13,10 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Whoever counts wants to hear of traffic after so long. */
+/* After this many seconds with traffic, a run returns, so that the caller can count the traffic. */
 #define SECOND 1.0
 
-/* What can be read or written now; whether the caller has something to do. */
+/* Finds readable and writable connections; returns whether the caller's own handle is readable. */
 static bool watch(struct reducer *r, double seconds)
 {
     struct ready ready[AT_ONCE];
@@ -46,7 +45,8 @@ EXPORT void reducer_free(struct reducer *r)
     free(r);
 }
 
-/* `elsewhere`: becomes readable when the caller has something else to do. NULL: no memory or no descriptors. */
+/* `elsewhere`: a handle that becomes readable when the caller has other work. Returns NULL without memory or
+ * descriptors. */
 EXPORT struct reducer *reducer_new(int elsewhere)
 {
     struct reducer *r = calloc(1, sizeof *r);
@@ -62,9 +62,9 @@ EXPORT struct reducer *reducer_new(int elsewhere)
     return NULL;
 }
 
-/* A group of so many ranks that begins at a position; it is gone when the last of those that join it has parted.
- * `operation`, `ordinal`: as reducer_group tells. `lacking` of the ranks have left before, and one has sent nothing from
- * position `parted` on. NULL: no memory. */
+/* Creates a group of `world` ranks that starts at position `head`. It ends when the last joined rank parts.
+ * `operation`, `ordinal`: as returned by reducer_group. `lacking`: number of ranks that have left before. `parted`: the
+ * first position without a chunk of such a rank. Returns NULL without memory. */
 EXPORT struct group *reducer_begin(uint32_t world, uint64_t head, int64_t operation, uint64_t ordinal, uint32_t lacking,
                                    uint64_t parted)
 {
@@ -84,7 +84,7 @@ EXPORT struct group *reducer_begin(uint32_t world, uint64_t head, int64_t operat
     return NULL;
 }
 
-/* The connection's slot, or below 0: -errno. It is in no group yet. */
+/* Adds a connection, which is in no group yet. Returns its slot; below 0: -errno. */
 EXPORT int reducer_add(struct reducer *r, int handle)
 {
     uint32_t slot = 1;
@@ -111,7 +111,7 @@ EXPORT int reducer_add(struct reducer *r, int handle)
     return (int)slot;
 }
 
-/* The frame that was told of has been dealt with: the next may come. */
+/* Continues to read after a reported frame. */
 EXPORT void reducer_resume(struct reducer *r, uint32_t slot)
 {
     struct member *member = r->members[slot];
@@ -120,7 +120,7 @@ EXPORT void reducer_resume(struct reducer *r, uint32_t slot)
     become_due(r, member);
 }
 
-/* A rank of this group from here on. `received`: results below this position are at the rank already. */
+/* Adds a connection to a group as a rank. `received`: the rank has all results below this position. */
 EXPORT void reducer_join(struct reducer *r, uint32_t slot, struct group *group, uint32_t rank, uint64_t received)
 {
     struct member *member = group->members[rank] = r->members[slot];
@@ -132,13 +132,13 @@ EXPORT void reducer_join(struct reducer *r, uint32_t slot, struct group *group, 
     member->incoming.is_single = false;
 }
 
-/* Bytes that are still to be sent to it. */
+/* Returns the number of unsent bytes. */
 EXPORT uint64_t reducer_unsent(const struct reducer *r, uint32_t slot)
 {
     return r->members[slot]->unsent;
 }
 
-/* It has left in good order: the others go on with what it has sent. */
+/* Marks a rank as having left after a BYE. The other ranks continue with the chunks that it has sent. */
 EXPORT void reducer_leave(struct reducer *r, uint32_t slot)
 {
     struct member *member = r->members[slot];
@@ -146,7 +146,7 @@ EXPORT void reducer_leave(struct reducer *r, uint32_t slot)
         member->group->parted = member->position;
 }
 
-/* Of no group any more: what is to be sent goes out, and then its end. */
+/* Removes a connection from its group, sends its unsent frames, and then ends the stream. */
 EXPORT void reducer_dismiss(struct reducer *r, uint32_t slot)
 {
     struct member *member = r->members[slot];
@@ -156,7 +156,7 @@ EXPORT void reducer_dismiss(struct reducer *r, uint32_t slot)
     become_due(r, member);
 }
 
-/* The socket is the caller's again, to close. */
+/* Removes a connection. The caller may close its socket afterwards. */
 EXPORT void reducer_drop(struct reducer *r, uint32_t slot)
 {
     struct member *member = r->members[slot];
@@ -167,7 +167,7 @@ EXPORT void reducer_drop(struct reducer *r, uint32_t slot)
     member_end(r, member);
 }
 
-/* A whole frame to be sent after all that is to be sent already. 0, or an errno. */
+/* Queues a frame after all other unsent frames. Returns 0 or an errno. */
 EXPORT int reducer_tell(struct reducer *r, uint32_t slot, const uint8_t *frame)
 {
     struct header header;
@@ -182,8 +182,8 @@ EXPORT int reducer_tell(struct reducer *r, uint32_t slot, const uint8_t *frame)
     return member_send(r, r->members[slot], &header, payload) ? 0 : ENOMEM;
 }
 
-/* How many events there are. Until there are some, the caller has something to do, or the time is over, whichever is
- * first; a second after something has moved in any case. `seconds` below 0: forever. */
+/* Serves until an event occurs, the caller has other work, or the time is over. With traffic, it returns after a second
+ * at most. Returns the number of events. `seconds` below 0: no limit. */
 EXPORT int reducer_run(struct reducer *r, double seconds, struct event *events, int capacity, char *text,
                        size_t text_room)
 {
@@ -201,7 +201,7 @@ EXPORT int reducer_run(struct reducer *r, double seconds, struct event *events, 
             struct member *member = take_due(r);
             member_serve(r, member);
             if (member == last)
-                break; /* Who is due again comes after the sockets were asked. */
+                break; /* Poll the sockets before members that are due again. */
         }
         double at = now();
         if (told == NEVER && r->moved != before)
@@ -211,7 +211,7 @@ EXPORT int reducer_run(struct reducer *r, double seconds, struct event *events, 
     }
 }
 
-/* Of a member: its position, and its latest operation's ordinal. */
+/* Returns a member's state: its position and the ordinal of its latest operation. */
 EXPORT void reducer_member(const struct reducer *r, uint32_t slot, uint64_t state[2])
 {
     const struct member *member = r->members[slot];
@@ -219,8 +219,8 @@ EXPORT void reducer_member(const struct reducer *r, uint32_t slot, uint64_t stat
     state[1] = member->ordinal;
 }
 
-/* Of a group: its oldest row's position; the operation of which a chunk was finished last, -1 = none, and its
- * ordinal; how many positions some have sent and others not. */
+/* Returns a group's state: the position of its oldest row; the latest operation with a finished chunk (-1 = none) and
+ * its ordinal; the number of positions for which only some ranks have sent chunks. */
 EXPORT void reducer_group(const struct group *group, int64_t state[4])
 {
     state[0] = (int64_t)group->head;
@@ -229,8 +229,8 @@ EXPORT void reducer_group(const struct group *group, int64_t state[4])
     state[3] = (int64_t)group->begun;
 }
 
-/* How many ranks have sent a chunk for a position. `header`: HEADER bytes of the first; `since`: when it came; `ranks`: as
- * many as the group has, in the order in which they came. */
+/* Returns the number of ranks that have sent a chunk for a position. `header`: the first chunk's HEADER bytes; `since`:
+ * the time of its arrival; `ranks`: the ranks in order of arrival, with space for all ranks of the group. */
 EXPORT uint32_t reducer_row(const struct group *group, uint64_t position, void *header, double *since, uint16_t *ranks)
 {
     if (position - group->head >= group->room)

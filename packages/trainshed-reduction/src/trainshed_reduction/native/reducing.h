@@ -1,4 +1,4 @@
-/* What the parts of a reducer's groups share; reducing.c says what they are. */
+/* Declarations that the files of a reducer's groups share. reducing.c describes the groups. */
 
 #ifndef TRAINSHED_REDUCING_H
 #define TRAINSHED_REDUCING_H
@@ -6,11 +6,11 @@
 #include "frames.h"
 #include "poller.h"
 
-/* Memory of a payload, held by whoever counts among its `uses`. */
+/* Memory of a payload, with a reference count, `uses`. */
 struct block {
-    struct block *next; /* among the spare ones */
+    struct block *next; /* the next spare block */
     uint32_t uses, size;
-    uint8_t room; /* 2 to the power of this */
+    uint8_t room; /* base-2 logarithm of the capacity */
     _Alignas(64) uint8_t data[];
 };
 
@@ -22,30 +22,29 @@ struct blocks {
 
 /* ---- rows.c ---- */
 
-/* With one use; NULL: no memory. */
+/* Returns a block with one use; NULL: no memory. */
 struct block *block_take(struct blocks *blocks, uint32_t size);
-void block_drop(struct blocks *blocks, struct block *block); /* NULL: nothing */
+void block_drop(struct blocks *blocks, struct block *block); /* ignores NULL */
 void blocks_free(struct blocks *blocks);
 
-/* The chunks that the ranks have sent for one position. Each rank's is added as soon as those of all lower ranks are in,
- * so that the sum does not depend on who comes first. */
+/* The chunks that the ranks have sent for one position. Chunks are added in the order of ranks, so that the sum does
+ * not depend on the order of arrival. */
 struct row {
-    struct header shape; /* of the first that came */
+    struct header shape; /* header of the first chunk */
     double since;
     uint32_t arrived, next;
     struct block *first, *total, *final, **early; /* `early`: by rank */
-    uint16_t *order;                              /* the ranks that have come */
-    bool *takes;                                  /* by rank: the result is to go there */
+    uint16_t *order;                              /* ranks in order of arrival */
+    bool *takes;                                  /* by rank: whether it needs the result */
 };
 
 /* Sets up a row's arrays; false: no memory. */
 bool row_begin(struct row *row, uint32_t world, const struct header *shape, double at);
-/* Whether a chunk of this shape belongs into it. */
+/* Whether a chunk with this header belongs to the row. */
 bool row_agrees(const struct row *row, const struct header *header);
-/* The block is the row's from now on: a FINAL one is the result already, and no rank's own chunk matters. False: no
- * memory. */
+/* Adds a chunk; the row then owns the block. A FINAL chunk is the result and replaces all sums. False: no memory. */
 bool row_add(struct blocks *blocks, struct row *row, const struct header *header, struct block *block, uint32_t world);
-/* A use of the result. All ranks must have sent something, or one of them the result. */
+/* Returns a use of the result. All ranks must have sent a chunk, or one rank the result. */
 struct block *row_result(struct row *row, uint32_t world);
 void row_end(struct blocks *blocks, struct row *row, uint32_t world);
 
@@ -58,60 +57,60 @@ struct group;
 
 /* A worker's connection. */
 struct member {
-    struct group *group; /* NULL: of none that runs; what it sends is no chunk then, and the caller hears of it */
-    struct member *next; /* among those with something to do */
-    int handle, error;   /* -1: it is broken; an errno that is still to be told */
+    struct group *group; /* NULL: in no running group; the caller then receives all frames */
+    struct member *next; /* the next member with pending work */
+    int handle, error;   /* handle: -1 if the connection is broken; error: an errno to report */
     uint32_t slot;
     uint16_t rank;
     bool readable, writable, is_due;
-    bool is_stopped; /* the caller was told of something, and nothing is read until he says so */
-    bool is_leaving; /* it only hears why: what it sends is thrown away */
+    bool is_stopped; /* an event was reported, and nothing is read until the caller resumes */
+    bool is_leaving; /* only unsent frames are sent; received data is discarded */
     struct incoming incoming;
-    struct block *payload; /* of the incoming chunk; NULL: another frame comes in, to `text` */
+    struct block *payload; /* of the incoming chunk; NULL: another frame is received into `text` */
     uint8_t text[TEXT];
-    uint64_t position;     /* of the next chunk that it sends */
+    uint64_t position;     /* of the member's next chunk */
     uint64_t acknowledged, received, ordinal, unanswered, unsent;
     struct out *out; /* a ring */
     uint32_t out_room, out_first, out_count;
-    size_t offset; /* of the first of them, its header included */
+    size_t offset; /* sent bytes of the first frame, including its header */
 };
 
 struct group {
     uint32_t world;
-    struct member **members; /* by rank; NULL: it has left */
-    uint32_t lacking;        /* ranks that had left before the group began */
-    uint32_t present;        /* members; the last of them that parts ends the group */
-    uint64_t head, parted;   /* positions: of the oldest row; from which on a rank that has left has sent nothing */
+    struct member **members; /* by rank; NULL: the rank has left */
+    uint32_t lacking;        /* number of ranks that had left before the group started */
+    uint32_t present;        /* number of members; the group ends with the last one */
+    uint64_t head, parted;   /* head: oldest row; parted: first position that a departed rank has not sent */
     struct row *rows;        /* a ring from `head` on */
     size_t room;
-    uint64_t begun;          /* rows that some chunks are in, and not all */
-    int64_t operation; /* the latest of which a chunk is finished, and its ordinal; -1: none */
+    uint64_t begun;          /* number of rows with some but not all chunks */
+    int64_t operation; /* the latest operation with a finished chunk (-1: none), and its ordinal */
     uint64_t ordinal;
 };
 
 struct reducer {
     struct poller poller;
-    int elsewhere;           /* a handle of the caller's, at slot 0 */
+    int elsewhere;           /* a handle of the caller, in slot 0 */
     struct member **members; /* by slot */
     uint32_t slots;
-    struct member *due, **due_end; /* those with something to do, in the order of their turns */
+    struct member *due, **due_end; /* members with pending work, in the order of their turns */
     struct blocks blocks;
     uint64_t moved;       /* bytes received and sent so far */
-    struct report report; /* of the run under way */
+    struct report report; /* of the current run */
 };
 
 /* ---- members.c ---- */
 
-/* It has something to do. */
+/* Marks a member as having pending work. */
 void become_due(struct reducer *r, struct member *member);
 struct member *take_due(struct reducer *r);
-/* Sends and reads what can be, and gives its turn to the next. */
+/* Sends and reads as much as possible in one turn of a member. */
 void member_serve(struct reducer *r, struct member *member);
-/* To be sent after all that is to be sent already. Takes over a use of the payload; false: no memory. */
+/* Queues a frame after all other unsent frames. Takes over one use of the payload. False: no memory. */
 bool member_send(struct reducer *r, struct member *member, const struct header *header, struct block *payload);
-/* It is in no group any more, and what is coming of a chunk is forgotten. */
+/* Removes a member from its group, and drops its incomplete chunk. */
 void member_part(struct reducer *r, struct member *member);
-/* After `member_part`. */
+/* Frees a member after `member_part`. */
 void member_end(struct reducer *r, struct member *member);
 struct row *row_at(const struct group *group, uint64_t position);
 

@@ -1,4 +1,5 @@
-"""Python's view of a reducer's connections, which are numbered slots, and running groups; both are in C."""
+"""The Python interface of a reducer's connections and running groups, which the C library implements. Each
+connection has a number, its slot."""
 
 from __future__ import annotations
 
@@ -9,20 +10,20 @@ from typing import Dict, List, Optional, Sequence, Union
 from trainshed_reduction import wire
 from trainshed_reduction.native import library
 from trainshed_reduction.native.library import Library, Lost, Message, Odd, Report, Strange
-from trainshed_reduction.reducer.rows import MemberState, Progress, Seen
+from trainshed_reduction.reducer.rows import ArrivedChunks, MemberState, Progress
 
 Event = Union[Message, Lost, Strange, Odd]
 _NEVER = 2**64 - 1
 
 
 class NativeGroup:
-    """A running group. All ranks `join` before anything else of them is read, and the group is gone when the
-    last of them is dismissed or dropped."""
+    """A running group. All ranks must `join` before further frames are read. The group ends when its last
+    rank is dismissed or dropped."""
 
     def __init__(
         self, home: NativeReducer, world: int, progress: Progress, departed: Sequence[int]
     ) -> None:
-        """`departed`: for each rank that had left before, the first position that it did not send."""
+        """`departed`: for each rank that had left before, its first unsent position."""
         self._home = home
         self._functions = home.functions
         self._world = world
@@ -32,15 +33,15 @@ class NativeGroup:
             world, head, operation, ordinal, len(departed), min(departed, default=_NEVER)
         )
         if not self._handle:
-            raise MemoryError("no memory for a group's chunks")
+            raise MemoryError("there is no memory for a group's chunks")
 
     def join(self, rank: int, slot: int, received: int) -> None:
-        """Add a rank's connection. `received`: how many results the rank has already."""
+        """Add a rank's connection. `received`: number of results that the rank has already."""
         self._slots[rank] = slot
         self._functions.reducer_join(self._home.handle, slot, self._handle, rank, received)
 
     def leave(self, rank: int) -> None:
-        """Let a rank leave in good order: the others go on with what it has sent."""
+        """Remove a rank that has sent BYE. The other ranks continue with the chunks that it has sent."""
         self._functions.reducer_leave(self._home.handle, self._slots[rank])
 
     def state(self, rank: int) -> MemberState:
@@ -53,75 +54,77 @@ class NativeGroup:
         self._functions.reducer_group(self._handle, state)
         return Progress(*state)
 
-    def seen(self, position: int) -> Optional[Seen]:
-        """Return what has come for a position; None: nothing has."""
+    def chunks(self, position: int) -> Optional[ArrivedChunks]:
+        """Return the chunks that have arrived for a position; None = no chunk."""
         header = ctypes.create_string_buffer(wire.HEADER.size)
         since = ctypes.c_double()
         ranks = (ctypes.c_uint16 * self._world)()
         count = self._functions.reducer_row(
             self._handle, position, header, ctypes.byref(since), ranks
         )
-        return Seen(wire.unpack(header.raw), since.value, ranks[:count]) if count else None
+        if not count:
+            return None
+        return ArrivedChunks(wire.unpack(header.raw), since.value, ranks[:count])
 
 
 class NativeReducer:
     """All connections and groups of one thread. Not thread-safe."""
 
     def __init__(self, library: Library, elsewhere: int) -> None:
-        """`elsewhere`: a file descriptor that is readable when the caller has something else to do. Raises
-        OSError: no descriptors or no memory are left."""
+        """`elsewhere`: a file descriptor that becomes readable when the caller has other work. Raises OSError
+        without free descriptors or memory."""
         self.functions = library.functions
         self.handle = self.functions.reducer_new(elsewhere)
         if not self.handle:
-            raise OSError("no descriptors or no memory are left for a reducer")
+            raise OSError("there are no file descriptors or no memory for a reducer")
         self._run = library.unlocked.reducer_run
         self._report = Report(64, 256 << 10)
 
     def add(self, handle: int) -> int:
-        """Read and send on this socket, which must not block, and return the connection's slot. The caller
-        closes the socket, after `drop`. Raises OSError: it cannot be polled."""
+        """Serve a non-blocking socket, and return the connection's slot. The caller must close the socket
+        after `drop`. Raises OSError if the socket cannot be polled."""
         slot = self.functions.reducer_add(self.handle, handle)
         if slot < 0:
             raise OSError(-slot, os.strerror(-slot))
         return slot
 
-    def tell(self, slot: int, frame: bytes) -> None:
-        """Send a frame after all that waits to be sent. Raises MemoryError."""
+    def send(self, slot: int, frame: bytes) -> None:
+        """Queue a frame after all unsent frames. Raises MemoryError."""
         if self.functions.reducer_tell(self.handle, slot, frame):
-            raise MemoryError("no memory for a frame to be sent")
+            raise MemoryError("there is no memory for a frame")
 
     def unsent(self, slot: int) -> int:
-        """Return the bytes that wait to be sent."""
+        """Return the number of unsent bytes."""
         return self.functions.reducer_unsent(self.handle, slot)
 
     def resume(self, slot: int) -> None:
-        """Read on after a `Message`; only for a connection that is in no running group."""
+        """Continue to read after a `Message`. Only for connections that are in no running group."""
         self.functions.reducer_resume(self.handle, slot)
 
     def dismiss(self, slot: int) -> None:
-        """Send what waits to be sent, then the end; what comes is thrown away until `Lost`."""
+        """Send all unsent frames, then end the stream. Received data is discarded until `Lost`."""
         self.functions.reducer_dismiss(self.handle, slot)
 
     def drop(self, slot: int) -> None:
         self.functions.reducer_drop(self.handle, slot)
 
     def run(self, seconds: Optional[float]) -> List[Event]:
-        """Serve until there are events, the caller has something else to do, or `seconds` are over (None: no
-        limit), but only a second once data has moved. After a `Message` nothing more is read of its
-        connection until `resume`."""
-        seen: List[Event] = []
-        patience = -1.0 if seconds is None else seconds
-        for kind, slot, _, _, text in self._report.of(self._run, self.handle, patience):
+        """Serve until events occur, the caller has other work, or `seconds` have passed (None = no limit).
+        With traffic, return after a second at most. After a `Message`, its connection is not read until
+        `resume`."""
+        events: List[Event] = []
+        timeout = -1.0 if seconds is None else seconds
+        for kind, slot, _, _, text in self._report.read(self._run, self.handle, timeout):
             if kind == library.LOST:
-                seen.append(Lost(slot))
+                events.append(Lost(slot))
             elif kind == library.MESSAGE:
-                seen.append(library.message(slot, text))
+                events.append(library.message(slot, text))
             elif kind == library.ODD:
-                seen.append(Odd(slot, wire.unpack(text)))
+                events.append(Odd(slot, wire.unpack(text)))
             else:
-                seen.append(Strange(slot))
-        return seen
+                events.append(Strange(slot))
+        return events
 
     def close(self) -> None:
-        """Free it, after all connections were dropped."""
+        """Free the memory. All connections must be dropped before."""
         self.functions.reducer_free(self.handle)

@@ -1,4 +1,4 @@
-/* Blocks of memory, and rows of chunks that are added up in them. */
+/* Manages blocks of memory, and sums rows of chunks in them. */
 
 #include "reducing.h"
 
@@ -99,7 +99,7 @@ static bool accumulate(struct blocks *blocks, struct row *row, struct block *blo
     return true;
 }
 
-/* All that was added up so far, and all that waits to be. */
+/* Releases the partial sum of a row, and the chunks that are not added yet. */
 static void forget(struct blocks *blocks, struct row *row, uint32_t world)
 {
     if (row->total != row->first)

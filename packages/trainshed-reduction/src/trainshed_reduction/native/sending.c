@@ -1,4 +1,4 @@
-/* From the payloads into the sockets. */
+/* Sends payloads to the sockets. */
 
 #define _GNU_SOURCE
 #include "transfer.h"
@@ -7,15 +7,15 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
-/* Whether its next frame may begin. A lane with nothing under way always may: ranks whose credit is used up on different
- * lanes would wait for each other. */
+/* Whether the next frame of a lane may start. A lane without frames in flight may always send. Otherwise ranks whose
+ * credit is used up on different lanes would wait for each other. */
 static bool has_credit(const struct transfer *t, const struct lane *lane)
 {
     const struct frame *frame = frame_at(lane, lane->sent);
     return !frame->target || !lane->outstanding || t->outstanding + frame->header.nbytes <= t->credit;
 }
 
-/* Whose frame goes next: one that has begun, else that of the lowest row. */
+/* Chooses the lane that sends next: a lane with a partly sent frame, otherwise the lane with the lowest row. */
 static struct lane *choose(const struct transfer *t)
 {
     struct lane *best = NULL;
@@ -31,7 +31,7 @@ static struct lane *choose(const struct transfer *t)
     return best;
 }
 
-/* Sends what the socket takes of one frame; false if nothing. */
+/* Sends as much of one frame as the socket accepts; false if it accepts nothing. */
 static bool transmit(struct transfer *t, struct lane *lane)
 {
     struct frame *frame = frame_at(lane, lane->sent);

@@ -1,9 +1,9 @@
 /*
- * Sums of chunks, as native/library.py says what they are; but which of two NaNs' own bits a sum in fp32 or fp64 has is
- * the processor's affair.
+ * Adds chunks. native/library.py describes the sums. If two NaNs are added in fp32 or fp64, the processor decides which
+ * NaN's bits the sum has.
  *
- * Every loop is written once and compiled for each level of processor; which one is used is asked when the library is
- * loaded, for it may have been built on another machine. No flag may be given that lets a compiler reorder additions.
+ * Every loop is written once and compiled for each level of processors. The level is chosen when the library is loaded,
+ * because the library may have been built on another machine. Do not use compiler flags that reorder additions.
  */
 
 #include "native.h"
@@ -16,7 +16,7 @@
 #include <immintrin.h>
 #endif
 
-/* Payloads stand anywhere in a receive buffer, and are read as what they are not declared as. */
+/* Element types for payloads, which may be unaligned and are declared as bytes. */
 typedef float any_f32 __attribute__((aligned(1), may_alias));
 typedef double any_f64 __attribute__((aligned(1), may_alias));
 typedef uint16_t any_u16 __attribute__((aligned(1), may_alias));
@@ -76,7 +76,7 @@ BODY uint16_t to_f16(float number)
 
 BODY float of_f16(uint16_t half)
 {
-    /* The multiplication is exact, and right for subnormals; infinities and NaNs it leaves finite. */
+    /* The multiplication is exact, also for subnormals. It turns infinities and NaNs into finite numbers. */
     uint32_t bits = (uint32_t)(half & 0x7FFF) << 13;
     float number = as_f32(bits) * 0x1p112f;
     uint32_t beyond = bits >= 0x0F800000 ? 0x7F800000 : 0;
@@ -88,7 +88,7 @@ BODY uint16_t to_f16(float number)
     uint32_t bits = as_u32(number) & 0x7FFFFFFF;
     uint32_t sign = as_u32(number) >> 16 & 0x8000;
     uint32_t normal = (bits + 0xFFF + (bits >> 13 & 1) - 0x38000000) >> 13;
-    /* Below 2^-14 the addition rounds: a half's last place is then one of 0.5's. */
+    /* Below 2^-14, the addition rounds: the last place of a half then equals the last place of 0.5. */
     uint32_t small = as_u32(as_f32(bits) + 0.5f) - 0x3F000000;
     uint32_t half = bits < 0x38800000 ? small : normal;
     half = bits >= 0x477FF000 ? 0x7C00 : half;
@@ -147,7 +147,7 @@ BODY void add_f64(any_f64 *total, const any_f64 *payload, size_t count)
         total[i] += payload[i];
 }
 
-/* Integers wrap around, which only unsigned ones may. */
+/* Integers wrap around; in C, only unsigned ones may. */
 BODY void add_i32(any_u32 *total, const any_u32 *payload, size_t count)
 {
     for (size_t i = 0; i < count; i++)
@@ -282,8 +282,8 @@ LEVEL(avx512, AVX512, widen_f16c, add_f16c, narrow_f16c)
 static const struct level *best = &plain;
 
 #if defined(__x86_64__) && !defined(TRAINSHED_PORTABLE)
-/* Asked of the processor itself: not every compiler brings the library that its own question for it needs. The system
- * must save the wider registers, too. */
+/* Queries the processor directly, because not every compiler includes the library for its built-in query. Also checks
+ * that the system saves the wider registers. */
 __attribute__((constructor)) static void choose(void)
 {
     unsigned eax, ebx, ecx, edx, saved, saved_high;

@@ -1,8 +1,8 @@
 /*
- * The moving part of transfer.py, so that a worker's frames go on while Python's lock is elsewhere.
+ * The C part of transfer.py. It moves a worker's frames without Python's interpreter lock.
  *
- * One thread calls everything but transfer_wake. Memory of payloads and targets is the caller's, and stays valid while
- * a frame is neither released (transfer_released) nor forgotten (attach, detach, a lost connection).
+ * One thread calls all functions except transfer_wake. The caller owns the memory of payloads and targets. The memory
+ * must stay valid until a frame is released (transfer_released) or dropped (attach, detach, a lost connection).
  */
 
 #define _GNU_SOURCE
@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Results of an operation that is not done are told this late: who takes them may have to wait for Python's lock,
- * and nothing moves meanwhile. */
+/* Delay of reports about unfinished operations. A report may have to wait for Python's interpreter lock, and no bytes
+ * move in the meantime. */
 #define HOLD 0.1
 
 EXPORT void transfer_free(struct transfer *t)
@@ -67,8 +67,8 @@ EXPORT int transfer_attach(struct transfer *t, uint32_t index, int handle, uint6
     return 0;
 }
 
-/* 0, or an errno. `header`: HEADER bytes. `target`: NULL if no result will come. Does nothing on a lane without a
- * connection. */
+/* Queues a frame. Returns 0 or an errno. `header`: HEADER bytes. `target`: NULL if no result will arrive. Does nothing
+ * on a lane without a connection. */
 EXPORT int transfer_push(struct transfer *t, uint32_t index, const void *header, const uint8_t *payload,
                          uint8_t *target, double row)
 {
@@ -98,7 +98,7 @@ EXPORT int transfer_push(struct transfer *t, uint32_t index, const void *header,
     return 0;
 }
 
-/* How many events there are. */
+/* Returns the number of events. */
 EXPORT int transfer_run(struct transfer *t, double seconds, struct event *events, int capacity, char *text,
                         size_t text_room)
 {
@@ -127,13 +127,13 @@ EXPORT int transfer_run(struct transfer *t, double seconds, struct event *events
     }
 }
 
-/* Of which position on frames are still in use. */
+/* Returns the first position whose frame is still in use. */
 EXPORT uint64_t transfer_released(const struct transfer *t, uint32_t index)
 {
     return t->lanes[index].first;
 }
 
-/* Frames that have not gone out to their last byte. */
+/* Returns the number of frames that are not completely sent. */
 EXPORT uint64_t transfer_unsent(const struct transfer *t)
 {
     uint64_t frames = 0;
@@ -142,7 +142,7 @@ EXPORT uint64_t transfer_unsent(const struct transfer *t)
     return frames;
 }
 
-/* From any thread. */
+/* May be called from any thread. */
 EXPORT void transfer_wake(struct transfer *t)
 {
     poller_wake(&t->poller);

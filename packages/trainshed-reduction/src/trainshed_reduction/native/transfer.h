@@ -1,4 +1,4 @@
-/* What the parts of the transfer share; transfer.c says what it is. */
+/* Declarations that the files of the transfer share. transfer.c describes the transfer. */
 
 #ifndef TRAINSHED_TRANSFER_H
 #define TRAINSHED_TRANSFER_H
@@ -13,24 +13,24 @@ struct frame {
     double row;
 };
 
-/* A lane's frames have positions from `first` on: those below `sent` have gone out, that at `sent` is on its way if
- * `offset` is not 0; `due` is the oldest whose result is still to come, or `pushed`. What is below both is released. */
+/* A lane's frames have positions from `first` on. Frames below `sent` are sent; the frame at `sent` is partly sent if
+ * `offset` is not 0. `due` is the oldest frame without a result, or `pushed`. Frames below both are released. */
 struct lane {
     int handle; /* -1: none */
     bool readable, writable;
-    int broken; /* why nothing can be sent any more; what came before is read first */
+    int broken; /* the errno after which nothing can be sent; received data is still read */
     struct frame *frames; /* a ring, by position */
     size_t room;          /* a power of two, or 0 */
     uint64_t first, sent, due, pushed;
-    size_t offset;        /* of the frame at `sent`, its header included */
-    uint64_t outstanding; /* bytes of frames that have begun and whose results are due */
+    size_t offset;        /* sent bytes of the frame at `sent`, including its header */
+    uint64_t outstanding; /* bytes of started frames without a result */
     struct incoming incoming;
-    double whole_by; /* how long the whole of the incoming result is waited for; 0: it is not */
+    double whole_by; /* until when to wait for the whole incoming result; 0: no wait */
     uint8_t *scratch;
     size_t scratch_room;
 };
 
-/* Frames of one operation whose results are not here yet. */
+/* The number of an operation's frames without a result. */
 struct pending {
     uint64_t operation, frames;
 };
@@ -42,8 +42,8 @@ struct transfer {
     struct lane *lanes;
     struct pending *pending;
     size_t pendings, pending_room;
-    bool urgent; /* there are events that somebody waits for */
-    struct report report; /* of the run under way */
+    bool urgent; /* some events must be reported immediately */
+    struct report report; /* of the current run */
 };
 
 static inline struct frame *frame_at(const struct lane *lane, uint64_t position)
@@ -58,20 +58,20 @@ static inline uint32_t index_of(const struct transfer *t, const struct lane *lan
 
 /* ---- lanes.c ---- */
 
-/* Of an operation's frames whose results are not here yet, one more; false: no memory. */
+/* Counts one more frame of an operation without a result; false: no memory. */
 bool pending_add(struct transfer *t, uint64_t operation);
-/* One less; whether it was the last. */
+/* Counts one less; returns whether it was the operation's last. */
 bool pending_done(struct transfer *t, uint64_t operation);
-/* After `due` or `sent` has moved. */
+/* Releases frames after a change of `due` or `sent`. */
 void lane_release(struct lane *lane);
 void lane_detach(struct transfer *t, struct lane *lane);
-/* Tells the cause, an errno or 0, and detaches. */
+/* Reports the lane as lost, with an errno or 0, and detaches it. */
 void lane_lose(struct transfer *t, struct lane *lane, int error);
 struct event *tell(struct transfer *t, enum event_kind kind, const struct lane *lane, uint64_t position);
 
-/* ---- receiving.c, sending.c: whether anything moved ---- */
+/* ---- receiving.c, sending.c; receive_all and send_all return whether any bytes moved ---- */
 
-/* Until when the next lane waits for the whole of a result; those whose time is over become readable. */
+/* Returns the next time at which a lane stops waiting for a whole result. Lanes past this time become readable. */
 double await_whole(struct transfer *t);
 
 bool receive_all(struct transfer *t);

@@ -1,5 +1,5 @@
-"""The transfer of one rank's chunks over its lanes, done in C. Python keeps the memory alive that C uses, and
-turns C's records into events."""
+"""The Python interface of a rank's transfer of chunks over its lanes, which the C library implements. Python
+keeps the memory alive that C uses, and converts C's records to events."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ Event = Union[Result, Message, Lost]
 
 
 class Frame(NamedTuple):
-    """A chunk to send (DATA or FINAL), and the place for its result (None: the result is here already, and
-    the reducer will send none). `row`: frames of lower rows go first (`client.ledger.place_of`)."""
+    """A chunk to send (DATA or FINAL). `target`: the memory for its result; None = the result has arrived
+    before, and the reducer sends none. `row`: frames of lower rows are sent first
+    (`client.ledger.place_of`)."""
 
     header: Header
     payload: memoryview
@@ -29,8 +30,8 @@ class Frame(NamedTuple):
 
 
 class _Lane:
-    """The frames of a lane that C may still read or write, the oldest at position `first`; None: the lane has
-    no connection."""
+    """The frames of a lane that C may still access. `first`: position of the oldest frame. `frames`: None =
+    the lane has no connection."""
 
     def __init__(self) -> None:
         self.first = 0
@@ -38,21 +39,22 @@ class _Lane:
 
 
 class NativeTransfer:
-    """Moves frames and results over the lanes of one rank; not thread-safe but for `wake`.
+    """Moves frames and results over the lanes of one rank. Only `wake` is thread-safe.
 
-    Sends the frames of a lane in the order of `push`, and those of different lanes by `row`. At most the
-    credit is sent and not come back; beyond it a lane that has no chunk under way may send one, or ranks
-    whose credit is used up on different lanes would wait for each other. A result is received whole into a
-    separate buffer and then copied to its target, or read straight into that if the system has all of it, so
-    that a broken connection never leaves half of one in a tensor. A header says up to which position of its
-    lane all results are here; frames without a target count as such, get no RESULT and take no credit.
+    The frames of a lane are sent in the order of `push`, frames of different lanes by `row`. The credit
+    limits the bytes without a result. A lane without chunks in flight may exceed it by one chunk. Otherwise
+    ranks whose credit is used up on different lanes would wait for each other.
 
-    Results of an operation that is not done yet may be reported a tenth of a second late: to report, `run`
-    has to wait for the interpreter lock, and nothing moves meanwhile."""
+    A result is copied to its target only when it is complete, so that a broken connection never leaves a part
+    of a result in a tensor. The header of a frame contains the position up to which this rank has all results
+    of the lane. Frames without a target count as results; they get no RESULT and use no credit.
+
+    Results of an unfinished operation may be reported a tenth of a second late. A report must wait for the
+    interpreter lock, and no data moves in the meantime."""
 
     def __init__(self, library: Library, lanes: int, credit: int) -> None:
-        """`credit`: bytes over all lanes. Raises OSError: no descriptors or no memory are left."""
-        #: By lane: how many results all ranks have, as the reducer said last.
+        """`credit`: bytes over all lanes. Raises OSError without free descriptors or memory."""
+        #: By lane: number of results that all ranks have, as last reported by the reducer.
         self.acknowledged = [0] * lanes
         self._functions = library.functions
         self._run = library.unlocked.transfer_run
@@ -61,12 +63,12 @@ class NativeTransfer:
         self._closing = threading.Lock()
         self._transfer = self._functions.transfer_new(lanes, credit)
         if not self._transfer:
-            raise OSError("no descriptors or no memory are left for the connections to reducers")
+            raise OSError("there are no file descriptors or no memory for connections to reducers")
 
     def attach(self, lane: int, connection: socket.socket, position: int, received: int) -> None:
-        """Use this connected socket, which is not closed here, from `position` on (START). Frames pushed
-        before are forgotten; results below `received` are here already and do not come. Raises OSError: it
-        cannot be polled."""
+        """Use a connected socket for a lane from `position` on (START). The caller closes the socket. Earlier
+        frames of the lane are dropped. Results below `received` have arrived already. Raises OSError if the
+        socket cannot be polled."""
         self.detach(lane)
         connection.setblocking(False)
         handle = connection.fileno()
@@ -82,14 +84,14 @@ class NativeTransfer:
             self._functions.transfer_detach(self._transfer, lane)
 
     def push(self, lane: int, frame: Frame) -> None:
-        """Queue a frame to be sent; it is forgotten on a lane without a connection. Raises ValueError: the
-        payload or the target is not as long as the header says."""
+        """Queue a frame. On a lane without a connection, the frame is dropped. Raises ValueError if payload
+        or target do not have the length in the header."""
         frames = self._lanes[lane].frames
         if frames is None:
             return
         header, payload, target, row = frame
         if any(buffer.nbytes != header.nbytes for buffer in (payload, target or payload)):
-            raise ValueError("a frame's payload and target are not as long as its header says")
+            raise ValueError("a frame's payload or target does not have the length in its header")
         error = self._functions.transfer_push(
             self._transfer,
             lane,
@@ -99,21 +101,21 @@ class NativeTransfer:
             row,
         )
         if error:
-            raise MemoryError("no memory for a frame to be sent")
+            raise MemoryError("there is no memory for a frame")
         frames.append(frame)
 
     def run(self, seconds: float) -> List[Event]:
-        """Move bytes until there are events, `wake` was called, or the time is over."""
-        seen: List[Event] = []
+        """Move bytes until events occur, `wake` is called, or `seconds` have passed."""
+        events: List[Event] = []
         lanes_seen: Set[int] = set()
-        records = self._report.of(self._run, self._open(), seconds)
+        records = self._report.read(self._run, self._open(), seconds)
         for kind, lane, position, acknowledged, text in records:
             lanes_seen.add(lane)
             if kind == library.RESULT:
                 self.acknowledged[lane] = max(self.acknowledged[lane], acknowledged)
-                seen.append(Result(lane, position))
+                events.append(Result(lane, position))
             elif kind == library.MESSAGE:
-                seen.append(library.message(lane, text))
+                events.append(library.message(lane, text))
             else:
                 cause = "the connection was closed by the other side"
                 if kind == library.STRANGE:
@@ -121,7 +123,7 @@ class NativeTransfer:
                 elif position:
                     cause = os.strerror(position)
                 self._lanes[lane].frames = None
-                seen.append(Lost(lane, cause))
+                events.append(Lost(lane, cause))
         for lane in lanes_seen:
             state = self._lanes[lane]
             if state.frames is not None:
@@ -129,20 +131,20 @@ class NativeTransfer:
                 for _ in range(released - state.first):
                     state.frames.popleft()
                 state.first = released
-        return seen
+        return events
 
     def unsent(self) -> int:
-        """Return how many frames of attached lanes the system has not taken to their last byte."""
+        """Return the number of frames of attached lanes that are not completely sent."""
         return self._functions.transfer_unsent(self._transfer) if self._transfer else 0
 
     def wake(self) -> None:
-        """Make `run` return; from any thread."""
+        """Make `run` return. May be called from any thread."""
         with self._closing:
             if self._transfer:
                 self._functions.transfer_wake(self._transfer)
 
     def close(self) -> None:
-        """Free it. May be called again; otherwise only `wake`, `detach` and `unsent` may be called then."""
+        """Free the memory. Afterwards only `wake`, `detach`, `unsent` and `close` may be called."""
         with self._closing:
             transfer, self._transfer = self._transfer, None
         self._functions.transfer_free(transfer)
@@ -156,5 +158,5 @@ class NativeTransfer:
 
 
 def _address(view: memoryview) -> int:
-    """Return the address of a view's memory. Raises TypeError: it is read-only, or not in one piece."""
+    """Return the address of a view's memory. Raises TypeError for read-only or non-contiguous views."""
     return ctypes.addressof(ctypes.c_char.from_buffer(view))

@@ -1,9 +1,8 @@
-"""PyTorch's process group with one method replaced: all-reduce, where the reducers can do it.
+"""A process group for PyTorch whose all-reduce uses the reducers where they support it.
 
-The native backends stay registered and do everything else, in the caller's order: other collectives, other
-reductions and element types, sparse or strided tensors, small ones. The group takes the place of
-PyTorch's own where groups of backend gloo or nccl are made, by a private function of PyTorch's, and only if
-that is as expected.
+The native backends execute all other operations, in the caller's order: other collectives, reductions and
+element types, and sparse, strided or small tensors. The group replaces PyTorch's own for the backends gloo
+and nccl. It overrides a private function of PyTorch, and only if that function has the expected form.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from trainshed_reduction.pytorch.session import Sessions
 from trainshed_reduction.pytorch.work import is_served, reduction_of
 from trainshed_reduction.settings import Settings
 
-# The methods that are always native; only those that this PyTorch has.
+# Methods that always use the native backend, if this version of PyTorch has them.
 _NATIVE = (
     *("allgather", "_allgather_base", "allgather_coalesced", "allgather_into_tensor_coalesced"),
     *("all_gather_single", "all_gather_single_coalesced", "allreduce_coalesced"),
@@ -33,7 +32,7 @@ _NATIVE = (
     *("reduce_scatter_single", "reduce_scatter_single_coalesced"),
     *("get_group_store", "merge_remote_group", "split_group"),
 )
-_TOLD = ("_set_default_backend", "_set_group_name", "_set_group_desc")
+_SHARED = ("_set_default_backend", "_set_group_name", "_set_group_desc")
 
 
 class ReducingGroup(dist.ProcessGroup):
@@ -44,19 +43,19 @@ class ReducingGroup(dist.ProcessGroup):
     thread may hold that lock while it waits for the interpreter lock to release a tensor (deadlock)."""
 
     def __init__(self, store: dist.Store, rank: int, size: int) -> None:
-        # The constructor with a store makes an object that never calls methods of a subclass.
+        # The constructor with a store would create an object that ignores methods of a subclass.
         super().__init__(rank, size)
         self._store = store
         self._native = dist.ProcessGroup(store, rank, size)
         self._sessions: Optional[Sessions] = None
 
     @property
-    def has_begun(self) -> bool:
+    def is_started(self) -> bool:
         return self._sessions is not None
 
     def begin(self, settings: Settings, name: str, is_world: bool) -> None:
-        """Connect the group of all ranks now, all together; other groups connect with their first tensor for
-        the reducers."""
+        """Connect to the reducers now if this is the group of all ranks. Other groups connect when they first
+        use the reducers."""
         self._sessions = Sessions(self, settings, name, self._store, is_world)
         if is_world:
             self._sessions.begin()
@@ -64,19 +63,17 @@ class ReducingGroup(dist.ProcessGroup):
     def allreduce(self, *args: Any, **kwargs: Any) -> dist.Work:
         tensors, options = _call(*args, **kwargs)
         operation = getattr(options, "reduceOp", options)
-        work = self._reduced(tensors[0], operation, options) if len(tensors) == 1 else None
+        work = self._reduce(tensors[0], operation, options) if len(tensors) == 1 else None
         return self._native.allreduce(*args, **kwargs) if work is None else work
 
-    def _reduced(
-        self, tensor: torch.Tensor, operation: object, options: Any
-    ) -> Optional[dist.Work]:
+    def _reduce(self, tensor: torch.Tensor, operation: object, options: Any) -> Optional[dist.Work]:
         """Start the operation with reducers, or return None if they do not support it."""
         sessions, reduction = self._sessions, reduction_of(operation, tensor.dtype)
         is_sparse = getattr(options, "sparseIndices", None) is not None
         if sessions is None or reduction is None or is_sparse:
             return None
         usage.record.largest = max(usage.record.largest, tensor.numel() * tensor.element_size())
-        # A CUDA graph can contain operations of NCCL, but none that leave the GPU.
+        # A CUDA graph can contain operations of NCCL, but no operations outside the GPU.
         is_captured = tensor.is_cuda and torch.cuda.is_current_stream_capturing()
         if not is_served(tensor, sessions.settings.min_bytes) or is_captured:
             return None
@@ -101,15 +98,17 @@ class ReducingGroup(dist.ProcessGroup):
         super()._register_backend(*args)
 
 
-def _natively(name: str) -> Callable[..., Any]:
+def _native_method(name: str) -> Callable[..., Any]:
+    """Return a method that calls the native group."""
+
     def method(self: ReducingGroup, *args: Any, **kwargs: Any) -> Any:
         return getattr(self._native, name)(*args, **kwargs)
 
     return method
 
 
-def _by_both(name: str) -> Callable[..., None]:
-    """Return a method that registers a backend with both groups."""
+def _shared_method(name: str) -> Callable[..., None]:
+    """Return a method that calls both groups."""
 
     def method(self: ReducingGroup, *args: Any) -> None:
         getattr(self._native, name)(*args)
@@ -120,15 +119,15 @@ def _by_both(name: str) -> Callable[..., None]:
 
 for _name in _NATIVE:
     if hasattr(dist.ProcessGroup, _name):
-        setattr(ReducingGroup, _name, _natively(_name))
-for _name in _TOLD:
-    setattr(ReducingGroup, _name, _by_both(_name))
+        setattr(ReducingGroup, _name, _native_method(_name))
+for _name in _SHARED:
+    setattr(ReducingGroup, _name, _shared_method(_name))
 
 
 def _call(
     tensors: Any = None, opts: Any = None, *_: Any, **kwargs: Any
 ) -> Tuple[Tuple[torch.Tensor, ...], Any]:
-    """Return the tensors of a call of any of all-reduce's three forms, and its options or its operation."""
+    """Return the tensors of an all-reduce call in any of its three forms, and its options or operation."""
     value = kwargs.get("tensor", tensors)
     options = kwargs.get("op", opts)
     several = tuple(value) if isinstance(value, (list, tuple)) else (value,)
@@ -166,7 +165,7 @@ def install() -> None:
     _check(native, getattr(c10d, "ProcessGroup", None))
     usage.report_at_exit(settings.min_bytes)
     setattr(c10d, _MAKER, _replacement(c10d, native, settings))
-    # Shows, even before there is a group, that the override is installed.
+    # Reports that the override is installed, even if the program creates no group.
     process.reports().begin()
 
 
@@ -176,9 +175,9 @@ def _check(native: Any, group: Any) -> None:
     if version < _MIN_VERSION:
         fault = "is older than {}.{}".format(*_MIN_VERSION)
     elif group is not dist.ProcessGroup or native is None:
-        fault = "makes process groups in another way"
+        fault = "creates process groups in an unsupported way"
     elif tuple(inspect.signature(native).parameters)[: len(_PARAMETERS)] != _PARAMETERS:
-        fault = "makes process groups of other things"
+        fault = "creates process groups with unsupported parameters"
     if fault:
         raise RuntimeError("PyTorch {} {}".format(torch.__version__, fault))
 
@@ -191,7 +190,7 @@ def _replacement(c10d: Any, native: Any, settings: Settings) -> Any:
         call = signature.bind(*args, **kwargs).arguments
         backend, size = str(call["backend"]).lower(), call["group_size"]
         served = size > 1 and _is_served(c10d, backend)
-        usage.record.made(backend, size, served)
+        usage.record.add_group(backend, size, served)
         if not served:
             return native(*args, **kwargs)
         before = c10d.ProcessGroup
@@ -200,8 +199,8 @@ def _replacement(c10d: Any, native: Any, settings: Settings) -> Any:
             made = native(*args, **kwargs)
         finally:
             c10d.ProcessGroup = before
-        # Else this rank is not in the group, or the group was there already.
-        if isinstance(made[0], ReducingGroup) and not made[0].has_begun:
+        # Otherwise this rank is not in the group, or the group existed before.
+        if isinstance(made[0], ReducingGroup) and not made[0].is_started:
             is_world = not call["global_ranks_in_group"]
             made[0].begin(settings, str(call["group_name"]), is_world)
         return made
@@ -215,17 +214,17 @@ def _is_served(c10d: Any, backend: str) -> bool:
         config = c10d.BackendConfig(c10d.Backend(backend))
         return set(config.get_device_backend_map().values()) <= set(_SERVED)
     except Exception:
-        # PyTorch raises what it likes for a backend that it does not know (AttributeError, ValueError,
-        # KeyError, by version), and says what is wrong with it when the group is made.
+        # For an unknown backend, PyTorch raises AttributeError, ValueError or KeyError, depending on its
+        # version. It reports the error when it creates the group.
         return False
 
 
 class _Kind(type):
-    """The substitute's metaclass: it answers as PyTorch's class does, since other threads see the substitute
-    as well."""
+    """The metaclass of `_Substitute`. It behaves like PyTorch's class, because other threads may use the
+    substitute as well."""
 
     def __call__(cls, *args: Any) -> object:
-        # Without a store: PyTorch's own, for a backend that brings its own ranks.
+        # Without a store: PyTorch's own group, for a backend with its own ranks.
         return ReducingGroup(*args) if len(args) == 3 else dist.ProcessGroup(*args)
 
     def __instancecheck__(cls, instance: object) -> bool:
@@ -239,4 +238,4 @@ class _Kind(type):
 
 
 class _Substitute(metaclass=_Kind):
-    """Replaces ProcessGroup in the module that creates groups, during a creation."""
+    """Replaces `ProcessGroup` in PyTorch's module while the module creates a group."""

@@ -1,8 +1,8 @@
-"""Several ranks on each node: they sum among themselves first, so that a byte leaves the node only once.
+"""Sums first within each node if nodes have several ranks, so that a byte leaves the node only once.
 
-Reduce-scatter within the node, all-reduce of each part among the ranks of the same place on all nodes (by the
-reducers), all-gather within the node. Sums are added in the order of nodes then, and within a node as the
-local backend does it; half types are rounded there too. All ranks still have the same bits.
+The steps are a reduce-scatter within the node, an all-reduce of each part by the reducers, among the ranks
+with the same index on all nodes, and an all-gather within the node. The local backend decides the order of
+additions within a node, and also rounds half types there. Still, all ranks get identical bits.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ import torch.distributed as dist
 
 from trainshed_reduction.variables import NODE_FIRST, REPLICA
 
-_LIMIT = datetime.timedelta(minutes=30)
+_TIMEOUT = datetime.timedelta(minutes=30)
 
 
 def node_first(backend: "Optional[type]") -> "Optional[type]":
-    """Return the backend that sums within nodes before the reducers do, since a node has only one link; None:
-    every rank uses the reducers itself."""
+    """Return the backend that sums within nodes before the reducers, because the ranks of a node share one
+    link. None = every rank uses the reducers directly."""
     known = backend is not None and backend.__name__ in ("ProcessGroupNCCL", "ProcessGroupGloo")
     return backend if known and os.environ.get(NODE_FIRST) != "0" else None
 
 
 def own_place() -> Dict[str, str]:
-    """Return where this process is: the node's name, how many processes its launcher (torchrun) started
-    there, and the service's name of the replica, "" without a service."""
+    """Return this process's location: the node's name, the number of processes that the launcher (torchrun)
+    started there, and the name of the replica ("" without a service)."""
     replica = os.environ.get(REPLICA, "")
     return {
         "name": os.environ.get("GROUP_RANK") or replica or socket.gethostname(),
@@ -43,8 +43,8 @@ class UnevenNodes(ValueError):
 
 
 def nodes_of(places: "Sequence[Dict[str, str]]") -> Optional[List[List[int]]]:
-    """Return the ranks of each node if nodes have several; None if each has one, or nothing tells. `places`:
-    of `own_place`, by rank. Without a launcher (mp.spawn) replicas tell nodes apart. Raises UnevenNodes."""
+    """Return the ranks of each node; None if each node has one rank, or if this is unknown. `places`: results
+    of `own_place`, by rank. Without a launcher (mp.spawn), a replica counts as a node. Raises UnevenNodes."""
     launched = any(place["processes"] not in ("", "1") for place in places)
     if not launched and not all(place["replica"] for place in places):
         return None
@@ -58,14 +58,13 @@ def nodes_of(places: "Sequence[Dict[str, str]]") -> Optional[List[List[int]]]:
 
 
 class Node:
-    """This rank's node. `number`: its index among the nodes. `place`: this rank's index in the node; ranks of
-    the same place on all nodes sum the same part. `scatter` and `gather` are each called in one thread, in
+    """This rank's node. `number`: the node's index. `place`: this rank's index in the node; ranks with the
+    same index on all nodes sum the same part. One thread calls `scatter` and another one `gather`, each in
     the same order on all ranks of the node.
 
-    Over gloo each of the two has a communicator of its own, so that neither waits for the other. Operations
-    of two NCCL communicators may wait for each other on the GPUs if ranks begin them in different orders, as
-    two threads would: so NCCL has only one, and a tensor is scattered when the one before is gathered
-    (`is_one_at_a_time`)."""
+    With gloo, each of these threads has its own communicator, so that neither waits for the other. Operations
+    of two NCCL communicators may deadlock on the GPUs if ranks start them in different orders. So NCCL has
+    one communicator, and a tensor is scattered after the previous one is gathered (`is_one_at_a_time`)."""
 
     def __init__(self, backend: type, nodes: List[List[int]], rank: int, store: dist.Store) -> None:
         self.number = next(number for number, ranks in enumerate(nodes) if rank in ranks)
@@ -96,10 +95,10 @@ class Node:
     def _local(self, use: str) -> dist.Backend:
         use = "both" if self.is_one_at_a_time else use
         if use not in self._made:
-            limit: object = _LIMIT
+            limit: object = _TIMEOUT
             if self.is_one_at_a_time:  # NCCL.
                 limit = self._backend.Options()
-                limit._timeout = _LIMIT
+                limit._timeout = _TIMEOUT
             store = dist.PrefixStore(use, self._store)
             self._made[use] = self._backend(store, self.place, self.size, limit)
         return self._made[use]
@@ -107,6 +106,6 @@ class Node:
     def shutdown(self) -> None:
         for made in self._made.values():
             made.shutdown()
-        # Gloo's threads end with the last reference. They may hold tensors longer than `wait` takes, and one
-        # that lets go of a tensor while the interpreter ends aborts the process (pytorch/pytorch#179291).
+        # Gloo's threads end with the last reference, and may hold tensors after `wait`. A thread that
+        # releases a tensor during the interpreter's exit aborts the process (pytorch/pytorch#179291).
         self._made.clear()

@@ -1,8 +1,8 @@
-"""All-reduces that take more than one step, in two threads: one brings tensors down to the reducers, one
-brings sums up.
+"""A pipeline for all-reduces with several steps. One thread passes tensors down to the reducers; another one
+copies sums back up.
 
-So the copy of a slice, the transfer of the one before it, and the copy back of an earlier one overlap.
-Operations keep the order of calls, on all ranks alike.
+So the copy of a slice, the transfer of the previous slice, and the copy of an earlier sum overlap. Operations
+keep the order of calls, which is the same on all ranks.
 """
 
 from __future__ import annotations
@@ -27,23 +27,24 @@ from trainshed_reduction.pytorch.work import (
 )
 from trainshed_reduction.wire import Reduction
 
-# Brings tensors into the host's memory and back. Tensors of the CPU are there already; those of a GPU are
-# copied through pinned memory, slice by slice, on CUDA streams of their own.
+# CPU tensors are in the host's memory already. GPU tensors are copied through pinned memory, slice by slice,
+# on separate CUDA streams.
 
 SLICE = 4 << 20
-"""Bytes of a slice: long enough for the bus, short enough that the reducers begin soon."""
+"""Bytes of a slice: large enough to use the bus well, small enough for the reducers to start early."""
 _BUFFERS = 16
 
 
 class Buffer(NamedTuple):
-    """Pinned memory. `free`: when the last copy out of it is done."""
+    """Pinned memory. `free`: event after the last copy from it."""
 
     memory: torch.Tensor
     free: torch.cuda.Event
 
 
 class Slice(NamedTuple):
-    """A part of a tensor as it travels. `host`: on the CPU; `origin`: where its sum goes."""
+    """A part of a tensor in the pipeline. `host`: its copy on the CPU. `origin`: the destination of its
+    sum."""
 
     host: torch.Tensor
     origin: torch.Tensor
@@ -51,34 +52,35 @@ class Slice(NamedTuple):
 
 
 class Copies:
-    """The copies of tensors that are in the host's memory already: none are made. `down` is called by one
-    thread, `up` by another, each with its stream as the current one."""
+    """Copies between tensors and the host's memory. This class is for CPU tensors, which need none. One
+    thread calls `down` and another one `up`, each with its stream as the current stream."""
 
     downwards: Optional[torch.cuda.Stream] = None
     upwards: Optional[torch.cuda.Stream] = None
 
-    def submitted(self, tensor: torch.Tensor) -> Optional[torch.cuda.Event]:
-        """Return the event that `downwards` has to wait for before it reads the tensor. Called in the
+    def mark_ready(self, tensor: torch.Tensor) -> Optional[torch.cuda.Event]:
+        """Return the event that `downwards` must wait for before it reads the tensor. Call this in the
         program's own thread."""
         return None
 
     def share(self, tensor: torch.Tensor) -> None:
-        """Have PyTorch keep the tensor, which was made on `downwards`, until `upwards` has used it, too."""
+        """Make PyTorch keep a tensor, which was created on `downwards`, until `upwards` has used it."""
 
     def down(self, part: torch.Tensor) -> Iterator[Slice]:
-        """Yield the slices of a tensor, in the host's memory. All must be taken, and each given to `up`."""
+        """Yield the slices of a tensor in the host's memory. Consume all, and pass each to `up`."""
         yield Slice(part, part)
 
     def up(self, piece: Slice, *, is_whole: bool) -> None:
-        """Copy a slice's sum to where the slice came from; not if something failed (`is_whole` is False)."""
+        """Copy a slice's sum to the slice's origin. After a failure (`is_whole` is False), only release
+        it."""
 
     def arrival(self) -> Optional[Arrival]:
-        """Return when all that `up` was called for so far has arrived; None: it has."""
+        """Return the completion of all copies by `up` so far; None = they are complete."""
         return None
 
 
 class Staging(Copies):
-    """The copies of one GPU's tensors. Holds 64 MiB of pinned memory from its first use on."""
+    """Copies between the tensors of one GPU and the host's memory. Uses 64 MiB of pinned memory."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -89,7 +91,7 @@ class Staging(Copies):
             memory = torch.empty(SLICE, dtype=torch.uint8, pin_memory=True)
             self._buffers.put(Buffer(memory, torch.cuda.Event(blocking=True)))
 
-    def submitted(self, tensor: torch.Tensor) -> torch.cuda.Event:
+    def mark_ready(self, tensor: torch.Tensor) -> torch.cuda.Event:
         for stream in (self.downwards, self.upwards):
             tensor.record_stream(stream)
         ready = torch.cuda.Event()
@@ -100,7 +102,7 @@ class Staging(Copies):
         tensor.record_stream(self.upwards)
 
     def down(self, part: torch.Tensor) -> Iterator[Slice]:
-        # Each copy is begun before the one before it is awaited and given to the reducers.
+        # Start each copy before waiting for the previous one and passing it to the reducers.
         before = None
         for origin in part.split(SLICE // part.element_size()):
             buffer = self._buffers.get()
@@ -150,7 +152,7 @@ class _Job(Operation):
         self.copies = copies
         self.ready = ready
         self.arrival: Optional[Arrival] = None
-        #: The first error; it is raised when nothing of the job is under way any more.
+        #: The first error, raised after all slices have finished.
         self.error: Optional[ReductionFailed] = None
 
     def fail(self, error: BaseException) -> None:
@@ -161,7 +163,7 @@ class _Job(Operation):
 
 
 class _TaskThread:
-    """A thread that runs the tasks that it is given, in order. Tasks raise nothing."""
+    """A thread that runs tasks in order. Tasks must not raise."""
 
     def __init__(self, name: str) -> None:
         self._tasks: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -171,7 +173,7 @@ class _TaskThread:
         self._thread.start()
 
     def end(self) -> None:
-        """End the thread after all tasks that were put so far."""
+        """End the thread after all queued tasks."""
         self.put(self._stop)
 
     def join(self) -> None:
@@ -179,7 +181,7 @@ class _TaskThread:
             self._thread.join(EXIT_TIMEOUT)
 
     def _run(self) -> None:
-        # No name holds a task, which may hold a tensor, while the next one is awaited.
+        # Keep no reference to a task, and so to its tensor, while waiting for the next task.
         while not self._has_ended:
             self._tasks.get()()
 
@@ -188,7 +190,7 @@ class _TaskThread:
 
 
 class Pipeline:
-    """Takes all-reduces by `submit` from any thread; the order of calls is that of the operations."""
+    """Runs all-reduces in the order of calls of `submit`, which any thread may call."""
 
     def __init__(self, communicator: Communicator, device: str, node: Optional[Node]) -> None:
         self._communicator = communicator
@@ -199,7 +201,7 @@ class Pipeline:
         self._down, self._up = (_TaskThread("trainshed-reduction-" + device) for _ in range(2))
 
     def submit(self, tensor: torch.Tensor, reduction: Reduction, ordinal: int) -> ReductionWork:
-        """Begin an all-reduce. Raises ReductionFailed."""
+        """Start an all-reduce. Raises ReductionFailed."""
         with self._lock:
             if self._closed:
                 raise ReductionFailed("the process group has been destroyed")
@@ -207,12 +209,12 @@ class Pipeline:
             if copies is None:
                 copies = Staging(tensor.device) if tensor.is_cuda else Copies()
                 self._copies[tensor.device] = copies
-            job = _Job(ordinal, tensor, reduction, copies, copies.submitted(tensor))
+            job = _Job(ordinal, tensor, reduction, copies, copies.mark_ready(tensor))
             self._down.put(lambda: self._send(job))
         return ReductionWork(job, tensor, lambda: job.arrival)
 
     def close(self) -> None:
-        """End the threads. The communicator is closed before, which fails what is under way."""
+        """End the threads. Close the communicator before, so that unfinished operations fail."""
         with self._lock:
             if self._closed:
                 return
@@ -239,14 +241,14 @@ class Pipeline:
                     operation = self._issue(job, piece)
                     self._up.put(functools.partial(self._bring_up, job, piece, operation))
         except Exception as error:
-            # An error of PyTorch's fails the operation, and the thread goes on for the others.
+            # An error of PyTorch fails only this operation; the thread continues.
             job.fail(error)
         self._up.put(functools.partial(self._finish, job, flat, part))
         if self._node is not None and self._node.is_one_at_a_time:
-            job.exception()  # Waits until it is done.
+            job.exception()  # Waits for the end of the job.
 
     def _issue(self, job: _Job, piece: Slice) -> Optional[Operation]:
-        """Issue a slice; None: the job has failed."""
+        """Issue a slice's operation and return it; None = the job has failed."""
         if job.error is not None:
             return None
         data, dtype = bytes_of(piece.host), DTYPES[piece.host.dtype]
@@ -273,7 +275,7 @@ class Pipeline:
             with on_stream(job.copies.upwards):
                 job.copies.up(piece, is_whole=job.error is None)
         except Exception as error:
-            # As in `_send`, and below as well.
+            # As in `_send`.
             job.fail(error)
 
     def _finish(self, job: _Job, flat: torch.Tensor, part: torch.Tensor) -> None:

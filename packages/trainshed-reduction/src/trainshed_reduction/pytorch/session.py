@@ -1,7 +1,8 @@
-"""A group's sessions with the reducers, one for each kind of device: started by all of its ranks, or by none.
+"""A group's sessions with the reducers, one for each kind of device. Either all ranks of a group use the
+reducers, or none does.
 
 Every rank takes three steps, each with a time limit: agree on the settings and the layout of nodes, connect,
-and agree that all ranks are connected. If a rank reports a failure, the group is native on all ranks."""
+and agree that all ranks are connected. After a failure on any rank, all ranks use the native backend."""
 
 from __future__ import annotations
 
@@ -24,50 +25,47 @@ from trainshed_reduction.pytorch.work import issue
 from trainshed_reduction.settings import Settings
 from trainshed_reduction.wire import Reduction
 
-# The board of a group's ranks, in PyTorch's store.
-#
-# The ranks do not agree by collectives, because a rank may be without this package (another image): its first
-# collective must not meet one of ours, and NCCL must not be used before the program has chosen its device.
+# The ranks agree through PyTorch's store and not by collectives, for two reasons: a rank may lack this
+# package (another image), so that its collectives would not match; and NCCL must not be used before the
+# program has chosen its device.
 
-_FIRST_PAUSE = 0.002
-_LONGEST_PAUSE = 0.1
-# Seconds that a rank waits beyond rank 0's own limit, so that rank 0's answer is there first.
-_GRACE = 5.0
+_FIRST_INTERVAL = 0.002
+_MAX_INTERVAL = 0.1
+# Additional seconds to wait for rank 0's answer, which has its own time limit.
+_ANSWER_GRACE = 5.0
 
 
-def apart(store: dist.Store, prefix: str) -> dist.Store:
-    """Return a view of the store with its own keys and connection: to wait there blocks nobody else."""
+def separate_view(store: dist.Store, prefix: str) -> dist.Store:
+    """Return a view of the store with its own keys and connection, so that its waits do not block others."""
     clone = getattr(store, "clone", None)
     return dist.PrefixStore(prefix, store if clone is None else clone())
 
 
 class StoreBoard:
-    """Where the ranks of a group agree, in a store that is the group's alone, and new each time the group is
-    made."""
+    """Lets the ranks of a group agree through a store. Each instance of the group needs a new store."""
 
     def __init__(self, store: dist.Store) -> None:
         self._store = store
-        self._is_gone = False
+        self._is_lost = False
 
     def read(self, key: str, seconds: float) -> Optional[bytes]:
-        """Wait for a key's value; None if nobody has written it in time, or if the store is gone with its
-        rank."""
-        # Polled: a store's own wait prints a warning when it is over, and cannot be interrupted.
+        """Wait for a key's value; None if no rank has written it in time, or if the store's host is lost."""
+        # Poll, because the store's own wait cannot be interrupted and prints a warning after its timeout.
         until = time.monotonic() + seconds
-        pause = _FIRST_PAUSE
+        interval = _FIRST_INTERVAL
         while not self._has(key):
-            if self._is_gone or time.monotonic() >= until:
+            if self._is_lost or time.monotonic() >= until:
                 return None
-            time.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            time.sleep(interval)
+            interval = min(2 * interval, _MAX_INTERVAL)
         return bytes(self._store.get(key))
 
     def _has(self, key: str) -> bool:
-        if not self._is_gone:
+        if not self._is_lost:
             try:
                 return bool(self._store.check([key]))
             except RuntimeError:
-                self._is_gone = True
+                self._is_lost = True
         return False
 
     def decide(
@@ -81,9 +79,11 @@ class StoreBoard:
         seconds: float,
         rounds: int = 1,
     ) -> bytes:
-        """Return what rank 0 makes of all ranks' answers, the same on all ranks. `judge`: gets them by rank,
-        None for those that did not come within `seconds`; its result must not be empty. `rounds`: how many
-        times `seconds` rank 0 may need. If rank 0 is silent, all ranks learn that, rank 0 included."""
+        """Return rank 0's decision about the answers of all ranks. It is the same on all ranks.
+
+        `own`: this rank's answer. `judge`: makes the decision from the answers by rank (None = no answer
+        within `seconds`); it must not be empty. `rounds`: rank 0 may take this multiple of `seconds`. If rank
+        0 does not answer, the decision contains this error on all ranks."""
         self._store.set("{}/{}".format(question, rank), own)
         if rank == 0:
             until = time.monotonic() + seconds
@@ -91,19 +91,22 @@ class StoreBoard:
                 self.read("{}/{}".format(question, member), max(0.0, until - time.monotonic()))
                 for member in range(world)
             ]
-            self._settle(question, judge(answers))
-        decision = self.read(question, rounds * seconds + _GRACE)
-        return self._settle(question, b"rank 0 does not answer") if decision is None else decision
+            self._write_once(question, judge(answers))
+        decision = self.read(question, rounds * seconds + _ANSWER_GRACE)
+        if decision is None:
+            return self._write_once(question, b"rank 0 does not answer")
+        return decision
 
-    def _settle(self, key: str, value: bytes) -> bytes:
-        """Write a value unless there is one; return the one that all read there."""
+    def _write_once(self, key: str, value: bytes) -> bytes:
+        """Write a value, unless the key exists; return the value that all ranks read."""
         return bytes(self._store.compare_set(key, "", value))
 
 
 class Group(NamedTuple):
-    """What is used of a process group. `backends`: the native ones' classes, by kind of device. The group
-    itself is not kept: a cycle would leave it to the garbage collector, which may run in a forked child,
-    where gloo's threads are missing."""
+    """The data of a process group. `backends`: classes of the native backends, by kind of device.
+
+    It has no reference to PyTorch's group, to avoid a cycle. The garbage collector might destroy the group in
+    a forked child, where gloo's threads are missing."""
 
     name: str
     rank: int
@@ -115,7 +118,7 @@ class Group(NamedTuple):
 class Sessions:
     """A group's sessions by kind of device."""
 
-    #: The number of the present group of all ranks among those that this process has made.
+    #: Number of the current group of all ranks, among all such groups of this process.
     _world: ClassVar[str] = ""
 
     def __init__(
@@ -126,11 +129,11 @@ class Sessions:
         store: dist.Store,
         is_world: bool,
     ) -> None:
-        """All ranks must make theirs at the same place in the program. `name`: the same on all ranks."""
+        """All ranks must call this at the same place in the program. `name`: the same on all ranks."""
         rank = group.rank()
         if is_world:
             Sessions._world = str(store.add("trainshed/made/{}".format(rank), 1))
-        # A group that is made again, with the same name in the same store, must find nothing of the old one.
+        # A new group with the same name in the same store must not find keys of the old group.
         count = store.add("trainshed/{}/{}/made/{}".format(Sessions._world, name, rank), 1)
         own = dist.PrefixStore("trainshed/{}/{}.{}".format(name, Sessions._world, count), store)
         backends = {device.type: type(group._get_backend(device)) for device in group._device_types}
@@ -156,7 +159,7 @@ class Sessions:
     def close(self) -> None:
         for session in self._by_device.values():
             session.close()
-        process.closed(self)
+        process.remove_at_exit(self)
 
 
 class Session:
@@ -169,7 +172,7 @@ class Session:
         self._group = group
         self._device = device
         self._is_aloud = is_aloud and group.rank == 0
-        #: The backend that sums within a node first; None: none does.
+        #: The backend that sums within a node first; None = no local sums.
         self._local = node_first(group.backends.get(device))
         self._store = dist.PrefixStore(device, group.store)
         self._lock = threading.Lock()
@@ -180,9 +183,9 @@ class Session:
         self._pipeline: Optional[Pipeline] = None
 
     def begin(self) -> bool:
-        """Connect at the first call, which all ranks make at the same place; return whether reducers are
-        used, the same on all ranks. Blocks for a few times `start_seconds` at most. Raises ReductionFailed:
-        the others count on this rank, and it cannot."""
+        """Connect at the first call, which all ranks must make at the same place of the program. Return
+        whether all ranks use reducers. Blocks for up to a few times `start_seconds`. Raises ReductionFailed
+        if the other ranks rely on this one, and it has failed."""
         with self._lock:
             if self._serves is None:
                 self._serves = self._begin()
@@ -205,8 +208,8 @@ class Session:
             self._pipeline.close()
 
     def _begin(self) -> bool:
-        board = StoreBoard(apart(self._store, "board"))
-        # What the communicator logs before all ranks have agreed is left out: they agree on one reason.
+        board = StoreBoard(separate_view(self._store, "board"))
+        # Drop the communicator's log lines until all ranks have agreed, because they report one reason.
         is_due = threading.Event()
         refusal, own = None, ""
         try:
@@ -265,9 +268,11 @@ class Session:
         generation; or a fault."""
         missing = [str(rank) for rank, answer in enumerate(answers) if answer is None]
         if missing:
-            return "rank {} did not say in time that it has reducers (is trainshed_reduction there?)".format(
-                ", ".join(missing)
-            ).encode()
+            return (
+                "rank {} did not report reducers in time: does it have trainshed_reduction?".format(
+                    ", ".join(missing)
+                ).encode()
+            )
         plans = [json.loads(answer) for answer in answers if answer is not None]
         ours = plans[0]["alike"]
         for rank, plan in enumerate(plans):
@@ -283,18 +288,18 @@ class Session:
             return str(uneven).encode()
         if nodes is not None and len(nodes) == 1:
             return b"all ranks are on one node"
-        # Greater than all of earlier attempts, and of earlier groups of this one.
+        # Greater than the generations of earlier attempts and of earlier groups of this attempt.
         generation = (self._settings.attempt << 48) | int(time.time() * 1000) & (2**48 - 1)
         return b"+" + json.dumps([nodes, generation]).encode()
 
     def _connect(self, is_due: threading.Event) -> None:
-        """Start the communicator. Raises ReductionFailed, and whatever PyTorch or the system raises."""
+        """Start the communicator. Raises ReductionFailed, and errors of PyTorch and of the system."""
         settings, group = self._settings, self._group
         name, rank, world = "{}/{}".format(group.name, self._device), group.rank, group.world
         node = None
         if self._nodes is not None:
             assert self._local is not None
-            node = Node(self._local, self._nodes, group.rank, apart(self._store, "node"))
+            node = Node(self._local, self._nodes, group.rank, separate_view(self._store, "node"))
             name, rank, world = "{}/{}".format(name, node.place), node.number, len(self._nodes)
         self._communicator = communicator = Communicator(
             settings,
@@ -303,17 +308,17 @@ class Session:
             world=world,
             generation=self._generation,
             reports=process.reports(),
-            # Not a method: a cycle would keep the group's store, and with it the server that the next group
-            # would meet at, until the garbage collector comes.
-            log=lambda text: process.say(text) if is_due.is_set() else None,
+            # Not a method, to avoid a cycle: it would keep the group's store, and so the server's port, which
+            # the next group needs, until a garbage collection.
+            log=lambda text: process.log(text) if is_due.is_set() else None,
         )
         communicator.start()
         if node is not None or self._device == "cuda":
             self._pipeline = Pipeline(communicator, self._device, node)
 
     def _conclude(self, board: StoreBoard, own: str) -> Optional[str]:
-        """Agree that all could connect; return why the group is native, None if it is not. `own`: this rank's
-        failure, or ""."""
+        """Agree whether all ranks have connected. Return the reason for native all-reduces, or None. `own`:
+        this rank's failure, or ""."""
         group = self._group
         answer = board.decide(
             "tried",
@@ -322,12 +327,12 @@ class Session:
             own.encode()[:1000],
             _judge,
             seconds=self._settings.start_seconds,
-            rounds=2,  # Its own attempt comes first.
+            rounds=2,  # Rank 0 first makes its own attempt.
         )
         if answer == b"+":
-            if own:  # This rank's failure was known too late.
+            if own:  # The other ranks learned of this rank's failure too late.
                 raise ReductionFailed(
-                    "the other ranks use the reducers, and this one cannot: " + own
+                    "the other ranks use the reducers, but this rank cannot: " + own
                 )
             return None
         return answer.decode(errors="replace")

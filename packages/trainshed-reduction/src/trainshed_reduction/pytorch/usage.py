@@ -13,53 +13,55 @@ from trainshed_reduction import process
 from trainshed_reduction.variables import REPORT_FILE
 
 _OUTERMOST = "TRAINSHED_REDUCTION_OUTERMOST"
-"""Id of the outermost process that imported torch, such as torchrun or a script that starts others."""
+"""ID of the outermost process that imported torch, such as torchrun or a script that starts processes."""
 
 
 class UsageRecord:
     """The use of reducers by the process's groups."""
 
     def __init__(self) -> None:
-        #: Whether some group may use reducers, and what the others were made with.
+        #: Whether some group may use reducers.
         self.is_served = False
+        #: Descriptions of the groups that cannot use reducers.
         self.unserved: Set[str] = set()
-        #: All ranks of a group have agreed to do without reducers, and have said why.
+        #: Whether all ranks of a group have agreed on native all-reduces, and have reported the reason.
         self.is_refused = False
-        #: Bytes of the largest all-reduce that the reducers could do, but for its size; -1: there was none.
+        #: Bytes of the largest all-reduce of a supported kind, of any size; -1 = none.
         self.largest = -1
 
-    def made(self, backend: str, world: int, served: bool) -> None:
-        """Record a group by its arguments."""
+    def add_group(self, backend: str, world: int, served: bool) -> None:
+        """Record a group. `served`: whether it may use reducers."""
         if served:
             self.is_served = True
         else:
             self.unserved.add("1 rank" if world == 1 else "backend {}".format(backend))
 
     def verdict(self, smallest: int) -> Optional[str]:
-        """Return why the reducers are idle, or None if they are not or a report exists."""
+        """Return the reason why the reducers are idle; None if they are used or a report exists. `smallest`:
+        minimum bytes of an all-reduce by reducers."""
         if self.is_refused:
             return None
         if not self.is_served and not self.unserved:
-            if _others_have_used():
+            if _has_child_report():
                 return None
             if "horovod" in sys.modules:
-                return "Horovod brings its own all-reduce, which does not know reducers; use PyTorch's DDP"
-            return "the program made no process group of PyTorch's (torch.distributed)"
+                return "Horovod has its own all-reduce, which does not support reducers. Use PyTorch's DDP"
+            return "the program created no process group of PyTorch (torch.distributed)"
         if not self.is_served:
             return (
-                "they serve groups of several ranks with backend gloo or nccl; "
-                "this program made: {}".format(", ".join(sorted(self.unserved)))
+                "they support groups of several ranks with backend gloo or nccl; "
+                "this program created: {}".format(", ".join(sorted(self.unserved)))
             )
         if self.largest < 0:
             return (
-                "the program summed nothing with all-reduce; reduce-scatter and all-gather (FSDP, ZeRO) gain "
-                "nothing from reducers and are native"
+                "the program called no all-reduce. Reduce-scatter and all-gather (FSDP, ZeRO) use the native "
+                "backend, because reducers would not speed them up"
             )
         if self.largest < smallest:
             return (
-                "its largest all-reduce has {} bytes, and below {} the native way is faster "
-                "(TRAINSHED_REDUCTION_MIN_BYTES; larger buckets: "
-                "DistributedDataParallel(bucket_cap_mb=64))".format(self.largest, smallest)
+                "its largest all-reduce has {} bytes, and the native backend is faster below {} bytes. Use "
+                "larger buckets, such as DistributedDataParallel(bucket_cap_mb=64), or set "
+                "TRAINSHED_REDUCTION_MIN_BYTES".format(self.largest, smallest)
             )
         return None
 
@@ -80,13 +82,13 @@ def report_at_exit(smallest: int) -> None:
             return
         text = record.verdict(smallest)
         if text:
-            process.tell("idle", "the reducers were not used: " + text, "WARNING")
+            process.report("idle", "the reducers were not used: " + text, "WARNING")
 
     atexit.register(report)
 
 
-def _others_have_used() -> bool:
-    """Whether processes started from here have reported in the replica's file, or may have (torchrun)."""
+def _has_child_report() -> bool:
+    """Whether child processes have written to the replica's report file, or may have (torchrun)."""
     if "torch.distributed.run" in sys.modules:
         return True
     try:

@@ -1,4 +1,4 @@
-"""The result of a call of all-reduce: PyTorch's Work over an operation of the reducers."""
+"""The result of an all-reduce call: PyTorch's Work for an operation of the reducers."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def reduction_of(operation: object, dtype: torch.dtype) -> Optional[Reduction]:
-    """Return the reduction; None if reducers do not do it. `operation`: of AllreduceOptions."""
-    # One by one and by ==: a ReduceOp equals a RedOpType, but `in` and hashes do not find that.
+    """Return the reduction, or None if reducers do not support it. `operation`: from AllreduceOptions."""
+    # Compare with ==: a ReduceOp equals a RedOpType, but has another hash.
     if operation == dist.ReduceOp.SUM:
         return Reduction.SUM
     if operation == dist.ReduceOp.AVG and dtype.is_floating_point:
@@ -38,9 +38,10 @@ def reduction_of(operation: object, dtype: torch.dtype) -> Optional[Reduction]:
 
 
 def is_served(tensor: torch.Tensor, smallest: int) -> bool:
-    """Whether it is dense, contiguous, of a type that reducers know, and of at least `smallest` bytes.
+    """Whether reducers support a tensor: it must be dense and contiguous, with a supported type, and have at
+    least `smallest` bytes.
 
-    All ranks must answer alike, and do if they call with alike tensors: nothing here depends on the rank."""
+    The result must be the same on all ranks, so it depends only on properties that all ranks share."""
     return (
         type(tensor) in _PLAIN
         and tensor.dtype in DTYPES
@@ -53,21 +54,21 @@ def is_served(tensor: torch.Tensor, smallest: int) -> bool:
 
 
 def bytes_of(tensor: torch.Tensor) -> memoryview:
-    """Return the memory of a contiguous CPU tensor, which the view keeps alive."""
+    """Return the memory of a contiguous CPU tensor. The view keeps the memory alive."""
     flat = tensor.detach().view(-1).view(torch.uint8)
     return memoryview(flat.numpy())
 
 
 class Arrival(NamedTuple):
-    """A result is on its GPU when `stream`, which copies it there, has come to `event`."""
+    """The arrival of a result on its GPU: the moment when `stream`, which copies it, reaches `event`."""
 
     stream: torch.cuda.Stream
     event: torch.cuda.Event
 
 
 class ReductionWork(dist.Work):
-    """PyTorch's Work over an all-reduce of `tensor`. `arrival`: asked when the operation is done; None: the
-    result is there already."""
+    """PyTorch's Work for an all-reduce of `tensor`. `arrival`: called after the operation is done; returns
+    None if the result has arrived already."""
 
     def __init__(
         self,
@@ -83,15 +84,15 @@ class ReductionWork(dist.Work):
         self._lock = threading.Lock()
 
     def wait(self, timeout: Optional[datetime.timedelta] = None) -> bool:
-        """Wait for the result. Raises ReductionFailed, RuntimeError (time is over; 0 and None: no limit)."""
+        """Wait for the result. Raises ReductionFailed, or RuntimeError after the timeout (0, None = none)."""
         seconds = timeout.total_seconds() if timeout else None
         if not self.operation.wait(seconds):
-            raise RuntimeError("an all-reduce was not done within {:g} s".format(seconds or 0))
+            raise RuntimeError("an all-reduce did not finish within {:g} s".format(seconds or 0))
         self.synchronize()
         return True
 
     def synchronize(self) -> None:
-        """Let the caller's current stream go on only after the result is there."""
+        """Make the caller's current stream wait for the result."""
         arrival = self._arrival()
         if arrival is not None:
             torch.cuda.current_stream(self._tensor.device).wait_event(arrival.event)
@@ -112,14 +113,14 @@ class ReductionWork(dist.Work):
         return [self._tensor]
 
     def get_future(self) -> "torch.futures.Future[List[torch.Tensor]]":
-        """Return a future of [tensor]. Its callbacks run in a thread of their own, and may wait for further
+        """Return a future of [tensor]. Its callbacks run in a separate thread, and may wait for further
         all-reduces."""
         with self._lock:
             if self._future is None:
                 devices = [self._tensor.device] if self._tensor.is_cuda else []
                 begun: torch.futures.Future[object] = torch.futures.Future(devices=devices)
-                # A future that is given an exception from Python looks successful to C++; one whose callback
-                # raises does not.
+                # C++ treats a future as successful if Python sets its exception, but not if a callback
+                # raises.
                 self._future = begun.then(self._value)
                 complete = functools.partial(self._complete, begun)
                 self.operation.add_done_callback(lambda _: _callbacks.put(complete))
@@ -140,13 +141,13 @@ class ReductionWork(dist.Work):
 def issue(
     communicator: Communicator, tensor: torch.Tensor, reduction: Reduction, ordinal: int
 ) -> ReductionWork:
-    """Issue an all-reduce of a CPU tensor, as `Communicator.issue` does."""
+    """Issue an all-reduce of a CPU tensor (`Communicator.issue`)."""
     data, dtype = bytes_of(tensor), DTYPES[tensor.dtype]
     return ReductionWork(communicator.issue(data, dtype, reduction, ordinal), tensor)
 
 
 def on_stream(stream: Optional[torch.cuda.Stream]) -> "contextlib.AbstractContextManager[object]":
-    """Make the stream the current one; None: do nothing (PyTorch's own with None would initialize CUDA)."""
+    """Make a stream the current one. None = do nothing, while PyTorch's function would initialize CUDA."""
     return contextlib.nullcontext() if stream is None else torch.cuda.stream(stream)
 
 
@@ -157,14 +158,14 @@ _THREAD = "trainshed-reduction-future"
 
 
 class Callbacks:
-    """Runs callbacks of futures, each in a thread of its own, since users' may wait for further all-reduces
-    (PowerSGD's does)."""
+    """Runs callbacks of futures, each in its own thread, because a callback may wait for further all-reduces
+    (as PowerSGD's does)."""
 
     def put(self, task: "Callable[[], None]") -> None:
         try:
             threading.Thread(target=task, name=_THREAD, daemon=True).start()
         except RuntimeError:
-            task()  # There are as many as may be or, since Python 3.12, the interpreter ends.
+            task()  # The thread limit is reached, or (since Python 3.12) the interpreter exits.
 
     def close(self) -> None:
         for thread in threading.enumerate():

@@ -1,8 +1,8 @@
 """python -m trainshed_reduction.reducer: runs a reducer until SIGTERM, configured by its environment
 (`variables`).
 
-It has a thread for each processor, which mostly runs C code, and a main thread that watches. All threads end
-together, because workers have a lane to each of them.
+A reducer has one thread per processor, which mostly runs C code, and a main thread that supervises them. All
+threads end together, because workers have a lane to each of them.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from trainshed_reduction.sockets import listen
 IDLE_SECONDS = 60.0
 """Seconds without workers before a warning."""
 _DUPLICATE_INTERVAL = 5.0
-"""Seconds in which equal lines of several threads are one event."""
-_SPAN = 10.0
+"""Seconds within which equal lines of several threads are logged only once."""
+_LOG_INTERVAL = 10.0
 _MAX_LINES = 50
-"""Maximum lines in _SPAN seconds."""
+"""Maximum lines in the log within `_LOG_INTERVAL`."""
 
 
 class Overview:
@@ -40,60 +40,55 @@ class Overview:
 
     def __init__(self, reports: Reports, write: Callable[[str], None], now: float) -> None:
         self._reports = reports
-        #: Takes a line.
+        #: Writes a line to the log.
         self._write = write
-        #: The time of the verdict, or None.
-        self.moment: Optional[float] = now + IDLE_SECONDS
-        self._said: Dict[str, float] = {}
-        self._span_from = now
+        #: Time of the warning that no worker has connected; None = no warning.
+        self.idle_at: Optional[float] = now + IDLE_SECONDS
+        self._logged: Dict[str, float] = {}
+        self._interval_start = now
         self._lines = 0
 
-    def hear(self, what: str, value: Any, now: float) -> None:
+    def handle(self, kind: str, value: Any, now: float) -> None:
         """Handle a thread's report (`Outlet`)."""
-        if what == "log":
+        if kind == "log":
             self.log(value, now)
-        elif what == "serving":
-            self.serving(value)
+        elif kind == "serving":
+            self._reports.note("serving", f"serving {value} workers")
         else:
-            self.connected()
+            self.idle_at = None
 
     def log(self, text: str, now: float) -> None:
-        if now - self._said.get(text, now - _DUPLICATE_INTERVAL) < _DUPLICATE_INTERVAL:
+        if now - self._logged.get(text, now - _DUPLICATE_INTERVAL) < _DUPLICATE_INTERVAL:
             return
-        if now - self._span_from >= _SPAN:
-            left_out = self._lines - _MAX_LINES
-            self._span_from, self._lines = now, 0
-            self._said.clear()
-            if left_out > 0:
-                self._write(f"{left_out} lines like those before were left out")
-        self._said[text] = now
+        if now - self._interval_start >= _LOG_INTERVAL:
+            omitted = self._lines - _MAX_LINES
+            self._interval_start, self._lines = now, 0
+            self._logged.clear()
+            if omitted > 0:
+                self._write(f"{omitted} similar lines were omitted")
+        self._logged[text] = now
         self._lines += 1
         if self._lines <= _MAX_LINES:
             self._write(text)
 
-    def serving(self, world: int) -> None:
-        self._reports.note("serving", f"serving {world} workers")
-
-    def connected(self) -> None:
-        self.moment = None
-
-    def keep_time(self, now: float) -> None:
-        if self.moment is not None and now >= self.moment:
-            self.moment = None
+    def check_idle(self, now: float) -> None:
+        """Report if no worker has connected for `IDLE_SECONDS`."""
+        if self.idle_at is not None and now >= self.idle_at:
+            self.idle_at = None
             text = (
-                f"No worker has connected for {IDLE_SECONDS:.0f} s: the reducers of worker pool 2 serve "
-                "PyTorch (torch >= 2.7, DistributedDataParallel with gloo or nccl); TensorFlow, Horovod "
-                "and programs that call NCCL themselves do not use them. Take worker pool 2 out of the "
-                "job, or see the guide on the Reduction Server for what the workers' image must have."
+                f"No worker has connected for {IDLE_SECONDS:.0f} s. The reducers of worker pool 2 support "
+                "PyTorch (torch >= 2.7, DistributedDataParallel with gloo or nccl). TensorFlow, Horovod "
+                "and programs that call NCCL themselves do not use them. Remove worker pool 2 from the "
+                "job, or prepare the workers' image as the guide on the Reduction Server describes."
             )
-            # The service puts a note into the log itself.
+            # The service adds notes to the log.
             if not self._reports.note("idle", text, "WARNING"):
                 self.log(text, now)
 
 
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 _EXIT_TIMEOUT = 5.0
-"""Seconds for the threads to exit."""
+"""Timeout in seconds for the exit of the threads."""
 
 
 class Options(NamedTuple):
@@ -103,7 +98,7 @@ class Options(NamedTuple):
 
 
 def options(environ: Mapping[str, str]) -> Options:
-    """Read the options. Raises Unusable with all faults, and OSError (the token's file)."""
+    """Read the options. Raises Unusable with all faults, and OSError if the token's file is unreadable."""
     faults: List[str] = []
     place = variables.place(environ.get(variables.LISTEN, ""))
     if place is None:
@@ -137,7 +132,7 @@ def main() -> int:
     reports = Reports(os.environ.get(variables.REPORT_FILE))
     native = library.load()
     if native is None:
-        text = f"reducers need the package's part in C: {library.reason()}"
+        text = f"reducers need the package's C library: {library.reason()}"
         signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
         if not reports.note("no part in C", text, "WARNING"):
             _fail(text)
@@ -148,7 +143,7 @@ def main() -> int:
         listener = listen(settings.address)
     except OSError as error:
         return _fail("cannot listen on {}:{}: {}".format(*settings.address, error))
-    # Allow as many open files as possible: each connection is one, and there may be thousands.
+    # Raise the limit of open files, because there may be thousands of connections.
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -162,11 +157,11 @@ class Process:
         self, settings: Options, listener: socket.socket, native: library.Library, reports: Reports
     ) -> None:
         """Raises OSError."""
-        #: What a thread reports, and the value (`Outlet`); also "end" with the exit status.
+        #: Reports of the threads: kind and value (`Outlet`); also "end" with the exit status.
         self._news: queue.SimpleQueue[Tuple[str, Any]] = queue.SimpleQueue()
         self._overview = Overview(reports, _write, time.monotonic())
         self._servers = [
-            Server(None if number else listener, settings.token, library=native, outlet=self._tell)
+            Server(None if number else listener, settings.token, library=native, outlet=self._put)
             for number in range(settings.threads)
         ]
         for server in self._servers:
@@ -177,7 +172,7 @@ class Process:
 
     def run(self) -> int:
         """Run until SIGTERM or SIGINT, or until a thread fails; return the exit status."""
-        # A signal handler would run in this thread, which may start to wait just after its check.
+        # Not a signal handler: it would run in this thread, which may start to wait just after a check.
         signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
         threading.Thread(target=self._await_signal, daemon=True).start()
         threads = [
@@ -189,44 +184,44 @@ class Process:
         _write(self._greeting)
         ended: Optional[int] = None
         while ended is None:
-            ended = self._hear()
+            ended = self._handle_next()
         for server in self._servers:
             server.end()
         deadline = time.monotonic() + _EXIT_TIMEOUT
         for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()))
         while not self._news.empty():
-            self._hear()
+            self._handle_next()
         return ended
 
-    def _tell(self, what: str, value: object) -> None:
-        self._news.put((what, value))
+    def _put(self, kind: str, value: object) -> None:
+        self._news.put((kind, value))
 
     def _await_signal(self) -> None:
         signal.sigwait(_ENDING)
-        self._tell("end", 0)
+        self._put("end", 0)
 
     def _serve(self, number: int, server: Server) -> None:
         try:
             server.run()
         except Exception:
-            # For any error: otherwise workers would wait for a reducer that serves only some of its lanes.
+            # End after any error. Otherwise workers would wait for a reducer that serves only some lanes.
             traceback.print_exc()
-            self._tell("log", f"thread {number} has failed: the reducer ends")
-            self._tell("end", 1)
+            self._put("log", f"thread {number} has failed: the reducer exits")
+            self._put("end", 1)
 
-    def _hear(self) -> Optional[int]:
-        """Handle a report or a due action. Return the exit status to end the process."""
-        moment = self._overview.moment
-        patience = None if moment is None else max(0.0, moment - time.monotonic())
+    def _handle_next(self) -> Optional[int]:
+        """Handle the next report or due action. Return an exit status to end the process, otherwise None."""
+        idle_at = self._overview.idle_at
+        timeout = None if idle_at is None else max(0.0, idle_at - time.monotonic())
         try:
-            what, value = self._news.get(timeout=patience)
-            if what == "end":
+            kind, value = self._news.get(timeout=timeout)
+            if kind == "end":
                 return value
-            self._overview.hear(what, value, time.monotonic())
+            self._overview.handle(kind, value, time.monotonic())
         except queue.Empty:
             pass
-        self._overview.keep_time(time.monotonic())
+        self._overview.check_idle(time.monotonic())
         return None
 
 

@@ -1,9 +1,9 @@
-"""One group of ranks at this reducer: its members and their progress. Pure: events come in as calls with the
-time, and actions go out as effects.
+"""The groups of ranks at a reducer, their members and their progress. This module performs no I/O: callers
+report events and the time, and receive effects to carry out.
 
 A group gathers until all ranks are connected or have left. Then it runs until a connection breaks, and
-gathers again. Workers then send all chunks again from START's position. Every rank sends a chunk for every
-position, in order. `rows` sums the chunks."""
+gathers again. After that, workers send all chunks again from START's position. Every rank sends a chunk for
+every position, in order. `rows` sums the chunks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Dict, List, NamedTuple, Optional, Tuple, Union
 
 from trainshed_reduction import proof, wire
 from trainshed_reduction.reducer import rows
-from trainshed_reduction.reducer.rows import MemberState, Progress, RunningRows, Seen
+from trainshed_reduction.reducer.rows import ArrivedChunks, MemberState, Progress, RunningRows
 from trainshed_reduction.wire import DType, Header, Hello, Kind, Malformed, Reduction, Start
 
 
@@ -25,8 +25,9 @@ class Member:
         self.group = group
 
 
-class Tell(NamedTuple):
-    """Send one frame. Skip a reminder while other frames are unsent, because such a worker is not waiting."""
+class SendFrame(NamedTuple):
+    """An effect: send one frame. Skip a reminder while other frames are unsent, because such a worker does
+    not wait."""
 
     member: Member
     frame: bytes
@@ -34,28 +35,28 @@ class Tell(NamedTuple):
 
 
 class Dismiss(NamedTuple):
-    """Close the connection after this frame, or immediately for b"". The member has already left the
-    group."""
+    """An effect: close a connection after a last frame, `farewell`, or immediately if it is b"". The member
+    has already left the group."""
 
     member: Member
     farewell: bytes
 
 
 class Log(NamedTuple):
-    """Write a line to the log."""
+    """An effect: write a line to the log."""
 
     text: str
 
 
 class Started(NamedTuple):
-    """All ranks are connected and send chunks from now on. Call `Group.run` before reading further frames.
-    `is_first`: whether this is the group's first start, which is logged."""
+    """An effect: start to sum, because all ranks are connected. Call `Group.run` before reading further
+    frames. `is_first`: whether this is the group's first start, which is logged."""
 
     group: Group
     is_first: bool
 
 
-Effect = Union[Tell, Dismiss, Log, Started]
+Effect = Union[SendFrame, Dismiss, Log, Started]
 
 _STATUS_DELAY = 0.6
 """Seconds of a wait before workers receive a status."""
@@ -68,7 +69,7 @@ class Group:
         self.generation = hello.generation
         self.world = hello.world
         self.members: Dict[int, Member] = {}
-        #: The failure of this generation, or None.
+        #: The error of this generation, or None.
         self.failure: Optional[str] = None
         self._running = False
         self._completed = False
@@ -76,8 +77,9 @@ class Group:
         #: Ranks that have left, with their positions.
         self._parted: Dict[int, MemberState] = {}
         self._lost: Dict[int, float] = {}
-        #: The sums while the group runs, and the progress at its last stop.
+        #: The sums; None = the group does not run.
         self._rows: Optional[RunningRows] = None
+        #: The progress at the last stop.
         self._reached = Progress(0, -1, 0, 0)
 
     @property
@@ -98,7 +100,7 @@ class Group:
         return [member.position for member in self._parted.values()]
 
     def run(self, rows: RunningRows) -> None:
-        """Let `rows` sum chunks until the group gathers again. `odd` handles mismatched chunks."""
+        """Sum chunks with `rows` until the group gathers again. `odd` handles mismatched chunks."""
         self._rows = rows
 
     def _stop(self) -> None:
@@ -136,10 +138,13 @@ class Group:
         self._running = True
         frame = proof.frame(Kind.START, wire.pack_message(Start(head)))
         is_first, self._completed = not self._completed, True
-        return [*(Tell(member, frame) for member in self.members.values()), Started(self, is_first)]
+        return [
+            *(SendFrame(member, frame) for member in self.members.values()),
+            Started(self, is_first),
+        ]
 
     def _reset(self, now: float) -> List[Effect]:
-        """Drop all members, so that they reconnect."""
+        """Close the connections of all members, so that they reconnect."""
         effects: List[Effect] = [Dismiss(member, b"") for member in self.members.values()]
         self._stop()
         self._since = now
@@ -152,24 +157,25 @@ class Group:
         if header.kind is Kind.ERROR:
             reason = payload.decode(errors="replace")
             text = "".join(character if character.isprintable() else " " for character in reason)
-            return self.fail(f"rank {member.rank} cannot go on: {text}")
-        raise Malformed(f"{header.kind.name} is no frame that a worker sends here")
+            return self.fail(f"rank {member.rank} failed: {text}")
+        raise Malformed(f"a worker must not send {header.kind.name} at this point")
 
     def odd(self, member: Member, header: Header) -> List[Effect]:
-        """Handle a chunk, given by its header, that cannot be added to the others'."""
-        seen = None if self._rows is None else self._rows.seen(self._state(member).position)
-        return self.fail(self._objection(member, header, seen))
+        """Handle a chunk that cannot be added to the chunks of other ranks. `header`: the chunk's header."""
+        position = self._state(member).position
+        arrived = None if self._rows is None else self._rows.chunks(position)
+        return self.fail(self._objection(member, header, arrived))
 
-    def _objection(self, member: Member, shape: Header, seen: Optional[Seen]) -> str:
-        """Return why such a chunk does not belong there."""
+    def _objection(self, member: Member, shape: Header, arrived: Optional[ArrivedChunks]) -> str:
+        """Return the reason why a chunk is rejected."""
         dtype = DType(shape.dtype)
         if shape.reduction == Reduction.AVERAGE and dtype.is_integer:
             return (
-                f"operation {shape.ordinal}: rank {member.rank} asks for the AVERAGE of {dtype.name}; "
-                "integers can only be summed"
+                f"operation {shape.ordinal}: rank {member.rank} requests the AVERAGE of {dtype.name}; "
+                "integers support only SUM"
             )
-        if seen is not None and not rows.are_alike(seen.shape, shape):
-            return rows.disagreement(member.rank, shape, seen.arrived, seen.shape)
+        if arrived is not None and not rows.are_alike(arrived.shape, shape):
+            return rows.disagreement(member.rank, shape, arrived.arrived, arrived.shape)
         # Only a rank that has left could send the missing chunk.
         return next((_has_left(rank, parted) for rank, parted in self._parted.items()), "")
 
@@ -180,7 +186,7 @@ class Group:
         position, ordinal = self._state(member)
         if self._rows is not None:
             self._rows.leave(member.rank)
-        if not self.members:  # The group is over; what comes next may be one of the same name.
+        if not self.members:  # The group has ended. A new group may have the same name.
             self._parted.clear()
             self._stop()
             return effects
@@ -206,7 +212,7 @@ class Group:
         return True
 
     def fail(self, text: str) -> List[Effect]:
-        """End this generation, and send all members the reason."""
+        """End this generation, and send the reason to all members."""
         self.failure = text
         farewell = proof.text_frame(Kind.ERROR, text)
         effects: List[Effect] = [Dismiss(member, farewell) for member in self.members.values()]
@@ -214,11 +220,11 @@ class Group:
         return [Log(text), *effects]
 
     def status(self, now: float) -> List[Effect]:
-        """Send long-waiting members the missing ranks."""
+        """Send the missing ranks to members that have waited for a while."""
         since = self._since
         if self._rows is not None:
             head = self.progress.head
-            row = self._rows.seen(head)
+            row = self._rows.chunks(head)
             since = since if row is None else row.since
             missing = [rank for rank in self.members if self._rows.state(rank).position <= head]
             waiting = [member for rank, member in self.members.items() if rank not in missing]
@@ -228,11 +234,11 @@ class Group:
             waiting = [*self.members.values()]
         if not waiting or not missing or now - since < _STATUS_DELAY:
             return []
-        text = f"waits {now - since:.0f} s for {rows.ranks(missing)}"
+        text = f"has waited {now - since:.0f} s for {rows.ranks(missing)}"
         for rank in sorted(rank for rank in missing if rank in self._lost)[:4]:
             text += f"; rank {rank} lost its connection {now - self._lost[rank]:.0f} s ago"
         frame = proof.text_frame(Kind.STATUS, text)
-        return [Tell(member, frame, True) for member in waiting]
+        return [SendFrame(member, frame, True) for member in waiting]
 
 
 def _has_left(rank: int, state: MemberState) -> str:
@@ -245,7 +251,7 @@ _MAX_REMEMBERED = 1024
 
 
 class Refusal(Exception):
-    """This worker is rejected. The text contains the reason."""
+    """The reducer rejects a worker. The text contains the reason."""
 
 
 class Sessions:
@@ -267,11 +273,11 @@ class Sessions:
             group = self._begin(hello, now)
         elif hello.generation < group.generation:
             raise Refusal(
-                f"generation {hello.generation} is older than {group.generation}: these workers were replaced"
+                f"generation {hello.generation} was replaced by generation {group.generation}"
             )
         elif hello.generation > group.generation:
             effects = group.fail(
-                f"generation {hello.generation} has taken the place of generation {group.generation}"
+                f"generation {group.generation} was replaced by generation {hello.generation}"
             )
             group = self._begin(hello, now)
         elif group.failure:
@@ -279,7 +285,7 @@ class Sessions:
         elif hello.world != group.world:
             if not group.is_empty:
                 raise Refusal(
-                    f"rank {hello.rank} says that the group has {hello.world} workers, the others say "
+                    f"rank {hello.rank} expects a group of {hello.world} workers, the other ranks expect "
                     f"{group.world}"
                 )
             group = self._begin(hello, now)

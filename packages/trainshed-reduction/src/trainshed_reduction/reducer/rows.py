@@ -1,4 +1,4 @@
-"""State of the chunks of a running group, and messages about it. Pure."""
+"""The state of a running group's chunks, and messages about it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import List, NamedTuple, Optional, Protocol
 from trainshed_reduction.wire import DType, Header, Reduction
 
 
-class Seen(NamedTuple):
+class ArrivedChunks(NamedTuple):
     """The chunks of one position. `shape`: header of the first chunk, which arrived at `since`. `arrived`:
     ranks in order of arrival."""
 
@@ -17,16 +17,17 @@ class Seen(NamedTuple):
 
 
 class MemberState(NamedTuple):
-    """`position`: of the next chunk that a rank sends; `ordinal`: of the latest operation that it has
-    begun."""
+    """The state of a rank. `position`: position of its next chunk. `ordinal`: number of the latest operation
+    that it has started."""
 
     position: int
     ordinal: int
 
 
 class Progress(NamedTuple):
-    """`head`: the oldest position that not all have sent; `operation`, `ordinal`: of the chunk that was
-    finished last, -1: none was; `begun`: positions that some have sent and others not."""
+    """The progress of a group. `head`: the oldest position for which a chunk is missing. `operation`,
+    `ordinal`: of the last finished chunk; -1 = none. `begun`: number of positions for which only some ranks
+    have sent chunks."""
 
     head: int
     operation: int
@@ -39,20 +40,20 @@ class RunningRows(Protocol):
 
     def progress(self) -> Progress: ...
 
-    def seen(self, position: int) -> Optional[Seen]:
-        """Return the chunks of a position, or None."""
+    def chunks(self, position: int) -> Optional[ArrivedChunks]:
+        """Return the chunks that have arrived for a position; None = no chunk."""
         ...
 
     def state(self, rank: int) -> MemberState: ...
 
     def leave(self, rank: int) -> None:
-        """Let a rank leave. The others continue with its sent chunks."""
+        """Remove a rank. The other ranks continue with the chunks that it has sent."""
         ...
 
 
 def are_alike(shape: Header, other: Header) -> bool:
-    """Whether the chunks of two ranks for one position can be added. Ordinals may differ: where callbacks
-    issue native all-reduces, the ranks may have counted different numbers of those by then."""
+    """Whether the chunks of two ranks for one position can be added. Ordinals may differ: if callbacks issue
+    native all-reduces, ranks may have counted different numbers of them."""
     return _compared(shape) == _compared(other)
 
 
@@ -68,8 +69,8 @@ def text(shape: Header) -> str:
 
 
 def disagreement(rank: int, shape: Header, others: List[int], theirs: Header) -> str:
-    """Return a message with the operations of one rank and of the others in full, because either may be
-    wrong. Of two ranks, the lower comes first."""
+    """Return a message about the different operations of one rank and of the other ranks. It describes both,
+    because either may be wrong. Of two ranks, the lower one is first."""
     if others[1:] == [] and others[0] < rank:
         rank, shape, others, theirs = others[0], theirs, [rank], shape
     mine, other = text(shape), text(theirs)
@@ -90,7 +91,7 @@ def have(numbers: List[int]) -> str:
 
 
 def ranks(numbers: List[int]) -> str:
-    """Return the names of the ranks, of many only the first few."""
+    """Return a text with the ranks' numbers, at most the first eight."""
     shown = ", ".join(str(rank) for rank in sorted(numbers)[:8])
     more = f" and {len(numbers) - 8} more" if len(numbers) > 8 else ""
     return f"rank{'' if len(numbers) == 1 else 's'} {shown}{more}"

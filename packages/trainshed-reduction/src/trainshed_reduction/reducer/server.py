@@ -1,9 +1,9 @@
-"""One thread of a reducer, and its connections.
+"""One thread of a reducer, with its connections.
 
-A peer must prove knowledge of the job's token within seconds and with little memory before it may send
-chunks. The C library reports events of connections to the sessions. The effects of sessions go to
-connections. A broken connection, or a violation of the protocol, closes only that connection. Without events
-and waiting peers, the thread sleeps."""
+Before a peer may send chunks, it must prove knowledge of the job's token within seconds. Until then it gets
+little memory. The C library reports events of connections, which are passed to the sessions (`groups`). The
+thread then carries out the sessions' effects. A broken connection, or a violation of the protocol, closes
+only that connection. Without events and waiting peers, the thread sleeps."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from trainshed_reduction.reducer.groups import Effect, Member, Refusal, Sessions
 from trainshed_reduction.wire import Accept, Hello, Kind, Malformed
 
 Outlet = Callable[[str, object], None]
-"""Receives the reports of a thread by kind: `log`: a line; `serving`: the number of workers of a complete
-group; `connected`: a worker's rank. It neither blocks for long nor raises."""
+"""Receives the reports of a thread, by kind. `log`: a line. `serving`: number of workers of a complete group.
+`connected`: a worker's rank. It must not block for long, and must not raise."""
 
 MAX_UNAUTHENTICATED = 64
-"""Maximum unauthenticated connections."""
+"""Maximum number of unauthenticated connections."""
 _BUSY_HANDSHAKE_TIMEOUT = 1.0
-"""Seconds for the handshake of each connection while the maximum is reached."""
+"""Timeout in seconds for a handshake while `MAX_UNAUTHENTICATED` is reached."""
 _ACCEPT_RETRY_INTERVAL = 0.5
-"""Seconds until the next `accept` after an error of the system."""
+"""Seconds before the next `accept` after an error of the system."""
 _SECOND = 1.0
 _CLOSE_TIMEOUT = 2.0
-"""Seconds for the peer to read the last message of a connection."""
+"""Timeout in seconds for the peer to read the last message of a connection."""
 _STALL_TIMEOUT = 60.0
 """Seconds after which a worker that accepts no data is lost."""
 
@@ -45,10 +45,10 @@ class Peer:
     def __init__(self, connection: socket.socket, address: str, now: float) -> None:
         self.connection = connection
         self.address = address
-        #: The connection's number in C.
+        #: The connection's slot in the C library.
         self.slot = -1
-        #: What both sides have sent, as far as proofs cover it; the challenge first.
-        self.said = proof.nonce()
+        #: The messages of both sides that proofs cover, from the challenge on.
+        self.transcript = proof.nonce()
         self.came = now
         self.member: Optional[Member] = None
 
@@ -60,7 +60,7 @@ class Server:
     def __init__(
         self, listener: Optional[socket.socket], token: bytes, *, library: Library, outlet: Outlet
     ) -> None:
-        """`listener`: only the first server has it. Raises OSError."""
+        """`listener`: the listening socket; only the first server has one. Raises OSError."""
         #: All servers of the reducer, by lane.
         self.all: Sequence[Server] = (self,)
         self._listener = listener
@@ -68,51 +68,51 @@ class Server:
         #: Receives log lines.
         self._outlet = outlet
         self._sessions = Sessions()
-        #: For what is no peer's connection.
+        #: Polls the listener and the wake-up socket.
         self._selector = selectors.DefaultSelector()
         self._native = NativeReducer(library, self._selector.fileno())
-        #: By slot.
+        #: All peers by slot.
         self._peers: Dict[int, Peer] = {}
-        #: In the order in which they came; so below.
+        #: Unauthenticated peers in order of arrival.
         self._unauthenticated: Dict[Peer, None] = {}
         self._members: Dict[Member, Peer] = {}
-        #: When the connections that were told why they end are closed.
+        #: Times at which connections with a sent last message are closed, in order.
         self._leaving: Dict[Peer, float] = {}
         self._now = time.monotonic()
         self._listens = False
         self._listen_at = self._status_at = 0.0
         self._ended = False
-        #: From other threads: peers that they have greeted; None: the end.
-        self._handed: queue.SimpleQueue[Optional[Tuple[Peer, Hello]]] = queue.SimpleQueue()
-        self._waker, self._woken_by = socket.socketpair()
-        for end in (self._waker, self._woken_by):
+        #: Authenticated peers from other threads; None = end.
+        self._inbox: queue.SimpleQueue[Optional[Tuple[Peer, Hello]]] = queue.SimpleQueue()
+        self._wake_sender, self._wake_receiver = socket.socketpair()
+        for end in (self._wake_sender, self._wake_receiver):
             end.setblocking(False)
-        self._selector.register(self._woken_by, selectors.EVENT_READ, self._take_over)
+        self._selector.register(self._wake_receiver, selectors.EVENT_READ, self._read_inbox)
         if listener is not None:
             listener.setblocking(False)
 
     def end(self) -> None:
-        self._hand(None)
+        self._put(None)
 
-    def _hand(self, what: Optional[Tuple[Peer, Hello]]) -> None:
-        self._handed.put(what)
+    def _put(self, entry: Optional[Tuple[Peer, Hello]]) -> None:
+        self._inbox.put(entry)
         with contextlib.suppress(OSError):  # Full: it will wake up anyway. Closed: it has ended.
-            self._waker.send(b"\0")
+            self._wake_sender.send(b"\0")
 
-    def _take_over(self) -> None:
-        self._woken_by.recv(4096)
-        while not self._handed.empty():
-            handed = self._handed.get()
-            if handed is None:
+    def _read_inbox(self) -> None:
+        self._wake_receiver.recv(4096)
+        while not self._inbox.empty():
+            entry = self._inbox.get()
+            if entry is None:
                 self._ended = True
                 continue
-            peer, hello = handed
+            peer, hello = entry
             with contextlib.suppress(OSError):
-                self._take(peer)
+                self._add(peer)
                 self._carry_out(self._admit(peer, hello))
 
-    def _take(self, peer: Peer) -> None:
-        """Serve the peer's connection in this thread. Raises OSError after closing a broken connection."""
+    def _add(self, peer: Peer) -> None:
+        """Serve a peer's connection in this thread. Closes a broken connection and raises OSError."""
         try:
             peer.slot = self._native.add(peer.connection.fileno())
         except OSError:
@@ -124,40 +124,40 @@ class Server:
         """Serve until `end`. Then close connections without a message, so that workers reconnect to the next
         reducer."""
         while not self._ended:
-            self._keep_time()
-            events = self._native.run(self._patience())
+            self._handle_timers()
+            events = self._native.run(self._wait_time())
             self._now = time.monotonic()
             for event in events:
-                self._carry_out(self._hear(event))
+                self._carry_out(self._handle(event))
             for key, _ in self._selector.select(0):
                 key.data()
         for peer in [*self._peers.values()]:
             self._close(peer)
         self._native.close()
         self._selector.close()
-        self._woken_by.close()
-        self._waker.close()
+        self._wake_receiver.close()
+        self._wake_sender.close()
 
     # ---- time
 
-    def _patience(self) -> Optional[float]:
-        """Return the seconds until the next due action, or None."""
+    def _wait_time(self) -> Optional[float]:
+        """Return the seconds until the next due action; None = no due action."""
         moments = [self._listen_at, self._status_at]
-        moments += [peer.came + self._time_limit() for peer in [*self._unauthenticated][:1]]
+        moments += [peer.came + self._handshake_timeout() for peer in [*self._unauthenticated][:1]]
         moments += [*self._leaving.values()][:1]
         first = min((moment for moment in moments if moment), default=None)
         return None if first is None else max(0.0, first - time.monotonic())
 
-    def _time_limit(self) -> float:
+    def _handshake_timeout(self) -> float:
         crowded = len(self._unauthenticated) >= MAX_UNAUTHENTICATED
         return _BUSY_HANDSHAKE_TIMEOUT if crowded else proof.HANDSHAKE_SECONDS
 
-    def _keep_time(self) -> None:
+    def _handle_timers(self) -> None:
         now = self._now = time.monotonic()
         late = [
             peer_left
             for peer_left in self._unauthenticated
-            if now >= peer_left.came + self._time_limit()
+            if now >= peer_left.came + self._handshake_timeout()
         ]
         for peer in [*late, *(gone for gone, until in self._leaving.items() if now >= until)]:
             self._carry_out(self._drop(peer))
@@ -170,61 +170,61 @@ class Server:
             self._listen_at = 0.0
             self._listen(len(self._unauthenticated) < MAX_UNAUTHENTICATED)
 
-    # ---- who comes
+    # ---- new connections
 
     def _listen(self, wanted: bool) -> None:
         if wanted == self._listens or self._listener is None:
             return
         self._listens = wanted
         if wanted:
-            self._selector.register(self._listener, selectors.EVENT_READ, self._welcome)
+            self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         else:
             self._selector.unregister(self._listener)
 
-    def _welcome(self) -> None:
+    def _accept(self) -> None:
         assert self._listener is not None
         try:
             connection, address = self._listener.accept()
         except (BlockingIOError, InterruptedError, ConnectionError):
             return
         except OSError as error:
-            self._outlet("log", f"cannot take another connection: {error}")
+            self._outlet("log", f"cannot accept a connection: {error}")
             self._listen(False)
             self._listen_at = self._now + _ACCEPT_RETRY_INTERVAL
             return
         try:
             sockets.set_options(connection, _STALL_TIMEOUT)
             connection.setblocking(False)
-        except OSError:  # It has gone already.
+        except OSError:  # The peer has disconnected.
             connection.close()
             return
         peer = Peer(connection, "{}:{}".format(*address[:2]), self._now)
         with contextlib.suppress(OSError):
-            self._take(peer)
+            self._add(peer)
             self._unauthenticated[peer] = None
-            self._native.tell(peer.slot, proof.frame(Kind.CHALLENGE, peer.said))
+            self._native.send(peer.slot, proof.frame(Kind.CHALLENGE, peer.transcript))
         self._listen(len(self._unauthenticated) < MAX_UNAUTHENTICATED)
 
     def _greet(self, peer: Peer, event: Message | Odd) -> List[Effect]:
         """Handle the first message of an unauthenticated peer. Raises Malformed."""
         if isinstance(event, Odd) or event.header.kind is not Kind.HELLO:
-            raise Malformed("HELLO must come first")
-        hello = proof.read_signed(self._token, Hello, event.payload, peer.said)
+            raise Malformed("the first frame must be HELLO")
+        hello = proof.read_signed(self._token, Hello, event.payload, peer.transcript)
         if hello is None:
             return self._refuse(peer, proof.WRONG_TOKEN, "a worker")
-        peer.said += event.payload
-        who = f"rank {hello.rank}"
+        peer.transcript += event.payload
+        name = f"rank {hello.rank}"
         if not hello.rank < hello.world <= wire.MAX_WORLD:
-            return self._refuse(peer, f"{who} of {hello.world} is none", who)
+            return self._refuse(peer, f"{name} of {hello.world} does not exist", name)
         if hello.lane >= len(self.all):
-            return self._refuse(peer, f"there are {len(self.all)} threads", who)
+            return self._refuse(peer, f"there are {len(self.all)} threads", name)
         serving = self.all[hello.lane]
         if serving is self:
             self._native.resume(peer.slot)
             return self._admit(peer, hello)
         del self._unauthenticated[peer]
-        self._let_go(peer)
-        serving._hand((peer, hello))
+        self._release(peer)
+        serving._put((peer, hello))
         return []
 
     def _admit(self, peer: Peer, hello: Hello) -> List[Effect]:
@@ -237,17 +237,17 @@ class Server:
         peer.member = member
         self._members[member] = peer
         self._outlet("connected", hello.rank)
-        accept = proof.signed(self._token, Accept(len(self.all)), peer.said)
-        self._native.tell(peer.slot, proof.frame(Kind.ACCEPT, accept))
+        accept = proof.signed(self._token, Accept(len(self.all)), peer.transcript)
+        self._native.send(peer.slot, proof.frame(Kind.ACCEPT, accept))
         return following
 
-    def _refuse(self, peer: Peer, text: str, who: str) -> List[Effect]:
-        self._outlet("log", f"refused {who} at {peer.address}: {text}")
+    def _refuse(self, peer: Peer, text: str, name: str) -> List[Effect]:
+        self._outlet("log", f"refused {name} at {peer.address}: {text}")
         return self._dismiss(peer, proof.text_frame(Kind.ERROR, text))
 
-    # ---- what comes, and what is to be done
+    # ---- events and effects
 
-    def _hear(self, event: Event) -> List[Effect]:
+    def _handle(self, event: Event) -> List[Effect]:
         peer = self._peers.get(event.lane)
         if peer is None:
             return []  # An earlier event has closed it.
@@ -284,9 +284,9 @@ class Server:
                     rows.join(member.rank, self._members[member].slot, member.hello.received)
                 effect.group.run(rows)
             elif (peer := self._members.get(effect.member)) is not None:
-                if isinstance(effect, groups.Tell):
+                if isinstance(effect, groups.SendFrame):
                     if not (effect.is_reminder and self._native.unsent(peer.slot)):
-                        self._native.tell(peer.slot, effect.frame)
+                        self._native.send(peer.slot, effect.frame)
                 elif effect.farewell:
                     pending.extend(self._dismiss(peer, effect.farewell))
                 else:
@@ -295,7 +295,7 @@ class Server:
     def _dismiss(self, peer: Peer, farewell: bytes) -> List[Effect]:
         """Send a last frame, and close the connection after the peer has read it or after a timeout."""
         following = self._part(peer)
-        self._native.tell(peer.slot, farewell)
+        self._native.send(peer.slot, farewell)
         self._native.dismiss(peer.slot)
         self._leaving[peer] = self._now + _CLOSE_TIMEOUT
         return following
@@ -316,9 +316,9 @@ class Server:
         return member.group.lose(member, self._now)
 
     def _close(self, peer: Peer) -> None:
-        self._let_go(peer)
+        self._release(peer)
         peer.connection.close()
 
-    def _let_go(self, peer: Peer) -> None:
+    def _release(self, peer: Peer) -> None:
         self._native.drop(peer.slot)
         del self._peers[peer.slot]

@@ -1,6 +1,5 @@
-"""Connections between workers and reducers: what they are like (spec/reduction#flow-control), what messages
-call who is at their end, and what a worker says of a reducer that it cannot connect to. What a worker reports
-of reducers that fall silent."""
+"""Tests of connections between workers and reducers: socket options (spec/reduction#flow-control), names in
+messages, and errors and reports about unreachable or silent reducers."""
 
 import functools
 import json
@@ -13,7 +12,7 @@ import pytest
 
 from trainshed_reduction import proof
 from trainshed_reduction.client.lanes import Dial, Lane
-from trainshed_reduction.client.losses import tell_silence
+from trainshed_reduction.client.losses import report_silence
 from trainshed_reduction.client.operations import ReductionFailed
 from trainshed_reduction.process import Reports
 from trainshed_reduction.settings import Settings
@@ -21,10 +20,8 @@ from trainshed_reduction.sockets import set_options
 from trainshed_reduction.wire import GROUP, Accept, Hello
 
 
-def test_a_host_that_takes_connections_and_is_frozen_does_not_answer(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """spec/reduction: whoever reads it wants to know who it was that took too long."""
+def test_unresponsive_host_is_reported_as_not_answering(monkeypatch: pytest.MonkeyPatch) -> None:
+    """spec/reduction: The message contains the reducer's address. The worker may retry."""
     monkeypatch.setattr(proof, "connect", functools.partial(proof.connect, seconds=0.05))
     news = threading.Event()
     dial = Dial(Settings((), b"token"), news.set)
@@ -35,11 +32,11 @@ def test_a_host_that_takes_connections_and_is_frozen_does_not_answer(
         assert news.wait(60)
         due = lane.connect(dial, lambda _: hello, 0.0)
     assert lane.cause == "it does not answer"
-    assert due is not None  # Trying again may help.
+    assert due is not None  # A retry may succeed.
 
 
-def test_a_refusal_without_a_word_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """spec/reduction: trying again would be of no use, whatever the reducer says."""
+def test_rejection_without_a_reason_is_not_retried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """spec/reduction: A retry would fail again."""
 
     def connect(*_: object) -> None:
         raise proof.Refused("")
@@ -51,13 +48,13 @@ def test_a_refusal_without_a_word_is_one(monkeypatch: pytest.MonkeyPatch) -> Non
     lane = Lane(("10.0.0.2", 2222))
     lane.connect(dial, lambda _: hello, time.monotonic())
     assert news.wait(60)
-    with pytest.raises(ReductionFailed, match=r"10\.0\.0\.2:2222 refuses this worker"):
+    with pytest.raises(ReductionFailed, match=r"10\.0\.0\.2:2222 rejects this worker"):
         lane.connect(dial, lambda _: hello, time.monotonic())
 
 
-def test_how_much_is_under_way_is_not_cubic_s_to_say() -> None:
-    """spec/reduction#flow-control: a window fills the link also over a long way and after a pause, which
-    cubic's slow start prevents; what a system has chosen for itself otherwise stays."""
+def test_reno_replaces_cubic_congestion_control() -> None:
+    """spec/reduction#flow-control: A full window uses the link over long distances and after a pause, which
+    cubic's slow start prevents. Other configured algorithms remain."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         for chosen, used in (("cubic", "reno"), ("reno", "reno"), ("bbr", "bbr")):
             with socket.create_connection(listener.getsockname()) as client:
@@ -71,8 +68,8 @@ def test_how_much_is_under_way_is_not_cubic_s_to_say() -> None:
                 assert congestion.rstrip(b"\0").decode() == used
 
 
-def test_a_host_that_vanishes_is_noticed() -> None:
-    """spec/reduction#losses: within half a minute, and so is one that takes nothing any more."""
+def test_vanished_host_is_detected_within_half_a_minute() -> None:
+    """spec/reduction#losses: Also a host that no longer accepts data."""
     options = (
         socket.TCP_KEEPIDLE,
         socket.TCP_KEEPINTVL,
@@ -92,9 +89,9 @@ def test_a_host_that_vanishes_is_noticed() -> None:
     assert limit == 20_000
 
 
-def test_a_complaint_says_what_is_known_of_a_lane(monkeypatch: pytest.MonkeyPatch) -> None:
-    """spec/reduction#reports: a reducer that has let the worker in has a connection, whether or not it has
-    said for whom it waits."""
+def test_complaint_contains_the_state_of_a_lane(monkeypatch: pytest.MonkeyPatch) -> None:
+    """spec/reduction#reports: A reducer that has accepted the worker is connected, even if it has not
+    reported the missing ranks."""
     lane = Lane(("10.0.0.2", 2222))
     assert lane.complaint() == "no connection to reducer 10.0.0.2:2222: it does not answer"
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -108,21 +105,23 @@ def test_a_complaint_says_what_is_known_of_a_lane(monkeypatch: pytest.MonkeyPatc
         hello = Hello(bytes(GROUP), 1, 0, 2)
         lane.connect(Dial(Settings((), b"token"), news.set), lambda _: hello, time.monotonic())
         assert news.wait(60)
-        assert lane.complaint() == "reducer 10.0.0.2:2222: it has not said yet whom it waits for"
-        lane.heard(time.monotonic(), "waiting 2 s for rank 1")
+        assert (
+            lane.complaint() == "reducer 10.0.0.2:2222: it has not reported the missing ranks yet"
+        )
+        lane.record_frame(time.monotonic(), "waiting 2 s for rank 1")
         assert lane.complaint() == "reducer 10.0.0.2:2222: waiting 2 s for rank 1"
         lane.close()
 
 
 def test_a_silent_reducer_is_reported_once(tmp_path: Path) -> None:
-    """spec/reduction#losses: the timeline says why a job stands still."""
+    """spec/reduction#losses: The timeline shows why a job waits."""
     report = tmp_path / "report"
     first = ("10.0.0.2", 2222)
     for thread in range(2):
-        tell_silence(Reports(str(report)), Lane(first, thread))
+        report_silence(Reports(str(report)), Lane(first, thread))
     (note,) = json.loads(report.read_text())["notes"]
     assert note == {
         "id": "silent 10.0.0.2:2222",
         "severity": "WARNING",
-        "text": "reducer 10.0.0.2:2222 has fallen silent: it is connected to again",
+        "text": "reducer 10.0.0.2:2222 does not respond; the worker reconnects to it",
     }

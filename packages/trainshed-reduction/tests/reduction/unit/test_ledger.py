@@ -1,6 +1,6 @@
-"""Which chunk goes where, and what is sent again when reducers are lost, without any socket
-(spec/reduction#losses). What a program's error says of an all-reduce that failed. How much a worker has under
-way, and what it says its reducers can gain (spec/reduction#reports)."""
+"""Tests of the ledger without sockets: destinations of chunks, and frames that are sent again after a reducer
+loss (spec/reduction#losses). Also tests the data in flight, errors of operations, and the predicted speed-up
+(spec/reduction#reports)."""
 
 import traceback
 
@@ -21,7 +21,7 @@ _CHUNK = 16 << 10
 
 
 class Rank:
-    """A ledger whose operations are bytearrays: at first all of them 1 + rank, results 255."""
+    """A ledger whose operations are byte arrays. Inputs contain 1 + rank in every byte, results 255."""
 
     def __init__(self, rank: int, lanes: int, world: int) -> None:
         self.rank = rank
@@ -39,42 +39,42 @@ class Rank:
             self.sent[lane].append(frame)
 
     def receive(self, lane: int) -> None:
-        """The result of the next position of the lane that is not here."""
+        """Receive the next missing result of the lane."""
         position = self.ledger.received(lane)
         frame = self.sent[lane][position]
         assert frame.target is not None
         frame.target[:] = b"\xff" * len(frame.target)
-        work = self.ledger.arrived(lane, position)
+        work = self.ledger.record_result(lane, position)
         if work is not None:
             self.ledger.release(work)
             memory = self.memory[work.header.operation]
             assert memory == b"\xff" * len(memory)
-            # What a user may do with it from now on.
+            # A user may overwrite the memory now.
             memory[:] = b"\x55" * len(memory)
             self.done.append(work.header.operation)
 
 
 @given(lanes=st.integers(1, 6), world=st.integers(1, 9))
-def test_ranks_agree_on_lanes_and_rows_and_differ_within_a_row(lanes: int, world: int) -> None:
-    """spec/reduction: lanes, and the whole part of a row, are the same on all ranks."""
+def test_ranks_share_lanes_and_rows_but_differ_within_a_row(lanes: int, world: int) -> None:
+    """spec/reduction: Lanes and the integer part of rows are the same on all ranks."""
     for number in range(5 * lanes):
         places = [place_of(number, lanes, rank, world) for rank in range(world)]
         assert {place.lane for place in places} == {number % lanes}
         assert {int(place.row) for place in places} == {number // lanes}
 
 
-def test_reducers_are_begun_at_different_places() -> None:
-    """spec/reduction (stagger): where there are as many reducers as ranks, no two ranks send to one at a
-    time."""
+def test_ranks_start_with_different_reducers() -> None:
+    """spec/reduction: With as many reducers as ranks, no two ranks send to the same reducer at once
+    (stagger)."""
     for world in (2, 4, 8):
         rows = [[place_of(at, world, rank, world) for at in range(world)] for rank in range(world)]
         first = [min(row, key=lambda place: place.row).lane for row in rows]
         assert sorted(first) == list(range(world))
 
 
-def test_a_chunk_stays_until_all_have_it_even_when_the_user_has_written_over_it() -> None:
-    """spec/reduction#exactness: what is sent again after an operation is done is the result, whatever became
-    of the user's memory."""
+def test_finished_chunk_is_kept_until_all_ranks_have_it() -> None:
+    """spec/reduction#exactness: After the end of an operation, its result is sent again, even if the user has
+    overwritten the memory."""
     rank = Rank(0, 2, 2)
     rank.issue(4 * _CHUNK)
     for lane in (0, 1):
@@ -90,9 +90,9 @@ def test_a_chunk_stays_until_all_have_it_even_when_the_user_has_written_over_it(
     assert rank.ledger.replay(0, 3) is None, "this rank itself has not got so far"
 
 
-def test_what_is_not_here_is_sent_again_as_input() -> None:
-    """spec/reduction#exactness: of an operation under way a rank sends results that it has, and its own input
-    for the rest."""
+def test_missing_results_are_sent_again_as_input() -> None:
+    """spec/reduction#exactness: During an operation, a rank sends its received results, and its input for all
+    other chunks."""
     rank = Rank(1, 1, 2)
     rank.issue(4 * _CHUNK)
     rank.receive(0)
@@ -103,8 +103,8 @@ def test_what_is_not_here_is_sent_again_as_input() -> None:
     assert {frame.header.rank for frame in again} == {1}
 
 
-def test_kept_copies_are_given_back() -> None:
-    """spec/reduction: what all ranks have takes no memory."""
+def test_copies_are_released_when_all_ranks_have_them() -> None:
+    """spec/reduction: They use no memory afterwards."""
     rank = Rank(0, 1, 2)
     rank.issue(2 * _CHUNK)
     rank.receive(0)
@@ -115,9 +115,9 @@ def test_kept_copies_are_given_back() -> None:
     assert not rank.ledger.keeps(0)
 
 
-def test_a_failure_is_told_where_the_program_waits_and_not_where_it_was_found() -> None:
-    """spec/reduction: a job's error is the end of its log, in which the package's inside would take the room
-    of the program's lines."""
+def test_failure_has_no_traceback_of_the_internal_thread() -> None:
+    """spec/reduction: The end of a job's log shows the job's error. Frames of the package would hide the
+    program's lines."""
 
     def found_in_another_thread() -> None:
         raise ReductionFailed("a rank is gone")
@@ -147,28 +147,28 @@ _KIB = 1 << 10
         (400, 16 * _KIB, 3 * 400 * 16 * _KIB),
     ],
 )
-def test_three_rows_of_chunks_are_under_way(lanes: int, chunk: int, credit: int) -> None:
-    """spec/reduction#flow-control (flow control): a row is 320 KiB, whatever the number of lanes, unless
-    chunks would be tiny."""
+def test_credit_is_three_rows_of_chunks(lanes: int, chunk: int, credit: int) -> None:
+    """spec/reduction#flow-control: A row has 320 KiB for every number of lanes, unless chunks would be
+    tiny."""
     assert flow_for(_SETTINGS, lanes) == (chunk, credit)
 
 
-def test_fast_links_have_more_under_way_and_larger_chunks() -> None:
-    """spec/reduction: 100 Gbit/s fill 25 MB in 2 ms."""
+def test_fast_links_get_more_credit_and_larger_chunks() -> None:
+    """spec/reduction: 100 Gbit/s transfer 25 MB in 2 ms."""
     fast = flow_for(_SETTINGS._replace(worker_gbps=100.0, reducer_gbps=32.0), 25)
     assert fast == (256 * _KIB, 25_000_000)
 
 
-def test_what_is_set_or_what_reducers_allow_goes_first() -> None:
-    """spec/reduction#settings: the settings and the reducers' limit are kept to."""
+def test_settings_and_protocol_limit_chunk_and_credit() -> None:
+    """spec/reduction#settings: The settings and the protocol's maximum chunk take precedence."""
     limited = _SETTINGS._replace(chunk_bytes=32 * _KIB, credit_bytes=12345)
     assert flow_for(limited, 4) == (32 * _KIB, 12345)
     largest = _SETTINGS._replace(chunk_bytes=1 << 30, worker_gbps=1e5, reducer_gbps=1e5)
     assert flow_for(largest, 4).chunk == wire.MAX_CHUNK
 
 
-def test_it_is_told_what_reducers_can_gain() -> None:
-    """spec/reduction#exactness: one line: reducers, threads, limit."""
+def test_description_contains_the_possible_speed_up() -> None:
+    """spec/reduction#exactness: One line contains reducers, threads and the maximum."""
     eight = tuple((f"r{number}", 1) for number in range(8))
     known = _SETTINGS._replace(reducers=eight, worker_gbps=10.0, reducer_gbps=10.0)
     text = "8 reducers (16 threads); at most 1.75 times the ring's speed"

@@ -1,4 +1,4 @@
-"""What a person and the service get to see of a reducer's threads. spec/reduction."""
+"""Tests of a reducer's log and of its reports to the service (spec/reduction)."""
 
 import json
 from pathlib import Path
@@ -8,8 +8,8 @@ from trainshed_reduction.process import Reports
 from trainshed_reduction.reducer.__main__ import IDLE_SECONDS, Overview
 
 
-class Seen:
-    """An overview at time 0, and where it writes."""
+class RecordedOverview:
+    """An overview that starts at time 0, with its recorded log and reports."""
 
     def __init__(self, directory: Path) -> None:
         self.file = directory / "report.json"
@@ -20,54 +20,54 @@ class Seen:
         return json.loads(self.file.read_text())
 
 
-def test_idle_reducers_are_not_silent(tmp_path: Path) -> None:
-    """spec/reduction#frameworks: a clear verdict for what does not use them, once."""
-    seen = Seen(tmp_path)
-    assert seen.overview.moment == IDLE_SECONDS
-    seen.overview.keep_time(IDLE_SECONDS)
-    seen.overview.keep_time(2 * IDLE_SECONDS)
-    assert seen.overview.moment is None
-    (note,) = seen.report()["notes"]
+def test_idle_reducer_is_reported_once(tmp_path: Path) -> None:
+    """spec/reduction#frameworks: The report explains which programs use reducers."""
+    recorded = RecordedOverview(tmp_path)
+    assert recorded.overview.idle_at == IDLE_SECONDS
+    recorded.overview.check_idle(IDLE_SECONDS)
+    recorded.overview.check_idle(2 * IDLE_SECONDS)
+    assert recorded.overview.idle_at is None
+    (note,) = recorded.report()["notes"]
     assert (note["id"], note["severity"]) == ("idle", "WARNING")
-    assert seen.lines == []  # The service puts it into the log.
+    assert recorded.lines == []  # The service adds the note to the log.
     assert "TensorFlow, Horovod and programs that call NCCL themselves" in note["text"]
 
 
-def test_idle_reducers_without_a_service_say_so_in_their_log() -> None:
-    """spec/reduction#reports: where nobody reads a report."""
+def test_idle_reducer_without_a_service_logs_it() -> None:
+    """spec/reduction#reports: Without a report file."""
     lines: list[str] = []
-    Overview(Reports(None), lines.append, 0.0).keep_time(IDLE_SECONDS)
+    Overview(Reports(None), lines.append, 0.0).check_idle(IDLE_SECONDS)
     (line,) = lines
     assert "No worker has connected" in line
 
 
-def test_a_worker_ends_the_waiting(tmp_path: Path) -> None:
-    """spec/reduction: no verdict on reducers that are used."""
-    seen = Seen(tmp_path)
-    seen.overview.hear("connected", 3, 50.0)
-    seen.overview.keep_time(IDLE_SECONDS)
-    seen.overview.serving(4)
-    seen.overview.serving(2)
-    (note,) = seen.report()["notes"]
+def test_connected_worker_prevents_the_idle_report(tmp_path: Path) -> None:
+    """spec/reduction: Used reducers are not reported as idle."""
+    recorded = RecordedOverview(tmp_path)
+    recorded.overview.handle("connected", 3, 50.0)
+    recorded.overview.check_idle(IDLE_SECONDS)
+    recorded.overview.handle("serving", 4, 60.0)
+    recorded.overview.handle("serving", 2, 60.0)
+    (note,) = recorded.report()["notes"]
     assert (note["id"], note["text"]) == ("serving", "serving 4 workers")
 
 
-def test_what_all_threads_say_is_said_once(tmp_path: Path) -> None:
-    """spec/reduction: one line for each event that matters."""
-    seen = Seen(tmp_path)
+def test_equal_lines_of_several_threads_are_logged_once(tmp_path: Path) -> None:
+    """spec/reduction: Each event has one line."""
+    recorded = RecordedOverview(tmp_path)
     for now in (1.0, 1.2, 7.0):
-        seen.overview.log("rank 3 lost its connection", now)
-    assert len(seen.lines) == 2
+        recorded.overview.log("rank 3 lost its connection", now)
+    assert len(recorded.lines) == 2
 
 
-def test_strangers_cannot_flood_the_log(tmp_path: Path) -> None:
-    """spec/reduction#security: what is left out is said."""
-    seen = Seen(tmp_path)
+def test_rejected_connections_cannot_flood_the_log(tmp_path: Path) -> None:
+    """spec/reduction#security: The log contains the number of omitted lines."""
+    recorded = RecordedOverview(tmp_path)
     for number in range(500):
-        seen.overview.log(f"refused a worker at 10.0.0.1:{number}", 1.0)
-    assert len(seen.lines) == 50
-    seen.overview.log("group of 4 workers is complete", 20.0)
-    assert seen.lines[50:] == [
-        "450 lines like those before were left out",
+        recorded.overview.log(f"refused a worker at 10.0.0.1:{number}", 1.0)
+    assert len(recorded.lines) == 50
+    recorded.overview.log("group of 4 workers is complete", 20.0)
+    assert recorded.lines[50:] == [
+        "450 similar lines were omitted",
         "group of 4 workers is complete",
     ]

@@ -1,4 +1,4 @@
-"""Reducer and worker prove to each other that they know the job's token. spec/reduction#security."""
+"""Tests of the mutual proof that reducer and worker know the job's token (spec/reduction#security)."""
 
 import contextlib
 import socket
@@ -17,8 +17,8 @@ HELLO = Hello(proof.group_digest("group"), 3, 2, 4, 0, 17)
 ACCEPT = Accept(2)
 
 
-def test_a_proof_is_good_for_what_it_was_made_for_only() -> None:
-    """spec/reduction#losses: not for another rank or generation; every byte counts, the version too."""
+def test_proof_covers_every_byte_of_its_message() -> None:
+    """spec/reduction#losses: It is invalid for another rank, generation or version."""
     hello = proof.signed(TOKEN, HELLO, CHALLENGE)
     for at in range(len(hello)):
         other = bytearray(hello)
@@ -28,36 +28,36 @@ def test_a_proof_is_good_for_what_it_was_made_for_only() -> None:
     assert proof.read_signed(TOKEN, Hello, hello[:-1], CHALLENGE) is None
 
 
-def test_a_proof_is_good_once() -> None:
-    """spec/reduction#security: an answer to what was said on its connection, nonces included."""
+def test_replayed_proof_is_rejected() -> None:
+    """spec/reduction#security: A proof covers the earlier messages of its connection, including nonces."""
     hello, same = (proof.signed(TOKEN, HELLO, CHALLENGE) for _ in range(2))
     assert proof.read_signed(TOKEN, Hello, hello, b"d" * wire.NONCE) is None
     accept = proof.signed(TOKEN, ACCEPT, CHALLENGE + hello)
     assert proof.read_signed(TOKEN, Accept, accept, CHALLENGE + same) is None
 
 
-def test_other_tokens_and_sides_prove_nothing() -> None:
-    """spec/reduction#security: nor does a worker's proof pass for a reducer's."""
+def test_proof_of_another_token_or_side_is_rejected() -> None:
+    """spec/reduction#security: A worker's proof is not valid as a reducer's."""
     hello = proof.signed(TOKEN, HELLO, CHALLENGE)
     assert proof.read_signed(b"another", Hello, hello, CHALLENGE) is None
     assert proof.read_signed(TOKEN, Accept, hello, CHALLENGE) is None
 
 
-def test_other_versions_are_told_so() -> None:
-    """spec/reduction: with what to do, before anything else is looked at."""
+def test_other_protocol_version_is_reported_with_a_remedy() -> None:
+    """spec/reduction: The version is checked first."""
     former = (wire.VERSION - 1).to_bytes(2, "little") + bytes(134)
-    with pytest.raises(wire.Malformed, match="install the same trainshed_reduction on both"):
+    with pytest.raises(wire.Malformed, match="Install the same trainshed_reduction on both"):
         proof.read_signed(TOKEN, Hello, former, CHALLENGE)
 
 
-def test_without_a_token_nothing_is_proved() -> None:
-    """spec/reduction#security: an empty one would be everybody's."""
-    with pytest.raises(ValueError, match="empty token"):
+def test_empty_token_is_rejected() -> None:
+    """spec/reduction#security: Every peer would know an empty token."""
+    with pytest.raises(ValueError, match="must not be empty"):
         proof.signed(b"", HELLO, CHALLENGE)
 
 
-def test_texts_are_cut_between_letters() -> None:
-    """spec/reduction: frames are bounded, and what is left can be read."""
+def test_long_text_is_cut_between_characters() -> None:
+    """spec/reduction: Frames are limited, and the rest stays readable."""
     frame = proof.text_frame(Kind.ERROR, "a" + "ü" * wire.MAX_TEXT)
     text = frame[wire.HEADER.size :]
     assert wire.unpack(frame[: wire.HEADER.size]).nbytes == len(text) == wire.MAX_TEXT - 1
@@ -65,7 +65,7 @@ def test_texts_are_cut_between_letters() -> None:
 
 
 def _greet(answer: Callable[[socket.socket], None], seconds: float = 60.0) -> Accept:
-    """What a worker makes of a reducer that behaves like this."""
+    """Do the worker's side of a handshake with a simulated reducer, `answer`."""
     mine, other = socket.socketpair()
     thread = threading.Thread(target=answer, args=(other,))
     thread.start()
@@ -77,8 +77,8 @@ def _greet(answer: Callable[[socket.socket], None], seconds: float = 60.0) -> Ac
         other.close()
 
 
-def test_a_worker_believes_no_reducer_without_the_token() -> None:
-    """spec/reduction#security: the challenge is mutual."""
+def test_worker_rejects_a_reducer_without_the_token() -> None:
+    """spec/reduction#security: The proof is mutual."""
 
     def answer(connection: socket.socket) -> None:
         connection.sendall(proof.frame(Kind.CHALLENGE, CHALLENGE))
@@ -90,8 +90,8 @@ def test_a_worker_believes_no_reducer_without_the_token() -> None:
         _greet(answer)
 
 
-def test_a_worker_hears_why_it_is_refused() -> None:
-    """spec/reduction: in the reducer's words."""
+def test_rejected_worker_receives_the_reason() -> None:
+    """spec/reduction: The error contains the reducer's text."""
 
     def answer(connection: socket.socket) -> None:
         connection.sendall(proof.text_frame(Kind.ERROR, "generation 3 is older than 5"))
@@ -113,8 +113,8 @@ def test_a_worker_hears_why_it_is_refused() -> None:
         (proof.frame(Kind.CHALLENGE, CHALLENGE)[:40], ConnectionResetError),
     ],
 )
-def test_a_worker_stops_where_no_reducer_is(sent: bytes, error: type[Exception]) -> None:
-    """spec/reduction: before anything is allocated for what somebody announces."""
+def test_worker_rejects_invalid_answers(sent: bytes, error: type[Exception]) -> None:
+    """spec/reduction: No memory is allocated for announced lengths."""
 
     def answer(connection: socket.socket) -> None:
         connection.sendall(sent)
@@ -124,7 +124,7 @@ def test_a_worker_stops_where_no_reducer_is(sent: bytes, error: type[Exception])
         _greet(answer)
 
 
-def test_a_worker_does_not_wait_for_ever() -> None:
-    """spec/reduction: every wait has a limit."""
+def test_handshake_has_a_timeout() -> None:
+    """spec/reduction: Every wait has a timeout."""
     with pytest.raises(OSError, match="timed out"):
         _greet(lambda _: None, 0.05)

@@ -1,5 +1,4 @@
-"""Groups of a reducer: who takes part, what is refused, who leaves, what waits. spec/reduction#losses (a
-reducer is lost)."""
+"""Tests of a reducer's groups: membership, rejections, departures and waits (spec/reduction#losses)."""
 
 from typing import Any
 
@@ -8,27 +7,26 @@ import pytest
 from trainshed_reduction import proof, wire
 from trainshed_reduction.reducer import groups, rows
 from trainshed_reduction.reducer.groups import Group, Member, Refusal, Sessions
-from trainshed_reduction.reducer.rows import MemberState, Progress, Seen
+from trainshed_reduction.reducer.rows import ArrivedChunks, MemberState, Progress
 from trainshed_reduction.wire import DType, Header, Hello, Kind, Reduction, Start
 
 GROUP = proof.group_digest("group")
 
 
 class Rows:
-    """Chunks of a running group, taken and counted as the part in C does, and not added up: of that
-    packages/trainshed-reduction/tests/reduction."""
+    """The chunks of a running group, counted as in the C library but not summed."""
 
     def __init__(self, group: Group) -> None:
         self._progress = group.progress
         self._present = len(group.members)
         self._departed = min(group.departed, default=1 << 64)
         self._states = {rank: MemberState(group.progress.head, 0) for rank in group.members}
-        self._seen: dict[int, Seen] = {}
+        self._seen: dict[int, ArrivedChunks] = {}
 
-    def take(self, header: Header, now: float) -> bool:
-        """Whether the chunk is as it should be."""
+    def add(self, header: Header, now: float) -> bool:
+        """Add a chunk, and return whether it is valid."""
         rank, position = header.rank, self._states[header.rank].position
-        seen = self._seen.get(position, Seen(header, now, []))
+        seen = self._seen.get(position, ArrivedChunks(header, now, []))
         is_averaged = header.reduction == Reduction.AVERAGE and DType(header.dtype).is_integer
         if position >= self._departed or is_averaged or not rows.are_alike(seen.shape, header):
             return False
@@ -42,7 +40,7 @@ class Rows:
     def progress(self) -> Progress:
         return self._progress._replace(begun=len(self._seen))
 
-    def seen(self, position: int) -> Seen | None:
+    def chunks(self, position: int) -> ArrivedChunks | None:
         return self._seen.get(position)
 
     def state(self, rank: int) -> MemberState:
@@ -52,8 +50,8 @@ class Rows:
         self._departed = min(self._departed, self._states[rank].position)
 
 
-class Desk:
-    """Sessions, and what they have asked for so far."""
+class RecordedSessions:
+    """Sessions with their recorded effects."""
 
     def __init__(self) -> None:
         self.sessions = Sessions()
@@ -84,7 +82,7 @@ class Desk:
         total: int = 0,
         now: float = 0.0,
     ) -> None:
-        """The first chunk of an operation, of `count` elements."""
+        """Send the first chunk of an operation with `count` elements."""
         header = Header(
             Kind.DATA,
             dtype,
@@ -97,7 +95,7 @@ class Desk:
             ordinal=operation + 1 if ordinal is None else ordinal,
         )
         taking = self._rows.get(member.group) if member not in self.dismissed else None
-        if taking is None or not taking.take(header, now):
+        if taking is None or not taking.add(header, now):
             self.carry_out(member.group.odd(member, header))
 
     def bye(self, member: Member) -> None:
@@ -113,9 +111,9 @@ class Desk:
     def carry_out(self, following: list[groups.Effect]) -> None:
         for effect in following:
             match effect:
-                case groups.Tell(is_reminder=True):
+                case groups.SendFrame(is_reminder=True):
                     self.reminders[effect.member] = effect.frame[wire.HEADER.size :].decode()
-                case groups.Tell():
+                case groups.SendFrame():
                     assert wire.unpack(effect.frame[: wire.HEADER.size]).kind is Kind.START
                     start = wire.unpack_message(Start, effect.frame[wire.HEADER.size :])
                     self.starts[effect.member] = start.position
@@ -135,12 +133,12 @@ class Desk:
         return members
 
 
-# ---- who takes part
+# ---- membership
 
 
-def test_a_lost_connection_begins_the_group_anew() -> None:
-    """spec/reduction#losses: all come again, and who was lost is named."""
-    desk = Desk()
+def test_lost_connection_restarts_the_group() -> None:
+    """spec/reduction#losses: All ranks reconnect, and messages contain the lost rank."""
+    desk = RecordedSessions()
     first, second = desk.group(2)
     desk.send(first)
     desk.lose(second, now=10.0)
@@ -148,12 +146,14 @@ def test_a_lost_connection_begins_the_group_anew() -> None:
     assert desk.lines[-1] == "rank 1 lost its connection"
     again = desk.join(0, now=11.0)
     desk.status(22.0)
-    assert desk.reminders == {again: "waits 11 s for rank 1; rank 1 lost its connection 12 s ago"}
+    assert desk.reminders == {
+        again: "has waited 11 s for rank 1; rank 1 lost its connection 12 s ago"
+    }
 
 
-def test_a_rank_that_comes_twice_counts_once() -> None:
-    """spec/reduction#losses: its earlier connection was lost without a sign."""
-    desk = Desk()
+def test_reconnected_rank_counts_once() -> None:
+    """spec/reduction#losses: Its earlier connection was lost without notice."""
+    desk = RecordedSessions()
     earlier = desk.join(0)
     later = desk.join(0)
     assert desk.dismissed == {earlier: ""}
@@ -164,9 +164,9 @@ def test_a_rank_that_comes_twice_counts_once() -> None:
     assert later not in desk.dismissed
 
 
-def test_a_rank_that_comes_again_to_a_running_group_begins_it_anew() -> None:
-    """spec/reduction#losses: nobody goes on with what only half of them know of."""
-    desk = Desk()
+def test_rank_that_reconnects_restarts_a_running_group() -> None:
+    """spec/reduction#losses: No rank continues with a state that only some ranks know."""
+    desk = RecordedSessions()
     first, second = desk.group(2)
     desk.send(first)
     second_again = desk.join(1)
@@ -175,11 +175,11 @@ def test_a_rank_that_comes_again_to_a_running_group_begins_it_anew() -> None:
     assert {first_again, second_again} <= set(desk.starts)
 
 
-def test_older_ones_are_refused() -> None:
-    """spec/reduction#losses: a restarted generation fences older ones, also when nobody of it is connected
-    any more."""
-    desk = Desk()
-    words = r"^generation 3 is older than 5: these workers were replaced"
+def test_older_generation_is_rejected() -> None:
+    """spec/reduction#losses: A restarted generation fences earlier ones, even when none of its workers is
+    connected any more."""
+    desk = RecordedSessions()
+    words = r"^generation 3 was replaced by generation 5"
     member = desk.join(0, generation=5)
     with pytest.raises(Refusal, match=words):
         desk.join(1, generation=3)
@@ -188,29 +188,30 @@ def test_older_ones_are_refused() -> None:
         desk.join(1, generation=3)
 
 
-def test_newer_ones_end_what_is_older() -> None:
-    """spec/reduction#losses: without a restart of the reducer, and nothing is left of the older ones'
-    chunks."""
-    desk = Desk()
+def test_newer_generation_replaces_the_older_one() -> None:
+    """spec/reduction#losses: The reducer does not restart, and no chunk of the older generation remains."""
+    desk = RecordedSessions()
     old = desk.group(2)
     desk.send(old[0])
     new = [desk.join(rank, generation=2) for rank in range(2)]
-    text = "generation 2 has taken the place of generation 1"
+    text = "generation 1 was replaced by generation 2"
     assert desk.dismissed == dict.fromkeys(old, text)
     assert set(new) <= set(desk.starts)
 
 
-def test_groups_of_different_sizes_do_not_mix() -> None:
-    """spec/reduction: mismatches are an error that names the rank."""
-    desk = Desk()
+def test_worker_with_another_group_size_is_rejected() -> None:
+    """spec/reduction: The error contains its rank."""
+    desk = RecordedSessions()
     desk.join(0, 4)
-    with pytest.raises(Refusal, match="rank 2 says that the group has 8 workers, the others say 4"):
+    with pytest.raises(
+        Refusal, match="rank 2 expects a group of 8 workers, the other ranks expect 4"
+    ):
         desk.join(2, 8)
     desk.bye(desk.join(0, 4))
-    desk.join(2, 8)  # Nobody is left who says anything else.
+    desk.join(2, 8)  # The other ranks have left.
 
 
-# ---- what is refused at once
+# ---- rejections
 
 
 @pytest.mark.parametrize(
@@ -244,9 +245,11 @@ def test_groups_of_different_sizes_do_not_mix() -> None:
         ),
     ],
 )
-def test_ranks_that_disagree_are_named_at_once(mine: dict[str, Any], text: str) -> None:
-    """spec/reduction: mismatched sizes or types between ranks are an immediate error, for all of them."""
-    desk = Desk()
+def test_mismatched_operations_fail_immediately_with_their_ranks(
+    mine: dict[str, Any], text: str
+) -> None:
+    """spec/reduction: All ranks get the error about mismatched sizes or types."""
+    desk = RecordedSessions()
     members = desk.group(3)
     for member in members[:2]:
         desk.send(member, 2, ordinal=17)
@@ -257,29 +260,29 @@ def test_ranks_that_disagree_are_named_at_once(mine: dict[str, Any], text: str) 
         desk.join(0, 3)
 
 
-def test_integers_have_no_average() -> None:
-    """spec/reduction#exactness: rather an error than a number that nobody expects."""
-    desk = Desk()
+def test_average_of_integers_is_rejected() -> None:
+    """spec/reduction#exactness: An error is better than an unexpected number."""
+    desk = RecordedSessions()
     members = desk.group(2)
     desk.send(members[1], 1, DType.INT64, reduction=Reduction.AVERAGE, ordinal=4)
-    text = "operation 4: rank 1 asks for the AVERAGE of INT64; integers can only be summed"
+    text = "operation 4: rank 1 requests the AVERAGE of INT64; integers support only SUM"
     assert desk.dismissed == dict.fromkeys(members, text)
 
 
-def test_a_worker_that_cannot_go_on_tells_the_others() -> None:
-    """spec/reduction#reports: its reason reaches every rank, without what could spoil a log."""
-    desk = Desk()
+def test_failure_of_a_worker_reaches_all_ranks() -> None:
+    """spec/reduction#reports: Its reason is sent to every rank, without control characters."""
+    desk = RecordedSessions()
     members = desk.group(2)
     desk.carry_out(members[1].group.frame(members[1], Header(Kind.ERROR), b"no\nmemory", 0.0))
-    assert desk.dismissed[members[0]] == "rank 1 cannot go on: no memory"
+    assert desk.dismissed[members[0]] == "rank 1 failed: no memory"
 
 
 # ---- leaving
 
 
-def test_who_leaves_in_good_order_stops_nobody() -> None:
-    """spec/reduction: until the others want more from it."""
-    desk = Desk()
+def test_rank_that_leaves_does_not_stop_the_others() -> None:
+    """spec/reduction: They fail only if they need more of its chunks."""
+    desk = RecordedSessions()
     members = desk.group(3)
     for operation in range(17):
         for member in members:
@@ -291,9 +294,9 @@ def test_who_leaves_in_good_order_stops_nobody() -> None:
     assert desk.dismissed[members[0]] == desk.dismissed[members[2]] == text
 
 
-def test_when_all_have_left_the_name_is_free() -> None:
-    """spec/reduction#losses: the same generation may make a group of the same name again."""
-    desk = Desk()
+def test_group_name_is_reusable_after_all_ranks_have_left() -> None:
+    """spec/reduction#losses: The same generation may create a group with the same name."""
+    desk = RecordedSessions()
     for member in desk.group(2):
         desk.bye(member)
     for member in desk.group(2):
@@ -301,25 +304,24 @@ def test_when_all_have_left_the_name_is_free() -> None:
     assert not desk.sessions.is_waiting
 
 
-# ---- bounds, waiting
+# ---- waits
 
 
-def test_who_waits_is_told_for_whom() -> None:
-    """spec/reduction: every wait names the missing rank."""
-    desk = Desk()
+def test_waiting_worker_receives_the_missing_ranks() -> None:
+    """spec/reduction: Every wait reports the missing ranks."""
+    desk = RecordedSessions()
     members = desk.group(4)
     for member in members[1:3]:
         desk.send(member, 1, now=5.0)
     desk.status(5.5)
     assert not desk.reminders
     desk.status(17.0)
-    assert desk.reminders == dict.fromkeys(members[1:3], "waits 12 s for ranks 0, 3")
+    assert desk.reminders == dict.fromkeys(members[1:3], "has waited 12 s for ranks 0, 3")
 
 
-def test_the_first_sums_of_a_group_are_nobodys_operations() -> None:
-    """spec/reduction#exactness: a program's operations are counted from 1; what a group tries itself out with
-    has no number."""
-    desk = Desk()
+def test_sums_without_an_ordinal_are_no_user_operations() -> None:
+    """spec/reduction#exactness: A program's operations are counted from 1. Internal sums have no number."""
+    desk = RecordedSessions()
     members = desk.group(3)
     for member in members:
         desk.send(member, 1, ordinal=0)

@@ -487,7 +487,7 @@ def _reducer_threads(plan: LaunchPlan, processors: float | None) -> dict[str, st
     (None = unknown). Empty for other replicas."""
     if reduction.LISTEN not in dict(plan.environ):
         return {}
-    vcpus = min((plan.limits.cpu_weight or 0) / 100, reduction.MOST_THREADS)
+    vcpus = min((plan.limits.cpu_weight or 0) / 100, reduction.MAX_THREADS)
     return {reduction.THREADS: str(max(1, int(min(vcpus, processors or vcpus))))}
 
 
