@@ -1,4 +1,4 @@
-"""GPUs: found by the driver's library, named publicly, shared out (spec/queue#capacity,
+"""Tests of GPUs: detection by the driver's library, public types and assignment (spec/queue#capacity,
 spec/machines#gpus)."""
 
 import sys
@@ -46,24 +46,24 @@ GIB = 1 << 30
         ("NVIDIA GeForce RTX 4090", 24, ""),
     ],
 )
-def test_products_have_their_public_types(product: str, gib: int, public: str) -> None:
+def test_gpu_product_has_a_public_type(product: str, gib: int, public: str) -> None:
     assert accelerator_type(product, gib * GIB) == public
 
 
-def test_every_type_that_a_product_may_have_is_public() -> None:
+def test_every_gpu_type_is_public() -> None:
     known = set(accelerator_types(Api.VERTEX))
     table = devices._TYPES  # pyright: ignore[reportPrivateUsage] - the whole of it
     assert {accelerator for *_, accelerator in table} <= known
 
 
-def test_of_the_right_type_first_then_those_that_the_fewest_have() -> None:
+def test_gpus_of_the_right_type_and_least_use_are_assigned_first() -> None:
     gpus = fake_devices("NVIDIA L4", "Tesla T4", "Tesla T4")
     assert choose(gpus, 1, "NVIDIA_TESLA_T4", ["1", None, ""]) == "2"
     assert choose(gpus, 3, "NVIDIA_TESLA_T4", ["1,2"]) == "0,1,2"
     assert choose(gpus, 1, "NVIDIA_L4", ["0"]) == "0"
 
 
-def test_what_the_service_must_not_use_is_not_given_out() -> None:
+def test_excluded_gpus_are_not_assigned() -> None:
     gpus = fake_devices("Tesla T4", "Tesla T4", "Tesla T4")
     assert visible(gpus, None) == gpus
     assert visible(gpus, "2,0") == (gpus[2], gpus[0])
@@ -72,11 +72,11 @@ def test_what_the_service_must_not_use_is_not_given_out() -> None:
 
 
 LIBRARY = "libc.so.6"
-"""Stands for the driver's: it can be loaded."""
+"""A loadable library in place of the driver's."""
 
 
 class Nvml(ModuleType):
-    """The binding as it is called: two whole GPUs, the second divided into one part."""
+    """A simulated binding of the driver's library, with two GPUs. The second GPU is divided into one part."""
 
     NVML_DEVICE_MIG_ENABLE = 1
 
@@ -116,7 +116,7 @@ class Nvml(ModuleType):
         return index
 
     def _minor(self, index: int) -> int:
-        """The driver need not number its files as the bus is ordered."""
+        """Return the device number, whose order differs from the bus order."""
         return 3 - index
 
     def _name(self, handle: object) -> str:
@@ -139,7 +139,7 @@ class Nvml(ModuleType):
         return "part"
 
 
-def test_what_the_driver_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_are_read_from_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     library = Nvml()
     monkeypatch.setitem(sys.modules, "pynvml", library)
     whole, part = find_devices({}, LIBRARY)
@@ -151,7 +151,7 @@ def test_what_the_driver_tells(monkeypatch: pytest.MonkeyPatch) -> None:
     assert library.open == 0
 
 
-def test_without_driver_or_library_there_are_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_machine_without_driver_or_library_has_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", Nvml(driver=False))
     assert find_devices({}, LIBRARY) == ()
     monkeypatch.setitem(sys.modules, "pynvml", None)
@@ -160,7 +160,7 @@ def test_without_driver_or_library_there_are_no_gpus(monkeypatch: pytest.MonkeyP
     assert find_devices({}, "libnone-of-this-machine.so.1") == ()
 
 
-def test_virtual_nodes_share_the_machine_and_each_gpu_is_on_one_of_them() -> None:
+def test_each_gpu_belongs_to_one_virtual_node() -> None:
     gpus = fake_devices("Tesla T4", "Tesla T4", "NVIDIA L4")
     whole = Node("local", 8.0, 64 * GIB)
     assert split(whole, share(gpus, 1), Declared()) == (Node("local", 8.0, 64 * GIB, totals(gpus)),)
@@ -170,8 +170,8 @@ def test_virtual_nodes_share_the_machine_and_each_gpu_is_on_one_of_them() -> Non
     )
 
 
-def test_what_nodes_are_declared_to_have_is_what_they_have() -> None:
-    """spec/queue#capacity: strict."""
+def test_strict_nodes_have_their_declared_gpus() -> None:
+    """spec/queue#capacity: Strict mode."""
     declared = Declared(96.0, 600 * GIB, (("NVIDIA_TESLA_A100", 8),))
     assert split(Node("local", 2.0, GIB), share((), 2), declared) == (
         Node("local-0", 96.0, 600 * GIB, (("NVIDIA_TESLA_A100", 8),)),

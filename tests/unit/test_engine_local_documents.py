@@ -1,4 +1,4 @@
-"""Launch documents: pure functions of plan, slot and host (spec/program)."""
+"""Tests of launch documents, which are functions of plan, slot and host (spec/program)."""
 
 from pathlib import Path
 
@@ -59,7 +59,7 @@ def document(
     return launch_document(plan, where)
 
 
-def test_environment_of_a_slot() -> None:
+def test_slot_environment_contains_the_replicas_variables() -> None:
     files = "/data/slots/5/2/workerpool1-0/files"
     assert document().program.environ == {
         "LANG": "C.UTF-8",
@@ -83,9 +83,8 @@ def test_environment_of_a_slot() -> None:
 
 
 @pytest.mark.parametrize("level", [HOST.level, protocol.LEVEL_SESSION])
-def test_what_a_job_chooses_for_itself_is_taken(level: str) -> None:
-    """spec/program: the user's word is last. A home directory of his own in place of the replica's is no harm
-    to anybody."""
+def test_user_variables_take_precedence(level: str) -> None:
+    """spec/program: A user may also set another home directory."""
     chosen = {"HOME": "/gcs/mine", "TMPDIR": "/dev/shm", "PYTHONUNBUFFERED": "0"}
     environ = (*PLAN.environ, *chosen.items(), ("HOSTNAME", "other"))
     made = document(replace(HOST, level=level), replace(PLAN, environ=environ)).program.environ
@@ -93,7 +92,7 @@ def test_what_a_job_chooses_for_itself_is_taken(level: str) -> None:
     assert made["HOSTNAME"] == "host-a", "it is found by that"
 
 
-def test_without_namespaces_paths_lead_into_the_slot() -> None:
+def test_paths_are_in_the_slot_without_namespaces() -> None:
     made = document(replace(HOST, level=protocol.LEVEL_SESSION))
     files = "/data/slots/5/2/workerpool1-0/files"
     assert made.isolation.hostname is None
@@ -101,7 +100,7 @@ def test_without_namespaces_paths_lead_into_the_slot() -> None:
     assert made.program.environ["CLOUD_ML_HP_METRIC_FILE"] == f"{files}/hypertune/output.metrics"
 
 
-def test_the_hosts_file_names_the_gang_and_whatever_else_the_plan_does() -> None:
+def test_hosts_file_contains_the_gang_and_the_plans_hosts() -> None:
     peers = (("host-a", "127.64.0.7"), ("host-b", "127.64.0.8"))
     other = replace(SLOT, hostname="host-c", address="127.64.0.9")
     expected = ["127.64.0.7\thost-a", "127.64.0.8\thost-b", "127.64.0.9\thost-c"]
@@ -120,8 +119,8 @@ CERTIFIED = replace(
 )
 
 
-def test_googles_hosts_lead_to_the_replica_whatever_it_runs() -> None:
-    """Clients that know no other way than those names find the service, and believe that it is Google."""
+def test_googles_hosts_resolve_to_the_replicas_endpoint() -> None:
+    """Clients that only use these names reach the service, and trust its certificate."""
     names = intercepted(HOST, CERTIFIED)
     assert {
         "storage.googleapis.com",
@@ -144,11 +143,11 @@ def test_googles_hosts_lead_to_the_replica_whatever_it_runs() -> None:
         assert made.program.environ[name] == roots.PLACE
 
 
-def test_without_a_hosts_file_or_a_service_nothing_leads_there() -> None:
+def test_googles_hosts_are_not_redirected_without_a_service() -> None:
     session = replace(HOST, level=protocol.LEVEL_SESSION)
     assert intercepted(session, CERTIFIED) == ()
     assert document(session, shared=CERTIFIED).network.certificate is None
-    # A run without a service has buckets alone.
+    # Without a service, only buckets are available.
     local = intercepted(
         HOST,
         replace(CERTIFIED, access=replace(CERTIFIED.access, rest_socket=None, grpc_socket=None)),
@@ -157,8 +156,8 @@ def test_without_a_hosts_file_or_a_service_nothing_leads_there() -> None:
     assert set(local) == storage | {"metadata.google.internal", "metadata"}
 
 
-def test_a_program_has_a_copy_of_its_python_in_place_only_where_mounts_show_it() -> None:
-    """spec/runtimes: programs install for themselves, and never into what others use."""
+def test_program_gets_a_copy_of_its_python_with_mounts_only() -> None:
+    """spec/runtimes: Programs install packages for themselves, and never change a shared Python."""
     files = "/data/slots/5/2/workerpool1-0/files"
     plan = replace(PLAN, software=replace(PLAN.software, template="/elsewhere/template"))
     shared = document(plan=plan)
@@ -172,9 +171,8 @@ def test_a_program_has_a_copy_of_its_python_in_place_only_where_mounts_show_it()
     assert copied.program.environ["PATH"].startswith(f"{files}/python/bin:/layer")
 
 
-def test_a_replica_sees_its_own_gpus_and_no_others() -> None:
-    """spec/machines#gpus: assigned GPUs only; spec/queue#capacity: an empty CUDA_VISIBLE_DEVICES where there
-    are none."""
+def test_replica_sees_only_its_assigned_gpus() -> None:
+    """spec/machines#gpus: Without GPUs, CUDA_VISIBLE_DEVICES is empty (spec/queue#capacity)."""
     gpus = replace(HOST, gpus=fake_devices("Tesla T4", "Tesla T4"))
     names = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 
@@ -187,7 +185,7 @@ def test_a_replica_sees_its_own_gpus_and_no_others() -> None:
     assert seen(HOST, None) == [None, None, None]
 
 
-def test_no_program_gets_more_processes_than_its_share_of_the_machine() -> None:
+def test_process_limit_is_a_share_of_the_machine() -> None:
     half = replace(HOST, processes=16384)
     for setting, host, wanted in (
         (32768, half, 16384),
@@ -213,10 +211,10 @@ def test_no_program_gets_more_processes_than_its_share_of_the_machine() -> None:
         (REPLICA, {"MASTER_PORT": "29500"}, 29500),
     ],
 )
-def test_the_master_port_belongs_to_the_primary(
+def test_master_port_belongs_to_the_primary(
     replica: ReplicaId, environ: dict[str, str], port: int | None
 ) -> None:
-    """spec/program#ranks. A job that sets an address of its own has a world of its own."""
+    """spec/program#ranks: A job that sets another master address does not use it."""
     variables = {"MASTER_ADDR": "host-b", "MASTER_PORT": "23456"} | environ
     plan = replace(PLAN, replica=replica, environ=(*PLAN.environ, *variables.items()))
     network = document(plan=plan).network

@@ -1,5 +1,4 @@
-"""What a replica gets of the GPU driver (spec/machines#gpus: assigned GPUs only), on machines that are made
-of files."""
+"""Tests of a replica's view of the GPU driver (spec/machines#gpus), with simulated machines."""
 
 from pathlib import Path
 
@@ -18,7 +17,7 @@ LIB = "/usr/lib/x86_64-linux-gnu"
 VERSION = "550.54.14"
 SHARED = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
 GPUS = (
-    # The driver's numbers are not those of the bus.
+    # The driver's device numbers differ from the bus order.
     Device(0, "GPU-a", "Tesla T4", 1 << 34, minor=1),
     Device(1, "GPU-b", "Tesla T4", 1 << 34, minor=0),
 )
@@ -36,7 +35,7 @@ CACHE = f"""3 libs found in cache `/etc/ld.so.cache'
 
 
 class Machine:
-    """A root directory with a driver in it."""
+    """A root directory with the files of a GPU driver."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -68,14 +67,14 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
 
 
-def test_a_replica_sees_the_files_of_its_own_gpus_alone(machine: Machine) -> None:
+def test_replica_sees_device_files_of_its_own_gpus_only(machine: Machine) -> None:
     assert machine.edits("0").devices == (*SHARED, "/dev/nvidia1")
     assert machine.edits("1").devices == (*SHARED, "/dev/nvidia0")
     assert machine.edits("0,1").devices == (*SHARED, "/dev/nvidia1", "/dev/nvidia0")
 
 
-def test_where_no_others_can_be_seen_they_are_numbered_from_zero(machine: Machine) -> None:
-    """CUDA counts what it can open: the second GPU of the machine is the only one of the replica's."""
+def test_visible_gpus_are_numbered_from_zero(machine: Machine) -> None:
+    """CUDA counts the devices that it can open. The machine's second GPU may be the replica's only one."""
     edits = machine.edits("1")
     assert edits.environ == {
         "CUDA_VISIBLE_DEVICES": "0",
@@ -86,15 +85,13 @@ def test_where_no_others_can_be_seen_they_are_numbered_from_zero(machine: Machin
 
 
 @pytest.mark.parametrize("words", [None, ""])
-def test_a_replica_without_gpus_sees_none_of_them(machine: Machine, words: str | None) -> None:
-    """spec/queue#capacity, relaxed mode: an empty CUDA_VISIBLE_DEVICES."""
+def test_replica_without_gpus_sees_none(machine: Machine, words: str | None) -> None:
+    """spec/queue#capacity: In relaxed mode, CUDA_VISIBLE_DEVICES is empty."""
     edits = machine.edits(words, image=True)
     assert edits == DeviceEdits(environ={"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": ""})
 
 
-def test_an_image_gets_the_drivers_libraries_by_the_names_that_programs_ask_for(
-    machine: Machine,
-) -> None:
+def test_image_gets_driver_libraries_by_their_common_names(machine: Machine) -> None:
     edits = machine.edits("0", image=True)
     place = "/usr/local/nvidia"
     assert sorted(edits.mounts) == [
@@ -106,7 +103,7 @@ def test_an_image_gets_the_drivers_libraries_by_the_names_that_programs_ask_for(
     assert (edits.library_path, edits.path) == ((f"{place}/lib64",), (f"{place}/bin",))
 
 
-def test_parts_of_a_gpu_come_with_their_capabilities(machine: Machine) -> None:
+def test_gpu_parts_include_their_capability_files(machine: Machine) -> None:
     machine.files(*(f"/dev/nvidia-caps/nvidia-cap{n}" for n in (1, 2, 12, 13, 21, 22)))
     minors = machine.root / "proc/driver/nvidia-caps/mig-minors"
     minors.parent.mkdir(parents=True)
@@ -120,7 +117,7 @@ def test_parts_of_a_gpu_come_with_their_capabilities(machine: Machine) -> None:
     assert edits.environ["CUDA_VISIBLE_DEVICES"] == "MIG-1"
 
 
-def test_device_files_that_come_later_are_seen_then(machine: Machine) -> None:
+def test_later_device_files_are_detected(machine: Machine) -> None:
     late = machine.root / "dev/nvidia-uvm-tools"
     late.unlink()
     driver = machine.driver()

@@ -1,4 +1,5 @@
-"""Leases are counted in questions without an answer; a slot's end is told once. No clock, no processes."""
+"""Tests of leases, which count unanswered pings, and of the events about a slot's end. They use no clock and
+no processes."""
 
 import asyncio
 import itertools
@@ -36,7 +37,7 @@ def slot_handle(
     return made
 
 
-async def test_an_answer_ends_the_silence_and_a_new_incarnation_begins_without_one() -> None:
+async def test_answer_or_new_incarnation_resets_the_lease() -> None:
     ours, theirs = socket.socketpair()
     heard = asyncio.Event()
     subject = slot_handle("a", emit=lambda _: heard.set())
@@ -53,7 +54,7 @@ async def test_an_answer_ends_the_silence_and_a_new_incarnation_begins_without_o
     theirs.close()
 
 
-async def test_the_timer_runs_while_anything_lives_and_tells_whose_lease_is_over(
+async def test_lease_timer_runs_while_slots_live_and_reports_expiry(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     silent, over = slot_handle("a"), slot_handle("b")
@@ -74,8 +75,8 @@ async def test_the_timer_runs_while_anything_lives_and_tells_whose_lease_is_over
     await reconciler.close()
 
 
-async def test_each_end_is_told_once_and_who_is_not_connected_is_looked_into() -> None:
-    """Whatever happens three times in a row. An end is final until the next incarnation begins."""
+async def test_each_end_is_reported_once_and_unconnected_slots_are_checked() -> None:
+    """An end is final until the next incarnation starts, however often it is detected."""
     for events in itertools.product(("begin", "connect", "break", "end"), repeat=3):
         ends: list[EngineEvent] = []
         unclear: list[SlotHandle] = []

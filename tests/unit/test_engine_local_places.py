@@ -1,4 +1,4 @@
-"""Where slots lie, and which addresses, ports and GPUs they get."""
+"""Tests of the directories, addresses, ports and GPUs of slots."""
 
 import subprocess
 from pathlib import Path
@@ -18,7 +18,7 @@ from trainshed.engines.port import Slot, SlotRequest
 TWO = fake_devices("Tesla T4", "Tesla T4")
 
 
-def asked(index: int, count: int, node: str = "a") -> SlotRequest:
+def slot_request(index: int, count: int, node: str = "a") -> SlotRequest:
     t4 = MachineWanted(None, "NVIDIA_TESLA_T4")
     return SlotRequest(ReplicaId(1, index), f"h{index}", node, count, machine=t4)
 
@@ -27,24 +27,27 @@ def gang(*requests: SlotRequest, taken: tuple[Slot, ...] = ()) -> tuple[Slot, ..
     return new_slots("id", JobUid(1), requests, taken, {"a": TWO, "b": TWO[:1]}, resolves=True)
 
 
-def test_each_replica_has_gpus_of_its_own_as_long_as_there_are_any() -> None:
-    """spec/queue#capacity, relaxed mode: with fewer than asked for they are shared; with none there are
-    none."""
-    slots = gang(asked(0, 1), asked(1, 1), asked(2, 0), asked(3, 4), asked(4, 1, "c"))
+def test_replicas_share_gpus_only_if_there_are_too_few() -> None:
+    """spec/queue#capacity: Relaxed mode. On a machine without GPUs, replicas have none."""
+    slots = gang(
+        slot_request(0, 1),
+        slot_request(1, 1),
+        slot_request(2, 0),
+        slot_request(3, 4),
+        slot_request(4, 1, "c"),
+    )
     assert [slot.devices for slot in slots] == ["0", "1", None, "0,1", ""]
-    assert gang(asked(5, 1), taken=slots[:1])[0].devices == "1"
+    assert gang(slot_request(5, 1), taken=slots[:1])[0].devices == "1"
 
 
-def test_a_slot_that_moves_keeps_its_names_and_gets_the_gpus_of_its_new_node() -> None:
-    slots = gang(asked(0, 1), asked(1, 2))
-    there = moved(slots[1], asked(1, 2, "b"), slots[:1], {"a": TWO, "b": TWO[:1]})
+def test_moved_slot_keeps_its_names_and_gets_gpus_of_its_new_node() -> None:
+    slots = gang(slot_request(0, 1), slot_request(1, 2))
+    there = moved(slots[1], slot_request(1, 2, "b"), slots[:1], {"a": TWO, "b": TWO[:1]})
     assert there == replace(slots[1], node="b", devices="0")
 
 
-def test_a_port_that_peers_were_told_is_kept_as_long_as_it_can_be_had(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Whatever else is free: `again` says that its own connections may still be dying away there."""
+def test_published_port_is_kept_while_it_is_available(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`again`: closed connections of the slot itself may still use the port."""
 
     def port_of(request: SlotRequest, free: set[tuple[int, bool]] | None = None) -> int:
         def is_free(address: str, port: int, *, again: bool) -> bool:
@@ -54,13 +57,13 @@ def test_a_port_that_peers_were_told_is_kept_as_long_as_it_can_be_had(
         [slot] = new_slots("id", JobUid(1), [request], (), {}, resolves=True, shared="10.0.0.7")
         return slot.port
 
-    first = port_of(asked(0, 0))
-    request = replace(asked(0, 0), port=31999)
+    first = port_of(slot_request(0, 0))
+    request = replace(slot_request(0, 0), port=31999)
     assert port_of(request, {(31999, True), (first, False)}) == 31999
     assert port_of(request, {(31999, False), (first, False)}) == first
 
 
-def test_addresses_are_stable_distinct_and_never_look_like_networks() -> None:
+def test_slot_addresses_are_stable_and_distinct() -> None:
     used: set[str] = set()
     for index in range(2000):
         address = choose_address("id", JobUid(1), ReplicaId(1, index), used)
@@ -85,7 +88,7 @@ def layout(tmp_path: Path) -> Layout:
     return made
 
 
-def test_a_job_goes_out_of_sight_with_its_last_attempt(layout: Layout) -> None:
+def test_job_directory_is_trashed_with_its_last_attempt(layout: Layout) -> None:
     for attempt in (1, 2):
         layout.make_slots(JOB, attempt, ())
         layout.write(JOB, attempt, ())
@@ -93,11 +96,11 @@ def test_a_job_goes_out_of_sight_with_its_last_attempt(layout: Layout) -> None:
     assert [key for key, _ in layout.gangs()] == [(JOB, 2)]
     layout.discard(JOB, 2)
     assert not (layout.slots / str(JOB)).exists()
-    # All of it is to be deleted later: each in one piece.
+    # Each directory is deleted later, as one tree.
     assert len(list(layout.trash.iterdir())) == 2
 
 
-def test_nothing_is_started_on_a_disk_that_is_read_only(tmp_path: Path) -> None:
+def test_start_fails_on_a_read_only_disk(tmp_path: Path) -> None:
     with disk_of("size=4m", tmp_path / "small") as place:
         layout = Layout(place)
         layout.make()

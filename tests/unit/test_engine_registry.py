@@ -1,4 +1,4 @@
-"""Which engines a configuration may choose, and how one is found by its name."""
+"""Tests of the engines that a configuration may choose, and of finding an engine by name."""
 
 import importlib.metadata
 import tomllib
@@ -13,7 +13,9 @@ from trainshed.engines import registry
 from trainshed.engines.local.engine import new_engine
 
 
-def test_other_packages_offer_theirs_as_entry_points(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_engines_of_other_packages_are_found_by_entry_points(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     point = EntryPoint("other", "tests.sim.engine.engine:SimEngine", registry.ENGINES)
 
     def offered(group: str) -> EntryPoints:

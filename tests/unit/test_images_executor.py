@@ -1,7 +1,7 @@
-"""The installer of a job's packages inside an image, run as an image's Python runs it (spec/program,
+"""Tests of the program that installs a job's packages inside an image (spec/program,
 facts/lifecycle#executor).
 
-pip is played by a module that says what it was asked for.
+It runs with the image's Python. A simulated pip records its arguments.
 """
 
 import hashlib
@@ -28,7 +28,8 @@ sys.exit(4 if path.endswith("broken.whl") else 0)
 
 
 class Bucket(BaseHTTPRequestHandler):
-    """Has every object whose name does not say that it is missing: its content is its path."""
+    """A server with all objects except those with "missing" in their name. The content of an object is its
+    path."""
 
     def do_GET(self) -> None:
         self.send_response(404 if "missing" in self.path else 200)
@@ -36,7 +37,7 @@ class Bucket(BaseHTTPRequestHandler):
         self.wfile.write(self.path.encode())
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 -- the base class's name
-        """Nothing: the test's output is its own."""
+        """Do nothing, to keep the test's output clean."""
 
 
 @pytest.fixture
@@ -53,7 +54,7 @@ def endpoint() -> Iterator[str]:
 def run(
     place: Path, endpoint: str, *uris: str, digest: str = ""
 ) -> subprocess.CompletedProcess[str]:
-    """Install the packages, pinned to `digest`, and go on as a program, in a home directory `place`."""
+    """Install the packages, pinned to `digest`, and run a program, in the home directory `place`."""
     (place / "pip.py").write_text(PIP)
     show = "import os, sys; print('program', sys.argv[1:], os.environ['PATH'])"
     python, *rest = wrapped(
@@ -75,11 +76,9 @@ def run(
     )
 
 
-def test_packages_are_fetched_and_installed_in_order_then_the_program_runs(
-    tmp_path: Path, endpoint: str
-) -> None:
-    """spec/program#arguments: packages installed first, in order; facts/lifecycle#executor: each whatever is
-    there, then what it needs."""
+def test_packages_are_installed_in_order_before_the_program(tmp_path: Path, endpoint: str) -> None:
+    """spec/program#arguments: Each package is installed in its version, then its requirements
+    (facts/lifecycle#executor)."""
     done = run(tmp_path, endpoint, "gs://b/dir:1/one.whl", "gs://b/two.whl")
     assert done.returncode == 0, done.stderr
     lines = [line for line in done.stdout.splitlines() if not line.startswith("Running command")]
@@ -100,10 +99,9 @@ def test_packages_are_fetched_and_installed_in_order_then_the_program_runs(
     assert not Path(scratch).exists()
 
 
-def test_a_package_that_is_not_the_pinned_one_is_not_installed(
-    tmp_path: Path, endpoint: str
-) -> None:
-    """Issue: its digest is checked when it is installed, whoever replaced it after the service has looked."""
+def test_package_with_another_digest_is_not_installed(tmp_path: Path, endpoint: str) -> None:
+    """Its digest is checked at the installation, because the object may have been replaced after the
+    submission."""
     content = b"/storage/v1/b/b/o/one.whl?alt=media"
     digest = hashlib.sha256(content).hexdigest()
     assert run(tmp_path, endpoint, "gs://b/one.whl", digest=digest).returncode == 0

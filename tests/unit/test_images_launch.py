@@ -1,6 +1,5 @@
-"""What a program in a container image is started with (spec/program, facts/program#arguments), and whose
-programs have root directories of their own (docs/adr/0019). What an image reference says by itself
-(spec/program, spec/runtimes#images)."""
+"""Tests of the arguments and variables of a container's program (spec/program, facts/program#arguments), of
+root directories (docs/adr/0019), and of image references (spec/runtimes#images)."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -58,16 +57,17 @@ def plan(spec: JobSpec, image: Image = IMAGE) -> LaunchPlan:
     ],
     ids=["neither", "args", "command", "both", "expanded"],
 )
-def test_the_jobs_command_and_arguments_take_the_place_of_the_images(
+def test_command_and_args_of_a_job_replace_the_images(
     fields: Mapping[str, object], argv: tuple[str, ...]
 ) -> None:
-    """facts/program#arguments: command replaces ENTRYPOINT and drops CMD, args replace CMD. What the image
-    says is taken as it is."""
+    """As in the public service, command replaces ENTRYPOINT and drops CMD; args replace CMD. The image's
+    values are not changed (facts/program#arguments)."""
     assert plan(vertex(custom_job(container(**fields)))).argv == argv
 
 
-def test_variables_of_the_image_lie_below_ours_and_ours_below_the_users() -> None:
-    """spec/program#arguments, facts/program#variables: `$(VAR)` sees all that were set before."""
+def test_user_variables_override_ours_and_ours_the_images() -> None:
+    """spec/program#arguments: `$(VAR)` refers to all variables that are set before
+    (facts/program#variables)."""
     env = [
         {"name": "SHOWN", "value": "$(EPOCHS) in $(CLOUD_ML_REGION)"},
         {"name": "PATH", "value": "/mine:$(PATH)"},
@@ -78,30 +78,30 @@ def test_variables_of_the_image_lie_below_ours_and_ours_below_the_users() -> Non
     assert environ["PATH"] == "/mine:/opt/bin:/bin"
 
 
-def test_an_ml_job_directory_follows_the_images_own_command() -> None:
-    """spec/submit#ml-jobs, spec/program#arguments: `--job-dir PATH` as two arguments after all others;
-    `$(VAR)` is text in an `ml` job."""
+def test_job_dir_arguments_follow_the_images_command() -> None:
+    """spec/submit#ml-jobs: `--job-dir PATH` are the last two arguments. `$(VAR)` is plain text in an `ml` job
+    (spec/program#arguments)."""
     spec = ml(**NO_PACKAGE, masterConfig={"imageUri": "gcr.io/p/i:1"}, jobDir="gs://bucket/job")
     program = ("python", "train.py", "--epochs", "$(EPOCHS)")
     assert plan(spec).argv == (*program, "--job-dir", "gs://bucket/job")
 
 
 @pytest.mark.parametrize("image", [IMAGE, CMD_ONLY], ids=["entry point", "command"])
-def test_parameters_of_a_trial_reach_a_program_that_stands_in_cmd(image: Image) -> None:
-    """spec/program#arguments: trial hyperparameters as `--name value`; they replace an image's arguments,
-    never its program."""
+def test_trial_parameters_keep_a_program_in_cmd(image: Image) -> None:
+    """spec/program#arguments: Hyperparameters are passed as `--name value`. They replace an image's
+    arguments, never its program."""
     spec = vertex(custom_job(container(args=["--lr", "0.1"])))
     assert plan(replace(spec, trial="1"), image).argv == ("python", "train.py", "--lr", "0.1")
 
 
-def test_an_image_without_a_program_says_what_to_set() -> None:
-    """spec/failures: the user's mistake, with what to do."""
+def test_image_without_a_program_is_rejected_with_a_remedy() -> None:
+    """spec/failures: The error contains the field to set."""
     with pytest.raises(PackageFailed, match=r"neither ENTRYPOINT nor CMD.*Set the command"):
         plan(vertex(custom_job(container())), NOTHING)
 
 
-def test_packages_are_installed_by_the_images_python_before_the_module_starts() -> None:
-    """spec/program#arguments: packages installed first, in order, then `python3 -m MODULE`."""
+def test_image_python_installs_packages_before_the_module() -> None:
+    """spec/program#arguments: Packages are installed in order, then `python3 -m MODULE` runs."""
     uris = ["gs://bucket/one.tar.gz", "gs://bucket/two.whl"]
     argv = plan(vertex(custom_job(package(packageUris=uris, args=["--x", "1"])))).argv
     assert argv[:2] == ("python3", "-c")
@@ -109,8 +109,8 @@ def test_packages_are_installed_by_the_images_python_before_the_module_starts() 
     assert argv[3:] == (uris[0], "", uris[1], "", "--", "python3", "-m", "trainer.task", "--x", "1")
 
 
-def test_what_is_not_known_of_an_image_a_command_of_the_job_does_without() -> None:
-    """Of an engine whose cluster brings images (docs/kubernetes.md)."""
+def test_job_command_works_without_image_metadata() -> None:
+    """For engines whose cluster pulls images (docs/kubernetes.md)."""
     body = container(command=["/bin/train"], args=["--fast"])
     launch = plan(vertex(custom_job(body)), UNREAD)
     assert launch.argv == ("/bin/train", "--fast")
@@ -121,10 +121,10 @@ def test_what_is_not_known_of_an_image_a_command_of_the_job_does_without() -> No
         plan(vertex(custom_job(container(args=["--fast"]))), UNREAD)
 
 
-def test_a_program_in_its_agents_own_image_has_what_that_sets(
+def test_program_inherits_variables_of_the_agents_image(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """But for what the cluster tells its own clients; the plan's word is last."""
+    """Except for the cluster's variables for its own clients. The plan takes precedence."""
     monkeypatch.chdir(tmp_path)
     for name, value in (("KUBERNETES_SERVICE_HOST", "10.0.0.1"), ("GREETING", "hello")):
         monkeypatch.setenv(name, value)
@@ -153,8 +153,8 @@ DIGEST = "sha256:" + "a" * 64
         (f"gcr.io/p/trainer:1@{DIGEST}", ""),
     ],
 )
-def test_a_tag_is_told_from_a_port_and_from_a_digest(reference: str, tag: str) -> None:
-    """spec/runtimes#builds: a digest never changes, a tag may."""
+def test_image_tag_is_distinguished_from_port_and_digest(reference: str, tag: str) -> None:
+    """spec/runtimes#builds: A digest never changes; a tag may."""
     assert tag_of(reference) == tag
     assert is_pinned(reference) == (not tag)
     assert is_reference(reference)
@@ -172,6 +172,6 @@ def test_a_tag_is_told_from_a_port_and_from_a_digest(reference: str, tag: str) -
         *("trainer:a b", "trainer:", "trainer@sha256:abc", "ho_st.io:x/trainer"),
     ],
 )
-def test_what_is_no_reference_is_told(reference: str) -> None:
-    """spec/submit#refusals: an invalid request is refused at once."""
+def test_invalid_image_reference_is_rejected(reference: str) -> None:
+    """spec/submit#refusals: An invalid request is rejected at once."""
     assert not is_reference(reference)

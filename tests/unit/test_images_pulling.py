@@ -1,4 +1,4 @@
-"""When an image is fetched from its registry, and what counts where that fails (spec/runtimes#images)."""
+"""Tests of when an image is pulled, and of failed pulls (spec/runtimes#images)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,8 +19,8 @@ NEWER = replace(HERE, id="b" * 64)
 
 
 @dataclass
-class Shop(ImageTool):
-    """A tool with one image here and one at the registry; None = there is none."""
+class FakeTool(ImageTool):
+    """A simulated tool with one local image and one image in the registry; None = no image."""
 
     here: ImageConfig | None = None
     there: ImageConfig | None = None
@@ -39,7 +39,7 @@ class Shop(ImageTool):
 
 
 class Counter:
-    """Has a clock that stands still unless it is moved."""
+    """A simulated clock and image service, whose time only moves on request."""
 
     def __init__(self) -> None:
         self.now = 0
@@ -47,7 +47,7 @@ class Counter:
         self.pulling = PullPolicy(lambda: self.now)
 
     def get(
-        self, shop: Shop, reference: str, *, can_do_without: bool = False
+        self, shop: FakeTool, reference: str, *, can_do_without: bool = False
     ) -> ImageConfig | None:
         return self.pulling.get(
             shop, reference, self.said.append, Stop(), can_do_without=can_do_without
@@ -64,20 +64,16 @@ class Counter:
         (f"{VERSION}@sha256:{'a' * 64}", 0),
     ],
 )
-def test_an_image_that_is_here_is_asked_about_only_where_it_may_have_moved(
-    reference: str, pulls: int
-) -> None:
-    """spec/runtimes#images: what is here starts at once; `latest` of a registry is looked up."""
-    shop = Shop(here=HERE, there=NEWER)
+def test_local_image_is_checked_only_if_its_tag_may_change(reference: str, pulls: int) -> None:
+    """spec/runtimes#images: A local image starts at once. The tag `latest` is looked up in the registry."""
+    shop = FakeTool(here=HERE, there=NEWER)
     assert Counter().get(shop, reference) == (NEWER if pulls else HERE)
     assert shop.pulls == pulls
 
 
-def test_without_an_answer_of_the_registry_the_image_that_is_here_is_used_and_that_is_told() -> (
-    None
-):
-    """spec/runtimes#images: a machine without a network runs what it has."""
-    counter, shop = Counter(), Shop(here=HERE)
+def test_local_image_is_used_if_the_registry_is_unreachable() -> None:
+    """spec/runtimes#images: A machine without a network runs its images, with a notice."""
+    counter, shop = Counter(), FakeTool(here=HERE)
     assert counter.get(shop, LATEST) == HERE
     assert counter.said[-2:] == [
         f"{LATEST} could not be pulled: the registry is silent.",
@@ -85,9 +81,9 @@ def test_without_an_answer_of_the_registry_the_image_that_is_here_is_used_and_th
     ]
 
 
-def test_a_registry_is_not_asked_for_every_replica() -> None:
-    """spec/runtimes#builds: a restart takes milliseconds."""
-    counter, shop = Counter(), Shop(here=HERE, there=NEWER)
+def test_registry_is_not_queried_for_every_replica() -> None:
+    """spec/runtimes#builds: A restart takes milliseconds."""
+    counter, shop = Counter(), FakeTool(here=HERE, there=NEWER)
     counter.get(shop, LATEST)
     assert not counter.pulling.is_due(LATEST)
     counter.now += 2 * MINUTE
@@ -95,10 +91,10 @@ def test_a_registry_is_not_asked_for_every_replica() -> None:
 
 
 @pytest.mark.parametrize(("final", "kind"), [(True, PackageFailed), (False, BuildFailed)])
-def test_what_cannot_be_pulled_is_whose_fault_it_is(final: bool, kind: type[Exception]) -> None:
-    """spec/failures#service-failures: a wrong name is the user's mistake; a registry that cannot be reached
-    the service's trouble, which is tried again."""
-    shop = Shop(failure=ToolFailed("manifest unknown", final=final))
+def test_failed_pull_is_attributed_to_user_or_service(final: bool, kind: type[Exception]) -> None:
+    """spec/failures#service-failures: A wrong name is a user's error. An unreachable registry is a service
+    failure, which is retried."""
+    shop = FakeTool(failure=ToolFailed("manifest unknown", final=final))
     with pytest.raises(kind) as failed:
         Counter().get(shop, VERSION)
     assert f"The image {VERSION} could not be pulled with podman: manifest unknown." in str(
@@ -121,17 +117,17 @@ def test_what_cannot_be_pulled_is_whose_fault_it_is(final: bool, kind: type[Exce
         ("lookup registry.example.org: server misbehaving", "Check the name. If it is right"),
     ],
 )
-def test_where_a_pull_fails_it_is_said_what_to_do_about_just_that(error: str, advice: str) -> None:
-    """spec/failures#messages: message, cause, and what to do next."""
+def test_failed_pull_error_contains_a_remedy(error: str, advice: str) -> None:
+    """spec/failures#messages: Message, cause and remedy."""
     with pytest.raises(BuildFailed) as failed:
-        Counter().get(Shop(failure=ToolFailed(error)), VERSION)
+        Counter().get(FakeTool(failure=ToolFailed(error)), VERSION)
     assert error in str(failed.value)
     assert advice in str(failed.value)
 
 
-def test_an_image_of_no_registry_must_be_here() -> None:
+def test_image_without_a_registry_must_be_local() -> None:
     """spec/runtimes#images."""
-    shop, reference = Shop(there=NEWER), "localhost/trainer:1"
+    shop, reference = FakeTool(there=NEWER), "localhost/trainer:1"
     with pytest.raises(
         PackageFailed, match=r"no registry.*no image of that name here.*podman load"
     ):

@@ -1,5 +1,7 @@
-"""Which tool gets images, and what is said where none works (spec/runtimes#images). The tools are scripts
-that play podman or docker."""
+"""Tests of the tools that pull images, and of messages without a usable tool (spec/runtimes#images).
+
+Scripts simulate podman and docker.
+"""
 
 import asyncio
 import contextlib
@@ -41,7 +43,7 @@ def tools(directory: Path, wanted: str = "auto") -> Tools:
     return images
 
 
-def test_podman_under_the_name_of_docker_is_podman(tmp_path: Path) -> None:
+def test_podman_named_docker_is_detected(tmp_path: Path) -> None:
     """spec/runtimes#images."""
     program(
         tmp_path,
@@ -52,7 +54,7 @@ def test_podman_under_the_name_of_docker_is_podman(tmp_path: Path) -> None:
     assert tool is not None and tool.name == "podman"
 
 
-def test_a_broken_podman_leaves_docker_its_turn_and_both_are_told_of(tmp_path: Path) -> None:
+def test_docker_is_tried_after_a_broken_podman(tmp_path: Path) -> None:
     """spec/runtimes#images."""
     program(tmp_path, "podman", "echo 'Error: no user namespaces' >&2; exit 125")
     program(tmp_path, "docker", f"echo '{NO_DAEMON}' >&2; exit 1")
@@ -61,7 +63,7 @@ def test_a_broken_podman_leaves_docker_its_turn_and_both_are_told_of(tmp_path: P
     assert "docker fails: Cannot connect" in advice
 
 
-def test_without_any_tool_it_is_said_what_to_install(tmp_path: Path) -> None:
+def test_missing_tools_are_reported_with_a_remedy(tmp_path: Path) -> None:
     """spec/runtimes#images."""
     advice = tools(tmp_path).missing()
     assert "podman or docker" in advice
@@ -69,7 +71,7 @@ def test_without_any_tool_it_is_said_what_to_install(tmp_path: Path) -> None:
     assert "Install podman" in advice
 
 
-def test_the_one_that_an_operator_chose_is_the_only_one(tmp_path: Path) -> None:
+def test_configured_tool_is_the_only_one_tried(tmp_path: Path) -> None:
     """spec/runtimes#images."""
     program(tmp_path, "podman", f"echo '{WORKS}'")
     assert "docker (setting container_tool)" in tools(tmp_path, "docker").missing()
@@ -78,8 +80,8 @@ def test_the_one_that_an_operator_chose_is_the_only_one(tmp_path: Path) -> None:
     assert "container_tool" in none.missing()
 
 
-def test_a_tool_that_is_installed_later_is_found(tmp_path: Path) -> None:
-    """spec/runtimes#images: whoever installs what is missing need not start the service anew."""
+def test_later_installed_tool_is_found(tmp_path: Path) -> None:
+    """spec/runtimes#images: The service need not restart."""
     now = [1]
     images = Tools("auto", {"PATH": str(tmp_path)}, lambda: now[0])
     assert images.search() is None
@@ -91,8 +93,8 @@ def test_a_tool_that_is_installed_later_is_found(tmp_path: Path) -> None:
     assert not images.is_stale()
 
 
-def test_an_image_named_by_a_tag_counts_as_used(tmp_path: Path) -> None:
-    """spec/runtimes#environments: what is used is not cleared."""
+def test_image_with_a_tag_counts_as_used(tmp_path: Path) -> None:
+    """spec/runtimes#environments: Used images are not removed."""
     program(tmp_path, "podman", f"[ $1 = info ] && echo '{WORKS}' || echo '[{{\"Id\": \"abc\"}}]'")
     shelf = Shelf(tmp_path / "images")
 
@@ -109,8 +111,8 @@ def test_an_image_named_by_a_tag_counts_as_used(tmp_path: Path) -> None:
     remove_tree(shelf.path("abc"))
 
 
-def test_a_tool_that_hangs_is_killed_with_all_that_it_started(tmp_path: Path) -> None:
-    """spec/runtimes#builds: whatever waits says why."""
+def test_hanging_tool_is_killed_with_its_children(tmp_path: Path) -> None:
+    """spec/runtimes#builds: A wait reports its reason."""
     program(tmp_path, "podman", "sleep 60 & echo $! > child; wait")
     commands = Commands(str(tmp_path / "podman"), os.environ, quick=0.3)
     with pytest.raises(ToolFailed, match="did not answer within 0 seconds"):
@@ -124,9 +126,9 @@ Commands(sys.argv[1], os.environ).query("export")
 """
 
 
-def test_a_tool_ends_when_the_service_is_killed(tmp_path: Path) -> None:
-    """spec/runtimes#builds: an export that nobody reads would hold the tool's lock for ever, and no other
-    could get an image."""
+def test_tool_exits_when_the_service_is_killed(tmp_path: Path) -> None:
+    """spec/runtimes#builds: An export without a reader would keep the tool's lock forever, and block all
+    other pulls."""
     os.mkfifo(tmp_path / "alive")
     program(tmp_path, "podman", f"exec 9>{tmp_path}/alive; echo begun >&9; sleep 60")
     asking = [sys.executable, "-c", _ASKING, str(tmp_path / "podman")]
@@ -137,8 +139,8 @@ def test_a_tool_ends_when_the_service_is_killed(tmp_path: Path) -> None:
         assert alive.read() == ""
 
 
-def test_a_tool_that_hangs_does_not_keep_the_service_from_ending(tmp_path: Path) -> None:
-    """spec/runtimes#builds: a service stops within seconds, whatever it waits for."""
+def test_hanging_tool_does_not_block_the_service_stop(tmp_path: Path) -> None:
+    """spec/runtimes#builds: A service stops within seconds."""
     os.mkfifo(tmp_path / "asked")
     program(tmp_path, "podman", f"echo >{tmp_path}/asked; sleep 60")
     images = Tools("podman", {"PATH": f"{tmp_path}:{os.environ['PATH']}"}, lambda: 1)
@@ -151,8 +153,8 @@ def test_a_tool_that_hangs_does_not_keep_the_service_from_ending(tmp_path: Path)
     assert "being stopped" in images.missing()
 
 
-def test_what_nobody_waits_for_any_more_is_stopped_with_all_that_it_started(tmp_path: Path) -> None:
-    """spec/runtimes#builds: a pull of gigabytes that hangs ends with the job that wanted it."""
+def test_abandoned_pull_is_stopped_with_its_children(tmp_path: Path) -> None:
+    """spec/runtimes#builds: A hanging pull of gigabytes ends with the job that requested it."""
     os.mkfifo(tmp_path / "alive")
     program(tmp_path, "podman", f"exec 9>{tmp_path}/alive; echo begun >&9; sleep 60 & wait")
     commands, stop = Commands(str(tmp_path / "podman"), os.environ), Stop()
@@ -160,7 +162,7 @@ def test_what_nobody_waits_for_any_more_is_stopped_with_all_that_it_started(tmp_
 
     def pull() -> None:
         try:
-            commands.follow("pull", "x", tell=_unheard, doing="pulling", stop=stop)
+            commands.follow("pull", "x", tell=_ignore, doing="pulling", stop=stop)
         except ToolFailed as failure:
             failures.append(failure)
 
@@ -174,8 +176,8 @@ def test_what_nobody_waits_for_any_more_is_stopped_with_all_that_it_started(tmp_
     assert "no job waits for it any more" in str(failures[0])
 
 
-def test_the_lines_of_a_pull_are_told(tmp_path: Path) -> None:
-    """spec/runtimes#builds: progress is visible."""
+def test_output_of_a_pull_is_reported_as_progress(tmp_path: Path) -> None:
+    """spec/runtimes#builds: Progress is visible."""
     program(tmp_path, "podman", "printf 'a 1\\ra 2\\nb\\n' && printf last >&2")
     warnings: list[str] = []
     commands = Commands(str(tmp_path / "podman"), os.environ)
@@ -183,8 +185,8 @@ def test_the_lines_of_a_pull_are_told(tmp_path: Path) -> None:
     assert [w for w in warnings if "Still" not in w] == ["a 1", "a 2", "b", "last"]
 
 
-def _unheard(line: str) -> None:
-    """Nobody listens."""
+def _ignore(line: str) -> None:
+    """Ignore the line."""
 
 
 @pytest.mark.parametrize(
@@ -200,14 +202,16 @@ def _unheard(line: str) -> None:
         ("dial tcp: lookup registry.example on 10.0.0.2:53: server misbehaving", False),
         ("connection refused", False),
         ("invalid status code from registry 500 (Internal Server Error)", False),
-        # The tool's own trouble on this machine, which no other name would help.
+        # An error of the tool itself, so another image name would not help.
         ("writing blob: mkdir /var/lib/images: permission denied", False),
     ],
 )
-def test_an_answer_is_told_from_no_answer(tmp_path: Path, advice: str, final: bool) -> None:
-    """spec/failures: what the service could not reach is tried again."""
+def test_registry_error_is_distinguished_from_no_answer(
+    tmp_path: Path, advice: str, final: bool
+) -> None:
+    """spec/failures: A missing answer is retried."""
     program(tmp_path, "podman", f"echo 'Error: {advice}' >&2; exit 125")
     commands = Commands(str(tmp_path / "podman"), os.environ)
     with pytest.raises(ToolFailed) as failed:
-        commands.follow("pull", "x", tell=_unheard, doing="pulling", stop=Stop())
+        commands.follow("pull", "x", tell=_ignore, doing="pulling", stop=Stop())
     assert failed.value.final == final

@@ -1,4 +1,5 @@
-"""Root file systems are unpacked whole, and nothing of them ends up elsewhere (spec/program#isolation)."""
+"""Tests that root file systems are unpacked completely, and only inside their directory
+(spec/program#isolation)."""
 
 import contextlib
 import io
@@ -37,8 +38,8 @@ def unpacked(root: Path, data: bytes) -> None:
     unpacking.unpack(root, lambda into: into.write(data))
 
 
-def test_files_links_and_modes_are_as_in_the_image(tmp_path: Path) -> None:
-    """spec/program: a container sees its image."""
+def test_files_links_and_modes_are_unpacked(tmp_path: Path) -> None:
+    """spec/program: A container sees its image's files."""
     data = archive(
         [
             (member("bin", tarfile.DIRTYPE, mode=0o555), b""),
@@ -70,8 +71,8 @@ def test_files_links_and_modes_are_as_in_the_image(tmp_path: Path) -> None:
     ],
     ids=["up", "absolute", "directory link", "file link", "hard link"],
 )
-def test_no_member_leads_out_of_the_image(tmp_path: Path, members: Members) -> None:
-    """spec/program#isolation: an image reaches the service's own files as little as its program does."""
+def test_archive_members_outside_the_image_are_rejected(tmp_path: Path, members: Members) -> None:
+    """spec/program#isolation: An image cannot reach the service's files (path traversal)."""
     victim = tmp_path / "victim"
     victim.write_text("mine")
     with contextlib.suppress(UnpackingFailed):
@@ -80,8 +81,8 @@ def test_no_member_leads_out_of_the_image(tmp_path: Path, members: Members) -> N
     assert sorted(path.name for path in tmp_path.iterdir()) == ["root", "victim"]
 
 
-def test_devices_of_an_image_are_left_out(tmp_path: Path) -> None:
-    """spec/machines#gpus: a replica has its assigned devices only."""
+def test_devices_of_an_image_are_not_unpacked(tmp_path: Path) -> None:
+    """spec/machines#gpus: A replica only has its assigned devices."""
     null = member("null", tarfile.CHRTYPE)
     null.devmajor, null.devminor = 1, 3
     data = archive(
@@ -101,14 +102,14 @@ def test_devices_of_an_image_are_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "data", [b"no archive at all", archive([(member("x"), b"x" * 9000)])[:4096]]
 )
-def test_half_an_image_is_none(tmp_path: Path, data: bytes) -> None:
-    """spec/runtimes#images: what is built is whole or not there."""
+def test_incomplete_archive_leaves_no_image(tmp_path: Path, data: bytes) -> None:
+    """spec/runtimes#images: A built image is complete or missing."""
     with pytest.raises(UnpackingFailed, match="tar"):
         unpacked(tmp_path / "root", data)
 
 
-def test_who_has_stopped_first_is_to_blame(tmp_path: Path) -> None:
-    """spec/operations#errors: typed errors."""
+def test_first_failure_of_unpacking_is_reported(tmp_path: Path) -> None:
+    """spec/operations#errors: Errors are typed."""
 
     def fail(into: IO[bytes]) -> None:
         raise ToolFailed("it has no such image")
@@ -120,7 +121,7 @@ def test_who_has_stopped_first_is_to_blame(tmp_path: Path) -> None:
         unpacking.unpack(tmp_path / "nowhere", lambda into: into.write(data))
 
 
-def test_an_image_that_does_not_fit_is_refused_before_it_fills_the_disk(tmp_path: Path) -> None:
-    """spec/operations#errors: typed errors."""
+def test_image_larger_than_the_disk_is_rejected(tmp_path: Path) -> None:
+    """spec/operations#errors: Before it fills the disk."""
     with pytest.raises(DiskFull, match=r"it needs 1,000,000.0 GB unpacked, and .* are free"):
         unpacking.check_room(tmp_path, 10**15)

@@ -1,4 +1,5 @@
-"""Jobs whose specification does not fit into one variable of a program (spec/program#cluster_spec)."""
+"""Tests of jobs whose specification exceeds the size of an environment variable
+(spec/program#cluster_spec)."""
 
 import json
 import os
@@ -47,9 +48,7 @@ TWO_LONG: dict[str, JobSpec] = {
 
 @pytest.mark.parametrize("what", TWO_LONG)
 @pytest.mark.parametrize("replica", [ReplicaId(0, 0), ReplicaId(1, 0)])
-def test_a_long_job_starts_without_its_specification_in_variables(
-    what: str, replica: ReplicaId
-) -> None:
+def test_long_specification_is_omitted_from_variables(what: str, replica: ReplicaId) -> None:
     spec = TWO_LONG[what]
     assert any(NOTICE in warning for warning in spec.warnings)
     values = environ(spec, replica)
@@ -63,7 +62,7 @@ def test_a_long_job_starts_without_its_specification_in_variables(
     assert int(run.stdout) == len(argv)
 
 
-def test_a_short_job_is_in_its_variables() -> None:
+def test_short_specification_is_in_variables() -> None:
     spec = vertex(custom_job(package(args=["x" * 90_000]), package()))
     assert not any(NOTICE in warning for warning in spec.warnings)
     assert json.loads(environ(spec, ReplicaId(1, 0))["CLUSTER_SPEC"])["job"]["workerPoolSpecs"]
@@ -76,13 +75,13 @@ def test_a_short_job_is_in_its_variables() -> None:
         ({f"V{n}": "x" * 100_000 for n in range(7)}, "env"),
     ],
 )
-def test_variables_that_no_program_can_have_are_refused(values: dict[str, str], field: str) -> None:
+def test_oversized_variables_are_rejected(values: dict[str, str], field: str) -> None:
     (fault,) = violations(custom_job(package(env=variables(values)))).items()
     assert fault[0] == f"{PACKAGE}.{field}"
     assert "bucket" in fault[1]
 
 
-def test_too_many_replicas_are_refused_by_their_count() -> None:
+def test_too_many_replicas_are_rejected() -> None:
     many: dict[str, Any] = {"replicaCount": "1990"}
     faults = violations(custom_job(pool(), pool(**many)))
     assert "1991 replicas" in faults.pop("job_spec.worker_pool_specs")

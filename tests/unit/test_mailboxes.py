@@ -1,5 +1,5 @@
-"""What comes in for a job waits for what is sure to follow, and until the job is stored; it is applied,
-however long it cannot be stored (spec/reduction)."""
+"""Tests of the mailboxes for job events: batches, unstored jobs, and jobs that cannot be stored
+(spec/reduction)."""
 
 import asyncio
 import logging
@@ -16,7 +16,7 @@ from trainshed.core.names import JobUid, ReplicaId
 UID = JobUid(1)
 
 
-async def test_of_a_job_that_was_not_stored_nothing_is_taken_in() -> None:
+async def test_events_of_an_unstored_job_are_not_applied() -> None:
     taken: list[list[Event]] = []
 
     async def apply(uid: JobUid, mailbox: Mailbox) -> None:
@@ -32,11 +32,11 @@ async def test_of_a_job_that_was_not_stored_nothing_is_taken_in() -> None:
     assert taken == []
 
 
-async def test_a_full_disk_is_said_once_and_not_with_every_try(
+async def test_full_disk_is_logged_once_for_all_retries(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """spec/operations#errors: what the operator is to do, and no stacks of ours; they would fill what is left
-    of the disk."""
+    """spec/operations#errors: The log line contains a remedy and no stack trace, which would use up the
+    remaining space."""
     monkeypatch.setattr(mailboxes, "_RETRY_INTERVAL", 0.0)
     tries, stored = 0, asyncio.Event()
 
@@ -55,8 +55,8 @@ async def test_a_full_disk_is_said_once_and_not_with_every_try(
     assert not record.exc_info
 
 
-async def test_what_a_whole_gang_tells_is_taken_in_by_parts_and_in_order() -> None:
-    """Each event looks at all of a job's replicas: two hundred of them in one step made requests wait."""
+async def test_events_of_a_large_gang_are_applied_in_batches() -> None:
+    """Each event reads all of a job's replicas. Two hundred events in one step would delay requests."""
     lost = [ReplicaLost(1, ReplicaId(1, index), 1, "gone") for index in range(200)]
     taken: list[list[Event]] = []
     all_taken = asyncio.Event()

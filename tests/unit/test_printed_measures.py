@@ -1,4 +1,4 @@
-"""What programs print of their measures, by real output of frameworks (tests/progress_corpus)."""
+"""Tests of reading metrics from the real output of frameworks (tests/progress_corpus)."""
 
 import asyncio
 import threading
@@ -57,7 +57,7 @@ def steps(measures: Measures) -> list[float]:
         ("transformers_lines", [("loss", "train", "epoch", 24, 5, 3.375)]),
     ],
 )
-def test_real_output_becomes_series(
+def test_recorded_output_becomes_series(
     name: str, series: list[tuple[str, str, str, int, float, float]]
 ) -> None:
     measures = Measures()
@@ -83,7 +83,7 @@ def test_real_output_becomes_series(
         ("seed: 42 port=8080 time: 4.2s error 404: not found", []),
     ],
 )  # fmt: skip
-def test_what_a_line_measures(line: str, pairs: list[tuple[str, str, float]]) -> None:
+def test_metrics_are_read_from_a_line(line: str, pairs: list[tuple[str, str, float]]) -> None:
     assert list(measured(line)) == pairs
 
 
@@ -97,24 +97,24 @@ def test_what_a_line_measures(line: str, pairs: list[tuple[str, str, float]]) ->
         ("loss", "loss: nan, loss: inf", []),
     ],
 )
-def test_a_metric_is_known_by_its_name_or_by_what_it_means(
+def test_metric_is_recognized_by_its_name_or_synonym(
     name: str, line: str, values: list[float]
 ) -> None:
     assert list(values_of(name, line)) == values
 
 
-def test_what_is_measured_again_after_a_restart_counts_instead() -> None:
+def test_repeated_measurements_after_a_restart_replace_earlier_ones() -> None:
     lines = [f"step {step} loss 0.{step}" for step in (1, 2, 3, 2, 3, 4)]
     assert steps(taken(*lines, was_restarted=True)) == [1, 2, 3, 4]
 
 
-def test_a_count_that_starts_over_gives_no_order_but_that_of_the_lines() -> None:
-    """As of bars that name no epoch."""
+def test_restarting_counter_is_replaced_by_the_line_order() -> None:
+    """As with progress bars without an epoch number."""
     measures = taken(*(f"{step}/3 [=====] loss: 0.5" for step in (1, 2, 3, 1, 2, 3)))
     assert (steps(measures), measures.series[0].unit) == ([0, 1, 2, 3, 4, 5], "line")
 
 
-def test_what_is_remembered_is_bounded_and_keeps_the_ends() -> None:
+def test_stored_points_are_limited_and_keep_both_ends() -> None:
     [series] = taken(*(f"step {step} loss 0.5" for step in range(5000))).series
     assert len(series.points) <= 400
     assert (series.points[0].step, series.points[-1].step) == (0, 4999)
@@ -124,8 +124,8 @@ def test_what_is_remembered_is_bounded_and_keeps_the_ends() -> None:
 @pytest.mark.parametrize(
     "worst", ["a", "a" * 41 + " ", "a" * 41 + " " + "b" * 21 + " ", "a-", "loss_"]
 )
-def test_no_line_costs_much(worst: str) -> None:
-    """The whole of a long line is one step for the interpreter: nothing else runs meanwhile."""
+def test_parsing_a_line_is_fast(worst: str) -> None:
+    """A long line blocks the interpreter while it is parsed."""
     line, took = worst * (2000 // len(worst)), list[float]()
     for _ in range(5):
         began = time.thread_time()
@@ -135,7 +135,7 @@ def test_no_line_costs_much(worst: str) -> None:
 
 
 @pytest.mark.parametrize(("count", "is_aside"), [(1, False), (100, True)])
-async def test_few_long_lines_are_much(
+async def test_many_long_lines_are_parsed_in_a_thread(
     monkeypatch: pytest.MonkeyPatch, count: int, is_aside: bool
 ) -> None:
     threads: set[str] = set()
@@ -152,8 +152,8 @@ async def test_few_long_lines_are_much(
     assert (threading.main_thread().name not in threads) == is_aside
 
 
-async def test_a_look_from_before_a_retry_leaves_the_new_log_to_be_read() -> None:
-    """It ends while another one, which knows of the retry, waits for it; and the last comes too late."""
+async def test_read_before_a_retry_does_not_hide_the_new_log() -> None:
+    """The read ends while another read, which includes the retry, waits for it."""
     places: list[tuple[int, int]] = []
 
     class Logs:
@@ -170,7 +170,7 @@ async def test_a_look_from_before_a_retry_leaves_the_new_log_to_be_read() -> Non
     assert places == [(old.attempt, 0), (old.attempt + 1, 0), (old.attempt + 1, 800)]
 
 
-def test_a_long_curve_is_as_dense_in_its_beginning_as_in_its_end() -> None:
+def test_long_curve_has_the_same_density_at_both_ends() -> None:
     measures = Measures(most=16)
     for number in range(1, 1001):
         measures.feed(number, f"epoch {number}/1000 loss: 0.5")

@@ -1,4 +1,4 @@
-"""How far a program is, and how long it will still take, read from what the public's programs print."""
+"""Tests of a program's progress and remaining time, as read from recorded output."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +9,7 @@ import pytest
 from trainshed.core.progress import Estimate, Tracker, counts, last_state, totals_of
 
 RECORDINGS = sorted((Path(__file__).parents[1] / "progress_corpus").glob("*.txt"))
-"""What programs of each library printed: `# COMMAND`, lines `SECONDS TEXT`, `# end SECONDS`."""
+"""Recorded output of programs with each library: `# COMMAND`, lines `SECONDS TEXT`, `# end SECONDS`."""
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ RECORDINGS = sorted((Path(__file__).parents[1] / "progress_corpus").glob("*.txt"
         ("|    total_timesteps | 2048     |", 2048, 0, "timestep 2048"),
     ],
 )
-def test_lines_that_tell(line: str, done: float, total: float, text: str) -> None:
+def test_progress_is_read_from_a_line(line: str, done: float, total: float, text: str) -> None:
     first = counts(last_state(line))[0]
     assert (first.done, first.total, first.text) == (pytest.approx(done), total, text)
 
@@ -40,7 +40,7 @@ def test_lines_that_tell(line: str, done: float, total: float, text: str) -> Non
     "line",
     ["loss 0.1/0.2", "2026/11/22 step", "step 1/0", "100%|", "", "[2/10] Compiling model.cc"],
 )
-def test_lines_that_tell_nothing(line: str) -> None:
+def test_line_without_progress_is_ignored(line: str) -> None:
     assert counts(line) == ()
 
 
@@ -54,14 +54,15 @@ def test_lines_that_tell_nothing(line: str) -> None:
         (["--n_estimators", "80"], {"round": 80}),
     ],
 )
-def test_the_command_line_says_how_much_there_is(
+def test_total_is_read_from_the_command_line(
     arguments: list[str], totals: dict[str, float]
 ) -> None:
     assert totals_of(arguments) == totals
 
 
 def errors(share: float) -> Iterator[float]:
-    """By what part of the true rest the estimate of each recording is wrong after a share of the run."""
+    """Return the relative errors of the estimated remaining time of each recording, after a share of the
+    run."""
     for path in RECORDINGS:
         first, *lines, last = path.read_text("utf-8").splitlines()
         end = float(last.split()[-1])
@@ -78,9 +79,9 @@ def errors(share: float) -> Iterator[float]:
             yield abs(estimate.remaining - rest) / rest
 
 
-def test_after_a_fifth_of_a_run_the_rest_is_known_to_a_tenth() -> None:
-    """spec/program#progress: the median over real runs of tqdm, Keras, Lightning, Hugging Face's Trainer,
-    XGBoost and plain lines; none is absurd once half of the run is over."""
+def test_remaining_time_is_accurate_after_a_fifth_of_a_run() -> None:
+    """spec/program#progress: The median error over runs of tqdm, Keras, Lightning, Hugging Face's Trainer,
+    XGBoost and plain lines is a tenth. After half of a run, no estimate is absurd."""
     assert len(RECORDINGS) >= 12
     assert median(errors(0.2)) <= 0.10
     assert max(errors(0.5)) <= 0.6
@@ -95,15 +96,15 @@ def estimate_of(*lines: tuple[float, str], now: float) -> Estimate:
     return estimate
 
 
-def test_epochs_count_before_the_steps_within_them() -> None:
+def test_epochs_take_precedence_over_steps() -> None:
     lines = [(0, "Epoch 2/5"), (1, " 10%|█ | 1/10"), (9, " 90%|█████████ | 9/10")]
     estimate = estimate_of(*lines, now=9)
     assert estimate.text == "epoch 2 of 5"
     assert estimate.done == pytest.approx((1 + 0.9) / 5)
 
 
-def test_bars_that_begin_again_and_again_tell_nothing_of_the_whole() -> None:
-    """Nobody says how many epochs there will be: better no estimate than one of this bar."""
+def test_repeated_progress_bars_give_no_estimate() -> None:
+    """The number of epochs is unknown. No estimate is better than the estimate of one bar."""
     bars = [
         (epoch * 10 + done, f"train: {done * 10}%|█ | {done}/10")
         for epoch in range(4)
@@ -113,13 +114,13 @@ def test_bars_that_begin_again_and_again_tell_nothing_of_the_whole() -> None:
     assert (estimate.remaining, estimate.text) == (None, "7 of 10")
 
 
-def test_what_comes_before_the_work_is_not_the_work() -> None:
+def test_setup_progress_gives_no_remaining_time() -> None:
     lines = [(0, "Map:  50%|███ | 500/1000"), (5, "Map:  90%|███ | 900/1000")]
     estimate = estimate_of(*lines, now=5)
     assert (estimate.remaining, estimate.text) == (None, "900 of 1000")
 
 
-def test_a_program_that_says_it_is_through_is_through() -> None:
+def test_complete_progress_has_no_remaining_time() -> None:
     estimate = estimate_of((1, "step 1/2"), (2, "step 2/2"), now=9)
     assert (estimate.done, estimate.remaining) == (1.0, 0.0)
 
@@ -128,7 +129,7 @@ def test_a_program_that_says_it_is_through_is_through() -> None:
     ("lines", "after", "remaining", "idle"),
     [
         (["epoch 1/10 loss: 1"], 5.0, True, ""),
-        # Its epochs take longer than the start did: how long is not known.
+        # An epoch takes longer than the start did, so the remaining time is unknown.
         (["epoch 1/10 loss: 1"], 30.0, False, ""),
         (["epoch 1/10 loss: 1"], 400.0, False, "no progress for 6 min"),
         (["epoch 1/10"], 8000.0, False, "no progress for 2 h"),
@@ -137,7 +138,7 @@ def test_a_program_that_says_it_is_through_is_through() -> None:
         (["epoch 9/10 loss: 1", "epoch 10/10 loss: 1"], 400.0, False, "no progress for 6 min"),
     ],
 )
-def test_a_program_that_hangs_shows_for_how_long(
+def test_hanging_program_shows_its_idle_time(
     lines: list[str], after: float, remaining: bool, idle: str
 ) -> None:
     tracker = Tracker(began=0.0)
@@ -148,7 +149,7 @@ def test_a_program_that_hangs_shows_for_how_long(
     assert (estimate.remaining is not None, estimate.text.partition(", ")[2]) == (remaining, idle)
 
 
-def test_long_epochs_are_no_hang() -> None:
+def test_long_epochs_do_not_count_as_hanging() -> None:
     tracker = Tracker(began=0.0)
     for epoch in range(1, 4):
         tracker.feed(epoch * 1800.0, f"epoch {epoch}/10 loss: 1")

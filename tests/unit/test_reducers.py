@@ -1,4 +1,4 @@
-"""What jobs with useless reducers are told."""
+"""Tests of warnings about reducers that a job cannot use."""
 
 import re
 from pathlib import Path
@@ -34,7 +34,7 @@ def warnings(*pools: Request) -> tuple[str, ...]:
 def workers(
     count: int, kind: str = "n1-standard-16", image: str = PYTORCH, **machine: Any
 ) -> list[Request]:
-    """Pools 0 and 1 with `count` replicas in all; an own image if it is none that is prebuilt."""
+    """Return pools 0 and 1 with `count` replicas in total, with a custom image by default."""
     spec = {"machineSpec": {"machineType": kind, **machine}}
     made = container(imageUri=image) if image == CUSTOM_IMAGE else package(executorImageUri=image)
     more: Request = made | spec | {"replicaCount": str(count - 1)} if count > 1 else {}
@@ -54,14 +54,14 @@ def reducers(count: int, kind: str = "n1-highcpu-16") -> Request:
         (SKLEARN, "Programs of scikit-learn do not use"),
     ],
 )
-def test_reducers_that_will_idle_are_told_of_when_the_job_is_made(image: str, words: str) -> None:
-    """spec/reduction#frameworks: never silently idle reducers."""
+def test_job_with_unusable_reducers_gets_a_warning_at_creation(image: str, words: str) -> None:
+    """spec/reduction#frameworks: Reducers must not be idle without a message."""
     texts = [text for text in warnings(*workers(4, image=image), reducers(4)) if words in text]
     assert len(texts) == 1
 
 
-def test_every_runtime_family_is_decided_on() -> None:
-    """spec/reduction: whether a new one can use reducers."""
+def test_every_runtime_family_declares_its_use_of_reducers() -> None:
+    """spec/reduction: A new family must declare it, too."""
     for_programs = {sheet.family for sheet in FAMILIES} - {REDUCERS, TENSORBOARD, GSUTIL}
     assert for_programs - USE_NONE == {"pytorch"}
 
@@ -69,8 +69,8 @@ def test_every_runtime_family_is_decided_on() -> None:
 PAGE = Path(__file__).parents[2] / "docs/reduction-server.md"
 
 
-def test_the_guide_has_every_variable_and_its_default() -> None:
-    """spec/reduction#settings: what a job can set, and what it starts from."""
+def test_reduction_guide_lists_every_variable_and_default() -> None:
+    """spec/reduction#settings: The guide lists all settings of a job."""
     text = PAGE.read_text()
     documented = set(re.findall(r"TRAINSHED_REDUC[A-Z_]*[A-Z]", text))
     values = filter(lambda value: isinstance(value, str), vars(variables).values())

@@ -1,4 +1,4 @@
-"""The distribution that workers import and images of users install (spec/reduction)."""
+"""Tests of the package that workers import and users install into images (spec/reduction)."""
 
 import os
 import threading
@@ -13,20 +13,19 @@ from trainshed.runtimes.reduction import Reduction
 from trainshed.runtimes.stop import Stop
 
 
-def test_it_holds_sources_and_nothing_that_was_built() -> None:
-    """spec/reduction: one for all Pythons and machines."""
+def test_reduction_package_contains_only_sources() -> None:
+    """spec/reduction: One package supports all Pythons and machines."""
     suffixes = {Path(name).suffix for name in reduction.content() if "dist-info" not in name}
     assert {".py", ".c"} <= suffixes <= {".py", ".c", ".h", ".typed"}
 
 
-def test_it_is_put_together_once_and_without_a_compiler_says_so(tmp_path: Path) -> None:
-    """spec/reduction#reports: without the part in C sums are native; whoever gets a compiler later
-    gets the other one."""
+def test_reduction_package_without_a_compiler_reports_native_sums(tmp_path: Path) -> None:
+    """spec/reduction#reports: The package is built once. With a compiler, another package is built later."""
     lines: list[str] = []
     bare = Reduction(tmp_path / "shelf", {"PATH": str(tmp_path)})
     assert bare.find() is None
     place = bare.build(lines.append)
-    assert "all-reduce is native: the part in C of trainshed_reduction was not built" in lines[-1]
+    assert "all-reduce is native: the C library of trainshed_reduction was not built" in lines[-1]
     assert not list(place.rglob("*.so"))
     assert (bare.find(), bare.build(lines.append), len(lines)) == (place, place, 2)
     (tmp_path / "cc").write_text("#!/bin/sh\nexit 1\n")
@@ -35,10 +34,8 @@ def test_it_is_put_together_once_and_without_a_compiler_says_so(tmp_path: Path) 
     assert not (place / "trainshed_reduction/wire.py").stat().st_mode & 0o222
 
 
-def test_a_compiler_that_has_failed_is_tried_again_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """spec/reduction#reports. It may have lacked time or memory."""
+def test_failed_compiler_is_retried_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """spec/reduction#reports: It may have lacked time or memory."""
     (tmp_path / "cc").write_text("#!/bin/sh\nexit 1\n")
     (tmp_path / "cc").chmod(0o755)
     outcomes = ["cc failed: no memory", "", "", ""]
@@ -61,10 +58,10 @@ def test_a_compiler_that_has_failed_is_tried_again_later(
     assert package.find() == whole != without and not outcomes
 
 
-def test_the_end_of_the_service_ends_the_compiler(tmp_path: Path) -> None:
+def test_service_stop_ends_the_compiler(tmp_path: Path) -> None:
     begun, compiler, closing = tmp_path / "begun", tmp_path / "cc", Stop()
     os.mkfifo(begun)
-    # The sleep shows as a hanging test, since it keeps the pipe of its output open.
+    # A surviving sleep keeps the output pipe open, so that the test hangs.
     compiler.write_text(f"#!/bin/sh\n: >{begun}\n/bin/sleep 600\n")
     compiler.chmod(0o755)
     package = Reduction(tmp_path / "shelf", {"PATH": str(tmp_path)}, closing)

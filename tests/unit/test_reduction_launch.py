@@ -1,4 +1,4 @@
-"""What workers and reducers are told of each other (spec/reduction)."""
+"""Tests of the environment of workers and reducers (spec/reduction)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -57,8 +57,8 @@ THREE = parsed(package(), pool(), reducers(), package())
 TOKEN_MARK = secrets.job_mark(7)
 
 
-def test_the_users_word_counts_but_for_the_token() -> None:
-    """spec/reduction#security: with another one the reducers would not know the worker."""
+def test_user_variables_take_precedence_except_for_the_token() -> None:
+    """spec/reduction#security: With another token, the reducers would reject the worker."""
     own = {
         "TRAINSHED_REDUCERS": "mine:1",
         "TRAINSHED_REDUCTION": "off",
@@ -76,9 +76,9 @@ def test_the_users_word_counts_but_for_the_token() -> None:
     assert "TRAINSHED_REDUCTION_TOKEN_FILE" not in variables
 
 
-def test_the_token_is_a_mark_that_no_job_can_write() -> None:
-    """spec/reduction#security, spec/operations#secrets: its value is put in where secrets are, and masked
-    where they are."""
+def test_token_placeholder_cannot_be_set_by_a_job() -> None:
+    """spec/reduction#security: Its value is inserted together with the job's secrets, and masked in the same
+    places (spec/operations#secrets)."""
     (ref,) = secrets.markers_in(environ(THREE, WORKER)["TRAINSHED_REDUCTION_TOKEN"])
     assert (ref.job_uid, secrets.SecretRef("db").job_uid) == (7, 0)
     _, resolved, masked = secrets.resolved((), (("T", TOKEN_MARK),), {ref: "value"})
@@ -90,9 +90,9 @@ def test_the_token_is_a_mark_that_no_job_can_write() -> None:
         parsed(package(env=env), pool(), reducers())
 
 
-def test_tokens_are_the_jobs_own_and_stay_the_same() -> None:
-    """spec/reduction#security: a reducer that is started again knows the workers; another job's does not, nor
-    another service's."""
+def test_token_is_stable_and_unique_per_job() -> None:
+    """spec/reduction#security: A restarted reducer accepts the workers of its job, but not those of other
+    jobs or services."""
     first, other = JobTokens(b"a" * 32, lambda: 0), JobTokens(b"b" * 32, lambda: 10**18)
     assert first.reduction_token(7) == JobTokens(b"a" * 32, lambda: 10**18).reduction_token(7)
     tokens = {first.reduction_token(7), first.reduction_token(8), other.reduction_token(7)}
@@ -100,9 +100,9 @@ def test_tokens_are_the_jobs_own_and_stay_the_same() -> None:
     assert len(tokens) == 3
 
 
-def test_what_gcloud_gives_to_all_pools_is_not_for_reducers() -> None:
-    """spec/reduction: --command and --args go to every pool; reducers run what they run, and the job is
-    told."""
+def test_reducers_ignore_command_and_args_of_gcloud() -> None:
+    """spec/reduction: gcloud sets --command and --args in every pool. Reducers run their own program, and the
+    job gets a notice."""
     spec = parsed(package(), pool(), reducers(command=["python3"], args=["--epochs=3"]))
     program = spec.pool(2).program
     assert (program.command, program.args) == ((), ())
@@ -111,8 +111,8 @@ def test_what_gcloud_gives_to_all_pools_is_not_for_reducers() -> None:
     assert parsed(package(), pool(), reducers()).pool(2).program.runtime.notices == ()
 
 
-def test_reducers_of_an_operators_own_image_run_its_program() -> None:
-    """spec/runtimes#substitutes: the image map counts; the program finds the same variables and the
+def test_custom_reducer_image_runs_its_own_program() -> None:
+    """spec/runtimes#substitutes: The image map takes precedence. The program gets the same variables and the
     package."""
 
     class Mapping(ReducingRuntimes):
@@ -128,9 +128,9 @@ def test_reducers_of_an_operators_own_image_run_its_program() -> None:
     assert arguments(spec, FIRST, variables, entrypoint=("/reduce",)) == ("/reduce", "--fast")
 
 
-def test_reducers_of_ml_jobs_are_parameter_servers_by_image() -> None:
-    """spec/submit#ml-jobs, spec/reduction#reports: `ml` says it by the image; its arguments, which are for
-    the other roles, are none of reducers'."""
+def test_ml_job_reducers_are_parameter_servers_with_the_reducer_image() -> None:
+    """spec/submit#ml-jobs: The image marks them as reducers. They do not get the arguments of the other roles
+    (spec/reduction#reports)."""
     spec = ml(
         **NO_PACKAGE,
         scaleTier="CUSTOM",
@@ -156,8 +156,10 @@ def test_reducers_of_ml_jobs_are_parameter_servers_by_image() -> None:
         ),
     ],
 )
-def test_reducers_are_a_container_in_the_third_pool(pools: tuple[Request, ...], field: str) -> None:
-    """spec/submit#vertex-jobs: refused with the field that is to be changed."""
+def test_reducers_outside_the_third_pool_are_rejected(
+    pools: tuple[Request, ...], field: str
+) -> None:
+    """spec/submit#vertex-jobs: The error contains the field to change."""
     with pytest.raises(InvalidRequest) as refused:
         parsed(*pools)
     (violation,) = refused.value.violations

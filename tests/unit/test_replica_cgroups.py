@@ -1,4 +1,4 @@
-"""Control groups on drawn file trees of both versions, and lines that come with handles."""
+"""Tests of control groups with simulated file trees of both versions, and of lines with file handles."""
 
 import os
 import socket
@@ -13,7 +13,7 @@ from trainshed.replica.system import cgroups, unix_sockets
 from trainshed.serve import delegation
 
 
-def test_no_control_groups_at_all(tmp_path: Path) -> None:
+def test_machine_without_control_groups_has_no_bases(tmp_path: Path) -> None:
     assert cgroups.find_bases(str(tmp_path), str(tmp_path / "missing")) == {}
     limits = protocol.Limits(memory_limit=1 << 20, cpu_weight=100, cgroup_name="name")
     groups = cgroups.ControlGroups(limits)
@@ -22,8 +22,9 @@ def test_no_control_groups_at_all(tmp_path: Path) -> None:
     assert groups.directories() == [] and groups.oom_kills() == 0
 
 
-def test_a_trial_is_in_nobodys_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In process namespaces all agents of a node have the same number, and one was killed amid its own."""
+def test_probing_a_base_uses_a_unique_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In process namespaces, all agents of a node have the same process ID. One agent once removed another
+    agent's trial group."""
     monkeypatch.setattr(cgroups.os, "access", Mock(return_value=True))
     for file in ("cgroup.controllers", "cgroup.subtree_control"):
         (tmp_path / file).write_text("memory\n")
@@ -32,8 +33,10 @@ def test_a_trial_is_in_nobodys_way(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert cgroups.find_bases(str(tmp_path), str(tmp_path / "own")) == {"memory": str(tmp_path)}
 
 
-def test_memory_limit_in_both_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a container, in which the service may make no groups."""
+def test_memory_limit_is_read_in_both_versions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container may have a limit although the service may not create groups there."""
     monkeypatch.setattr(cgroups, "ROOT", str(tmp_path))
     whole = machine.node(None).memory_bytes
     (tmp_path / "memory").mkdir()
@@ -44,10 +47,8 @@ def test_memory_limit_in_both_versions(tmp_path: Path, monkeypatch: pytest.Monke
         assert machine.node(None).memory_bytes == whole
 
 
-def test_a_program_may_have_a_share_of_the_processes_that_its_machine_and_its_group_can(
-    tmp_path: Path,
-) -> None:
-    """A fork bomb would leave none to the service and to everybody else."""
+def test_process_limit_is_a_share_of_the_machines_and_the_groups_limit(tmp_path: Path) -> None:
+    """A fork bomb must leave processes for the service and other users."""
     (kernel := tmp_path / "kernel").mkdir()
     outer, inner = tmp_path / "outer", tmp_path / "outer" / "inner"
     inner.mkdir(parents=True)
@@ -63,8 +64,8 @@ def test_a_program_may_have_a_share_of_the_processes_that_its_machine_and_its_gr
     assert cgroups.process_share(str(inner), str(kernel)) == 500
 
 
-def test_lines_that_come_at_once_have_their_own_handles() -> None:
-    """Long ones, too, as orders of programs with long arguments: the next comes with their last piece."""
+def test_lines_that_arrive_together_keep_their_handles() -> None:
+    """Also long lines, such as orders with long arguments: the next line arrives with their last piece."""
     ours, theirs = socket.socketpair()
     for size in (1, 30_000, 40_000, 60_000, 100_000):
         lines, sent = [b"x" * size, b"claimed"], os.pipe()
@@ -87,7 +88,8 @@ def test_lines_that_come_at_once_have_their_own_handles() -> None:
 
 
 class Tree:
-    """Control groups of version 2 as files, on which processes move as the kernel moves them."""
+    """Control groups of version 2, simulated with files. Processes move between groups as the kernel moves
+    them."""
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.root = root
@@ -149,8 +151,8 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
     return Tree(tmp_path, monkeypatch)
 
 
-def test_replicas_get_the_unit_beside_that_of_the_service(tree: Tree) -> None:
-    """Below its own one systemd could not start the service again while a replica runs."""
+def test_replicas_run_in_a_unit_next_to_the_services_unit(tree: Tree) -> None:
+    """In the service's own unit, a running replica would prevent systemd from restarting the service."""
     own = tree.group("lab.slice/lab.service", "10 11")
     tree.group("lab.slice/lab-jobs.service", "7")
     (tree.root / "lab.slice/cgroup.procs").write_text("")
@@ -159,13 +161,13 @@ def test_replicas_get_the_unit_beside_that_of_the_service(tree: Tree) -> None:
     assert tree.prepare() == dict.fromkeys(("memory", "cpu", "pids"), str(jobs))
     assert tree.members(jobs / "service") == {"7"}
     assert tree.members(own) == {"10", "11"}
-    # The next service finds it so, with the groups of replicas.
+    # The next service finds the same state, with groups of replicas.
     assert tree.prepare()["memory"] == str(jobs)
     cgroups.enlist(11)
     assert tree.members(jobs / "service") == {"7", "11"}
 
 
-def test_a_delegated_unit_of_the_service_itself_is_left_alone(tree: Tree) -> None:
+def test_delegated_unit_of_the_service_is_not_changed(tree: Tree) -> None:
     own = tree.group("system.slice/lab.service", "10")
     tree.delegated.add(own)
     tree.run_in(own)
@@ -173,21 +175,23 @@ def test_a_delegated_unit_of_the_service_itself_is_left_alone(tree: Tree) -> Non
     assert tree.members(own) == {"10"}
 
 
-def test_a_delegated_scope_is_divided(tree: Tree) -> None:
+def test_delegated_scope_is_divided_into_groups(tree: Tree) -> None:
     own = tree.group("user.slice/hand.scope", "10 12")
     tree.run_in(own)
     assert tree.prepare() == {}
     tree.delegated.add(own)
     assert tree.prepare() == dict.fromkeys(("memory", "cpu", "pids"), str(own))
     assert tree.members(own) == set() and tree.members(own / "service") == {"10", "12"}
-    # As its processes see it from then on.
+    # The path as its processes see it afterwards.
     (own / "service/cgroup.controllers").write_text("cpu memory pids")
     tree.run_in(own / "service")
     assert tree.prepare()["pids"] == str(own)
 
 
-def test_a_users_own_systemd_marks_no_scope(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scopes of terminals belong to the user, too, but were not asked for."""
+def test_only_scopes_requested_by_the_service_are_used(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scopes of terminals also belong to the user, but were not requested by the service."""
     monkeypatch.setattr(cgroups.os, "geteuid", Mock(return_value=1000))
     place = "user.slice/user@1000.service/app.slice"
     terminal = tree.group(f"{place}/terminal.scope", "10")
@@ -198,8 +202,8 @@ def test_a_users_own_systemd_marks_no_scope(tree: Tree, monkeypatch: pytest.Monk
     assert tree.prepare()["memory"] == str(own)
 
 
-def test_groups_that_belong_to_systemd_are_not_used(tree: Tree) -> None:
-    """A service that root started by hand made its groups in system.slice."""
+def test_groups_managed_by_systemd_are_not_used(tree: Tree) -> None:
+    """A service that root started by hand once created its groups in system.slice."""
     tree.group("system.slice", enabled="memory pids cpu")
     tree.run_in(tree.group("system.slice/ssh.service/login", "10"))
     assert tree.prepare() == {}
@@ -209,8 +213,8 @@ def test_groups_that_belong_to_systemd_are_not_used(tree: Tree) -> None:
     assert tree.prepare()["memory"] == str(own.parent)
 
 
-def test_a_process_of_another_namespace_is_not_mistaken_for_the_own_one(tree: Tree) -> None:
-    """Its number reads as 0, and 0 moves the process that writes it."""
+def test_process_of_another_namespace_is_not_moved(tree: Tree) -> None:
+    """The ID of such a process reads as 0, and writing 0 moves the writing process."""
     own = tree.group("hand.scope", "0")
     tree.delegated.add(own)
     tree.run_in(own)
@@ -219,7 +223,7 @@ def test_a_process_of_another_namespace_is_not_mistaken_for_the_own_one(tree: Tr
     assert tree.members(own) == {"0"}
 
 
-def test_control_groups_of_version_1_beside_an_empty_one_of_version_2(tree: Tree) -> None:
+def test_version_1_groups_are_used_next_to_an_empty_version_2_tree(tree: Tree) -> None:
     (tree.root / "memory/box").mkdir(parents=True)
     (tree.root / "memory/box/cgroup.procs").write_text("")
     tree.membership.write_text("4:memory:/box\n0::/\n")

@@ -1,5 +1,4 @@
-"""When people are told of a replica's disk (spec/machines#disk): sizes that a test sets, time that passes at
-once."""
+"""Tests of the notes about a replica's disk (spec/machines#disk), with simulated sizes and times."""
 
 from collections.abc import Callable
 
@@ -16,7 +15,7 @@ EVERY = 10.0
 
 
 class Clock(loop.Loop):
-    """Moments come when the test says so."""
+    """A simulated event loop, whose timers run when the test calls `next`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -26,7 +25,7 @@ class Clock(loop.Loop):
         self.asked.append((seconds, handler))
 
     def next(self) -> float:
-        """Let the only moment that was asked for come; returns how long that took."""
+        """Run the only scheduled timer, and return its delay."""
         ((seconds, handler),) = self.asked
         self.asked.clear()
         handler()
@@ -34,7 +33,7 @@ class Clock(loop.Loop):
 
 
 class Tree:
-    """In place of a real one: so many bytes, seen in so many moments."""
+    """A simulated `TreeSize` with a fixed size, which needs several measurements."""
 
     def __init__(self, size: int, moments: int) -> None:
         self.found = 0
@@ -76,8 +75,8 @@ class World:
     def _note(self, name: str, severity: str, text: str) -> None:
         self.notes.append((name, severity, text))
 
-    def look(self, size: int = 0, *, free: int = 500 * GB) -> list[str]:
-        """Names of what is told at the next look."""
+    def measure(self, size: int = 0, *, free: int = 500 * GB) -> list[str]:
+        """Run the next measurement with these sizes, and return the names of the new notes."""
         self.size, self.free = size, free
         self.notes.clear()
         self.clock.next()
@@ -89,29 +88,29 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     return World(monkeypatch)
 
 
-def test_nine_tenths_of_a_disk_are_told_once(world: World) -> None:
-    assert world.look(89 * GB) == []
-    assert world.look(int(90.5 * GB)) == [NEARLY_FULL]
+def test_disk_use_of_nine_tenths_is_noted_once(world: World) -> None:
+    assert world.measure(89 * GB) == []
+    assert world.measure(int(90.5 * GB)) == [NEARLY_FULL]
     ((_, severity, text),) = world.notes
     assert severity == "WARNING" and "bootDiskSizeGb" in text
     assert text.startswith("its files use 90.5 GB of the 100 GB of its disk. ")
     assert "On the public service, writes fail when it is full" in text
-    assert [world.look(size * GB) for size in (120, 50, 91, 110)] == [[], [], [], []]
+    assert [world.measure(size * GB) for size in (120, 50, 91, 110)] == [[], [], [], []]
 
 
-def test_little_room_is_told_as_long_as_it_lasts(world: World) -> None:
-    assert world.look(free=60 * GB) == []
-    assert world.look(free=49 * GB) == [NO_ROOM]
+def test_low_disk_space_is_noted_until_it_is_free_again(world: World) -> None:
+    assert world.measure(free=60 * GB) == []
+    assert world.measure(free=49 * GB) == [NO_ROOM]
     assert "49 GB free of 1000 GB" in world.notes[0][2]
     assert 'fail with "No space left on device"' in world.notes[0][2]
-    # To and fro at the border is not news.
-    assert [world.look(free=free * GB) for free in (55, 20, 51)] == [[], [], []]
-    assert world.look(free=100 * GB) == [ROOM_AGAIN]
+    # Changes around the limit cause no further notes.
+    assert [world.measure(free=free * GB) for free in (55, 20, 51)] == [[], [], []]
+    assert world.measure(free=100 * GB) == [ROOM_AGAIN]
     assert world.notes[0][1] == "INFO"
-    assert world.look(free=2 * GB) == [NO_ROOM]
+    assert world.measure(free=2 * GB) == [NO_ROOM]
 
 
-def test_a_program_that_fills_and_empties_its_disk_does_not_fill_the_timeline() -> None:
+def test_repeated_disk_notes_are_limited_in_number() -> None:
     kept: list[protocol.Message] = []
     retries = DiskRetries(loop.Loop(), lambda _: None)
     notebook = notes.Notes(kept.append, lambda _: None, retries)
@@ -121,24 +120,25 @@ def test_a_program_that_fills_and_empties_its_disk_does_not_fill_the_timeline() 
     assert len(kept) == 20
 
 
-def test_many_files_are_looked_at_a_moment_at_a_time(
+def test_many_files_are_measured_in_short_steps(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At most a hundredth of a processor: each moment is followed by a rest of a hundred times its work."""
+    """The measurement uses at most a hundredth of a processor: each step is followed by a pause of a hundred
+    times its length."""
     now = iter(range(10**6))
     monkeypatch.setattr("time.process_time", lambda: next(now) * 0.002)
-    # A look that waits, as for the processor on a busy machine, is followed by a longer rest.
+    # A slow measurement, as on a busy machine, is followed by a longer pause.
     monkeypatch.setattr("time.monotonic", lambda: 0.0)
     world.moments = 5
-    assert world.look(7 * GB) == []
+    assert world.measure(7 * GB) == []
     rests = [world.clock.next() for _ in range(4)]
     assert rests == [pytest.approx(0.2, rel=0.01)] * 4
     assert world.disk.used == 7 * GB
     assert world.clock.next() == EVERY
 
 
-def test_the_end_of_a_program_is_looked_at_as_well(world: World) -> None:
-    """What filled its disk and failed at once is told before its end."""
+def test_disk_is_measured_at_the_end_of_a_program(world: World) -> None:
+    """A program that fills its disk and fails at once gets its note before its end."""
     world.size, world.free = 105 * GB, 0
     world.disk.end()
     assert [name for name, _, _ in world.notes] == [NO_ROOM, NEARLY_FULL]

@@ -1,4 +1,4 @@
-"""Files of replicas: measured (spec/machines#disk), deleted, and replaced in one step."""
+"""Tests of measuring (spec/machines#disk), deleting and atomically replacing files of replicas."""
 
 import os
 import subprocess
@@ -13,7 +13,8 @@ from trainshed.replica.system.trees import TreeSize
 MIB = 1 << 20
 
 
-def measured(top: Path) -> int:
+def measure(top: Path) -> int:
+    """Return the size of a directory tree in bytes."""
     tree = TreeSize(str(top))
     assert tree.measure(60.0)
     return tree.found
@@ -26,7 +27,8 @@ def write(path: Path, size: int) -> None:
 
 @pytest.fixture
 def top(tmp_path: Path) -> Path:
-    """Three megabytes at some depths, of real data: a hole takes nothing."""
+    """A directory tree with three megabytes of real data at several depths, because holes use no disk
+    space."""
     made = tmp_path / "files"
     write(made / "a", MIB)
     write(made / "work" / "b", MIB)
@@ -36,48 +38,49 @@ def top(tmp_path: Path) -> Path:
     return made
 
 
-def test_it_is_what_du_says(top: Path) -> None:
+def test_tree_size_equals_du(top: Path) -> None:
     (top / "work" / "second").hardlink_to(top / "a")
     done = subprocess.run(["du", "-s", "-B1", top], capture_output=True, check=True, text=True)
-    # The directory itself is not below itself.
-    assert measured(top) == int(done.stdout.split()[0]) - top.stat().st_blocks * 512
+    # The size excludes the directory itself.
+    assert measure(top) == int(done.stdout.split()[0]) - top.stat().st_blocks * 512
 
 
-def test_links_lead_nowhere(top: Path, tmp_path: Path) -> None:
-    """A program makes them: neither one that was there nor one that takes a directory's place is followed."""
-    before = measured(top)
+def test_links_are_not_followed_in_a_measurement(top: Path, tmp_path: Path) -> None:
+    """A program may create links, and replace directories by links (path traversal)."""
+    before = measure(top)
     write(tmp_path / "others" / "large", 8 * MIB)
     (top / "link").symlink_to(tmp_path / "others")
-    assert measured(top) - before < MIB
+    assert measure(top) - before < MIB
     with pytest.raises(OSError, match="link"):
         TreeSize(str(top / "link"))
 
 
-def test_a_link_in_a_directory_s_place_is_not_followed(
+def test_link_that_replaces_a_directory_is_not_followed(
     top: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It takes the place between the look at the directory and its being opened."""
+    """The program replaces the directory after it was listed and before it is opened."""
     write(tmp_path / "others" / "large", 8 * MIB)
     opened = os.open
 
-    def swapped(path: str, flags: int, *, dir_fd: int | None = None) -> int:
+    def open_after_swap(path: str, flags: int, *, dir_fd: int | None = None) -> int:
         if path == "work":
             (top / "work").rename(tmp_path / "aside")
             (top / "work").symlink_to(tmp_path / "others")
         return opened(path, flags, dir_fd=dir_fd)
 
-    monkeypatch.setattr(os, "open", swapped)
-    assert measured(top) < 2 * MIB
+    monkeypatch.setattr(os, "open", open_after_swap)
+    assert measure(top) < 2 * MIB
 
 
-def test_nothing_is_too_deep_to_be_passed_over(top: Path) -> None:
-    """Each directory on the way down is open: of 300 some are left out, and no handle is."""
+def test_directories_beyond_the_maximum_depth_are_skipped(top: Path) -> None:
+    """Each directory on the way stays open. Of 300 nested directories some are skipped, and no handle stays
+    open."""
     deepen(top, 300)
-    assert measured(top) >= 3 * MIB
+    assert measure(top) >= 3 * MIB
     assert opened(top) == []
 
 
-def test_a_tree_without_rights_goes_and_what_its_links_lead_to_stays(tmp_path: Path) -> None:
+def test_tree_without_permissions_is_deleted_but_link_targets_remain(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     kept.mkdir()
     (kept / "file").touch()
@@ -93,8 +96,8 @@ def test_a_tree_without_rights_goes_and_what_its_links_lead_to_stays(tmp_path: P
     assert (kept / "file").exists()
 
 
-def test_a_tree_deeper_than_anybody_can_follow_goes(tmp_path: Path) -> None:
-    """A program that made it must not keep what others threw away from being deleted."""
+def test_tree_deeper_than_the_longest_path_is_deleted(tmp_path: Path) -> None:
+    """A program with such a tree must not block the deletion of other trees."""
     for name in ("deep", "other"):
         (tmp_path / name).mkdir()
     deepen(tmp_path / "deep", 1500)
@@ -103,7 +106,7 @@ def test_a_tree_deeper_than_anybody_can_follow_goes(tmp_path: Path) -> None:
 
 
 def deepen(directory: Path, levels: int) -> None:
-    """Make so many directories within each other: deeper than a path can be long."""
+    """Create `levels` nested directories, deeper than the longest path."""
     here = os.open(directory, os.O_RDONLY)
     for _ in range(levels):
         os.mkdir("d", dir_fd=here)
@@ -113,10 +116,8 @@ def deepen(directory: Path, levels: int) -> None:
     os.close(here)
 
 
-def test_a_write_that_takes_only_a_part_is_gone_on_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A disk that is nearly full takes a part without an error; a cut document must not replace a whole
+def test_partial_write_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A nearly full disk writes a part without an error. An incomplete document must not replace a complete
     one."""
     write = os.write
 
@@ -128,7 +129,7 @@ def test_a_write_that_takes_only_a_part_is_gone_on_with(
     assert (tmp_path / "slots.json").read_text() == "the whole text"
 
 
-def test_another_file_system_does_not_count(tmp_path: Path) -> None:
+def test_other_file_systems_are_not_measured(tmp_path: Path) -> None:
     shared = Path("/dev/shm")
     if not shared.is_dir() or shared.stat().st_dev == tmp_path.stat().st_dev:
         pytest.skip("there is no other file system")

@@ -1,5 +1,5 @@
-"""What interpreters of runtimes and of images run of ours: the programs below, and all that they
-import. It is source of Python 3.6, with the standard library alone."""
+"""Tests that modules for the interpreters of runtimes and images support Python 3.6, and import only the
+standard library."""
 
 import ast
 import sys
@@ -21,7 +21,7 @@ def _file(name: str) -> Path | None:
     return None
 
 
-def imported(path: Path) -> set[str]:
+def find_imports(path: Path) -> set[str]:
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -41,7 +41,7 @@ def _closure() -> dict[str, Path]:
         if path is None or name in files:
             continue
         files[name] = path
-        left += sorted(imported(path))
+        left += sorted(find_imports(path))
         left.append(name.rpartition(".")[0])
     return files
 
@@ -50,8 +50,8 @@ CLOSURE = _closure()
 
 
 @pytest.mark.parametrize("path", CLOSURE.values(), ids=CLOSURE.keys())
-def test_source_is_python_3_6_and_standard_library_only(path: Path) -> None:
+def test_module_supports_python_3_6_with_the_standard_library_only(path: Path) -> None:
     ast.parse(path.read_text(), feature_version=(3, 6))
-    for name in imported(path):
+    for name in find_imports(path):
         root = name.split(".")[0]
         assert root in sys.stdlib_module_names or name.startswith("trainshed.replica"), name

@@ -1,4 +1,4 @@
-"""A slot's journal: the fence and the attempt records in one file (spec/invariants#shims)."""
+"""Tests of a slot's journal: the fence and the attempt records in one file (spec/invariants#shims)."""
 
 import os
 from pathlib import Path
@@ -18,8 +18,8 @@ def slot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return place
 
 
-def test_records_and_notes_stay_with_their_incarnations(slot: Path) -> None:
-    """spec/reduction#reports: who finds the slot later can tell what was noted."""
+def test_journal_keeps_records_and_notes_by_incarnation(slot: Path) -> None:
+    """spec/reduction#reports: A later reader of the slot finds all notes."""
     for incarnation in (1, 2):
         claim = journal.claim(incarnation, SHIM)
         claim.describe([])
@@ -37,7 +37,7 @@ def test_records_and_notes_stay_with_their_incarnations(slot: Path) -> None:
     assert (entries.record(3), entries.notes(3)) == (None, [])
 
 
-def test_what_was_started_once_is_refused_for_ever(slot: Path) -> None:
+def test_started_incarnation_cannot_be_claimed_again(slot: Path) -> None:
     journal.release(journal.claim(2, SHIM).lock)
     for incarnation in (1, 2):
         with pytest.raises(journal.Refused) as refused:
@@ -45,7 +45,9 @@ def test_what_was_started_once_is_refused_for_ever(slot: Path) -> None:
         assert refused.value.cause == protocol.REFUSED_KNOWN
 
 
-def test_a_start_and_its_end_are_synced(slot: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_start_and_end_of_an_incarnation_are_synced_to_disk(
+    slot: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     synced: list[int] = []
     monkeypatch.setattr(os, "fsync", synced.append)
     claim = journal.claim(1, SHIM)
@@ -56,7 +58,7 @@ def test_a_start_and_its_end_are_synced(slot: Path, monkeypatch: pytest.MonkeyPa
     assert journal.Entries(".").record(1)
 
 
-def test_a_held_slot_and_a_stopped_attempt_are_refused(slot: Path) -> None:
+def test_claim_is_refused_for_a_held_slot_or_a_stopped_attempt(slot: Path) -> None:
     claim = journal.claim(1, SHIM)
     with pytest.raises(journal.Refused) as refused:
         journal.claim(1, SHIM)
@@ -68,7 +70,7 @@ def test_a_held_slot_and_a_stopped_attempt_are_refused(slot: Path) -> None:
     assert refused.value.cause == protocol.REFUSED_STOPPED
 
 
-def test_an_unfinished_entry_counts_for_nothing_and_spoils_nothing(slot: Path) -> None:
+def test_incomplete_journal_entry_is_ignored(slot: Path) -> None:
     lock = journal.try_lock(".")
     journal.append(lock, {"starting": 1, "shim": 5, "shim_since": 9})
     os.write(lock, b'\n{"over": 1, "record": {"lo')
@@ -78,7 +80,7 @@ def test_an_unfinished_entry_counts_for_nothing_and_spoils_nothing(slot: Path) -
     journal.release(lock)
 
 
-def test_a_claim_waits_for_a_predecessor_that_ends(
+def test_claim_waits_for_the_end_of_the_previous_incarnation(
     slot: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journal, "_LOCK_TIMEOUT", 60.0)
@@ -91,8 +93,8 @@ def test_a_claim_waits_for_a_predecessor_that_ends(
     journal.release(journal.claim(1, SHIM).lock)
 
 
-def test_an_expelled_incarnation_is_lost_for_ever_and_later_ones_are_free(slot: Path) -> None:
-    """spec/invariants#one-incarnation: a shim that wakes up late is refused."""
+def test_expelled_incarnation_is_lost_and_a_later_one_may_start(slot: Path) -> None:
+    """spec/invariants#one-incarnation: A shim that wakes up late is rejected."""
     assert journal.expel(str(slot), 2, "its node is gone")
     assert journal.Entries(str(slot)).record(2) == journal.lost_record("its node is gone")
     with pytest.raises(journal.Refused) as refused:

@@ -1,4 +1,5 @@
-"""How programs were started, written down by their shims and read again (spec/program#launches)."""
+"""Tests of the records of programs' starts: shims write them, and the store reads them
+(spec/program#launches)."""
 
 import json
 from pathlib import Path
@@ -17,7 +18,7 @@ UID, PRIMARY = JobUid(7), ReplicaId(0, 0)
 
 
 def plan(logs: Path, incarnation: int = 1, **environ: str) -> protocol.LaunchDocument:
-    """One that starts a program whose argument may be a secret."""
+    """Return the launch document of a program, one of whose arguments may be secret."""
     return protocol.LaunchDocument(
         incarnation=incarnation,
         program=protocol.Program(
@@ -33,13 +34,13 @@ def plan(logs: Path, incarnation: int = 1, **environ: str) -> protocol.LaunchDoc
 
 @pytest.fixture
 def logs(tmp_path: Path) -> Path:
-    """Where the primary's streams are written."""
+    """Return the directory of the primary's streams."""
     directory = FileStreams(tmp_path).directory(StreamSource(UID, 1, PRIMARY))
     directory.mkdir(parents=True)
     return directory
 
 
-def test_what_ran_is_read_as_it_was_started(tmp_path: Path, logs: Path) -> None:
+def test_launch_record_is_read_as_written(tmp_path: Path, logs: Path) -> None:
     for number in (1, 2):
         note_launch(plan(logs, number), number * 10**9, None)
     streams = FileStreams(tmp_path)
@@ -55,7 +56,7 @@ def test_what_ran_is_read_as_it_was_started(tmp_path: Path, logs: Path) -> None:
     assert read_launches([streams], UID, 1, ReplicaId(1, 0)) == ()
 
 
-def test_secrets_are_masked_and_long_words_are_cut(tmp_path: Path, logs: Path) -> None:
+def test_launch_record_masks_secrets_and_cuts_long_words(tmp_path: Path, logs: Path) -> None:
     secret = plan(logs, TF_CONFIG='{"token": "hunter22"}', KEY="hunter22")
     note_launch(secret, 1, Mask(("hunter22",)))
     assert "hunter22" not in (logs / LAUNCHES).read_text()
@@ -68,7 +69,7 @@ def test_secrets_are_masked_and_long_words_are_cut(tmp_path: Path, logs: Path) -
     assert "xx" not in (logs / LAUNCHES).read_text().splitlines()[1], "though it is longer"
 
 
-def test_what_cannot_be_written_harms_nothing(tmp_path: Path, logs: Path) -> None:
+def test_unwritable_launch_record_is_skipped(tmp_path: Path, logs: Path) -> None:
     note_launch(plan(tmp_path / "nowhere"), 1, None)
     note_launch(plan(logs), 1, None)
     with (logs / LAUNCHES).open("ab") as file:

@@ -1,4 +1,4 @@
-"""Secrets do not get into a program's log (spec/invariants#secrets)."""
+"""Tests that secrets are masked in a program's log (spec/invariants#secrets)."""
 
 import base64
 import json
@@ -22,9 +22,8 @@ AWKWARD = 's3cr\'et "x"/y+é \\ z'
 KEY = "-----BEGIN KEY-----\nMIIE\n0123456789abcdef\nxyz\n-----END KEY-----\n"
 
 
-def logged(directory: Path, mask: Mask, *pieces: bytes) -> str:
-    """What stands in the log, and in the tail that its record keeps, of bytes that are read in these
-    pieces."""
+def log_lines(directory: Path, mask: Mask, *pieces: bytes) -> str:
+    """Write the pieces to a log. Return its text and the record's tail."""
     log = Segments(str(directory), mask)
     stream = Stream(log, "o")
     for piece in pieces:
@@ -46,19 +45,21 @@ def logged(directory: Path, mask: Mask, *pieces: bytes) -> str:
         urllib.parse.urlencode({"q": AWKWARD}),
     ],
 )
-def test_a_secret_is_found_as_programs_show_it(shown: str) -> None:
+def test_secret_is_masked_in_the_forms_that_programs_print(shown: str) -> None:
     masked = Mask((AWKWARD,)).text(f"before {shown} after")
     assert masked.startswith("before ") and masked.endswith(" after")
     assert "***" in masked and "cr" not in masked
 
 
 @given(st.binary(max_size=7), st.text(min_size=8).map(str.encode), st.binary(max_size=7))
-def test_base64_is_found_within_any_other(before: bytes, secret: bytes, after: bytes) -> None:
-    """As in `Authorization: Basic`, where a name and a colon come first."""
+def test_secret_is_masked_inside_a_longer_base64_text(
+    before: bytes, secret: bytes, after: bytes
+) -> None:
+    """As in `Authorization: Basic`, where a name and a colon precede the secret."""
     mask = Mask((secret.decode(),))
     for encode in (base64.b64encode, base64.urlsafe_b64encode):
         left = mask.apply(encode(before + secret + after)).replace(b"***", b"")
-        # Of those characters alone in which the surroundings have a part.
+        # Only characters that also encode surrounding bytes.
         assert len(left) <= -(-(len(before) * 8) // 6) + -(-(len(after) * 8) // 6) + 4
 
 
@@ -66,7 +67,7 @@ def test_base64_is_found_within_any_other(before: bytes, secret: bytes, after: b
     st.lists(st.text("ab", min_size=4, max_size=7), min_size=1, max_size=4),
     st.text("abc", max_size=60),
 )
-def test_nothing_of_overlapping_secrets_is_left(secrets: list[str], text: str) -> None:
+def test_overlapping_secrets_are_masked_completely(secrets: list[str], text: str) -> None:
     covered = [False] * len(text)
     for secret in secrets:
         for at in range(len(text)):
@@ -76,7 +77,7 @@ def test_nothing_of_overlapping_secrets_is_left(secrets: list[str], text: str) -
     assert Mask(tuple(secrets)).text(text).replace("*", "") == kept
 
 
-def test_each_line_of_a_secret_counts_but_the_shortest() -> None:
+def test_each_line_of_a_secret_is_masked_except_short_ones() -> None:
     mask = Mask((KEY,))
     assert mask.text("  0123456789abcdef,") == "  ***,"
     assert mask.text(KEY) == "***\n***\n***\nxyz\n***\n", "lines stay lines"
@@ -84,18 +85,22 @@ def test_each_line_of_a_secret_counts_but_the_shortest() -> None:
 
 
 @pytest.mark.parametrize("cut", range(len("the s3cret is out")))
-def test_writes_may_break_a_secret_anywhere(tmp_path: Path, cut: int) -> None:
+def test_secret_split_across_writes_is_masked(tmp_path: Path, cut: int) -> None:
     text = b"the s3cret is out"
     mask = Mask(("s3cret",))
     assert (
-        logged(tmp_path, mask, text[:cut], text[cut:] + b"\n") == "the *** is out\nthe *** is out"
+        log_lines(tmp_path, mask, text[:cut], text[cut:] + b"\n")
+        == "the *** is out\nthe *** is out"
     )
 
 
 @pytest.mark.parametrize("before", [LINE_BYTES - n for n in (0, 1, 5, 19, 20, 21)])
 @pytest.mark.parametrize("step", [7, 1000, LINE_BYTES])
-def test_a_secret_across_the_parts_of_a_long_line(tmp_path: Path, before: int, step: int) -> None:
-    """A line is cut into parts of 64 KiB: a secret is found before that, also while it is still coming."""
+def test_secret_across_parts_of_a_long_line_is_masked(
+    tmp_path: Path, before: int, step: int
+) -> None:
+    """Lines are split into parts of 64 KiB. A secret is found before the split, even while it is still
+    arriving."""
     secret = b"0123456789abcdefghij"
     around = b"x" * before + secret + b"y" * 50
     near = [
@@ -104,20 +109,20 @@ def test_a_secret_across_the_parts_of_a_long_line(tmp_path: Path, before: int, s
     ]
     rest = b"y" * (3 * LINE_BYTES) + secret + b"\nend\n"
     far = [rest[at : at + LINE_BYTES] for at in range(0, len(rest), LINE_BYTES)]
-    text = logged(tmp_path, Mask((secret.decode(),)), *near, *far).replace("\n", "")
+    text = log_lines(tmp_path, Mask((secret.decode(),)), *near, *far).replace("\n", "")
     assert text.count("x") == before and text.count("y") >= 3 * LINE_BYTES + 50
     assert text.count("***") >= 2
     assert "012345" not in text and "efghij" not in text
 
 
-def test_a_line_that_breaks_off_in_a_secret(tmp_path: Path) -> None:
-    """The program may be killed in the middle of a write."""
+def test_incomplete_secret_at_the_end_of_the_log_is_masked(tmp_path: Path) -> None:
+    """The program may be killed during a write."""
     secret = "0123456789abcdefghij"
-    assert logged(tmp_path, Mask((secret,)), b"key: 0123456789abc").split("\n")[0] == "key: ***"
+    assert log_lines(tmp_path, Mask((secret,)), b"key: 0123456789abc").split("\n")[0] == "key: ***"
 
 
-def test_a_trials_metrics_do_not_show_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither as the name of a metric nor as its value, nor in what is said of a line that is no report."""
+def test_secret_is_masked_in_trial_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a metric's name, its value, and notices about invalid lines."""
     monkeypatch.chdir(tmp_path)
     file = tmp_path / protocol.FILES / program.HYPERTUNE / metrics.PROGRAM_FILE
     file.parent.mkdir(parents=True)

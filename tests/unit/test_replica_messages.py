@@ -1,4 +1,4 @@
-"""Requests of TensorFlow's gs:// client are put right on their way (spec/program#storage;
+"""Tests that requests of TensorFlow's gs:// client are corrected (spec/program#storage;
 spec/clients#tensorflow)."""
 
 import io
@@ -18,8 +18,8 @@ TWICE_RIGHT = b"PUT /d HTTP/1.1\r\nTransfer-Encoding: chunked\r\nX: y\r\n\r\n"
 CHUNKS = b"5;name=x\r\nabcde\r\n2\r\n\r\n\r\n0\r\nTrailer: t\r\n\r\n"
 
 
-class Coming(io.RawIOBase):
-    """A connection on which this comes, so many bytes at a time."""
+class Incoming(io.RawIOBase):
+    """A connection that delivers these bytes, `step` bytes at a time."""
 
     def __init__(self, sent: bytes, step: int) -> None:
         self._rest, self._step = sent, step
@@ -34,12 +34,12 @@ class Coming(io.RawIOBase):
         return len(cut)
 
 
-def put_right(sent: bytes, step: int = 4096) -> bytes:
-    """What goes on of requests."""
-    stream = io.BufferedReader(Coming(sent, step))
+def correct(sent: bytes, step: int = 4096) -> bytes:
+    """Return the corrected requests as forwarded."""
+    stream = io.BufferedReader(Incoming(sent, step))
     passed: list[bytes] = []
     while (head := messages.read_head(stream)) is not None:
-        length = head.put_right()
+        length = head.correct_length()
         passed += [head.encode(), *messages.read_body(stream, length)]
     return b"".join(passed)
 
@@ -58,12 +58,12 @@ def put_right(sent: bytes, step: int = 4096) -> bytes:
     ],
     ids=["get", "put", "identity", "chunked-and-length", "names-in-any-case"],
 )
-def test_a_request_says_in_one_way_how_long_its_body_is(sent: bytes, expected: bytes) -> None:
-    assert put_right(sent) == expected
+def test_forwarded_request_has_one_length(sent: bytes, expected: bytes) -> None:
+    assert correct(sent) == expected
 
 
-def test_requests_of_one_connection_are_told_apart_however_they_are_cut() -> None:
-    """What looks like a head within a body is a body."""
+def test_pipelined_requests_are_separated_for_every_split() -> None:
+    """A body that looks like a head is a body (request smuggling)."""
     body = NOTHING + b"Transfer-Encoding: identity\r\n\r\n"
     holding = b"PUT /e HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body) + body
     chunked = b"%x\r\n" % len(body) + body + b"\r\n0\r\n\r\n"
@@ -71,7 +71,7 @@ def test_requests_of_one_connection_are_told_apart_however_they_are_cut() -> Non
     right = NOTHING_RIGHT + holding + TWICE_RIGHT + CHUNKS + TWICE_RIGHT + chunked + GET
     right += NOTHING_RIGHT
     for step in (1, 2, 3, 7, 64, len(sent)):
-        assert put_right(sent, step) == right, step
+        assert correct(sent, step) == right, step
 
 
 @pytest.mark.parametrize(
@@ -90,17 +90,17 @@ def test_requests_of_one_connection_are_told_apart_however_they_are_cut() -> Non
         *("no-chunk-size", "negative-chunk-size", "endless-chunk-size"),
     ],
 )
-def test_what_is_no_request_is_found_out(sent: bytes) -> None:
+def test_invalid_request_is_rejected(sent: bytes) -> None:
     with pytest.raises(messages.NotHttp):
-        put_right(sent)
+        correct(sent)
 
 
-def test_a_connection_that_ends_within_a_message_is_no_whole_message() -> None:
+def test_connection_end_within_a_message_is_an_error() -> None:
     for sent in (GET[:-1], PUT[:-1], TWICE + CHUNKS[:-1], TWICE + CHUNKS[:3]):
         with pytest.raises(messages.ConnectionCut):
-            put_right(sent)
+            correct(sent)
 
 
-def test_the_line_before_a_connection_says_that_it_was_secure() -> None:
+def test_preamble_contains_whether_the_client_uses_tls() -> None:
     assert preamble('{"project": "p"}', is_secure=False) == b'{"project": "p"}\n'
     assert preamble('{"project": "p"}', is_secure=True) == b'{"project": "p", "scheme": "https"}\n'

@@ -1,4 +1,4 @@
-"""What becomes of a trial's metrics file, look by look (spec/tuning#measurements, facts/tuning#metrics,
+"""Tests of reading a trial's metrics file (spec/tuning#measurements, facts/tuning#metrics,
 spec/clients#hypertune)."""
 
 import json
@@ -16,11 +16,11 @@ from trainshed.replica.protocol import FILES
 from trainshed.replica.supervisor import program
 from trainshed.replica.system.loop import Loop
 
-PATIENCE = 60.0
+TEST_TIMEOUT = 60.0
 
 
 def line(value: object, step: object = None, at: float | None = None, tag: str = "loss") -> str:
-    """As cloudml-hypertune writes it."""
+    """Return a line in the format of cloudml-hypertune."""
     report: dict[str, object] = {tag: value, "checkpoint_path": "", "trial": "3"}
     if step is not None:
         report["global_step"] = step
@@ -30,7 +30,7 @@ def line(value: object, step: object = None, at: float | None = None, tag: str =
 
 
 class Slot:
-    """A slot's directory, whose program is the test, and a shim's eye on it."""
+    """A slot's directory, in which the test writes the program's file, and a shim's metrics reader."""
 
     def __init__(self, root: Path) -> None:
         self.path = root / FILES / program.HYPERTUNE / metrics.PROGRAM_FILE
@@ -42,7 +42,7 @@ class Slot:
         self.metrics = self.incarnation(1)
 
     def incarnation(self, number: int) -> metrics.Metrics:
-        """A new shim; its predecessor looks no more."""
+        """Start the reader of a new shim; the previous reader stops."""
         self.loop = Loop()
         self.metrics = metrics.Metrics(
             str(self.logs),
@@ -58,11 +58,11 @@ class Slot:
         self.path.write_text("".join(text + "\n" for text in lines))
 
     def turn(self, pause: float = 0) -> None:
-        """What has happened until now is seen."""
+        """Run the event loop once, so that the reader handles all changes."""
         self.loop.turn(pause)
 
     def until(self, true: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TEST_TIMEOUT
         while not true():
             assert time.monotonic() < deadline
             self.loop.turn(1000)
@@ -79,7 +79,7 @@ class Slot:
 def slot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slot:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(file_watcher, "_POLL_INTERVAL", 0.0)
-    # A look that took long, as on a busy machine, would put off the next one.
+    # A slow poll, as on a busy machine, would delay the next one.
     monkeypatch.setattr(file_watcher, "_IDLE_FACTOR", 0)
     return Slot(tmp_path)
 
@@ -90,8 +90,8 @@ def running(slot: Slot) -> Slot:
     return slot
 
 
-def test_what_was_taken_once_is_never_taken_back(running: Slot) -> None:
-    """spec/clients#hypertune: the file keeps the last 100 lines."""
+def test_stored_measurements_survive_a_shorter_file(running: Slot) -> None:
+    """spec/clients#hypertune: The program's file contains only the newest 100 lines."""
     for newest in range(0, 300, 50):
         running.write(*(line("1", str(i), i + 1.0) for i in range(max(0, newest - 99), newest + 1)))
         running.turn()
@@ -100,8 +100,9 @@ def test_what_was_taken_once_is_never_taken_back(running: Slot) -> None:
     assert [step for step, _ in running.values()] == list(range(251))
 
 
-def test_the_newest_value_of_a_step_follows_and_the_same_one_does_not(running: Slot) -> None:
-    """spec/clients#hypertune: keyed by (tag, global_step). Without a global_step all is step 0."""
+def test_changed_value_of_a_step_is_stored_again(running: Slot) -> None:
+    """spec/clients#hypertune: The key is (tag, global_step). Without a global_step, the step is 0. An
+    unchanged value is not stored."""
     reported: list[str] = []
     for number, value in enumerate(["0.5", "0.6", "0.6", "0.5"]):
         reported.append(line(value, None, 100.0 + number))
@@ -123,7 +124,9 @@ def test_the_newest_value_of_a_step_follows_and_the_same_one_does_not(running: S
         (line("7", ""), 7.0, 0),
     ],
 )
-def test_numbers_may_also_be_texts(running: Slot, written: str, value: float, step: int) -> None:
+def test_metric_value_may_be_a_number_in_a_text(
+    running: Slot, written: str, value: float, step: int
+) -> None:
     running.write(written)
     running.turn()
     assert running.values() == [(step, value)]
@@ -131,7 +134,7 @@ def test_numbers_may_also_be_texts(running: Slot, written: str, value: float, st
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-Infinity", "oops", True, None, [1], "1e999"])
-def test_what_is_no_finite_number_is_left_out_and_told_once(running: Slot, value: object) -> None:
+def test_non_finite_value_is_skipped_with_one_notice(running: Slot, value: object) -> None:
     for step in range(3):
         running.write(line(value, step, 9.0), line("0.5", step, 9.0, "acc"))
         running.turn()
@@ -147,7 +150,7 @@ def test_what_is_no_finite_number_is_left_out_and_told_once(running: Slot, value
     "garbage",
     ["hello", "[1]", '"x"', "[" * 5000, '{"loss": "1", "global_step": "x"}', "1" * 70000, "\x00"],
 )
-def test_lines_that_are_none_are_passed_over_and_told_once(running: Slot, garbage: str) -> None:
+def test_invalid_lines_are_skipped_with_one_notice(running: Slot, garbage: str) -> None:
     for step in range(3):
         running.write(garbage + " " * step, line("0.5", step, 9.0))
         running.turn()
@@ -156,8 +159,8 @@ def test_lines_that_are_none_are_passed_over_and_told_once(running: Slot, garbag
     assert len(running.warnings[0]) < 1000
 
 
-def test_a_torn_end_waits_for_its_rest(running: Slot) -> None:
-    """spec/clients#hypertune: tolerate a torn end."""
+def test_incomplete_last_line_is_read_when_complete(running: Slot) -> None:
+    """spec/clients#hypertune: The file may end in the middle of a line."""
     text = line("0.5", 1, 9.0) + "\n" + line("0.4", 2, 10.0)
     running.path.write_text(text[:-5])
     running.turn()
@@ -168,8 +171,8 @@ def test_a_torn_end_waits_for_its_rest(running: Slot) -> None:
     assert running.warnings == []
 
 
-def test_the_next_incarnation_goes_on(running: Slot) -> None:
-    """Its predecessor was killed before it had read the last line, and in the middle of a write."""
+def test_next_incarnation_continues_the_measurements(running: Slot) -> None:
+    """The previous shim was killed before it had read the last line, and during a write."""
     running.write(line("0.5", 1, 9.0), line("0.6", 1, 10.0), line("0.4", 2, 11.0))
     running.turn()
     running.write(
@@ -186,8 +189,11 @@ def test_the_next_incarnation_goes_on(running: Slot) -> None:
 
 
 @pytest.mark.parametrize("kind", ["link", "hard link", "directory link", "pipe", "directory"])
-def test_only_the_programs_own_plain_file_is_read(slot: Slot, tmp_path: Path, kind: str) -> None:
-    """spec/program#isolation: no access to others' files, so not by the service's hand either."""
+def test_links_and_special_files_are_not_read_as_metrics(
+    slot: Slot, tmp_path: Path, kind: str
+) -> None:
+    """spec/program#isolation: The program must not read other users' files with the service's rights
+    (confused deputy)."""
     secret = tmp_path / "secret" / metrics.PROGRAM_FILE
     secret.parent.mkdir()
     secret.write_text(line("0.5", 1, 9.0) + "\npassword\n")
@@ -211,7 +217,7 @@ def test_only_the_programs_own_plain_file_is_read(slot: Slot, tmp_path: Path, ki
     assert "password" not in slot.warnings[0]
 
 
-def test_all_is_durable_at_the_end(running: Slot, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measurements_are_synced_at_the_end(running: Slot, monkeypatch: pytest.MonkeyPatch) -> None:
     """spec/invariants#last-lines-first."""
     synced: list[int] = []
 
@@ -225,10 +231,10 @@ def test_all_is_durable_at_the_end(running: Slot, monkeypatch: pytest.MonkeyPatc
     assert synced == [1]
 
 
-def test_a_trial_that_reports_without_end_is_taken_down_to_a_limit(
+def test_measurements_beyond_the_limit_are_dropped_with_a_notice(
     running: Slot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """spec/tuning#measurements: what was taken down stays; its log says once that no more is."""
+    """spec/tuning#measurements: Stored measurements remain. The log shows the notice once."""
     monkeypatch.setattr(metrics, "_MAX_BYTES", 2_000)
     for step in range(100):
         running.write(line("0.5", step, 9.0 + step))

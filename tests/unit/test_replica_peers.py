@@ -1,4 +1,4 @@
-"""Who is at the other end of a connection (spec/program#isolation)."""
+"""Tests of identifying the client of a connection (spec/program#isolation)."""
 
 import os
 import socket
@@ -9,8 +9,8 @@ from trainshed.replica.endpoint.peers import Peers
 
 
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
-def test_a_connection_is_known_by_its_user(family: socket.AddressFamily) -> None:
-    """Also one by an IPv4 address that is written as an IPv6 one."""
+def test_client_of_a_connection_is_identified_by_its_user(family: socket.AddressFamily) -> None:
+    """Also for an IPv4 address in IPv6 notation."""
     host = "127.0.0.1" if family == socket.AF_INET else "::ffff:127.0.0.1"
     me = os.geteuid()
     with socket.create_server(("127.0.0.1", 0)) as listener, socket.socket(family) as client:
@@ -19,6 +19,6 @@ def test_a_connection_is_known_by_its_user(family: socket.AddressFamily) -> None
         with accepted:
             assert Peers(0, (me, 1)).belongs(accepted)
             assert not Peers(0, (me + 1, 1000)).belongs(accepted)
-            # Not of this process, nor of one below it.
+            # Not a connection of this process or its descendants.
             assert not Peers(os.getpid()).belongs(accepted)
             assert Peers(os.getppid()).belongs(accepted)

@@ -1,4 +1,4 @@
-"""What a sandbox does where something is short, missing or refused, and whose user an image's program is."""
+"""Tests of a sandbox with missing resources or refused calls, and of the user of an image's program."""
 
 import errno
 import gc
@@ -23,8 +23,8 @@ _USER = protocol.LEVEL_USER
 
 @pytest.fixture
 def fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
-    """Let each attempt meet that."""
-    # A child that collects what gRPC left in this process waits for ever for a thread that it does not have.
+    """Return a function that makes each attempt of the probe fail with an error."""
+    # A child that collects gRPC's garbage would wait forever for a thread that it does not have.
     gc.disable()
 
     def arrange(error: BaseException | int) -> None:
@@ -57,10 +57,10 @@ _SHORTAGES = [
 
 
 @pytest.mark.parametrize("shortage", _SHORTAGES, ids=repr)
-def test_a_shortage_is_an_error_that_says_what_is_short(
+def test_probe_reports_a_temporary_shortage_as_error(
     shortage: BaseException | int, tmp_path: Path, fail: Callable[..., None]
 ) -> None:
-    """It may pass: no weaker level is taken because of it."""
+    """A temporary shortage must not lead to a weaker isolation level."""
     fail(shortage)
     failed = _probe(tmp_path)["failed"]
     assert failed.startswith("isolation cannot be probed: ") and failed.endswith(" (at level user)")
@@ -75,7 +75,7 @@ def test_a_shortage_is_an_error_that_says_what_is_short(
     ],
     ids=repr,
 )
-def test_a_refusal_that_lasts_is_no_error(
+def test_probe_selects_a_weaker_level_after_a_permanent_refusal(
     refusal: BaseException | int, tmp_path: Path, fail: Callable[..., None]
 ) -> None:
     fail(refusal)
@@ -84,18 +84,18 @@ def test_a_refusal_that_lasts_is_no_error(
     assert result["refused"][_USER]
 
 
-def test_a_limit_of_namespaces_is_no_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has its number (user_namespaces(7)), and lasts."""
+def test_namespace_limit_is_not_reported_as_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both have the same error number (user_namespaces(7)), but the namespace limit is permanent."""
     refusal = OSError(errno.ENOSPC, "unshare(0x10000000): No space left on device")
     monkeypatch.setattr(kernel, "_call", Mock(side_effect=refusal))
     with pytest.raises(PermissionError):
         kernel.unshare(kernel.CLONE_NEWUSER)
 
 
-def test_a_hidden_place_that_cannot_be_looked_at_is_an_error(
+def test_unreadable_hidden_path_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It might be there for a program that may see it: to go on would be to leave it open."""
+    """The program might be able to read the path, so it must not stay visible."""
     hidden = tmp_path / "hidden"
     hidden.mkdir()
     (tmp_path / "file").touch()
@@ -116,7 +116,7 @@ def test_a_hidden_place_that_cannot_be_looked_at_is_an_error(
 NETWORK = protocol.Network(cluster_port=2222)
 
 
-def test_a_kernel_without_such_filters_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernel_without_seccomp_notifications_is_supported(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(**_: bool) -> int:
         raise OSError(errno.EINVAL, "no listener")
 
@@ -140,10 +140,10 @@ def test_a_kernel_without_such_filters_is_no_failure(monkeypatch: pytest.MonkeyP
         ("7", (7, 0, "/")),
     ],
 )
-def test_users_are_those_of_the_image(
+def test_image_user_is_resolved_in_the_image(
     tmp_path: Path, text: str, expected: tuple[int, int, str]
 ) -> None:
-    """spec/program#hostnames: a container runs as its image's user, by name or number."""
+    """spec/program#hostnames: A container runs as its image's user, given by name or number."""
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/passwd").write_text(
         "root:x:0:0:root:/root:/bin/sh\nada:x:1000:1000::/home/ada:/bin/sh\n"
@@ -152,8 +152,8 @@ def test_users_are_those_of_the_image(
     assert user_of(text, str(tmp_path)) == expected
 
 
-def test_nobody_waits_for_whoever_writes_an_images_users(tmp_path: Path) -> None:
-    """Its program may have put a pipe there before it was restarted."""
+def test_pipe_as_user_file_of_an_image_does_not_block(tmp_path: Path) -> None:
+    """The program may have replaced the file by a pipe before a restart."""
     (tmp_path / "etc").mkdir()
     os.mkfifo(tmp_path / "etc/passwd")
     looker = threading.Thread(target=user_of, args=("7", str(tmp_path)), daemon=True)

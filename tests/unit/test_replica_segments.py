@@ -1,4 +1,4 @@
-"""The log format (spec/invariants#shims; spec/logs)."""
+"""Tests of the log format (spec/invariants#shims; spec/logs)."""
 
 import errno
 import json
@@ -23,8 +23,8 @@ def read(directory: Path) -> list[dict[str, object]]:
     ]
 
 
-def written(directory: Path, *pieces: bytes) -> list[object]:
-    """What becomes of bytes that are read in these pieces."""
+def write_pieces(directory: Path, *pieces: bytes) -> list[object]:
+    """Write the pieces to a log, and return its lines."""
     log = Segments(str(directory))
     stream = Stream(log, "o")
     for piece in pieces:
@@ -49,11 +49,11 @@ def written(directory: Path, *pieces: bytes) -> list[object]:
         ([b"\r 10%", b"\r 20%"], [" 20%"]),
     ],
 )
-def test_bytes_become_lines(tmp_path: Path, pieces: list[bytes], lines: list[str]) -> None:
-    assert written(tmp_path, *pieces) == lines
+def test_output_pieces_become_lines(tmp_path: Path, pieces: list[bytes], lines: list[str]) -> None:
+    assert write_pieces(tmp_path, *pieces) == lines
 
 
-def test_progress_that_never_ends_a_line_takes_no_memory(tmp_path: Path) -> None:
+def test_progress_bar_without_newline_uses_no_memory(tmp_path: Path) -> None:
     log = Segments(str(tmp_path))
     stream = Stream(log, "e")
     for step in range(10_000):
@@ -65,10 +65,10 @@ def test_progress_that_never_ends_a_line_takes_no_memory(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("state", ["\r%d%%", "%d%%\r"], ids=["before", "behind"])
-def test_progress_that_goes_on_for_long_is_seen_now_and_then(
+def test_states_of_a_long_progress_bar_are_logged_at_intervals(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str
 ) -> None:
-    """docs/clients.md: a bar that never ends its line is not silent for hours."""
+    """A progress bar without a newline is visible in the log for hours (docs/clients.md)."""
     at = 0.0
     monkeypatch.setattr("time.monotonic", lambda: at)
     log = Segments(str(tmp_path))
@@ -81,11 +81,11 @@ def test_progress_that_goes_on_for_long_is_seen_now_and_then(
     assert [line["m"] for line in read(tmp_path)] == ["19%", "39%", "59%", "79%", "99%", "100%"]
 
 
-def test_a_long_line_is_cut_between_characters(tmp_path: Path) -> None:
+def test_long_line_is_split_between_characters(tmp_path: Path) -> None:
     text = "é" * LINE_BYTES + "end"
     data = text.encode() + b"\nnext\n"
     pieces = [data[i : i + LINE_BYTES] for i in range(0, len(data), LINE_BYTES)]
-    written(tmp_path, *pieces)
+    write_pieces(tmp_path, *pieces)
     lines = read(tmp_path)
     assert [line.get("p") for line in lines] == [1, 1, None, None]
     assert "".join(str(line["m"]) for line in lines[:3]) == text
@@ -98,11 +98,11 @@ def tear(path: Path) -> None:
 
 
 def empty(path: Path) -> None:
-    """Nothing happened to it."""
+    """Leave the log unchanged, without a crash."""
 
 
 @pytest.mark.parametrize("crash", [tear, empty])
-def test_a_log_goes_on_where_it_broke_off(tmp_path: Path, crash: Callable[[Path], None]) -> None:
+def test_log_continues_after_a_crash(tmp_path: Path, crash: Callable[[Path], None]) -> None:
     first = Segments(str(tmp_path))
     first.write("o", ["a", "b"])
     first.seal()
@@ -117,10 +117,10 @@ def test_a_log_goes_on_where_it_broke_off(tmp_path: Path, crash: Callable[[Path]
     assert times == sorted(set(times))
 
 
-def test_a_long_segment_is_continued_without_being_read_whole(
+def test_long_segment_is_continued_without_reading_it_completely(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """spec/failures#lost-replicas: a restart in place is quick, however much there is in the log."""
+    """spec/failures#lost-replicas: A restart in place is fast for a log of any length."""
     monkeypatch.setattr(growing_files, "_READ_BACK", 300)
     first = Segments(str(tmp_path))
     first.write("o", [f"line {number}" for number in range(100)])
@@ -138,7 +138,7 @@ def test_a_long_segment_is_continued_without_being_read_whole(
 def test_segments_are_named_by_their_first_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that cannot be opened, for want of a file handle, say, is done without: it ended the replica."""
+    """If a segment cannot be opened, for example without a free handle, the log continues in the old one."""
     monkeypatch.setattr(segments, "SEGMENT_BYTES", 200)
     log = Segments(str(tmp_path))
     refusal = OSError(errno.ENFILE, "Too many open files in system")
@@ -156,7 +156,7 @@ def test_segments_are_named_by_their_first_line(
     assert [line["n"] for line in read(tmp_path)] == list(range(10))
 
 
-def test_the_tail_is_the_last_eight_kilobytes(tmp_path: Path) -> None:
+def test_tail_is_the_last_eight_kilobytes(tmp_path: Path) -> None:
     log = Segments(str(tmp_path))
     log.write("e", ["ü" * 4000, "ü" * 1000])
     lines, tail = log.seal()
@@ -166,7 +166,7 @@ def test_the_tail_is_the_last_eight_kilobytes(tmp_path: Path) -> None:
     assert tail.endswith("ü" * 1000)
 
 
-def test_the_tail_leaves_out_where_tensorflow_1_made_an_operation(tmp_path: Path) -> None:
+def test_tail_omits_tensorflow_1_stack_of_operation_creation(tmp_path: Path) -> None:
     log = Segments(str(tmp_path))
     log.write("e", ["NotFoundError: no data", "", "Original stack trace for 'Next':", "  File 1"])
     log.write("e", ["    next()", "", "bye"])
@@ -175,40 +175,40 @@ def test_the_tail_leaves_out_where_tensorflow_1_made_an_operation(tmp_path: Path
 
 @pytest.fixture
 def two_files(tmp_path: Path) -> Iterator[Path]:
-    """A file system with room for two files, the directory being one of them, and for 64 kB."""
+    """A file system with space for 64 kB and two files, including its directory."""
     with disk_of("size=64k,nr_inodes=2", tmp_path / "small") as place:
         yield place
 
 
-def test_what_finds_no_room_waits_in_its_order(two_files: Path) -> None:
+def test_lines_without_disk_space_wait_in_order(two_files: Path) -> None:
     log = Segments(str(two_files))
-    written = 0
+    write_pieces = 0
     while not log.waits:
-        log.write("o", [f"{written} {'x' * 3000}"])
-        written += 1
-    assert log.readable == written - 1
+        log.write("o", [f"{write_pieces} {'x' * 3000}"])
+        write_pieces += 1
+    assert log.readable == write_pieces - 1
     log.write("e", ["behind it"])
     assert not log.flush()
-    assert [line["n"] for line in whole(two_files)] == list(range(written - 1))
+    assert [line["n"] for line in complete_lines(two_files)] == list(range(write_pieces - 1))
     subprocess.run(["mount", "-o", "remount,size=1m", str(two_files)], check=True, timeout=60)
     assert log.flush()
-    assert log.readable == log.lines == written + 1
+    assert log.readable == log.lines == write_pieces + 1
     log.seal()
     lines = read(two_files)
-    assert [line["n"] for line in lines] == list(range(written + 1))
+    assert [line["n"] for line in lines] == list(range(write_pieces + 1))
     assert lines[-1]["m"] == "behind it"
 
 
-def whole(directory: Path) -> list[dict[str, object]]:
-    """What can be read while the last line is not complete."""
+def complete_lines(directory: Path) -> list[dict[str, object]]:
+    """Return the readable lines of a log whose last line is incomplete."""
     text = (directory / "000000000000.jsonl").read_text("utf-8")
     return [json.loads(line) for line in text.split("\n")[:-1]]
 
 
-def test_lines_wait_while_their_disk_is_read_only(
+def test_lines_wait_while_the_disk_is_read_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may be mounted for writing again; until now the program was killed and started over."""
+    """The disk may become writable again. The program must not be killed and restarted in the meantime."""
     log = Segments(str(tmp_path))
 
     def refuse(*_: object) -> None:

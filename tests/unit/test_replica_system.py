@@ -1,4 +1,4 @@
-"""The system calls that Python lacks, made by children of this process."""
+"""Tests of system calls that Python lacks, made by child processes."""
 
 import subprocess
 import sys
@@ -27,9 +27,9 @@ os._exit(0)
 
 
 @pytest.mark.parametrize("parent_lives", [True, False])
-def test_a_helper_whose_parent_died_before_it_could_ask_ends_at_once(parent_lives: bool) -> None:
-    """The kernel tells of a parent's death only who asked for it before."""
-    # Its output ends when the helper does.
+def test_helper_exits_if_its_parent_died_before(parent_lives: bool) -> None:
+    """The kernel only reports the deaths of parents that happen after the request."""
+    # The output ends when the helper exits.
     done = subprocess.run(
         [sys.executable, "-c", _HELPED, str(parent_lives)], stdout=subprocess.PIPE, check=True
     )

@@ -1,4 +1,4 @@
-"""What a replica uses, written down beside its log (spec/program#usage): looks at real processes and at made
+"""Tests of the records of a replica's resource usage (spec/program#usage), with real processes and simulated
 control groups."""
 
 import itertools
@@ -20,11 +20,11 @@ from trainshed.replica.system import processes
 from trainshed.replica.system.loop import Loop
 
 MIB = 1 << 20
-PATIENCE = 60.0
+TEST_TIMEOUT = 60.0
 SECOND = 10**9
 COMPUTED = 0.25
-"""Seconds that the program has surely computed: a little less than it says, since time is told in ticks."""
-SHARE = usage._IDLE_FACTOR  # pyright: ignore[reportPrivateUsage] - which most tests do without
+"""Minimum processor seconds of the program, less than its own count, because times are measured in ticks."""
+IDLE_FACTOR = usage._IDLE_FACTOR  # pyright: ignore[reportPrivateUsage] - which most tests do without
 _SHIM = """
 import os, subprocess, sys
 program = subprocess.Popen([sys.executable, "-c", sys.argv[1]], start_new_session=True)
@@ -60,7 +60,7 @@ class Shim:
         return self.process.pid
 
     def end_program(self) -> None:
-        """Until the shim has waited for it; the shim itself is left to be waited for."""
+        """End the child and wait until the process has reaped it. The process itself stays."""
         assert self.process.stdin is not None and self.process.stdout is not None
         self.process.stdin.close()
         assert self.process.stdout.read(1) == b"x"
@@ -81,8 +81,8 @@ def shim() -> Iterator[Shim]:
         made.process.wait()
 
 
-class Look:
-    """A replica's usage, with all that it is made of."""
+class UsageFixture:
+    """A replica's usage and all its inputs."""
 
     def __init__(self, logs: Path, shim: int, *groups: Path) -> None:
         self.path = logs / usage.FILE
@@ -107,8 +107,8 @@ class Look:
         return [json.loads(line) for line in self.path.read_text().splitlines()]
 
     def until(self, true: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
-        """The first look of which it is true."""
-        deadline = time.monotonic() + PATIENCE
+        """Return the first entry for which `true` returns True."""
+        deadline = time.monotonic() + TEST_TIMEOUT
         while True:
             last = self.entries()[-1]
             if "at" in last and true(last):
@@ -123,8 +123,8 @@ def _tireless(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @linux
-def test_processes_are_added_up_where_no_control_group_counts(tmp_path: Path, shim: Shim) -> None:
-    look = Look(tmp_path, shim.pid)
+def test_usage_sums_processes_without_control_groups(tmp_path: Path, shim: Shim) -> None:
+    look = UsageFixture(tmp_path, shim.pid)
     look.usage.begin(5 * SECOND)
     look_at_it = look.until(lambda last: last["cpu"] >= COMPUTED and last["memory"] > 64 * MIB)
     assert (look_at_it["processes"], look_at_it["gpus"]) == (1, [])
@@ -144,8 +144,8 @@ def test_processes_are_added_up_where_no_control_group_counts(tmp_path: Path, sh
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_control_groups_count_without_cached_files(tmp_path: Path, version: int) -> None:
-    """What the kernel could give away any moment is not what a program needs."""
+def test_memory_of_a_control_group_excludes_cached_files(tmp_path: Path, version: int) -> None:
+    """The kernel can free cached files at any time."""
     memory, cpu = tmp_path / "memory", tmp_path / "cpu"
     memory.mkdir()
     cpu.mkdir()
@@ -161,25 +161,25 @@ def test_control_groups_count_without_cached_files(tmp_path: Path, version: int)
             f"anon 1\ninactive_file {300 * MIB}\nactive_file {100 * MIB}\n"
         )
         (cpu / "cpu.stat").write_text("usage_usec 7000000\nuser_usec 1\n")
-    look = Look(tmp_path, 1 << 22, memory, cpu)
+    look = UsageFixture(tmp_path, 1 << 22, memory, cpu)
     look.usage.begin(1)
     look_at_it = look.until(lambda last: True)
     assert (look_at_it["memory"], look_at_it["cpu"]) == (500 * MIB, 7.0)
 
 
-def test_the_next_incarnation_goes_on_after_a_torn_line(tmp_path: Path) -> None:
-    """spec/failures#lost-replicas: a replica that is restarted in place keeps what is known of it."""
+def test_usage_continues_after_an_incomplete_line(tmp_path: Path) -> None:
+    """spec/failures#lost-replicas: A replica that is restarted in place keeps its records."""
     (tmp_path / usage.FILE).write_text('{"started": 1, "incarnation": 1}\n{"at": 2, "cp')
-    look = Look(tmp_path, 1 << 22)
+    look = UsageFixture(tmp_path, 1 << 22)
     look.usage.begin(5)
     first, last = (tmp_path / usage.FILE).read_text().splitlines()
     assert [json.loads(line)["started"] for line in (first, last)] == [1, 5]
 
 
-def test_a_job_of_two_days_leaves_a_small_file_with_all_of_its_time(
+def test_usage_file_of_a_long_job_stays_small(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    look = Look(tmp_path, 1 << 22)
+    look = UsageFixture(tmp_path, 1 << 22)
     clock = [0]
     monkeypatch.setattr(time, "monotonic", lambda: float(clock[0]))
     monkeypatch.setattr("trainshed.replica.observe.segments.now", lambda: clock[0] * SECOND)
@@ -191,15 +191,15 @@ def test_a_job_of_two_days_leaves_a_small_file_with_all_of_its_time(
     times = [entry["at"] // SECOND for entry in look.entries()[1:]]
     gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
     assert len(times) < 4200
-    # All are there of the first hours, and later none is further from the next than a thousandth of its age.
+    # All entries of the first hours exist. Later, two entries are at most a thousandth of their age apart.
     assert times[:1000] == [*range(10, 10010, 10)]
     assert max(gaps) <= length / 1000 + 10 and times[-1] >= length - max(gaps)
 
 
-def test_a_dear_look_is_followed_by_a_long_rest(
+def test_slow_measurement_is_followed_by_a_long_pause(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At most a thousandth of a processor."""
+    """Measuring uses at most a thousandth of a processor."""
     pauses: list[float] = []
 
     class Listening(Loop):
@@ -207,8 +207,8 @@ def test_a_dear_look_is_followed_by_a_long_rest(
             pauses.append(seconds)
 
     monkeypatch.setattr(f"{__name__}.Loop", Listening)
-    monkeypatch.setattr(usage, "_IDLE_FACTOR", SHARE)
-    look = Look(tmp_path, 1 << 22)
+    monkeypatch.setattr(usage, "_IDLE_FACTOR", IDLE_FACTOR)
+    look = UsageFixture(tmp_path, 1 << 22)
     clock = iter([0.0, 0.05])
     monkeypatch.setattr(time, "process_time", lambda: next(clock))
     look.usage.begin(1)

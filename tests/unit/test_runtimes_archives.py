@@ -1,4 +1,4 @@
-"""What strangers packed is looked at within limits, each of which the refusal names (spec/program)."""
+"""Tests of limits for untrusted archives. Each rejection contains its limit (spec/program)."""
 
 import gc
 import gzip
@@ -46,7 +46,7 @@ _NESTED = b"a = " + b"[" * 100_000 + b"]" * 100_000
 
 @pytest.mark.parametrize(("name", "pack"), [("p.zip", _zip), ("p.tar.gz", tar)], ids=["zip", "tar"])
 @pytest.mark.parametrize("metadata", ["pyproject.toml", "PKG-INFO", "setup.py"])
-def test_a_metadata_file_that_never_ends_is_refused(
+def test_oversized_metadata_file_is_rejected(
     tmp_path: Path, name: str, pack: Callable[[Path, dict[str, bytes]], Path], metadata: str
 ) -> None:
     path = pack(tmp_path / name, {f"p-1/{metadata}": bytes(MAX_METADATA + 1)})
@@ -56,9 +56,9 @@ def test_a_metadata_file_that_never_ends_is_refused(
         is_buildable(path)
 
 
-def test_a_zip_that_lies_about_the_size_of_its_metadata_is_read_no_further(tmp_path: Path) -> None:
+def test_zip_with_a_false_metadata_size_is_rejected(tmp_path: Path) -> None:
     content = _zip(tmp_path / "p.zip", {"p-1/pyproject.toml": bytes(1 << 24)}).read_bytes()
-    # The sizes of the content, in both places where they stand.
+    # The sizes of the content are in two places.
     (tmp_path / "p.zip").write_bytes(
         content.replace(struct.pack("<I", 1 << 24), bytes([1, 0, 0, 0]))
     )
@@ -66,19 +66,19 @@ def test_a_zip_that_lies_about_the_size_of_its_metadata_is_read_no_further(tmp_p
 
 
 @pytest.mark.parametrize(("name", "pack"), [("p.zip", _zip), ("p.tar.gz", tar)], ids=["zip", "tar"])
-def test_toml_within_toml_without_end_is_refused(
+def test_deeply_nested_toml_is_rejected(
     tmp_path: Path, name: str, pack: Callable[[Path, dict[str, bytes]], Path]
 ) -> None:
     path = pack(tmp_path / name, {"p-1/pyproject.toml": _NESTED})
-    # What other tests left must not be finalized where the stack ends.
+    # Objects of other tests must not be finalized at the recursion limit.
     gc.collect()
     with pytest.raises(ArchiveRejected, match=r"nested too deep .*the depth of TOML"):
         is_buildable(path)
 
 
-def test_what_unpacks_to_more_than_the_limit_is_refused(tmp_path: Path) -> None:
+def test_archive_beyond_the_unpacked_limit_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "p.tar.gz"
-    # All that it says; nobody has to read what would follow.
+    # The declared size is enough; no further data is read.
     path.write_bytes(gzip.compress(header("p-1/a", 3 << 30) + bytes(1 << 20)))
     with pytest.raises(
         ArchiveRejected, match=r"unpacks to more than 2 GiB \(the limit of unpacked bytes\)"
@@ -90,7 +90,7 @@ def test_what_unpacks_to_more_than_the_limit_is_refused(tmp_path: Path) -> None:
     assert is_buildable(wheel)
 
 
-def test_an_archive_that_is_too_large_itself_is_refused(tmp_path: Path) -> None:
+def test_oversized_archive_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "p.tar"
     with path.open("wb") as file:
         file.truncate(2 << 20)
@@ -98,10 +98,10 @@ def test_an_archive_that_is_too_large_itself_is_refused(tmp_path: Path) -> None:
         is_buildable(path, 1 << 20)
 
 
-def test_more_members_than_the_limit_are_refused(
+def test_archive_with_too_many_members_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The limit itself is tried on a whole service (tests/e2e/test_hostile_builds.py)."""
+    """tests/e2e/test_hostile_builds.py tests the real limit."""
     few = 5_000
     monkeypatch.setattr(archives, "MAX_MEMBERS", few)
     tar = tmp_path / "p.tar.gz"
@@ -117,7 +117,8 @@ def test_more_members_than_the_limit_are_refused(
 
 
 def zip_of_many(many: int, declared: int | None = None) -> bytes:
-    """A zip whose directory names one empty file so often. `declared`: by its end; None = the truth."""
+    """Return a zip file that lists one empty file many times. `declared`: the number in its end record; None
+    = the true number."""
     declared = many if declared is None else declared
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w") as archive:
@@ -134,7 +135,7 @@ def zip_of_many(many: int, declared: int | None = None) -> bytes:
 
 
 def _refusal_with(memory: int, archive: Path) -> str:
-    """Of a fresh process, as in an installation: this one has memory of other tests to use again."""
+    """Return the error of a new process with limited memory, which cannot reuse memory of other tests."""
     code = (
         "import sys; from trainshed.runtimes import archives; archives.load();"
         "archives.MAX_MEMORY = int(sys.argv[1]); archives.are_buildable(sys.argv[2:])"
@@ -143,14 +144,14 @@ def _refusal_with(memory: int, archive: Path) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=False).stderr
 
 
-def test_members_that_are_not_told_are_refused_for_want_of_memory(tmp_path: Path) -> None:
+def test_undeclared_archive_members_exceed_the_memory_limit(tmp_path: Path) -> None:
     (tmp_path / "p.zip").write_bytes(zip_of_many(110_000, declared=1))
     refusal = _refusal_with(32 << 20, tmp_path / "p.zip")
     assert "memory for opening it" in refusal
 
 
-def test_headers_without_end_are_refused_for_want_of_memory(tmp_path: Path) -> None:
-    """Extended headers are read whole by whoever reads tar."""
+def test_endless_tar_headers_exceed_the_memory_limit(tmp_path: Path) -> None:
+    """A tar reader must read an extended header completely."""
     size = 64 << 20
     with lzma.open(tmp_path / "p.tar.xz", "wb", preset=0) as packed:
         packed.write(header("p-1/x", size, tarfile.XHDTYPE))
@@ -159,7 +160,7 @@ def test_headers_without_end_are_refused_for_want_of_memory(tmp_path: Path) -> N
     assert "memory for opening it" in _refusal_with(32 << 20, tmp_path / "p.tar.xz")
 
 
-def test_looking_takes_no_longer_than_its_time(
+def test_reading_an_archive_has_a_time_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(archives, "MAX_SECONDS", 0.2)
@@ -180,15 +181,15 @@ def test_looking_takes_no_longer_than_its_time(
     ],
     ids=["empty", "text", "empty-zip", "compressed-text", "half-a-tar"],
 )
-def test_what_is_no_archive_is_for_the_installer_to_tell(tmp_path: Path, content: bytes) -> None:
+def test_invalid_archive_is_left_to_the_installer(tmp_path: Path, content: bytes) -> None:
     for name in ("p.tar.gz", "p.zip", "p.whl"):
         path = tmp_path / name
         path.write_bytes(content)
         is_buildable(path)
 
 
-def test_of_wheels_their_own_words_are_read(tmp_path: Path) -> None:
-    """And of nothing that lies deeper, nor of what cannot be read."""
+def test_metadata_of_a_wheel_is_read(tmp_path: Path) -> None:
+    """Files in deeper directories and unreadable files are ignored."""
     wheel = _zip(tmp_path / "a.whl", {"b.dist-info/METADATA": b"Name: b", "x/METADATA": b"no"})
     source = _zip(tmp_path / "a.zip", {"b.dist-info/METADATA": b"Name: b"})
     broken = tmp_path / "b.whl"

@@ -1,6 +1,5 @@
-"""Which runtime stands for an image or a runtime version (spec/submit#defaults, spec/runtimes#substitutes;
-facts/packaging#runtime-versions, facts/packaging#images). An operator's image map: which entry an image
-gets, and what cannot be an entry."""
+"""Tests of the runtime for an image or a runtime version (spec/submit#defaults, spec/runtimes#substitutes;
+facts/packaging#runtime-versions, facts/packaging#images), and of an operator's image map."""
 
 import re
 import tomllib
@@ -21,7 +20,7 @@ _IMAGES = "us-docker.pkg.dev/vertex-ai/training/"
 
 @dataclass
 class Pythons(Interpreters):
-    """Interpreters that a test says are there."""
+    """Simulated interpreters."""
 
     own: Minor
     others: tuple[Minor, ...] = ()
@@ -33,19 +32,19 @@ class Pythons(Interpreters):
         return sorted({self.own, *self.others}, reverse=True)
 
 
-def chosen(answer: RuntimeChoice | RuntimeRefusal) -> RuntimeChoice:
+def get_choice(answer: RuntimeChoice | RuntimeRefusal) -> RuntimeChoice:
     assert isinstance(answer, RuntimeChoice), answer
     return answer
 
 
-def refused(answer: RuntimeChoice | RuntimeRefusal) -> str:
+def get_refusal(answer: RuntimeChoice | RuntimeRefusal) -> str:
     assert isinstance(answer, RuntimeRefusal), answer
     return answer.reason
 
 
-def test_the_same_minor_version_on_another_python_comes_before_another_version() -> None:
-    """spec/runtimes#substitutes: nearest, with a notice that says what was asked and what is there."""
-    choice = chosen(
+def test_same_version_on_another_python_is_nearest() -> None:
+    """spec/runtimes#substitutes: A notice contains the requested and the used version."""
+    choice = get_choice(
         LocalCatalog(Pythons((3, 12), ((3, 7),))).for_image(_IMAGES + "sklearn-cpu.1-6:latest")
     )
     assert (choice.version, choice.python_version) == ("1.6", "3.12")
@@ -61,14 +60,14 @@ def test_the_same_minor_version_on_another_python_comes_before_another_version()
         ("pytorch-cpu.2-0", "", ""),
     ],
 )
-def test_a_python_that_is_missing_is_named_with_how_to_get_it(
+def test_missing_python_is_reported_with_an_install_command(
     image: str, python: str, command: str
 ) -> None:
-    """Nothing is advised where no Python would help: of PyTorch there is one version. uv has no Python below
+    """There is no advice where no Python would help: PyTorch has one version, and uv has no Python below
     3.8."""
     uri = f"{_IMAGES}{image}:latest"
-    choice = chosen(LocalCatalog(Pythons((3, 11))).for_image(uri))
-    refusal = refused(LocalCatalog(Pythons((3, 11)), exact=True).for_image(uri))
+    choice = get_choice(LocalCatalog(Pythons((3, 11))).for_image(uri))
+    refusal = get_refusal(LocalCatalog(Pythons((3, 11)), exact=True).for_image(uri))
     assert not choice.is_exact
     assert "exact_runtimes" in refusal
     for text in (choice.notices[0], refusal):
@@ -76,13 +75,13 @@ def test_a_python_that_is_missing_is_named_with_how_to_get_it(
         assert ("install" in text) == bool(command)
     if python:
         there = LocalCatalog(Pythons((3, 11), ((3, int(python[2:])),)), exact=True)
-        assert chosen(there.for_image(uri)).is_exact
+        assert get_choice(there.for_image(uri)).is_exact
 
 
 @pytest.mark.parametrize("name", ["ray-cpu.2-47.py311", "ray-gpu.2-9.py310"])
-def test_another_framework_is_refused_and_the_nearest_are_named(name: str) -> None:
-    """spec/runtimes#environments: never replaced by an environment without that framework."""
-    reason = refused(LocalCatalog(Pythons((3, 11))).for_image(f"{_IMAGES}{name}:latest"))
+def test_unknown_framework_is_rejected_with_the_nearest_names(name: str) -> None:
+    """spec/runtimes#environments: An environment without the framework never replaces it."""
+    reason = get_refusal(LocalCatalog(Pythons((3, 11))).for_image(f"{_IMAGES}{name}:latest"))
     assert name in reason
     for offer in ("sklearn-cpu.1-6", "xgboost-cpu.2-1", "pytorch-xla.2-4.py310", "tf-cpu.2-17"):
         assert offer in reason
@@ -104,23 +103,25 @@ def test_another_framework_is_refused_and_the_nearest_are_named(name: str) -> No
         ("sklearn-cpu.1-6", ((3, 12), (3, 10)), ("scikit-learn", "1.6", "3.10")),
     ],
 )
-def test_images_of_every_framework(
+def test_image_of_a_framework_selects_its_runtime(
     name: str, pythons: tuple[Minor, ...], expected: tuple[str, str, str]
 ) -> None:
-    """spec/runtimes#substitutes: exact where version and interpreter are there, else the nearest version of
-    the same framework."""
-    choice = chosen(LocalCatalog(Pythons(pythons[0], pythons)).for_image(f"{_IMAGES}{name}:latest"))
+    """spec/runtimes#substitutes: The exact version and interpreter if available, otherwise the framework's
+    nearest version."""
+    choice = get_choice(
+        LocalCatalog(Pythons(pythons[0], pythons)).for_image(f"{_IMAGES}{name}:latest")
+    )
     assert (choice.family, choice.version, choice.python_version) == expected
     version = name.partition("-cpu.")[2].partition(".py")[0].replace("-", ".")
     missing = any("is not available here" in notice for notice in choice.notices)
     assert missing == (choice.version != version)
 
 
-def test_packages_for_tpus_are_told_to_those_who_named_tpus_alone() -> None:
-    """The public image of PyTorch without GPUs is called XLA's, whether one has a TPU or not."""
+def test_tpu_notice_is_only_for_jobs_with_tpus() -> None:
+    """The name of PyTorch's public image without GPUs contains XLA, with or without a TPU."""
     catalog = LocalCatalog(Pythons((3, 11)))
     for device, is_told in (("xla", False), ("gpu", False), ("tpu", True)):
-        choice = chosen(catalog.for_image(f"{_IMAGES}pytorch-{device}.2-4.py310:latest"))
+        choice = get_choice(catalog.for_image(f"{_IMAGES}pytorch-{device}.2-4.py310:latest"))
         assert any("torch-xla (no TPU" in notice for notice in choice.notices) is is_told, device
 
 
@@ -132,31 +133,30 @@ def test_packages_for_tpus_are_told_to_those_who_named_tpus_alone() -> None:
         ("tf-cpu.2-4", []),
     ],
 )
-def test_programs_of_an_older_pytorch_load_what_they_saved(name: str, variables: list[str]) -> None:
-    """`torch.load` refuses most objects since 2.6; a program for an older image never says
-    `weights_only`."""
+def test_older_pytorch_images_can_load_their_checkpoints(name: str, variables: list[str]) -> None:
+    """Since 2.6, `torch.load` rejects most objects; programs for older images do not set `weights_only`."""
     catalog = LocalCatalog(Pythons((3, 11)))
-    choice = chosen(catalog.for_image(f"{_IMAGES}{name}:latest"))
+    choice = get_choice(catalog.for_image(f"{_IMAGES}{name}:latest"))
     assert [way.variable for way in choice.old_ways] == variables
     assert any("torch.load" in notice for notice in choice.notices) == bool(variables)
-    # Whoever names the runtime itself gets it as it is.
-    assert not chosen(catalog.named("pytorch")).old_ways
+    # A job that requests the runtime by name gets it unchanged.
+    assert not get_choice(catalog.named("pytorch")).old_ways
 
 
-def test_the_version_comes_before_cuda() -> None:
-    """spec/runtimes#substitutes: the nearest version; that it is built for CPUs is told."""
+def test_version_takes_precedence_over_cuda() -> None:
+    """spec/runtimes#substitutes: A notice reports a build for CPUs."""
     catalog = LocalCatalog(Pythons((3, 11), ((3, 10), (3, 7))), has_gpu=lambda: True)
-    exact = chosen(catalog.for_image(_IMAGES + "tf-gpu.2-16.py310:latest"))
+    exact = get_choice(catalog.for_image(_IMAGES + "tf-gpu.2-16.py310:latest"))
     assert (exact.version, exact.python_version) == ("2.16+cuda12", "3.10")
     assert not any("not available here" in notice for notice in exact.notices)
-    old = chosen(catalog.for_image(_IMAGES + "tf-gpu.2-6:latest"))
+    old = get_choice(catalog.for_image(_IMAGES + "tf-gpu.2-6:latest"))
     assert old.version == "2.6"
     assert any("with CUDA" in notice for notice in old.notices)
 
 
 @dataclass
 class Engine(ClusterImages):
-    """A container engine that runs the images whose names begin so."""
+    """A simulated container engine that runs images with a certain prefix."""
 
     here: str = ""
 
@@ -164,32 +164,31 @@ class Engine(ClusterImages):
         return None if reference.startswith(self.here) else f"{reference} is not here, pull it."
 
 
-def test_a_custom_image_runs_as_a_container_where_there_is_an_engine() -> None:
+def test_custom_image_runs_with_a_container_engine() -> None:
     """spec/runtimes#images."""
     catalog = LocalCatalog(Pythons((3, 11)), images=Engine("gcr.io/"))
-    choice = chosen(catalog.for_image("gcr.io/p/trainer:v1"))
+    choice = get_choice(catalog.for_image("gcr.io/p/trainer:v1"))
     assert (choice.family, choice.image, choice.notices) == (CONTAINER, "gcr.io/p/trainer:v1", ())
-    assert "pull it" in refused(catalog.for_image("gone:v1"))
+    assert "pull it" in get_refusal(catalog.for_image("gone:v1"))
 
 
 @pytest.mark.parametrize("region", ["us", "europe", "asia"])
-def test_our_reducers_stand_for_the_reduction_server_images(region: str) -> None:
-    """spec/runtimes#substitutes, spec/reduction: in every region, without a word, for that is what was asked
-    for; an operator's word counts first."""
+def test_reduction_server_images_use_our_reducers(region: str) -> None:
+    """spec/runtimes#substitutes: In every region and without a notice. An operator's map takes precedence
+    (spec/reduction)."""
     uri = f"{region}-docker.pkg.dev/vertex-ai-restricted/training/reductionserver:latest"
     catalog = LocalCatalog(Pythons((3, 12), ((3, 8),)), exact=True)
     assert catalog.for_image(uri) == RuntimeChoice("reduction-server", "", "3.12")
     entries = [MappedImage("*/reductionserver:*", image="mine:v1")]
     mapping = LocalCatalog(Pythons((3, 12)), image_map=entries, images=Engine())
-    assert chosen(mapping.for_image(uri)).image == "mine:v1"
+    assert get_choice(mapping.for_image(uri)).image == "mine:v1"
 
 
 @pytest.mark.parametrize("version", ["2.6", "1.15", "2.11"])
-def test_a_runtime_version_is_its_frameworks_where_they_can_be_had(version: str) -> None:
-    """spec/runtimes#substitutes and the public guide's runtimeVersion 2.6 with Python 3.7: nothing is
-    substituted."""
+def test_runtime_version_installs_its_exact_frameworks(version: str) -> None:
+    """spec/runtimes#substitutes: The public runtimeVersion 2.6 with Python 3.7: nothing is substituted."""
     catalog = LocalCatalog(Pythons((3, 12), ((3, 13), (3, 10), (3, 7))), exact=True)
-    choice = chosen(catalog.for_runtime_version(version, "3.7"))
+    choice = get_choice(catalog.for_runtime_version(version, "3.7"))
     assert (choice.family, choice.version) == ("tensorflow", version)
     assert choice.python_version == "3.7"
     (notice,) = choice.notices
@@ -207,20 +206,20 @@ def test_a_runtime_version_is_its_frameworks_where_they_can_be_had(version: str)
         ("2.6", "3.7", ((3, 14),), ("scikit-learn", "1.9", "3.14")),
     ],
 )
-def test_a_runtime_version_gets_the_nearest_runtime_and_is_told_what_is_missing(
+def test_runtime_version_substitute_reports_missing_frameworks(
     version: str, python: str, pythons: tuple[Minor, ...], here: tuple[str, str, str]
 ) -> None:
-    """spec/runtimes#substitutes: what was asked, what is there, what is missing; TensorFlow is left out only
-    where it is not available."""
+    """spec/runtimes#substitutes: The notice contains the requested, used and missing frameworks. TensorFlow
+    is omitted only if it is unavailable."""
     catalog = LocalCatalog(Pythons(pythons[0], pythons))
-    choice = chosen(catalog.for_runtime_version(version, python))
+    choice = get_choice(catalog.for_runtime_version(version, python))
     assert (choice.family, choice.version, choice.python_version) == here
     (notice,) = choice.notices
     for part in (f"TensorFlow {version}", f"Python {python}", f"on Python {here[2]}"):
         assert part in notice
     missing = notice.partition(" Not installed there: ")[2].partition(".")[0]
     assert ("tensorflow" in missing) == (here[0] != "tensorflow")
-    # Whoever misses nothing is not told to add it.
+    # Without missing packages, there is no advice to add them.
     assert bool(missing) == ("Add the packages that the program needs" in notice)
 
 
@@ -231,33 +230,33 @@ def test_a_runtime_version_gets_the_nearest_runtime_and_is_told_what_is_missing(
         *(("1.14", "3.5", False), ("1.15", "", False), ("2.6", "", False), ("", "", False)),
     ],
 )
-def test_runtimes_of_python_2_keep_implicit_imports(
+def test_python_2_runtimes_keep_implicit_relative_imports(
     version: str, python: str, is_old: bool
 ) -> None:
     catalog = LocalCatalog(Pythons((3, 12), ((3, 12), (3, 7))))
-    choice = chosen(catalog.for_runtime_version(version, python))
+    choice = get_choice(catalog.for_runtime_version(version, python))
     assert choice.implicit_imports is is_old
 
 
-def test_exact_refuses_substitutes_but_not_the_default() -> None:
-    """spec/runtimes#substitutes: an operator's setting."""
+def test_exact_mode_rejects_substitutes_but_not_the_default() -> None:
+    """spec/runtimes#substitutes: An operator's setting."""
     catalog = LocalCatalog(Pythons((3, 11)), exact=True)
-    assert "TensorFlow 2.12" in refused(catalog.for_runtime_version("2.6", "3.7"))
-    assert "refuse" in refused(catalog.for_image(_IMAGES + "sklearn-cpu.1-6:latest"))
-    chosen(catalog.for_runtime_version("", ""))
+    assert "TensorFlow 2.12" in get_refusal(catalog.for_runtime_version("2.6", "3.7"))
+    assert "refuse" in get_refusal(catalog.for_image(_IMAGES + "sklearn-cpu.1-6:latest"))
+    get_choice(catalog.for_runtime_version("", ""))
 
 
-def test_a_release_by_name_on_the_nearest_python() -> None:
+def test_release_by_name_uses_the_nearest_python() -> None:
     catalog = LocalCatalog(Pythons((3, 11), ((3, 7), (3, 9))))
-    assert chosen(catalog.named("tensorflow", "2.6")).python_version == "3.9"
-    assert chosen(catalog.named("tensorflow", "2.6", "3.7")).python_version == "3.7"
-    assert "2.21" in refused(catalog.named("tensorflow", "9.9"))
-    assert "3.7 to 3.8" in refused(LocalCatalog(Pythons((3, 11))).named("tensorflow", "2.4"))
+    assert get_choice(catalog.named("tensorflow", "2.6")).python_version == "3.9"
+    assert get_choice(catalog.named("tensorflow", "2.6", "3.7")).python_version == "3.7"
+    assert "2.21" in get_refusal(catalog.named("tensorflow", "9.9"))
+    assert "3.7 to 3.8" in get_refusal(LocalCatalog(Pythons((3, 11))).named("tensorflow", "2.4"))
 
 
-def test_the_locks_hold_what_the_sheets_ask_for() -> None:
-    """spec/runtimes#environments: environments are installed from locks alone; a release that moves on needs
-    `./dev lock`."""
+def test_locks_match_the_runtime_sheets() -> None:
+    """spec/runtimes#environments: Environments are installed from locks only. After a change of a release,
+    run `./dev lock`."""
     for sheet in FAMILIES:
         for release in sheet.releases:
             lines = sheet.lock(release).read_text().splitlines()
@@ -272,7 +271,7 @@ def test_the_locks_hold_what_the_sheets_ask_for() -> None:
     torch = sheet_of("pytorch")
     assert torch is not None
     (cuda,) = (release for release in torch.releases if release.for_gpu)
-    # Two signs would also take a build for CPUs, if the machine's index has one.
+    # `==` would also match a build for CPUs, if the machine's index has one.
     assert "torch===2.13.0" in torch.lock(cuda).read_text().splitlines()
 
 
@@ -311,34 +310,34 @@ runtime = "tensorflow 2.17"
     ],
 )
 @pytest.mark.parametrize("engine", [True, False])
-def test_the_first_entry_that_fits_gives_the_runtime(
+def test_first_matching_map_entry_selects_the_runtime(
     uri: str, expected: tuple[str, str, str], engine: bool
 ) -> None:
-    """spec/runtimes#images: images that cannot be pulled run in an environment of that kind, with or without
+    """spec/runtimes#images: Images that cannot be pulled run in an environment of this kind, with or without
     a container engine."""
-    choice = chosen(mapping(_PYTHONS, engine=engine).for_image(uri))
+    choice = get_choice(mapping(_PYTHONS, engine=engine).for_image(uri))
     assert (choice.family, choice.version, choice.python_version) == expected
     (notice,) = choice.notices
     assert uri in notice
     assert "The operator maps" in notice
 
 
-def test_an_entry_wins_over_the_prebuilt_names() -> None:
+def test_map_entry_overrides_prebuilt_image_names() -> None:
     text = '[[images]]\npattern = "*/sklearn-cpu.1-6:*"\nimage = "localhost/sklearn:1"\n'
-    choice = chosen(mapping(text).for_image(SKLEARN))
+    choice = get_choice(mapping(text).for_image(SKLEARN))
     assert (choice.family, choice.image) == (CONTAINER, "localhost/sklearn:1")
     assert "localhost/sklearn:1" in choice.notices[0]
-    assert "container engine" in refused(mapping(text, engine=False).for_image(SKLEARN))
+    assert "container engine" in get_refusal(mapping(text, engine=False).for_image(SKLEARN))
 
 
-def test_runtime_versions_are_mapped_under_a_name_of_their_own() -> None:
-    """spec/runtimes#images: they name images too, of several frameworks."""
+def test_runtime_versions_have_their_own_map_names() -> None:
+    """spec/runtimes#images: They are images with several frameworks."""
     text = '[[images]]\npattern = "runtimeVersion:2.*"\nruntime = "scikit-learn 1.6"\n'
     catalog = mapping(text, exact=True)
-    choice = chosen(catalog.for_runtime_version("2.6", "3.7"))
+    choice = get_choice(catalog.for_runtime_version("2.6", "3.7"))
     assert (choice.family, choice.version) == ("scikit-learn", "1.6")
     assert "maps runtimeVersion:2.6" in choice.notices[0]
-    refused(catalog.for_runtime_version("1.15", "3.7"))
+    get_refusal(catalog.for_runtime_version("1.15", "3.7"))
 
 
 @pytest.mark.parametrize(
@@ -359,13 +358,13 @@ def test_runtime_versions_are_mapped_under_a_name_of_their_own() -> None:
         ('pattern = "a"\nruntme = "python"', "runtme", "Did you mean runtime?"),
     ],
 )
-def test_what_cannot_be_an_entry_is_named_with_its_key(entry: str, key: str, word: str) -> None:
+def test_invalid_map_entry_is_reported_with_its_key(entry: str, key: str, word: str) -> None:
     with pytest.raises(ValueError, match=rf"^images\[1\]\.{key}: ") as refusal:
         mapping(f'[[images]]\npattern = "z"\nimage = "y"\n[[images]]\n{entry}\n')
     assert word in str(refusal.value)
 
 
-def test_all_that_is_wrong_is_named_at_once() -> None:
+def test_all_invalid_map_entries_are_reported_together() -> None:
     tables = [{"pattern": "a", "image": "b"}, {"pattern": "a", "runtime": "x"}, {}]
     with pytest.raises(ValueError, match="two tables have the pattern 'a'") as refusal:
         convert("images", MappedImages, tables)
@@ -373,10 +372,10 @@ def test_all_that_is_wrong_is_named_at_once() -> None:
     assert places == ["images[1].runtime", "images[2].pattern", "images[2].runtime", "images"]
 
 
-def test_a_python_of_an_entry_that_is_not_here_is_told_or_refused() -> None:
-    """spec/runtimes#substitutes: nearest with a notice; `exact` refuses."""
+def test_missing_python_of_a_map_entry_is_substituted_or_rejected() -> None:
+    """spec/runtimes#substitutes: The nearest Python with a notice; `exact` rejects it."""
     text = '[[images]]\npattern = "python:3.8"\nruntime = "python"\npython = "3.8"\n'
-    choice = chosen(mapping(text).for_image("python:3.8"))
+    choice = get_choice(mapping(text).for_image("python:3.8"))
     assert choice.python_version == "3.11"
     assert "3.8" in choice.notices[0].partition("the job runs in")[2]
-    assert "refuse" in refused(mapping(text, exact=True).for_image("python:3.8"))
+    assert "refuse" in get_refusal(mapping(text, exact=True).for_image("python:3.8"))

@@ -1,4 +1,5 @@
-"""Clearing the cache: what is not used goes, what a program lives in stays (spec/runtimes#environments)."""
+"""Tests of cleaning the cache: unused directories are removed, used ones remain
+(spec/runtimes#environments)."""
 
 import fcntl
 import os
@@ -50,7 +51,7 @@ def _pieces(cache: Path) -> list[Removal]:
     return list(CacheCleaner(cache, installer, now=NOW, older_than=30 * DAY).pieces())
 
 
-def test_what_a_program_lives_in_stays_until_it_is_gone(cache: Path) -> None:
+def test_used_environment_remains_until_its_program_exits(cache: Path) -> None:
     path = _put(cache, "layers", "held", days=40)
     code = (
         "import sys; from trainshed.replica.system import cache_leases; held = "
@@ -63,7 +64,7 @@ def test_what_a_program_lives_in_stays_until_it_is_gone(cache: Path) -> None:
         (piece,) = _pieces(cache)
         assert piece.why == "a program uses it"
         assert not piece.remove()
-        # However it ends.
+        # After any kind of exit.
         shim.kill()
         shim.wait()
     (piece,) = _pieces(cache)
@@ -72,19 +73,19 @@ def test_what_a_program_lives_in_stays_until_it_is_gone(cache: Path) -> None:
     assert not path.exists()
 
 
-def test_an_environment_stays_with_the_layers_that_lie_on_it(cache: Path) -> None:
+def test_environment_remains_while_a_layer_uses_it(cache: Path) -> None:
     _put(cache, "environments", "under", days=40)
     _put(cache, "environments", "alone", days=40)
     _put(cache, "layers", "stays", days=1, base="under")
     _put(cache, "layers", "goes", days=40, base="alone")
     pieces = _pieces(cache)
     going = [piece.name for piece in pieces if not piece.why]
-    assert going == ["goes", "alone"]  # A layer before what it lies on.
+    assert going == ["goes", "alone"]  # A layer is removed before its environment.
     (kept,) = [piece for piece in pieces if piece.why]
     assert (kept.name, kept.why) == ("under", "it is the base of a layer that is kept")
 
 
-def test_leftovers_of_killed_builders_go_and_those_of_living_ones_stay(cache: Path) -> None:
+def test_drafts_of_killed_builders_are_removed(cache: Path) -> None:
     drafts = cache / "layers" / ".drafts"
     for key in ("dead", "alive"):
         (drafts / f"{key}.0123abcd" / "half").mkdir(parents=True)
@@ -100,8 +101,8 @@ def test_leftovers_of_killed_builders_go_and_those_of_living_ones_stay(cache: Pa
     os.close(lock)
 
 
-def test_packages_go_by_their_last_use(cache: Path) -> None:
-    """The same content may have been uploaded under two names. Each counts for its own bytes."""
+def test_packages_are_removed_by_their_last_use(cache: Path) -> None:
+    """Two names may have the same content. Each counts its own bytes."""
     for digest, suffix, days in (("aa", "tar.gz", 40), ("aa", "tgz", 40), ("bb", "tgz", 2)):
         package = cache / "packages" / digest / f"package.{suffix}"
         package.parent.mkdir(parents=True, exist_ok=True)
@@ -117,10 +118,10 @@ def test_packages_go_by_their_last_use(cache: Path) -> None:
     assert [path.name for path in (cache / "packages").iterdir()] == ["bb"]
 
 
-def test_a_full_cache_loses_what_was_used_least_recently(
+def test_full_cache_removes_the_least_recently_used(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What cannot be removed keeps nothing else."""
+    """A directory that cannot be removed does not block others."""
     remove = Shelf.remove
 
     def refusing(shelf: Shelf, kept: ShelfEntry) -> bool:
@@ -142,7 +143,7 @@ def test_a_full_cache_loses_what_was_used_least_recently(
 
     assert removed(whole) == []
     assert removed(whole - 1) == ["oldest"]
-    # The layer goes before what it lies on, and what is in use stays.
+    # The layer is removed before its environment; used directories remain.
     descriptor = os.open(cache / "environments" / "newest" / ".built", os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_SH)
     assert removed(0) == ["upper", "under"]
@@ -150,7 +151,7 @@ def test_a_full_cache_loses_what_was_used_least_recently(
     assert removed(0) == ["newest"]
 
 
-def test_downloads_are_cleared_by_uv_itself(cache: Path, tmp_path: Path) -> None:
+def test_downloads_are_removed_with_uv(cache: Path, tmp_path: Path) -> None:
     archive = cache / "uv" / "archive-v0" / "abc"
     (archive / "thing-1.0.dist-info").mkdir(parents=True)
     fake = tmp_path / "uv"
@@ -165,8 +166,8 @@ def test_downloads_are_cleared_by_uv_itself(cache: Path, tmp_path: Path) -> None
     assert (tmp_path / "asked").read_text() == "cache clean\n"
 
 
-def test_a_download_takes_no_room_as_long_as_an_environment_has_it_too(cache: Path) -> None:
-    """What is said to go is what is free afterwards."""
+def test_download_shared_with_an_environment_uses_no_space(cache: Path) -> None:
+    """The reported bytes are free afterwards."""
     archive = cache / "uv" / "archive-v0" / "abc"
     archive.mkdir(parents=True)
     (archive / "big.so").write_bytes(b"x" * 500_000)
@@ -182,7 +183,7 @@ def test_a_download_takes_no_room_as_long_as_an_environment_has_it_too(cache: Pa
     assert piece.bytes >= 500_000
 
 
-def test_a_download_cache_that_an_operator_named_is_his_own(cache: Path, tmp_path: Path) -> None:
+def test_configured_download_cache_is_not_cleaned(cache: Path, tmp_path: Path) -> None:
     archive = cache / "uv" / "archive-v0" / "abc"
     (archive / "old_thing-1.0.dist-info").mkdir(parents=True)
     _age(archive, 40)

@@ -1,5 +1,5 @@
-"""By the locks: every runtime holds what programs for the hosted images expect, or says in its data sheet
-what it lacks."""
+"""Tests that the locks of every runtime contain the packages of the hosted images, or that its sheet lists
+the missing ones."""
 
 import json
 from functools import cache
@@ -19,19 +19,19 @@ _RUNTIMES = [
     (sheet, release, (3, minor))
     for sheet in FAMILIES
     for release in sheet.releases
-    # Small environments hold what their name states, and no more.
+    # Small environments contain only the packages in their name.
     if release.space is not None and not release.is_slim
     for minor in range(release.pythons[0][1], release.pythons[1][1] + 1)
 ]
 
 
 _parsed = cache(Requirement)
-"""Locks have many lines in common, and are read once for each Python."""
+"""A cache of parsed requirements: locks share many lines, and are read once for each Python."""
 
 
 @cache
 def _pins(lock: Path, python: Minor) -> frozenset[str]:
-    """The distributions that a lock installs on that Python on Linux."""
+    """Return the distributions that a lock installs for a Python on Linux."""
     markers = {
         "python_version": format_minor(python),
         "python_full_version": f"{format_minor(python)}.{_HIGHEST_PATCH}",
@@ -53,7 +53,7 @@ def _absent(sheet: Sheet, release: Release, python: Minor, wanted: set[str]) -> 
 
 
 def _documented(sheet: Sheet, release: Release) -> set[str]:
-    """The packages of the framework's images of that version, or of those nearest to it."""
+    """Return the packages of the framework's public images of this version, or of the nearest versions."""
     documented: dict[Minor, set[str]] = {}
     for group in json.loads(_DOCUMENTED.read_text()):
         for name in group["images"]:
@@ -74,8 +74,8 @@ def _flat(version: Minor) -> int:
     return version[0] * 1000 + version[1]
 
 
-def test_what_each_runtime_should_hold_is_pinned_or_left_out_with_a_reason() -> None:
-    """Modules of the table, and packages that the public pages name."""
+def test_runtime_pins_documented_packages_or_lists_them_as_missing() -> None:
+    """Modules of the table, and packages that the public pages list."""
     for sheet, release, python in _RUNTIMES:
         modules = {module.distribution for module in MODULES if sheet.family in module.families}
         assert modules
@@ -83,7 +83,7 @@ def test_what_each_runtime_should_hold_is_pinned_or_left_out_with_a_reason() -> 
             assert not _absent(sheet, release, python, wanted), (sheet.family, release, python)
 
 
-def test_nothing_is_said_to_be_left_out_that_is_there() -> None:
+def test_packages_listed_as_missing_are_not_pinned() -> None:
     for sheet, release, python in _RUNTIMES:
         left_out = {canonicalize_name(lack.name) for lack in sheet.lacks(release, python)}
         assert not left_out & _pins(sheet.lock(release), python), (sheet.family, release, python)

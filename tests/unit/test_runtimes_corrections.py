@@ -1,4 +1,4 @@
-"""What packages should ask for besides what they do (facts/experiments#autologging)."""
+"""Tests of corrected requirements of packages (facts/experiments#autologging)."""
 
 import pytest
 
@@ -15,7 +15,7 @@ _ASKS = "Requires-Dist: google-cloud-aiplatform[autologging]==2.7.0"
         ["Requires-Dist: Google_Cloud_AIPlatform [autologging,ray] (>=1.38)"],
     ],
 )
-def test_autologging_needs_an_mlflow_that_it_works_with(metadata: list[str]) -> None:
+def test_autologging_requires_a_compatible_mlflow(metadata: list[str]) -> None:
     assert missing_requirements(metadata) == ("mlflow<3",)
 
 
@@ -29,5 +29,5 @@ def test_autologging_needs_an_mlflow_that_it_works_with(metadata: list[str]) -> 
         [f"{_ASKS}\nRequires-Dist: mlflow[extras]>=3"],
     ],
 )
-def test_whoever_names_an_mlflow_gets_that(metadata: list[str]) -> None:
+def test_specified_mlflow_version_is_kept(metadata: list[str]) -> None:
     assert missing_requirements(metadata) == ()

@@ -1,4 +1,4 @@
-"""How a base environment is installed: ranges, locks, and builds that are tried first
+"""Tests of the installation of a base environment: version ranges, locks, and preferred builds
 (spec/runtimes#environments)."""
 
 import os
@@ -25,14 +25,15 @@ esac
 """
 
 
-def _built(
+def _build(
     tmp_path: Path,
     release: Release,
     imports: tuple[str, ...] = (),
     lock: str = "framework==1.0.3\n",
     **environ: str,
 ) -> tuple[Path, list[str]]:
-    """The environment's directory and what was said, from a uv that installs nothing."""
+    """Build an environment with a simulated uv that installs nothing. Return its directory and the progress
+    lines."""
     tmp_path.mkdir(exist_ok=True)
     (tmp_path / "1.0.lock").write_text(lock)
     uv = tmp_path / "uv"
@@ -50,7 +51,7 @@ def _built(
 
 
 def _installs(lines: list[str]) -> list[str]:
-    """Of signs of life, which repeat the last line, none."""
+    """Return the lines without repeated heartbeat lines."""
     return [line.partition("--link-mode hardlink ")[2] for line in lines if line[:6] == "uv pip"]
 
 
@@ -58,50 +59,50 @@ _ALL = ((3, 6), (3, 99))
 _FIRST = ("--torch-backend", "cpu")
 
 
-def test_the_lock_is_installed_without_a_resolver_and_is_part_of_the_name(tmp_path: Path) -> None:
+def test_lock_is_installed_without_a_resolver(tmp_path: Path) -> None:
     release = Release("1.0", _ALL, ("framework>=1",))
-    root, lines = _built(tmp_path / "a", release)
+    root, lines = _build(tmp_path / "a", release)
     assert _installs(lines) == [f"--no-deps --requirement {tmp_path / 'a/1.0.lock'}"]
     assert (root / "content.txt").read_text() == ""
-    assert _built(tmp_path / "b", release, lock="framework==1.0.4\n")[0].name != root.name
+    assert _build(tmp_path / "b", release, lock="framework==1.0.4\n")[0].name != root.name
     remove_cache(tmp_path / "a/cache")
     remove_cache(tmp_path / "b/cache")
 
 
-def test_what_is_excluded_looks_installed_to_the_resolvers_of_layers(tmp_path: Path) -> None:
-    """Or a job that names XGBoost, which is there, would fetch 300 MB for GPUs."""
-    root, _ = _built(tmp_path, Release("1.0", _ALL, ("framework",), excluded=("gpu-library",)))
+def test_excluded_packages_look_installed_to_layer_resolvers(tmp_path: Path) -> None:
+    """Otherwise a job that requires the installed XGBoost would download 300 MB for GPUs."""
+    root, _ = _build(tmp_path, Release("1.0", _ALL, ("framework",), excluded=("gpu-library",)))
     (metadata,) = root.glob("excluded/*.dist-info")
     assert metadata.name == "gpu_library-0.dist-info"
     assert "Name: gpu-library\nVersion: 0\n" in (metadata / "METADATA").read_text()
     remove_cache(tmp_path / "cache")
 
 
-def test_what_is_tried_first_is_tried_where_no_index_is_configured(tmp_path: Path) -> None:
-    """The build for CPUs, without which a job's runtime would be ten times as large."""
+def test_preferred_build_is_tried_without_a_configured_index(tmp_path: Path) -> None:
+    """The build for CPUs is ten times smaller."""
     release = Release("1.0", _ALL, ("framework",), first=_FIRST)
-    lines, lock = _built(tmp_path / "a", release)[1], tmp_path / "a/1.0.lock"
+    lines, lock = _build(tmp_path / "a", release)[1], tmp_path / "a/1.0.lock"
     assert _installs(lines) == [f"--torch-backend cpu --constraint {lock} common framework"]
-    lines = _built(tmp_path / "b", release, PIP_FIND_LINKS="/wheels")[1]
+    lines = _build(tmp_path / "b", release, PIP_FIND_LINKS="/wheels")[1]
     assert _installs(lines) == [f"--constraint {tmp_path / 'b/1.0.lock'} common framework"]
 
 
-def test_what_cannot_be_had_first_is_had_without(tmp_path: Path) -> None:
-    _, lines = _built(tmp_path, Release("1.0", _ALL, ("BROKEN",), first=_FIRST))
+def test_unavailable_preferred_build_falls_back_to_the_default(tmp_path: Path) -> None:
+    _, lines = _build(tmp_path, Release("1.0", _ALL, ("BROKEN",), first=_FIRST))
     assert _installs(lines)[-1] == f"--constraint {tmp_path / '1.0.lock'} common BROKEN"
     assert any("--torch-backend cpu" in line and "no such build" in line for line in lines)
 
 
-def test_a_full_disk_is_told_apart_from_an_index_that_does_not_answer(tmp_path: Path) -> None:
-    """spec/operations#errors: the error says what to do next."""
+def test_full_disk_is_distinguished_from_an_unreachable_index(tmp_path: Path) -> None:
+    """spec/operations#errors: The error contains a remedy."""
     with pytest.raises(BuildFailed, match=r"runtimes gc.*TRAINSHED_CACHE") as failed:
-        _built(tmp_path / "a", Release("1.0", _ALL, ("FULL",), first=_FIRST))
+        _build(tmp_path / "a", Release("1.0", _ALL, ("FULL",), first=_FIRST))
     assert "package index" not in str(failed.value)
     with pytest.raises(BuildFailed, match="can reach the package index"):
-        _built(tmp_path / "b", Release("1.0", _ALL, ("NOWHERE",), first=_FIRST))
+        _build(tmp_path / "b", Release("1.0", _ALL, ("NOWHERE",), first=_FIRST))
 
 
-def test_an_environment_that_does_not_work_is_not_kept(tmp_path: Path) -> None:
+def test_unusable_environment_is_removed(tmp_path: Path) -> None:
     with pytest.raises(BuildFailed, match="No module named 'framework'"):
-        _built(tmp_path, Release("1.0", _ALL), imports=("sys", "framework"))
+        _build(tmp_path, Release("1.0", _ALL), imports=("sys", "framework"))
     assert not [path for path in (tmp_path / "cache").iterdir() if not path.name.startswith(".")]

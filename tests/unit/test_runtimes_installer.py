@@ -1,5 +1,5 @@
-"""Running uv: a clean environment, pip's configuration, what is heard of it and how that is read
-(spec/runtimes#builds), the last lines kept, whose fault it was."""
+"""Tests of running uv: its environment, pip's configuration, its output (spec/runtimes#builds), and the cause
+of failures."""
 
 import os
 import sys
@@ -17,7 +17,7 @@ from trainshed.runtimes.port import BuildFailed
 
 
 def _installer(tmp_path: Path, script: str, limit: float = 600, /, **environ: str) -> Installer:
-    """Whose uv is that script."""
+    """Return an installer whose uv is this script."""
     fake = tmp_path / "uv"
     fake.write_text(f"#!/bin/sh\n{script}\n")
     fake.chmod(0o755)
@@ -25,7 +25,7 @@ def _installer(tmp_path: Path, script: str, limit: float = 600, /, **environ: st
     return Installer(tmp_path / "cache", known, str(fake), limit_seconds=limit)
 
 
-def test_the_services_own_variables_do_not_reach_setup_scripts(tmp_path: Path) -> None:
+def test_service_variables_are_hidden_from_setup_scripts(tmp_path: Path) -> None:
     """spec/invariants#secrets."""
     lines: list[str] = []
     installer = _installer(
@@ -40,8 +40,8 @@ def test_the_services_own_variables_do_not_reach_setup_scripts(tmp_path: Path) -
     assert f"TMPDIR={tmp_path}/.tmp-" in text and not list(tmp_path.glob(".tmp-*"))
 
 
-def test_our_own_uv_cache_is_closed_to_other_users(tmp_path: Path) -> None:
-    """uv lets everybody write its lock files; an operator's cache is as he made it."""
+def test_uv_cache_is_closed_to_other_users(tmp_path: Path) -> None:
+    """uv allows all users to write its lock files. The permissions of an operator's cache are not changed."""
     own, theirs = tmp_path / "cache", tmp_path / "theirs"
     for place in (own, theirs):
         place.mkdir()
@@ -54,10 +54,10 @@ def test_our_own_uv_cache_is_closed_to_other_users(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("theirs", "mode"), [({}, "hardlink"), ({"UV_CACHE_DIR": "/o"}, "copy")])
-def test_environments_share_files_with_our_own_cache_alone(
+def test_environments_share_files_only_with_our_cache(
     tmp_path: Path, theirs: dict[str, str], mode: str
 ) -> None:
-    """They take their room once; an operator's cache is never made read-only."""
+    """Shared files use disk space once. An operator's cache is never made read-only."""
     lines: list[str] = []
     installer = _installer(tmp_path, 'echo "$@"', **theirs)
     installer.install(Path("/p"), tmp_path / "site", ["numpy"], lines.append, linked=True)
@@ -73,10 +73,10 @@ def test_environments_share_files_with_our_own_cache_alone(
     ],
     ids=["the user's", "of the network", "killed"],
 )
-def test_a_failure_says_whose_it_is_and_has_the_last_lines(
+def test_install_failure_contains_its_cause_and_last_lines(
     tmp_path: Path, script: str, last: str, is_machine_fault: bool
 ) -> None:
-    """spec/failures#out-of-memory: what somebody kills, or the kernel for want of memory, is tried again."""
+    """spec/failures#out-of-memory: A killed installer is retried, for example after a lack of memory."""
     installer = _installer(tmp_path, script)
     with pytest.raises(InstallFailed) as failed:
         installer.install(Path("python"), tmp_path / "site", [], lambda line: None)
@@ -85,14 +85,14 @@ def test_a_failure_says_whose_it_is_and_has_the_last_lines(
     assert failed.value.is_machine_fault == is_machine_fault
 
 
-def test_a_setup_that_never_ends_is_stopped_with_all_that_it_started(tmp_path: Path) -> None:
-    # The grandchild holds the pipe open: only its death lets the installer see the end.
+def test_endless_setup_is_stopped_with_its_children(tmp_path: Path) -> None:
+    # The grandchild keeps the pipe open, so the installer returns only after its death.
     installer = _installer(tmp_path, "sleep 1000 & sleep 1000", 0.2)
     with pytest.raises(InstallFailed, match=r"after the limit of 0\.2 seconds"):
         installer.install(Path("python"), tmp_path / "site", [], lambda line: None)
 
 
-def test_closing_stops_what_is_under_way(tmp_path: Path) -> None:
+def test_closing_stops_running_installations(tmp_path: Path) -> None:
     installer = _installer(tmp_path, "echo started; sleep 1000")
 
     def close(line: str) -> None:
@@ -103,7 +103,7 @@ def test_closing_stops_what_is_under_way(tmp_path: Path) -> None:
         installer.install(Path("python"), tmp_path / "site", [], close)
 
 
-def test_whoever_names_a_file_that_is_not_seen_learns_what_is_seen() -> None:
+def test_invisible_requirement_file_is_explained() -> None:
     failure = InstallFailed(("error: Distribution not found at: file:///home/me/a.whl",))
     assert "visible_paths" in failure.correction
     assert "visible_paths" not in InstallFailed(("error: no such package",)).correction
@@ -122,21 +122,19 @@ def test_whoever_names_a_file_that_is_not_seen_learns_what_is_seen() -> None:
         ("error: something else", "Correct the package (its setup script"),
     ],
 )
-def test_a_requirement_that_cannot_be_installed_is_corrected_where_it_is_listed(
-    line: str, text: str
-) -> None:
+def test_failed_requirement_contains_its_source(line: str, text: str) -> None:
     lines = ("error: No solution found when resolving dependencies",) * line.startswith("  cause")
     assert InstallFailed((*lines, line)).correction.startswith(text)
 
 
-def _told(tmp_path: Path, text: str = "", **environ: str) -> dict[str, str]:
+def _translate(tmp_path: Path, text: str = "", **environ: str) -> dict[str, str]:
     file = tmp_path / "pip.conf"
     file.write_text(text)
     return index_environment({"HOME": str(tmp_path), **environ}, [file])
 
 
-def test_files_are_translated(tmp_path: Path) -> None:
-    environ = _told(
+def test_pip_configuration_files_are_translated(tmp_path: Path) -> None:
+    environ = _translate(
         tmp_path,
         "[global]\n"
         "index-url = https://mirror.test/simple\n"
@@ -155,20 +153,20 @@ def test_files_are_translated(tmp_path: Path) -> None:
     }
 
 
-def test_a_machine_without_an_index_asks_none(tmp_path: Path) -> None:
+def test_no_index_is_used_if_pip_disables_it(tmp_path: Path) -> None:
     environ = {"PATH": "/usr/bin:/bin", "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path)}
     installer = Installer(tmp_path / "cache", environ)
     with pytest.raises(InstallFailed, match="not found in the provided package locations"):
         installer.install(Path(sys.executable), tmp_path / "site", ["requests"], print)
 
 
-def test_where_uv_is_configured_pip_is_left_alone(tmp_path: Path) -> None:
+def test_pip_configuration_is_ignored_if_uv_is_configured(tmp_path: Path) -> None:
     mirror = "[global]\nindex-url = https://mirror.test\n"
-    assert _told(tmp_path, mirror, UV_DEFAULT_INDEX="https://uv.test") == {}
+    assert _translate(tmp_path, mirror, UV_DEFAULT_INDEX="https://uv.test") == {}
     settings = tmp_path / ".config" / "uv"
     settings.mkdir(parents=True)
     (settings / "uv.toml").write_text('[[index]]\nurl = "https://uv.test"\n')
-    assert _told(tmp_path, mirror) == {}
+    assert _translate(tmp_path, mirror) == {}
 
 
 @pytest.mark.parametrize(
@@ -183,31 +181,31 @@ def test_where_uv_is_configured_pip_is_left_alone(tmp_path: Path) -> None:
         ("", {"UV_TORCH_BACKEND": "cu130"}, True),
     ],
 )
-def test_whether_somebody_said_where_packages_come_from(
+def test_configured_package_index_is_detected(
     tmp_path: Path, text: str, environ: dict[str, str], has_index: bool
 ) -> None:
-    """Builds for CPUs are asked for where nobody did (`Release.first`)."""
+    """Builds for CPUs are requested only without a configured index (`Release.first`)."""
     file = tmp_path / "pip.conf"
     file.write_text(text)
     assert configures_indexes({"HOME": str(tmp_path), **environ}, [file]) is has_index
 
 
-def test_what_a_smoke_test_says_is_for_nobody_unless_it_fails(tmp_path: Path) -> None:
-    """TensorFlow's remarks about missing GPUs are no news of a build; of a failed one they are."""
+def test_smoke_test_output_is_shown_only_on_failure(tmp_path: Path) -> None:
+    """Remarks of TensorFlow about missing GPUs are irrelevant for a successful build."""
     lines: list[str] = []
     installer = _installer(tmp_path, "false")
     installer.run(["/bin/sh", "-c", "echo no libcudart"], tmp_path, lines.append)
-    assert _but_signs_of_life(lines) == []
+    assert _without_heartbeats(lines) == []
     with pytest.raises(InstallFailed, match="no libcudart"):
         installer.run(["/bin/sh", "-c", "echo no libcudart; exit 1"], tmp_path, lines.append)
-    assert _but_signs_of_life(lines) == []
+    assert _without_heartbeats(lines) == []
 
 
-def test_a_silent_installer_gives_signs_of_life(
+def test_silent_installer_reports_heartbeats(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "BEAT", 0.05)
-    # It stays silent until it was heard that it lives.
+    # The installer stays silent until a heartbeat is reported.
     silent = f"while [ ! -e {tmp_path}/heard ]; do sleep 0.02; done"
     lines: list[str] = []
 
@@ -218,15 +216,15 @@ def test_a_silent_installer_gives_signs_of_life(
 
     script = f"echo 'Downloading torch (180MiB)'; {silent}; echo done"
     _installer(tmp_path, script, 30).install(Path("python"), tmp_path / "site", [], hear)
-    assert _but_signs_of_life(lines) == ["Downloading torch (180MiB)", "done"]
+    assert _without_heartbeats(lines) == ["Downloading torch (180MiB)", "done"]
 
 
-def _but_signs_of_life(lines: list[str]) -> list[str]:
-    """A slow machine may give one at any moment: until processes have ended, they are silent."""
+def _without_heartbeats(lines: list[str]) -> list[str]:
+    """Return the lines without heartbeats, which a slow machine may produce at any time."""
     return [line for line in lines if not line.startswith("Still ")]
 
 
-def test_narration_leaves_out_single_packages_and_doubles_the_time_between_signs_of_life() -> None:
+def test_narration_omits_packages_and_doubles_heartbeat_intervals() -> None:
     lines: list[str] = []
     narration = Narration(lines.append)
     for line in (
@@ -260,7 +258,7 @@ def test_narration_leaves_out_single_packages_and_doubles_the_time_between_signs
     ]
 
 
-def test_of_a_flood_only_so_much_is_told() -> None:
+def test_excessive_output_is_limited() -> None:
     lines: list[str] = []
     narration = Narration(lines.append)
     for number in range(30_000):
@@ -269,7 +267,7 @@ def test_of_a_flood_only_so_much_is_told() -> None:
     assert lines[-1] == "The output has more than 10000 lines; the rest is hidden."
 
 
-def test_a_line_that_does_not_end_is_cut() -> None:
+def test_endless_line_is_cut() -> None:
     reader, writer = os.pipe()
 
     def write() -> None:
@@ -285,7 +283,7 @@ def test_a_line_that_does_not_end_is_cut() -> None:
     assert max(map(len, pieces)) <= 1 << 18
 
 
-def test_who_still_holds_the_other_end_is_not_waited_for() -> None:
+def test_reader_does_not_wait_for_inherited_pipe_ends() -> None:
     reader, writer = os.pipe()
     os.write(writer, b"first\nlast")
     line, end = os.pipe()

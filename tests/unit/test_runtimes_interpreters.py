@@ -1,4 +1,4 @@
-"""Finding interpreters: shims, and those that are broken or do not answer, are passed over."""
+"""Tests of finding interpreters: shims, broken and unresponsive interpreters are skipped."""
 
 import json
 import sys
@@ -10,7 +10,7 @@ from trainshed.runtimes.interpreters import Interpreters
 
 
 def _fake(path: Path, version: tuple[int, int, int], *, implementation: str = "cpython") -> Path:
-    """An executable that answers like an interpreter and counts how often it was run."""
+    """Create an executable that answers like an interpreter and counts its runs."""
     path.parent.mkdir(parents=True, exist_ok=True)
     answer = {
         "version": version,
@@ -36,7 +36,7 @@ def _look(tmp_path: Path, **environ: str) -> Interpreters:
     return Interpreters(known)
 
 
-def test_one_that_does_not_answer_in_time_is_passed_over(
+def test_unresponsive_interpreter_is_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow = _fake(tmp_path / "bin" / "python3.99", (3, 99, 1))
@@ -46,9 +46,7 @@ def test_one_that_does_not_answer_in_time_is_passed_over(
 
 
 @pytest.mark.parametrize("directory", ["shims", "bin"])
-def test_shims_other_implementations_and_broken_ones_are_passed_over(
-    tmp_path: Path, directory: str
-) -> None:
+def test_shims_and_broken_interpreters_are_skipped(tmp_path: Path, directory: str) -> None:
     if directory == "shims":
         shim = _fake(tmp_path / directory / "python3.96", (3, 96, 0))
     else:
@@ -62,10 +60,10 @@ def test_shims_other_implementations_and_broken_ones_are_passed_over(
     assert _runs(shim) == (0 if directory == "shims" else 1)
 
 
-def test_places_that_may_not_be_read_are_passed_over(
+def test_unreadable_directories_are_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Such as a PYENV_ROOT inherited from another user."""
+    """Such as a PYENV_ROOT of another user."""
 
     def refuse(self: Path, pattern: str) -> list[Path]:
         raise PermissionError(13, "Permission denied", str(self))

@@ -1,4 +1,5 @@
-"""A job's packages: fetched, named by content, looked into (spec/program, facts/packaging#packages)."""
+"""Tests of a job's packages: download, names by content, and inspection (spec/program,
+facts/packaging#packages)."""
 
 import asyncio
 import hashlib
@@ -22,7 +23,7 @@ from trainshed.runtimes.stop import Stop
 
 
 class Bucket:
-    """Objects in memory. `opened` lists what was read."""
+    """Objects in memory. `opened`: the list of read objects."""
 
     def __init__(self) -> None:
         self.objects: dict[str, tuple[int, bytes]] = {}
@@ -52,7 +53,7 @@ def unpinned(*uris: str) -> tuple[JobPackage, ...]:
 _URI = "gs://b/aiplatform-2026-11-20-03:24:25.811/trainer-0.1.tar.gz?x=1"
 
 
-def test_the_end_of_the_service_ends_a_fetch(tmp_path: Path) -> None:
+def test_service_stop_ends_a_download(tmp_path: Path) -> None:
     closing = Stop()
 
     class Endless(io.BytesIO):
@@ -68,7 +69,7 @@ def test_the_end_of_the_service_ends_a_fetch(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_packages_are_fetched_in_order_and_once(tmp_path: Path) -> None:
+def test_packages_are_downloaded_in_order_and_once(tmp_path: Path) -> None:
     bucket = Bucket()
     bucket.write(_URI, b"one")
     bucket.write("gs://b/two.whl", b"two")
@@ -81,13 +82,12 @@ def test_packages_are_fetched_in_order_and_once(tmp_path: Path) -> None:
     assert packages.known(wanted) == fetched
     assert packages.fetch(wanted) == fetched
     assert bucket.opened == [_URI, "gs://b/two.whl"]
-    # Another service on the same cache knows them too.
+    # Another service with the same cache uses the same packages.
     assert Packages(tmp_path, bucket).known(wanted) == fetched
 
 
-def test_a_cache_that_cannot_be_written_is_the_services_failure(tmp_path: Path) -> None:
-    """spec/failures#service-failures: the service itself failed, whosever package it was; the cause names the
-    cache."""
+def test_unwritable_cache_is_a_service_failure(tmp_path: Path) -> None:
+    """spec/failures#service-failures: The cause contains the cache's path."""
     bucket = Bucket()
     bucket.write(_URI, b"one")
     (tmp_path / "cache").write_text("no directory")
@@ -95,7 +95,7 @@ def test_a_cache_that_cannot_be_written_is_the_services_failure(tmp_path: Path) 
         Packages(tmp_path / "cache", bucket).fetch(unpinned(_URI))
 
 
-def test_a_new_content_under_the_same_name_is_noticed(tmp_path: Path) -> None:
+def test_changed_package_content_is_detected(tmp_path: Path) -> None:
     bucket = Bucket()
     bucket.write(_URI, b"one")
     packages = Packages(tmp_path, bucket)
@@ -109,9 +109,9 @@ def test_a_new_content_under_the_same_name_is_noticed(tmp_path: Path) -> None:
     assert third == second
 
 
-def test_a_content_that_is_not_the_pinned_one_is_refused(tmp_path: Path) -> None:
-    """Issue: the digest of each package is checked when it is installed. What others put there is not even
-    taken for an environment that is ready."""
+def test_content_with_another_digest_is_rejected(tmp_path: Path) -> None:
+    """The digest is checked at the installation. Other content is rejected even if its environment exists
+    already."""
     bucket = Bucket()
     bucket.write(_URI, b"mine")
     mine, theirs = (hashlib.sha256(content).hexdigest() for content in (b"mine", b"theirs"))
@@ -126,20 +126,20 @@ def test_a_content_that_is_not_the_pinned_one_is_refused(tmp_path: Path) -> None
         for word in (_URI, package.digest, theirs, "restore the former content"):
             assert word in str(refused.value)
         assert packages.known((package,)) is None
-    # Somebody else's job was made with it.
+    # Another user's job uses the same package.
     assert packages.known((JobPackage(_URI, theirs),))
     bucket.write(_URI, b"mine")
     assert packages.fetch((pinned,)) == (fetched,)
 
 
-def test_a_missing_package_is_named(tmp_path: Path) -> None:
+def test_missing_package_error_contains_its_uri(tmp_path: Path) -> None:
     packages = Packages(tmp_path, Bucket())
     assert packages.known(unpinned(_URI)) is None
     with pytest.raises(PackageFailed, match=r"gs://b/aiplatform.*does not exist"):
         packages.fetch(unpinned(_URI))
 
 
-def test_a_job_whose_package_is_missing_fails_before_its_image_is_fetched(tmp_path: Path) -> None:
+def test_missing_package_fails_a_job_before_the_image_pull(tmp_path: Path) -> None:
     """spec/failures#rules."""
     images, choice = Mock(), RuntimeChoice(CONTAINER, "", "", image="localhost/trainer:1")
     contained = ContainerRuntimes(images, Packages(tmp_path, Bucket()))
@@ -161,19 +161,18 @@ def test_a_job_whose_package_is_missing_fails_before_its_image_is_fetched(tmp_pa
         ("gs://b/t-0.1.tar", "package.tar"),
     ],
 )
-def test_file_names_keep_what_installers_must_know(tmp_path: Path, uri: str, name: str) -> None:
-    """What is in a source distribution is not told by its file's name (spec/clients#recipes:
-    `aiplatform-MOMENT-` in front)."""
+def test_downloaded_file_keeps_a_valid_package_name(tmp_path: Path, uri: str, name: str) -> None:
+    """A source distribution's content does not contain its name (spec/clients#recipes: prefix
+    `aiplatform-MOMENT-`)."""
     bucket = Bucket()
     bucket.write(uri, b"content")
     (package,) = Packages(tmp_path, bucket).fetch(unpinned(uri))
     assert package.path.name == name
 
 
-def test_what_a_package_put_outside_is_not_read_for_it_and_a_cut_script_is_taken(
-    tmp_path: Path,
-) -> None:
-    """spec/runtimes#builds: the service reads with rights of its own."""
+def test_metadata_outside_a_package_is_not_read(tmp_path: Path) -> None:
+    """spec/runtimes#builds: The service reads with its own rights (confused deputy). A truncated setup script
+    is accepted."""
     prefix = Prefix(tmp_path / "layer", "3.11")
     info, script = prefix.site / "t-0.1.dist-info", prefix.site / "bin/t"
     info.mkdir(parents=True)
@@ -211,7 +210,7 @@ _INFO = "Metadata-Version: 2.1\nName: my-trainer\nVersion: 0.1\n"
         ("[build-system\n", False),
     ],
 )
-def test_only_plain_setuptools_builds_need_no_environment(
+def test_plain_setuptools_builds_need_no_build_environment(
     tmp_path: Path, pyproject: str, expected: bool
 ) -> None:
     files = {"PKG-INFO": _INFO, "setup.py": "", "trainer.egg-info/PKG-INFO": "Name: other\n"}

@@ -1,4 +1,5 @@
-"""The shelf: built once, read-only, whole or not there (spec/invariants#shelf, Runtimes)."""
+"""Tests of the shelf: its directories are built once, read-only, and complete or missing
+(spec/invariants#shelf)."""
 
 import contextlib
 import os
@@ -27,8 +28,8 @@ def _mode(path: Path) -> int:
     return path.lstat().st_mode & 0o222
 
 
-def test_nobody_becomes_the_owner_by_running_what_a_setup_script_left(tmp_path: Path) -> None:
-    """Issue: isolation: scripts of users choose the bits of what they install, and the owner may be root."""
+def test_setuid_bits_of_installed_files_are_removed(tmp_path: Path) -> None:
+    """Setup scripts of users choose the modes of files, and the owner may be root (privilege escalation)."""
 
     def fill(draft: Path) -> None:
         assert draft.parent.stat().st_mode & 0o077 == 0, "others get at it before it is finished"
@@ -41,9 +42,8 @@ def test_nobody_becomes_the_owner_by_running_what_a_setup_script_left(tmp_path: 
     remove_tree(final)
 
 
-def test_what_is_there_is_had_without_writing_anything(tmp_path: Path) -> None:
-    """A cache may be shared read-only: where no lock file can be made, what was built is used
-    nevertheless."""
+def test_existing_directory_is_used_without_writing(tmp_path: Path) -> None:
+    """A cache may be shared read-only. Directories are used even if no lock file can be created."""
     final = Shelf(tmp_path).put("key", _fill)
     remove_tree(tmp_path / ".locks")
     (tmp_path / ".locks").write_text("a lock cannot be taken here")
@@ -53,8 +53,8 @@ def test_what_is_there_is_had_without_writing_anything(tmp_path: Path) -> None:
     remove_tree(final)
 
 
-def test_finishing_ignores_directories_that_cannot_be_written(tmp_path: Path) -> None:
-    """A lock that is a directory raises an OSError other than PermissionError, like a read-only disk."""
+def test_finish_ignores_unwritable_directories(tmp_path: Path) -> None:
+    """A lock file that is a directory causes an OSError other than PermissionError, like a read-only disk."""
     shelf, finished = Shelf(tmp_path), list[str]()
     finals = [shelf.put(key, _fill, finish=_interrupt) for key in ("first", "second")]
     wait_for_builds()
@@ -70,7 +70,7 @@ def _interrupt(_: Path) -> None:
     raise BuildFailed("The service is being stopped.")
 
 
-def test_links_are_not_followed(tmp_path: Path) -> None:
+def test_links_of_setup_scripts_are_not_followed(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "file").write_text("not ours")
@@ -86,7 +86,7 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
     assert (outside / "file").read_text() == "not ours"
 
 
-def test_a_tree_deeper_than_a_path_can_be_long_is_removed(tmp_path: Path) -> None:
+def test_tree_deeper_than_the_longest_path_is_removed(tmp_path: Path) -> None:
     name = 250 * "n"
     with contextlib.chdir(tmp_path):
         for _ in range(20):
@@ -96,7 +96,7 @@ def test_a_tree_deeper_than_a_path_can_be_long_is_removed(tmp_path: Path) -> Non
     assert not list(tmp_path.iterdir())
 
 
-def test_a_failure_leaves_nothing_and_the_next_one_succeeds(tmp_path: Path) -> None:
+def test_failed_build_leaves_nothing_behind(tmp_path: Path) -> None:
     shelf = Shelf(tmp_path)
 
     def fail(draft: Path) -> None:
@@ -111,10 +111,10 @@ def test_a_failure_leaves_nothing_and_the_next_one_succeeds(tmp_path: Path) -> N
     assert shelf.has("key")
 
 
-def test_after_a_power_cut_only_what_reached_the_disk_is_trusted(
+def test_only_synced_directories_are_used_after_a_power_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A disk that was cut off before anything reached it.
+    # A power cut before any data was written to the disk.
     monkeypatch.setattr(durable, "sync_file_system", Mock(side_effect=FileNotFoundError))
     monkeypatch.setattr(durable, "boot_id", lambda: "first")
     root = tmp_path / "shelf"
@@ -123,24 +123,25 @@ def test_after_a_power_cut_only_what_reached_the_disk_is_trusted(
     monkeypatch.setattr(durable, "boot_id", lambda: "second")
     after = Shelf(root)
     assert not after.has("lost")
-    assert not after.has("kept")  # a mark alone is nothing
+    assert not after.has("kept")  # a mark without content is not trusted
     after.put("lost", _fill)
     assert after.has("lost")
 
 
-def test_a_directory_outlives_a_reboot_once_its_builder_has_settled(
+def test_settled_directory_survives_a_reboot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`trainshed runtimes build` ended before, and its runtimes were built again after a reboot."""
+    """`trainshed runtimes build` once ended before the sync, and its runtimes were built again after a
+    reboot."""
     Shelf(tmp_path).put("key", _fill)
     settle()
     monkeypatch.setattr(durable, "boot_id", lambda: "the next one")
     assert Shelf(tmp_path).has("key")
 
 
-def test_what_was_moved_or_copied_is_built_again(tmp_path: Path) -> None:
-    """Environments name their own paths: one of a moved cache ran the machine's Python, or failed at odd
-    imports."""
+def test_moved_or_copied_directory_is_rebuilt(tmp_path: Path) -> None:
+    """Environments contain their own path. An environment of a moved cache ran the machine's Python, or its
+    imports failed."""
     first = tmp_path / "first"
     Shelf(first).put("key", _fill)
     (tmp_path / "link").symlink_to(first)
@@ -155,7 +156,7 @@ def test_what_was_moved_or_copied_is_built_again(tmp_path: Path) -> None:
         assert shelf.has("key")
 
 
-def test_leftovers_of_a_killed_builder_are_removed(tmp_path: Path) -> None:
+def test_draft_of_a_killed_builder_is_removed(tmp_path: Path) -> None:
     left = tmp_path / ".drafts" / "key.dead"
     _fill(left)
     left.chmod(0o555)
@@ -163,7 +164,7 @@ def test_leftovers_of_a_killed_builder_are_removed(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / ".drafts") == []  # noqa: PTH208 -- names are what is compared
 
 
-def test_two_services_build_once(tmp_path: Path) -> None:
+def test_two_services_build_a_directory_once(tmp_path: Path) -> None:
     built: list[Path] = []
     entered, go = threading.Event(), threading.Event()
 
@@ -173,7 +174,7 @@ def test_two_services_build_once(tmp_path: Path) -> None:
         assert go.wait(60)
         _fill(draft)
 
-    # Two shelves on one directory: what they share is only the lock file, as two processes would.
+    # Two shelves on one directory share only the lock file, like two processes.
     threads = [threading.Thread(target=Shelf(tmp_path).put, args=("key", fill)) for _ in range(2)]
     for thread in threads:
         thread.start()
@@ -185,10 +186,9 @@ def test_two_services_build_once(tmp_path: Path) -> None:
     assert Shelf(tmp_path).has("key")
 
 
-def test_a_directory_is_used_while_its_last_step_runs_and_the_next_service_completes_it(
-    tmp_path: Path,
-) -> None:
-    """Programs start as soon as an environment is usable: its compilation takes most of the build time."""
+def test_directory_is_usable_during_its_last_build_step(tmp_path: Path) -> None:
+    """Programs start as soon as an environment is usable, because its compilation takes most of the build
+    time. The next service completes an interrupted step."""
     shelf, calls = Shelf(tmp_path), list[str]()
     has_started, may_end = threading.Event(), threading.Event()
 

@@ -1,4 +1,5 @@
-"""Builds under way: once for however many callers, each of whom hears (spec/runtimes#environments)."""
+"""Tests of shared builds: all callers share one build and receive its progress
+(spec/runtimes#environments)."""
 
 import asyncio
 import threading
@@ -19,7 +20,7 @@ def workers() -> Iterator[ThreadPoolExecutor]:
 
 
 class Build:
-    """A build that goes on when it is told to."""
+    """A build that continues when the test allows it."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -35,8 +36,8 @@ class Build:
         return "built"
 
 
-class Ear:
-    """Hears from any thread; `heard` on the loop can wait for a line."""
+class ProgressListener:
+    """Receives lines from any thread. `heard` waits for a line in the event loop."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -57,11 +58,9 @@ class Ear:
                 self._news.clear()
 
 
-async def test_it_is_built_once_and_who_comes_later_hears_from_then_on(
-    workers: ThreadPoolExecutor,
-) -> None:
+async def test_later_caller_joins_a_running_build(workers: ThreadPoolExecutor) -> None:
     flights, build = SingleFlight[str](workers), Build()
-    early, late = Ear(), Ear()
+    early, late = ProgressListener(), ProgressListener()
     first = asyncio.create_task(flights.run("key", build, early))
     await early.heard("begun")
     second = asyncio.create_task(flights.run("key", build, late))
@@ -73,11 +72,9 @@ async def test_it_is_built_once_and_who_comes_later_hears_from_then_on(
     assert late.lines[1:] == ["done"]
 
 
-async def test_a_caller_that_goes_stops_nothing_that_another_waits_for(
-    workers: ThreadPoolExecutor,
-) -> None:
+async def test_build_continues_for_remaining_callers(workers: ThreadPoolExecutor) -> None:
     flights, build = SingleFlight[str](workers, abandons=True), Build()
-    ear = Ear()
+    ear = ProgressListener()
     going = asyncio.create_task(flights.run("key", build, ear))
     await ear.heard("begun")
     staying = asyncio.create_task(flights.run("key", build, None))
@@ -88,16 +85,14 @@ async def test_a_caller_that_goes_stops_nothing_that_another_waits_for(
     assert build.stop is not None and not build.stop.is_asked
     build.go.set()
     assert await staying == "built"
-    # Who has gone hears no more.
+    # A caller that has left gets no more lines.
     assert ear.lines == ["begun"]
 
 
-async def test_what_nobody_waits_for_is_stopped_where_that_is_wanted(
-    workers: ThreadPoolExecutor,
-) -> None:
+async def test_abandoned_build_is_stopped_if_requested(workers: ThreadPoolExecutor) -> None:
     for abandons in (True, False):
         flights, build = SingleFlight[str](workers, abandons=abandons), Build()
-        ear = Ear()
+        ear = ProgressListener()
         task = asyncio.create_task(flights.run("key", build, ear))
         await ear.heard("begun")
         task.cancel()

@@ -1,5 +1,5 @@
-"""Extensions for GPUs beside a PyTorch for CPUs are taken out (what is left runs:
-tests/contract/runtimes)."""
+"""Tests that GPU extensions are removed next to a PyTorch for CPUs. tests/contract/runtimes tests that the
+rest runs."""
 
 from pathlib import Path
 
@@ -24,8 +24,8 @@ def _extensions(site: Path) -> list[str]:
     return sorted(path.name for path in site.rglob("*.so") if "torch/" not in str(path))
 
 
-def test_what_needs_a_gpus_libraries_is_taken_out(tmp_path: Path) -> None:
-    """The installer's own files, which these are further names of, stay as they are."""
+def test_extensions_with_gpu_libraries_are_removed(tmp_path: Path) -> None:
+    """The hard-linked files of the installer's cache remain."""
     site = _site(tmp_path / "site", torch="libtorch_cpu.so")
     kept = tmp_path / "cached.py"
     kept.hardlink_to(site / "torchvision/extension.py")
@@ -36,7 +36,7 @@ def test_what_needs_a_gpus_libraries_is_taken_out(tmp_path: Path) -> None:
     assert kept.read_text() == "def _load_library(name): ...\n"
 
 
-def test_a_layer_goes_by_the_pytorch_beneath_it(tmp_path: Path) -> None:
+def test_layer_uses_the_pytorch_of_its_environment(tmp_path: Path) -> None:
     layer = _site(tmp_path / "layer")
     remove_unusable_extensions(layer, _site(tmp_path / "base", torch="libtorch_cpu.so"))
     assert _extensions(layer) == []
@@ -45,15 +45,15 @@ def test_a_layer_goes_by_the_pytorch_beneath_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("torch", "needs"), [("libtorch_cuda.so", b"libtorch_cuda.so"), ("libtorch_cpu.so", b"")]
 )
-def test_what_fits_stays(tmp_path: Path, torch: str, needs: bytes) -> None:
+def test_compatible_extensions_remain(tmp_path: Path, torch: str, needs: bytes) -> None:
     site = _site(tmp_path, torch=torch, needs=needs)
     remove_unusable_extensions(site)
     assert _extensions(site) == ["_C.so", "_torchaudio.abi3.so"]
     assert "_absent" not in (site / "torchvision/extension.py").read_text()
 
 
-def test_links_that_a_setup_script_made_are_not_followed(tmp_path: Path) -> None:
-    """They would have the service read and write elsewhere."""
+def test_links_next_to_extensions_are_not_followed(tmp_path: Path) -> None:
+    """The service would read and write other files (path traversal)."""
     elsewhere = _site(tmp_path / "elsewhere")
     layer = tmp_path / "layer"
     layer.mkdir()

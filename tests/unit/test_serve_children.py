@@ -1,5 +1,5 @@
-"""The keeper of the bucket process: it starts one when somebody calls, tries again while the machine has no
-memory or process to give."""
+"""Tests of the keeper that starts the bucket process at the first connection, and retries without memory or
+processes."""
 
 import asyncio
 import errno
@@ -22,20 +22,20 @@ def setup_in(of: Path) -> BucketSetup:
 
 
 def call(setup: BucketSetup) -> socket.socket:
-    """A connection, taken by somebody or not."""
+    """Connect, whether or not a process accepts the connection."""
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(setup.gateway)
     return connection
 
 
 class Spawning:
-    """In place of `spawn_buckets`."""
+    """A replacement of `spawn_buckets`, which fails some times before it succeeds."""
 
     def __init__(self, refusals: list[OSError]) -> None:
         self._refusals = refusals
         self._loop = asyncio.get_running_loop()
         self.spawned: list[subprocess.Popen[bytes]] = []
-        #: Set when one is asked for.
+        #: Set when a start is requested.
         self.asked = asyncio.Event()
 
     def __call__(self, setup: BucketSetup, listeners: Listeners) -> "subprocess.Popen[bytes]":
@@ -47,11 +47,10 @@ class Spawning:
         return self.spawned[-1]
 
 
-async def test_a_bucket_process_that_cannot_be_started_is_tried_again(
+async def test_start_of_the_bucket_process_is_retried(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    """No memory, or too many processes, for a moment: it once ended the keeper, and with it the buckets for
-    good."""
+    """A temporary lack of memory or processes once ended the keeper, and all access to buckets."""
     setup = setup_in(tmp_path)
     with caplog.at_level(logging.WARNING):
         spawning = Spawning(
@@ -74,7 +73,7 @@ async def test_a_bucket_process_that_cannot_be_started_is_tried_again(
     assert "restarted after 0.02 s" in caplog.text
 
 
-async def test_a_keeper_that_waits_long_ends_at_once(
+async def test_waiting_bucket_keeper_stops_immediately(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     setup = setup_in(tmp_path)

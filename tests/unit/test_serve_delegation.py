@@ -1,4 +1,5 @@
-"""Which control groups a service asks systemd for, and what `trainshed doctor` advises without them."""
+"""Tests of the control groups that a service requests from systemd, and of the advice of `trainshed doctor`
+without them."""
 
 import os
 import subprocess
@@ -13,7 +14,7 @@ from trainshed.serve import delegation
 
 
 class Machine:
-    """One with version 2, where systemd notes the arguments of each call."""
+    """A simulated machine with control groups of version 2, whose systemd records the arguments of calls."""
 
     def __init__(self, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls = place / "calls"
@@ -37,7 +38,7 @@ def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     return Machine(tmp_path, monkeypatch)
 
 
-def test_a_service_that_is_started_by_hand_gets_a_scope(systemd: Machine) -> None:
+def test_service_started_by_hand_requests_a_scope(systemd: Machine) -> None:
     delegation.prepare()
     text = systemd.calls.read_text()
     assert f"StartTransientUnit ssa(sv)a(sa(sv)) trainshed-{os.getpid()}.scope fail" in text
@@ -46,7 +47,7 @@ def test_a_service_that_is_started_by_hand_gets_a_scope(systemd: Machine) -> Non
     systemd.divided.assert_called_once_with("/trainshed-1.scope")
 
 
-def test_a_service_that_has_groups_already_asks_for_nothing(
+def test_service_with_groups_requests_no_scope(
     systemd: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cgroups, "find_bases", Mock(return_value={"memory": "/jobs"}))
@@ -54,7 +55,7 @@ def test_a_service_that_has_groups_already_asks_for_nothing(
     assert systemd.calls.read_text() == ""
 
 
-def test_a_machine_without_systemd_is_not_asked(
+def test_no_scope_is_requested_without_systemd(
     systemd: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cgroups, "BOOTED", "/nowhere")
@@ -70,7 +71,7 @@ os.execve(sys.executable, [sys.executable, __file__, "main"], {"SYSTEMD_EXEC_PID
 """
 
 
-def test_advice_fits_how_the_service_was_started(
+def test_doctor_advice_depends_on_the_way_of_starting(
     systemd: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     systemd.own.side_effect = None

@@ -1,4 +1,4 @@
-"""Uids of jobs: ascending, never twice, and nobody guesses the next."""
+"""Tests that job UIDs ascend, are unique and cannot be guessed."""
 
 from trainshed.serve.clock import JobUids, now
 
@@ -9,7 +9,7 @@ def test_uids_ascend_with_time_and_cannot_be_guessed() -> None:
     uids = [make() for _ in range(2_000)]
     assert uids == sorted(set(uids))
     assert before <= uids[0] >> 22 and uids[-1] >> 22 <= now() // 1_000_000 + 1
-    # The first of each millisecond has bits of the system's own.
+    # The first UID of each millisecond contains random bits.
     firsts = {uid >> 22: uid & (2**22 - 1) for uid in reversed(uids)}
     other = JobUids()
     assert len({*firsts.values(), other() & (2**22 - 1), JobUids()() & (2**22 - 1)}) > 2

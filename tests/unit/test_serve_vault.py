@@ -1,4 +1,4 @@
-"""Secrets are opened when a program is about to start, and at no other moment (spec/operations#secrets;
+"""Tests that secrets are decrypted only at the start of a program (spec/operations#secrets;
 spec/invariants#secrets)."""
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ DB, DB_1, API = SecretRef("db"), SecretRef("db", 1), SecretRef("api")
 
 
 class Safe:
-    """A store with secrets, the key that they are sealed with, and the way to them."""
+    """A store with secrets, their encryption key, and the vault under test."""
 
     def __init__(self, directory: Path) -> None:
         self.store = open_inline()
@@ -49,20 +49,20 @@ def plan(**environ: str) -> LaunchPlan:
     return replace(PLAN, argv=argv, environ=tuple(environ.items()), account=account)
 
 
-async def test_what_a_jobs_reducers_are_known_by_is_made_and_not_looked_up(safe: Safe) -> None:
-    """spec/reduction: it is stored nowhere, and what is secret of it masked like a secret."""
+async def test_reduction_token_is_derived_and_masked(safe: Safe) -> None:
+    """spec/reduction: It is stored nowhere."""
     ((shown, masked),) = await revealed([plan(TOKEN=job_mark(7))], safe.vault)
     assert (dict(shown.environ), masked) == ({"TOKEN": "token of 7"}, ("token of 7",))
 
 
-async def test_the_newest_or_the_named_version_is_given(safe: Safe) -> None:
+async def test_newest_or_specified_secret_version_is_returned(safe: Safe) -> None:
     await safe.add("db", "first")
     await safe.add("db", "second")
     assert await safe.vault.values("p", {DB, DB_1}) == {DB: "second", DB_1: "first"}
     assert await safe.vault.values("p", {DB_1}) == {DB_1: "first"}
 
 
-async def test_a_secret_that_is_gone_is_named(safe: Safe) -> None:
+async def test_missing_secret_error_contains_its_name(safe: Safe) -> None:
     await safe.add("db", "first")
     await safe.add("api", "of another project", "q")
     with pytest.raises(SecretMissing, match="project p no longer has the secret api") as refused:
@@ -70,9 +70,7 @@ async def test_a_secret_that_is_gone_is_named(safe: Safe) -> None:
     assert "first" not in str(refused.value)
 
 
-async def test_a_secret_that_cannot_be_opened_is_the_services_affair(
-    safe: Safe, tmp_path: Path
-) -> None:
+async def test_undecryptable_secret_is_a_service_failure(safe: Safe, tmp_path: Path) -> None:
     await safe.add("db", "first")
     other = safe.by(Sealer(tmp_path / "missing.key", {}))
     with pytest.raises(LaunchRejected, match="is missing") as refused:
@@ -83,7 +81,7 @@ async def test_a_secret_that_cannot_be_opened_is_the_services_affair(
         await other.values("p", {DB})
 
 
-async def test_plans_are_revealed_each_with_what_its_log_must_not_show(safe: Safe) -> None:
+async def test_revealed_plan_masks_its_own_secrets(safe: Safe) -> None:
     await safe.add("db", "fir\ufdd0st")
     await safe.add("api", "k-e-y")
     plain = plan(A="b")
@@ -96,7 +94,7 @@ async def test_plans_are_revealed_each_with_what_its_log_must_not_show(safe: Saf
     assert again == replace(shown, incarnation=2)
 
 
-async def test_without_a_way_to_secrets_only_plans_that_need_none_are_started() -> None:
+async def test_plans_with_secrets_fail_without_a_vault() -> None:
     assert await revealed([plan(A="b")], None) == [(plan(A="b"), ())]
     with pytest.raises(LaunchRejected):
         await revealed([plan(A=marked("db", ""))], None)

@@ -1,4 +1,4 @@
-"""Who begins warm (spec/program#warm-starts)."""
+"""Tests of the decision between warm and cold starts (spec/program#warm-starts)."""
 
 import socket
 import sys
@@ -30,7 +30,7 @@ def of(argv: tuple[str, ...] = MODULE, **facts: object) -> WarmStart:
     return of_program(argv, runtime="/runtime", **(values | facts))  # pyright: ignore[reportArgumentType] - by name
 
 
-def test_a_module_of_a_runtime_with_frameworks_begins_warm() -> None:
+def test_python_module_with_frameworks_starts_warm() -> None:
     assert of() == WarmStart("/runtime", ("numpy", "torch"))
     for argv in (("python", "-m", "x"), ("python3", "train.py", "--lr", "1")):
         assert of(argv) == WarmStart("/runtime", ("numpy", "torch"))
@@ -52,15 +52,15 @@ NO_MODULE = "not python3 -m MODULE, python3 -c TEXT or python3 FILE"
         (of(()), NO_MODULE),
     ],
 )
-def test_others_begin_cold_and_say_why(warm: WarmStart, why: str) -> None:
+def test_other_programs_start_cold_with_a_reason(warm: WarmStart, why: str) -> None:
     assert (warm.runtime, warm.modules) == (None, ())
     assert warm.cold_because and why in warm.cold_because
 
 
-def test_variables_that_an_import_may_read_are_as_they_were_there() -> None:
+def test_changed_import_variables_cause_a_cold_start() -> None:
     same = {**ENVIRONMENT, "HOME": "/slot", "PYTHONUSERBASE": "/slot/user", "TF_CONFIG": "{}"}
     assert differing(same) == ()
-    # torch.load reads it when it is called.
+    # torch.load reads this variable at each call.
     assert differing({**same, "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"}) == ()
     other = {
         **same,
@@ -73,7 +73,7 @@ def test_variables_that_an_import_may_read_are_as_they_were_there() -> None:
     assert differing(other) == ("LC_ALL", "LD_PRELOAD", "MKL_NUM_THREADS")
     assert own_values(other) == (("OMP_NUM_THREADS", "1"),)
     assert differing({**same, "PYTHONUNBUFFERED": ""}) == ("PYTHONUNBUFFERED",)
-    # Not set is not the same as set.
+    # An unset variable differs from a set one.
     assert differing({name: value for name, value in same.items() if name != "LANG"}) == ("LANG",)
     assert differing({**same, "CUDA_VISIBLE_DEVICES": "0"}) == ("CUDA_VISIBLE_DEVICES",)
 
@@ -84,8 +84,8 @@ RUNTIME = PreparedRuntime(
 WARM = WarmStart("/runtime/template", ("torch",))
 
 
-def submitted(label: str, trial: str | None = None, **environ: str) -> Job:
-    """Whose program is a package."""
+def submit_job(label: str, trial: str | None = None, **environ: str) -> Job:
+    """Return a job whose program is a package."""
     env = [{"name": name, "value": value} for name, value in environ.items()]
     spec = vertex(custom_job(package(env=env)))
     return started(replace(spec, trial=trial), WARM_LABEL, label)
@@ -102,20 +102,20 @@ def submitted(label: str, trial: str | None = None, **environ: str) -> Job:
         ("on", "trials", None, True),
         ("off", "on", "1", False),
         ("off", "trials", "1", False),
-        # Changed into something else after the submit: it says nothing.
+        # The label was changed to another value after the submission, so it has no effect.
         ("perhaps", "trials", "1", True),
     ],
 )
-def test_trials_of_a_package_begin_warm_and_other_jobs_by_their_label(
+def test_package_trials_start_warm_and_other_jobs_by_label(
     label: str, setting: WarmStarts, trial: str | None, is_warm: bool
 ) -> None:
-    plan = launch_plan(submitted(label, trial), RUNTIME, LaunchDefaults(warm_starts=setting))
+    plan = launch_plan(submit_job(label, trial), RUNTIME, LaunchDefaults(warm_starts=setting))
     assert plan.warm == (WARM if is_warm else None)
 
 
 @pytest.mark.parametrize("answer", [b"ready 0\n", b"ready 1\n", b"ready me\n"])
-def test_a_program_is_no_process_of_others(answer: bytes) -> None:
-    """Packages of the job run in a fork before it says which process it is, and may say so themselves."""
+def test_invalid_process_id_from_a_preloader_causes_a_cold_start(answer: bytes) -> None:
+    """Packages of the job run in the fork before it sends its process ID, and could send another one."""
     template = str(Path(sys.executable).parent.parent)
     main = SimpleNamespace(argv=[sys.executable], environ={}, directory="/", output=1, errors=2)
     main.groups = SimpleNamespace(entry_handles=())
@@ -128,7 +128,7 @@ def test_a_program_is_no_process_of_others(answer: bytes) -> None:
             become(ours, cast(Any, main), cast(Any, plan), owner=None, connects=None, shim=theirs)
 
 
-def test_describe_says_how_replicas_began() -> None:
+def test_describe_shows_how_replicas_started() -> None:
     def seen(index: int, began: str) -> records.Replica:
         task = f"workerpool0-{index}"
         return records.Replica(id=task, task=task, state="RUNNING", node="node", began=began)

@@ -298,7 +298,7 @@ class Request:
             raise messages.NotHttp("a request of another kind")
         self.head = head
         #: Length of its body in bytes, or a constant of `messages`.
-        self.length = head.put_right()
+        self.length = head.correct_length()
         self.method = words[0]
         # Clients may send an absolute URL.
         self.path = re.sub(rb"^[a-zA-Z]+://[^/?]*", b"", words[1].partition(b"?")[0])

@@ -60,7 +60,7 @@ class Head:
             raise NotHttp("its length is not a number")
         return int(lengths[0])
 
-    def put_right(self) -> int:
+    def correct_length(self) -> int:
         """Correct a request with several lengths, which prevents request smuggling; return the length (see
         `length`). Raises NotHttp.
 
