@@ -301,9 +301,9 @@ class ConsoleApplication:
             cause = call.query.get("error_description") or call.query.get("error") or "nothing"
             raise Unauthenticated(f"The issuer did not sign you in. It reports: {cause[:300]}.")
         state, sender = call.query.get("state", ""), call.query.get("iss", "")
-        made = await self._signing_in.finish(state, call.query["code"], sender, call.path)
-        code = self._sessions.link_code(made.shown)
-        query = urlencode({"code": code, "next": made.following, "mark": made.mark})
+        sign_in = await self._signing_in.finish(state, call.query["code"], sender, call.path)
+        code = self._sessions.link_code(sign_in.shown)
+        query = urlencode({"code": code, "next": sign_in.following, "mark": sign_in.mark})
         return self._guarded(_see(f"/login?{query}"))
 
     async def _log_in(self, call: Request) -> Response:
@@ -374,9 +374,9 @@ class ConsoleApplication:
             )
         code = ""
         if call.method == "POST":
-            made = await self._visit(call, principal, {}).do("POST", "tokens:own")
-            assert isinstance(made, IssuedToken), "the answer is a token"
-            code = self._sessions.offer(made.token, challenge)
+            token = await self._visit(call, principal, {}).do("POST", "tokens:own")
+            assert isinstance(token, IssuedToken), "the answer is a token"
+            code = self._sessions.offer(token.token, challenge)
         values = {"email": principal.email, "code": code, "port": port}
         return self._html(render("command_line.html", values))
 

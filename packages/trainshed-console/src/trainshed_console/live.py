@@ -48,14 +48,14 @@ async def stream(page: Callable[[Visit], Awaitable[View]], visit: Visit) -> Asyn
     deleted."""
     loop, news = asyncio.get_running_loop(), visit.backend.notices
     # Digest of each part's HTML, by id.
-    sent: Mapping[str, bytes] = {}
+    sent_digests: Mapping[str, bytes] = {}
     lists: Mapping[str, Sequence[str]] = {}
     yield b"retry: 2000\n\n"
     while True:
         if not visit.is_valid():
             yield SIGNED_OUT
             return
-        began, latest = loop.time(), news.latest
+        start, latest = loop.time(), news.latest
         try:
             view = await page(visit)
         except CallRejected as refused:
@@ -64,16 +64,23 @@ async def stream(page: Callable[[Visit], Awaitable[View]], visit: Visit) -> Asyn
             yield event("gone", {"message": str(refused), "signedOut": False})
             return
         parts = rendered_parts(visit, view)
-        took = loop.time() - began
+        duration = loop.time() - start
         digests = {name: _digest(html) for name, html in parts.items()}
-        changed = {name: html for name, html in parts.items() if sent.get(name) != digests[name]}
-        ordered = {name: ids for name, ids in view.lists.items() if lists.get(name) != ids}
-        sent, lists = digests, view.lists
-        if changed or ordered:
-            whole = sorted(view.whole & set(ordered))
-            tells = {"parts": changed, "lists": ordered, "whole": whole, "build": build()}
-            yield event("parts", tells)
-        await asyncio.sleep(max(_MIN_INTERVAL, _IDLE_FACTOR * took))
+        changed_parts = {
+            name: html for name, html in parts.items() if sent_digests.get(name) != digests[name]
+        }
+        changed_lists = {name: ids for name, ids in view.lists.items() if lists.get(name) != ids}
+        sent_digests, lists = digests, view.lists
+        if changed_parts or changed_lists:
+            whole = sorted(view.whole & set(changed_lists))
+            message = {
+                "parts": changed_parts,
+                "lists": changed_lists,
+                "whole": whole,
+                "build": build(),
+            }
+            yield event("parts", message)
+        await asyncio.sleep(max(_MIN_INTERVAL, _IDLE_FACTOR * duration))
         while (
             not await news.wait_beyond(view.subject, latest, KEEPALIVE_INTERVAL)
             and visit.is_valid()

@@ -233,8 +233,8 @@ def epoch(text: str) -> float:
 
 def nanos(text: str) -> int:
     """Return the time of a record's field in nanoseconds since 1970. Raises ValueError for ""."""
-    whole, _, fraction = text.rstrip("Z").partition(".")
-    return int(epoch(f"{whole}Z")) * 10**9 + int(f"{fraction or '0':0<9}"[:9])
+    seconds, _, fraction = text.rstrip("Z").partition(".")
+    return int(epoch(f"{seconds}Z")) * 10**9 + int(f"{fraction or '0':0<9}"[:9])
 
 
 def bytes_text(count: float | None) -> str:
@@ -251,17 +251,17 @@ def bytes_text(count: float | None) -> str:
 
 def seconds_text(seconds: float) -> str:
     """Return a duration in its two largest units, such as "1m 20s"."""
-    whole = max(0, round(seconds))
-    if whole < 10:
+    rounded = max(0, round(seconds))
+    if rounded < 10:
         return f"{max(0.0, seconds):.1f}s"
     for unit, size, below, small in (
         ("d", 86400, 3600, "h"),
         ("h", 3600, 60, "m"),
         ("m", 60, 1, "s"),
     ):
-        if whole >= size:
-            return f"{whole // size}{unit} {whole % size // below:02d}{small}"
-    return f"{whole}s"
+        if rounded >= size:
+            return f"{rounded // size}{unit} {rounded % size // below:02d}{small}"
+    return f"{rounded}s"
 
 
 def number_text(value: object) -> str:

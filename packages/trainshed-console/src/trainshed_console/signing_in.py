@@ -77,7 +77,7 @@ class SigningIn:
         address = await self._address(issuer, "authorization_endpoint")
 
         # Dex requires the scope `groups` for this claim. Google rejects unknown scopes.
-        is_asked = issuer.groups_claim == "groups" and issuer.issuer != GOOGLE
+        needs_groups_scope = issuer.groups_claim == "groups" and issuer.issuer != GOOGLE
         id_ = secrets.token_urlsafe(16)
         claims = {
             "aud": _AUDIENCE,
@@ -87,14 +87,14 @@ class SigningIn:
             "next": following[:2000],
             "mark": mark[:100],
         }
-        challenge = hashlib.sha256(self._derived(id_, "verifier").encode()).digest()
+        challenge = hashlib.sha256(self._derive(id_, "verifier").encode()).digest()
         query = {
             "response_type": "code",
             "client_id": issuer.client_id,
             "redirect_uri": await self._redirect(issuer),
-            "scope": f"openid email profile{' groups' if is_asked else ''}",
+            "scope": f"openid email profile{' groups' if needs_groups_scope else ''}",
             "state": self._state(claims),
-            "nonce": self._derived(id_, "nonce"),
+            "nonce": self._derive(id_, "nonce"),
             "code_challenge": _text(challenge),
             "code_challenge_method": "S256",
         }
@@ -115,8 +115,8 @@ class SigningIn:
             Unauthenticated: The sign-in is unknown, too old, or not accepted by the issuer.
             Unavailable: The issuer does not answer.
         """
-        begun = self._read_state(state)
-        issuer = self._issuers.by_name.get(str(begun["iss"]))
+        claims = self._read_state(state)
+        issuer = self._issuers.by_name.get(str(claims["iss"]))
         if issuer is None:
             raise Unauthenticated(
                 "The settings of the service changed during this sign-in. Sign in again."
@@ -135,24 +135,24 @@ class SigningIn:
             )
         address = await self._address(issuer, "token_endpoint")
 
-        id_ = str(begun["jti"])
+        id_ = str(claims["jti"])
         form = {
             "grant_type": "authorization_code",
             "code": code,
             "redirect_uri": await self._redirect(issuer),
             "client_id": issuer.client_id,
-            "code_verifier": self._derived(id_, "verifier"),
+            "code_verifier": self._derive(id_, "verifier"),
         }
         secret = os.environ.get(issuer.secret_env, "") if issuer.secret_env else ""
         if secret:
             form["client_secret"] = secret
         refusal = f"{issuer.name} rejected this sign-in. Sign in again."
         answer = await self._issuers.fetched(issuer, address, refusal, urlencode(form).encode())
-        nonce = self._derived(id_, "nonce")
+        nonce = self._derive(id_, "nonce")
         claimed = await self._issuers.verified(issuer, str(answer.get("id_token", "")), nonce)
         person = person_of(await self._completed(claimed, issuer, answer), issuer)
         shown = await self._store(person, issuer)
-        return SignedIn(shown, str(begun["next"]), str(begun["mark"]))
+        return SignedIn(shown, str(claims["next"]), str(claims["mark"]))
 
     async def _completed(
         self, claims: Mapping[str, Any], issuer: Issuer, answer: Mapping[str, Any]
@@ -195,7 +195,7 @@ class SigningIn:
     async def _store(self, person: Bearer, issuer: Issuer) -> str:
         """Store a new token for an authenticated user, and return its digest."""
         now = self._now()
-        made = Token(
+        token = Token(
             digest_of(new_token()),
             person.email,
             now,
@@ -207,17 +207,19 @@ class SigningIn:
 
         def signed_in(book: AccessBook) -> AccessBook:
             of_issuers = [entry for entry in book.tokens.values() if entry.issuer]
-            over = [entry for entry in of_issuers if entry.expires and entry.expires <= now]
-            like = [entry for entry in of_issuers if entry.note == made.note and entry not in over]
-            own = [entry for entry in like if entry.email == person.email]
-            own.sort(key=lambda entry: -entry.created)
-            gone = (*over, *own[_MAX_SIGN_INS - 1 :])
-            return book.without_tokens(entry.digest for entry in gone).with_token(made)
+            expired = [entry for entry in of_issuers if entry.expires and entry.expires <= now]
+            same_issuer = [
+                entry for entry in of_issuers if entry.note == token.note and entry not in expired
+            ]
+            own_tokens = [entry for entry in same_issuer if entry.email == person.email]
+            own_tokens.sort(key=lambda entry: -entry.created)
+            removed = (*expired, *own_tokens[_MAX_SIGN_INS - 1 :])
+            return book.without_tokens(entry.digest for entry in removed).with_token(token)
 
         record = AuditRecord(person.email, SIGN_IN)
         with recording(RecordedCall(now, record)):
-            await self._keeper.change(signed_in, "", f"token {made.id}", {"by": issuer.name})
-        return made.digest
+            await self._keeper.change(signed_in, "", f"token {token.id}", {"by": issuer.name})
+        return token.digest
 
     def _state(self, claims: Mapping[str, object]) -> str:
         from joserfc import jwt
@@ -232,19 +234,19 @@ class SigningIn:
         try:
             claims = jwt.decode(state, OctKey.import_key(self._key), algorithms=["HS256"]).claims
         except Exception:
-            _begin_again()
+            _reject_sign_in()
         if claims.get("aud") != _AUDIENCE or claims["exp"] < self._seconds():
-            _begin_again()
+            _reject_sign_in()
         return claims
 
-    def _derived(self, id_: str, what: str) -> str:
-        return _text(hmac.digest(self._key, f"{what} {id_}".encode(), "sha256"))
+    def _derive(self, id_: str, purpose: str) -> str:
+        return _text(hmac.digest(self._key, f"{purpose} {id_}".encode(), "sha256"))
 
     def _seconds(self) -> int:
         return self._now() // 10**9
 
 
-def _begin_again() -> NoReturn:
+def _reject_sign_in() -> NoReturn:
     raise Unauthenticated(
         "This sign-in is unknown to this service or took too long. Sign in again."
     )

@@ -149,15 +149,15 @@ class Visit(Struct, frozen=True):
 
     def on(self, path: str) -> str:
         """Return a page's address with the project and region of this page's address."""
-        kept = {name: self.query(name) for name in ("project", "region") if self.query(name)}
-        return f"{path}?{urlencode(kept)}" if kept else path
+        query = {name: self.query(name) for name in ("project", "region") if self.query(name)}
+        return f"{path}?{urlencode(query)}" if query else path
 
     def with_query(self, **changes: str) -> str:
         """Return this page's address with these query parameters changed; "" removes one."""
         merged = {**self.request.query, **changes}
-        kept = {name: value for name, value in merged.items() if value}
+        query = {name: value for name, value in merged.items() if value}
         path = quote(self.request.path)
-        return f"{path}?{urlencode(kept)}" if kept else path
+        return f"{path}?{urlencode(query)}" if query else path
 
     def next_page(self, token: str | None) -> str:
         """Return the address of a list's next page; "" if there is no token, because this is the last."""
@@ -205,6 +205,6 @@ def job_path(uid: str, *rest: str) -> str:
     return "/".join((f"/jobs/{uid}", *rest))
 
 
-def of_job(target: str, rest: str = "") -> str:
-    """Return the path of an API method of a job, below `/trainshed/v1/`. `rest`: its unencoded end."""
-    return f"jobs/{quote(target, safe='')}{rest}"
+def of_job(target: str, suffix: str = "") -> str:
+    """Return the path of an API method of a job, below `/trainshed/v1/`. `suffix`: its unencoded end."""
+    return f"jobs/{quote(target, safe='')}{suffix}"

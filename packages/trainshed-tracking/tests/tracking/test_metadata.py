@@ -135,16 +135,16 @@ async def test_concurrent_writers_of_an_experiment_run_lose_no_values(house: Hou
 
 
 def test_change_history_of_a_metadata_node_is_limited() -> None:
-    run = records.changed(make_node(context("r")), {"_metrics": {"loss": 9.5}}, 1_001)
+    run = records.with_changes(make_node(context("r")), {"_metrics": {"loss": 9.5}}, 1_001)
     for etag in range(1_002, 4_000):
-        run = records.changed(run, {"_metrics": {"loss": etag / 7}}, etag)
+        run = records.with_changes(run, {"_metrics": {"loss": etag / 7}}, etag)
     assert len(str(run.changes)) < 50_000
     for seen, value in ((1_001, 9.5), (3_998, 3_998 / 7)):
-        assert records.merged(run, {"_metrics": {"loss": value}}, seen) == run.metadata
+        assert records.merge(run, {"_metrics": {"loss": value}}, seen) == run.metadata
     for value in ("x" * 99_999, 1):
-        run = records.changed(run, {"_metrics": {"loss": value}}, 4_000)
+        run = records.with_changes(run, {"_metrics": {"loss": value}}, 4_000)
     assert len(str(run.changes)) < 150_000
-    records.changed(run, {"_params": dict.fromkeys(map(str, range(20_001)), 1)}, 4_001)
+    records.with_changes(run, {"_params": dict.fromkeys(map(str, range(20_001)), 1)}, 4_001)
 
 
 async def test_metadata_links_do_not_change_the_etag(house: House) -> None:

@@ -64,14 +64,14 @@ class McpSurface:
         try:
             message = await parse_by_size(len(body), lambda: decode_text(body))
         except WireError as error:
-            return _failed(None, _Fault(-32700, str(error)))
+            return _error_response(None, _Fault(-32700, str(error)))
         if fault := _malformed(message):
-            return _failed(None, fault)
+            return _error_response(None, fault)
         if "id" not in message:
             return sized(b"", JSON, 202)
         identity, method, params = message["id"], message["method"], message.get("params", {})
         if fault := _mismatch(call, method, params):
-            return _failed(identity, fault)
+            return _error_response(identity, fault)
         settings = self._settings
         match method:
             case "server/discover":
@@ -92,24 +92,24 @@ class McpSurface:
                 if tool is None or not isinstance(arguments, dict):
                     known = ", ".join(BY_NAME)
                     wrong = f"Call one of the tools {known}. Pass its arguments as an object."
-                    return _failed(identity, _Fault(-32602, wrong))
+                    return _error_response(identity, _Fault(-32602, wrong))
                 inside = Inside(
                     self._caller, principal, settings.project, settings.region, self._submitting
                 )
                 try:
-                    sent, faults = read_record(
+                    tool_arguments, faults = read_record(
                         cast("dict[str, Any]", arguments), Arguments, tool.arguments
                     )
                     faults.refuse()
-                    text, is_error = _cut(await tool.call(inside, sent)), False
+                    text, is_error = _cut(await tool.call(inside, tool_arguments)), False
                 except (CallRejected, InvalidRequest) as refused:
                     text, is_error = _cut(str(refused)), True
                 result = {"content": [{"type": "text", "text": text}], "isError": is_error}
             case _:
-                return _failed(
+                return _error_response(
                     identity, _Fault(-32601, f"The method {method!r} does not exist.", 404)
                 )
-        return _sent({"id": identity, "result": {"resultType": "complete", **result}})
+        return _rpc_response({"id": identity, "result": {"resultType": "complete", **result}})
 
 
 def _malformed(message: Any) -> _Fault | None:
@@ -141,14 +141,14 @@ pattern: invisible to people, but models read them."""
 
 def _mismatch(call: Request, method: str, params: dict[str, Any]) -> _Fault | None:
     """Return a fault if a request's version is unsupported or its headers differ from its body."""
-    sent = params.get("_meta")
-    meta = cast("dict[str, Any]", sent) if isinstance(sent, dict) else {}
+    metadata = params.get("_meta")
+    meta = cast("dict[str, Any]", metadata) if isinstance(metadata, dict) else {}
     version = meta.get(f"{_META}protocolVersion")
     expected: dict[str, Any] = {"mcp-protocol-version": version, "mcp-method": method}
     if method == "tools/call":
         expected["mcp-name"] = params.get("name")
     for header, value in expected.items():
-        if _decoded(call.headers.get(header, "")) != value:
+        if _decode(call.headers.get(header, "")) != value:
             return _Fault(
                 -32020,
                 f"The header {header} differs from the body. This server supports {VERSION}.",
@@ -159,7 +159,7 @@ def _mismatch(call: Request, method: str, params: dict[str, Any]) -> _Fault | No
     return None
 
 
-def _decoded(value: str) -> str:
+def _decode(value: str) -> str:
     """Return the decoded value of a header, or "" if it is malformed."""
     before, after = _ENCODED
     if not (value.startswith(before) and value.endswith(after)):
@@ -174,19 +174,19 @@ def _cut(answer: Any) -> str:
     """Return an answer as text, cut to the limit of an agent's context. Escape invisible characters, such as
     bidirectional marks, because a program may print them as hidden instructions (prompt injection)."""
     text = answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
-    seen = (c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
-    text = text if text.isprintable() else "".join(seen)
+    escaped = (c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
+    text = text if text.isprintable() else "".join(escaped)
     text = _IGNORABLE.sub(lambda match: json.dumps(match[0])[1:-1], text)
     more = f"… ({len(text) - MAX_CHARACTERS} more characters; request less)"
     return text if len(text) <= MAX_CHARACTERS else text[: MAX_CHARACTERS - len(more)] + more
 
 
-def _failed(identity: object, fault: _Fault) -> Response:
+def _error_response(identity: object, fault: _Fault) -> Response:
     error: dict[str, Any] = {"code": fault.code, "message": fault.message}
     if fault.data is not None:
         error["data"] = fault.data
-    return _sent({"id": identity, "error": error}, fault.status)
+    return _rpc_response({"id": identity, "error": error}, fault.status)
 
 
-def _sent(message: dict[str, Any], status: int = 200) -> Response:
+def _rpc_response(message: dict[str, Any], status: int = 200) -> Response:
     return sized(json.dumps({"jsonrpc": "2.0", **message}).encode(), JSON, status)

@@ -110,15 +110,15 @@ class Tool(Struct, frozen=True, kw_only=True):
         }
 
 
-async def _submit(inside: Inside, sent: Arguments) -> Any:
-    if not isinstance(job := sent.job, dict):
+async def _submit(inside: Inside, arguments: Arguments) -> Any:
+    if not isinstance(job := arguments.job, dict):
         raise InvalidRequest((Violation("job", "Set it to an object."),))
-    project, location = sent.project or inside.project, sent.location or inside.region
-    if sent.dry_run:
+    project, location = arguments.project or inside.project, arguments.location or inside.region
+    if arguments.dry_run:
         return await inside.ask(
             "POST", "jobs:explain", api="vertex", project=project, location=location, job=job
         )
-    key, path = sent.idempotency_key, collection_of(Api.VERTEX, job, project, location)
+    key, path = arguments.idempotency_key, collection_of(Api.VERTEX, job, project, location)
     labels: Any = job.get("labels") or {}
     if not key or not isinstance(labels, dict):
         return await _create(inside, path, job)
@@ -131,40 +131,47 @@ async def _submit(inside: Inside, sent: Arguments) -> Any:
 
 
 async def _create(inside: Inside, path: str, job: Mapping[str, Any]) -> Any:
-    made = await inside.caller.call(inside.principal, "POST", path, json.dumps(job).encode())
-    return {"name": made["name"], "state": made["state"].removeprefix("JOB_STATE_")}
+    created = await inside.caller.call(inside.principal, "POST", path, json.dumps(job).encode())
+    return {"name": created["name"], "state": created["state"].removeprefix("JOB_STATE_")}
 
 
-async def _list(inside: Inside, sent: Arguments) -> Any:
-    query = {"state": sent.state, "search": sent.search, "user": sent.user, "limit": 20}
-    answer = await inside.ask("GET", "jobs", {**query, "project": sent.project or inside.project})
+async def _list(inside: Inside, arguments: Arguments) -> Any:
+    query = {
+        "state": arguments.state,
+        "search": arguments.search,
+        "user": arguments.user,
+        "limit": 20,
+    }
+    answer = await inside.ask(
+        "GET", "jobs", {**query, "project": arguments.project or inside.project}
+    )
     return [_brief(job) for job in answer["jobs"]]
 
 
-async def _describe(inside: Inside, sent: Arguments) -> Any:
-    return _full(await _job(inside, sent))
+async def _describe(inside: Inside, arguments: Arguments) -> Any:
+    return _full(await _job(inside, arguments))
 
 
-async def _wait(inside: Inside, sent: Arguments) -> Any:
-    job = await _job(inside, sent)
+async def _wait(inside: Inside, arguments: Arguments) -> Any:
+    job = await _job(inside, arguments)
     deadline = asyncio.get_running_loop().time() + _WAIT_TIMEOUT
     notices = inside.caller.notices
     uid = JobUid(int(job["uid"]))
     while True:
         # Read the counter before the state, so that no notice in between is lost.
-        seen = notices.count(uid)
+        count = notices.count(uid)
         job = await inside.ask("GET", _path(job["name"]))
-        left = deadline - asyncio.get_running_loop().time()
+        remaining = deadline - asyncio.get_running_loop().time()
         if (
             job["state"] in _FINAL_STATES
-            or left <= 0
-            or not await notices.wait_beyond(uid, seen, left)
+            or remaining <= 0
+            or not await notices.wait_beyond(uid, count, remaining)
         ):
             return _full(job)
 
 
-async def _why_failed(inside: Inside, sent: Arguments) -> Any:
-    job = await _job(inside, sent)
+async def _why_failed(inside: Inside, arguments: Arguments) -> Any:
+    job = await _job(inside, arguments)
     failure = job.get("failure")
     if not failure:
         return {"state": job["state"], "failure": "The job has not failed."}
@@ -172,11 +179,15 @@ async def _why_failed(inside: Inside, sent: Arguments) -> Any:
     return {"state": job["state"], **facts, "last_lines": failure["tail"]}
 
 
-async def _logs(inside: Inside, sent: Arguments) -> Any:
-    query = {"search": sent.search, "severity": sent.severity, "replica": sent.replica}
-    job = await _job(inside, sent)
+async def _logs(inside: Inside, arguments: Arguments) -> Any:
+    query = {
+        "search": arguments.search,
+        "severity": arguments.severity,
+        "replica": arguments.replica,
+    }
+    job = await _job(inside, arguments)
     path = f"{_path(job['name'])}/logPage"
-    page = await inside.ask("GET", path, {**query, "before": sent.before, "limit": _MAX_LINES})
+    page = await inside.ask("GET", path, {**query, "before": arguments.before, "limit": _MAX_LINES})
     lines: list[str] = []
     before, room = page["earlier"], _MAX_LINE_CHARACTERS
     # Newest first. Lines beyond the limit come with the next call.
@@ -190,23 +201,23 @@ async def _logs(inside: Inside, sent: Arguments) -> Any:
     return {"before": page["earlier"], "lines": lines}
 
 
-async def _timeline(inside: Inside, sent: Arguments) -> Any:
-    job = await _job(inside, sent)
+async def _timeline(inside: Inside, arguments: Arguments) -> Any:
+    job = await _job(inside, arguments)
     answer = await inside.ask("GET", f"{_path(job['name'])}/timeline")
     return [f"{entry['at'][:19]} {entry['message']}" for entry in answer["entries"][::-1]]
 
 
-async def _cancel(inside: Inside, sent: Arguments) -> Any:
-    job = await _job(inside, sent)
+async def _cancel(inside: Inside, arguments: Arguments) -> Any:
+    job = await _job(inside, arguments)
     await inside.ask("POST", f"{_path(job['name'])}:cancel")
     return {"name": job["name"], "cancel": "accepted"}
 
 
-async def _compare(inside: Inside, sent: Arguments) -> Any:
-    if not 2 <= len(sent.jobs) <= _MAX_JOBS:
+async def _compare(inside: Inside, arguments: Arguments) -> Any:
+    if not 2 <= len(arguments.jobs) <= _MAX_JOBS:
         raise InvalidRequest((Violation("jobs", f"Pass a list of 2 to {_MAX_JOBS} jobs."),))
     compared: list[dict[str, Any]] = []
-    for path in map(_path, sent.jobs):
+    for path in map(_path, arguments.jobs):
         job = await inside.ask("GET", path)
         curves = await inside.ask("GET", f"{path}/curves", {"points": "1"})
         last = {
@@ -221,25 +232,29 @@ async def _compare(inside: Inside, sent: Arguments) -> Any:
     return compared
 
 
-async def _usage(inside: Inside, sent: Arguments) -> Any:
-    query = {"project": sent.project or inside.project, "by": sent.by, "since": sent.since}
+async def _usage(inside: Inside, arguments: Arguments) -> Any:
+    query = {
+        "project": arguments.project or inside.project,
+        "by": arguments.by,
+        "since": arguments.since,
+    }
     return await inside.ask("GET", "usage", query)
 
 
-async def _quotas(inside: Inside, sent: Arguments) -> Any:
-    return await inside.ask("GET", "quotas", {"project": sent.project or inside.project})
+async def _quotas(inside: Inside, arguments: Arguments) -> Any:
+    return await inside.ask("GET", "quotas", {"project": arguments.project or inside.project})
 
 
-async def _status(inside: Inside, sent: Arguments) -> Any:
+async def _status(inside: Inside, arguments: Arguments) -> Any:
     answer = await inside.ask("GET", "status")
     return {name: answer[name] for name in ("version", "principal", "project", "region", "bucket")}
 
 
-async def _job(inside: Inside, sent: Arguments) -> dict[str, Any]:
-    if not isinstance(sent.job, str) or not sent.job:
+async def _job(inside: Inside, arguments: Arguments) -> dict[str, Any]:
+    if not isinstance(arguments.job, str) or not arguments.job:
         text = "Set it to the job's ID or to projects/…/customJobs/ID."
         raise InvalidRequest((Violation("job", text),))
-    return await inside.ask("GET", _path(sent.job))
+    return await inside.ask("GET", _path(arguments.job))
 
 
 def _path(job: str) -> str:

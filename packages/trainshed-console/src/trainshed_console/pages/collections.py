@@ -146,15 +146,15 @@ async def _origin(visit: Visit, model: Any) -> Mapping[str, str]:
             case _:
                 return {}
     try:
-        made = await visit.backend.call(visit.principal, "GET", f"/v1/{pipeline}")
+        resource = await visit.backend.call(visit.principal, "GET", f"/v1/{pipeline}")
     except CallRejected:  # It was deleted.
         return {"pipeline": pipeline}
-    jobs = made.get("trainingTaskMetadata", {})
+    jobs = resource.get("trainingTaskMetadata", {})
     origin = {
         "pipeline": pipeline,
         "job": jobs.get("bestTrialBackingCustomJob") or jobs.get("backingCustomJob", ""),
     }
-    if number := made.get("inputDataConfig", {}).get("datasetId"):
+    if number := resource.get("inputDataConfig", {}).get("datasetId"):
         place = pipeline.partition("/trainingPipelines/")[0]
         origin["dataset"] = f"{place}/datasets/{number}"
     return origin

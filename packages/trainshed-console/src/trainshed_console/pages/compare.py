@@ -178,28 +178,28 @@ def _code(pool: Pool, launch: Launch | None) -> dict[str, str]:
 
 
 def _times(job: JobDescription) -> dict[str, str]:
-    waited = epoch(job.start_time) - epoch(job.create_time) if job.start_time else None
-    took = duration_of(job)
+    waiting = epoch(job.start_time) - epoch(job.create_time) if job.start_time else None
+    duration = duration_of(job)
     return {
         "state": job.state.capitalize(),
         "error": error_line(job.error),
         "by": job.user,
         "submitted": job.create_time[:19].replace("T", " "),
-        "waited": "" if waited is None else seconds_text(waited),
-        "took": "" if took is None else seconds_text(took),
+        "waited": "" if waiting is None else seconds_text(waiting),
+        "took": "" if duration is None else seconds_text(duration),
         "attempts": str(job.attempt or ""),
     }
 
 
 def _used(usage: Usage) -> dict[str, str]:
     busy = [gpu.mean_busy for replica in usage.replicas for gpu in replica.gpus]
-    known = [share for share in busy if share is not None]
+    known_shares = [share for share in busy if share is not None]
     return {
         "cost": f"{usage.cost:.2f}" if usage.cost else "",
         "GPU-hours": f"{usage.gpu_hours:.2f}" if usage.gpu_hours else "",
         "CPU-hours": f"{usage.cpu_hours:.2f}",
         "CPUs at work": f"{sum(replica.mean_cpus for replica in usage.replicas):.2f}",
-        "GPUs busy": f"{sum(known) / len(known):.0%}" if known else "",
+        "GPUs busy": f"{sum(known_shares) / len(known_shares):.0%}" if known_shares else "",
         "peak memory": bytes_text(max(r.peak_memory_bytes for r in usage.replicas) or None),
     }
 
@@ -213,8 +213,8 @@ def rows(jobs: Sequence[Compared], group: str) -> list[tuple[str, list[str], boo
     that are unknown for all jobs are omitted."""
     names = dict.fromkeys(name for job in jobs for name in job.facts[group])
     texts = [(name, [job.text(group, name) for job in jobs]) for name in names]
-    made = [(name, values, len(set(values)) > 1) for name, values in texts if any(values)]
-    return sorted(made, key=lambda made: not made[2])
+    result = [(name, values, len(set(values)) > 1) for name, values in texts if any(values)]
+    return sorted(result, key=lambda result: not result[2])
 
 
 def _measures(jobs: Sequence[Compared]) -> list[str]:

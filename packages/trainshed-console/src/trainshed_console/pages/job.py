@@ -206,7 +206,7 @@ def _restarts(timeline: Timeline) -> list[float]:
     for entry in timeline.entries:
         if entry.kind == "replica_started":
             starts.setdefault(str(entry.details["replica"]), []).append(epoch(entry.at))
-    return sorted(at for times in starts.values() for at in times[1:])[-_MAX_RESTARTS:]
+    return sorted(time for times in starts.values() for time in times[1:])[-_MAX_RESTARTS:]
 
 
 async def _curve_charts(
@@ -329,27 +329,29 @@ async def spec(visit: Visit) -> View:
     """`/jobs/J/spec[?replica=R]`: the specification as submitted, as run, and as commands for other
     clients."""
     job = await describe(visit)
-    ran = None
+    launch = None
     if job.replicas is not UNSET and job.replicas:
-        ran = await visit.get(Launch, of_job(job.uid, "/launch"), replica=visit.query("replica"))
+        launch = await visit.get(Launch, of_job(job.uid, "/launch"), replica=visit.query("replica"))
     resource: dict[str, Any] = dict(job.resource) if job.resource else {}
     text = json.dumps(resource, indent=2, ensure_ascii=False)
     submitted = {name: resource[name] for name in INPUTS if name in resource}
-    others: list[tuple[str, str]] = []
+    snippets: list[tuple[str, str]] = []
     if job.kind != "pipeline":
         parts = job.name.split("/")
         region = parts[3] if job.api == Api.VERTEX else visit.facts.region
         forms = (("gcloud", SnippetForm.GCLOUD), ("Python", SnippetForm.PYTHON))
-        others = [
+        snippets = [
             (name, snippet(form, Api(job.api), job.project, region, submitted))
             for name, form in forms
         ]
     values = {
         "text": text,
-        "others": others,
-        "ran": ran,
-        "command": shlex.join(ran.command) if ran else "",
-        "cluster": json.dumps(ran.cluster_spec, indent=2) if ran and ran.cluster_spec else "",
+        "others": snippets,
+        "ran": launch,
+        "command": shlex.join(launch.command) if launch else "",
+        "cluster": json.dumps(launch.cluster_spec, indent=2)
+        if launch and launch.cluster_spec
+        else "",
     }
     return tab_view(visit, job, "spec", values, lives=False)
 
@@ -438,8 +440,8 @@ _MARKED: Final[Mapping[str, Callable[[Visit, str], Awaitable[object]]]] = {
 async def change_selected(visit: Visit) -> Response:
     """`POST /marked/D`: cancel, delete or retry (D) the selected jobs, and redirect to the list. Raises
     CallRejected with the errors of the jobs for which the action failed."""
-    does = _MARKED.get(visit.variables["does"])
-    if does is None:
+    action = _MARKED.get(visit.variables["does"])
+    if action is None:
         raise CallRejected(
             StatusCode.NOT_FOUND,
             "This action does not exist. You can cancel, delete or retry selected jobs.",
@@ -448,12 +450,12 @@ async def change_selected(visit: Visit) -> Response:
     faults: list[str] = []
     for target in targets:
         try:
-            await does(visit, target)
+            await action(visit, target)
         except CallRejected as refused:
             faults.append(str(refused))
     if faults:
-        done = f"The action succeeded for {len(targets) - len(faults)} of {len(targets)} jobs."
-        raise CallRejected(StatusCode.FAILED_PRECONDITION, "\n".join((done, *faults)))
+        summary = f"The action succeeded for {len(targets) - len(faults)} of {len(targets)} jobs."
+        raise CallRejected(StatusCode.FAILED_PRECONDITION, "\n".join((summary, *faults)))
     return redirect(f"/?{urlencode(parse_qsl(visit.form.get('query', '')))}")
 
 

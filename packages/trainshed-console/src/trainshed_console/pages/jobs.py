@@ -131,8 +131,8 @@ def since(visit: Visit) -> str:
     if text not in AGES:
         return ""
     unit = {"h": "hours", "d": "days"}[text[-1]]
-    at = datetime.fromtimestamp(visit.now // 10**9, UTC) - timedelta(**{unit: int(text[:-1])})
-    return at.isoformat()
+    start = datetime.fromtimestamp(visit.now // 10**9, UTC) - timedelta(**{unit: int(text[:-1])})
+    return start.isoformat()
 
 
 def _count_text(listed: JobList, states: str) -> str:
@@ -147,9 +147,9 @@ def sort_jobs(
     jobs: Sequence[JobSummary], key: Callable[[JobSummary], Any], *, descends: bool
 ) -> list[JobSummary]:
     """Return the jobs sorted by a column. Jobs without a value come last."""
-    known = [job for job in jobs if key(job) not in (None, "")]
-    rest = [job for job in jobs if key(job) in (None, "")]
-    return sorted(known, key=key, reverse=descends) + rest
+    with_value = [job for job in jobs if key(job) not in (None, "")]
+    without_value = [job for job in jobs if key(job) in (None, "")]
+    return sorted(with_value, key=key, reverse=descends) + without_value
 
 
 def _groups(jobs: Sequence[JobSummary], group: str) -> dict[str, str]:

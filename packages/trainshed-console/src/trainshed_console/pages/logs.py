@@ -71,7 +71,7 @@ async def following(visit: Visit) -> Response:
     job, news = await describe(visit), visit.backend.notices
     uid = JobUid(int(job.uid))
     count = news.count(uid)
-    written = await _written(visit, job)
+    written = await _read_new_lines(visit, job)
 
     async def later() -> AsyncGenerator[bytes]:
         if written != _NOTHING:
@@ -79,7 +79,7 @@ async def following(visit: Visit) -> Response:
             return
         await news.wait_beyond(uid, count, KEEPALIVE_INTERVAL)
         if visit.is_valid():
-            yield encode_text(await _written(visit, await describe(visit)))
+            yield encode_text(await _read_new_lines(visit, await describe(visit)))
 
     return Streamed(later(), visit.closing, b"application/json")
 
@@ -87,7 +87,7 @@ async def following(visit: Visit) -> Response:
 _NOTHING: Final[Mapping[str, Any]] = {"lines": [], "over": False}
 
 
-async def _written(visit: Visit, job: JobDescription) -> Mapping[str, Any]:
+async def _read_new_lines(visit: Visit, job: JobDescription) -> Mapping[str, Any]:
     query = {name: (visit.query(name),) for name in ("after", "replica")} | {
         "tail": (str(_MAX_NEW_LINES),)
     }
@@ -126,13 +126,13 @@ async def download(visit: Visit) -> Response:
     """`/jobs/J/log.txt`: the log lines that match the address's filters, as a file."""
     job = await describe(visit)
     first = await read(visit, before="", after="", limit="1", **{"from": "1970-01-01T00:00:01Z"})
-    answer = Streamed(_whole(visit, first), visit.closing, b"text/plain; charset=utf-8")
+    answer = Streamed(_stream_lines(visit, first), visit.closing, b"text/plain; charset=utf-8")
     name = "".join(c if c.isalnum() or c in "-_." else "_" for c in job.job_id)
     answer.headers.append((b"content-disposition", f'attachment; filename="{name}.log"'.encode()))
     return answer
 
 
-async def _whole(visit: Visit, first: LogPage) -> AsyncGenerator[bytes]:
+async def _stream_lines(visit: Visit, first: LogPage) -> AsyncGenerator[bytes]:
     page = first
     while True:
         text = [f"{line.at} {line.task} {line.severity} {line.message}\n" for line in page.lines]
@@ -178,11 +178,11 @@ async def search(visit: Visit) -> View:
     token, text = visit.query("page"), visit.query("walked")
     walked = before = int(text) if re.fullmatch("[0-9]{1,9}", text) else 0
     jobs: list[Hits] = []
-    began = asyncio.get_running_loop().time()
+    start = asyncio.get_running_loop().time()
     more = bool(visit.query("search").strip())
     while more:
         narrowing = {name: visit.query(name) for name in ("user", "label", "machine")}
-        listed = await visit.get(
+        job_list = await visit.get(
             JobList,
             "jobs",
             project=visit.project,
@@ -190,12 +190,12 @@ async def search(visit: Visit) -> View:
             pageToken=token,
             **narrowing,
         )
-        for job in listed.jobs:
+        for job in job_list.jobs:
             jobs += await _hits_below(visit, job)
-        walked += len(listed.jobs)
-        token = listed.next_page_token
+        walked += len(job_list.jobs)
+        token = job_list.next_page_token
         more = bool(token) and not await visit.request.is_gone()
-        if asyncio.get_running_loop().time() - began >= _TIME_LIMIT:
+        if asyncio.get_running_loop().time() - start >= _TIME_LIMIT:
             break
     totals = sum((Counter(hits.counts) for hits in jobs), Counter[str]())
     return View(

@@ -385,10 +385,13 @@ async def trials(visit: Visit) -> View:
 
 def _search(job: JobDescription, tuning: Tuning, chosen: str, order: str) -> Search:
     trials = job.trials or ()
-    others = sorted({name for trial in trials for name in trial.metrics} - {tuning.metric})
+    other_metrics = sorted({name for trial in trials for name in trial.metrics} - {tuning.metric})
     return Search(
         trials,
-        (Metric(tuning.metric, tuning.goal == "MAXIMIZE"), *(Metric(name) for name in others)),
+        (
+            Metric(tuning.metric, tuning.goal == "MAXIMIZE"),
+            *(Metric(name) for name in other_metrics),
+        ),
         frozenset({tuning.best} - {0}),
         next((trial for trial in trials if str(trial.number) == chosen), None),
         order,

@@ -145,7 +145,7 @@ async def _render(
     if refused is not None:
         _note(draft, refused, has_fields="machines" in values)
         plan = None
-    others: list[tuple[str, str]] = []  # (name, text) of the job for other clients.
+    snippets: list[tuple[str, str]] = []  # (name, text) of the job for other clients.
     if draft.body and plan and not is_pipeline(draft.body) and _is_canonical(draft.body):
         api = api_of(draft.body)
         forms = (
@@ -153,8 +153,8 @@ async def _render(
             ("Python", SnippetForm.PYTHON),
             ("JSON", SnippetForm.JSON),
         )
-        others = [(n, snippet(form, api, project, region, draft.body)) for n, form in forms]
-    shown = {**values, "faults": draft.faults, "plan": plan, "others": others}
+        snippets = [(n, snippet(form, api, project, region, draft.body)) for n, form in forms]
+    shown = {**values, "faults": draft.faults, "plan": plan, "others": snippets}
     return View("New job", template, shown, place="submit", status=status)
 
 

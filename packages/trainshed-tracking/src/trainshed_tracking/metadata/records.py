@@ -122,7 +122,7 @@ class Node(Struct, frozen=True):
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
     #: Values that the service adds to `metadata` in answers.
     added: dict[str, Any] = field(default_factory=dict[str, Any])
-    #: Runs of experiments: the changes of each key of `metadata`, or of a map in it (`merged`).
+    #: Runs of experiments: the changes of each key of `metadata`, or of a map in it (`merge`).
     changes: dict[str, Change] = field(default_factory=dict[str, Change])
     #: Contexts: the parent contexts, in order of name. They derive from edges only.
     parents: tuple[NodeName, ...] = ()
@@ -165,9 +165,9 @@ _MAX_HISTORY: Final = 40_000
 """Approximate maximum characters of a node's changes in addition to the last change of each key."""
 
 
-def changed(old: Node, metadata: dict[str, Any], etag: int) -> Node:
+def with_changes(old: Node, metadata: dict[str, Any], etag: int) -> Node:
     """Return `old` with other metadata and the etag `etag`, which records the keys that changed."""
-    before, after = dict(_flat(old.metadata)), dict(_flat(metadata))
+    before, after = dict(_flatten(old.metadata)), dict(_flatten(metadata))
     changes, most = dict(old.changes), _MAX_HISTORY // max(1, len(after))
     for key, value in after.items():
         if key not in before or before[key] != value:
@@ -184,19 +184,19 @@ def new_run(name: NodeName, display_name: str, now: Nanos) -> Node:
     run = Node(
         name, now, now, etag, display_name, schema_title=EXPERIMENT_RUN, schema_version="0.0.1"
     )
-    return changed(run, {"_params": {}, "_metrics": {}, "_state": "RUNNING"}, etag)
+    return with_changes(run, {"_params": {}, "_metrics": {}, "_state": "RUNNING"}, etag)
 
 
-def merged(node: Node, metadata: dict[str, Any], seen: int) -> dict[str, Any]:
-    """Return the metadata after a write by a client whose last known state has the etag `seen`.
+def merge(node: Node, metadata: dict[str, Any], known_etag: int) -> dict[str, Any]:
+    """Return the metadata after a write by a client whose last known state has the etag `known_etag`.
 
     A key that other clients changed since then keeps their value if the write repeats the old value. Another
     value in the write wins. Keys missing from the write stay: clients do not remove keys of a run.
     """
     result = dict(node.metadata)
-    for key, value in _flat(metadata):
+    for key, value in _flatten(metadata):
         states = node.changes[key].states if key in node.changes else ()
-        if [was for etag, was in states if etag > seen][-1:] == [value]:
+        if [was for etag, was in states if etag > known_etag][-1:] == [value]:
             continue
         name, _, inner = key.partition("/")
         if inner and name in SHARED:
@@ -206,7 +206,7 @@ def merged(node: Node, metadata: dict[str, Any], seen: int) -> dict[str, Any]:
     return result
 
 
-def _flat(metadata: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+def _flatten(metadata: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield `_params/KEY` for the keys of shared maps, KEY for all others (an empty shared map counts as
     one)."""
     for name, value in metadata.items():

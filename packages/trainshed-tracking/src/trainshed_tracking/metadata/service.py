@@ -57,8 +57,8 @@ from trainshed_tracking.metadata.records import (
     NodeKind,
     NodeName,
     StoreName,
-    changed,
-    merged,
+    merge,
+    with_changes,
 )
 from trainshed_tracking.stores import Stores
 
@@ -157,7 +157,7 @@ async def _delete(stores: Stores, kind: NodeKind, call: Call, request: Any) -> M
 
 async def _stored(stores: Stores, new: Node) -> Message:
     if new.schema_title in MERGED:
-        new = changed(replace(new, metadata={}), new.metadata, new.etag)
+        new = with_changes(replace(new, metadata={}), new.metadata, new.etag)
     return view(await stores.metadata.create(new))
 
 
@@ -252,14 +252,14 @@ def _updated(node: Node, resource: Any, mask: tuple[str, ...], now: Nanos) -> No
         kept = {key: value for key, value in metadata.items() if key not in keys}
         metadata = kept | {key: sent.metadata[key] for key in keys if key in sent.metadata}
     if is_stale:
-        metadata = merged(node, metadata, int(etag))
+        metadata = merge(node, metadata, int(etag))
     if metadata != node.metadata:
         _require_small(node.name, metadata)
     elif new == node:
         return node
     newest = max(node.etag + 1, sent.etag)
     if node.schema_title in MERGED:
-        new = changed(new, metadata, newest)
+        new = with_changes(new, metadata, newest)
     return replace(new, metadata=metadata, etag=newest, updated=sent.updated)
 
 

@@ -109,10 +109,14 @@ class Metadata(Resources[NodeName, Node]):
                 nodes = records(connection, _SQL["list"], place, NODE)
             else:
                 # The caller may access only this store. A filter may contain a context of another store.
-                here = [name for name in sorted(within) if (name.store, name.kind) == (store, kind)]
-                keys = map(self.key, here)
-                there = [records(connection, _SQL["get"], key, NODE) for key in keys]
-                nodes = tuple(sorted(chain.from_iterable(there), key=lambda node: node.created))
+                names = [
+                    name for name in sorted(within) if (name.store, name.kind) == (store, kind)
+                ]
+                keys = map(self.key, names)
+                record_lists = [records(connection, _SQL["get"], key, NODE) for key in keys]
+                nodes = tuple(
+                    sorted(chain.from_iterable(record_lists), key=lambda node: node.created)
+                )
             return tuple([self._with_parents(connection, node) for node in nodes])
 
         return await self._snapshots.aside(read)

@@ -111,10 +111,10 @@ class BoardCurves:
             return
         if run.is_full:
             return
-        known = ((run.series[tag], some) for tag, some in points.items())
+        series = ((run.series[tag], values) for tag, values in points.items())
         try:
             await self._stores.points.append(
-                run.resource.uid, [(uid, some) for uid, some in known if uid is not None]
+                run.resource.uid, [(uid, values) for uid, values in series if uid is not None]
             )
         except FailedPrecondition as full:
             run.is_full = True

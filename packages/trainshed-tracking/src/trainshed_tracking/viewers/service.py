@@ -158,7 +158,7 @@ class ViewerPool:
         if entry.alarm is not None:
             entry.alarm.cancel()
         entry.starting.cancel()
-        self._ending.begin(_gone(entry), f"viewer {entry.name}: ending")
+        self._ending.begin(_close_viewer(entry), f"viewer {entry.name}: ending")
 
 
 async def _log_end(name: str, viewer: ViewerProcess) -> None:
@@ -168,7 +168,7 @@ async def _log_end(name: str, viewer: ViewerProcess) -> None:
         log.info("viewer %s: ended", name)
 
 
-async def _gone(entry: _Entry) -> None:
+async def _close_viewer(entry: _Entry) -> None:
     await asyncio.gather(entry.starting, return_exceptions=True)
     if (viewer := entry.viewer) is not None:
         await viewer.close()
@@ -197,7 +197,7 @@ class LocalViewers:
         self._started = 0
 
     async def has_files(self, directories: Sequence[LogDirectory]) -> bool:
-        return bool(await asyncio.to_thread(self._found, directories))
+        return bool(await asyncio.to_thread(self._find_all, directories))
 
     async def open(self, name: str, directories: Sequence[LogDirectory], say: Say) -> None:
         runtime = await self._runtime(say)
@@ -263,7 +263,7 @@ class LocalViewers:
         self, directories: Sequence[LogDirectory]
     ) -> Sequence[ShownDirectory]:
         """Return the existing directories. Raises FailedPrecondition if none exists."""
-        if not (shown := self._found(directories)):
+        if not (shown := self._find_all(directories)):
             places = ", ".join(directory.uri for directory in directories) or "any bucket"
             raise FailedPrecondition(
                 f"There are no event files in {places} yet. Programs write them to "
@@ -280,7 +280,7 @@ class LocalViewers:
         except BuildFailed as failure:
             raise FailedPrecondition(str(failure)) from None
 
-    def _found(self, directories: Sequence[LogDirectory]) -> list[ShownDirectory]:
+    def _find_all(self, directories: Sequence[LogDirectory]) -> list[ShownDirectory]:
         return [shown for directory in directories if (shown := self._find(directory)) is not None]
 
 

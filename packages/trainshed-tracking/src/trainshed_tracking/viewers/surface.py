@@ -98,7 +98,7 @@ class ViewerSurface:
         return answer
 
     async def _forward(self, request: Request, view: str) -> Response:
-        mark, _, rest = request.raw_path.removeprefix(f"{PATH}{view}/").partition("/")
+        mark, _, page_path = request.raw_path.removeprefix(f"{PATH}{view}/").partition("/")
         whose = self._links.lets(PATH + view, mark)
         if whose is None:
             raise Unauthenticated(
@@ -111,7 +111,7 @@ class ViewerSurface:
         directories = await self._directories(view, whose)
         host = request.headers.get("host", "")
         guards = _guards(sources_of(self._links.address, f"{PATH}{view}/{mark}/", host))
-        below = request.at(f"/{rest}".encode("latin-1"))
+        below = request.at(f"/{page_path}".encode("latin-1"))
         access = self._access
         lapse = partial(access.lapse, holder(access.current_principal, whose, OPEN_VIEW, ()))
         answer = await self._viewers.forward(view, directories, below, lapse)
