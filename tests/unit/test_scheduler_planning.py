@@ -150,7 +150,7 @@ def test_retry_delay_is_respected_and_ends_at_its_time() -> None:
         (gang(1, 8, replicas=4), "needs 4 replicas at once, 8 CPUs each, "
             "and there is capacity for 3 of them"),
     ],
-    ids=["devices", "no-devices", "cpus", "memory", "together", "gang"],
+    ids=["gpus", "no-gpus", "cpus", "memory", "combination", "gang"],
 )  # fmt: skip
 def test_job_that_can_never_fit_is_a_stock_out(wanted: GangRequest, reason: str) -> None:
     """spec/queue#capacity: current usage does not matter, and the reason names the missing resource."""

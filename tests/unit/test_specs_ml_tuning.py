@@ -54,22 +54,31 @@ def categories(*values: str, **extra_fields: Any) -> Request:
 ONE_FAULT: dict[str, tuple[Request, str]] = {
     "no parameters": (ml_job(hyperparameters={"goal": "MAXIMIZE"}), "hyperparameters.params"),
     "no type": (rate(type=None), f"{PARAMS}.type"),
-    "name twice": (tuned(RATE, RATE), "hyperparameters.params[1].parameter_name"),
+    "duplicate parameter name": (tuned(RATE, RATE), "hyperparameters.params[1].parameter_name"),
     "logarithm of 0": (rate(minValue=None), f"{PARAMS}.scale_type"),
-    "no integer": (rate(type="INTEGER", maxValue=2.5, minValue=1), f"{PARAMS}.max_value"),
+    "fractional bound of an integer": (
+        rate(type="INTEGER", maxValue=2.5, minValue=1),
+        f"{PARAMS}.max_value",
+    ),
     "no categories": (categories(), f"{PARAMS}.categorical_values"),
     "categories with a bound": (categories("a", maxValue=1.0), f"{PARAMS}.max_value"),
     "categories with a scale": (categories("a", scaleType=LOG), f"{PARAMS}.scale_type"),
-    "wrong order": (rate(type="DISCRETE", discreteValues=[2, 1]), f"{PARAMS}.discrete_values"),
+    "unordered discrete values": (
+        rate(type="DISCRETE", discreteValues=[2, 1]),
+        f"{PARAMS}.discrete_values",
+    ),
     "grid of doubles": (tuned(algorithm="GRID_SEARCH"), "hyperparameters.algorithm"),
-    "more at once than in all": (tuned(maxParallelTrials=2), "hyperparameters.max_parallel_trials"),
+    "more parallel trials than trials": (
+        tuned(maxParallelTrials=2),
+        "hyperparameters.max_parallel_trials",
+    ),
     "more failures than trials": (tuned(maxFailedTrials=2), "hyperparameters.max_failed_trials"),
-    "tag that hypertune's lines have": (
+    "metric tag reserved by hypertune": (
         tuned(hyperparameterMetricTag="trial"),
         "hyperparameters.hyperparameter_metric_tag",
     ),
-    "no job id": (tuned(resumePreviousJobId="a-b"), PREVIOUS),
-    "goes on from itself": (tuned(resumePreviousJobId="job_1"), PREVIOUS),
+    "invalid ID of the previous job": (tuned(resumePreviousJobId="a-b"), PREVIOUS),
+    "resumes its own job": (tuned(resumePreviousJobId="job_1"), PREVIOUS),
 }
 
 

@@ -98,24 +98,24 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
     "no task": (pipeline(trainingTaskDefinition=""), "training_task_definition"),
     "AutoML": (pipeline(trainingTaskDefinition=AUTOML), "training_task_definition"),
     "model's label": (model(labels={"A": "b"}), "model_to_upload.labels.A"),
-    "model's place": (model(artifactUri="/tmp/x"), "model_to_upload.artifact_uri"),
+    "local artifact directory": (model(artifactUri="/tmp/x"), "model_to_upload.artifact_uri"),
     "no image": (model(containerSpec={"args": ["x"]}), "model_to_upload.container_spec.image_uri"),
-    "alias like a version": (model(versionAliases=["default", "1"]), SECOND_ALIAS),
-    "alias twice": (model(versionAliases=["default", "default"]), SECOND_ALIAS),
+    "alias in the form of a version": (model(versionAliases=["default", "1"]), SECOND_ALIAS),
+    "duplicate alias": (model(versionAliases=["default", "default"]), SECOND_ALIAS),
     "long model id": ({**model(), "modelId": "a" * 64}, "model_id"),
-    "no name of a parent": ({**model(), "parentModel": "m1"}, "parent_model"),
-    "parent elsewhere": (
+    "malformed parent model name": ({**model(), "parentModel": "m1"}, "parent_model"),
+    "parent model in another region": (
         {**model(), "parentModel": PARENT.replace("us-central1", "europe-west4")},
         "parent_model",
     ),
     "parent's version": ({**model(), "parentModel": f"{PARENT}@2"}, "parent_model"),
-    "both id and parent": ({**model(), "modelId": "a", "parentModel": PARENT}, "model_id"),
-    "dataset of another shape": (data(datasetId="../x"), f"{DATA}.dataset_id"),
+    "model ID and parent model": ({**model(), "modelId": "a", "parentModel": PARENT}, "model_id"),
+    "malformed dataset ID": (data(datasetId="../x"), f"{DATA}.dataset_id"),
     "destination's path": (
         data(gcsDestination={"outputUriPrefix": "x"}),
         f"{DATA}.gcs_destination.output_uri_prefix",
     ),
-    "tables as destination": (pipeline(inputDataConfig=TABLES), f"{DATA}.bigquery_destination"),
+    "BigQuery destination": (pipeline(inputDataConfig=TABLES), f"{DATA}.bigquery_destination"),
     "two splits": (
         data(fractionSplit={}, predefinedSplit={"key": "k"}),
         f"{DATA}.predefined_split",
@@ -131,7 +131,10 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
     "split by labels": (data(filterSplit={"trainingFilter": "labels.a=1"}), f"{DATA}.filter_split"),
     "annotation schema": (data(annotationSchemaUri="file.yaml"), f"{DATA}.annotation_schema_uri"),
     "saved query": (data(savedQueryId="1"), f"{DATA}.saved_query_id"),
-    "split written back": (data(persistMlUseAssignment=True), f"{DATA}.persist_ml_use_assignment"),
+    "persisted split assignment": (
+        data(persistMlUseAssignment=True),
+        f"{DATA}.persist_ml_use_assignment",
+    ),
 }
 
 

@@ -45,10 +45,10 @@ def study(**changes: Any) -> Request:
 
 
 ONE_FAULT: dict[str, tuple[Request, str]] = {
-    "too many at a time": (tuning_job(parallelTrialCount=13), "parallel_trial_count"),
-    "failures below 0": (tuning_job(maxFailedTrialCount=-1), "max_failed_trial_count"),
+    "more parallel trials than trials": (tuning_job(parallelTrialCount=13), "parallel_trial_count"),
+    "negative number of failures": (tuning_job(maxFailedTrialCount=-1), "max_failed_trial_count"),
     "more failures than trials": (tuning_job(maxFailedTrialCount=13), "max_failed_trial_count"),
-    "machine of a trial": (
+    "unknown machine type of a trial": (
         tuning_job(
             trialJobSpec={"workerPoolSpecs": [pool(machineSpec={"machineType": "n1-standard-99"})]}
         ),
@@ -58,7 +58,7 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
         study(metrics=[LOSS, {"metricId": "b", "goal": "MAXIMIZE"}]),
         "study_spec.metrics",
     ),
-    "metric that hypertune's lines have": (
+    "metric ID reserved by hypertune": (
         study(metrics=[{"metricId": "global_step", "goal": "MAXIMIZE"}]),
         "study_spec.metrics[0].metric_id",
     ),

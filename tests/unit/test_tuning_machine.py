@@ -67,7 +67,7 @@ def test_tuning_job_state_follows_its_furthest_trial() -> None:
         (Api.ML, (METRIC,), f"^its program measured no finite value of the metric '{METRIC}', only"),
         (Api.ML, tuple(f"layer_{n}" for n in range(1000)), "'layer_19' and 980 more, but"),
     ],
-    ids=["nothing", "other tags", "other tags of Vertex", "no summaries", "never finite", "many"],
+    ids=["no-reports", "ml-other-tags", "vertex-other-tags", "no-summaries", "no-finite-value", "many-tags"],
 )  # fmt: skip
 def test_infeasible_trial_reason_lists_the_reported_metrics(
     api: Api, tags: tuple[str, ...] | None, reason: str
