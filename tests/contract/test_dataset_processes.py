@@ -117,7 +117,7 @@ async def test_a_directory_is_copied_with_the_rights_of_the_project(service: Ser
     for source, target, words in (
         ("gs://of-other/in/", "gs://of-own/x/", "does not have storage.objects"),
         ("gs://of-own/m/", "gs://of-other/x/", "does not have storage.objects"),
-        ("gs://of-own/none/", "gs://of-own/x/", "There is nothing at gs://of-own/none/"),
+        ("gs://of-own/none/", "gs://of-own/x/", "No objects exist at gs://of-own/none/"),
     ):
         with pytest.raises(DataRefused, match=words):
             await processes.copy(DirectoryCopy(source, target), OWN)

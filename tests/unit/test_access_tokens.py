@@ -85,7 +85,7 @@ def test_book_survives_a_round_trip_and_contains_no_token() -> None:
         ("user:", "is not an e-mail address"),
         ("allUsers", "none of user:EMAIL, serviceAccount:EMAIL and group:NAME"),
         ("group:ml-team", ""),
-        ("group:all of them", "is no name of a group"),
+        ("group:all of them", "is not a name of a group"),
         ("ana@corp.example", "none of user:EMAIL, serviceAccount:EMAIL and group:NAME"),
     ],
 )

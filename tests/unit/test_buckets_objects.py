@@ -500,7 +500,7 @@ def test_unreadable_file_is_listed_and_its_error_names_the_cause(store: ObjectSt
         assert sizes == [("a", 7), ("b", 7), ("e", 7)]
         assert store.list(BUCKET, Query(delimiter="/")).prefixes == []
         assert store.last_written(BUCKET, "") > 0
-        with pytest.raises(Forbidden, match="took the permission away"):
+        with pytest.raises(Forbidden, match="a program removed the permission"):
             store.open_object(ObjectRef(BUCKET, "b"))
         assert get(store, "e") == b"content"
     finally:

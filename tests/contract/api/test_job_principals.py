@@ -66,7 +66,7 @@ async def test_program_finds_its_project_id_by_number(house: House) -> None:
         view = (await asked(house, "GET", f"/v3/projects/{project}")).json
         assert (view["projectId"], view["state"]) == ("p1", "ACTIVE")
         assert view["name"] == f"projects/{number}"
-    denied(await asked(house, "GET", "/v3/projects/p2"), "names p2")
+    denied(await asked(house, "GET", "/v3/projects/p2"), "specifies p2")
 
 
 async def test_program_can_cancel_only_its_job_and_child_jobs(house: House) -> None:
@@ -187,7 +187,7 @@ async def test_program_can_write_only_to_its_own_jobs_log(house: House) -> None:
         {"message": "with fields", "loss": 0.5},
     )
     foreign = {**body, "entries": [{"logName": "projects/p2/logs/x", "textPayload": "x"}]}
-    denied(await asked(house, "POST", "/v2/entries:write", foreign), "names p2")
+    denied(await asked(house, "POST", "/v2/entries:write", foreign), "specifies p2")
     denied(await asked(house, "POST", "/v2/entries:write", {"entries": entries[:1]}), "no project")
     people = await house.call("POST", "/v2/entries:write", body)
     assert (people.status, people.error["status"]) == (400, "FAILED_PRECONDITION")

@@ -104,9 +104,9 @@ async def test_machine_id_token_acts_as_its_service_account(
         ({"sub": ""}, "no service account for the subject"),
         ({"sub": None}, "not valid"),
         ({"sub": [MAIN]}, "not valid"),
-        ({"sub": MAIN, "aud": "https://other.example"}, "no client of this service"),
+        ({"sub": MAIN, "aud": "https://other.example"}, "not a client of this service"),
         ({"sub": MAIN, "aud": []}, "not valid"),
-        ({"sub": "7", "email": ROBOT, "email_verified": True}, "no e-mail address of a user"),
+        ({"sub": "7", "email": ROBOT, "email_verified": True}, "not an e-mail address of a user"),
     ],
 )
 async def test_machine_token_of_another_subject_is_rejected(

@@ -78,8 +78,8 @@ def mint(secret: bytes, bearer: Bearer, now: int, lifetime: int = LIFETIME) -> s
 
 
 def read(token: str, secret: bytes, book: AccessBook, now: int, hosts: Hosts) -> Bearer:
-    """Return the bearer of a token that the service, or an account's key, signed for one of `hosts`. Raises
-    Unauthenticated with the reason."""
+    """Return the bearer of a token for one of `hosts`. The service or an account's key must have signed it.
+    Raises Unauthenticated with the reason."""
     header = _header(token)
     if header.get("alg") != "HS256":
         return _self_signed(token, header, book, now, hosts)
@@ -111,10 +111,14 @@ def check(bearer: Bearer, book: AccessBook) -> None:
     account = book.accounts.get(bearer.email)
     is_former = account is not None and bearer.issued < account.created // 10**9
     if account is None or account.disabled or (borrower and is_former):
-        raise Unauthenticated(f"The service account {bearer.email} was deleted or is disabled.")
+        raise Unauthenticated(
+            f"The service account {bearer.email} was deleted or is disabled. Have it enabled, or use "
+            "another one."
+        )
     if bearer.key and bearer.key not in book.keys:
         raise Unauthenticated(
-            f"The key of {bearer.by or bearer.email} that this token was obtained with was deleted."
+            f"The key of {bearer.by or bearer.email} behind this token was deleted. Get a new token with "
+            "another key."
         )
     if not borrower or borrower == OWNER_EMAIL:
         return
@@ -225,5 +229,5 @@ def _header(token: str) -> Mapping[str, Any]:
         return jws.extract_compact(token.encode()).headers()
     except Exception:
         raise Unauthenticated(
-            "The token is no JSON Web Token. Send a token of this service."
+            "The token is not a JSON Web Token. Send a token of this service."
         ) from None

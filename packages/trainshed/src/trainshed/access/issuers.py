@@ -68,13 +68,13 @@ class Issuer(Struct, frozen=True):
     def faults(self) -> Iterator[str]:
         """Yield the faults of the table as `key: description`."""
         if not _NAME.fullmatch(self.name):
-            yield f"name: {self.name!r} is no name of up to 40 letters, digits, spaces, dots and dashes"
+            yield f"name: {self.name!r} is not a name of up to 40 letters, digits, spaces, dots and dashes"
         if not is_safe(self.issuer) or "?" in self.issuer or "#" in self.issuer:
-            yield f"issuer: {self.issuer!r} is no https address such as https://accounts.google.com"
+            yield f"issuer: {self.issuer!r} is not an https URL such as https://accounts.google.com"
         if self.tokeninfo and not is_safe(self.tokeninfo):
-            yield f"tokeninfo: {self.tokeninfo!r} is no https address"
+            yield f"tokeninfo: {self.tokeninfo!r} is not an https URL"
         if not (self.client_id or self.audiences):
-            yield "client_id: register the service with the issuer, and write the client's id here"
+            yield "client_id: is missing; register the service with the issuer, and enter the client's ID"
         for subject, email in self.accounts.items():
             if not _SUBJECT.fullmatch(subject):
                 yield (
@@ -82,10 +82,10 @@ class Issuer(Struct, frozen=True):
                     "such as repo:corp/vision:ref:refs/heads/*"
                 )
             if member_fault(SERVICE_ACCOUNT + email):
-                yield f"accounts: {email!r} is no e-mail address of a service account"
+                yield f"accounts: {email!r} is not an e-mail address of a service account"
         for domain in self.domains:
             if not _DOMAIN.fullmatch(domain):
-                yield f"domains: {domain!r} is no domain in lower case such as corp.example"
+                yield f"domains: {domain!r} is not a domain in lower case such as corp.example"
 
 
 def is_safe(address: str) -> bool:
@@ -143,7 +143,7 @@ def verify(
     party = str(claims.get("azp", audiences[0] if len(audiences) == 1 else ""))
     if not known.intersection(audiences) or (len(audiences) > 1 and party not in known):
         raise Unauthenticated(
-            f"The ID token is for {audiences}, which is no client of this service. Request one for this "
+            f"The ID token is for {audiences}, which is not a client of this service. Request one for this "
             "service."
         )
     if nonce is not None and claims.get("nonce") != nonce:
@@ -262,7 +262,7 @@ def _email(claims: Mapping[str, Any], issuer: Issuer) -> str:
     # The Kelvin sign in lower case is a k, which would give the address of another user.
     if not is_person or email == OWNER_EMAIL or email.isascii() != claimed.isascii():
         raise Unauthenticated(
-            f"{email!r} is no e-mail address of a user. Sign in with another account."
+            f"{email!r} is not an e-mail address of a user. Sign in with another account."
         )
     if issuer.domains and email.rpartition("@")[2] not in issuer.domains:
         raise Unauthenticated(

@@ -152,15 +152,15 @@ def authorize(principal: Principal, method: str, projects: Iterable[str] | None 
     if foreign or not unique:
         mine = ", ".join(rights.where(permission))
         where = foreign[0] if foreign and foreign[0] not in ("", "-") else "PROJECT"
-        what = f"names {', '.join(filter(None, foreign)) or 'no project'}"
+        requested = ", ".join(filter(None, foreign)) or "no project"
         advice = (
-            f"name what lies in {mine}"
+            f"Specify resources of {mine}."
             if principal.program is not None
-            else f"name what lies there. {_advice(principal, permission, where)}"
+            else f"Specify resources of that project. {_advice(principal, permission, where)}"
         )
         raise PermissionDenied(
-            f"{principal.email} has the permission {permission} in the project {mine} only, and the request "
-            f"{what}: {advice}"
+            f"{principal.email} has the permission {permission} only in the project {mine}, but the request "
+            f"specifies {requested}. {advice}"
         )
 
 

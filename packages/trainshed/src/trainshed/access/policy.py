@@ -115,7 +115,7 @@ def member_fault(member: str) -> str | None:
     kind, _, email = member.partition(":")
     if f"{kind}:" == GROUP:
         is_name = _GROUP.fullmatch(email) and email.isprintable()
-        return None if is_name else f"{email!r} is no name of a group."
+        return None if is_name else f"{email!r} is not a name of a group."
     if f"{kind}:" not in (USER, SERVICE_ACCOUNT):
         return (
             f"{member!r} is none of user:EMAIL, serviceAccount:EMAIL and group:NAME. Other kinds of members "

@@ -112,7 +112,7 @@ class Sealer:
             place = VARIABLE if self._is_from_environ else self._file
             raise Unsealable(
                 f"The secret {secret} cannot be opened: it was sealed with the key {fingerprint.hex()}, "
-                f"and the key in use, from {place}, is {self.fingerprint}. Add the former key behind it, or "
+                f"and the key in use, from {place}, is {self.fingerprint}. Add the former key after it, or "
                 "set the secret again."
             )
         try:

@@ -123,7 +123,7 @@ def admit_project(caller: Caller, permission: str, project: str) -> None:
     if caller.program is not None and project != caller.project:
         raise Forbidden(
             f"{caller.email} does not have {permission} access to the project {project}. "
-            f"Its job belongs to the project {caller.project}; ask for that one."
+            f"Its job belongs to the project {caller.project}; use that project."
         )
 
 

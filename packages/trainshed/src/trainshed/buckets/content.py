@@ -165,7 +165,7 @@ class Staged:
         while offset < size:
             block = os.pread(source, min(BLOCK, size - offset), offset)
             if not block:
-                raise Unavailable("The source object was cut while it was copied. Try again.")
+                raise Unavailable("The source object was shortened during the copy. Try again.")
             self.write(block)
             offset += len(block)
             yield

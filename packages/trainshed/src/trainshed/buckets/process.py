@@ -116,7 +116,7 @@ def _lock_store(root: Path) -> int:
             os.close(fd)
             raise TimeoutError(
                 f"The bucket store {root} is in use by another process, which does not end. Stop that "
-                "service first, or start this one with a directory of its own."
+                "service first, or start this one with another directory."
             )
         time.sleep(_LOCK_POLL_INTERVAL)
     return fd

@@ -82,7 +82,7 @@ class RemoteBucket:
                 raise
         written = self._find(name)
         if written is None:
-            raise Unavailable("The object was removed while it was written. Try again.")
+            raise Unavailable("The object was deleted during the write. Try again.")
         if announce is not None:
             announce(written.record)
         staged.discard()

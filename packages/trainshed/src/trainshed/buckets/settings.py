@@ -97,7 +97,7 @@ def _check(settings: Settings) -> None:
         if not isinstance(value, bool | None):
             raise InvalidRequest(f"Invalid value {value!r} for '{name}'. Send true or false.")
     if wrong := [name for name, text in settings.get(_LABELS, {}).items() if type(text) is not str]:
-        raise InvalidRequest(f"Not a text: the labels {', '.join(wrong)}. Send JSON strings.")
+        raise InvalidRequest(f"Not a string: the labels {', '.join(wrong)}. Send JSON strings.")
     if settings.get(_CLASS):
         settings[_CLASS] = check_storage_class(settings[_CLASS])
     prevention = _inside(settings, _IAM, _PUBLIC)

@@ -189,7 +189,7 @@ def copy_directory(copy: DirectoryCopy, buckets: Storage) -> None:
     objects = buckets.list_objects(f"{copy.source}**")
     if not objects:
         raise DataRefused(
-            f"There is nothing at {copy.source} any more. Copy the files there again, and repeat the export."
+            f"No objects exist at {copy.source}. Copy the files there again, and repeat the export."
         )
     for stored in objects:
         target = copy.target + stored.uri.removeprefix(copy.source)

@@ -52,8 +52,8 @@ class Reason(Enum):
     """Why a connection is dropped."""
 
     CROWDED = "too many connections are open"
-    HEAD_LATE = "its head took too long"
-    BODY_LATE = "its body came too slowly"
+    HEAD_LATE = "its head did not arrive in time"
+    BODY_LATE = "its body arrived too slowly"
 
 
 class Connection(Protocol):

@@ -50,7 +50,7 @@ _SIZED: Final = (b"content-length", b"transfer-encoding")
 
 
 class NoAnswer(Exception):
-    """The server has ended, does not answer in time, or its answer is no HTTP."""
+    """The server has ended, does not answer in time, or its answer is not HTTP."""
 
 
 class Line(Protocol):
@@ -147,7 +147,7 @@ async def forward(
 
 async def _lapse(lapse: Lapse) -> NoReturn:
     await lapse()
-    raise NoAnswer("the right to it has ended")
+    raise NoAnswer("the permission for the request was revoked")
 
 
 async def exchange(line: Line, request: bytes, seconds: float, max_bytes: int) -> tuple[int, bytes]:
@@ -223,7 +223,8 @@ async def _read_head(line: Line) -> Answer:
 
 
 async def _parts(line: Line, answer: Answer) -> AsyncGenerator[bytes]:
-    """Yield the body in blocks. Raises NoAnswer if it is cut short, so that the client's is, too."""
+    """Yield the answer's body in blocks. Raises NoAnswer if it is truncated, so that the client can detect
+    that."""
     try:
         while True:
             if body := answer.blocks():

@@ -88,8 +88,8 @@ class Hosts(Struct, frozen=True):
         changes = scope["type"] == "websocket" or scope["method"] not in _SAFE_METHODS
         if origin is not None and changes and not self.allows_origin(origin, host or ""):
             return 403, (
-                f"Pages of {origin[:200]!r} may not change anything here. If browsers reach this service "
-                "under "
+                f"Pages of {origin[:200]!r} may not send changes to this service. If browsers reach this "
+                "service under "
                 f'that address, set web_url (TRAINSHED_WEB_URL="{origin[:200]}" trainshed up).'
             )
         return None

@@ -70,7 +70,7 @@ class NotifyTable(Struct, frozen=True):
     def faults(self) -> Iterator[str]:
         """Yield the faults of the table as `key: description`."""
         if self.webhook and not (_is_url(self.webhook) and urlsplit(self.webhook).username is None):
-            yield f"webhook: {self.webhook!r} is no address such as https://hooks.example.org/train"
+            yield f"webhook: {self.webhook!r} is not a URL such as https://hooks.example.org/train"
         try:
             key_of(os.environ.get(self.secret_env or "", ""))
         except ValueError:
@@ -78,7 +78,7 @@ class NotifyTable(Struct, frozen=True):
         if bool(self.webhook) == bool(self.mail):
             yield "webhook: set either this or mail; for both, use two tables"
         if not self.on or not set(self.on) <= set(_EVERYTHING):
-            yield f"on: {list(self.on)} is no list of some of {', '.join(_EVERYTHING)}"
+            yield f"on: {list(self.on)} is not a list of some of {', '.join(_EVERYTHING)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ def mail_server(url: str | None, password: str = "") -> Smtp | None:
     sender = unquote(urlsplit(url).path[1:]) if _is_url(url, _MAIL_PORTS) else ""
     if "@" not in sender or urlsplit(url).password is not None:
         raise ValueError(
-            f"{url!r} is no URL of a mail server with the sender's address, such as "
+            f"{url!r} is not a URL of a mail server with the sender's address, such as "
             "smtp://user@mail.example.org:587/trainshed@example.org, or smtps://… for TLS from the first "
             "byte. Put the password into $TRAINSHED_SMTP_PASSWORD"
         )

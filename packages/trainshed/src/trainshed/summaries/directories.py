@@ -90,7 +90,7 @@ class LocalDirectory:
         # A file with a second name (hard link) may be one that the program itself must not read.
         if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
             os.close(opened)
-            raise FileNotFoundError(f"{file.path} is no plain file")
+            raise FileNotFoundError(f"{file.path} is not a plain file")
         return os.fdopen(opened, "rb", buffering=1 << 18)
 
     def _open_directory(self, names: Sequence[str]) -> int:

@@ -265,13 +265,13 @@ class BucketCatalog:
             record = self.get(bucket)
             if etag not in ("", record.etag):
                 raise PreconditionFailed(
-                    f"The policy of {bucket} was changed since you read it: read it again, make your change "
-                    "to that, and send it with its etag."
+                    f"The policy of {bucket} has changed since you read it. Read it again, repeat your "
+                    "change, and send it with the new etag."
                 )
             if prevents_public_access(record.settings) and any(map(is_public, bindings)):
                 raise PreconditionFailed(
                     "The member bindings allUsers and allAuthenticatedUsers are not allowed since public "
-                    "access prevention is enforced. Leave them out, or set it to inherited."
+                    "access prevention is enforced. Remove them, or set publicAccessPrevention to inherited."
                 )
             return self._save(replace(record, policy=bindings))
 
@@ -290,8 +290,8 @@ class BucketCatalog:
         path = self.directory(bucket)
         if self.is_remote(bucket):
             raise InvalidRequest(
-                f"The bucket {bucket} lies elsewhere and is part of the service's configuration. Take its "
-                "[[buckets]] table out of it; what is in the bucket stays."
+                f"The bucket {bucket} is in a remote store and part of the service's configuration. Remove "
+                "its [[buckets]] table from the settings. The bucket's content remains in the store."
             )
         with lock_directory(self._records):
             conditions.check(0, self.get(bucket).metageneration)

@@ -62,8 +62,8 @@ class ObjectFiles:
             raise no_such_object(bucket, name) from error
         except PermissionError as error:
             raise Forbidden(
-                f"The file of {bucket}/{name} cannot be read by the service: the program that "
-                "wrote it took the permission away. Restore it through /gcs."
+                f"The service cannot read the file of {bucket}/{name}, since a program removed the "
+                "permission. Restore it through /gcs."
             ) from error
 
     def closed_record(self, base: int, bucket: str, name: str) -> ObjectRecord:
@@ -171,7 +171,9 @@ class ObjectFiles:
                 make_directory(parent, SHADOW_DIR)
                 with directory(parent, (SHADOW_DIR,)) as shadow:
                     if not self._rename(staged, shadow, place.leaf, exclusive=exclusive):
-                        raise Conflict("A directory stands where the object's file belongs.")
+                        raise Conflict(
+                            "A directory has the name of the object's file. Delete it through /gcs."
+                        )
         except FileNotFoundError:
             if not staged.path.exists():
                 raise

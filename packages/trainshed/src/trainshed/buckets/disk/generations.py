@@ -137,8 +137,8 @@ class Generations:
                 return self._connection.execute(query, values).fetchall()
         except sqlite3.Error as error:
             raise Unavailable(
-                f"The table of noncurrent generations cannot be used: {error}. Make room, and look at "
-                f"{self._table}."
+                f"The table of noncurrent generations cannot be used: {error}. Free disk space, or check "
+                f"the file {self._table}."
             ) from error
 
 

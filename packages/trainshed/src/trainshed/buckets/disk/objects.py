@@ -87,7 +87,7 @@ class OpenObject(Struct, frozen=True):
         while start < end:
             block = os.pread(self.fd, min(BLOCK, end - start), start)
             if not block:
-                raise Unavailable("The object was cut while it was read. Read it again.")
+                raise Unavailable("The object was shortened during the read. Read it again.")
             start += len(block)
             yield block
 
@@ -96,7 +96,7 @@ class OpenObject(Struct, frozen=True):
         Raises `Unavailable` if a program writes to it at the same time."""
         yield from staged.copy_from(self.fd, self.record.size, known)
         if FileIdentity.of(os.fstat(self.fd)) != self.record.file:
-            raise Unavailable("The source object changed while it was copied. Try again.")
+            raise Unavailable("The source object changed during the copy. Try again.")
 
     def close(self) -> None:
         os.close(self.fd)
@@ -293,8 +293,7 @@ class ObjectStore:
                 if not record.deleted_ns:
                     self._files.remove(base, bucket, name)
                 if not keeps:
-                    # Also the copy of a live one: an overwrite that was interrupted by a crash may have kept
-                    # it.
+                    # A crash during an overwrite may have left a copy of the live generation.
                     self.generations.remove(bucket, name, record.generation)
             prune(base, (*place_of(name).dirs, SHADOW_DIR))
 

@@ -267,7 +267,7 @@ class RecordTable:
         except (sqlite3.Error, OSError) as error:
             if not self._is_reported:
                 log.warning(
-                    "buckets: %s is not kept up to date: %s. Copies of the buckets may lose metadata",
+                    "buckets: %s cannot be updated: %s. Copies of the buckets may lose metadata",
                     self._path,
                     error,
                 )
@@ -281,11 +281,11 @@ def _open(path: Path) -> sqlite3.Connection:
     try:
         return connect(path, _SCHEMA)
     except sqlite3.OperationalError:
-        raise  # The file is intact: no space, no permission or no descriptors.
+        raise  # The file is intact, but space, permission or descriptors are missing.
     except sqlite3.DatabaseError as error:
         aside = path.with_name(f"{path.name}.damaged")
         log.warning(
-            "buckets: %s is damaged (%s); it is made anew, the old one is %s", path, error, aside
+            "buckets: %s is damaged (%s) and is recreated. The old file is %s", path, error, aside
         )
         path.replace(aside)
         for end in ("-wal", "-shm"):

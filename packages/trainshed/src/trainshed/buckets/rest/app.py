@@ -258,7 +258,7 @@ class BucketsApp:
 
     async def _batch(self, call: Call) -> Response:
         if call.request.method != "POST":
-            raise NotSupported("A batch is sent with POST.")
+            raise NotSupported("A batch requires POST. Send it with POST.")
         if call.caller.email is None:
             # Checked before the body is read, since each part would be rejected.
             raise Unauthenticated("A batch needs `Authorization: Bearer TOKEN`.")
@@ -295,7 +295,7 @@ class BucketsApp:
 
 
 async def _report_authentication_failures(source: str, detail: Mapping[str, object]) -> None:
-    _log.warning("unknown tokens or keys again and again, from %s: %s", source, detail)
+    _log.warning("repeated unknown tokens or keys from %s: %s", source, detail)
 
 
 def _fault(call: Call, error: Exception) -> BucketsError:
