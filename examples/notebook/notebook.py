@@ -75,4 +75,4 @@ print(table[["run_name", "state", "param.learning_rate", "metric.accuracy", "met
 best = table.iloc[0]["run_name"]
 
 # %% Print the location of its model
-print(f"{best} is the best; its model lies in {trained[best].uri}")
+print(f"{best} is the best; its model is stored in {trained[best].uri}")

@@ -21,7 +21,7 @@ def test_a_notebook_goes_from_a_table_to_an_exported_model(
     )
     assert done.returncode == 0, done.stderr[-5000:]
     last = done.stdout.splitlines()[-1]
-    assert "is the best; its model lies in gs://trainshed/churn/handover/model-export-" in last
+    assert "is the best; its model is stored in gs://trainshed/churn/handover/model-export-" in last
     bucket, _, prefix = last.rpartition(" ")[2].removeprefix("gs://").partition("/")
     listed = service.call("GET", f"/storage/v1/b/{bucket}/o?prefix={prefix}")["items"]
     assert [model["name"].rpartition("/")[2] for model in listed] == ["model.pt"]

@@ -81,7 +81,7 @@ def test_unknown_error_has_no_advice(tail: str) -> None:
     ("program", "words"),
     [
         (PACKAGE, 'add "seaborn" to install_requires in the setup.py'),
-        (SCRIPT, 'give requirements=["seaborn"] beside script_path'),
+        (SCRIPT, 'pass requirements=["seaborn"] together with script_path'),
         (RUN, "--requirements seaborn"),
         (COMMAND, "sh -c 'pip install seaborn && exec python3"),
         (OWN_IMAGE, '"RUN pip install seaborn" to the Dockerfile'),
@@ -104,14 +104,14 @@ def test_missing_module_of_the_users_own_code_has_packaging_advice() -> None:
         "If model is a file of your own in trainer/, import it by its package: `from trainer import model`."
     )
     script = advice_for(missing("utils"), SCRIPT)
-    assert "script_path takes that one file alone" in script
+    assert "script_path only uploads one file" in script
     assert "setup.py" not in script
     run = advice_for(missing("utils"), RUN)
     assert "trainshed run DIRECTORY" in run
     assert "setup.py" not in run
     assert "trainshed_program" not in run
     unknown = advice_for(missing("mymodel.layers"))
-    assert "If mymodel is a module of your own" in unknown
+    assert "If mymodel is your own module" in unknown
     assert "pip install mymodel" in unknown
 
 
@@ -162,7 +162,7 @@ def test_write_error_in_a_prebuilt_image_lists_writable_directories(tail: str, p
     ],
 )
 def test_missing_public_bucket_error_explains_that_the_bucket_is_not_local(tail: str) -> None:
-    assert f"there is no bucket {BUCKET} here" in advice_for(tail)
+    assert f"The bucket {BUCKET} or the object" in advice_for(tail)
 
 
 def test_missing_directory_below_gcs_has_makedirs_advice() -> None:
@@ -199,15 +199,15 @@ def test_gs_uri_opened_as_a_file_has_gcs_path_advice(tail: str, path: str) -> No
 @pytest.mark.parametrize(
     ("tail", "words"),
     [
-        ("KeyError: 'AIP_MODEL_DIR'", "set baseOutputDirectory"),
-        ("run.sh: line 3: AIP_CHECKPOINT_DIR: unbound variable", "set baseOutputDirectory"),
-        ("sh: 1: AIP_TENSORBOARD_LOG_DIR: parameter not set", "set baseOutputDirectory"),
+        ("KeyError: 'AIP_MODEL_DIR'", "Set baseOutputDirectory"),
+        ("run.sh: line 3: AIP_CHECKPOINT_DIR: unbound variable", "Set baseOutputDirectory"),
+        ("sh: 1: AIP_TENSORBOARD_LOG_DIR: parameter not set", "Set baseOutputDirectory"),
         ("KeyError: 'AIP_TRAINING_DATA_URI'", "inputDataConfig"),
         ("ValueError: Error: environment variable LOCAL_RANK expected, but not set", "torchrun"),
         ("KeyError: 'LOCAL_RANK'", "torchrun"),
         ("KeyError: 'CLOUD_ML_TRIAL_ID'", "trials of a tuning job"),
         ("KeyError: 'TF_CONFIG'", "more than one replica"),
-        ("KeyError: 'RANK'", "Other pools have no rank"),
+        ("KeyError: 'RANK'", "other pools have no rank"),
     ],
 )
 def test_missing_environment_variable_error_explains_when_it_is_set(tail: str, words: str) -> None:
@@ -227,7 +227,7 @@ def test_missing_system_library_has_installation_advice() -> None:
     assert "RUN apt-get" in advice_for(NO_GL)
     assert "image's Dockerfile" in advice_for(NO_GL, OWN_IMAGE)
     loader = "./tool: error while loading shared libraries: libtcl8.6.so: cannot open"
-    assert "libtcl8.6.so is a library of the system" in advice_for(loader)
+    assert "lacks the system library libtcl8.6.so" in advice_for(loader)
     assert "libsndfile" in advice_for("OSError: cannot load library 'libsndfile.so': not there")
 
 

@@ -5,7 +5,7 @@ SELECT hash FROM audit ORDER BY seq DESC LIMIT 1;
 INSERT INTO audit (at, project_id, content, hash) VALUES (:at, :project_id, :content, :hash);
 
 -- name: forget
--- Two for each new one: the record gets shorter.
+-- Two entries are removed for each new entry, so that the log shrinks to its limit.
 DELETE FROM audit WHERE seq <= (SELECT min(seq) FROM audit) + 1 AND at < :before;
 
 -- name: page

@@ -107,7 +107,7 @@ UPDATE leader SET epoch = epoch + 1, owner = :owner WHERE id = 1 RETURNING epoch
 SELECT 1 FROM leader WHERE id = 1 AND epoch = :epoch;
 
 -- name: commit_job
--- The whole guard is in the WHERE: generation, leader, no way out of a final state, no intent left behind.
+-- The WHERE clause contains the whole guard: generation, leader, no change of a final state, no unread intent.
 UPDATE jobs
 SET state = :state, is_live = :is_live, generation = generation + 1, record = :record
 WHERE uid = :uid

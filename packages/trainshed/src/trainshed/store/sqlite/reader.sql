@@ -70,7 +70,7 @@ SELECT record FROM operations WHERE name > :after AND name < :before ORDER BY na
 SELECT node, since, reason FROM drained_nodes ORDER BY node;
 
 -- name: quotas
--- A project may give somebody an own limit, which is no larger than the one that the service gives each.
+-- A project may set a user's limit. It cannot exceed the service's limit for each user.
 SELECT project_id, region, metric, person, min(ceiling, coalesce(
     (SELECT of_each.most FROM quotas AS of_each
      WHERE of_each.project_id = q.project_id AND of_each.region = q.region AND of_each.metric = q.metric

@@ -1,6 +1,6 @@
 -- The database of release 0.2.0.
 
--- Every name that a job ever had. Rows are never removed: names are not used twice.
+-- The names of all jobs, including deleted ones. Rows are never removed, so that names are not reused.
 CREATE TABLE job_names (
     api        TEXT NOT NULL,
     project_id TEXT NOT NULL,
@@ -10,10 +10,10 @@ CREATE TABLE job_names (
     PRIMARY KEY (api, project_id, location, job_id)
 ) STRICT, WITHOUT ROWID;
 
--- The id of a Vertex job is its uid; here are those that somebody chose.
+-- IDs that a client chose. By default, the ID of a Vertex job is its uid.
 CREATE INDEX job_names_chosen ON job_names (job_id, uid) WHERE job_id <> CAST(uid AS TEXT);
 
--- `record` is rewritten by the controller's commits, `labels` by requests: neither overwrites the other.
+-- Commits of the controller write `record`, requests write `labels`. Neither overwrites the other.
 CREATE TABLE jobs (
     uid            INTEGER PRIMARY KEY,
     api            TEXT NOT NULL,
@@ -30,12 +30,12 @@ CREATE TABLE jobs (
     record         BLOB NOT NULL
 ) STRICT;
 
--- Holds only jobs that are not over, so that its size does not follow the history.
+-- Contains only unfinished jobs, so that its size does not depend on the history.
 CREATE INDEX jobs_live ON jobs (uid) WHERE is_live = 1;
 
--- What a record in `jobs` is (`kind`: 'job', 'tuning' or 'pipeline') and what lists go by and are narrowed by, apart from
--- its wide rows: neither a new column nor an index here makes SQLite read all records.
--- `parent_uid`: of the work that made this one, 0 = a client did, -1 = one that was deleted.
+-- The kind of each record in `jobs` ('job', 'tuning' or 'pipeline'), and the columns by which lists are sorted and filtered.
+-- They are separate from the wide rows of `jobs`, so that a new column or index does not make SQLite read all records.
+-- `parent_uid`: the work that created this one, 0 = a client, -1 = a deleted work.
 CREATE TABLE works (
     uid          INTEGER PRIMARY KEY,
     project_id   TEXT NOT NULL,
@@ -48,21 +48,21 @@ CREATE TABLE works (
     created      INTEGER NOT NULL
 ) STRICT;
 
--- One index holds every list of what clients made, and one those of what other works made: a list over several
--- locations or kinds is merged from its parts. Both end in the order of the pages.
+-- One index contains the lists of works of clients, the other one those of other works. A list of several locations or kinds
+-- is merged from its parts. Both indexes end with the order of pages.
 CREATE INDEX works_of_clients ON works (project_id, api, location, kind, uid) WHERE parent_uid = 0;
 CREATE INDEX works_of_works ON works (project_id, api, location, kind, uid) WHERE parent_uid <> 0;
 CREATE INDEX works_by_client ON works (uid) WHERE parent_uid = 0;
 CREATE INDEX works_by_parent ON works (parent_uid, uid) WHERE parent_uid <> 0;
 CREATE INDEX works_by_state ON works (state, project_id);
 CREATE INDEX works_by_display_name ON works (display_name);
--- A uid begins with the millisecond in which it was made (41 bits). Only works of another time need an index.
+-- A uid starts with the millisecond of its creation (41 bits). Only works with another creation time need an index.
 CREATE INDEX works_of_another_time ON works (created) WHERE abs((uid >> 22) - created / 1000000) > 1000;
 
--- For the numbers of jobs by state that a list shows.
+-- For the number of jobs by state in lists.
 CREATE INDEX works_of_clients_by_state ON works (state, project_id) WHERE parent_uid = 0;
 
--- Labels of works, one by one.
+-- Labels of works, one row for each label.
 CREATE TABLE work_labels (
     uid   INTEGER NOT NULL,
     key   TEXT NOT NULL,
@@ -82,8 +82,7 @@ CREATE TABLE timeline (
     PRIMARY KEY (job_uid, seq)
 ) STRICT, WITHOUT ROWID;
 
--- AUTOINCREMENT: a consumed number never comes back for another intent. `kind`: which event `intent` is, 'cancel' or
--- 'drill'.
+-- AUTOINCREMENT: the number of a consumed intent is never reused. `kind`: 'cancel' or 'drill'.
 CREATE TABLE intents (
     seq     INTEGER PRIMARY KEY AUTOINCREMENT,
     job_uid INTEGER NOT NULL,
@@ -101,14 +100,14 @@ CREATE TABLE leader (
 
 INSERT INTO leader (id, epoch, owner) VALUES (1, 0, '');
 
--- Nodes that an operator put under maintenance.
+-- Nodes in maintenance.
 CREATE TABLE drained_nodes (
     node   TEXT PRIMARY KEY,
     since  INTEGER NOT NULL,
     reason TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- Quotas that an operator set; all others have their default. The limits of all persons together have the person ''.
+-- Quotas that an operator set; other quotas have their default. The limits of all users together have the person ''.
 CREATE TABLE quotas (
     project_id TEXT NOT NULL,
     region     TEXT NOT NULL,
@@ -118,9 +117,8 @@ CREATE TABLE quotas (
     PRIMARY KEY (project_id, region, metric, person)
 ) STRICT, WITHOUT ROWID;
 
--- Machines that attempts of jobs have held on a node, written as they are given back (`core.usage.Use`). Rows outlive
--- their jobs. `labels`: a JSON object. `busy_cpus`, `busy_gpus`: how many of its processors and GPUs were at work on
--- average; NULL = no replica left a record of it.
+-- Machines that attempts have used on a node, written at their release (`core.usage.Use`). Rows outlive their jobs.
+-- `labels`: a JSON object. `busy_cpus`, `busy_gpus`: average number of busy processors and GPUs; NULL = not recorded.
 CREATE TABLE uses (
     project_id   TEXT NOT NULL,
     person       TEXT NOT NULL,
@@ -141,8 +139,8 @@ CREATE TABLE uses (
 
 CREATE INDEX uses_by_end ON uses (ended);
 
--- Who has heard of what budget, so that nobody hears twice: (month, what is heard, by whom). The month is that of
--- the budget, as its first nanosecond.
+-- Sent notifications about budgets, so that no recipient gets one twice: (month, notification, recipient). The month of the
+-- budget is stored as its first nanosecond.
 CREATE TABLE budget_notices (
     month   INTEGER NOT NULL,
     subject TEXT NOT NULL,
@@ -163,14 +161,14 @@ CREATE TABLE studies (
 
 CREATE INDEX studies_by_location ON studies (project_id, location, uid);
 
--- The highest number that a trial of a client's study ever had: numbers are not used twice. A row for each study.
+-- The highest number of a trial of each client's study, including deleted trials, so that numbers are not reused.
 CREATE TABLE trial_numbers (
     study_uid INTEGER PRIMARY KEY,
     last      INTEGER NOT NULL
 ) STRICT;
 
--- Of clients' studies and of tuning jobs, whose uid is that of their study. They lie by study and number, so that
--- a study's history is read in one go.
+-- Trials of clients' studies and of tuning jobs, whose uid is also their study's. Rows are sorted by study and number, so
+-- that reading a study's history is sequential.
 CREATE TABLE trials (
     study_uid  INTEGER NOT NULL,
     number     INTEGER NOT NULL,
@@ -188,7 +186,7 @@ CREATE TABLE measurements (
     PRIMARY KEY (study_uid, number, step, elapsed)
 ) STRICT, WITHOUT ROWID;
 
--- A model that was deleted keeps its row, with is_there = 0: a page of a list may end with it. `made`: its first version.
+-- A deleted model keeps its row with is_there = 0, because a page of a list may end with it. `made`: its first version.
 CREATE TABLE models (
     project_id TEXT NOT NULL,
     location   TEXT NOT NULL,
@@ -200,7 +198,7 @@ CREATE TABLE models (
 
 CREATE INDEX models_by_age ON models (project_id, location, made, model_id) WHERE is_there = 1;
 
--- Which aliases of its record a version still has, `model_aliases` says: another version may have taken them.
+-- The current aliases of a version are in `model_aliases`, because another version may have taken those of its record.
 CREATE TABLE model_versions (
     project_id TEXT NOT NULL,
     location   TEXT NOT NULL,
@@ -219,7 +217,7 @@ CREATE TABLE model_aliases (
     PRIMARY KEY (project_id, location, model_id, alias)
 ) STRICT, WITHOUT ROWID;
 
--- Operations run, and come to a result. `study_uid`: of the study that an operation belongs to, 0 = to none.
+-- Long-running operations and their results. `study_uid`: the operation's study, 0 = none.
 CREATE TABLE operations (
     name       TEXT PRIMARY KEY,
     study_uid  INTEGER NOT NULL,
@@ -228,13 +226,13 @@ CREATE TABLE operations (
     record     BLOB NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- Holds only what is not done, so that its size does not follow the history.
+-- Contains only unfinished operations, so that its size does not depend on the history.
 CREATE INDEX operations_running ON operations (created, name) WHERE is_running = 1;
--- Those that are done as well: they go with their study.
+-- Includes finished operations, which are deleted together with their study.
 CREATE INDEX operations_of_study ON operations (study_uid, is_running, created, name) WHERE study_uid <> 0;
 
--- The highest number that a version of a secret ever had: numbers are not used twice, so that a version that a job names
--- never comes to mean another value. The row stays when the secret is deleted.
+-- The highest version number of each secret. Numbers are not reused, so that the version in a job never refers to another
+-- value. The row remains after the deletion of the secret.
 CREATE TABLE secret_numbers (
     project_id TEXT NOT NULL,
     name       TEXT NOT NULL,
@@ -242,7 +240,7 @@ CREATE TABLE secret_numbers (
     PRIMARY KEY (project_id, name)
 ) STRICT, WITHOUT ROWID;
 
--- `sealed`: the value, encrypted (`access.sealing`); the key is not here. `used`: when a program was last given it, 0 = never.
+-- `sealed`: the encrypted value (`access.sealing`). The key is stored elsewhere. `used`: time of the last use, 0 = never.
 CREATE TABLE secrets (
     project_id TEXT NOT NULL,
     name       TEXT NOT NULL,
@@ -253,8 +251,8 @@ CREATE TABLE secrets (
     PRIMARY KEY (project_id, name, version)
 ) STRICT;
 
--- Records that could not be read, taken out of their tables with all their columns: `row` is a JSON object, with BLOBs in
--- base64 below the key "base64". `key`: the columns of the primary key, joined by "/". `at`: when (ns).
+-- Unreadable records, moved from their tables with all columns. `row`: a JSON object, with BLOBs in base64 below the key
+-- "base64". `key`: the columns of the primary key, joined by "/". `at`: time of the move (ns).
 CREATE TABLE set_aside (
     id     INTEGER PRIMARY KEY,
     source TEXT NOT NULL,
@@ -273,7 +271,7 @@ CREATE TABLE metadata_stores (
     PRIMARY KEY (project_id, location, store_id)
 ) STRICT, WITHOUT ROWID;
 
--- Contexts, artifacts and executions. The columns before `record` repeat what lists ask for; times are ns.
+-- Contexts, artifacts and executions. The columns before `record` repeat fields that lists filter by. Times are in ns.
 CREATE TABLE metadata_nodes (
     node         INTEGER PRIMARY KEY,
     project_id   TEXT NOT NULL,
@@ -294,7 +292,7 @@ CREATE INDEX metadata_nodes_by_age ON metadata_nodes (project_id, location, stor
 CREATE INDEX metadata_nodes_by_schema ON metadata_nodes (project_id, location, store_id, kind, schema_title, created);
 CREATE INDEX metadata_nodes_by_uri ON metadata_nodes (project_id, location, store_id, uri) WHERE uri <> '';
 
--- `role`: what the target is to the source (`core.metadata.EdgeRole`). `labels`: a JSON array of pairs.
+-- `role`: the role of the target for the source (`core.metadata.EdgeRole`). `labels`: a JSON array of pairs.
 CREATE TABLE metadata_edges (
     source INTEGER NOT NULL,
     role   TEXT NOT NULL,
@@ -305,7 +303,7 @@ CREATE TABLE metadata_edges (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX metadata_edges_by_target ON metadata_edges (target, role, source);
 
--- Tensorboards (`parent`: the location), experiments, runs and time series, at one level each. Points are not here.
+-- Tensorboards (`parent`: the location), experiments, runs and time series, one level each. Points are stored elsewhere.
 CREATE TABLE tensorboard_resources (
     parent       TEXT NOT NULL,
     level        TEXT NOT NULL,
@@ -316,7 +314,7 @@ CREATE TABLE tensorboard_resources (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX tensorboard_resources_by_display_name ON tensorboard_resources (parent, level, display_name);
 
--- Curves of jobs: how far each event file was read, and the series that were found. Points are not here.
+-- Curves of jobs: the position up to which each event file was read, and its series. Points are stored elsewhere.
 CREATE TABLE curve_files (
     job_uid INTEGER NOT NULL,
     path    TEXT NOT NULL,
@@ -330,11 +328,11 @@ CREATE TABLE curve_series (
     record  BLOB NOT NULL,
     PRIMARY KEY (job_uid, run, tag)
 ) STRICT, WITHOUT ROWID;
--- Jobs whose event files may not have been read to their ends.
+-- Jobs whose event files may not be read completely yet.
 CREATE TABLE curve_jobs (
     job_uid INTEGER PRIMARY KEY
 ) STRICT;
--- Datasets: names of files, with what they are; no rows of theirs. `made`: ns.
+-- Datasets: names and kinds of files, without their contents. `made`: creation time in ns.
 CREATE TABLE datasets (
     project_id TEXT NOT NULL,
     location   TEXT NOT NULL,
@@ -357,7 +355,7 @@ CREATE TABLE model_evaluations (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX model_evaluations_by_version ON model_evaluations (project_id, location, model_id, version, evaluation_id);
 
--- Below which directory of a bucket each job writes, without a slash at its end: what lies there leads to its job.
+-- The output directory of each job in a bucket, without a final slash. It identifies the job of an object.
 CREATE TABLE job_outputs (
     project_id TEXT NOT NULL,
     uri        TEXT NOT NULL,
@@ -366,7 +364,7 @@ CREATE TABLE job_outputs (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX job_outputs_by_job ON job_outputs (job_uid);
 
--- What is to be sent to whoever is told of jobs, until it was delivered or is given up.
+-- Pending notifications about jobs, until they are delivered or expire.
 CREATE TABLE notifications (
     id       INTEGER PRIMARY KEY AUTOINCREMENT,
     job_uid  INTEGER NOT NULL,
@@ -381,8 +379,8 @@ CREATE TABLE notifications (
 CREATE INDEX notifications_by_due ON notifications (due);
 CREATE INDEX notifications_by_job ON notifications (job_uid);
 
--- Who is known here: tokens, grants, projects, service accounts and their keys, each as a JSON document
--- (`access.book`). It is read whole at the start.
+-- Tokens, grants, projects, service accounts and their keys, each as a JSON document (`access.book`). The service reads the
+-- whole table at its start.
 CREATE TABLE access (
     kind    TEXT NOT NULL,
     key     TEXT NOT NULL,
@@ -390,14 +388,14 @@ CREATE TABLE access (
     PRIMARY KEY (kind, key)
 ) STRICT, WITHOUT ROWID;
 
--- When a token was last shown (ns), which is written seldom and not awaited.
+-- The last use of each token (ns). It is written rarely, and no request waits for it.
 CREATE TABLE token_uses (
     digest TEXT PRIMARY KEY,
     used   INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- What people changed, in the transaction of the change. Rows are only added, and removed from the oldest end.
--- `hash`: SHA-256 of the row before and of this one's other columns. `project_id`: '' = the whole service.
+-- The audit log: changes by users, written in the transaction of the change. Only the oldest rows are removed. `hash`: SHA-256
+-- of the previous row and this row's other columns. `project_id`: '' = the whole service.
 CREATE TABLE audit (
     seq        INTEGER PRIMARY KEY AUTOINCREMENT,
     at         INTEGER NOT NULL,

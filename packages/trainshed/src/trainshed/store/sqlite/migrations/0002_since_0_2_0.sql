@@ -1,4 +1,4 @@
--- Which aliases a version has, its record says alone; what a list of models shows follows from their versions.
+-- Only the record of a version contains its aliases. Lists of models are derived from their versions.
 UPDATE model_versions SET record = CAST(json_set(CAST(record AS TEXT), '$.aliases', json((
     SELECT json_group_array(own.value) FROM json_each(CAST(record AS TEXT), '$.aliases') AS own
     WHERE EXISTS (
@@ -12,14 +12,14 @@ WHERE json_valid(CAST(record AS TEXT));
 DROP TABLE model_aliases;
 DROP TABLE models;
 
--- Holds the lists of a project, in the order of their pages.
+-- Contains the lists of a project, in the order of pages.
 CREATE INDEX works_of_projects ON works (project_id, api, uid) WHERE parent_uid = 0;
 
--- Nobody reads when a program was last given a secret; records that cannot be read stay in their tables.
+-- The last use of secrets is never read. Unreadable records remain in their tables.
 ALTER TABLE secrets DROP COLUMN used;
 DROP TABLE set_aside;
 
--- What is not set is null in a record, and was "" or -1. Within a text of JSON these quotes would be escaped.
+-- Unset fields of records become null; before, they were "" or -1. Inside JSON strings, these quotes would be escaped.
 UPDATE jobs SET record = CAST(
     replace(replace(replace(replace(replace(replace(replace(replace(replace(replace(
     replace(replace(replace(replace(replace(replace(replace(replace(replace(

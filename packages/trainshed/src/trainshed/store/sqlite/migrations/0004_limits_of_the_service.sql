@@ -1,4 +1,4 @@
--- `most`: the limit that an owner of the service set, which owners of the project cannot exceed; NULL = none was
--- set. Who set the existing limits is not known: they count as set by the service's owner.
+-- `most`: the limit of the service's owner, which owners of the project cannot exceed; NULL = no limit. It is unknown who set
+-- the existing limits; they count as limits of the service's owner.
 ALTER TABLE quotas ADD COLUMN most REAL;
 UPDATE quotas SET most = ceiling;

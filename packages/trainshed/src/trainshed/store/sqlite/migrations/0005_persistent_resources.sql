@@ -1,4 +1,4 @@
--- Machines that are reserved for the jobs that name them.
+-- Machines that are reserved for jobs with their name.
 CREATE TABLE persistent_resources (
     project_id TEXT NOT NULL,
     location TEXT NOT NULL,
