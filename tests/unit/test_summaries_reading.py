@@ -52,7 +52,7 @@ class StoredReader:
         self.points: list[tuple[str, str, int, float]] = []
 
     def read(self, since: float = BEGUN) -> list[tuple[str, int, float]]:
-        """Of the new points tag, step and value."""
+        """Return tag, step and value of the new points."""
         before = len(self.points)
         for piece in read_new_data(self.directory, self.known, since):
             run = run_of(piece.progress.path)
@@ -63,7 +63,7 @@ class StoredReader:
         return [point[1:] for point in self.points[before:]]
 
     def curves(self) -> dict[str, dict[int, float]]:
-        """All that was read until now, by run and tag, then by step."""
+        """Return all values read so far, by run and tag, then by step."""
         curves: dict[str, dict[int, float]] = {}
         for run, tag, step, value in self.points:
             curves.setdefault(f"{run}:{tag}", {})[step] = value

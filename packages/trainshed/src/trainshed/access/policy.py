@@ -89,7 +89,7 @@ def _sets(grants: Iterable[Grant], of: Callable[[Grant], str]) -> dict[str, froz
 
 
 def rights_of(grants: Iterable[Grant]) -> Rights:
-    """Return the rights that these grants add up to."""
+    """Return the combined rights of these grants."""
     everywhere: frozenset[str] = frozenset()
     projects: dict[str, frozenset[str]] = {}
     for grant in grants:

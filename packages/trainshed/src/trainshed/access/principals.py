@@ -34,7 +34,7 @@ class Rights(Struct, frozen=True):
         )
 
     def where(self, permission: str) -> tuple[str, ...]:
-        """Return the single projects with the permission; () = all projects, or none."""
+        """Return the projects in which the permission is granted; () = in all projects, or in none."""
         if permission in self.everywhere:
             return ()
         return tuple(name for name, held in self.projects.items() if permission in held)

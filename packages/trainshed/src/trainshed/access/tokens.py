@@ -71,8 +71,6 @@ class TokenAuthority:
     def authenticate(self, header: str | None) -> Principal:
         """Return the principal of an `Authorization` header. Raises Unauthenticated with the accepted
         form."""
-        """Return the principal of an `Authorization` header. Raises Unauthenticated with the accepted
-        form."""
         try:
             return self._authenticate(header)
         except Unauthenticated:

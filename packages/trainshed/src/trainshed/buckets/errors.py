@@ -1,8 +1,8 @@
-"""The errors of the data plane, each with the public status and reason that it is answered with.
+"""The errors of the storage API with their public status and reason.
 
-The HTTP layer turns any of them into the error of the public storage API (spec/clients#storage), so a class
-carries its own status code, the reason by which the JSON API calls it, the code by which the XML API does,
-and, where the JSON API names one, the location of the fault: `errors.toml`.
+The HTTP layer converts each of them to an error of the public storage API (spec/clients#storage).
+`errors.toml` contains the status code, the reasons of the JSON and the XML API, and the location of the fault
+for each class.
 """
 
 import tomllib

@@ -20,7 +20,7 @@ _MAX_DIGITS = 19
 
 
 class Conditions(Struct, frozen=True):
-    """The four conditions of a request; None = not set."""
+    """The four preconditions of a storage request; None = not set."""
 
     generation_match: int | None = None
     generation_not_match: int | None = None
@@ -102,7 +102,6 @@ EDITABLE: Final = (*HEADERS, "storageClass", "customTime")
 LAST_NS: Final = 2**63 - 1
 """The last possible creation time of an object (ns since the epoch), in the year 2262."""
 # Validated when a record is decoded, since a program may write one to the attributes of its file.
-# Checked where a record is decoded: a program may write one to the attributes of its file.
 _Number = Annotated[int, Meta(ge=0, le=LAST_NS)]
 _Base64 = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9+/=]*\Z")]
 _Property = Annotated[str, Meta(pattern=rf"\A(?:{'|'.join(EDITABLE)})\Z")]

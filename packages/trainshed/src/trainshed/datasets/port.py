@@ -86,8 +86,8 @@ class ExportFiles(SplitFiles, Protocol):
 
 
 class Request(Struct, frozen=True):
-    """What to write (`plan` or `copy`), the socket of the buckets, and the account. The process ends with
-    `parent`."""
+    """A request to the process that writes files: a `plan` or `copy`, the socket of the buckets, and the
+    account. The process ends with `parent`."""
 
     socket: str
     account: Account

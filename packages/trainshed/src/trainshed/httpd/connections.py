@@ -49,7 +49,7 @@ _TICK = 1.0
 
 
 class Reason(Enum):
-    """Why a connection is dropped."""
+    """The reason why a connection is dropped."""
 
     CROWDED = "too many connections are open"
     HEAD_LATE = "its head did not arrive in time"

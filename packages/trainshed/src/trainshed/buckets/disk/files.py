@@ -43,7 +43,7 @@ def key_of(bucket: str, name: str) -> str:
 
 
 class ObjectFiles:
-    """The physical side of an object store. Blocking and thread-safe."""
+    """The files with an object store's objects. Blocking and thread-safe."""
 
     def __init__(self, records: RecordStore) -> None:
         self.records = records

@@ -127,7 +127,7 @@ class RecordStore:
         bound = replace(kept, file=identity)
         with lock:
             if newer := self._attached(fd, identity):
-                return newer  # It was bound, and perhaps changed, during the comparison of the content.
+                return newer  # Another writer bound or changed the record during the comparison.
             # On failure, the next reader binds it. A read-only tree is no error.
             with suppress(OSError):
                 self.attach(fd, bound)
