@@ -1,4 +1,4 @@
-"""Runs tests once more as a user without rights, where the tests run as root."""
+"""Run tests again as a user without rights if the test run itself is root."""
 
 import fcntl
 import os
@@ -21,12 +21,13 @@ as_root_only = pytest.mark.skipif(
 
 
 def run_as_nobody(*arguments: str, timeout: float | None = None) -> None:
-    """Run pytest with `arguments`; its failures are the caller's. Skips where such a user has no
+    """Run pytest with `arguments` as that user, and fail with it. Skip if the user has no usable
     interpreter."""
     python = interpreter_of_nobody()
     if not python:
         pytest.skip("no interpreter of this version that another user may run")
-    # Not below pytest's own directory, which other runs close to other users.
+    # This directory is outside pytest's own, which other test runs may make inaccessible to other
+    # users.
     base = tempfile.mkdtemp(prefix="trainshed-nobody-")
     os.chown(base, NOBODY, NOBODY)
     libraries = Path(pytest.__file__).parents[1]
@@ -53,7 +54,7 @@ _NAME = f"python{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def interpreter_of_nobody() -> str:
-    """An interpreter of this version that such a user may run; \"\" if there is none."""
+    """Return an interpreter of this version that the user may run; "" if none exists."""
     for candidate in (sys.executable, shutil.which(_NAME, path="/usr/bin:/usr/local/bin")):
         if candidate and _may_be_run(candidate):
             return candidate
@@ -75,11 +76,11 @@ def _may_be_run(candidate: str) -> bool:
 
 
 def _copy_of_own() -> Path:
-    """The interpreter of these tests where it may be run by everybody who may read this checkout, made once:
-    it may lie in a home that others may not enter."""
+    """Copy the interpreter of these tests to a place that every reader of this checkout may run.
+    The original may be in a private home directory. The copy is made once."""
     place = _ROOT / "build" / "interpreters" / sys.version.partition(" ")[0]
     place.parent.mkdir(parents=True, exist_ok=True)
-    # A service that these tests have started may have made it, for itself alone.
+    # A service started by these tests may have created this directory with private permissions.
     place.parents[1].chmod(0o755)
     with (place.parent / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -88,7 +89,7 @@ def _copy_of_own() -> Path:
             shutil.rmtree(draft, ignore_errors=True)
             (draft / "bin").mkdir(parents=True)
             own = Path(getattr(sys, "_base_executable", "") or sys.executable).resolve()
-            # Its library may be a shared one, and is looked for where it was.
+            # The interpreter may use a shared library, which it looks up at its original place.
             before = os.fsencode(f"{sys.base_prefix}/lib") + b"\0"
             after = b"$ORIGIN/../lib".ljust(len(before), b"\0")
             (draft / "bin" / _NAME).write_bytes(own.read_bytes().replace(before, after))

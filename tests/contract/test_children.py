@@ -1,4 +1,5 @@
-"""What the service starts as its own ends with it, whatever it does: real processes, stopped or busy."""
+"""Child processes of the service end with it, even if they are stopped or busy. The processes are
+real."""
 
 import asyncio
 import contextlib
@@ -49,7 +50,7 @@ asyncio.run(main())
 
 
 def orphaned(script: str, *arguments: str, hold: signal.Signals) -> int:
-    """The child of a service that was killed while the child was held."""
+    """Return the child of a service that was killed while `hold` was sent to the child."""
     command = [sys.executable, "-c", script, *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as service:
         assert service.stdout is not None
@@ -60,26 +61,27 @@ def orphaned(script: str, *arguments: str, hold: signal.Signals) -> int:
 
 
 def setup_in(root: Path, **more: Any) -> BucketSetup:
-    """Of buckets with a TCP port."""
+    """Return the setup of buckets with a TCP port."""
     paths = f"{root}/buckets", f"{root}/gateway", f"{root}/replicas", f"{root}/access.json"
     return BucketSetup(*paths, host="127.0.0.1", **more)
 
 
 def ask(setup: BucketSetup, listeners: Listeners) -> tuple[int, int]:
-    """The status of a call at the TCP port of somebody whom nobody knows, and who has answered."""
+    """Send an anonymous request to the TCP port, and return its status and the process that
+    answered."""
     port, _ = listeners.ports()
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     with contextlib.closing(connection):
         connection.request("GET", "/storage/v1/b?project=p")
         status = connection.getresponse().status
-        # Others may be children of this process, too: those of tests whose services were killed.
+        # This process may have other children, for example of tests whose services were killed.
         (process,) = (pid for pid in children_of(os.getpid()) if setup.root in command_line(pid))
     return status, process
 
 
 @contextlib.asynccontextmanager
-async def kept(setup: BucketSetup) -> AsyncGenerator[Listeners]:
-    """Their listeners, while a keeper starts the process."""
+async def running_keeper(setup: BucketSetup) -> AsyncGenerator[Listeners]:
+    """Return the listeners while a keeper runs the bucket process."""
     listeners = Listeners.opened(setup)
     keeper = BucketKeeper(setup, listeners)
     keeper.start()
@@ -91,22 +93,23 @@ async def kept(setup: BucketSetup) -> AsyncGenerator[Listeners]:
 @pytest.mark.parametrize(
     ("state", "hold"), [("serving", signal.SIGSTOP), ("beginning", signal.SIGCONT)]
 )
-def test_the_bucket_process_goes_with_a_service_that_was_killed(
+def test_bucket_process_ends_with_a_killed_service(
     tmp_path: Path, state: str, hold: signal.Signals
 ) -> None:
-    """Even one that does nothing at all any more, as in an endless computation, or is just beginning."""
+    """The child may be busy in an endless computation, or just starting."""
     child = orphaned(SPAWNED, setup_in(tmp_path).encode(), state, hold=hold)
     wait_until_gone([child])
 
 
-async def test_a_bucket_process_is_there_when_somebody_calls(
+async def test_bucket_process_is_started_by_the_first_call(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """ADR 22: the first call waits for it, and so does the one after its end; it stays for those between."""
+    """ADR 22: the first call waits for the process, as does the first call after its end. Calls in
+    between reach the same process."""
     setup = setup_in(tmp_path)
     seen: list[tuple[int, int]] = []
     with caplog.at_level(logging.WARNING):
-        async with kept(setup) as listeners:
+        async with running_keeper(setup) as listeners:
             for _ in range(2):
                 seen += [await asyncio.to_thread(ask, setup, listeners) for _ in range(2)]
                 os.kill(seen[-1][1], signal.SIGTERM)
@@ -117,7 +120,7 @@ async def test_a_bucket_process_is_there_when_somebody_calls(
     assert not caplog.records
 
 
-def test_who_listens_at_a_path_by_now_stays_there(tmp_path: Path) -> None:
+def test_closing_listeners_keeps_sockets_of_a_new_service(tmp_path: Path) -> None:
     setup = setup_in(tmp_path)
     first, second = Listeners.opened(setup), Listeners.opened(setup)
     first.close()
@@ -127,17 +130,17 @@ def test_who_listens_at_a_path_by_now_stays_there(tmp_path: Path) -> None:
     assert not Path(setup.gateway).exists()
 
 
-def test_the_advisor_goes_with_a_service_that_was_killed() -> None:
+def test_advisor_process_ends_with_a_killed_service() -> None:
     child = orphaned(ADVISED, hold=signal.SIGCONT)
     wait_until_gone([child])
 
 
-async def test_a_bucket_process_that_does_not_end_is_killed_at_the_services_close(
+async def test_hanging_bucket_process_is_killed_at_the_services_close(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(children, "STOP_TIMEOUT", 0.3)
     setup = setup_in(tmp_path)
-    async with kept(setup) as listeners:
+    async with running_keeper(setup) as listeners:
         _, pid = await asyncio.to_thread(ask, setup, listeners)
         os.kill(pid, signal.SIGSTOP)
     with pytest.raises(ProcessLookupError):

@@ -1,5 +1,5 @@
-"""The step that splits a dataset, as a process of its own against a real bucket process: rights, cancel, and
-buckets that go away meanwhile (docs/adr/0059)."""
+"""Splitting a dataset in a process of its own against a real bucket process: rights, cancel, and an
+outage of the buckets (docs/adr/0059)."""
 
 import asyncio
 import gzip
@@ -31,7 +31,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Generator[Service]:
     service.put("of-own", "in/packed.csv&contentEncoding=gzip", gzip.compress(small))
     service.put("of-own", "in/bad.csv", small + b"3\n")
     service.put("of-other", "in/small.csv", small)
-    # Long, so that few are several blocks.
+    # The rows are long, so a few rows fill several blocks.
     rows = b"".join(b"%d,%s\n" % (row, b"a row of a table" * 16) for row in range(ROWS))
     service.put("of-own", "in/large.csv", b"id,text\n" + rows)
     yield service
@@ -45,26 +45,26 @@ def plan(source: str, out: str, rule: SplitRule | None = None) -> SplitPlan:
 
 
 def files(service: Service, directory: str) -> dict[str, bytes]:
-    """What lies in a directory of the bucket, by name."""
+    """Return the files in a directory of the bucket by name."""
     place = service.root / directory.removeprefix("gs://")
     return {path.name: path.read_bytes() for path in place.iterdir()} if place.is_dir() else {}
 
 
 def steps() -> list[int]:
-    """Processes of steps that this one has begun."""
+    """Return the split processes that this process has started."""
     return [pid for pid in children(os.getpid()) if "trainshed.datasets" in command_line(pid)]
 
 
 @pytest.mark.parametrize("name", ["*mall", "packed"])
-async def test_shards_are_written_with_the_rights_of_the_job(service: Service, name: str) -> None:
-    processes, heard = SplitProcesses(service.replicas), list[str]()
+async def test_shards_are_written_with_the_jobs_rights(service: Service, name: str) -> None:
+    processes, messages = SplitProcesses(service.replicas), list[str]()
     small_plan = plan(f"gs://of-own/in/{name}.csv", f"gs://of-own/out/{name.strip('*')}")
-    written = await processes.write(small_plan, OWN, heard.append)
+    written = await processes.write(small_plan, OWN, messages.append)
     assert (written.training.rows, written.test.rows) == (2, 0)
     shards = files(service, small_plan.directory)
     assert shards["training-00000.csv"] == b'id,text\n1,"a\nb"\n2,c\n'
     assert shards["test-00000.csv"] == b"id,text\n"
-    assert await processes.write(small_plan, OWN, heard.append) == written
+    assert await processes.write(small_plan, OWN, messages.append) == written
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ async def test_shards_are_written_with_the_rights_of_the_job(service: Service, n
         ("gs://of-own/in/bad.csv", "gs://of-own/out/x", "in/bad.csv, row 4 (line 5): it has 1"),
     ],
 )
-async def test_what_the_job_may_not_do_or_cannot_be_read_is_refused(
+async def test_split_of_forbidden_or_invalid_files_is_rejected(
     service: Service, source: str, out: str, words: str
 ) -> None:
     with pytest.raises(DataRefused) as refused:
@@ -85,10 +85,11 @@ async def test_what_the_job_may_not_do_or_cannot_be_read_is_refused(
     assert "manifest.json" not in files(service, out)
 
 
-async def test_a_step_that_is_cancelled_leaves_no_process(service: Service) -> None:
+async def test_cancelled_split_leaves_no_process(service: Service) -> None:
     large_plan = plan("gs://of-own/in/large.csv", "gs://of-own/out/cancelled")
     assert service.process is not None
-    service.process.send_signal(signal.SIGSTOP)  # The step waits for it, however late we look.
+    # The step waits for the stopped process, even if the test checks late.
+    service.process.send_signal(signal.SIGSTOP)
     writing = asyncio.create_task(SplitProcesses(service.replicas).write(large_plan, OWN, print))
     await until(steps)
     (child,) = steps()
@@ -96,12 +97,12 @@ async def test_a_step_that_is_cancelled_leaves_no_process(service: Service) -> N
     with pytest.raises(asyncio.CancelledError):
         await writing
     service.process.send_signal(signal.SIGCONT)
-    # One that had just begun is killed, and not waited for.
+    # A step that has just started is killed without a graceful stop.
     await until(lambda: child not in steps())
     assert "manifest.json" not in files(service, large_plan.directory)
 
 
-async def test_a_directory_is_copied_with_the_rights_of_the_project(service: Service) -> None:
+async def test_directory_is_copied_with_the_projects_rights(service: Service) -> None:
     for name in ("model.pt", "variables/0%20a%25b", "old/x"):
         service.put("of-own", f"m/{name}", name.encode())
     service.put("of-own", "m-old/model.pt", b"another model")
@@ -123,7 +124,7 @@ async def test_a_directory_is_copied_with_the_rights_of_the_project(service: Ser
             await processes.copy(DirectoryCopy(source, target), OWN)
 
 
-async def test_buckets_that_are_killed_meanwhile_cost_nothing(service: Service) -> None:
+async def test_split_survives_a_killed_bucket_process(service: Service) -> None:
     rule = SplitRule(SplitMethod.FRACTION)
     large_plan = plan("gs://of-own/in/large.csv", "gs://of-own/out/killed", rule)
     writing = asyncio.create_task(SplitProcesses(service.replicas).write(large_plan, OWN, print))

@@ -1,4 +1,4 @@
-"""The HTTP server's limits in time, on real connections: heads, bodies, and what comes behind an answer."""
+"""Limits of the HTTP server on real connections: request heads, bodies, and data after a response."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ from trainshed.httpd.connections import Connections, Limits
 from trainshed.httpd.protocol import ConnectionGroups, guarded_protocol, server_config
 
 LIMITS = Limits(head_seconds=60, body_seconds=60, body_bytes=100, unread_bytes=1 << 20)
-"""No test whose callers do what they should meets one of them, however slow the machine is."""
+"""No test with a well-behaved client reaches one of these limits, even on a slow machine."""
 SHORT = replace(LIMITS, head_seconds=0.5, body_seconds=0.5)
 POST = b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000000000\r\n\r\n"
 LAST_CHUNK = b"0\r\n\r\n"
@@ -29,13 +29,13 @@ LAST_CHUNK = b"0\r\n\r\n"
 
 @dataclass
 class Application:
-    """Reads the body of a POST, and answers everything: the path says after how many seconds, if its caller
-    has not left by then."""
+    """Reads the body of a POST and answers every request. The path contains the delay of the answer
+    in seconds. A caller that disconnects before gets none."""
 
-    #: The last message of each body, and what came of it.
+    #: The last message of each body, and the result of reading it.
     ended: list[str] = field(default_factory=list[str])
     bodies: list[bytes] = field(default_factory=list[bytes])
-    #: The paths whose callers left before they were answered.
+    #: The paths whose callers disconnected before the answer.
     left: queue.Queue[str] = field(default_factory=queue.Queue[str])
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -103,53 +103,53 @@ def served() -> Iterator[Served]:
 
 
 @pytest.fixture
-def strict() -> Iterator[Served]:
-    """For SHORT limits once the test's caller has spoken, who may be held up before a first word."""
+def strict_server() -> Iterator[Served]:
+    """A server for tests that set SHORT limits after the first request: a client may be slow to
+    start."""
     with serving() as server:
         yield server
 
 
-def told(connection: socket.socket, *ends: bytes) -> bytes:
-    """All that comes until the connection ends, or what has come has one of these ends."""
+def receive_until(connection: socket.socket, *ends: bytes) -> bytes:
+    """Receive until the connection ends or the data has one of these ends, and return the data."""
     answer = b""
     while not answer.endswith(ends) and (part := connection.recv(65536)):
         answer += part
     return answer
 
 
-def test_who_says_nothing_at_all_is_told_nothing(strict: Served) -> None:
-    strict.groups.tcp.limits = SHORT
-    with strict.connected() as connection:
-        assert told(connection) == b""
+def test_silent_connection_is_closed_without_an_answer(strict_server: Served) -> None:
+    strict_server.groups.tcp.limits = SHORT
+    with strict_server.connected() as connection:
+        assert receive_until(connection) == b""
 
 
-def test_a_web_socket_on_which_only_the_server_speaks_stays(strict: Served) -> None:
-    with connect(f"ws://127.0.0.1:{strict.port}") as quiet:
-        strict.groups.tcp.limits = SHORT
-        with strict.connected() as later:
-            assert told(later) == b""  # Its time is over: so is that of the one before it.
+def test_websocket_with_a_silent_client_stays_open(strict_server: Served) -> None:
+    with connect(f"ws://127.0.0.1:{strict_server.port}") as quiet:
+        strict_server.groups.tcp.limits = SHORT
+        with strict_server.connected() as later:
+            # The later connection has timed out, so the earlier one has too.
+            assert receive_until(later) == b""
         quiet.send("are you there?")
         assert quiet.recv() == "fine"
 
 
 @pytest.mark.parametrize(
-    ("begun", "limit"),
+    ("sent", "limit"),
     [(b"GET / HTTP/1.1\r\n", b"60 seconds"), (POST, b"100 bytes"), (POST + b"some", b"100 bytes")],
 )
-def test_a_request_that_stands_still_ends_with_a_408_and_the_application_learns_it(
-    strict: Served, begun: bytes, limit: bytes
-) -> None:
-    with strict.connected() as connection:
-        connection.sendall(asked("/"))
-        assert statuses(told(connection, LAST_CHUNK)) == [b"200"]
-        strict.groups.tcp.limits = SHORT
-        connection.sendall(begun)
-        answer = told(connection)
+def test_stalled_request_ends_with_408(strict_server: Served, sent: bytes, limit: bytes) -> None:
+    with strict_server.connected() as connection:
+        connection.sendall(get_request("/"))
+        assert statuses(receive_until(connection, LAST_CHUNK)) == [b"200"]
+        strict_server.groups.tcp.limits = SHORT
+        connection.sendall(sent)
+        answer = receive_until(connection)
     assert answer.startswith(b"HTTP/1.1 408") and limit in answer
-    assert POST not in begun or strict.application.ended[-1] == "http.disconnect"
+    assert POST not in sent or strict_server.application.ended[-1] == "http.disconnect"
 
 
-def test_a_body_that_is_answered_already_is_not_read_for_ever(served: Served) -> None:
+def test_body_sent_after_the_answer_is_not_read_forever(served: Served) -> None:
     with served.connected() as connection, contextlib.suppress(ConnectionError):
         connection.sendall(POST.replace(b"POST", b"GET"))
         for _ in range(1 << 12):
@@ -157,30 +157,33 @@ def test_a_body_that_is_answered_already_is_not_read_for_ever(served: Served) ->
         pytest.fail("all of it was taken")
 
 
-def test_requests_of_one_connection_are_answered_one_at_a_time(served: Served) -> None:
-    """What came before the answer is not read, and the connection ends: its caller may send it again."""
+def test_pipelined_requests_are_not_read_before_the_answer(served: Served) -> None:
+    """Requests sent before the answer are not read, and the connection closes. The client can send
+    them again."""
     with served.connected() as connection:
-        connection.sendall(asked("/0.1") * 1_000)
-        assert statuses(told(connection)) == [b"200"]
+        connection.sendall(get_request("/0.1") * 1_000)
+        assert statuses(receive_until(connection)) == [b"200"]
     with served.connected() as connection:
         for _ in range(3):
-            connection.sendall(asked("/"))
-            assert statuses(told(connection, LAST_CHUNK)) == [b"200"]
+            connection.sendall(get_request("/"))
+            assert statuses(receive_until(connection, LAST_CHUNK)) == [b"200"]
 
 
 @pytest.mark.parametrize(("path", "end"), [("/?late", b"fine"), ("/?none", b"\r\n\r\n")])
-def test_who_has_the_whole_answer_may_ask_again(served: Served, path: str, end: bytes) -> None:
-    """The application may say only later that it has no more: a download ends so, and the answer to a part of
-    an upload, whose next part is long."""
+def test_client_can_send_the_next_request_after_a_complete_answer(
+    served: Served, path: str, end: bytes
+) -> None:
+    """The application may report the end of its answer late: after a download, or after a part of
+    an upload with a long next part."""
     with served.connected() as connection:
         for _ in range(2):
-            connection.sendall(asked(path))
-            assert len(statuses(told(connection, end))) == 1
+            connection.sendall(get_request(path))
+            assert len(statuses(receive_until(connection, end))) == 1
         connection.sendall(POST.replace(b"1000000000", b"1000000") + bytes(1_000_000))
-        assert statuses(told(connection, LAST_CHUNK)) == [b"200"]
+        assert statuses(receive_until(connection, LAST_CHUNK)) == [b"200"]
 
 
-def asked(path: str) -> bytes:
+def get_request(path: str) -> bytes:
     return f"GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode()
 
 
@@ -189,38 +192,43 @@ def statuses(answers: bytes) -> list[bytes]:
 
 
 @pytest.mark.parametrize("behind", [b"}}}}", b"GET /" + b"a" * (1 << 17), b"x: " * (1 << 16)])
-def test_what_is_wrong_behind_a_request_is_not_its_answer(served: Served, behind: bytes) -> None:
-    """A body that is longer than its caller has said: what he has asked is done, and he has to know."""
+def test_invalid_data_after_a_request_does_not_replace_its_answer(
+    served: Served, behind: bytes
+) -> None:
+    """The body is longer than its announced length. The request was carried out, so the caller must
+    receive the answer."""
     whole = b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: 2\r\n\r\n{}"
     with served.connected() as connection:
         connection.sendall(whole + behind)
-        answers = told(connection, LAST_CHUNK)
-        with contextlib.suppress(ConnectionResetError):  # What comes behind is read for a second.
-            answers += told(connection)
+        answers = receive_until(connection, LAST_CHUNK)
+        # Data after the request is read for one second.
+        with contextlib.suppress(ConnectionResetError):
+            answers += receive_until(connection)
         assert statuses(answers) == [b"200"]
 
 
-def test_who_has_left_is_not_answered_though_he_had_asked_for_more(served: Served) -> None:
+def test_disconnected_client_with_pipelined_requests_is_detected(served: Served) -> None:
     with served.connected() as connection:
-        connection.sendall(asked("/17") + asked("/"))
+        connection.sendall(get_request("/17") + get_request("/"))
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     assert served.application.left.get(timeout=60) == "/17"
 
 
-def test_half_a_request_whose_caller_has_left_ends_at_once(served: Served) -> None:
+def test_incomplete_request_ends_when_its_client_disconnects(served: Served) -> None:
     for half in (b"GET / HT", POST + b"some of it"):
         with served.connected() as connection:
             connection.sendall(half)
             connection.shutdown(socket.SHUT_WR)
-            assert told(connection) == b""
+            assert receive_until(connection) == b""
 
 
-def test_no_web_socket_begins_while_a_request_waits_for_its_answer(served: Served) -> None:
-    """Its messages would mix with the answer, and nobody would tell the application that its caller left."""
+def test_websocket_upgrade_during_a_pending_request_is_rejected(served: Served) -> None:
+    """WebSocket messages would mix with the answer, and the application would not detect a
+    disconnect."""
     wish = b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n"
     with served.connected() as connection:
-        connection.sendall(asked("/0.1") + wish)
-        assert statuses(told(connection)) == [b"200"]
+        connection.sendall(get_request("/0.1") + wish)
+        assert statuses(receive_until(connection)) == [b"200"]
 
 
 UPGRADING = (
@@ -239,23 +247,25 @@ UPGRADING = (
     ],
 )
 @pytest.mark.parametrize("size", [20, 1000], ids=["piecewise", "at-once"])
-def test_who_offers_another_protocol_is_answered_in_this_one(
+def test_request_offering_http2_upgrade_is_answered_over_http1(
     served: Served, head: bytes, body: bytes, came: bytes, size: int
 ) -> None:
-    """As Java's HttpClient does with the first request to a port without TLS, and `curl --http2`."""
+    """Java's HttpClient sends such headers with its first request to a port without TLS, as does
+    `curl --http2`."""
     upgrading, plain = UPGRADING + head + body, POST.replace(b"1000000000", b"3") + b"end"
     with served.connected() as connection:
         for sent in (upgrading, upgrading, plain):
             for start in range(0, len(sent), size):
                 connection.sendall(sent[start : start + size])
-            assert statuses(told(connection, LAST_CHUNK)) == [b"200"]
-    # What an earlier test has broken off may come before them.
+            assert statuses(receive_until(connection, LAST_CHUNK)) == [b"200"]
+    # An aborted request of an earlier test may precede them.
     assert served.application.bodies[-3:] == [came, came, b"end"]
 
 
-@pytest.mark.parametrize(("holders", "gone"), [("abaa", [0]), ("abab", [4])])
-def test_who_has_most_of_all_connections_gives_way(holders: str, gone: list[int]) -> None:
-    """Issue: one program that read nothing of 4,096 downloads kept all others from storage and metadata."""
+@pytest.mark.parametrize(("holders", "dropped"), [("abaa", [0]), ("abab", [4])])
+def test_caller_with_the_most_connections_loses_one(holders: str, dropped: list[int]) -> None:
+    """Earlier, one program that did not read its 4,096 downloads blocked storage and metadata for
+    all others."""
 
     async def play() -> list[int]:
         counted, made = Connections(Limits(connections=4)), [Mock() for _ in range(5)]
@@ -265,4 +275,4 @@ def test_who_has_most_of_all_connections_gives_way(holders: str, gone: list[int]
             counted.active(connection)
         return [number for number, connection in enumerate(made) if connection.drop.called]
 
-    assert asyncio.run(play()) == gone
+    assert asyncio.run(play()) == dropped

@@ -1,4 +1,4 @@
-"""Curves of running jobs, over a real directory and a real store (facts/experiments#curves)."""
+"""Curves of running jobs, with a real directory and a real store (facts/experiments#curves)."""
 
 import asyncio
 import contextlib
@@ -28,27 +28,27 @@ from trainshed.summaries.reading import Directory
 
 RUNNING = replace(job(output="gs://b/out"), attempt=1, state=JobState.RUNNING)
 OVER = replace(RUNNING, state=JobState.SUCCEEDED)
-SPOILT = "UPDATE jobs SET record = CAST('{' AS BLOB), is_live = 0 WHERE uid = 1"
+DAMAGE_RECORD = "UPDATE jobs SET record = CAST('{' AS BLOB), is_live = 0 WHERE uid = 1"
 
 
 @pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(curves_module, "_READ_INTERVAL", 0.01)
     monkeypatch.setattr(curves_module, "_MAX_READ_INTERVAL", 0.05)
     monkeypatch.setattr(curves_module, "_END", 60)
 
 
 def clock() -> float:
-    """Seconds since the epoch, a hundred after the job was created."""
+    """Return the time in seconds since the epoch, 100 s after the creation of the job."""
     return CREATED / 1e9 + 100
 
 
 class Killed(Exception):
-    """The service is gone."""
+    """Simulates the death of the service."""
 
 
-class House:
-    """A bucket and a store; `service` makes what a start makes."""
+class CurveHarness:
+    """A bucket and a store. `service` creates the curve readers like a service start."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -65,7 +65,7 @@ class House:
         return LocalDirectory(self.root / "bucket", tuple(uri.split("/")[3:]))
 
     def board(self, job: Job) -> CurveWriter | None:
-        """No curves are written to tensorboards here."""
+        """Return no writer: these tests write no curves to tensorboards."""
         return None
 
     @contextlib.asynccontextmanager
@@ -100,7 +100,7 @@ class House:
         await self.store.ledger.commit(epoch, Commit(job, live.generation))
 
     async def values(self, uid: JobUid = RUNNING.uid) -> dict[str, dict[int, float | bytes]]:
-        """By run and tag, then by step."""
+        """Return values by run and tag, then by step."""
         series = {curve.uid: curve for curve in await self.store.curves.series(uid)}
         read = await self.points.read(uid, list(series))
         return {
@@ -109,7 +109,7 @@ class House:
         }
 
     async def logged(self, curves: JobCurves, job: Job) -> dict[int, float | bytes]:
-        """The values of `acc` in the run that counts, by step."""
+        """Return the values of `acc` in the main run by step."""
         logged = await curves.logged(job, "acc")
         assert logged is not None
         return {point.step: point.value for point in logged[1]}
@@ -122,57 +122,59 @@ class House:
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> House:
-    return House(tmp_path)
+def harness(tmp_path: Path) -> CurveHarness:
+    return CurveHarness(tmp_path)
 
 
-async def test_who_waits_for_a_trials_measurements_hears_of_each_write(house: House) -> None:
-    """An evaluation's counts before training's; of a job that is over all is read that there is."""
-    await house.created(RUNNING)
-    async with house.service() as curves:
+async def test_waiting_reader_is_notified_of_each_written_measurement(
+    harness: CurveHarness,
+) -> None:
+    """Counts of an evaluation take precedence over training. All values of a finished job are read."""
+    await harness.created(RUNNING)
+    async with harness.service() as curves:
         heard: asyncio.Queue[JobUid] = asyncio.Queue()
         curves.start(heard.put_nowait)
         curves.follow(RUNNING)
-        assert await house.logged(curves, RUNNING) == {}
-        train, evaluation = (EventWriter(house.logs / run, clock) for run in ("train", "eval_1"))
+        assert await harness.logged(curves, RUNNING) == {}
+        train, evaluation = (EventWriter(harness.logs / run, clock) for run in ("train", "eval_1"))
         train.scalar("acc", 0.25, 1)
-        while await house.logged(curves, RUNNING) != {1: 0.25}:
+        while await harness.logged(curves, RUNNING) != {1: 0.25}:
             assert await heard.get() == RUNNING.uid
         evaluation.scalar("acc", 0.5, 2)
-        while await house.logged(curves, RUNNING) != {2: 0.5}:
+        while await harness.logged(curves, RUNNING) != {2: 0.5}:
             assert await heard.get() == RUNNING.uid
         evaluation.scalar("acc", 0.75, 3)
         await curves.finish(OVER)
-        assert (await house.values())["eval_1:acc"] == {2: 0.5, 3: 0.75}
-        assert await house.logged(curves, OVER) == {2: 0.5, 3: 0.75}
-        await house.ended(OVER)
-        assert await house.store.curves.unfinished() == ()
+        assert (await harness.values())["eval_1:acc"] == {2: 0.5, 3: 0.75}
+        assert await harness.logged(curves, OVER) == {2: 0.5, 3: 0.75}
+        await harness.ended(OVER)
+        assert await harness.store.curves.unfinished() == ()
     assert await curves.logged(job(), "acc") is None
 
 
-async def test_a_job_without_event_files_stores_nothing(house: House) -> None:
-    await house.created(RUNNING)
+async def test_job_without_event_files_stores_no_curves(harness: CurveHarness) -> None:
+    await harness.created(RUNNING)
     written: list[str] = []
-    house.store.after_commit = written.append
-    async with house.service() as curves:
+    harness.store.after_commit = written.append
+    async with harness.service() as curves:
         curves.follow(RUNNING)
         await asyncio.wait_for(curves.finish(OVER), 30)
     assert written == []
-    assert not (house.root / "points").exists()
+    assert not (harness.root / "points").exists()
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_a_kill_at_a_commit_loses_and_doubles_nothing(
+def test_kill_at_a_commit_neither_loses_nor_duplicates_points(
     tmp_path: Path, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Points are stored before it is said how far their file was read."""
+    """Points are stored before the read position of their file."""
     monkeypatch.setattr(reading, "_PIECE_SCALARS", 3)
-    asyncio.run(killed_at_commits(House(tmp_path), moment))
+    asyncio.run(killed_at_commits(CurveHarness(tmp_path), moment))
 
 
-async def killed_at_commits(house: House, moment: str) -> None:
-    await house.created(RUNNING)
-    writer = EventWriter(house.logs, clock)
+async def killed_at_commits(harness: CurveHarness, moment: str) -> None:
+    await harness.created(RUNNING)
+    writer = EventWriter(harness.logs, clock)
     for step in range(10):
         writer.scalar("acc", step / 8, step)
     expected = {":acc": {step: step / 8 for step in range(10)}}
@@ -183,73 +185,75 @@ async def killed_at_commits(house: House, moment: str) -> None:
         raise Killed(what)
 
     for _ in range(4):
-        setattr(house.store, f"{moment}_commit", die)
+        setattr(harness.store, f"{moment}_commit", die)
         died.clear()
-        async with house.service() as curves:
+        async with harness.service() as curves:
             curves.follow(RUNNING)
             await asyncio.wait_for(died.wait(), 30)
-            house.store.before_commit, house.store.after_commit = None, house.commit
-    async with house.service() as curves:
+            harness.store.before_commit, harness.store.after_commit = None, harness.commit
+    async with harness.service() as curves:
         curves.follow(RUNNING)
-        await house.until(expected)
+        await harness.until(expected)
         await curves.finish(OVER)
-    (series,) = await house.store.curves.series(RUNNING.uid)
+    (series,) = await harness.store.curves.series(RUNNING.uid)
     assert (series.step, series.value, series.count) == (9, 9 / 8, 10)
 
 
-async def test_what_was_left_of_a_job_that_is_over_is_read_at_the_next_start(house: House) -> None:
-    """Also if an earlier job's record cannot be read."""
-    await house.created(RUNNING)
+async def test_unread_curves_of_a_finished_job_are_read_after_a_restart(
+    harness: CurveHarness,
+) -> None:
+    """This works even if the record of an earlier job is unreadable."""
+    await harness.created(RUNNING)
     bad = replace(RUNNING, uid=JobUid(1), name=replace(RUNNING.name, job_id="1"))
-    await house.created(bad)
-    await house.store.curves.put(bad.uid, reading.FileProgress("a"), ())
-    writer = EventWriter(house.logs, clock)
+    await harness.created(bad)
+    await harness.store.curves.put(bad.uid, reading.FileProgress("a"), ())
+    writer = EventWriter(harness.logs, clock)
     writer.scalar("acc", 1, 1)
-    async with house.service() as curves:
+    async with harness.service() as curves:
         curves.follow(RUNNING)
-        await house.until({":acc": {1: 1.0}})
+        await harness.until({":acc": {1: 1.0}})
     writer.scalar("acc", 2, 2)
-    await house.ended(OVER)
-    await house.store.run("spoil", lambda c: c.execute(SPOILT))
-    assert await house.store.curves.unfinished() == (bad.uid, RUNNING.uid)
-    async with house.service():
-        await house.until({":acc": {1: 1.0, 2: 2.0}})
+    await harness.ended(OVER)
+    await harness.store.run("spoil", lambda c: c.execute(DAMAGE_RECORD))
+    assert await harness.store.curves.unfinished() == (bad.uid, RUNNING.uid)
+    async with harness.service():
+        await harness.until({":acc": {1: 1.0, 2: 2.0}})
         async with asyncio.timeout(60):
-            # What cannot be read waits for another version of the service.
-            while await house.store.curves.unfinished() != (bad.uid,):
-                await house.news.wait()
-                house.news.clear()
+            # An unreadable record stays for a later version of the service.
+            while await harness.store.curves.unfinished() != (bad.uid,):
+                await harness.news.wait()
+                harness.news.clear()
 
 
-async def test_more_tags_than_are_kept_are_told_of_once(
-    house: House, monkeypatch: pytest.MonkeyPatch
+async def test_exceeded_tag_limit_causes_one_notice(
+    harness: CurveHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(curves_module, "MAX_SERIES", 2)
-    await house.created(RUNNING)
-    writer = EventWriter(house.logs, clock)
+    await harness.created(RUNNING)
+    writer = EventWriter(harness.logs, clock)
     for number in range(6):
         writer.scalar(f"tag{number % 3}", number, number)
-    async with house.service() as curves:
+    async with harness.service() as curves:
         curves.follow(RUNNING)
-        await house.until({":tag0": {0: 0.0, 3: 3.0}, ":tag1": {1: 1.0, 4: 4.0}})
+        await harness.until({":tag0": {0: 0.0, 3: 3.0}, ":tag1": {1: 1.0, 4: 4.0}})
         await curves.finish(OVER)
-    (entry,) = await house.store.reader.timeline(RUNNING.uid)
+    (entry,) = await harness.store.reader.timeline(RUNNING.uid)
     assert entry.kind == "curves_limited" and "more than 2 tags" in entry.message
 
 
-async def test_nothing_is_kept_of_a_job_that_was_deleted(house: House) -> None:
-    """It never was there: the same."""
-    EventWriter(house.logs, clock).scalar("acc", 1, 1)
-    async with house.service() as curves:
+async def test_curves_of_a_deleted_job_are_not_stored(harness: CurveHarness) -> None:
+    """A job that never existed is treated the same."""
+    EventWriter(harness.logs, clock).scalar("acc", 1, 1)
+    async with harness.service() as curves:
         curves.follow(RUNNING)
         await asyncio.wait_for(curves.finish(OVER), 30)
-    assert list((house.root / "points").iterdir()) == []
+    assert list((harness.root / "points").iterdir()) == []
 
 
-async def test_whatever_a_program_writes_the_rest_is_read(house: House) -> None:
-    """Times and values that are no numbers, steps and tags of any kind."""
-    await house.created(RUNNING)
-    writer = EventWriter(house.logs, clock)
+async def test_invalid_events_do_not_stop_the_reading_of_others(harness: CurveHarness) -> None:
+    """The events have invalid times and values, and unusual steps and tags."""
+    await harness.created(RUNNING)
+    writer = EventWriter(harness.logs, clock)
     for at in (math.nan, math.inf, -1.0, 1e300):
         for tag in (b"\xff", b"a\0b", b"", b"t" * 1001):
             for step, value in ((2**63 - 1, math.nan), (2**64 - 1, -math.inf)):
@@ -257,12 +261,12 @@ async def test_whatever_a_program_writes_the_rest_is_read(house: House) -> None:
                 event = b"\x10" + varint(step) + field(5, field(1, number))
                 writer.file.write(framed(b"\x09" + struct.pack("<d", at) + event))
     writer.scalar("acc", 1, 1)
-    async with house.service() as curves:
+    async with harness.service() as curves:
         curves.follow(RUNNING)
         async with asyncio.timeout(60):
-            while ":acc" not in (values := await house.values()):
-                await house.news.wait()
-                house.news.clear()
+            while ":acc" not in (values := await harness.values()):
+                await harness.news.wait()
+                harness.news.clear()
         await curves.finish(OVER)
     assert values.pop(":acc") == {1: 1.0}
     assert values.keys() == {":\ufffd", ":a\0b"}

@@ -1,4 +1,4 @@
-"""Connections of gRPC that are passed on from sockets that systemd keeps (`serve.relay`)."""
+"""The service forwards gRPC connections from sockets that systemd keeps open (`serve.relay`)."""
 
 import asyncio
 import random
@@ -24,8 +24,8 @@ def goaway(last: int) -> bytes:
     return frame(7, 0, last.to_bytes(4) + bytes(4))
 
 
-class Lab:
-    """A relay before a server that notes what it receives and by whom it is called."""
+class RelaySetup:
+    """A relay before a server that records the received data and its callers."""
 
     def __init__(self, port: int, passing: Relay) -> None:
         self.port = port
@@ -49,39 +49,40 @@ class Lab:
 
 
 @asynccontextmanager
-async def lab_in(place: Path, limit: int = 10) -> AsyncGenerator[Lab]:
+async def relay_setup(place: Path, limit: int = 10) -> AsyncGenerator[RelaySetup]:
     listener = socket.create_server(("127.0.0.1", 0))
     path = place / "grpc.sock"
-    lab = Lab(listener.getsockname()[1], Relay(listener, path, limit))
+    setup = RelaySetup(listener.getsockname()[1], Relay(listener, path, limit))
     async with asyncio.timeout(30):
-        server = await asyncio.start_unix_server(lab.serve, path)
-        await lab.relay.start()
-        yield lab
-        await lab.relay.close(0)
+        server = await asyncio.start_unix_server(setup.serve, path)
+        await setup.relay.start()
+        yield setup
+        await setup.relay.close(0)
         server.close()
 
 
-async def test_calls_are_passed_on_until_the_relay_closes(tmp_path: Path) -> None:
-    """Whatever pieces they come in. Later ones wait at the client, which learns the last one."""
-    async with lab_in(tmp_path) as lab:
-        reader, writer = await asyncio.open_connection("127.0.0.1", lab.port)
+async def test_calls_are_forwarded_until_the_relay_closes(tmp_path: Path) -> None:
+    """Calls arrive in arbitrary pieces. Calls after the close stay with the client, which learns
+    the number of the last forwarded one."""
+    async with relay_setup(tmp_path) as setup:
+        reader, writer = await asyncio.open_connection("127.0.0.1", setup.port)
         sent = PREFACE + frame(SETTINGS, 0) + frame(HEADERS, 1, b"h" * 300) + frame(HEADERS, 3)
         for piece in pieces(sent):
             writer.write(piece)
             await writer.drain()
-        assert await lab.receive(len(sent)) == sent
-        assert lab.peers[0].startswith("\0trainshed/") and lab.peers[0].endswith("/127.0.0.1/")
+        assert await setup.receive(len(sent)) == sent
+        assert setup.peers[0].startswith("\0trainshed/") and setup.peers[0].endswith("/127.0.0.1/")
         answer = frame(SETTINGS, 0, b"s" * 6) + frame(DATA, 1, b"d" * 500)
-        lab.writers[0].write(answer[:-200])
+        setup.writers[0].write(answer[:-200])
         assert await reader.readexactly(len(answer) - 200) == answer[:-200]
-        closing = asyncio.create_task(lab.relay.close(20))
+        closing = asyncio.create_task(setup.relay.close(20))
         await asyncio.sleep(0)
-        lab.writers[0].write(answer[-200:] + frame(DATA, 3))
-        # Not amid a frame.
+        setup.writers[0].write(answer[-200:] + frame(DATA, 3))
+        # The data must not end inside a frame.
         rest = answer[-200:] + goaway(3) + frame(DATA, 3)
         assert await reader.readexactly(len(rest)) == rest
         writer.write(frame(HEADERS, 5, b"new") + frame(DATA, 5, b"new") + frame(DATA, 3, b"old"))
-        assert await lab.receive(12) == frame(DATA, 3, b"old")
+        assert await setup.receive(12) == frame(DATA, 3, b"old")
         assert not closing.done()
         writer.close()
         await closing
@@ -92,40 +93,40 @@ def pieces(data: bytes) -> list[bytes]:
     return [data[a:b] for a, b in zip([0, *cuts], [*cuts, len(data)], strict=True)]
 
 
-async def test_callers_that_send_nothing_or_no_http2_are_cut_off(
+async def test_connections_without_http2_are_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with lab_in(tmp_path) as lab:
-        reader, writer = await asyncio.open_connection("127.0.0.1", lab.port)
+    async with relay_setup(tmp_path) as setup:
+        reader, writer = await asyncio.open_connection("127.0.0.1", setup.port)
         writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
         assert await reader.read() == b""
         writer.close()
         monkeypatch.setattr(relay, "_PREFACE_TIMEOUT", 0.05)
-        reader, writer = await asyncio.open_connection("127.0.0.1", lab.port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", setup.port)
         assert await reader.read() == b""
         writer.close()
-        assert lab.peers == []
+        assert setup.peers == []
 
 
-async def test_no_more_connections_than_allowed_are_passed_on(tmp_path: Path) -> None:
-    async with lab_in(tmp_path, limit=2) as lab:
-        opened = [await asyncio.open_connection("127.0.0.1", lab.port) for _ in range(2)]
+async def test_number_of_forwarded_connections_is_limited(tmp_path: Path) -> None:
+    async with relay_setup(tmp_path, limit=2) as setup:
+        opened = [await asyncio.open_connection("127.0.0.1", setup.port) for _ in range(2)]
         for _, writer in opened:
             writer.write(PREFACE)
-        await lab.receive(2 * len(PREFACE))
-        reader, writer = await asyncio.open_connection("127.0.0.1", lab.port)
+        await setup.receive(2 * len(PREFACE))
+        reader, writer = await asyncio.open_connection("127.0.0.1", setup.port)
         writer.write(PREFACE)
         assert await reader.read() == b""
-        assert len(lab.peers) == 2
+        assert len(setup.peers) == 2
         for _, other in (*opened, (reader, writer)):
             other.close()
 
 
-async def test_the_end_of_the_server_ends_the_connection(tmp_path: Path) -> None:
-    async with lab_in(tmp_path) as lab:
-        reader, writer = await asyncio.open_connection("127.0.0.1", lab.port)
+async def test_servers_disconnect_ends_the_connection(tmp_path: Path) -> None:
+    async with relay_setup(tmp_path) as setup:
+        reader, writer = await asyncio.open_connection("127.0.0.1", setup.port)
         writer.write(PREFACE)
-        await lab.receive(len(PREFACE))
-        lab.writers[0].close()
+        await setup.receive(len(PREFACE))
+        setup.writers[0].close()
         assert await reader.read() == b""
         writer.close()

@@ -1,7 +1,8 @@
-"""Service, zygote and shims killed at any moment (spec/invariants#one-incarnation,
-spec/invariants#durability, spec/invariants#shims). One replica of a gang: stopped, hit by a fault, restarted
-in place or on another node (spec/failures#lost-replicas, spec/operations#drills). Shims that stop answering:
-noticed by lease, and never two live processes of one replica (spec/invariants#one-incarnation)."""
+"""Service, zygote and shims are killed at any moment (spec/invariants#one-incarnation,
+spec/invariants#durability, spec/invariants#shims). A single replica of a gang is stopped,
+killed, and restarted in place or on another node (spec/failures#lost-replicas,
+spec/operations#drills). A shim that stops answering is detected by its lease, and a replica
+never has two live processes."""
 
 import asyncio
 import errno
@@ -12,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.contract.engines.conftest import PRIMARY, SECOND, House
-from tests.contract.engines.test_stock import shims, stocked
-from tests.contract.engines.test_terminals import sleeper
+from tests.contract.engines.test_stock import idle_shims, shims
+from tests.contract.engines.test_terminals import start_sleeping_job
 from tests.e2e.processes import commands, wait_until_gone
 from tests.waiting import until
 from trainshed.core.lifecycle.replica_events import ReplicaLost
@@ -23,7 +24,7 @@ from trainshed.engines.local.layout import Layout
 from trainshed.engines.port import EngineUnavailable
 
 
-async def test_launches_in_flight_survive_the_death_of_the_zygote(house: House) -> None:
+async def test_pending_launches_survive_a_killed_zygote(house: House) -> None:
     zygote = house.zygote()
     os.kill(zygote, signal.SIGSTOP)
     replicas = [ReplicaId(1, index) for index in range(4)]
@@ -37,11 +38,12 @@ async def test_launches_in_flight_survive_the_death_of_the_zygote(house: House) 
         assert house.texts(uid, replica) == ["ran"]
 
 
-async def test_a_gang_whose_zygote_hangs_starts_by_a_new_one_and_nobody_waits(
+async def test_hanging_zygote_is_replaced_without_blocking_the_event_loop(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More than the socket of a zygote holds that was stopped (SIGSTOP, or swap): the loop goes on turning
-    meanwhile, the zygote is replaced, every program starts once, and what ran before runs on."""
+    """The launches fill the socket of a stopped zygote (SIGSTOP, or swapped out). The event loop
+    stays responsive, the zygote is replaced, every program starts once, and earlier programs
+    continue."""
     before = await house.python("import time; print('up'); time.sleep(60)")
     await house.line(before, lambda text: text == "up")
     hung = house.zygote()
@@ -49,7 +51,7 @@ async def test_a_gang_whose_zygote_hangs_starts_by_a_new_one_and_nobody_waits(
     turned, start, patience = [0], spawner.start, spawner.REQUEST_TIMEOUT
 
     def start_patiently() -> spawner.ZygoteHandle:
-        # A busy machine may take long to begin another one, which does not hang.
+        # On a busy machine, starting another zygote takes long, although it does not hang.
         monkeypatch.setattr(spawner, "REQUEST_TIMEOUT", patience)
         turned.append(0)
         return start()
@@ -65,7 +67,7 @@ async def test_a_gang_whose_zygote_hangs_starts_by_a_new_one_and_nobody_waits(
     while not launching.done():
         await asyncio.sleep(0.001)
         turned[-1] += 1
-    # It waits for the zygote, and the loop for nobody, though that may get the processor late.
+    # The engine waits for the zygote, but the event loop is not blocked. It may get the CPU late.
     assert turned[0] >= 20
     await launching
     for replica in replicas:
@@ -77,20 +79,21 @@ async def test_a_gang_whose_zygote_hangs_starts_by_a_new_one_and_nobody_waits(
     assert not house.ends(before)
 
 
-async def test_a_zygote_that_hangs_is_replaced_when_a_shim_does_not_come_up(house: House) -> None:
+async def test_hanging_zygote_is_replaced_when_a_shim_does_not_start(house: House) -> None:
     await house.restart(lease=300.0)
     hung = house.zygote()
     os.kill(hung, signal.SIGSTOP)
     uid = await house.run("echo", "ran")
-    # As after two thirds of a lease; a short one would be over before a busy machine has started it.
+    # This happens after two thirds of a lease. A short lease could expire before a busy machine
+    # starts the shim.
     for _ in range(2):
         house.engine._reconciler._ask()  # pyright: ignore[reportPrivateUsage]
     assert (await house.exit(uid)).exit.exit_code == 0
     assert house.texts(uid) == ["ran"] and house.zygote() != hung
 
 
-async def test_what_a_zygote_takes_up_that_was_taken_for_hung_starts_once(house: House) -> None:
-    """It is stopped, and goes on in the moment in which it is replaced."""
+async def test_program_starts_once_when_a_replaced_zygote_resumes(house: House) -> None:
+    """The zygote is stopped, and continues at the moment of its replacement."""
     hung = house.zygote()
     os.kill(hung, signal.SIGSTOP)
     replicas = [ReplicaId(1, index) for index in range(8)]
@@ -106,10 +109,11 @@ async def test_what_a_zygote_takes_up_that_was_taken_for_hung_starts_once(house:
         assert house.texts(uid, replica) == ["ran"]
 
 
-async def test_an_end_that_cannot_be_written_down_yet_is_told_later(
+async def test_replica_end_is_reported_after_a_failed_write(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A full disk, say: the service looks again, and the replica is not forgotten."""
+    """The disk is full, for example. The service checks the slot again and does not forget the
+    replica."""
     look = slot_handle.probe_slot
     refusals = iter([OSError(errno.ENOSPC, "no space left")])
 
@@ -120,15 +124,16 @@ async def test_an_end_that_cannot_be_written_down_yet_is_told_later(
 
     monkeypatch.setattr(engine, "probe_slot", refusing)
     monkeypatch.setattr(engine, "_RETRY_INTERVAL", 0.01)
-    uid = await sleeper(house)
+    uid = await start_sleeping_job(house)
     os.kill(house.shim(uid)["shim"], signal.SIGKILL)
     assert isinstance(await house.end(uid), ReplicaLost)
 
 
-async def test_a_stop_that_cannot_be_written_down_ends_what_runs(
+async def test_stop_ends_the_program_even_if_it_cannot_be_recorded(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What runs may be what fills the disk. The caller tries again, until nothing can start any more."""
+    """The running program may be filling the disk. The caller retries until nothing can start any
+    more."""
     refusals = iter([OSError(errno.ENOSPC, "no space left")])
     mark_stopped = Layout.mark_stopped
 
@@ -138,27 +143,25 @@ async def test_a_stop_that_cannot_be_written_down_ends_what_runs(
         mark_stopped(self, job_uid, attempt)
 
     monkeypatch.setattr(Layout, "mark_stopped", refusing)
-    uid = await sleeper(house)
+    uid = await start_sleeping_job(house)
     with pytest.raises(EngineUnavailable, match="free disk space"):
         await house.engine.stop(uid, 1, SECOND)
     assert (await house.exit(uid)).exit.signal == signal.SIGTERM
     await house.engine.stop(uid, 1, SECOND)
 
 
-GONE = "its shim did not answer for 4 s; it was killed, and its program with it"
+LOST_CAUSE = "its shim did not answer for 4 s; it was killed, and its program with it"
 
 
-async def test_a_shim_that_does_not_answer_is_killed_and_its_replica_lost(
-    house: House, mark: str
-) -> None:
+async def test_silent_shim_is_killed_and_its_replica_lost(house: House, mark: str) -> None:
     uid = await house.run("sh", "-c", f"echo up; sleep 60; : {mark}")
-    other = await sleeper(house)
+    other = await start_sleeping_job(house)
     await house.line(uid, lambda text: text == "up")
     begin = asyncio.get_running_loop().time()
-    # Only now: a busy machine may take longer to start them.
+    # The short lease starts only now: a busy machine may take longer to start the programs.
     await house.restart(lease=4.0)
     os.kill(house.shim(uid)["shim"], signal.SIGSTOP)
-    assert await house.end(uid) == ReplicaLost(1, PRIMARY, 1, GONE)
+    assert await house.end(uid) == ReplicaLost(1, PRIMARY, 1, LOST_CAUSE)
     assert asyncio.get_running_loop().time() - begin >= 4
     assert not commands(mark) and not house.ends(other)
     await house.restart(lease=300.0)
@@ -166,13 +169,14 @@ async def test_a_shim_that_does_not_answer_is_killed_and_its_replica_lost(
     assert (await house.exit(uid, incarnation=2)).exit.exit_code == 0
 
 
-async def test_a_start_that_nobody_takes_up_within_its_lease_is_lost_for_good(house: House) -> None:
-    """What wakes up with it after that finds that it is over."""
+async def test_launch_not_started_within_its_lease_is_lost(house: House) -> None:
+    """A shim that wakes up later with this order finds that the start was given up."""
     await house.restart(lease=300.0)
-    (shim, _), *_ = await stocked(house)
+    (shim, _), *_ = await idle_shims(house)
     os.kill(shim, signal.SIGSTOP)
     uid = await house.run("echo", "first")
-    # It has the order once the zygote has made another one: that is replaced after two questions.
+    # The shim has the order when the zygote has forked another one. The zygote is replaced after
+    # two polls.
     await until(lambda: len(shims(house.zygote())) > spawner.POOL)
     for _ in range(4):
         house.engine._reconciler._ask()  # pyright: ignore[reportPrivateUsage]

@@ -1,4 +1,4 @@
-"""A disk that is full of a replica's files is noted by the engine (spec/machines#disk)."""
+"""The engine reports a disk filled by a replica's files (spec/machines#disk)."""
 
 from pathlib import Path
 
@@ -12,33 +12,35 @@ from trainshed.core.names import JobUid
 from trainshed.replica.observe.disk import EXCEEDED, NEARLY_FULL
 
 _LIMIT = 10 << 20
-_FILLS = "open('big', 'wb').write(bytes(11 << 20)); import time; time.sleep(99)"
+_FILLS_DISK = "open('big', 'wb').write(bytes(11 << 20)); import time; time.sleep(99)"
 
 
-def noted(house: House, uid: JobUid) -> list[str]:
-    """Names of what was noted of a replica."""
+def note_names(house: House, uid: JobUid) -> list[str]:
+    """Return the names of a replica's notes."""
     return [e.name for e in house.seen(uid) if isinstance(e, ReplicaNoted)]
 
 
-async def fills_up(house: House, uid: JobUid) -> None:
-    """It does so while its program runs."""
-    await house.until(lambda: NEARLY_FULL in noted(house, uid))
+async def wait_for_full_disk_note(house: House, uid: JobUid) -> None:
+    """Wait for the note while the program is running."""
+    await house.until(lambda: NEARLY_FULL in note_names(house, uid))
     assert not any(isinstance(e, ReplicaExited) for e in house.seen(uid))
 
 
-async def test_a_full_disk_is_noted(house: House) -> None:
+async def test_nearly_full_disk_causes_a_note(house: House) -> None:
     await house.restart(usage_every=0.05)
-    await fills_up(house, await house.run(PYTHON, "-c", _FILLS, limits=Limits(disk=_LIMIT)))
+    await wait_for_full_disk_note(
+        house, await house.run(PYTHON, "-c", _FILLS_DISK, limits=Limits(disk=_LIMIT))
+    )
 
 
-async def test_a_replica_can_be_held_to_its_disk(house: House) -> None:
+async def test_replica_over_its_enforced_disk_limit_is_ended(house: House) -> None:
     await house.restart(rules={"enforce_disk": True})
-    uid = await house.run(PYTHON, "-c", _FILLS, limits=Limits(disk=_LIMIT))
+    uid = await house.run(PYTHON, "-c", _FILLS_DISK, limits=Limits(disk=_LIMIT))
     assert (await house.exit(uid)).exit.out_of_disk
-    assert EXCEEDED in noted(house, uid)
+    assert EXCEEDED in note_names(house, uid)
 
 
-async def test_what_is_changed_in_an_image_counts_and_the_image_does_not(
+async def test_disk_usage_counts_changes_to_an_image_but_not_the_image(
     house: House, tmp_path: Path
 ) -> None:
     if not house.engine.capabilities().images:
@@ -52,6 +54,6 @@ async def test_what_is_changed_in_an_image_counts_and_the_image_does_not(
         )
         for program in ("cat /large > /dev/null", "cat /large > /big; sleep 99")
     ]
-    await fills_up(house, writes)
+    await wait_for_full_disk_note(house, writes)
     await house.exit(reads)
-    assert NEARLY_FULL not in noted(house, reads)
+    assert NEARLY_FULL not in note_names(house, reads)

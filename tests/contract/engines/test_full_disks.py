@@ -1,4 +1,4 @@
-"""Starts that meet a full disk after the engine has looked for room."""
+"""Launches on a disk that fills up after the engine has checked its free space."""
 
 import os
 from collections.abc import Iterator
@@ -8,8 +8,13 @@ import pytest
 
 from tests.commands import disk_of, fill
 from tests.contract.engines.conftest import House
-from tests.contract.engines.test_autopsies import failed, keeping, look, weighed
-from tests.contract.engines.test_terminals import shown
+from tests.contract.engines.test_autopsies import (
+    failed_job,
+    keep_autopsies,
+    measured_autopsy,
+    open_shell,
+)
+from tests.contract.engines.test_terminals import output_of
 from trainshed.core.lifecycle.replica_events import ReplicaLost
 from trainshed.engines.local import layout
 from trainshed.replica import protocol
@@ -17,17 +22,17 @@ from trainshed.replica import protocol
 
 @pytest.fixture
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A data directory on a file system of 8 MB, of which the engine takes the last byte for room."""
+    """A data directory on an 8 MB file system. The engine's minimum of free space is set to 0."""
     monkeypatch.setattr(layout, "_MIN_FREE_BYTES", 0)
     with disk_of("size=8m,mode=755", tmp_path / "disk") as disk:
         yield disk / "data"
 
 
-async def test_a_start_that_finds_the_disk_full_is_the_services_fault(house: House) -> None:
-    """And costs a retry, of which the program runs."""
+async def test_start_on_a_full_disk_is_a_service_failure(house: House) -> None:
+    """The attempt counts as a retry, which runs the program."""
     uid = house.job()
     await house.allocate(uid)
-    # What the launch itself writes fits in.
+    # The launch itself still finds space for its own files.
     (house.slot(uid).parent / protocol.HOSTS).write_bytes(b"x" * os.sysconf("SC_PAGE_SIZE"))
     filler = fill(house.data.parent)
     await house.engine.launch([house.plan(uid, "echo", "ran")])
@@ -40,10 +45,10 @@ async def test_a_start_that_finds_the_disk_full_is_the_services_fault(house: Hou
     assert house.texts(uid) == ["ran"]
 
 
-async def test_a_failed_replica_can_be_looked_at_while_the_disk_is_full(house: House) -> None:
-    await keeping(house)
-    uid = await failed(house, "echo loss >result; exit 3")
-    await weighed(house, uid)
+async def test_autopsy_shell_works_on_a_full_disk(house: House) -> None:
+    await keep_autopsies(house)
+    uid = await failed_job(house, "echo loss >result; exit 3")
+    await measured_autopsy(house, uid)
     filler = fill(house.data.parent)
-    assert "loss" in await shown(await look(house, uid), b"cat result\n")
+    assert "loss" in await output_of(await open_shell(house, uid), b"cat result\n")
     filler.unlink()

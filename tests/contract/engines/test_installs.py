@@ -1,5 +1,5 @@
-"""What a program installs while it runs: it is there at once, wins over the environment, and is that
-replica's only (spec/runtimes#installs)."""
+"""Packages that a running program installs: they are usable immediately, override the environment,
+and belong to that replica only (spec/runtimes#installs)."""
 
 import zipfile
 from pathlib import Path
@@ -16,7 +16,7 @@ from trainshed.runtimes.prefix import Prefix
 PIP = "pip install -q --disable-pip-version-check --no-index --no-deps --find-links $WHEELS"
 SHOWN = """python3 -c 'import importlib.metadata as m, sys
 for name in sys.argv[1:]: print(name, __import__(name).__version__, m.version(name))' """
-IMPORTS_AT_ONCE = """
+INSTALLS_AND_IMPORTS = """
 import os, subprocess, sys
 def run(*options):
     command = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps"]
@@ -28,7 +28,7 @@ print(own_package.__version__)
 
 
 def wheel(directory: Path, name: str, version: str) -> None:
-    """Write a wheel with a module and a command that print its version."""
+    """Write a wheel with a module and a command that both print the version."""
     info = f"{name}-{version}.dist-info"
     metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
     files = {
@@ -50,7 +50,7 @@ def environment() -> Prefix:
     return environment
 
 
-class Bench:
+class InstallRunner:
     """Runs shell scripts in the environment of most jobs, with wheels of three packages."""
 
     def __init__(self, house: House, environment: Prefix, wheels: Path) -> None:
@@ -66,12 +66,12 @@ class Bench:
             wheel(wheels, name, version)
 
     async def run(self, *argv: str, code: int = 0) -> list[str]:
-        """Return the lines that it prints."""
+        """Run a command, and return its printed lines."""
         uid = await self._house.run(*argv, software=self._software, environ=self._environ)
         return await self._printed(uid, 1, code)
 
     async def run_twice(self, first: str, second: str) -> list[str]:
-        """Run two scripts as incarnations of one replica."""
+        """Run two scripts as consecutive incarnations of one replica."""
         uid = await self._house.run(
             "bash", "-ec", first, software=self._software, environ=self._environ
         )
@@ -96,22 +96,23 @@ class Bench:
 
 
 @pytest.fixture
-def bench(house: House, environment: Prefix, tmp_path: Path) -> Bench:
+def runner(house: House, environment: Prefix, tmp_path: Path) -> InstallRunner:
     (wheels := tmp_path / "wheels").mkdir()
     wheels.chmod(0o755)
-    return Bench(house, environment, wheels)
+    return InstallRunner(house, environment, wheels)
 
 
 @pytest.mark.parametrize("options", [(), ("--user",)])
-async def test_what_a_program_installs_can_be_imported_by_it(
-    bench: Bench, options: tuple[str, ...]
+async def test_program_can_import_a_package_that_it_installs(
+    runner: InstallRunner, options: tuple[str, ...]
 ) -> None:
-    """The user site directory did not exist when Python started, and was not on its path."""
-    assert await bench.run("python3", "-c", IMPORTS_AT_ONCE, *options) == ["2.0"]
+    """The user site directory did not exist when Python started, so it was not on its path."""
+    assert await runner.run("python3", "-c", INSTALLS_AND_IMPORTS, *options) == ["2.0"]
 
 
-async def test_the_last_install_wins_over_earlier_ones_and_the_environment(bench: Bench) -> None:
-    """A second version left the first in place, and a pinned one that the environment has was not used."""
+async def test_last_installed_version_overrides_earlier_ones(runner: InstallRunner) -> None:
+    """Earlier, a second version left the first in place, and a pinned package of the environment
+    was not replaced."""
     script = f"""
 {PIP} own_package==1.0; {PIP} own_package==2.0; own_package-version; {SHOWN} own_package
 {PIP} --user own_package==1.0; own_package-version; {SHOWN} own_package
@@ -122,7 +123,7 @@ test -z "$(pip list 2>/dev/null | grep -E 'idna +0.1')"; {PIP} idna==0.1; {SHOWN
 pip list 2>/dev/null | grep -E '^(idna|own.package) ' | tr -s ' '
 pip uninstall -q -y own_package; python3 -c 'import own_package' 2>/dev/null || echo gone
 """
-    assert await bench.run("bash", "-ec", script) == [
+    assert await runner.run("bash", "-ec", script) == [
         *("2.0", "own_package 2.0 2.0"),
         *("1.0", "own_package 1.0 1.0"),
         *("own_package 2.0 2.0", "own_package 1.0 1.0"),
@@ -131,22 +132,25 @@ pip uninstall -q -y own_package; python3 -c 'import own_package' 2>/dev/null || 
     ]
 
 
-async def test_what_a_program_installs_is_its_replicas_only(
-    bench: Bench, environment: Prefix
+async def test_installed_packages_belong_to_one_replica(
+    runner: InstallRunner, environment: Prefix
 ) -> None:
     before = sorted(environment.template.rglob("*"))
-    again = await bench.run_twice(f"{PIP} idna==0.1", f"{SHOWN} idna")
+    again = await runner.run_twice(f"{PIP} idna==0.1", f"{SHOWN} idna")
     assert again == ["idna 0.1 0.1"], "as its other files, it stays for the next incarnation"
-    assert "idna 0.1 0.1" not in await bench.run("bash", "-ec", f"{SHOWN} idna")
+    assert "idna 0.1 0.1" not in await runner.run("bash", "-ec", f"{SHOWN} idna")
     assert sorted(environment.template.rglob("*")) == before
     writes = "touch $VIRTUAL_ENV/mine; touch $1/theirs 2>/dev/null || echo refused"
-    if await bench.run("bash", "-c", "echo $VIRTUAL_ENV") == [str(environment.template)]:
-        assert await bench.run("bash", "-c", writes, "", str(environment.root)) == ["refused"]
+    if await runner.run("bash", "-c", "echo $VIRTUAL_ENV") == [str(environment.template)]:
+        assert await runner.run("bash", "-c", writes, "", str(environment.root)) == ["refused"]
 
 
 @pytest.mark.parametrize("leaves", ["ln -s /etc", "touch"])
-async def test_a_link_in_the_place_of_the_copy_leads_nowhere(bench: Bench, leaves: str) -> None:
-    """The program's directory is its own: it may leave a link there, and another for an unfinished copy."""
+async def test_symlink_in_place_of_the_python_copy_is_not_followed(
+    runner: InstallRunner, leaves: str
+) -> None:
+    """The program owns its directory, so it can leave a link there, and another one for an
+    unfinished copy."""
     left = f'rm -r "$HOME/python"; {leaves} "$HOME/python"; ln -s /etc "$HOME/python.new"'
-    lines = await bench.run_twice(left, "python3 -c 'print(1)'; ls -d $VIRTUAL_ENV/passwd || true")
+    lines = await runner.run_twice(left, "python3 -c 'print(1)'; ls -d $VIRTUAL_ENV/passwd || true")
     assert lines[0] == "1" and "No such file" in lines[1]

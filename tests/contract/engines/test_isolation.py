@@ -1,4 +1,4 @@
-"""What a program that means harm can reach (docs/security.md): tried by programs that do mean it."""
+"""Isolation of hostile programs (docs/security.md), tested with programs that attempt the attacks."""
 
 import contextlib
 import os
@@ -35,10 +35,10 @@ def serve():
     print("heard", peer.recv(64).decode(), flush=True)
 """
 _IN_MAIN_THREAD = "serve()\n"
-_IN_ANOTHER = "thread = threading.Thread(target=serve); thread.start(); thread.join()\n"
+_IN_ANOTHER_THREAD = "thread = threading.Thread(target=serve); thread.start(); thread.join()\n"
 
 
-async def test_a_program_counts_by_its_vcpus_and_not_more_than_the_service(house: House) -> None:
+async def test_cpu_weight_of_a_program_follows_its_vcpus(house: House) -> None:
     usual, shares = {"cpu.shares": 1024, "cpu.weight": 100}, list[float]()
     for vcpus in (1, 2, 4, 384):
         uid = await house.run("sleep", "60", limits=Limits(cpu_weight=vcpus * 100))
@@ -53,9 +53,9 @@ async def test_a_program_counts_by_its_vcpus_and_not_more_than_the_service(house
 
 
 async def test_each_replica_can_bind_the_cluster_port_on_the_wildcard_address(house: House) -> None:
-    """spec/program#hostnames: really bindable on port 2222 by every replica at once, also by programs that
-    know only 0.0.0.0, in the main thread or in another one, or ::."""
-    calls = [("0.0.0.0", _IN_MAIN_THREAD), ("0.0.0.0", _IN_ANOTHER)]
+    """spec/program#hostnames: every replica can bind port 2222 at the same time. This includes
+    programs that use only 0.0.0.0 or ::, in the main thread or in another one."""
+    calls = [("0.0.0.0", _IN_MAIN_THREAD), ("0.0.0.0", _IN_ANOTHER_THREAD)]
     if HAS_IPV6:
         calls.append(("::", _IN_MAIN_THREAD))
     uid = house.job()
@@ -77,9 +77,9 @@ async def test_each_replica_can_bind_the_cluster_port_on_the_wildcard_address(ho
         assert house.texts(uid, slot.replica)[-1] == f"heard {slot.replica}"
 
 
-async def test_ports_of_the_service_cannot_be_listened_on_while_it_is_away(house: House) -> None:
-    """spec/submit#refusals, spec/runtimes: a program there would be given the tokens of whoever calls the
-    service, and keep it from starting."""
+async def test_program_cannot_bind_the_ports_of_a_stopped_service(house: House) -> None:
+    """spec/submit#refusals, spec/runtimes: a program on such a port would receive the tokens of the
+    service's callers, and would prevent the service from starting."""
     port = free_port()
     program = (
         "import ctypes, os, socket, struct\n"
@@ -109,9 +109,9 @@ def _level(house: House) -> str:
 
 
 @pytest.fixture
-def steps() -> Iterator[Path]:
-    """A directory `spool` whose owner has a socket in it that is called like those of Slurm's steps, and one
-    `others`, in which somebody else has."""
+def step_sockets() -> Iterator[Path]:
+    """A directory with two subdirectories, each with a socket named like those of Slurm's steps.
+    `spool` belongs to the directory's owner, `others` to another user."""
     with (
         tempfile.TemporaryDirectory(dir=common_ground()) as place,
         contextlib.ExitStack() as opened,
@@ -128,20 +128,22 @@ def steps() -> Iterator[Path]:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="slurmd is root, and others' sockets are not its")
-async def test_sockets_of_slurms_steps_are_out_of_reach(house: House, steps: Path) -> None:
-    """docs/slurm.md, "Isolation between users": a step obeys every process with its user ID. Sockets of other
-    users with the same name hide nothing."""
+async def test_program_cannot_reach_sockets_of_slurm_steps(
+    house: House, step_sockets: Path
+) -> None:
+    """docs/slurm.md, "Isolation between users": a step obeys every process with its user ID. A
+    socket of another user with the same name stays visible."""
     if _level(house) == LEVEL_SESSION:
         pytest.skip("without namespaces files are as their bits say")
-    listed = f"[os.listdir({str(steps)!r} + name) for name in ('/spool', '/others')]"
+    listed = f"[os.listdir({str(step_sockets)!r} + name) for name in ('/spool', '/others')]"
     uid = await house.python(f"import os; print({listed})")
     assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
     assert house.texts(uid) == ["[[], ['node1_7.0']]"]
 
 
-async def test_what_is_shown_does_not_show_what_is_hidden_in_it(house: House) -> None:
-    """docs/security.md: a directory that the operator shows to programs may have the service's data in it,
-    and lie in what is hidden itself, such as a home directory."""
+async def test_hidden_directory_stays_hidden_below_a_visible_one(house: House) -> None:
+    """docs/security.md: a directory that the operator shows to programs may contain the service's
+    data, and may be in a hidden directory, such as a home directory."""
     if _level(house) == LEVEL_SESSION:
         pytest.skip("without namespaces files are as their bits say")
     shown = house.data.parent
@@ -161,10 +163,8 @@ async def test_what_is_shown_does_not_show_what_is_hidden_in_it(house: House) ->
     assert house.texts(uid) == ["of use False", "read-only"]
 
 
-async def test_what_is_shown_in_an_image_does_not_show_what_is_hidden_in_it(
-    house: House, tmp_path: Path
-) -> None:
-    """The same for a program in a container image, which sees nothing else of the machine."""
+async def test_hidden_directory_stays_hidden_in_an_image(house: House, tmp_path: Path) -> None:
+    """The same applies to a program in a container image, which sees nothing else of the machine."""
     if not house.engine.capabilities().images:
         pytest.skip("no images can be shown at this level")
     image, shown = image_root(tmp_path / "root"), house.data.parent
@@ -178,10 +178,11 @@ async def test_what_is_shown_in_an_image_does_not_show_what_is_hidden_in_it(
     assert house.texts(uid) == ["of use", "hidden"]
 
 
-async def test_what_an_image_lacks_is_made_in_it_and_belongs_to_its_program(
+async def test_directories_missing_in_an_image_are_created_for_its_program(
     house: House, tmp_path: Path
 ) -> None:
-    """Whoever makes it may do more than the program: no link of the image leads that out of it."""
+    """The creator of the mount points has more rights than the program. Links of the image must not
+    lead it out of the image."""
     if not house.engine.capabilities().images:
         pytest.skip("no images can be shown at this level")
     image = image_root(tmp_path / "root")
@@ -191,7 +192,7 @@ async def test_what_an_image_lacks_is_made_in_it_and_belongs_to_its_program(
     (root / "tmp").rmdir()
     (root / "tmp").symlink_to("/nowhere")
     outside.mkdir()
-    # Of what is shown below it, as /var/hypertune is, /var is made.
+    # The mount point /var/hypertune requires the directory /var.
     program = "mkdir /var/mine && echo x > /tmp/x && echo ${PWD##*/}"
     software = Software(image=replace(image, workdir="/w/made"))
     uid = await house.run("sh", "-c", program, software=software)
@@ -200,8 +201,10 @@ async def test_what_an_image_lacks_is_made_in_it_and_belongs_to_its_program(
     assert not any(outside.iterdir())
 
 
-async def test_an_images_user_is_one_that_a_replica_has(house: House, tmp_path: Path) -> None:
-    """The next one is another replica's."""
+async def test_image_user_outside_the_replicas_range_is_rejected(
+    house: House, tmp_path: Path
+) -> None:
+    """The next user number belongs to another replica."""
     if _level(house) != LEVEL_OWN:
         pytest.skip("there are no users of its own at this level")
     image = replace(image_root(tmp_path / "root"), user="65536")
@@ -210,10 +213,12 @@ async def test_an_images_user_is_one_that_a_replica_has(house: House, tmp_path: 
     assert "65536:0, but a replica only has the users and groups 0 to 65535" in end.cause
 
 
-# Both places are made in one way wherever there are namespaces; only who owns them differs.
+# The two directories are created in the same way at all levels with namespaces. Only their owners
+# differ.
 @pytest.mark.parametrize(("place", "level"), [("/tmp", LEVEL_OWN), ("/var/tmp", LEVEL_USER)])
-async def test_temporary_files_are_the_programs_own(place: str, level: str) -> None:
-    """Wherever the service's data lies: two programs met each other's /tmp/param.txt where it lay in /tmp."""
+async def test_temporary_files_are_private_to_a_replica(place: str, level: str) -> None:
+    """This holds regardless of the data directory's place. With the data directory in /tmp, two
+    programs once shared /tmp/param.txt."""
     name = f"{os.getpid()}.txt"
     program = (
         "import os, tempfile\n"
@@ -228,7 +233,7 @@ async def test_temporary_files_are_the_programs_own(place: str, level: str) -> N
                 uid = await house.python(program, environ=(("NAME", text),))
                 assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
                 assert house.texts(uid) == ["/tmp True"], "each finds none of the other's"
-            # What it wrote is there when it is started again in its place.
+            # A restarted program finds the files of its predecessor.
             again = house.plan(uid, PYTHON, "-c", program, environ=(("NAME", "-"),), incarnation=2)
             await house.engine.launch([again])
             await house.until(lambda: bool(house.ends(uid, 2)))
@@ -236,9 +241,9 @@ async def test_temporary_files_are_the_programs_own(place: str, level: str) -> N
     assert not Path("/tmp", name).exists() and not Path(f"/var/tmp/kept-{name}").exists()
 
 
-async def test_what_lies_in_tmp_is_shown_in_the_private_one(tmp_path: Path) -> None:
-    """Issue: a private /tmp; a cache or a file of certificates may lie in the machine's own, and what
-    programs run in may lie in what the operator shows."""
+async def test_needed_directories_below_tmp_are_visible_in_private_tmp(tmp_path: Path) -> None:
+    """Programs have a private /tmp, but a cache or a certificate file may be in the machine's /tmp.
+    The directory that programs run in may be below a shown directory."""
     place = Path("/var/tmp" if str(tmp_path).startswith("/tmp/") else tmp_path)
     with (
         tempfile.TemporaryDirectory(dir=place) as data,
@@ -263,8 +268,8 @@ async def test_what_lies_in_tmp_is_shown_in_the_private_one(tmp_path: Path) -> N
             assert house.texts(uid) == ["['certificates'] False", "False"]
 
 
-async def test_what_is_shown_of_dev_cannot_be_written_to(house: House) -> None:
-    """Data of many jobs lie in memory, where the machine has enough."""
+async def test_visible_directory_below_dev_is_read_only(house: House) -> None:
+    """Data of many jobs is in memory, if the machine has enough."""
     if _level(house) == LEVEL_SESSION:
         pytest.skip("without namespaces files are as their bits say")
     with tempfile.TemporaryDirectory(dir="/dev/shm") as shown:
@@ -275,8 +280,8 @@ async def test_what_is_shown_of_dev_cannot_be_written_to(house: House) -> None:
         assert "Read-only file system" in str(house.texts(uid)[-1])
 
 
-async def test_only_harmless_devices_are_there(house: House) -> None:
-    """Other replicas' GPUs, disks and the kernel's memory are none of a program's business."""
+async def test_program_sees_only_harmless_devices(house: House) -> None:
+    """A program must not see GPUs of other replicas, disks, or kernel memory."""
     if not house.engine.capabilities().process_namespace:
         pytest.skip("without namespaces there is one /dev")
     uid = await house.python("import os; print(*sorted(os.listdir('/dev')))")
@@ -286,8 +291,8 @@ async def test_only_harmless_devices_are_there(house: House) -> None:
     ]
 
 
-async def test_a_level_that_cannot_be_had_is_refused_and_not_replaced(data: Path) -> None:
-    """Issue: refused instead of silently weakened when the operator demands a level."""
+async def test_unavailable_isolation_level_fails_the_start(data: Path) -> None:
+    """The start fails instead of silently using a weaker level than the operator demands."""
 
     async def start(level: str) -> None:
         house = House(data, level)
@@ -303,8 +308,9 @@ async def test_a_level_that_cannot_be_had_is_refused_and_not_replaced(data: Path
             await start(LEVEL_OWN)
 
 
-async def test_calls_that_the_shim_makes_do_not_hold_up_a_program_that_dies(house: House) -> None:
-    """A thread that is killed while its bind is asked about leaves nothing behind that waits."""
+async def test_killed_program_does_not_wait_for_a_pending_bind(house: House) -> None:
+    """A thread that is killed while the shim decides about its bind leaves no waiting process
+    behind."""
     program = (
         "import os, signal, socket, threading, time\n"
         "def bind():\n"

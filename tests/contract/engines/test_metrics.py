@@ -1,5 +1,5 @@
-"""What trials report reaches the store's reader, whatever becomes of service, shim and program
-(spec/tuning#measurements)."""
+"""Metrics reported by trials reach the store's reader, even if the service, the shim or the program
+is killed (spec/tuning#measurements)."""
 
 import signal
 
@@ -33,11 +33,11 @@ def measured(house: House, uid: JobUid) -> list[tuple[int, float | None]]:
     return [(measurement.step, measurement.value("acc")) for measurement in measurements]
 
 
-def heard(house: House, uid: JobUid) -> bool:
+def has_metrics_event(house: House, uid: JobUid) -> bool:
     return MetricsWritten(uid, 1, PRIMARY) in house.events
 
 
-async def test_what_was_reported_last_is_readable_when_the_end_is_told(house: House) -> None:
+async def test_last_metrics_are_readable_when_the_end_is_reported(house: House) -> None:
     """spec/invariants#last-lines-first."""
     uid = await trial(house, "report(1, 0.25); report(2, 0.5); os.kill(os.getpid(), 9)")
     end = await house.exit(uid)
@@ -48,15 +48,15 @@ async def test_what_was_reported_last_is_readable_when_the_end_is_told(house: Ho
     assert MetricsWritten in kinds
 
 
-async def test_trials_go_on_measuring_while_the_service_is_down(house: House) -> None:
-    """spec/invariants#shims; who comes back is told that there is something to read."""
+async def test_metrics_are_recorded_while_the_service_is_down(house: House) -> None:
+    """spec/invariants#shims. A restarted service is notified of the new measurements."""
     wait = "while not os.path.exists('go'): time.sleep(0.01)"
     uid = await trial(house, f"{wait}\nreport(1, 0.5); time.sleep(60)")
     await house.started(uid)
     await house.close()
     (house.slot(uid) / "files" / "work" / "go").touch()
     await until(lambda: bool(measured(house, uid)))
-    assert not heard(house, uid)
+    assert not has_metrics_event(house, uid)
     await house.restart()
-    await house.until(lambda: heard(house, uid))
+    await house.until(lambda: has_metrics_event(house, uid))
     assert measured(house, uid) == [(1, 0.5)]

@@ -1,5 +1,5 @@
-"""What reducers and workers note reaches the service, whatever becomes of it, of the shim and of the program
-(spec/reduction#reports)."""
+"""Notes of reducers and workers reach the service, even if the service, the shim or the program is
+killed (spec/reduction#reports)."""
 
 import os
 import signal
@@ -29,7 +29,7 @@ async def reducing(house: House, program: str) -> JobUid:
     return await house.run(*argv, environ=ENVIRON, reduction=WATCH)
 
 
-def heard(house: House, uid: JobUid) -> list[tuple[int, int, str]]:
+def received_notes(house: House, uid: JobUid) -> list[tuple[int, int, str]]:
     return [
         (event.incarnation, event.number, event.name)
         for event in house.seen(uid)
@@ -37,9 +37,9 @@ def heard(house: House, uid: JobUid) -> list[tuple[int, int, str]]:
     ]
 
 
-async def test_notes_of_a_replica_that_is_over_are_told_to_the_next_service(house: House) -> None:
-    """Before its end is, whether its program ended or its shim was killed; with the numbers by which the job
-    knows what it was told."""
+async def test_notes_of_an_ended_replica_reach_the_restarted_service(house: House) -> None:
+    """The notes arrive before the replica's end, whether its program ended or its shim was killed.
+    They keep the numbers by which the job detects repeated notes."""
     go = "while not os.path.exists('go'): time.sleep(0.01)"
     ends = await reducing(house, f"{go}\nreport('a')")
     dies = await reducing(house, f"{go}\nreport('a'); time.sleep(60)")
@@ -56,6 +56,6 @@ async def test_notes_of_a_replica_that_is_over_are_told_to_the_next_service(hous
     cause = "the replica's shim was killed; its program died with it"
     assert await house.end(dies) == ReplicaLost(1, PRIMARY, 1, cause)
     for uid, kind in ((ends, ReplicaExited), (dies, ReplicaLost)):
-        assert heard(house, uid) == [(1, 1, "a")]
+        assert received_notes(house, uid) == [(1, 1, "a")]
         kinds = [type(e) for e in house.seen(uid)]
         assert kinds.index(ReplicaNoted) < kinds.index(kind)

@@ -1,4 +1,4 @@
-"""What replicas of a job with a Reduction Server find beside their programs (spec/reduction#reducers)."""
+"""Files and variables for replicas of a job with a Reduction Server (spec/reduction#reducers)."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ def package(tmp_path: Path) -> Path:
 
 
 def part(package: Path, image: ImageRoot | None = None, **variables: str) -> dict[str, object]:
-    """What a plan says of a replica that has to do with reducers."""
+    """Return the fields of a launch plan for a replica that uses or runs reducers."""
     return {
         "environ": tuple(variables.items()),
         "reduction": ReductionPart(str(package)),
@@ -27,10 +27,10 @@ def part(package: Path, image: ImageRoot | None = None, **variables: str) -> dic
     }
 
 
-async def test_programs_of_an_image_find_the_package_at_a_fixed_place(
+async def test_image_finds_the_reduction_package_at_a_fixed_path(
     house: House, package: Path, tmp_path: Path
 ) -> None:
-    """spec/reduction: custom containers use the reducers as well."""
+    """spec/reduction: custom containers use the reducers too."""
     if not house.engine.capabilities().images:
         pytest.skip("container images need namespaces")
     uid = house.job()
@@ -43,8 +43,9 @@ async def test_programs_of_an_image_find_the_package_at_a_fixed_place(
     assert house.texts(uid) == ["of use"]
 
 
-async def test_a_reducer_is_told_how_many_processors_it_has(house: House, package: Path) -> None:
-    """spec/reduction#bandwidth: one reducer for each vCPU of its machine, as far as this one has them."""
+async def test_reducer_gets_its_number_of_threads(house: House, package: Path) -> None:
+    """spec/reduction#bandwidth: one reducer thread for each vCPU of the machine type, limited to
+    this machine's CPUs."""
     here = (await house.engine.capacity())[0].vcpus
     asks = f"import os; print(os.environ[{reduction.THREADS!r}])"
     for vcpus, expected in ((1, 1), (4096, int(here))):

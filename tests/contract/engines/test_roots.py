@@ -1,5 +1,5 @@
-"""Whom programs believe that know no variables: the service's roots lie where systems keep theirs
-(docs/security.md)."""
+"""Trust of programs that know no environment variables: the service's root certificates are at the
+system's usual paths (docs/security.md)."""
 
 import os
 from pathlib import Path
@@ -17,7 +17,7 @@ from trainshed.replica.system.roots import PLACE, PLACES
 
 OURS = "-----BEGIN CERTIFICATE-----\nOURS\n-----END CERTIFICATE-----\n"
 
-_ON_ANOTHER_MACHINE = """
+_WITH_DANGLING_LINK = """
 import os
 from trainshed.replica.system import kernel
 kernel.unshare(kernel.CLONE_NEWNS)
@@ -27,7 +27,7 @@ os.mkdir("/etc/ssl/certs")
 os.symlink("/var/lib/none/all.pem", "/etc/ssl/certs/ca-certificates.crt")
 zygote.run(0)
 """
-"""Of a zygote: where systems keep their roots there is a link to nothing."""
+"""Runs in a zygote: the system's certificate path is a dangling link there."""
 _FINDS = f"""
 import os
 for path in {PLACES!r}:
@@ -39,8 +39,9 @@ except OSError: print("read-only")
 
 
 @pytest.fixture
-def lent(tmp_path: Path) -> ServiceAccess:
-    """What an engine intercepts by; nobody calls here, so that the certificate need not be one."""
+def interception(tmp_path: Path) -> ServiceAccess:
+    """The interception settings of an engine. No test connects, so the certificate needs no valid
+    content."""
     certificate, trust = tmp_path / "relay.pem", tmp_path / "roots.pem"
     for path in (certificate, trust):
         path.write_text(OURS)
@@ -51,13 +52,13 @@ def _roots_of_the_machine() -> dict[str, bytes]:
     return {path: Path(path).read_bytes() for path in PLACES if Path(path).is_file()}
 
 
-async def test_the_roots_of_the_service_lie_where_systems_keep_theirs(
-    house: House, lent: ServiceAccess
+async def test_services_root_certificate_is_at_the_systems_paths(
+    house: House, interception: ServiceAccess
 ) -> None:
-    """TensorFlow 1.15 and 2.1 know no other way: the path is compiled in."""
+    """TensorFlow 1.15 and 2.1 support no other way: the path is compiled in."""
     if house.engine.capabilities().isolation == LEVEL_SESSION:
         pytest.skip("without namespaces there is one /etc")
-    await house.restart(access=lent)
+    await house.restart(access=interception)
     before = _roots_of_the_machine()
     uid = await house.python(_FINDS)
     assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
@@ -65,12 +66,12 @@ async def test_the_roots_of_the_service_lie_where_systems_keep_theirs(
     assert _roots_of_the_machine() == before
 
 
-async def test_an_image_keeps_its_own_roots_and_gets_ours(
-    house: House, lent: ServiceAccess, tmp_path: Path
+async def test_image_keeps_its_root_certificates_and_gets_the_services(
+    house: House, interception: ServiceAccess, tmp_path: Path
 ) -> None:
     if not house.engine.capabilities().images:
         pytest.skip("no images can be shown at this level")
-    await house.restart(access=lent)
+    await house.restart(access=interception)
     theirs = "-----BEGIN CERTIFICATE-----\nTHEIRS\n-----END CERTIFICATE-----"
     for number, files in enumerate(
         ({}, {"etc/ssl/certs/ca-certificates.crt": theirs}, {PLACES[1][1:]: theirs})
@@ -84,16 +85,17 @@ async def test_an_image_keeps_its_own_roots_and_gets_ours(
 
 
 @needs_mounts
-async def test_so_they_do_where_the_machine_keeps_its_own_elsewhere(
-    house: House, lent: ServiceAccess, monkeypatch: pytest.MonkeyPatch
+async def test_root_certificate_replaces_a_dangling_link(
+    house: House, interception: ServiceAccess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Behind a link to nothing."""
-    begin = spawner._START.replace("; zygote.run(0)", _ON_ANOTHER_MACHINE)  # pyright: ignore[reportPrivateUsage]
+    """The path is a dangling link on such a machine."""
+    begin = spawner._START.replace("; zygote.run(0)", _WITH_DANGLING_LINK)  # pyright: ignore[reportPrivateUsage]
     monkeypatch.setattr(spawner, "_START", begin)
-    # The engine is still on this machine, whose variables may name files that the other one lacks.
+    # The engine itself stays on this machine. Its variables may refer to files that the simulated
+    # machine lacks.
     for name in [name for name, text in os.environ.items() if text.startswith("/etc/ssl")]:
         monkeypatch.delenv(name)
-    await house.restart(access=lent)
+    await house.restart(access=interception)
     uid = await house.python(_FINDS)
     assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
     others = [path for path in _roots_of_the_machine() if not path.startswith("/etc/ssl/")]

@@ -1,6 +1,6 @@
-"""What a program finds in its slot: names, addresses, files, environment (spec/program). The Python that Pods
-with an image of a job's are brought: it runs by nothing of the machine's but the kernel. A copied data
-directory names processes that are the house's: the copy's service leaves them alone."""
+"""A program's slot: names, addresses, files, environment (spec/program). The Python for Pods with a
+job's image uses nothing of the machine but the kernel. A copied data directory refers to live
+processes: the copy's service does not touch them."""
 
 import shutil
 import stat
@@ -17,7 +17,7 @@ from trainshed.core.lifecycle.replica_events import ReplicaLost
 from trainshed.replica.protocol import process_start
 from trainshed_cluster.kubernetes import carried_python
 
-FINDS = """
+PRINTS_SURROUNDINGS = """
 import os
 def is_open(handle):
     try:
@@ -29,8 +29,8 @@ print([handle for handle in range(50) if is_open(handle)])
 """
 
 
-async def test_a_program_starts_with_three_handles_in_a_directory_of_its_own(house: House) -> None:
-    uid = await house.python(FINDS)
+async def test_program_starts_with_standard_streams_in_its_own_directory(house: House) -> None:
+    uid = await house.python(PRINTS_SURROUNDINGS)
     await house.exit(uid)
     first, handles = map(str, house.texts(uid))
     listing, directory, pid, umask, at_end = first.split()
@@ -42,14 +42,15 @@ async def test_a_program_starts_with_three_handles_in_a_directory_of_its_own(hou
         assert int(pid) < 10
 
 
-async def test_a_traceback_names_files_as_their_owner_knows_them(house: House) -> None:
+async def test_traceback_shows_paths_relative_to_the_program(house: House) -> None:
     uid = await house.python("import os; print(f'File \"{os.getcwd()}/task.py\", line 1'); exit(3)")
     ended = await house.exit(uid)
     assert house.texts(uid) == [ended.exit.tail] == ['File "task.py", line 1']
 
 
-async def test_a_program_cannot_change_the_python_of_others(house: House, tmp_path: Path) -> None:
-    """spec/runtimes#environments: shown read-only, or as a copy where nothing can be mounted."""
+async def test_program_cannot_modify_its_shared_environment(house: House, tmp_path: Path) -> None:
+    """spec/runtimes#environments: the environment is mounted read-only, or is a copy at levels
+    without mounts."""
     template = tmp_path / "template"
     (template / "bin").mkdir(parents=True)
     (template / "bin" / "greet").write_text(
@@ -63,7 +64,7 @@ async def test_a_program_cannot_change_the_python_of_others(house: House, tmp_pa
     assert "hello" in (template / "bin" / "greet").read_text()
 
 
-async def test_buckets_are_a_directory(house: House, tmp_path: Path) -> None:
+async def test_buckets_are_mounted_below_gcs(house: House, tmp_path: Path) -> None:
     """spec/program#storage: /gcs/bucket/..."""
     (tmp_path / "buckets" / "b").mkdir(parents=True)
     (tmp_path / "buckets" / "b" / "data").write_text("42\n")
@@ -71,7 +72,7 @@ async def test_buckets_are_a_directory(house: House, tmp_path: Path) -> None:
         pytest.skip("this level has no mounts")
     uid = await house.run(
         "sh", "-c", "ls /gcs; cat /gcs/b/data; echo new > /gcs/b/out; echo m > /var/hypertune/x",
-        # Somebody has just deleted the other one.
+        # The other bucket was just deleted.
         buckets=tuple((name, str(tmp_path / "buckets" / name)) for name in ("a", "b")),
     )  # fmt: skip
     assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
@@ -79,9 +80,7 @@ async def test_buckets_are_a_directory(house: House, tmp_path: Path) -> None:
     assert (tmp_path / "buckets" / "b" / "out").read_text() == "new\n"
 
 
-async def test_sockets_are_reached_however_long_the_data_directorys_path_is(
-    tmp_path: Path, house: House
-) -> None:
+async def test_long_data_directory_path_works_with_sockets(tmp_path: Path, house: House) -> None:
     await house.engine.close()
     house.data = tmp_path / ("d" * 120)
     await house.restart()
@@ -105,7 +104,7 @@ for line in open('/proc/self/maps'):
 """
 
 
-def test_it_brings_all_that_it_loads(tmp_path: Path) -> None:
+def test_carried_python_contains_everything_it_loads(tmp_path: Path) -> None:
     made, source = tmp_path / "python", Path(carried_python.__file__).read_text()
     subprocess.run([sys.executable, "-I", "-S", "-c", source, str(made)], check=True)
     libraries, python = made / "lib", made / "bin" / "python3"
@@ -124,8 +123,10 @@ def copy(source: Path, target: Path) -> None:
     shutil.copytree(source, target, symlinks=True, ignore=sockets)
 
 
-async def test_a_copy_of_live_slots_kills_nobody(house: House, tmp_path: Path) -> None:
-    """Started once, and again."""
+async def test_copied_data_directory_does_not_affect_live_processes(
+    house: House, tmp_path: Path
+) -> None:
+    """The copy is started twice."""
     uid = await house.python(SLEEPS)
     await house.line(uid, lambda text: text == "up")
     ids = house.shim(uid)
@@ -137,8 +138,8 @@ async def test_a_copy_of_live_slots_kills_nobody(house: House, tmp_path: Path) -
         lost = await twin.end(uid)
         assert isinstance(lost, ReplicaLost) and "another service owns them" in lost.cause
         await twin.restart()
-    # The next incarnation begins in the same slot, and clears away what its predecessor left: nothing of
-    # ours.
+    # The next incarnation starts in the same slot and deletes the files of its predecessor, but
+    # none of the original.
     plan = twin.plan(uid, "true", incarnation=2, hostname=f"host-{uid}-{PRIMARY}")
     await twin.engine.launch([plan])
     await twin.end(uid, incarnation=2)

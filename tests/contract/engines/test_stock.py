@@ -1,4 +1,4 @@
-"""Idle shims, shared files of a gang, and the trash: what starts are made quick by."""
+"""Idle shims, hosts files of a gang, and the trash: the parts that make starts fast."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ def children(pid: int) -> list[int]:
 
 
 def programs(shim: int) -> list[int]:
-    """The main process, once the shim is ready."""
+    """Return the main process of a shim that is ready."""
     main_ids: list[int] = []
     with contextlib.suppress(OSError):
         for child in children(shim):
@@ -34,7 +34,7 @@ def programs(shim: int) -> list[int]:
 
 
 def shims(zygote: int) -> list[int]:
-    """At level `session` a warden is between."""
+    """Return the zygote's shims. At level `session` a warden process is between them."""
     below = children(zygote)
     for child in below.copy():
         with contextlib.suppress(OSError):
@@ -43,16 +43,17 @@ def shims(zygote: int) -> list[int]:
     return [shim for shim in below if programs(shim)]
 
 
-async def stocked(house: House) -> list[tuple[int, int]]:
-    """Idle shims and their main processes, once there are some."""
+async def idle_shims(house: House) -> list[tuple[int, int]]:
+    """Return idle shims and their main processes, after the pool is filled."""
     await until(lambda: len(shims(house.zygote())) >= POOL)
     return [(shim, programs(shim)[0]) for shim in shims(house.zygote())]
 
 
-async def test_programs_are_started_by_idle_shims_and_by_others(house: House) -> None:
-    """Of a zygote that has not loaded TLS, and Python's threads with it: each fork would pay for them."""
+async def test_gang_larger_than_the_pool_starts_with_new_shims(house: House) -> None:
+    """The zygote must not have loaded TLS and thus Python's threads, because each fork would become
+    slower."""
     assert "_ssl." not in Path(f"/proc/{house.zygote()}/maps").read_text()
-    idle = await stocked(house)
+    idle = await idle_shims(house)
     replicas = [ReplicaId(1, index) for index in range(len(idle) + 2)]
     uid = house.job()
     await house.allocate(uid, replicas)
@@ -63,8 +64,8 @@ async def test_programs_are_started_by_idle_shims_and_by_others(house: House) ->
     assert serving > {shim for shim, _ in idle}
 
 
-async def test_idle_shims_that_were_killed_are_passed_over(house: House) -> None:
-    for shim, program in await stocked(house):
+async def test_killed_idle_shims_are_skipped(house: House) -> None:
+    for shim, program in await idle_shims(house):
         os.kill(shim, signal.SIGKILL)
         await asyncio.to_thread(wait_until_gone, [program])
     uid = await house.run("true")
@@ -72,7 +73,7 @@ async def test_idle_shims_that_were_killed_are_passed_over(house: House) -> None
 
 
 async def test_idle_shims_end_with_the_zygote(house: House) -> None:
-    idle = await stocked(house)
+    idle = await idle_shims(house)
     os.kill(house.zygote(), signal.SIGKILL)
     for pair in idle:
         for pid in pair:
@@ -80,10 +81,11 @@ async def test_idle_shims_end_with_the_zygote(house: House) -> None:
 
 
 @needs_mounts
-async def test_disks_that_are_mounted_while_shims_wait_are_shown(
+async def test_disk_mounted_after_the_shims_start_is_visible(
     house: House, common_place: Path
 ) -> None:
-    """Their main processes have left the machine's mounts long before."""
+    """The main processes of idle shims have left the machine's mount namespace before the mount
+    happens."""
     if not house.engine.capabilities().process_namespace:
         pytest.skip("without namespaces programs see what the service sees")
     disk = common_place / "disk"
@@ -92,7 +94,7 @@ async def test_disks_that_are_mounted_while_shims_wait_are_shown(
     try:
         subprocess.run(["mount", "--make-shared", common_place], check=True)
         await house.restart(rules={"visible": (str(common_place),)})
-        await stocked(house)
+        await idle_shims(house)
         subprocess.run(["mount", "-t", "tmpfs", "none", disk], check=True)
         (disk / "file").touch()
         uid = await house.python(f"import os; print(os.listdir({str(disk)!r}))")
@@ -102,8 +104,8 @@ async def test_disks_that_are_mounted_while_shims_wait_are_shown(
         subprocess.run(["umount", "-lR", common_place], check=True)
 
 
-async def test_a_hosts_file_changes_under_running_programs(house: House) -> None:
-    """spec/failures#lost-replicas: peers are found by name, also when they come later."""
+async def test_hosts_file_is_updated_for_running_programs(house: House) -> None:
+    """spec/failures#lost-replicas: a program finds its peers by name, even those that start later."""
     if not house.engine.capabilities().stable_hostname:
         return
     uid = house.job()
@@ -120,11 +122,9 @@ async def test_a_hosts_file_changes_under_running_programs(house: House) -> None
     assert house.texts(uid) == ["127.64.0.2\tlater"]
 
 
-async def test_a_machine_of_its_own_names_a_gang_in_its_hosts_file(
-    house: House, tmp_path: Path
-) -> None:
-    """spec/program#hostnames: without namespaces, as in a Pod. What others have written there stays, and what
-    this gang's peers were called before does not."""
+async def test_machines_hosts_file_contains_the_gang(house: House, tmp_path: Path) -> None:
+    """spec/program#hostnames: this applies without namespaces, as in a Pod. Foreign lines in the
+    hosts file stay, and earlier names of this gang's peers are removed."""
     file = tmp_path / "hosts"
     file.write_text("127.0.0.1\tlocalhost\n10.1.0.7\tme.service me\n")
     begun = file.read_text()
@@ -146,7 +146,7 @@ async def test_a_machine_of_its_own_names_a_gang_in_its_hosts_file(
     assert "10.1.0.8" not in file.read_text()
 
 
-async def test_the_trash_is_emptied_after_a_moment(house: House) -> None:
+async def test_trash_is_emptied(house: House) -> None:
     uid = await house.run("sh", "-c", "mkdir -p a/b; touch a/b/c; chmod 0 a/b")
     await house.exit(uid)
     await house.engine.release(uid, 1)

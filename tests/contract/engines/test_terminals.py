@@ -1,5 +1,5 @@
-"""Shells in running replicas: the program's own view, rights and limits, and never its fate
-(spec/operations#shells)."""
+"""Shells in running replicas: they have the program's view, rights and limits, and do not affect
+the program (spec/operations#shells)."""
 
 import asyncio
 import os
@@ -21,8 +21,8 @@ async def opened(house: House, uid: JobUid, **wish: object) -> Terminal:
     return await house.engine.open_terminal(uid, 1, PRIMARY, 1, made)
 
 
-async def shown(terminal: Terminal, typed: bytes = b"") -> str:
-    """All that a shell shows until its end; `typed` is all that is typed into it."""
+async def output_of(terminal: Terminal, typed: bytes = b"") -> str:
+    """Type the input, and return the shell's complete output after its end."""
     if typed:
         await terminal.write(typed)
         await terminal.end_input()
@@ -34,8 +34,8 @@ async def shown(terminal: Terminal, typed: bytes = b"") -> str:
     return b"".join(parts).decode()
 
 
-async def until(terminal: Terminal, wanted: str) -> str:
-    """What is shown up to and with `wanted`."""
+async def output_until(terminal: Terminal, wanted: str) -> str:
+    """Return the output up to and including `wanted`."""
     text = ""
     async with asyncio.timeout(60):
         while wanted not in text:
@@ -45,91 +45,92 @@ async def until(terminal: Terminal, wanted: str) -> str:
     return text
 
 
-async def sleeper(house: House, **fields: object) -> JobUid:
+async def start_sleeping_job(house: House, **fields: object) -> JobUid:
     uid = await house.run("sleep", "100", **fields)
     await house.started(uid)
     return uid
 
 
-async def test_it_has_the_programs_environment_directory_and_status(
+async def test_shell_has_the_programs_environment_and_directory(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """spec/operations#shells: a shell into a running replica's own environment."""
-    # On a busy machine the word of its end may come long after its last byte.
+    """spec/operations#shells: a shell runs in the replica's own environment."""
+    # On a busy machine the exit status may arrive long after the last byte.
     monkeypatch.setattr(terminals, "_STATUS_TIMEOUT", 60.0)
     program = "echo made >here; exec sleep 100"
     uid = await house.run("sh", "-c", program, environ=(("ASKED", "as given"),))
     await house.started(uid)
     terminal = await opened(house, uid, **PLAIN)
     script = b"until [ -s here ]; do :; done; cat here; echo $ASKED; hostname; exit 7\n"
-    seen = (await shown(terminal, script)).splitlines()
+    seen = (await output_of(terminal, script)).splitlines()
     assert seen[:2] == ["made", "as given"]
     if house.engine.capabilities().stable_hostname:
         assert seen[2] == f"host-{uid}-{PRIMARY}"
     assert terminal.status == 7
 
 
-async def test_it_ends_with_the_program_and_is_not_its_end(house: House) -> None:
-    """A shell never keeps a replica alive, and its exit is not the program's."""
+async def test_shell_ends_with_the_program_but_not_vice_versa(house: House) -> None:
+    """A shell does not keep a replica alive, and its exit status is not the program's."""
     uid = await house.run("sh", "-c", "until [ -e go ]; do sleep 0.05; done; exit 5")
     await house.started(uid)
-    assert "out" in await shown(await opened(house, uid, **PLAIN), b"echo out; exit 9\n")
+    assert "out" in await output_of(await opened(house, uid, **PLAIN), b"echo out; exit 9\n")
     stays = await opened(house, uid)
-    await shown(await opened(house, uid, **PLAIN), b"touch go\n")
+    await output_of(await opened(house, uid, **PLAIN), b"touch go\n")
     assert (await house.exit(uid)).exit.exit_code == 5
-    await shown(stays)
+    await output_of(stays)
     assert stays.status is None
     with pytest.raises(TerminalRefused, match="ended"):
         await opened(house, uid)
 
 
-async def test_who_hangs_up_takes_the_shell_along(house: House, mark: str) -> None:
-    """As the service's death does: its end of the terminal is closed."""
+async def test_disconnect_ends_the_shells_processes(house: House, mark: str) -> None:
+    """The death of the service closes its end of the terminal too."""
     if not shutil.which("ps"):
         pytest.skip("there is no ps that tells it")
-    uid = await sleeper(house)
+    uid = await start_sleeping_job(house)
     stubborn = f"trap '' HUP; : {mark}; echo here; while :; do sleep 0.1; done"
     terminal = await opened(house, uid, command=stubborn)
-    await until(terminal, "here")
+    await output_until(terminal, "here")
     other = await opened(house, uid, **PLAIN)
     count = f"ps axww -o args= | grep -c '^[b]*a*sh -c trap.*{mark}'\n".encode()
-    # It is counted twice while a fork of it becomes `sleep`.
-    assert "0" not in (await shown(other, count)).split()
+    # The shell appears twice while its fork becomes `sleep`.
+    assert "0" not in (await output_of(other, count)).split()
     terminal.close()
     async with asyncio.timeout(60):
-        while "0" not in (await shown(await opened(house, uid, **PLAIN), count)).split():
+        while "0" not in (await output_of(await opened(house, uid, **PLAIN), count)).split():
             pass
     assert not house.ends(uid)
 
 
-async def test_it_counts_against_the_programs_limits(house: House) -> None:
-    """spec/program#isolation: its own memory limit is all that there is for a shell, too; the program lives
-    on."""
-    uid = await sleeper(house, limits=Limits(memory=150 << 20))
+async def test_shell_counts_toward_the_replicas_memory_limit(house: House) -> None:
+    """spec/program#isolation: a shell shares the replica's memory limit, and the program continues."""
+    uid = await start_sleeping_job(house, limits=Limits(memory=150 << 20))
     eater = f"{PYTHON} -c 'import time; x = bytearray(300 << 20); time.sleep(100)'; echo $?"
     terminal = await opened(house, uid, command=eater, **PLAIN)
-    assert (await shown(terminal)).split()[-1] == "137"
+    assert (await output_of(terminal)).split()[-1] == "137"
     assert not house.ends(uid)
 
 
-async def test_what_does_not_run_has_none(house: House) -> None:
+async def test_replica_that_is_not_running_has_no_shell(house: House) -> None:
     uid = house.job()
     await house.allocate(uid)
     with pytest.raises(TerminalRefused):
         await opened(house, uid)
-    running = await sleeper(house)
+    running = await start_sleeping_job(house)
     with pytest.raises(TerminalRefused):
         await house.engine.open_terminal(running, 1, PRIMARY, 2, TerminalRequest())
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only a service that is root has users to give away")
-async def test_it_is_the_programs_own_user(house: House) -> None:
+async def test_shell_runs_as_the_programs_user(house: House) -> None:
     """spec/program#isolation: a shell has exactly the program's rights."""
-    tell = "cat /proc/self/uid_map; grep -E '^(Cap|NoNewPrivs|Seccomp:)' /proc/self/status; id"
-    uid = await house.run("sh", "-c", f"({tell}) >told; echo done >there; exec sleep 100")
+    show_rights = (
+        "cat /proc/self/uid_map; grep -E '^(Cap|NoNewPrivs|Seccomp:)' /proc/self/status; id"
+    )
+    uid = await house.run("sh", "-c", f"({show_rights}) >told; echo done >there; exec sleep 100")
     await house.started(uid)
-    script = f"until [ -e there ]; do :; done; cat told; echo ==; {tell}\n"
-    seen = await shown(await opened(house, uid, **PLAIN), script.encode())
+    script = f"until [ -e there ]; do :; done; cat told; echo ==; {show_rights}\n"
+    seen = await output_of(await opened(house, uid, **PLAIN), script.encode())
     program, _, shell = seen.partition("==\n")
     assert program == shell
     assert "CapEff" in program

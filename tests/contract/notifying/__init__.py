@@ -1,1 +1,1 @@
-"""Notifications over real sockets: an HTTP server that takes webhooks, an SMTP server that takes mail."""
+"""Notifications over real sockets: an HTTP server for webhooks and an SMTP server for mail."""

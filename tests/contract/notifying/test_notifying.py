@@ -1,4 +1,4 @@
-"""Somebody is told how a job ends: over a real store, a real web server and a real mail server
+"""Notifications about the end of jobs, with a real store, a real web server and a real mail server
 (docs/notifications.md)."""
 
 import asyncio
@@ -45,8 +45,9 @@ from trainshed.store.sqlite.jobs import Intake
 
 
 @dataclass
-class Hook:
-    """A web server that takes webhooks. `answers`: its next statuses, then 200."""
+class WebhookReceiver:
+    """A web server that receives webhooks. `answers` contains the next statuses; later requests get
+    200."""
 
     url: str = ""
     answers: list[int] = field(default_factory=list[int])
@@ -56,18 +57,20 @@ class Hook:
 
 
 @contextmanager
-def hook() -> Generator[Hook]:
-    receiver = Hook()
+def webhook_receiver() -> Generator[WebhookReceiver]:
+    receiver = WebhookReceiver()
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"]))
             headers = {name.lower(): value for name, value in self.headers.items()}
             status = receiver.answers.pop(0) if receiver.answers else 200
-            receiver.taken.append((self.path, headers, body))  # Whoever sees it may send the next.
+            # A test that sees the request may already send the next one.
+            receiver.taken.append((self.path, headers, body))
             self.send_response(status)
             self.send_header("location", f"{receiver.url}/elsewhere")
-            self.send_header("transfer-encoding", "chunked")  # Nobody needs what does not come.
+            # The server answers before the end of the response, which the sender must not need.
+            self.send_header("transfer-encoding", "chunked")
             self.end_headers()
 
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its name in the library
@@ -87,11 +90,11 @@ def hook() -> Generator[Hook]:
 
 @dataclass
 class Mailbox:
-    """A mail server with TLS that wants to know who sends."""
+    """A mail server with TLS that authenticates the sender."""
 
     port: int = 0
     mails: list[Message] = field(default_factory=list[Message])
-    #: How each came: whether by TLS, and to whom.
+    #: For each mail: whether it arrived over TLS, and its recipients.
     how: list[tuple[bool, list[str]]] = field(default_factory=list[tuple[bool, list[str]]])
 
     async def handle_RCPT(self, _: Any, __: Any, envelope: Any, to: str, ___: Any) -> str:  # noqa: N802 - the library's name
@@ -108,10 +111,10 @@ class Mailbox:
 
 @asynccontextmanager
 async def mailbox(context: ssl.SSLContext, password: bytes) -> AsyncGenerator[Mailbox]:
-    """`context`: what it shows. Nobody may send without TLS and the password of `trainshed`."""
+    """Run a mail server with the TLS `context`. Senders need TLS and the password of `trainshed`."""
     box = Mailbox()
 
-    def signs_in(_: Any, __: Any, ___: Any, ____: str, data: Any) -> AuthResult:
+    def authenticate_sender(_: Any, __: Any, ___: Any, ____: str, data: Any) -> AuthResult:
         return AuthResult(success=data == LoginPassword(b"trainshed", password), handled=False)
 
     def session() -> SMTP:
@@ -121,7 +124,7 @@ async def mailbox(context: ssl.SSLContext, password: bytes) -> AsyncGenerator[Ma
             tls_context=context,
             require_starttls=True,
             auth_required=True,
-            authenticator=signs_in,
+            authenticator=authenticate_sender,
         )
 
     server = await asyncio.get_running_loop().create_server(session, "127.0.0.1", 0)
@@ -146,8 +149,8 @@ def house(tmp_path: Path) -> Iterator[House]:
 
 
 @pytest.fixture
-def ops() -> Iterator[Hook]:
-    with hook() as receiver:
+def ops() -> Iterator[WebhookReceiver]:
+    with webhook_receiver() as receiver:
         yield receiver
 
 
@@ -164,7 +167,7 @@ def worker(house: House, *tables: NotifyTable, **more: Any) -> OutboxWorker:
 
 
 @asynccontextmanager
-async def at_work(outbox: OutboxWorker) -> AsyncGenerator[OutboxWorker]:
+async def running_outbox(outbox: OutboxWorker) -> AsyncGenerator[OutboxWorker]:
     outbox.start()
     try:
         yield outbox
@@ -172,8 +175,8 @@ async def at_work(outbox: OutboxWorker) -> AsyncGenerator[OutboxWorker]:
         await outbox.close()
 
 
-async def failed(house: House, outbox: OutboxWorker, **labels: str) -> str:
-    """The uid of a new job that fails, and whose end is committed as the controller commits it."""
+async def create_failed_job(house: House, outbox: OutboxWorker, **labels: str) -> str:
+    """Create a job that fails, commit its end like the controller, and return its uid."""
     body = custom_job() | {"labels": labels}
     answer = await house.result("POST", f"{LOCATION}/customJobs", body)
     uid = answer["name"].rpartition("/")[2]
@@ -192,8 +195,8 @@ async def failed(house: House, outbox: OutboxWorker, **labels: str) -> str:
     return uid
 
 
-async def noted(house: House, uid: str, kind: str) -> str:
-    """The message of the timeline's entry of this kind, when it is there."""
+async def timeline_message(house: House, uid: str, kind: str) -> str:
+    """Wait for a timeline entry of this kind, and return its message."""
 
     async def messages() -> list[str]:
         timeline = await house.store.reader.timeline(int(uid))  # pyright: ignore[reportArgumentType] # a uid
@@ -202,29 +205,36 @@ async def noted(house: House, uid: str, kind: str) -> str:
     return (await until_found(messages))[0]
 
 
-async def until_tried_twice(house: House, ops: Hook) -> None:
+async def wait_for_two_attempts(house: House, ops: WebhookReceiver) -> None:
     async def tried() -> bool:
         (waiting,) = await house.store.notifications.waiting(2)
-        return waiting.tries == 2 == len(ops.taken)  # It is counted before it is sent.
+        # The attempt is counted before the request is sent.
+        return waiting.tries == 2 == len(ops.taken)
 
     await until_found(tried)
 
 
-async def until_forgotten(house: House, but: int = 0) -> None:
-    """It is told first, and forgotten then: who dies in between tells it once more."""
+async def wait_until_deleted(house: House, but: int = 0) -> None:
+    """Wait until the outbox is empty. It deletes a notification after sending it, so a crash in
+    between sends it again."""
 
-    async def forgotten() -> bool:
+    async def is_deleted() -> bool:
         return (await house.store.notifications.count())[0] <= but
 
-    await until_found(forgotten)
+    await until_found(is_deleted)
 
 
-async def test_a_webhook_is_told_with_a_signature_to_check(house: House, ops: Hook) -> None:
+async def test_webhook_request_has_a_verifiable_signature(
+    house: House, ops: WebhookReceiver
+) -> None:
     outbox = worker(house, NotifyTable("ops", f"{ops.url}/train?a=1", "HOOK"))
-    async with at_work(outbox):
-        uid = await failed(house, outbox, **{"trainshed-notify": "ops"})
-        assert await noted(house, uid, "notified") == "ops was notified that the job has failed."
-        await until_forgotten(house)
+    async with running_outbox(outbox):
+        uid = await create_failed_job(house, outbox, **{"trainshed-notify": "ops"})
+        assert (
+            await timeline_message(house, uid, "notified")
+            == "ops was notified that the job has failed."
+        )
+        await wait_until_deleted(house)
     ((path, headers, body),) = ops.taken
     assert (path, headers["content-type"]) == ("/train?a=1", "application/json")
     signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
@@ -237,56 +247,65 @@ async def test_a_webhook_is_told_with_a_signature_to_check(house: House, ops: Ho
     assert content["data"]["error"]["message"].endswith("✗")
 
 
-async def test_who_refuses_it_is_tried_again_and_the_job_says_so(house: House, ops: Hook) -> None:
-    """Also across a restart of the service."""
+async def test_rejected_webhook_is_retried_and_shown_on_the_timeline(
+    house: House, ops: WebhookReceiver
+) -> None:
+    """The retry continues after a restart of the service."""
     ops.answers = [503, 302]
     table = NotifyTable("ops", ops.url)
     outbox = worker(house, table)
-    async with at_work(outbox):
-        uid = await failed(house, outbox, **{"trainshed-notify": "ops"})
-        delayed = await noted(house, uid, "notify_delayed")
+    async with running_outbox(outbox):
+        uid = await create_failed_job(house, outbox, **{"trainshed-notify": "ops"})
+        delayed = await timeline_message(house, uid, "notify_delayed")
         assert f"{ops.url} answers 503 Service Unavailable" in delayed
     house.clock += MINUTE
-    async with at_work(worker(house, table)):
-        await until_tried_twice(house, ops)
+    async with running_outbox(worker(house, table)):
+        await wait_for_two_attempts(house, ops)
     assert {path for path, _, _ in ops.taken} == {"/"}, "a redirect is not followed"
     house.clock += MINUTE
-    async with at_work(worker(house, table)):
-        await noted(house, uid, "notified")
+    async with running_outbox(worker(house, table)):
+        await timeline_message(house, uid, "notified")
     ids = [headers["webhook-id"] for _, headers, _ in ops.taken]
     assert len(ids) == 3 and len(set(ids)) == 1
     assert len({body for _, _, body in ops.taken}) == 1
     assert all("webhook-signature" not in headers for _, headers, _ in ops.taken)
 
 
-async def test_what_was_stored_while_the_clock_was_ahead_is_sent(house: House, ops: Hook) -> None:
+async def test_notification_stored_with_a_future_time_is_sent(
+    house: House, ops: WebhookReceiver
+) -> None:
     outbox = worker(house, NotifyTable("ops", ops.url))
     house.clock += 7 * 24 * 60 * MINUTE
-    uid = await failed(house, outbox, **{"trainshed-notify": "ops"})
+    uid = await create_failed_job(house, outbox, **{"trainshed-notify": "ops"})
     house.clock -= 7 * 24 * 60 * MINUTE
-    async with at_work(outbox):
-        assert await noted(house, uid, "notified")
+    async with running_outbox(outbox):
+        assert await timeline_message(house, uid, "notified")
 
 
 @pytest.mark.parametrize(("key", "why"), [(None, "Connection refused"), ("GONE", "$GONE")])
-async def test_it_is_given_up_after_a_day(house: House, key: str | None, why: str) -> None:
-    held = hold_tcp("127.0.0.1", 0)  # Where nobody listens, and no other test can meanwhile.
+async def test_notification_is_given_up_after_a_day(
+    house: House, key: str | None, why: str
+) -> None:
+    # Nothing listens on this port, and no other process can bind it.
+    held = hold_tcp("127.0.0.1", 0)
     table = NotifyTable("ops", f"http://127.0.0.1:{held.getsockname()[1]}", key)
     outbox = worker(house, table)
-    async with at_work(outbox):
-        uid = await failed(house, outbox, **{"trainshed-notify": "ops"})
-        assert why in await noted(house, uid, "notify_delayed")
+    async with running_outbox(outbox):
+        uid = await create_failed_job(house, outbox, **{"trainshed-notify": "ops"})
+        assert why in await timeline_message(house, uid, "notify_delayed")
     house.clock += 24 * 60 * MINUTE
-    async with at_work(worker(house, table)):
-        assert "The service stopped after 2 tries" in await noted(house, uid, "notify_failed")
-        await until_forgotten(house)
+    async with running_outbox(worker(house, table)):
+        assert "The service stopped after 2 tries" in await timeline_message(
+            house, uid, "notify_failed"
+        )
+        await wait_until_deleted(house)
 
 
-async def test_a_store_that_fails_amid_a_pass_has_nothing_sent_twice(
+async def test_store_failure_does_not_repeat_sent_notifications(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was sent is not sent with each pass until that can be noted, and no pass begins before the last
-    one has ended."""
+    """A sent notification is not sent again in every pass while the store cannot record it. A pass
+    starts only after the previous one has ended."""
     sent: list[tuple[str, str]] = []
     answered = asyncio.Event()
 
@@ -298,19 +317,19 @@ async def test_a_store_that_fails_amid_a_pass_has_nothing_sent_twice(
     tables = [NotifyTable(target, "https://a", jobs="all") for target in ("ops", "team")]
     outbox = worker(house, *tables)
     for _ in range(2):
-        await failed(house, outbox)
+        await create_failed_job(house, outbox)
     monkeypatch.setattr("trainshed.controller.outbox._DISK_PAUSE", 0.001)
     monkeypatch.setattr(Senders, "send", staticmethod(send))
     faults = chain((Unavailable("the disk is full"),), repeat(None))
     monkeypatch.setattr(Intake, "tell", AsyncMock(side_effect=faults))
-    async with at_work(outbox):
+    async with running_outbox(outbox):
         await asyncio.sleep(0.1)
         answered.set()
-        await until_forgotten(house, but=1)
+        await wait_until_deleted(house, but=1)
     assert len(sent) == 4 == len(set(sent))
 
 
-async def test_what_comes_meanwhile_does_not_wait_for_a_slow_target(
+async def test_slow_target_does_not_delay_new_notifications(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[str] = []
@@ -320,21 +339,19 @@ async def test_what_comes_meanwhile_does_not_wait_for_a_slow_target(
         if target == "slow":
             house.clock += MINUTE
         if len(sent) == 1:
-            await failed(house, outbox, **{"trainshed-notify": "ops"})
+            await create_failed_job(house, outbox, **{"trainshed-notify": "ops"})
 
     slow, quick = NotifyTable("slow", "https://a", jobs="all"), NotifyTable("ops", "https://b")
     outbox = worker(house, slow, quick)
     for _ in range(3):
-        await failed(house, outbox)
+        await create_failed_job(house, outbox)
     monkeypatch.setattr(Senders, "send", staticmethod(send))
-    async with at_work(outbox):
-        await until_forgotten(house)
+    async with running_outbox(outbox):
+        await wait_until_deleted(house)
     assert sent[:2] == ["slow", "ops"]
 
 
-async def test_mail_goes_over_tls_to_a_server_that_knows_the_sender(
-    house: House, tmp_path: Path
-) -> None:
+async def test_mail_is_sent_over_tls_with_authentication(house: House, tmp_path: Path) -> None:
     made = certificates.own(tmp_path / "tls", "127.0.0.1", time.time())
     shows = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     shows.load_cert_chain(made.chain, made.key)
@@ -345,9 +362,9 @@ async def test_mail_goes_over_tls_to_a_server_that_knows_the_sender(
         smtp = dataclasses.replace(server, tls="starttls")
         table = NotifyTable("team", mail=("a@example.org", "gone@example.org", "b@example.org"))
         outbox = worker(house, table, smtp=smtp, trust=trusts)
-        async with at_work(outbox):
-            uid = await failed(house, outbox, **{"trainshed-notify": "team"})
-            notified = await noted(house, uid, "notified")
+        async with running_outbox(outbox):
+            uid = await create_failed_job(house, outbox, **{"trainshed-notify": "team"})
+            notified = await timeline_message(house, uid, "notified")
             assert "does not accept mail for gone@example.org" in notified, (
                 "others would get it again"
             )
@@ -358,30 +375,35 @@ async def test_mail_goes_over_tls_to_a_server_that_knows_the_sender(
         text = str(mail.get_content())
         assert "exited with a non-zero status of 1. ✗" in text
         assert f"trainshed jobs logs {uid}" in text
-        # A server that nobody vouches for is not told the password.
-        careful = worker(house, table, smtp=smtp)
-        async with at_work(careful):
-            other = await failed(house, careful, **{"trainshed-notify": "team"})
-            assert "certificate" in await noted(house, other, "notify_delayed")
+        # The password is not sent to a server with an untrusted certificate.
+        distrusting = worker(house, table, smtp=smtp)
+        async with running_outbox(distrusting):
+            other = await create_failed_job(house, distrusting, **{"trainshed-notify": "team"})
+            assert "certificate" in await timeline_message(house, other, "notify_delayed")
     assert len(box.mails) == 1
 
 
-async def test_a_target_that_hangs_holds_up_no_others_and_no_jobs(house: House, ops: Hook) -> None:
+async def test_hanging_target_does_not_block_other_targets_or_jobs(
+    house: House, ops: WebhookReceiver
+) -> None:
     held: list[asyncio.StreamWriter] = []
     listener = await asyncio.start_server(lambda _, writer: held.append(writer), "127.0.0.1", 0)
     port = listener.sockets[0].getsockname()[1]
     tables = NotifyTable("hangs", f"http://127.0.0.1:{port}"), NotifyTable("ops", ops.url)
     outbox = worker(house, *(replace(table, jobs="all") for table in tables))
-    async with at_work(outbox):
-        uid = await failed(house, outbox)
-        assert await noted(house, uid, "notified") == "ops was notified that the job has failed."
-        # Lets its thread go.
+    async with running_outbox(outbox):
+        uid = await create_failed_job(house, outbox)
+        assert (
+            await timeline_message(house, uid, "notified")
+            == "ops was notified that the job has failed."
+        )
+        # Closing the listener releases the waiting thread.
         listener.close()
         for writer in held:
             writer.close()
 
 
-async def test_jobs_name_targets_that_there_are(house: House) -> None:
+async def test_job_with_unknown_notification_target_is_rejected(house: House) -> None:
     for label in ("nobody", "ops_nobody", "_"):
         for path, body in (
             (f"{LOCATION}/customJobs", custom_job()),
@@ -394,8 +416,8 @@ async def test_jobs_name_targets_that_there_are(house: House) -> None:
     assert (await house.call("POST", "/v1/projects/p1/jobs", body)).status == 200
 
 
-async def test_a_budget_is_heard_of_once_also_by_a_service_that_starts_again(
-    house: House, ops: Hook
+async def test_budget_notification_is_sent_once_across_restarts(
+    house: House, ops: WebhookReceiver
 ) -> None:
     table = NotifyTable("ops", ops.url, budgets=(50, 90))
     budget = Budget(QuotaKey("p", GLOBAL, GPU_HOURS), 10, 6, marks=(50, 90))
@@ -404,11 +426,11 @@ async def test_a_budget_is_heard_of_once_also_by_a_service_that_starts_again(
     for amounts in ((6, 6), (6, 9.5)):
         outbox = worker(house, table)
         assert outbox.marks == (50, 90)
-        async with at_work(outbox):
+        async with running_outbox(outbox):
             for used in amounts:
                 outbox.budgets_reached((replace(budget, used=used),), month)
             await until(lambda: ops.taken)
-            await until_forgotten(house)
+            await wait_until_deleted(house)
         taken += ops.taken
         ops.taken.clear()
     events = [json.loads(body) for _, _, body in taken]

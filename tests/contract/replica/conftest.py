@@ -1,4 +1,4 @@
-"""Real shims without an engine: a zygote, a slot, and what its shim says."""
+"""Real shims without an engine: a zygote, a slot, and the messages of its shim."""
 
 import asyncio
 import json
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.commands import disk_of
-from tests.contract.replica.relays import PATIENCE, Behind
+from tests.contract.replica.relays import WAIT_TIMEOUT, FakeBackend
 from tests.isolation import strongest
 from trainshed.engines.local import spawner
 from trainshed.replica import protocol
@@ -25,14 +25,14 @@ PYTHON = sys.executable
 SECOND = 10**9
 LEVELS = (protocol.LEVEL_OWN, protocol.LEVEL_ROOT, protocol.LEVEL_USER, protocol.LEVEL_SESSION)
 OWN = (0x7FFE0000, users.COUNT)
-"""The user numbers of a replica at the level that has some."""
+"""The user numbers of a replica at the level with separate users."""
 
 
 class Line:
     """A connection to a shim."""
 
     def __init__(self, connection: socket.socket) -> None:
-        connection.settimeout(PATIENCE)
+        connection.settimeout(WAIT_TIMEOUT)
         self.socket, self._lines = connection, protocol.Lines()
         self._inbox: list[protocol.Message] = []
 
@@ -40,7 +40,7 @@ class Line:
         self.socket.sendall(protocol.encode(message))
 
     def hear(self, *kinds: str) -> protocol.Message:
-        """The next message of one of these kinds; others are passed over."""
+        """Return the next message of one of these kinds, and skip others."""
         while True:
             while self._inbox:
                 if (message := self._inbox.pop(0))["e"] in kinds:
@@ -50,14 +50,14 @@ class Line:
             self._inbox += self._lines.feed(data)
 
     def record(self) -> protocol.Message:
-        """The attempt record of a program that ran."""
+        """Return the attempt record of a program that ran."""
         message = self.hear("exited", "lost", "refused")
         assert message["e"] == "exited", message
         return message["record"]
 
 
 class Place:
-    """One slot of one gang, below a directory that is the test's."""
+    """One slot of one gang, below a directory of the test."""
 
     def __init__(self, root: Path, zygote: spawner.ZygoteHandle, level: str) -> None:
         self.slot = root / "slots" / "1" / "workerpool0-0"
@@ -75,14 +75,14 @@ class Place:
             "hosts": str(self.hosts),
             "level": self.level,
             "users": OWN if self.level == protocol.LEVEL_OWN else (),
-            # The interpreter may lie where only its owner can go.
+            # The interpreter may be in a directory that only its owner can enter.
             "read_only": [sys.prefix, sys.base_prefix],
             "cgroup_name": f"trainshed-test-{os.getpid()}-{self.slot.parents[2].name}",
         } | fields
         return protocol.LaunchDocument.from_message(document).to_message()
 
     def run(self, *argv: str, **fields: object) -> Line:
-        """Start the next incarnation; hears its shim from its first word."""
+        """Start the next incarnation, and return a connection with all messages of its shim."""
         self._incarnation += 1
         return self._start(*argv, **fields)
 
@@ -98,7 +98,7 @@ class Place:
         return self.run(PYTHON, "-c", program, **fields)
 
     def again(self, program: str, **fields: object) -> Line:
-        """Ask for the first incarnation, which may have been asked for before."""
+        """Request the first incarnation, which may have been requested before."""
         self._incarnation = 1
         return self._start(PYTHON, "-c", program, **fields)
 
@@ -118,14 +118,14 @@ class Place:
         return [str(line["m"]) for line in self.log()]
 
     def journal(self) -> dict[str, int]:
-        """What the journal says of who served the slot last: process id of the `shim`."""
+        """Return the process ID of the slot's last shim, from the journal."""
         entries: dict[str, int] = {}
         for entry in (self.slot / protocol.JOURNAL).read_text().splitlines():
             entries.update(json.loads(entry) if entry else {})
         return entries
 
     def program(self) -> int:
-        """Process id of the main process of what runs in the slot, which its shim has forked first."""
+        """Return the process ID of the running main process, which its shim has forked first."""
         shim = self.journal()["shim"]
         return int(Path(f"/proc/{shim}/task/{shim}/children").read_text().split()[0])
 
@@ -137,20 +137,21 @@ def memory_base() -> str | None:
 
 @pytest.fixture(scope="session")
 def zygote() -> Iterator[spawner.ZygoteHandle]:
-    """One whose shims wait for stacks for as long as a busy machine takes to print them."""
-    patient = "import stall; stall._DUMP_SECONDS = stall._ONE_DUMP_SECONDS = 60; zygote.run"
-    begin = spawner._START.replace("zygote.run", f"from trainshed.replica.observe {patient}")  # pyright: ignore[reportPrivateUsage]
+    """A zygote whose shims wait for stack dumps long enough for a busy machine."""
+    patient_start = "import stall; stall._DUMP_SECONDS = stall._ONE_DUMP_SECONDS = 60; zygote.run"
+    start = spawner._START.replace("zygote.run", f"from trainshed.replica.observe {patient_start}")  # pyright: ignore[reportPrivateUsage]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(spawner, "_START", begin)
+        patch.setattr(spawner, "_START", start)
         handle = spawner.start()
     yield handle
     handle.close()
 
 
 @pytest.fixture(autouse=True)
-def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who ends a replica by its journal: a busy machine may take long over what was killed."""
-    monkeypatch.setattr(journal, "_LOCK_TIMEOUT", PATIENCE)
+def _longer_lock_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a process that ends a replica through its journal wait longer: killing can take long on a
+    busy machine."""
+    monkeypatch.setattr(journal, "_LOCK_TIMEOUT", WAIT_TIMEOUT)
 
 
 @pytest.fixture
@@ -161,7 +162,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 WITHOUT_LEVELS = ("test_gpus", "test_reduction", "test_room", "test_stall")
-"""Files whose subject is the same at every level: they are run at the strongest."""
+"""Test modules whose subject is the same at every level. They run at the strongest one."""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -178,14 +179,14 @@ BETWEEN = (protocol.LEVEL_ROOT, protocol.LEVEL_USER) if strongest() == protocol.
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Where a place is."""
+    """The directory of the slot."""
     return tmp_path
 
 
 @pytest.fixture(
     params=[
-        # Between the strongest and the weakest; tests/engines has an ordinary user's, and
-        # tests/e2e/test_hostile.py attacks each.
+        # The levels between the strongest and the weakest. tests/engines has an ordinary user's
+        # level, and tests/e2e/test_hostile.py attacks each one.
         pytest.param(level, marks=pytest.mark.soak) if level in BETWEEN else level
         for level in LEVELS
     ]
@@ -193,7 +194,7 @@ def root(tmp_path: Path) -> Path:
 def place(
     root: Path, zygote: spawner.ZygoteHandle, request: pytest.FixtureRequest
 ) -> Iterator[Place]:
-    """A slot at each level that this host allows; nothing of it is left at the end."""
+    """A slot at each level that this machine supports. None of its processes remain at the end."""
     if LEVELS.index(request.param) < LEVELS.index(strongest()):
         pytest.skip("NOT TESTED: this level is more than this machine has")
     yield (place := Place(root, zygote, request.param))
@@ -201,12 +202,12 @@ def place(
 
 
 @pytest.fixture
-def behind(tmp_path: Path) -> Iterator[Behind]:
-    yield (made := Behind(tmp_path / "behind"))
+def behind(tmp_path: Path) -> Iterator[FakeBackend]:
+    yield (made := FakeBackend(tmp_path / "behind"))
     made.server.close()
 
 
 @pytest.fixture(scope="session")
 def files(tmp_path_factory: pytest.TempPathFactory) -> certificates.Interception:
-    """The certificates of an endpoint that stands in for Google's hosts."""
+    """The certificates of an endpoint that intercepts Google's hosts."""
     return certificates.prepare_interception(tmp_path_factory.mktemp("service"), time.time(), {})

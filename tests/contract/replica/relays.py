@@ -1,4 +1,4 @@
-"""Relays of a test's own, without a shim, and what stands behind them."""
+"""Relay processes for tests, without a shim, and the servers behind them."""
 
 import json
 import os
@@ -13,40 +13,41 @@ from pathlib import Path
 from tests import commands
 from trainshed.replica.endpoint import relay
 
-PATIENCE = 60.0
+WAIT_TIMEOUT = 60.0
 IDENTITY = json.dumps({"project": "p1", "replica": "workerpool0-0"}).encode()
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 
 def own_address(number: int) -> str:
-    """Return an address of replicas of this process alone, 0 or 1: other tests may run at the same time."""
+    """Return a replica address that only this process uses (number 0 or 1): other tests may run at
+    the same time."""
     high, middle, low = (os.getpid() % 2**19).to_bytes(3)
     return f"127.{112 + 8 * number + high}.{middle}.{low}"
 
 
-def heard(connection: socket.socket, size: int) -> bytes:
-    """Exactly so many bytes, unless the connection ends before."""
+def receive_exactly(connection: socket.socket, size: int) -> bytes:
+    """Return exactly `size` bytes, or fewer if the connection ends earlier."""
     received = b""
     while len(received) < size and (block := connection.recv(size - len(received))):
         received += block
     return received
 
 
-class Behind:
-    """What stands for the bucket process: a Unix socket that answers connections with what they said."""
+class FakeBackend:
+    """Stands in for the bucket process: a Unix socket that echoes each connection's data."""
 
     def __init__(self, path: Path) -> None:
         self.path = str(path)
         self.server = socket.socket(socket.AF_UNIX)
         self.server.bind(self.path)
         self.server.listen(16)
-        self.server.settimeout(PATIENCE)
+        self.server.settimeout(WAIT_TIMEOUT)
 
     def accept(self) -> tuple[bytes, socket.socket]:
-        """The next connection, and the line that it begins with."""
+        """Return the next connection and its first line."""
         connection, _ = self.server.accept()
-        connection.settimeout(PATIENCE)
+        connection.settimeout(WAIT_TIMEOUT)
         line = b""
         while not line.endswith(b"\n"):
             byte = connection.recv(1)
@@ -92,8 +93,8 @@ def running(
     proxy: str = "",
     service: tuple[str, str] = ("", ""),
 ) -> Generator[Running]:
-    """`hosts`: ports on loopback of the real hosts, which `trust` certifies; without them nothing is passed
-    on. `service`: who answers for its APIs."""
+    """Run a relay. `hosts`: loopback ports of the real hosts, certified by `trust`; without them
+    the relay forwards nothing. `service`: the sockets of the service's APIs."""
     settings = {
         "network": {
             "storage_socket": target,

@@ -1,5 +1,5 @@
-"""Making an end of an incarnation that does not answer (spec/invariants#one-incarnation: never two live ones
-of one replica)."""
+"""Ending an incarnation that does not answer (spec/invariants#one-incarnation: a replica never has
+two live incarnations)."""
 
 import contextlib
 import itertools
@@ -26,7 +26,7 @@ time.sleep(60)
 
 
 @pytest.mark.parametrize("frozen", [True, False])
-def test_what_does_not_answer_is_killed_and_recorded(place: Place, frozen: bool) -> None:
+def test_silent_incarnation_is_killed_and_recorded(place: Place, frozen: bool) -> None:
     mark = f"mark-{place.slot}"
     line = place.python(DAEMON, argv=[PYTHON, "-c", DAEMON, mark])
     place.up(line)
@@ -42,12 +42,12 @@ def test_what_does_not_answer_is_killed_and_recorded(place: Place, frozen: bool)
     assert place.run("echo", "next").record()["exit_code"] == 0
 
 
-def test_a_stranger_with_the_shims_number_is_not_killed(
+def test_reused_process_id_of_the_shim_is_not_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Process ids come round again: an id alone is no identity. After a reboot one may have started at the
-    same tick as who had it."""
-    # However late this process gets to look: it looks once before it gives up.
+    """Process IDs are reused, so an ID alone is no identity. After a reboot, another process may
+    have the same start tick."""
+    # Time is simulated: a slow process checks once before it gives up.
     monkeypatch.setattr(journal, "time", Mock(monotonic=itertools.count().__next__))
     monkeypatch.setattr(journal, "_LOCK_TIMEOUT", 1)
     lock = journal.try_lock(str(tmp_path))

@@ -1,4 +1,5 @@
-"""GPUs of real replicas (spec/machines#gpus): which device files a program sees, and how busy its own are."""
+"""GPUs of real replicas (spec/machines#gpus): the visible device files and the usage of the
+replica's own GPUs."""
 
 import json
 import os
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.replica.conftest import PATIENCE, Place
+from tests.contract.replica.conftest import WAIT_TIMEOUT, Place
 from trainshed.engines.local import spawner
 from trainshed.replica import protocol
 from trainshed.replica.observe import usage
@@ -23,7 +24,7 @@ _SOURCE = Path(__file__).with_name("fake_nvml.c")
 
 @pytest.fixture
 def zygote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[spawner.ZygoteHandle]:
-    """One that finds a driver's library which the test has made."""
+    """A zygote with a fake driver library that this test compiles."""
     if (compiler := shutil.which("cc")) is None:
         pytest.skip("there is no C compiler (cc) to make a driver's library with")
     place = tmp_path / "driver"
@@ -43,7 +44,8 @@ def zygote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[spawner.
 
 
 def entries(place: Place) -> list[dict[str, Any]]:
-    whole, _, _ = (place.logs / usage.FILE).read_text().rpartition("\n")  # One may be half written.
+    # The last line may be incomplete.
+    whole, _, _ = (place.logs / usage.FILE).read_text().rpartition("\n")
     return [json.loads(line) for line in whole.splitlines()]
 
 
@@ -51,12 +53,12 @@ def run(place: Place, program: str, *gpus: str, **fields: object) -> Any:
     return place.python(program, gpus=gpus, usage_every=0.05, **fields)
 
 
-def test_a_replicas_own_gpus_are_looked_at_while_it_runs(place: Place) -> None:
-    """spec/machines#gpus; of the library's two GPUs the second does not say how busy it is."""
+def test_usage_of_a_replicas_own_gpus_is_measured(place: Place) -> None:
+    """spec/machines#gpus. The second of the library's two GPUs does not report its usage."""
     line = run(place, "import time; print(1, flush=True); time.sleep(99)", "GPU-a", "MIG-b")
     place.up(line)
-    deadline = time.monotonic() + PATIENCE
-    # Its second look is the first that can tell for how long.
+    deadline = time.monotonic() + WAIT_TIMEOUT
+    # The second measurement is the first that covers a period.
     while not any(gpu[0] for entry in entries(place) if "at" in entry for gpu in entry["gpus"]):
         assert time.monotonic() < deadline
         line.order(o="ping", n=1)
@@ -91,7 +93,7 @@ except OSError:
 
 @pytest.fixture
 def devices() -> Iterator[tuple[str, str]]:
-    """Two devices that everybody may open, as those of GPUs."""
+    """Two device files that every user may open, like those of GPUs."""
     try:
         paths = [f"/dev/trainshed-{os.getpid()}-gpu{number}" for number in range(2)]
         for path in paths:
@@ -104,11 +106,11 @@ def devices() -> Iterator[tuple[str, str]]:
         Path(path).unlink()
 
 
-def test_a_program_opens_no_gpu_that_it_was_not_given(
+def test_program_cannot_open_a_gpu_of_another_replica(
     place: Place, devices: tuple[str, str]
 ) -> None:
-    """spec/machines#gpus: neither by its file, nor from where its shim sees it, nor by a file of the same
-    number."""
+    """spec/machines#gpus: the program can open a foreign GPU neither by its file, nor through its
+    shim's view, nor by a device file of the same number."""
     if place.level == protocol.LEVEL_SESSION:
         pytest.skip("without namespaces all devices are to be seen")
     own, other = devices
@@ -118,5 +120,5 @@ def test_a_program_opens_no_gpu_that_it_was_not_given(
     missing = "No such file or directory"
     assert by_path.split("|")[:2] == ["open", missing]
     if place.level != protocol.LEVEL_ROOT:
-        # Root may do as it likes (docs/security.md).
+        # Root is not restricted (docs/security.md).
         assert (by_path.split("|")[2], by_number) == ("Permission denied", "not made")

@@ -1,6 +1,7 @@
-"""The grace time of a stop when the main process ends before the rest (spec/program#stopping).
+"""The grace time of a stop when the main process ends before its children (spec/program#stopping).
 
-Children end when the test creates a file, so that no test depends on how fast a machine is."""
+Children end when the test creates a file, so no test depends on the speed of the machine.
+"""
 
 import os
 import signal
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.replica.conftest import PATIENCE, PYTHON, SECOND, Line, Place
+from tests.contract.replica.conftest import PYTHON, SECOND, WAIT_TIMEOUT, Line, Place
 from trainshed.replica import protocol
 from trainshed.replica.supervisor import journal, shim
 from trainshed.replica.supervisor.clients import connect
@@ -20,7 +21,7 @@ from trainshed.replica.supervisor.deadline import Deadline
 from trainshed.replica.system import kernel
 
 GRACE = 600 * SECOND
-"""Longer than any test waits: what ends before was not killed at its end."""
+"""Longer than any test waits: a program that ends earlier was not killed at its end."""
 SAVES = """
 import os, signal, time
 def save(*_):
@@ -64,7 +65,7 @@ def stop(place: Place, line: Line, grace: int = GRACE) -> None:
     shim_process, main = place.journal()["shim"], place.program()
     line.order(o="stop", grace=grace)
     children = Path(f"/proc/{shim_process}/task/{shim_process}/children")
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + WAIT_TIMEOUT
     while str(main) in children.read_text().split():
         assert time.monotonic() < until, "the main process did not end"
         time.sleep(0.01)
@@ -86,11 +87,11 @@ def started(place: Place, *argv: str, **fields: Any) -> Line:
 
 
 @pytest.mark.parametrize("parent", PARENTS)
-def test_a_program_below_another_keeps_the_grace_time(place: Place, parent: str) -> None:
-    """A shell ended on SIGTERM, and the program below it was killed while it saved its state."""
+def test_child_program_can_use_the_grace_time(place: Place, parent: str) -> None:
+    """Earlier, a shell ended on SIGTERM, and its child program was killed while it saved its state."""
     line = started(place, *PARENTS[parent])
     stop(place, line)
-    time.sleep(1.1)  # No shorter use is noted.
+    time.sleep(1.1)  # A shorter grace time is not noted.
     may_end(place)
     record = line.record()
     assert (record["signal"], record["stopped"]) == (signal.SIGTERM, True)
@@ -99,7 +100,7 @@ def test_a_program_below_another_keeps_the_grace_time(place: Place, parent: str)
     assert record["ended"] - record["started"] > SECOND
 
 
-def test_who_ignores_sigterm_is_killed_when_the_grace_time_is_over(place: Place) -> None:
+def test_program_ignoring_sigterm_is_killed_after_the_grace_time(place: Place) -> None:
     line = started(place, *shell("$run; echo finished", IGNORES))
     line.order(o="stop", grace=2 * SECOND)
     record = line.record()
@@ -107,14 +108,14 @@ def test_who_ignores_sigterm_is_killed_when_the_grace_time_is_over(place: Place)
     assert all("killed at its end" in text for text in grace_note(place))
 
 
-def test_a_second_stop_does_not_prolong_the_first(place: Place) -> None:
+def test_second_stop_does_not_extend_the_grace_time(place: Place) -> None:
     line = started(place, *shell("$run; echo finished", IGNORES))
     line.order(o="stop", grace=SECOND)
     line.order(o="stop", grace=GRACE)
     assert line.record()["signal"] == signal.SIGTERM
 
 
-def test_a_second_stop_may_end_the_first_at_once(place: Place) -> None:
+def test_second_stop_can_shorten_the_grace_time(place: Place) -> None:
     line = started(place, *PARENTS["shell"])
     stop(place, line)
     line.order(o="stop", grace=0)
@@ -122,8 +123,8 @@ def test_a_second_stop_may_end_the_first_at_once(place: Place) -> None:
     assert "saved" not in place.texts()
 
 
-def test_a_deadline_ends_the_grace_time(place: Place, tmp_path: Path) -> None:
-    """After it, another attempt may run in place of the program, whose main process has ended."""
+def test_lease_deadline_ends_the_grace_time(place: Place, tmp_path: Path) -> None:
+    """After the deadline another attempt may run, although the main process of this one has ended."""
     deadline, is_stopped = Deadline(str(tmp_path / "deadline")), threading.Event()
 
     def extend() -> None:
@@ -143,14 +144,14 @@ def test_a_deadline_ends_the_grace_time(place: Place, tmp_path: Path) -> None:
     assert "saved" not in place.texts()
 
 
-def test_a_grace_time_of_zero_is_none(place: Place) -> None:
+def test_grace_time_of_zero_kills_immediately(place: Place) -> None:
     line = started(place, *shell("$run; echo finished", IGNORES))
     line.order(o="stop", grace=0)
     assert line.record()["stopped"]
     assert not grace_note(place)
 
 
-def test_an_end_without_a_stop_ends_all_at_once(place: Place) -> None:
+def test_exit_without_a_stop_ends_children_immediately(place: Place) -> None:
     line = started(place, *shell("$run & while ! test -e may-end; do sleep 0.1; done; exit 3"))
     may_end(place)
     record = line.record()
@@ -158,7 +159,7 @@ def test_an_end_without_a_stop_ends_all_at_once(place: Place) -> None:
     assert "saving" not in place.texts() and not grace_note(place)
 
 
-def test_the_memory_limit_holds_in_the_grace_time(place: Place) -> None:
+def test_memory_limit_applies_during_the_grace_time(place: Place) -> None:
     grows = SAVES.replace('print("saved")', "kept = [b'x' * (4 << 20) for _ in range(10 ** 6)]")
     line = started(place, *shell("$run; echo finished", grows), memory_limit=200 << 20)
     stop(place, line)
@@ -167,15 +168,15 @@ def test_the_memory_limit_holds_in_the_grace_time(place: Place) -> None:
     assert (record["signal"], record["child_oom"]) == (signal.SIGTERM, 1)
 
 
-def test_a_shell_that_a_person_opened_does_not_use_the_grace_time(place: Place) -> None:
+def test_users_shell_does_not_extend_the_grace_time(place: Place) -> None:
     line = started(place, PYTHON, "-c", IGNORES.replace("SIG_IGN", "SIG_DFL"))
     opened = Line(connect(str(place.slot)))
     command = "trap '' TERM HUP; echo up > up; while :; do sleep 0.1; done"
     opened.order(o="shell", tty=False, command=command)
     streams: list[int] = []
-    while not streams:  # Greetings come first.
+    while not streams:  # Greeting messages come first.
         _, streams, *_ = socket.recv_fds(opened.socket, 4096, 1)
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + WAIT_TIMEOUT
     while not (place.slot / protocol.FILES / "work" / "up").exists():
         assert time.monotonic() < until
         time.sleep(0.01)
@@ -185,12 +186,12 @@ def test_a_shell_that_a_person_opened_does_not_use_the_grace_time(place: Place) 
     os.close(streams[0])
 
 
-def test_a_shim_that_is_killed_in_the_grace_time_leaves_nothing(place: Place) -> None:
+def test_shim_killed_during_the_grace_time_leaves_no_processes(place: Place) -> None:
     line = started(place, *PARENTS["shell"])
     below = Path(f"/proc/{place.program()}/task/{place.program()}/children").read_text().split()
     stop(place, line)
     os.kill(place.journal()["shim"], signal.SIGKILL)
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + WAIT_TIMEOUT
     while any(Path(f"/proc/{process}").exists() for process in below):
         assert time.monotonic() < until
         time.sleep(0.01)

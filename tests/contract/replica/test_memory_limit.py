@@ -1,5 +1,5 @@
-"""Memory limits without control groups, and with them: the same verdicts (spec/failures#out-of-memory,
-spec/machines#memory)."""
+"""Memory limits with and without control groups lead to the same verdicts
+(spec/failures#out-of-memory, spec/machines#memory)."""
 
 import os
 import signal
@@ -47,23 +47,25 @@ for _ in range(4):
 print('up')
 for child in children: assert os.waitpid(child, 0)[1] == 0
 """
-WAYS = tuple(
+ENFORCEMENTS = tuple(
     dict.fromkeys(((strongest(), "polling"), (LEVEL_SESSION, "polling"), (strongest(), "kernel")))
 )
-"""Levels with how the limit is held: what processes a replica has is found in two ways, its group in one."""
-each_way = pytest.mark.parametrize(("place", "limited"), WAYS, indirect=True)
+"""Isolation levels and the enforcement of the limit. Polling finds a replica's processes in two
+ways, the kernel in one."""
+each_enforcement = pytest.mark.parametrize(("place", "limited"), ENFORCEMENTS, indirect=True)
 
 
 @pytest.fixture
 def root() -> Iterator[Path]:
-    """On a disk: what is in files counts as memory where they are in memory, as in `/tmp` of many systems."""
+    """A directory on a disk: file contents count as memory if the file system is in memory, like
+    many systems' `/tmp`."""
     with tempfile.TemporaryDirectory(dir="/var/tmp") as directory:
         yield Path(directory)
 
 
 @pytest.fixture
 def limited(request: pytest.FixtureRequest, memory_base: str) -> dict[str, object]:
-    """How the limit is held."""
+    """The launch fields that enforce the limit."""
     if request.param == "polling":
         return {"memory_limit": LIMIT}
     if not memory_base:
@@ -71,16 +73,16 @@ def limited(request: pytest.FixtureRequest, memory_base: str) -> dict[str, objec
     return {"memory_limit": LIMIT, "bases": {"memory": memory_base}}
 
 
-@each_way
-def test_a_main_process_over_the_limit_ran_out_of_memory(
+@each_enforcement
+def test_main_process_over_the_limit_is_out_of_memory(
     place: Place, limited: dict[str, object]
 ) -> None:
     record = place.python(GROWS, **limited).record()
     assert (record["signal"], record["oom"], record["child_oom"]) == (signal.SIGKILL, True, 0)
 
 
-@each_way
-def test_a_child_over_the_limit_leaves_the_verdict_to_the_main_process(
+@each_enforcement
+def test_killed_child_leaves_the_verdict_to_the_main_process(
     place: Place, limited: dict[str, object]
 ) -> None:
     record = place.python(CHILD_GROWS, **limited).record()
@@ -88,16 +90,18 @@ def test_a_child_over_the_limit_leaves_the_verdict_to_the_main_process(
     assert place.texts() == ["up", "child -9"]
 
 
-@each_way
-def test_what_is_shared_counts_once_and_files_do_not_count(
+@each_enforcement
+def test_shared_memory_counts_once_and_files_do_not_count(
     place: Place, limited: dict[str, object]
 ) -> None:
     record = place.python(SHARES, **limited).record()
     assert record["exit_code"] == 0, record
 
 
-def test_who_ended_since_it_was_measured_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the one that was killed a moment before."""
+def test_process_that_ended_after_the_measurement_is_not_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An example is a process that was killed a moment earlier."""
     with running("true") as ended:
         os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
         monkeypatch.setattr(processes, "resident", Mock(return_value={ended.pid: 2}))

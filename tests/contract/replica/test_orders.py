@@ -1,4 +1,4 @@
-"""What a service can ask of a shim, and what a shim notes at the end (spec/failures#lost-replicas)."""
+"""Orders of a service to a shim, and notes of a shim at the end (spec/failures#lost-replicas)."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from trainshed.replica.supervisor import journal, sidecars
 FLOODS = "import sys\nwhile True: sys.stdout.write('x' * 60 + '\\n')"
 
 
-def test_a_ping_is_answered_while_output_floods(place: Place) -> None:
+def test_shim_answers_a_ping_during_a_flood_of_output(place: Place) -> None:
     line = place.python(FLOODS)
     place.up(line)
     for number in range(20):
@@ -19,10 +19,8 @@ def test_a_ping_is_answered_while_output_floods(place: Place) -> None:
 
 
 @pytest.mark.parametrize("makes", [True, False])
-def test_a_directory_that_was_taken_for_a_bucket_is_told_of_at_the_end(
-    place: Place, makes: bool
-) -> None:
-    """The program succeeds, and what it wrote is gone with the replica."""
+def test_local_directory_named_like_a_bucket_causes_a_note(place: Place, makes: bool) -> None:
+    """The program succeeds, but its files are deleted with the replica."""
     line = place.python("import os; os.makedirs('gs://b/model')" if makes else "pass")
     names: list[str] = []
     while (message := line.hear("note", "exited"))["e"] == "note":

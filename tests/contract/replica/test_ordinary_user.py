@@ -1,5 +1,5 @@
-"""What needs rights over the program's processes, once more as a user without any (spec/program#isolation:
-root or not)."""
+"""Tests that need rights over the program's processes, repeated as a user without rights
+(spec/program#isolation: root or not)."""
 
 import subprocess
 import sys
@@ -8,7 +8,7 @@ import tempfile
 from tests.contract.ordinary_user import NOBODY
 from tests.isolation import needs_mounts
 
-_FRESH = f"""
+_PROBE = f"""
 import ctypes, os, sys
 from trainshed.replica.supervisor import isolation_probe
 from trainshed.replica.system import kernel
@@ -34,11 +34,11 @@ ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)
 os.mkdir("/place/probed")
 print(isolation_probe.probe("/place/probed", ["user"]))
 """
-"""Asks for the level of an ordinary user where the root directory has only what every machine has."""
+"""Probe the levels of an ordinary user on a root directory with only the usual entries."""
 
 
 @needs_mounts
-def test_a_machine_that_never_had_buckets_gives_an_ordinary_user_his_level() -> None:
+def test_ordinary_user_gets_its_level_on_a_new_machine() -> None:
     with tempfile.TemporaryDirectory() as place:
-        probing = [sys.executable, "-c", _FRESH, place]
+        probing = [sys.executable, "-c", _PROBE, place]
         assert subprocess.check_output(probing, text=True) == ("{'level': 'user', 'refused': {}}\n")

@@ -1,4 +1,4 @@
-"""What reducers and workers report reaches log, journal and listeners of a real shim
+"""Reports of reducers and workers reach the log, the journal and the listeners of a real shim
 (spec/reduction#reports)."""
 
 import json
@@ -24,7 +24,7 @@ MODE = ("mode", "INFO", "pure: 4 reducers")
 
 
 def run(place: Place, text: str, **fields: object) -> Line:
-    """A program that knows where to report, in a slot of a job with four reducers."""
+    """Run a program that knows its report file, in a slot of a job with four reducers."""
     files = place.slot / protocol.FILES
     path = str(files / program.HYPERTUNE / reduction_reports.PROGRAM_FILE)
     if place.level != protocol.LEVEL_SESSION:
@@ -34,7 +34,7 @@ def run(place: Place, text: str, **fields: object) -> Line:
 
 
 def notes(line: Line) -> list[tuple[int, str, str, str]]:
-    """All that the shim tells of one program, from its start to its end."""
+    """Return all notes of one program, from its start to its end."""
     notes: list[tuple[int, str, str, str]] = []
     while (message := line.hear("note", "exited", "lost", "refused"))["e"] == "note":
         notes.append((message["n"], message["name"], message["severity"], message["text"]))
@@ -42,29 +42,29 @@ def notes(line: Line) -> list[tuple[int, str, str, str]]:
     return notes
 
 
-def said(place: Place) -> list[dict[str, str]]:
-    """The lines that the service itself wrote to the log."""
+def service_lines(place: Place) -> list[dict[str, str]]:
+    """Return the lines that the service itself wrote to the log."""
     return [json.loads(str(line["m"])) for line in place.log() if line["s"] == "b"]
 
 
-def test_a_note_is_told_kept_and_written_to_the_log_once(place: Place) -> None:
-    """spec/reduction#reports: whatever the program's user is, its reports are seen; in the log with how bad
-    they are."""
+def test_note_is_reported_stored_and_logged_once(place: Place) -> None:
+    """spec/reduction#reports: reports are read regardless of the program's user. The log shows
+    their severity."""
     late = '("\\ud800late", "WARNING", "rank 3\\n waits")'
     line = run(place, f"{REPORT}report([MODE]); report([MODE]); report([MODE, {late}])")
     seen = notes(line)
     mode, late = (1, "mode", "INFO", "pure: 4 reducers"), (2, "?late", "WARNING", "rank 3 waits")
     assert seen == [mode, late]
-    assert said(place) == [
+    assert service_lines(place) == [
         {"severity": note[2], "message": f"trainshed reduction: {note[3]}"} for note in seen
     ]
     kept = journal.Entries(str(place.slot)).notes(1)
     assert [(note["n"], note["name"]) for note in kept] == [(1, "mode"), (2, "?late")]
 
 
-def test_a_hostile_report_is_bounded(place: Place) -> None:
-    """spec/reduction#reports: twenty notes of five hundred characters and one for each reducer, once each;
-    what is no report is said once."""
+def test_notes_of_a_hostile_report_are_limited(place: Place) -> None:
+    """spec/reduction#reports: at most twenty notes of 500 characters and one note for each reducer,
+    each once. An invalid report is noted once."""
     text = """
 open(path, "w").write("no json")
 while not os.path.exists("go"): time.sleep(0.01)
@@ -81,17 +81,17 @@ report(loud)
     assert {(note[2], len(note[3])) for note in seen} == {("INFO", 500)}
 
 
-def test_secrets_are_not_taken_down(place: Place) -> None:
+def test_secrets_in_reports_are_redacted(place: Place) -> None:
     line = run(place, REPORT + 'report([("a", "INFO", "it is hunter2!")])', masked=("hunter2",))
     assert notes(line)[0][3] == "it is ***!"
 
 
-def test_reducers_that_were_never_used_are_told_of_at_the_end(place: Place) -> None:
-    """spec/reduction#frameworks: never silently idle reducers, however short the job: told and kept before
-    the end is."""
+def test_unused_reducers_cause_a_note_at_the_end(place: Place) -> None:
+    """spec/reduction#frameworks: reducers are never idle silently, even in a short job. The note is
+    reported and stored before the end."""
     line = run(place, "pass", reducers_expected=True)
     ((number, name, severity, text),) = notes(line)
     assert (number, name, severity) == (1, reduction_reports.UNUSED, "WARNING")
     assert "ended without using the job's reducers" in text
     assert [note["text"] for note in journal.Entries(str(place.slot)).notes(1)] == [text]
-    assert said(place)[-1]["message"].endswith(text)
+    assert service_lines(place)[-1]["message"].endswith(text)

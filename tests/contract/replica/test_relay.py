@@ -1,4 +1,5 @@
-"""A replica's own endpoint: it says whose a connection is (spec/program#storage)."""
+"""A replica's own endpoint: its connections to the service start with the replica's identity
+(spec/program#storage)."""
 
 import json
 import select
@@ -7,7 +8,7 @@ import socket
 import pytest
 
 from tests.contract.replica.conftest import Place
-from tests.contract.replica.relays import IDENTITY, PATIENCE, Behind, own_address
+from tests.contract.replica.relays import IDENTITY, WAIT_TIMEOUT, FakeBackend, own_address
 from trainshed.replica import protocol
 from trainshed.replica.endpoint import relay
 
@@ -22,10 +23,10 @@ for _ in range(2):
 """
 
 
-def test_every_connection_begins_with_the_line_that_says_whose_it_is(
-    place: Place, behind: Behind
+def test_relayed_connection_starts_with_the_replicas_identity(
+    place: Place, behind: FakeBackend
 ) -> None:
-    """A program says what it likes behind that line, never before it."""
+    """The program controls only the data after that line, so it cannot forge an identity."""
     network = {"storage_socket": behind.path, "storage_port": 23456, "address": ADDRESS}
     line = place.python(PRINTS, **network, identity=IDENTITY.decode())
     for number in range(2):
@@ -41,22 +42,26 @@ def test_every_connection_begins_with_the_line_that_says_whose_it_is(
     assert place.texts() == ["answer 0", "answer 1"]
 
 
-def test_connections_beyond_so_many_are_closed(
-    monkeypatch: pytest.MonkeyPatch, behind: Behind
+def test_relay_closes_connections_over_its_limit(
+    monkeypatch: pytest.MonkeyPatch, behind: FakeBackend
 ) -> None:
-    """Issue: a program with a limit of 200 processes had its relay take threads and memory without end."""
+    """Earlier, a program with a limit of 200 processes made its relay use threads and memory
+    without limit."""
     monkeypatch.setattr(relay, "_MAX_THREADS", 0)
     listener = relay.listen(ADDRESS, 0)
     with socket.create_connection(listener.getsockname()) as connection:
-        # A busy kernel passes on late that it is there, or closed. One that is taken stays open.
-        assert select.select([listener], [], [], PATIENCE)[0]
+        # A busy kernel may report a new or closed connection late. An accepted connection would
+        # stay open.
+        assert select.select([listener], [], [], WAIT_TIMEOUT)[0]
         network = protocol.Network(storage_socket=behind.path)
         relay.Relay(network, [listener])._accept(listener.fileno())  # pyright: ignore[reportPrivateUsage]
-        assert select.select([connection], [], [], PATIENCE)[0], "it was taken"
+        assert select.select([connection], [], [], WAIT_TIMEOUT)[0], "it was taken"
 
 
-def test_a_notice_is_reported_for_as_long_as_the_program_runs(place: Place, behind: Behind) -> None:
-    """By a connection of its own, and again when the bucket process is replaced by another one."""
+def test_preemption_notice_is_reported_while_the_program_runs(
+    place: Place, behind: FakeBackend
+) -> None:
+    """The notice uses a connection of its own, and is repeated when the bucket process is replaced."""
     network = {"storage_socket": behind.path, "storage_port": 23456, "address": ADDRESS}
     program = "import signal\nsignal.signal(15, signal.SIG_IGN)\nprint(1)\nsignal.pause()"
     line = place.python(program, **network, identity=IDENTITY.decode())

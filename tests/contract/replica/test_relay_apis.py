@@ -1,5 +1,5 @@
-"""A replica's endpoint stands in for the hosts of the APIs: REST and gRPC over TLS, answered by the
-service."""
+"""A replica's endpoint intercepts the hosts of Google's APIs: the service answers REST and gRPC
+over TLS."""
 
 import os
 import socket
@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.replica.conftest import PATIENCE
-from tests.contract.replica.relays import OK, Behind, heard, running
+from tests.contract.replica.conftest import WAIT_TIMEOUT
+from tests.contract.replica.relays import OK, FakeBackend, receive_exactly, running
 from trainshed.serve import certificates
 
 MISSING = b"HTTP/1.1 404 Not Found\r\nContent-Length: 4\r\n\r\nnone"
@@ -20,23 +20,23 @@ MISSING = b"HTTP/1.1 404 Not Found\r\nContent-Length: 4\r\n\r\nnone"
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A replica's, and the three that it leads to."""
+    """A replica's endpoint and the three servers behind it."""
 
     port: int
     trust: ssl.SSLContext
-    buckets: Behind
-    rest: Behind
-    grpc: Behind
+    buckets: FakeBackend
+    rest: FakeBackend
+    grpc: FakeBackend
 
     def client(self, host: str, *protocols: str) -> ssl.SSLSocket:
         self.trust.set_alpn_protocols(list(protocols or ("http/1.1",)))
-        raw = socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE)
+        raw = socket.create_connection(("127.0.0.1", self.port), timeout=WAIT_TIMEOUT)
         return self.trust.wrap_socket(raw, server_hostname=host)
 
 
 @pytest.fixture
 def endpoint(tmp_path: Path, files: certificates.Interception) -> Iterator[Endpoint]:
-    behind = [Behind(tmp_path / name) for name in ("buckets", "rest", "grpc")]
+    behind = [FakeBackend(tmp_path / name) for name in ("buckets", "rest", "grpc")]
     service = (behind[1].path, behind[2].path)
     with running(behind[0].path, files.certificate, service=service) as relaying:
         trust = ssl.create_default_context(cafile=files.trust)
@@ -45,9 +45,9 @@ def endpoint(tmp_path: Path, files: certificates.Interception) -> Iterator[Endpo
         backend.server.close()
 
 
-def taken(behind: Behind) -> socket.socket:
+def accepted_connection(behind: FakeBackend) -> socket.socket:
     connection, _ = behind.server.accept()
-    connection.settimeout(PATIENCE)
+    connection.settimeout(WAIT_TIMEOUT)
     return connection
 
 
@@ -65,54 +65,56 @@ def taken(behind: Behind) -> socket.socket:
         ("www.googleapis.com", b"/discovery/v1/apis/ml/v1/rest"),
     ],
 )
-def test_a_call_of_an_api_is_the_services_with_all_that_it_brings(
+def test_api_request_is_forwarded_to_the_service_unchanged(
     endpoint: Endpoint, host: str, path: bytes
 ) -> None:
-    """Who calls is told by its token alone: nothing is said before."""
+    """Only the token identifies the caller: the relay sends no line before the request."""
     request = b"GET %s HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer tsj1.x.y\r\n\r\n"
     request %= (path, host.encode())
     with endpoint.client(host) as client:
         client.sendall(request)
-        with taken(endpoint.rest) as connection:
+        with accepted_connection(endpoint.rest) as connection:
             for answer in (OK, MISSING):
-                assert heard(connection, len(request)) == request
+                assert receive_exactly(connection, len(request)) == request
                 connection.sendall(answer)
-                assert heard(client, len(answer)) == answer
+                assert receive_exactly(client, len(answer)) == answer
                 client.sendall(request)
 
 
-def test_a_write_is_the_services_and_a_buckets_is_not(endpoint: Endpoint) -> None:
-    """The two can share a connection: www.googleapis.com has both."""
+def test_one_connection_can_reach_the_api_and_buckets(endpoint: Endpoint) -> None:
+    """Both kinds of requests can share a connection, because www.googleapis.com serves both."""
     host = "www.googleapis.com"
     write = b"POST /%s HTTP/1.1\r\nHost: www.googleapis.com\r\nContent-Length: 2\r\n\r\n{}"
     with endpoint.client(host) as client:
         for path, behind in ((b"discovery/x", endpoint.rest), (b"storage/v1/b", endpoint.buckets)):
             client.sendall(write % path)
-            connection = behind.accept()[1] if behind is endpoint.buckets else taken(behind)
+            connection = (
+                behind.accept()[1] if behind is endpoint.buckets else accepted_connection(behind)
+            )
             with connection:
-                assert heard(connection, len(write % path)) == write % path
+                assert receive_exactly(connection, len(write % path)) == write % path
                 connection.sendall(OK)
-                assert heard(client, len(OK)) == OK
+                assert receive_exactly(client, len(OK)) == OK
 
 
-def test_http2_goes_to_grpc_as_it_is_whoever_is_slow(endpoint: Endpoint) -> None:
+def test_http2_is_forwarded_to_grpc_unchanged(endpoint: Endpoint) -> None:
     data = os.urandom(3 << 20)
 
     def echo() -> None:
-        with taken(endpoint.grpc) as connection:
-            connection.sendall(heard(connection, len(data)))
+        with accepted_connection(endpoint.grpc) as connection:
+            connection.sendall(receive_exactly(connection, len(data)))
 
     answering = threading.Thread(target=echo)
     answering.start()
     with endpoint.client("us-central1-aiplatform.googleapis.com", "h2") as client:
         assert client.selected_alpn_protocol() == "h2"
         client.sendall(data)
-        # The other side hangs up as soon as it has written all.
-        assert heard(client, len(data) + 1) == data
-    answering.join(PATIENCE)
+        # The other side closes as soon as it has written everything.
+        assert receive_exactly(client, len(data) + 1) == data
+    answering.join(WAIT_TIMEOUT)
 
 
-def test_who_speaks_both_is_answered_over_http1(endpoint: Endpoint) -> None:
-    """Tools that would rather speak HTTP/2 call REST by it, which gRPC does not know."""
+def test_client_with_both_protocols_is_answered_over_http1(endpoint: Endpoint) -> None:
+    """Tools that prefer HTTP/2 use it for REST, which the gRPC server does not support."""
     with endpoint.client("aiplatform.googleapis.com", "h2", "http/1.1") as client:
         assert client.selected_alpn_protocol() == "http/1.1"

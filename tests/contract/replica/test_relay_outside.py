@@ -1,4 +1,5 @@
-"""What is none of ours goes on to Google's real hosts, here others on loopback (spec/program#storage)."""
+"""Requests that are not for the service go to Google's real hosts, which are loopback servers here
+(spec/program#storage)."""
 
 import base64
 import gzip
@@ -17,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.buckets_service import Service
-from tests.contract.replica.conftest import PATIENCE
+from tests.contract.replica.conftest import WAIT_TIMEOUT
 from tests.contract.replica.relays import running
 from trainshed.access.job_tokens import KEY_FILE, JobClaims, JobTokens
 from trainshed.buckets.setup import BucketRules
@@ -25,17 +26,17 @@ from trainshed.replica.endpoint import conversation
 from trainshed.serve import certificates
 
 STORAGE, OTHER = "storage.googleapis.com", "www.googleapis.com"
-ALSO_GOOGLES = tuple(
+OTHER_APIS = tuple(
     f"{api}.googleapis.com" for api in ("bigquery", "iamcredentials", "secretmanager")
 )
-HOSTS = (STORAGE, OTHER, *ALSO_GOOGLES)
+HOSTS = (STORAGE, OTHER, *OTHER_APIS)
 _PROGRAM = {"job_uid": 1, "replica": "workerpool0-0", "project": "p1", "service_account": "a@p1"}
 IDENTITY = json.dumps(_PROGRAM).encode()
 DATA = bytes(range(256)) * 8192
 
 
-class Real:
-    """Google's hosts: they have one public bucket, and remember what they were asked."""
+class GoogleHosts:
+    """Google's hosts: they have one public bucket and record all requests."""
 
     def __init__(self, directory: Path) -> None:
         self.asked: list[tuple[str, str, dict[str, str], bytes]] = []
@@ -66,7 +67,7 @@ class Real:
                 raise AttributeError(name)
 
             def log_request(self, code: object = 0, size: object = 0) -> None:
-                pass  # It would write to standard error.
+                pass  # The default would write to standard error.
 
         files = certificates.prepare_interception(directory, time.time(), {})
         self.trust = files.trust
@@ -82,13 +83,13 @@ class Real:
         self._server.server_close()
 
 
-class World:
-    """A bucket process with a relay before it, which has certificates, and the real hosts beyond."""
+class Network:
+    """A bucket process behind a TLS relay, and the real hosts."""
 
     def __init__(self, directory: Path, files: certificates.Interception) -> None:
         self.service = Service(directory, BucketRules("p1"))
         self.files = files
-        self.real = Real(directory / "google")
+        self.real = GoogleHosts(directory / "google")
         tokens = JobTokens.open(directory / KEY_FILE, time.time_ns)
         self.claims = JobClaims(1, 1, "workerpool0-0", "p1", "a@p1")
         self.token = tokens.mint(self.claims)[0]
@@ -109,20 +110,20 @@ class World:
 
 
 class Connection(http.client.HTTPConnection):
-    """To one of Google's hosts, as a program thinks."""
+    """A connection to one of Google's hosts, from the view of a program."""
 
     def __init__(self, host: str, port: int, trust: ssl.SSLContext) -> None:
-        super().__init__(host, timeout=PATIENCE)
+        super().__init__(host, timeout=WAIT_TIMEOUT)
         self._there = ("127.0.0.1", port)
         self._trust = trust
 
     def connect(self) -> None:
-        raw = socket.create_connection(self._there, timeout=PATIENCE)
+        raw = socket.create_connection(self._there, timeout=WAIT_TIMEOUT)
         self.sock = self._trust.wrap_socket(raw, server_hostname=self.host)
 
 
 class Api:
-    """Speaks to them, over one connection each."""
+    """Sends requests to all hosts, with one connection per host."""
 
     def __init__(self, port: int, trust: Path) -> None:
         context = ssl.create_default_context(cafile=trust)
@@ -143,57 +144,57 @@ class Api:
         answer = connection.getresponse()
         return answer.status, answer.read()
 
-    def hang_up(self) -> None:
-        """The next request of each opens another one."""
+    def disconnect(self) -> None:
+        """Close all connections. The next request to each host opens a new one."""
         for connection in self._connections.values():
             connection.close()
 
 
 @pytest.fixture(scope="module")
-def world(
+def network(
     tmp_path_factory: pytest.TempPathFactory, files: certificates.Interception
-) -> Iterator[World]:
-    made = World(tmp_path_factory.mktemp("service"), files)
+) -> Iterator[Network]:
+    made = Network(tmp_path_factory.mktemp("service"), files)
     yield made
     made.real.stop()
     made.service.stop()
 
 
 @pytest.fixture(scope="module")
-def of_all(world: World) -> Iterator[Api]:
-    """By one relay, which has uploaded an object."""
-    with world.relay() as api:
+def shared_api(network: Network) -> Iterator[Api]:
+    """A client of one relay, with an uploaded object."""
+    with network.relay() as api:
         name = json.dumps({"name": "local"}).encode()
         assert api.ask("POST", "/storage/v1/b?project=p1", name)[0] == 200
         path = "/upload/storage/v1/b/local/o?uploadType=media&name=x"
         assert api.ask("POST", path, b"content")[0] == 200
-        assert world.real.asked == []
+        assert network.real.asked == []
         yield api
 
 
 @pytest.fixture
-def api(world: World, of_all: Api) -> Iterator[Api]:
-    world.real.asked.clear()
-    yield of_all
-    of_all.hang_up()
+def api(network: Network, shared_api: Api) -> Iterator[Api]:
+    network.real.asked.clear()
+    yield shared_api
+    shared_api.disconnect()
 
 
 @pytest.mark.parametrize("path", ["/public/a.npz", "/public/chunked", "/public?prefix=a"])
-def test_a_public_bucket_is_read_where_it_is(world: World, api: Api, path: str) -> None:
+def test_public_google_bucket_is_read_at_google(network: Network, api: Api, path: str) -> None:
     for _ in range(2):
         assert api.ask("GET", path) == (200, DATA)
         assert api.ask("HEAD", path) == (200, b"")
         assert api.ask("GET", "/local/x") == (200, b"content")
-    assert [sent[:2] for sent in world.real.asked] == [("GET", path), ("HEAD", path)] * 2
+    assert [sent[:2] for sent in network.real.asked] == [("GET", path), ("HEAD", path)] * 2
 
 
-def test_other_apis_are_not_ours(world: World, api: Api) -> None:
-    """Requests that are made once only, with whatever body."""
+def test_requests_to_other_google_apis_are_forwarded(network: Network, api: Api) -> None:
+    """Requests are sent exactly once, with any body."""
     assert api.ask("GET", "/oauth2/v1/certs", host=OTHER) == (200, DATA)
     assert api.ask("POST", "/oauth2/v4/token", b"grant=x", host=OTHER) == (200, DATA)
     large = gzip.compress(DATA) * 8
     assert api.ask("PUT", "/oauth2/x", large, host=OTHER) == (200, DATA)
-    assert [sent[3] for sent in world.real.asked] == [b"", b"grant=x", large]
+    assert [sent[3] for sent in network.real.asked] == [b"", b"grant=x", large]
 
 
 @pytest.mark.parametrize(
@@ -214,53 +215,56 @@ def test_other_apis_are_not_ours(world: World, api: Api) -> None:
         ("GET", f"/with/{'k' * 32}/public/x", STORAGE),
     ],
 )
-def test_what_is_ours_stays_here(world: World, api: Api, method: str, path: str, host: str) -> None:
-    """Whatever is about a bucket of ours, whatever writes, and what only we understand."""
+def test_requests_for_local_resources_are_not_forwarded(
+    network: Network, api: Api, method: str, path: str, host: str
+) -> None:
+    """These requests concern a bucket of the service, or write, or are understood only by the
+    service."""
     for _ in range(2):
         status, _ = api.ask(method, path, b"data" if method in ("PUT", "POST") else b"", host=host)
         assert 400 <= status < 500
-    assert world.real.asked == []
+    assert network.real.asked == []
 
 
-def test_no_token_of_ours_goes_out(world: World, api: Api) -> None:
-    basic = base64.b64encode(b"oauth2accesstoken:" + world.token.encode()).decode()
+def test_own_tokens_are_not_sent_to_google(network: Network, api: Api) -> None:
+    basic = base64.b64encode(b"oauth2accesstoken:" + network.token.encode()).decode()
     for authorization in (
-        f"Bearer {world.token}",
-        f"bearer  {world.token}",
-        f"Bearer {world.identity_token}",
-        f"Bearer {world.service.token}",
+        f"Bearer {network.token}",
+        f"bearer  {network.token}",
+        f"Bearer {network.identity_token}",
+        f"Bearer {network.service.token}",
         f"Basic {basic}",
     ):
         assert api.ask("GET", "/public/x", headers={"Authorization": authorization})[0] == 200, (
             authorization
         )
-        assert "authorization" not in world.real.asked[-1][2], authorization
-    assert api.ask("GET", "/public/x", headers={"X-Token": world.token})[0] == 200
-    assert "x-token" not in world.real.asked[-1][2]
-    assert world.token.encode().startswith(conversation.JOB_TOKEN)
+        assert "authorization" not in network.real.asked[-1][2], authorization
+    assert api.ask("GET", "/public/x", headers={"X-Token": network.token})[0] == 200
+    assert "x-token" not in network.real.asked[-1][2]
+    assert network.token.encode().startswith(conversation.JOB_TOKEN)
 
 
-def test_a_question_about_a_token_of_ours_stays_here(world: World, api: Api) -> None:
-    encoded = world.token.replace(".", "%2E")
-    for token in (world.token, encoded):
+def test_tokeninfo_for_an_own_token_is_not_forwarded(network: Network, api: Api) -> None:
+    encoded = network.token.replace(".", "%2E")
+    for token in (network.token, encoded):
         path = f"/oauth2/v3/tokeninfo?access_token={token}"
         assert api.ask("GET", path, host=OTHER)[0] == 404
         body = f"access_token={token}".encode()
         assert api.ask("POST", "/oauth2/v3/tokeninfo", body, host=OTHER)[0] == 400
         assert api.ask("POST", "/oauth2/v3/tokeninfo", iter([body]), host=OTHER)[0] in (200, 400)
-    assert not any(world.token in path for _, path, _, _ in world.real.asked)
+    assert not any(network.token in path for _, path, _, _ in network.real.asked)
 
 
 @pytest.mark.parametrize("way", ["closed", "distrusted", "proxy"])
-def test_without_a_way_out_ours_is_the_answer(world: World, way: str) -> None:
-    world.real.asked.clear()
+def test_local_answer_is_returned_when_google_is_unreachable(network: Network, way: str) -> None:
+    network.real.asked.clear()
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]
         ways = {
-            "closed": world.relay(port),
-            "distrusted": world.relay(trust=world.files.trust),
-            "proxy": world.relay(proxy=f"http://127.0.0.1:{port}"),
+            "closed": network.relay(port),
+            "distrusted": network.relay(trust=network.files.trust),
+            "proxy": network.relay(proxy=f"http://127.0.0.1:{port}"),
         }
         with ways[way] as api:
             for _ in range(2):
@@ -269,56 +273,56 @@ def test_without_a_way_out_ours_is_the_answer(world: World, way: str) -> None:
                 assert b"<Code>NoSuchBucket</Code>" in body
                 assert api.ask("HEAD", "/public/x") == (404, b"")
                 assert api.ask("POST", "/oauth2/v4/token", b"grant=x", host=OTHER)[0] == 400
-    assert world.real.asked == []
+    assert network.real.asked == []
 
 
-def test_the_way_out_may_be_a_proxy(world: World) -> None:
+def test_requests_to_google_can_use_a_proxy(network: Network) -> None:
     heard: list[str] = []
     server = socket.create_server(("127.0.0.1", 0))
-    server.settimeout(PATIENCE)
+    server.settimeout(WAIT_TIMEOUT)
 
-    def lead_on() -> None:
+    def forward() -> None:
         client = server.accept()[0]
         heard.append(client.recv(1000).decode())
-        with client, socket.create_connection(("127.0.0.1", world.real.port)) as there:
+        with client, socket.create_connection(("127.0.0.1", network.real.port)) as there:
             client.sendall(b"HTTP/1.1 200 Go on\r\n\r\n")
             back = threading.Thread(target=copy, args=(there, client))
             back.start()
             copy(client, there)
-            back.join(PATIENCE)
+            back.join(WAIT_TIMEOUT)
 
     def copy(source: socket.socket, target: socket.socket) -> None:
-        # Either side may hang up first.
+        # Either side may close first.
         with suppress(OSError):
             while block := source.recv(1 << 16):
                 target.sendall(block)
             target.shutdown(socket.SHUT_WR)
 
-    proxy = threading.Thread(target=lead_on)
+    proxy = threading.Thread(target=forward)
     proxy.start()
     port = server.getsockname()[1]
-    with world.relay(proxy=f"http://me:p%40ss@127.0.0.1:{port}") as api:
+    with network.relay(proxy=f"http://me:p%40ss@127.0.0.1:{port}") as api:
         assert api.ask("GET", "/public/x") == (200, DATA)
-    proxy.join(PATIENCE)
+    proxy.join(WAIT_TIMEOUT)
     server.close()
     lines = heard[0].split("\r\n")
     version = "1.1" if sys.version_info >= (3, 12) else "1.0"
-    assert lines[0] == f"CONNECT 127.0.0.1:{world.real.port} HTTP/{version}"
+    assert lines[0] == f"CONNECT 127.0.0.1:{network.real.port} HTTP/{version}"
     assert f"Proxy-Authorization: Basic {base64.b64encode(b'me:p@ss').decode()}" in lines
 
 
-@pytest.mark.parametrize("host", ALSO_GOOGLES)
-def test_what_is_not_kept_here_is_googles_with_a_token_of_googles(
-    world: World, api: Api, host: str
+@pytest.mark.parametrize("host", OTHER_APIS)
+def test_google_tokens_are_forwarded_with_their_requests(
+    network: Network, api: Api, host: str
 ) -> None:
     path = "/v1/projects/p/secrets/s/versions/latest:access"
     theirs = {"Authorization": "Bearer ya29.a0AfH6SMBx.theirs"}
     assert api.ask("GET", path, host=host, headers=theirs) == (404, b"really not here")
     written = api.ask("POST", f"{path}:x", b"{}", host=host, headers=theirs)
     assert written == (404, b"really not here")
-    requests = world.real.asked
+    requests = network.real.asked
     assert [(method, body) for method, _, _, body in requests] == [("GET", b""), ("POST", b"{}")]
     assert {headers["authorization"] for _, _, headers, _ in requests} == {theirs["Authorization"]}
-    for ours in ({"Authorization": f"Bearer {world.token}"}, {}):
+    for ours in ({"Authorization": f"Bearer {network.token}"}, {}):
         assert api.ask("GET", path, host=host, headers=ours)[1] != b"really not here"
-    assert len(world.real.asked) == 2, "a token of ours has not gone out"
+    assert len(network.real.asked) == 2, "a token of ours has not gone out"

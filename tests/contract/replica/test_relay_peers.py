@@ -1,4 +1,4 @@
-"""A replica's endpoint speaks for its own programs only: whoever else calls is refused
+"""A replica's endpoint serves only that replica's processes and rejects all other callers
 (spec/program#isolation)."""
 
 import json
@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.replica.conftest import OWN, PATIENCE, Line, Place
-from tests.contract.replica.relays import IDENTITY, Behind, own_address
+from tests.contract.replica.conftest import OWN, WAIT_TIMEOUT, Line, Place
+from tests.contract.replica.relays import IDENTITY, FakeBackend, own_address
 from trainshed.engines.local import spawner
 from trainshed.replica import protocol
 from trainshed.replica.supervisor import journal
@@ -25,7 +25,7 @@ CALLS = f"""
 import socket
 def call(address, family=socket.AF_INET, port={PORT}):
     with socket.socket(family) as connection:
-        connection.settimeout({PATIENCE})
+        connection.settimeout({WAIT_TIMEOUT})
         connection.connect((address, port))
         try:
             connection.sendall(b'GET / HTTP/1.1\\r\\n\\r\\n')
@@ -36,9 +36,9 @@ def call(address, family=socket.AF_INET, port={PORT}):
 
 
 @pytest.fixture
-def behind(tmp_path: Path) -> Iterator[Behind]:
-    """Answers whoever gets through."""
-    made = Behind(tmp_path / "behind")
+def behind(tmp_path: Path) -> Iterator[FakeBackend]:
+    """Answers every connection that the relay forwards."""
+    made = FakeBackend(tmp_path / "behind")
     made.server.settimeout(None)
 
     def serve() -> None:
@@ -54,22 +54,22 @@ def behind(tmp_path: Path) -> Iterator[Behind]:
     serving = threading.Thread(target=serve, daemon=True)
     serving.start()
     yield made
-    # Closing alone does not wake who waits in it.
+    # Closing alone does not wake a thread that waits in accept.
     made.server.shutdown(socket.SHUT_RDWR)
     made.server.close()
-    serving.join(PATIENCE)
+    serving.join(WAIT_TIMEOUT)
 
 
 @pytest.fixture
 def other(tmp_path: Path, zygote: spawner.ZygoteHandle, place: Place) -> Iterator[Place]:
-    """Another replica, at the same level."""
+    """Another replica at the same level."""
     made = Place(tmp_path / "other", zygote, place.level)
     yield made
     assert journal.expel(str(made.slot), 10**6, "the test is over")
 
 
-def run(place: Place, behind: Behind, program: str, **more: object) -> Line:
-    """A program whose replica has an endpoint."""
+def run(place: Place, behind: FakeBackend, program: str, **more: object) -> Line:
+    """Run a program whose replica has an endpoint."""
     fields: dict[str, object] = {
         "storage_socket": behind.path,
         "storage_port": PORT,
@@ -113,15 +113,15 @@ print('over')
 """
 
 
-def test_every_process_of_a_replica_is_served(place: Place, behind: Behind) -> None:
-    """Its program, children, threads, those that were started later, and orphans."""
+def test_every_process_of_a_replica_is_served(place: Place, behind: FakeBackend) -> None:
+    """The callers are its program, children, threads, later processes and orphans."""
     line = run(place, behind, OWN_PROCESSES)
     assert line.record()["exit_code"] == 0, place.texts()
     texts = place.texts()
     assert sorted(texts) == sorted(["workerpool0-"] * 6 + ["over"])
 
 
-STAYS = f"""
+WAITS_FOR_FILE = f"""
 import os
 print(call('{ADDRESS}'))
 while os.path.exists('stay'):
@@ -130,19 +130,19 @@ while os.path.exists('stay'):
 """
 
 
-def stays(place: Place, behind: Behind, **fields: object) -> tuple[Line, Path]:
-    """A replica whose program has been served and runs until the file is removed."""
+def start_waiting_program(place: Place, behind: FakeBackend, **fields: object) -> tuple[Line, Path]:
+    """Start a replica whose program was served, and runs until the file is removed."""
     stay = place.slot / protocol.FILES / "work" / "stay"
     stay.parent.mkdir(parents=True, exist_ok=True)
     stay.touch()
-    line = run(place, behind, STAYS, **fields)
+    line = run(place, behind, WAITS_FOR_FILE, **fields)
     place.up(line)
     return line, stay
 
 
-def test_another_replica_is_refused(place: Place, other: Place, behind: Behind) -> None:
-    """And is served at its own endpoint."""
-    line, stay = stays(place, behind)
+def test_endpoint_rejects_another_replica(place: Place, other: Place, behind: FakeBackend) -> None:
+    """The other replica is served at its own endpoint."""
+    line, stay = start_waiting_program(place, behind)
     program = f"print(call('{ADDRESS}')); print(call('{OTHER_ADDRESS}'))"
     users = OTHER_USERS if place.level == protocol.LEVEL_OWN else ()
     stranger = run(other, behind, program, address=OTHER_ADDRESS, users=users)
@@ -153,18 +153,18 @@ def test_another_replica_is_refused(place: Place, other: Place, behind: Behind) 
     assert place.texts() == ["workerpool0-"]
 
 
-def test_a_process_of_the_machine_is_refused(
-    place: Place, behind: Behind, files: certificates.Interception
+def test_endpoint_rejects_other_processes_of_the_machine(
+    place: Place, behind: FakeBackend, files: certificates.Interception
 ) -> None:
-    """Over TLS as well."""
-    line, stay = stays(place, behind, certificate=str(files.certificate))
+    """The process is rejected over TLS as well."""
+    line, stay = start_waiting_program(place, behind, certificate=str(files.certificate))
     trust = ssl.create_default_context(cafile=str(files.trust))
     with (
-        socket.create_connection((ADDRESS, PORT + 1), timeout=PATIENCE) as raw,
-        pytest.raises(OSError),  # The handshake, or what is before it, is cut off.
+        socket.create_connection((ADDRESS, PORT + 1), timeout=WAIT_TIMEOUT) as raw,
+        pytest.raises(OSError),  # The relay closes the connection before or during the handshake.
     ):
         trust.wrap_socket(raw, server_hostname="storage.googleapis.com")
-    with socket.create_connection((ADDRESS, PORT), timeout=PATIENCE) as raw:
+    with socket.create_connection((ADDRESS, PORT), timeout=WAIT_TIMEOUT) as raw:
         assert raw.recv(1) == b""
     stay.unlink()
     assert line.record()["exit_code"] == 0, place.texts()

@@ -1,5 +1,5 @@
-"""Where room runs out: on the disk, for file handles, for a port (spec/invariants#durability: nothing is lost
-in silence)."""
+"""Exhausted resources: disk space, file handles, a port (spec/invariants#durability: no data is
+lost silently)."""
 
 import errno
 import queue
@@ -17,7 +17,7 @@ from unittest.mock import Mock
 import pytest
 
 from tests.commands import fill, running
-from tests.contract.replica.conftest import PATIENCE, SECOND, Line, Place
+from tests.contract.replica.conftest import SECOND, WAIT_TIMEOUT, Line, Place
 from tests.e2e.processes import processor_seconds
 from trainshed.engines.local import spawner
 from trainshed.replica import protocol
@@ -28,7 +28,7 @@ from trainshed.replica.supervisor.clients import connect
 from trainshed.replica.system import kernel, unix_sockets
 
 PRINTS_A_MEGABYTE = "for n in range(1000): print(n, 'x' * 1000)"
-SAYS_BYE_WHEN_STOPPED = """
+PRINTS_BYE_WHEN_STOPPED = """
 import signal, sys
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 print("up")
@@ -41,25 +41,25 @@ sys.exit(7)
 LEVELS = pytest.mark.parametrize("level", [protocol.LEVEL_ROOT, protocol.LEVEL_SESSION])
 
 
-def until_noted(line: Line, name: str) -> None:
+def wait_for_note(line: Line, name: str) -> None:
     while line.hear("note")["name"] != name:
         pass
 
 
 @LEVELS
-def test_a_full_disk_holds_a_program_until_there_is_room(
+def test_full_disk_pauses_a_program_until_space_is_free(
     small_disk: Path, zygote: spawner.ZygoteHandle, level: str
 ) -> None:
-    """Issue: a job that printed one line on a full disk was killed and started over."""
+    """Earlier, a job that printed one line on a full disk was killed and started over."""
     place = Place(small_disk, zygote, level)
     line = place.python(PRINTS_A_MEGABYTE)
-    until_noted(line, replica_disk.LOG_WAITS)
+    wait_for_note(line, replica_disk.LOG_WAITS)
     line.order(o="ping", n=1)
     assert line.hear("pong")["n"] == 1
     line.order(o="write", lines=["said in another way"])
     assert "full" in line.hear("refused")["cause"]
     subprocess.run(["mount", "-o", "remount,size=8m", str(small_disk)], check=True)
-    until_noted(line, replica_disk.LOG_GOES_ON)
+    wait_for_note(line, replica_disk.LOG_GOES_ON)
     record = line.record()
     assert (record["exit_code"], record["log_lines"]) == (0, 1000)
     assert [text.split()[0] for text in place.texts()] == [str(n) for n in range(1000)]
@@ -74,22 +74,22 @@ def test_a_full_disk_holds_a_program_until_there_is_room(
 
 
 @LEVELS
-def test_an_end_on_a_full_disk_is_written_down_and_told_when_there_is_room(
+def test_end_on_a_full_disk_is_recorded_when_space_is_free(
     small_disk: Path, zygote: spawner.ZygoteHandle, level: str
 ) -> None:
     place = Place(small_disk, zygote, level)
-    line = place.python(SAYS_BYE_WHEN_STOPPED)
+    line = place.python(PRINTS_BYE_WHEN_STOPPED)
     place.up(line)
     program = place.program()
     filler = fill(small_disk)
     line.order(o="stop", grace=600 * SECOND)
-    until_noted(line, replica_disk.LOG_WAITS)
-    deadline = time.monotonic() + PATIENCE
+    wait_for_note(line, replica_disk.LOG_WAITS)
+    deadline = time.monotonic() + WAIT_TIMEOUT
     while protocol.process_start(program):
         assert time.monotonic() < deadline
         line.order(o="ping", n=2)
         assert line.hear("pong", "exited", "lost")["e"] == "pong"
-    later = Line(connect(str(place.slot)))  # A service that has come back.
+    later = Line(connect(str(place.slot)))  # A restarted service opens this connection.
     assert later.hear("started", "refused")["e"] == "started"
     assert journal.Entries(str(place.slot)).record(1) is None
     filler.unlink()
@@ -100,12 +100,12 @@ def test_an_end_on_a_full_disk_is_written_down_and_told_when_there_is_room(
     assert journal.Entries(str(place.slot)).record(1) == record
 
 
-def test_a_shim_that_waits_for_room_does_next_to_nothing(
+def test_shim_waiting_for_disk_space_uses_no_cpu(
     small_disk: Path, zygote: spawner.ZygoteHandle
 ) -> None:
     place = Place(small_disk, zygote, protocol.LEVEL_ROOT)
     line = place.python("while True: print('x' * 1000)")
-    until_noted(line, replica_disk.LOG_WAITS)
+    wait_for_note(line, replica_disk.LOG_WAITS)
     shim = place.journal()["shim"]
     before = processor_seconds(shim)
     assert not threading.Event().wait(2.0)
@@ -115,13 +115,13 @@ def test_a_shim_that_waits_for_room_does_next_to_nothing(
     assert journal.expel(str(place.slot), 9, "the test is over")
 
 
-def test_a_relay_without_file_handles_waits_and_serves_later(tmp_path: Path) -> None:
-    """Issue: the relay spins when file handles run out."""
+def test_relay_without_file_handles_waits_and_continues(tmp_path: Path) -> None:
+    """Earlier, the relay used a whole CPU when file handles ran out."""
     target = str(tmp_path / "target")
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(target)
         server.listen(8)
-        server.settimeout(PATIENCE)
+        server.settimeout(WAIT_TIMEOUT)
         begin = (
             "import os, resource, sys; sys.path.insert(0, sys.argv[1])\n"
             "from trainshed.replica import protocol\n"
@@ -139,21 +139,22 @@ def test_a_relay_without_file_handles_waits_and_serves_later(tmp_path: Path) -> 
             callers = [socket.create_connection(("127.0.0.1", port)) for _ in range(12)]
             first, _ = server.accept()
             before = processor_seconds(process.pid)
-            # It is without handles now; what it does meanwhile is nothing.
+            # The relay has no handles now and must wait without using the CPU.
             assert not threading.Event().wait(1.0)
             assert processor_seconds(process.pid) - before < 0.3
             for caller in callers[:-1]:
                 caller.close()
-            callers[-1].settimeout(PATIENCE)
+            callers[-1].settimeout(WAIT_TIMEOUT)
             callers[-1].sendall(b"hello")
             served = first
             while served.makefile("rb").read(6) != b"\nhello":
                 served, _ = server.accept()
-                served.settimeout(PATIENCE)
+                served.settimeout(WAIT_TIMEOUT)
 
 
-def test_idle_shims_are_made_again_after_a_fork_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For want of memory, or of processes, that passes: without them each start would wait for forks."""
+def test_idle_shims_are_forked_again_after_a_failed_fork(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lack of memory or processes is temporary. Without idle shims, each start would wait for
+    forks."""
     forks: queue.Queue[socket.socket | None] = queue.Queue()
 
     def forked(*_: object, **__: object) -> socket.socket:
@@ -168,7 +169,7 @@ def test_idle_shims_are_made_again_after_a_fork_failed(monkeypatch: pytest.Monke
     monkeypatch.setattr(fork_server.Zygote, "_fork_shim", forked)
     requests: list[tuple[protocol.Message, int]] = [
         ({"pool": 2, "level": protocol.LEVEL_ROOT}, 1),
-        # One that the order needs, and two to wait.
+        # One shim for the order, and two idle ones.
         ({"slot": "", "plan": {}}, 3),
     ]
     service, own = socket.socketpair()
@@ -177,12 +178,12 @@ def test_idle_shims_are_made_again_after_a_fork_failed(monkeypatch: pytest.Monke
         for request, count in requests:
             unix_sockets.send(service, protocol.encode(request), handle.fileno())
             for _ in range(count):
-                if (made := forks.get(timeout=PATIENCE)) is not None:
+                if (made := forks.get(timeout=WAIT_TIMEOUT)) is not None:
                     made.close()
 
 
-def test_a_shell_without_a_file_handle_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor for want of memory: it ended the replica."""
+def test_shell_is_rejected_when_file_handles_run_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory can run out too. Earlier, this error ended the replica."""
     ours, theirs = socket.socketpair()
     refusal = OSError(errno.EMFILE, "Too many open files")
     monkeypatch.setattr(socket, "socketpair", Mock(side_effect=refusal))
@@ -193,8 +194,9 @@ def test_a_shell_without_a_file_handle_is_refused(monkeypatch: pytest.MonkeyPatc
         assert b"Too many open files" in ours.recv(4096)
 
 
-def test_what_waited_in_a_pipe_for_a_full_disk_is_read_before_the_pipe_is_given_up() -> None:
-    """The disk may take data again just as the shim looks whether to give the pipes of a dead program up."""
+def test_pipe_is_drained_after_a_full_disk_before_it_is_abandoned() -> None:
+    """The disk may have free space again just when the shim checks whether to abandon the pipes of
+    a dead program."""
     subject: Any = object.__new__(shim.Shim)
     looks: list[Callable[[], None]] = []
 

@@ -1,5 +1,5 @@
-"""Ways round the question that a shim is asked about each bind (`replica.sandbox.socket_calls`), tried by
-real programs."""
+"""Attempts of real programs to bypass the shim's check of each bind
+(`replica.sandbox.socket_calls`)."""
 
 import errno
 import json
@@ -21,15 +21,15 @@ from trainshed.replica.supervisor import sidecars
 from trainshed.replica.system import kernel
 from trainshed.serve import certificates
 
-OWN, ANOTHERS = own_address(0), own_address(1)
-KEPT = 23480
-FIELDS = {"address": OWN, "cluster_port": 23470, "kept_ports": (KEPT,)}
+OWN, OTHER_ADDRESS = own_address(0), own_address(1)
+RESERVED_PORT = 23480
+FIELDS = {"address": OWN, "cluster_port": 23470, "kept_ports": (RESERVED_PORT,)}
 
 pytestmark = pytest.mark.skipif(
     not call_filter.is_known(), reason="no filter on this machine: it is NOT tested"
 )
 
-ASKS = """
+REPORTS_CALLS = """
 import ctypes, errno, json, os, socket, struct, sys, threading
 libc = ctypes.CDLL(None, use_errno=True)
 def call(*arguments):
@@ -47,16 +47,18 @@ def tell(**found):
 """
 
 
-def told(place: Place, program: str, *arguments: str, **fields: object) -> dict[str, object]:
-    """What a program tells in its last line."""
-    argv = [sys.executable, "-u", "-c", ASKS + program, *arguments]
+def reported_values(
+    place: Place, program: str, *arguments: str, **fields: object
+) -> dict[str, object]:
+    """Return the values that a program prints in its last line."""
+    argv = [sys.executable, "-u", "-c", REPORTS_CALLS + program, *arguments]
     record = place.run(*argv, **(FIELDS | fields)).record()
     assert record["exit_code"] == 0, record["tail"]
     return json.loads(place.texts()[-1])
 
 
 def compiled(directory: Path, source: str) -> Path:
-    """Where programs may run it."""
+    """Compile a program at a place where replicas may run it."""
     if (compiler := shutil.which("cc")) is None:
         pytest.skip("there is no C compiler: this attack is NOT tested")
     directory.chmod(0o755)
@@ -127,15 +129,15 @@ int main(int count, char **words) {
 
 @pytest.mark.parametrize("turns", [2_000, pytest.param(20_000, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("way", [(), ("unix",)], ids=["address", "socket"])
-# The shim is asked in the same way at each level.
+# The check is the same at each level.
 @pytest.mark.parametrize("place", [strongest()], indirect=True)
-def test_what_changes_while_it_is_looked_at_changes_nothing(
+def test_bind_check_is_safe_against_time_of_check_races(
     place: Place, tmp_path_factory: pytest.TempPathFactory, way: tuple[str, ...], turns: int
 ) -> None:
     if way and not has_landlock():
         pytest.skip("this kernel's Landlock knows no network: that race is open, and NOT tested")
     program = compiled(tmp_path_factory.mktemp("attack"), RACE)
-    assert run(place, program, ANOTHERS, str(turns), *way) == ["never"]
+    assert run(place, program, OTHER_ADDRESS, str(turns), *way) == ["never"]
 
 
 def has_landlock() -> bool:
@@ -145,7 +147,7 @@ def has_landlock() -> bool:
         return False
 
 
-SHORT = r"""
+CALLS_IN_32_BIT = r"""
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <stdio.h>
@@ -177,20 +179,20 @@ int main(int count, char **words) {
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="32-bit calls of x86 only")
-def test_32_bit_calls_bind_nothing_and_do_all_else(
+def test_32_bit_programs_cannot_bind(
     place: Place, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    program = compiled(tmp_path_factory.mktemp("attack"), SHORT)
+    program = compiled(tmp_path_factory.mktemp("attack"), CALLS_IN_32_BIT)
     missing = -errno.ENOSYS
-    (line,) = run(place, program, ANOTHERS)
+    (line,) = run(place, program, OTHER_ADDRESS)
     if line.startswith("0"):
         pytest.skip("this kernel runs no 32-bit calls")
     assert line == f"1 1 {missing} {missing} {-errno.EPROTONOSUPPORT} {missing}"
 
 
-def test_what_nobody_can_be_asked_about_is_not_there(place: Place) -> None:
-    """Calls by x32 numbers, requests of io_uring, and sockets that Landlock does not look at. Libraries take
-    this for a kernel without them."""
+def test_uncheckable_socket_calls_are_unavailable(place: Place) -> None:
+    """Calls with x32 numbers, requests of io_uring, and sockets that Landlock does not check.
+    Libraries behave as on a kernel without these features."""
     asks = """
 def made(family, protocol):
     try:
@@ -203,13 +205,13 @@ tell(mptcp=made(socket.AF_INET, 262), six=made(socket.AF_INET6, 262), smc=made(4
      x32=[call(0x40000000 + 49, 0, 0, 0), call(0x40000000 + 39)])
 """
     refused, none = errno.EPROTONOSUPPORT, errno.ENOSYS
-    answers = told(place, asks)
-    # Other processors have no x32, and these numbers are no calls of theirs.
+    answers = reported_values(place, asks)
+    # Other CPU architectures have no x32, and these numbers are unused there.
     assert (answers.pop("uring"), answers.pop("x32")) == ([none] * 3, [none] * 2)
     assert answers == {"mptcp": refused, "six": refused, "smc": errno.EAFNOSUPPORT, "tcp": None}
 
 
-def test_what_is_bound_in_its_place_is_bound_as_it_was_asked(place: Place) -> None:
+def test_substituted_bind_keeps_the_semantics_of_the_call(place: Place) -> None:
     asks = f"""
 def twice():
     with socket.socket() as one:
@@ -230,8 +232,9 @@ def owner():
 tcp = socket.socket()
 tell(
     own=bind(("{OWN}", 0)), loopback=bind(("127.0.0.1", 0)), anywhere=bind(("0.0.0.0", 0)),
-    another=bind(("{ANOTHERS}", 0)), mapped=bind(("::ffff:{ANOTHERS}", 0), socket.AF_INET6),
-    kept=bind(("0.0.0.0", {KEPT})), kept_here=bind(("127.0.0.1", {KEPT})), kept_own=bind(("{OWN}", {KEPT})),
+    another=bind(("{OTHER_ADDRESS}", 0)), mapped=bind(("::ffff:{OTHER_ADDRESS}", 0), socket.AF_INET6),
+    kept=bind(("0.0.0.0", {RESERVED_PORT})), kept_here=bind(("127.0.0.1", {RESERVED_PORT})),
+    kept_own=bind(("{OWN}", {RESERVED_PORT})),
     cluster=bind(("0.0.0.0", 23470)), cluster_six=bind(("::", 23470), socket.AF_INET6),
     datagrams=bind(("127.0.0.1", 0), socket.AF_INET, socket.SOCK_DGRAM),
     unknown=bind(("192.0.2.1", 0)), twice=twice(), thread=in_thread(), owner=owner(),
@@ -242,7 +245,7 @@ tell(
     unspecified=call({call_filter.number_of("bind")}, tcp.fileno(), bytes(16), 16),
 )
 """
-    answers = told(place, asks)
+    answers = reported_values(place, asks)
     assert answers == {
         "own": OWN,
         "loopback": "127.0.0.1",
@@ -267,7 +270,7 @@ tell(
     }
 
 
-def test_a_server_at_the_cluster_port_answers_its_own_program_at_localhost(
+def test_program_reaches_its_cluster_port_at_localhost(
     place: Place, files: certificates.Interception
 ) -> None:
     asks = """
@@ -278,7 +281,7 @@ def reached(host):
 tell(wildcard=reached("0.0.0.0"), loopback=reached("127.0.0.1"))
 """
     endpoint = {"certificate": str(files.certificate), "storage_port": 23471}
-    assert told(place, asks, **endpoint) == {"wildcard": OWN, "loopback": OWN}
+    assert reported_values(place, asks, **endpoint) == {"wildcard": OWN, "loopback": OWN}
     while_others_wait = """
 server = socket.create_server(("0.0.0.0", 23470), backlog=0)
 for _ in range(4):
@@ -288,32 +291,32 @@ bound = bind(("0.0.0.0", 0))
 for _ in range(4): server.accept()
 tell(bound=bound)
 """
-    assert told(place, while_others_wait, **endpoint) == {"bound": "0.0.0.0"}
+    assert reported_values(place, while_others_wait, **endpoint) == {"bound": "0.0.0.0"}
 
 
-def test_nobody_gets_a_port_by_the_shims_rights(place: Place) -> None:
-    """One of those that are kept for root."""
+def test_bind_cannot_use_the_shims_privileges(place: Place) -> None:
+    """The program tries a privileged port."""
     with socket.socket() as tried:
         try:
             tried.bind((OWN, 83))
         except OSError:
             pytest.skip("this user may not bind such a port: nothing could be got by him")
-    assert told(place, f"tell(port=bind(('{OWN}', 83)))") == {"port": errno.EACCES}
+    assert reported_values(place, f"tell(port=bind(('{OWN}', 83)))") == {"port": errno.EACCES}
 
 
-def test_one_who_cannot_be_looked_at_binds_what_is_his_or_nothing(place: Place) -> None:
+def test_undumpable_program_cannot_bind_foreign_addresses(place: Place) -> None:
     asks = f"""
 call({157 if platform.machine() == "x86_64" else 167}, 4, 0, 0, 0, 0)  # PR_SET_DUMPABLE
-tell(another=bind(("{ANOTHERS}", 0)), kept=bind(("0.0.0.0", {KEPT})))
+tell(another=bind(("{OTHER_ADDRESS}", 0)), kept=bind(("0.0.0.0", {RESERVED_PORT})))
 """
-    answers = told(place, asks)
+    answers = reported_values(place, asks)
     assert isinstance(answers["another"], int)
     assert isinstance(answers["kept"], int)
 
 
 def rank_notes(place: Place, program: str, **fields: object) -> list[str]:
-    """Texts of the notes on rank 0 that a program caused."""
-    line = place.run(sys.executable, "-u", "-c", ASKS + program, **(FIELDS | fields))
+    """Return the texts of the notes on rank 0 that a program caused."""
+    line = place.run(sys.executable, "-u", "-c", REPORTS_CALLS + program, **(FIELDS | fields))
     texts: list[str] = []
     while (message := line.hear("note", "exited"))["e"] == "note":
         if message["name"] == sidecars.RANK_CLAIMED:
@@ -323,7 +326,7 @@ def rank_notes(place: Place, program: str, **fields: object) -> list[str]:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1"])
-def test_a_second_rank_0_is_noted_once(place: Place, host: str) -> None:
+def test_second_rank_0_causes_one_note(place: Place, host: str) -> None:
     """spec/program#ranks: rank 0 listens on MASTER_PORT, and a worker has another rank."""
     port = free_port()
     # The second bind fails, as in a job whose primary already listens.
@@ -341,14 +344,14 @@ def test_a_second_rank_0_is_noted_once(place: Place, host: str) -> None:
         "one = socket.socket(); call(49, one.fileno(), b'x', 1)",
     ],
 )
-def test_other_calls_claim_no_rank(place: Place, program: str) -> None:
+def test_other_socket_calls_cause_no_rank_note(place: Place, program: str) -> None:
     port = free_port()
     text = program.format(port=port, other=free_port())
     assert rank_notes(place, text, master_port=port) == []
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_only_a_second_rank_0_of_the_primary_is_noted(place: Place, count: int) -> None:
+def test_only_a_second_rank_0_of_the_primary_causes_a_note(place: Place, count: int) -> None:
     """Processes that a program starts inherit RANK=0, unless it sets their ranks."""
     port = free_port()
     program = f"one = socket.socket(); one.bind(('0.0.0.0', {port}))"

@@ -1,4 +1,4 @@
-"""The stall watchdog with real programs: who is ended, what is found in its log (issue: Stall watchdog)."""
+"""The stall watchdog with real programs: which programs it ends, and what it writes to their logs."""
 
 import signal
 
@@ -35,7 +35,7 @@ with open('data', 'ab', buffering=0) as file:
 NO_STACKS = "echo up; exec sleep 60"
 
 
-def test_a_hanging_program_leaves_its_stacks_and_is_ended(place: Place) -> None:
+def test_hanging_program_is_ended_with_its_stacks_in_the_log(place: Place) -> None:
     record = place.python(HANGS, stall_after=AFTER).record()
     assert record["stalled"]
     assert record["signal"] in (signal.SIGABRT, signal.SIGKILL)
@@ -52,12 +52,12 @@ def test_a_hanging_program_leaves_its_stacks_and_is_ended(place: Place) -> None:
     ("program", "after"),
     [(QUIET_BUT_BUSY, AFTER), (QUIET_BUT_WRITING, AFTER), ("print('up')", 1e9)],
 )
-def test_a_program_that_is_merely_quiet_goes_on(place: Place, program: str, after: float) -> None:
+def test_quiet_but_active_program_is_not_ended(place: Place, program: str, after: float) -> None:
     record = place.python(program, stall_after=after).record()
     assert (record["exit_code"], record["stalled"]) == (0, False), place.texts()
 
 
-def test_a_program_without_python_is_ended_as_well(place: Place) -> None:
+def test_hanging_program_without_python_is_ended(place: Place) -> None:
     record = place.run("sh", "-c", NO_STACKS, stall_after=0.5).record()
     assert (record["signal"], record["stalled"]) == (signal.SIGKILL, True)
     assert "No process of this replica" in place.texts()[-1]

@@ -1,4 +1,4 @@
-"""What a program sees of the machine: disks below what is shown to it, on every kernel, and its devices."""
+"""A program's view of the machine: disks below visible directories, on every kernel, and devices."""
 
 import ctypes
 import errno
@@ -36,27 +36,30 @@ print(json.dumps([made, refused]))
 
 
 @pytest.fixture
-def seen(place: Place) -> Place:
+def place_with_view(place: Place) -> Place:
     if place.level == protocol.LEVEL_SESSION:
         pytest.skip("there is no view at this level")
     return place
 
 
-def said(place: Place, program: str, **fields: object) -> Any:
+def printed_json(place: Place, program: str, **fields: object) -> Any:
     record = place.python(program, **fields).record()
     assert record["exit_code"] == 0, place.texts()
     return json.loads(place.texts()[-1])
 
 
-def test_disks_below_what_is_shown_are_shown(seen: Place, small_disk: Path) -> None:
-    """As the driver's below /usr; they cannot be written to, and what is hidden in them stays so."""
+def test_disks_below_visible_directories_are_visible(
+    place_with_view: Place, small_disk: Path
+) -> None:
+    """An example is a disk below /usr. Such disks are read-only, and hidden directories on them
+    remain hidden."""
     (small_disk / "data" / "hidden").mkdir(parents=True)
     small_disk.chmod(0o777)
     shown = [sys.prefix, sys.base_prefix, str(small_disk.parent)]
     program = WRITE.format(paths=[str(small_disk / "new")])
     program += f"print(json.dumps([names for _, names, _ in os.walk({str(small_disk)!r})]))"
     hidden = [str(small_disk.parents[1]), str(small_disk / "data")]
-    assert said(seen, program, read_only=shown, hidden=hidden) == [["data"], []]
+    assert printed_json(place_with_view, program, read_only=shown, hidden=hidden) == [["data"], []]
 
 
 KEEPS_BITS = """
@@ -94,18 +97,20 @@ print(json.dumps([refused, allowed, safe]))
 
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="the call numbers are those of x86_64")
-def test_a_program_leaves_no_set_user_id_file_in_a_bucket(seen: Place, tmp_path: Path) -> None:
-    """It would be root's on the machine. File capabilities would be the machine's, too."""
+def test_program_cannot_create_setuid_files_in_a_bucket(
+    place_with_view: Place, tmp_path: Path
+) -> None:
+    """The file would be root's on the machine. File capabilities would apply to the machine too."""
     bucket = tmp_path / "bucket"
     bucket.mkdir(mode=0o777)
     bucket.chmod(0o777)
     fields = {"buckets": [("bucket", str(bucket))], "cluster_port": 23470}
-    refused, allowed, is_safe = said(seen, KEEPS_BITS, **fields)
+    refused, allowed, is_safe = printed_json(place_with_view, KEEPS_BITS, **fields)
     *modes, capabilities = refused
     no = errno.EPERM
-    # Old kernels have no fchmodat2; openat2 has its mode where a filter cannot read it.
+    # Old kernels lack fchmodat2. A filter cannot read the mode of openat2.
     assert modes == [no, no, no, no, no, no, errno.ENOSYS, no]
-    assert (capabilities == no) or seen.level == protocol.LEVEL_ROOT
+    assert (capabilities == no) or place_with_view.level == protocol.LEVEL_ROOT
     assert (allowed, is_safe) == ([None, None, 0, 0], True)
     assert not [path for path in bucket.iterdir() if path.stat().st_mode & stat.S_ISUID]
 
@@ -118,9 +123,12 @@ print(json.dumps(sorted(os.listdir("/tmp"))))
 """
 
 
-def test_private_directories_can_be_written_whatever_the_machines_are(seen: Place) -> None:
-    """With a slot below a /tmp of mode 0700, which is hidden for that, programs found /tmp read-only."""
-    assert said(seen, WRITES, hidden=["/tmp", "/var/tmp", "/var/hypertune"])[0] == "mine"
+def test_private_directories_are_writable(place_with_view: Place) -> None:
+    """With a slot below a /tmp of mode 0700, which is hidden, programs once found /tmp read-only."""
+    assert (
+        printed_json(place_with_view, WRITES, hidden=["/tmp", "/var/tmp", "/var/hypertune"])[0]
+        == "mine"
+    )
 
 
 WITHOUT_HOSTS = """
@@ -148,12 +156,14 @@ assert not Path("/etc/hosts").exists()
 """
 
 
-def test_a_machine_without_a_hosts_file_gets_none(seen: Place, tmp_path: Path) -> None:
-    """Minimal images have none: no program could be started."""
-    if seen.level == protocol.LEVEL_USER or os.geteuid():
+def test_program_starts_on_a_machine_without_a_hosts_file(
+    place_with_view: Place, tmp_path: Path
+) -> None:
+    """Minimal images have no hosts file. Earlier, no program could start in them."""
+    if place_with_view.level == protocol.LEVEL_USER or os.geteuid():
         pytest.skip("the file can be taken away in a view of root's alone")
     (root := tmp_path / "other").mkdir()
-    argv = [sys.executable, "-c", WITHOUT_HOSTS, str(root), seen.level]
+    argv = [sys.executable, "-c", WITHOUT_HOSTS, str(root), place_with_view.level]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.stdout.split() == ["0", "127.0.0.1", "localhost"], done.stderr
 
@@ -169,7 +179,7 @@ zygote.run(0)
 
 @needs_mounts
 @pytest.mark.parametrize("level", [protocol.LEVEL_ROOT, protocol.LEVEL_USER])
-def test_a_kernel_before_5_12_lets_nobody_write_to_them_either(
+def test_mounted_disks_are_read_only_on_kernels_before_5_12(
     tmp_path: Path, level: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin = spawner._START.replace("; zygote.run(0)", OLD_KERNEL)  # pyright: ignore[reportPrivateUsage]
@@ -183,13 +193,13 @@ def test_a_kernel_before_5_12_lets_nobody_write_to_them_either(
         paths = [str(shown / "new"), str(disk / "new"), f"{cgroups.ROOT}/new"]
         read_only = [sys.prefix, sys.base_prefix, str(shown)]
         place = Place(tmp_path, zygote, level)
-        assert said(place, WRITE.format(paths=paths), read_only=read_only) == [[], paths]
+        assert printed_json(place, WRITE.format(paths=paths), read_only=read_only) == [[], paths]
     finally:
         zygote.close()
         subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
-GOES = """
+REMOVES_DIRECTORY = """
 import ctypes, os
 from trainshed.replica.sandbox.view import View, kernel
 step = {1}
@@ -208,41 +218,45 @@ zygote.run(0)
 
 @needs_mounts
 @pytest.mark.parametrize("step", ["View.find_hidden", "View._show_around", "kernel.make_read_only"])
-def test_what_is_gone_need_not_be_hidden(step: str, tmp_path: Path, monkeypatch: Any) -> None:
-    """As a Slurm daemon's directory that ends before it is covered, after, and as its cover is sealed."""
-    goes = tempfile.mkdtemp(dir=common_ground())
-    begin = spawner._START.replace("; zygote.run(0)", GOES.format(goes, step))  # pyright: ignore[reportPrivateUsage]
+def test_disappearing_hidden_directory_does_not_fail_the_start(
+    step: str, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """An example is a directory of a Slurm daemon. It disappears before it is covered, after it, or
+    while its cover is made read-only."""
+    removed = tempfile.mkdtemp(dir=common_ground())
+    begin = spawner._START.replace("; zygote.run(0)", REMOVES_DIRECTORY.format(removed, step))  # pyright: ignore[reportPrivateUsage]
     monkeypatch.setattr(spawner, "_START", begin)
     with closing(spawner.start()) as zygote:
-        assert said(Place(tmp_path, zygote, strongest()), "print(7)", hidden=[goes]) == 7
-    assert not Path(goes).exists()
+        assert printed_json(Place(tmp_path, zygote, strongest()), "print(7)", hidden=[removed]) == 7
+    assert not Path(removed).exists()
 
 
-def test_devices_of_the_machine_are_shown(seen: Place) -> None:
-    """spec/machines#gpus, with whatever else the machine has."""
+def test_devices_of_the_machine_are_visible(place_with_view: Place) -> None:
+    """spec/machines#gpus, with any other devices of the machine."""
     names = "import json, os; print(json.dumps(os.listdir('/dev')))"
-    usual = said(seen, names)
-    # Other tests make some of their own, and take them away again.
+    usual = printed_json(place_with_view, names)
+    # Other tests create and delete some of these devices.
     others = [file for file in Path("/dev").glob("[!t]*") if file.name not in usual]
     device = next(filter(Path.is_char_device, others), None)
     if device is None:
         pytest.skip("this machine has no device that not every program sees")
-    assert {*said(seen, names, devices=[str(device)])} == {*usual, device.name}
+    assert {*printed_json(place_with_view, names, devices=[str(device)])} == {*usual, device.name}
 
 
-def test_a_program_takes_no_inotify_of_others(seen: Place) -> None:
-    """Issue: one program took all that the machine's root may have, and all other programs'."""
-    most = int(Path("/proc/sys/fs/inotify/max_user_instances").read_text())
-    if seen.level != protocol.LEVEL_OWN or most > 1000:
+def test_program_cannot_exhaust_inotify_instances_of_others(place_with_view: Place) -> None:
+    """Earlier, one program could use all inotify instances of the machine's root and of all other
+    programs."""
+    limit = int(Path("/proc/sys/fs/inotify/max_user_instances").read_text())
+    if place_with_view.level != protocol.LEVEL_OWN or limit > 1000:
         pytest.skip("they are the service's user's, or there are more than files can be open")
-    taken = [ctypes.CDLL(None).inotify_init1(os.O_CLOEXEC) for _ in range(9)]
+    instances = [ctypes.CDLL(None).inotify_init1(os.O_CLOEXEC) for _ in range(9)]
     program = "import ctypes; print(sum(ctypes.CDLL(None).inotify_init() > 0 for _ in range(9999)))"
-    assert said(seen, program) == most
-    kernel.close_all(taken)
+    assert printed_json(place_with_view, program) == limit
+    kernel.close_all(instances)
 
 
-def test_a_program_opens_its_own_output_by_name(place: Place) -> None:
-    """As shell scripts do, and whatever is told to log to a file."""
+def test_program_can_open_its_output_by_path(place: Place) -> None:
+    """Shell scripts and log settings use these names."""
     program = """
 for name in ("stdout", "stderr"):
     with open("/dev/" + name, "a") as stream:

@@ -1,1 +1,2 @@
-"""Runtimes that are really built: needs a package index, as a first start of the service does."""
+"""Runtimes that are really built. These tests need a package index, like the first start of a
+service."""

@@ -1,4 +1,4 @@
-"""One cache with one environment for all tests of this folder."""
+"""A cache with one environment for all tests of this folder."""
 
 import asyncio
 import os
@@ -24,7 +24,7 @@ from trainshed.runtimes.service import LocalRuntimes, RuntimeSettings
 
 
 def sdist(name: str, setup: str, modules: Mapping[str, str], version: str = "0.1") -> bytes:
-    """A source distribution as gcloud and the SDK make them: setup.py, PKG-INFO, modules."""
+    """Return a source distribution like those of gcloud and the SDK: setup.py, PKG-INFO, modules."""
     files = {
         "PKG-INFO": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
         "setup.py": setup,
@@ -35,19 +35,19 @@ def sdist(name: str, setup: str, modules: Mapping[str, str], version: str = "0.1
 
 @dataclass
 class Workshop:
-    """A service's runtimes and its bucket."""
+    """The runtimes and the bucket of a service."""
 
     cache: Path
     objects: Objects
     runtimes: LocalRuntimes
     choice: RuntimeChoice
     base: PreparedRuntime
-    #: What the service said of what tests prepared, one line each.
+    #: Messages about the prepared runtimes, one line each.
     messages: list[str]
-    #: The service's own directory, which is hidden from scripts.
+    #: The service's own directory, which is hidden from setup scripts.
     data: Path
     terms: InstallationTerms
-    #: Why no stronger isolation level works here, by level.
+    #: Why stronger isolation levels are unavailable here, by level.
     refused: Mapping[str, str]
 
     def prepare(self, *uris: str) -> PreparedRuntime:
@@ -57,7 +57,7 @@ class Workshop:
 
 @dataclass
 class Replica:
-    """A copy of a template, as a shim makes it, and a way to run programs in it."""
+    """A copy of a template, as a shim makes it, in which a test can run programs."""
 
     root: Path
     prepared: PreparedRuntime
@@ -89,7 +89,8 @@ class Replica:
 
 @pytest.fixture(scope="session")
 def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
-    """On a copy of the environment of most jobs. How one is built: test_runtimes_built.py."""
+    """Runtimes on a copy of the environment of most jobs. test_runtimes_built.py tests building
+    one."""
     cache = tmp_path_factory.mktemp("runtimes") / "cache"
     environments = cache / "environments"
     environments.mkdir(parents=True)
@@ -126,6 +127,6 @@ def copy_template(prepared: PreparedRuntime, root: Path) -> Replica:
 
 
 def content(prepared: PreparedRuntime) -> dict[str, str]:
-    """Versions by name, as they were recorded when it was built."""
+    """Return the recorded versions by package name."""
     lines = (Path(prepared.template).parent / "content.txt").read_text().splitlines()
     return dict(line.split("==") for line in lines)

@@ -1,4 +1,4 @@
-"""podman for tests, with a store of their own (CONTAINERS_STORAGE_CONF)."""
+"""Run podman in tests with a separate store (CONTAINERS_STORAGE_CONF)."""
 
 import os
 import shutil
@@ -19,7 +19,7 @@ def storage(place: Path) -> Path:
 
 
 def podman(*arguments: str) -> str:
-    """What it says. Skips where it is not installed, or does not work."""
+    """Run podman and return its output. Skip the test if podman is missing or broken."""
     if shutil.which("podman") is None:
         pytest.skip("podman is not installed: containers are NOT tested")
     command = ["podman", *arguments]

@@ -1,7 +1,7 @@
-"""An image registry on the loopback: the pull side of the OCI distribution API, with the troubles that
-registries have.
+"""An image registry on loopback: the pull side of the OCI distribution API, with typical registry
+problems.
 
-It serves over HTTP without TLS, which podman speaks with registries that `registries.conf` calls insecure.
+It serves HTTP without TLS, so `registries.conf` must declare it insecure for podman.
 """
 
 import base64
@@ -23,11 +23,12 @@ _ARCHITECTURE = "amd64"
 
 
 class Registry:
-    """`asked`: each request as "METHOD PATH STATUS". `login`: NAME:PASSWORD that is asked for; None: none is.
-    A registry that is closed refuses connections; it opens on the same port again."""
+    """`requests` contains each request as "METHOD PATH STATUS". `login` is the required
+    NAME:PASSWORD, or None for anonymous access. A closed registry refuses connections, and opens
+    on the same port again."""
 
     def __init__(self) -> None:
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self.login: str | None = None
         self._blobs: dict[str, bytes] = {}
         self._manifests: dict[str, bytes] = {}
@@ -37,7 +38,7 @@ class Registry:
 
     @property
     def host(self) -> str:
-        """HOST:PORT, as image names begin."""
+        """The registry part of image names, HOST:PORT."""
         return f"127.0.0.1:{self._port}"
 
     def open(self) -> None:
@@ -54,7 +55,8 @@ class Registry:
             self._server = None
 
     def put(self, name: str, layers: Sequence[bytes], **config: Any) -> None:
-        """An image NAME:TAG of these tar archives, with what it says of itself (`Entrypoint`, `Cmd`, …)."""
+        """Store an image NAME:TAG of these tar archives with its configuration (`Entrypoint`,
+        `Cmd`, …)."""
         packed = [gzip.compress(layer, 1, mtime=0) for layer in layers]
         headers = {
             "architecture": _ARCHITECTURE,
@@ -75,13 +77,13 @@ class Registry:
             self._manifests[f"/v2/{repository}/manifests/{reference}"] = content
 
     def digest(self, name: str) -> str:
-        """What NAME:TAG stands for now."""
+        """Return the current digest of NAME:TAG."""
         repository, _, tag = name.rpartition(":")
         return _digest(self._manifests[f"/v2/{repository}/manifests/{tag}"])
 
     def manifests(self) -> int:
-        """How often it was asked what a name stands for."""
-        return sum(1 for line in self.asked if "/manifests/" in line)
+        """Return the number of requests that resolved a name."""
+        return sum(1 for line in self.requests if "/manifests/" in line)
 
     def answer(self, request: "_Answer") -> None:
         """Answer one request."""
@@ -123,7 +125,7 @@ class _Answer(BaseHTTPRequestHandler):
         self.server.registry.answer(self)
 
     def reply(self, status: int, kind: str, content: bytes) -> None:
-        self.server.registry.asked.append(f"{self.command} {self.path} {status}")
+        self.server.registry.requests.append(f"{self.command} {self.path} {status}")
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(content)))
@@ -135,11 +137,11 @@ class _Answer(BaseHTTPRequestHandler):
             self.wfile.write(content)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 -- the name is the library's
-        """Say nothing."""
+        """Log nothing."""
 
 
 def insecure(registry: Registry, place: Path) -> Path:
-    """Write the `registries.conf` with which podman speaks to it."""
+    """Write the `registries.conf` that permits podman to use this registry."""
     place.write_text(f'[[registry]]\nlocation = "{registry.host}"\ninsecure = true\n')
     return place
 

@@ -1,4 +1,4 @@
-"""Root file systems for container images, put together from files of the machine that the tests run on."""
+"""Root file systems for container images, assembled from files of the test machine."""
 
 import io
 import re
@@ -29,8 +29,8 @@ _GROUP = "root:x:0:\nada:x:1000:\ncrew:x:2000:\n"
 def with_programs(
     tar: Path, *, files: Mapping[str, str] | None = None, python: bool = False
 ) -> None:
-    """Write a tar archive with `PROGRAMS`, with users root and ada, with `files` by name, and a Python if
-    asked for."""
+    """Write a tar archive with `PROGRAMS`, the users root and ada, the given files, and optionally
+    a Python."""
     with tarfile.open(tar, "w") as archive:
         for name in ("tmp", "etc", "root", "home", "home/ada", "usr", "usr/bin", "bin"):
             _directory(archive, name, 1000 if name == "home/ada" else 0)
@@ -47,7 +47,7 @@ def with_programs(
 
 
 def image_root(directory: Path, *, files: Mapping[str, str] | None = None) -> ImageRoot:
-    """What `with_programs` writes, unpacked to a new directory."""
+    """Unpack an archive of `with_programs` to a new directory."""
     tar = directory.with_suffix(".tar")
     with_programs(tar, files=files)
     with tarfile.open(tar) as archive:
@@ -57,8 +57,7 @@ def image_root(directory: Path, *, files: Mapping[str, str] | None = None) -> Im
 
 
 def _add_python(archive: tarfile.TarFile) -> None:
-    """The interpreter that the tests run on, at the place where it believes to be, with pip, without its
-    tests."""
+    """Add the tests' interpreter at its original path, with pip and without its test suite."""
     executable = Path(sys.base_prefix, "bin", f"python3.{sys.version_info.minor}").resolve()
     library = Path(sysconfig.get_path("stdlib", vars={"installed_base": sys.base_prefix}))
     archive.add(executable, str(executable).lstrip("/"))
@@ -71,7 +70,7 @@ def _add_python(archive: tarfile.TarFile) -> None:
         return None if "/site-packages/" in member.name else _needed(member)
 
     archive.add(library, str(library).lstrip("/"), filter=chosen)
-    # Debian's has none of its own.
+    # Debian's Python has no site-packages directory of its own.
     code = "import site; print(site.getsitepackages()[0])"
     packages = execute(str(executable), "-I", "-S", "-c", code, check=True).stdout.strip()
     for path in Path(sysconfig.get_path("purelib")).glob("pip*"):

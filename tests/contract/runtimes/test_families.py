@@ -1,5 +1,5 @@
-"""Families that are really built and used (spec/runtimes): the small one always, those of gigabytes by `./dev
-test-runtimes`."""
+"""Families that are really built and used (spec/runtimes): a small one always, large ones with
+`./dev test-runtimes`."""
 
 import asyncio
 import os
@@ -35,7 +35,7 @@ _LARGE = [
     ("tensorflow", "1.15", "3.7"),
     ("scikit-learn", "0.23", "3.7"),
 ]
-"""Family, version, Python ("" = the one that it is at home on)."""
+"""Family, version, Python version ("" = the default one of the release)."""
 _TRAINING = {
     "tensorflow": """
 import tensorflow as tf
@@ -79,7 +79,7 @@ points = numpy.arange(4.0).reshape(4, 1)
 print(round(float(LinearRegression().fit(points, points[:, 0] * 3).coef_[0]), 3), sklearn.__version__)
 """,
 }
-"""A public-style training loop per family, which ends at 3.0 or near it."""
+"""A typical training loop for each family, which ends near a loss of 3.0."""
 
 
 def prepare(cache: Path, choice: RuntimeChoice, messages: list[str]) -> PreparedRuntime:
@@ -88,9 +88,9 @@ def prepare(cache: Path, choice: RuntimeChoice, messages: list[str]) -> Prepared
 
 
 @needs_compiler
-def test_reducers_run_on_the_oldest_interpreter_that_is_here() -> None:
-    """spec/reduction#exactness: Python 3.8 and newer, and NumPy of its day; the package lies on the path,
-    read-only, whatever the Python."""
+def test_reducers_run_on_the_oldest_installed_interpreter() -> None:
+    """spec/reduction#exactness: Python 3.8 or newer with its NumPy. The package is read-only on the
+    path of every Python."""
     (sheet,) = (entry for entry in FAMILIES if entry.family == "reduction-server")
     interpreters = Interpreters().found()
     oldest = format_minor(min(entry for entry in interpreters if sheet.releases[0].runs_on(entry)))
@@ -113,9 +113,9 @@ def test_reducers_run_on_the_oldest_interpreter_that_is_here() -> None:
 
 @pytest.mark.runtimes
 @pytest.mark.parametrize(("family", "version", "python"), _LARGE)
-def test_a_family_trains(family: str, version: str, python: str, tmp_path: Path) -> None:
-    """spec/runtimes#environments: environments of every framework, of the day's versions and of old ones, run
-    programs unmodified."""
+def test_family_trains_a_model(family: str, version: str, python: str, tmp_path: Path) -> None:
+    """spec/runtimes#environments: environments of every framework, with current and old versions,
+    run unmodified programs."""
     runtimes = LocalRuntimes(CACHE, Objects(), now=time.monotonic_ns)
     choice = runtimes.catalog.named(family, version, python)
     runtimes.close()
@@ -128,7 +128,7 @@ def test_a_family_trains(family: str, version: str, python: str, tmp_path: Path)
     lines: list[str] = []
     prepared = prepare(CACHE, choice, lines)
     replica = copy_template(prepared, tmp_path)
-    # A second preparation has nothing to do.
+    # A second preparation must be a lookup without any work.
     started = time.thread_time()
     again = LocalRuntimes(CACHE, Objects(), now=time.monotonic_ns)
     assert again.ready(choice, ()) == prepared

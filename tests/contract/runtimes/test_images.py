@@ -1,4 +1,4 @@
-"""Container images on this machine, through each tool that is here: found, unpacked once, described
+"""Container images on this machine, with each available tool: found, unpacked once, described
 (spec/program, spec/runtimes#images)."""
 
 import asyncio
@@ -29,8 +29,9 @@ CHANGES = (
 
 
 @dataclass
-class Shop:
-    """A tool with a store of its own, and a shelf. `environ`: what the tool runs in."""
+class ImageTool:
+    """A container tool with a store of its own, and a shelf for images. `environ` is the tool's
+    environment."""
 
     name: str
     environ: dict[str, str]
@@ -42,10 +43,10 @@ class Shop:
         return execute(self.name, *arguments, env=self.environ, timeout=120)
 
     def make(self, reference: str, *changes: str) -> str:
-        """Import the root file system under that name; the image's id."""
+        """Import the root file system as `reference`, and return the image's ID."""
         options = [f"--change={change}" for change in changes]
         if self.name == "podman" and os.geteuid():
-            # A user without further users of his own, as on most test machines.
+            # The test user has no subordinate user IDs on most test machines.
             options.insert(0, "--storage-opt=vfs.ignore_chown_errors=true")
             done = self.tool(options[0], "import", *options[1:], str(self.tar), reference)
         else:
@@ -54,11 +55,11 @@ class Shop:
         return done.stdout.strip().removeprefix("sha256:")
 
     def may_use(self, registry: Registry, place: Path) -> None:
-        """Let the tool speak to it without TLS; docker does that on the loopback anyway."""
+        """Let the tool use the registry without TLS. Docker does that on loopback anyway."""
         self.environ["CONTAINERS_REGISTRIES_CONF"] = str(insecure(registry, place))
 
     def images(self, **environ: str) -> Images:
-        """As a service that has just started."""
+        """Return the images of a service that has just started."""
         opened = Images(
             self.shelf, self.name, now=time.monotonic_ns, environ=self.environ | environ
         )
@@ -78,17 +79,17 @@ def tar(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(params=["podman", "docker"])
-def shop(request: pytest.FixtureRequest, tmp_path: Path, tar: Path) -> Iterator[Shop]:
+def image_tool(request: pytest.FixtureRequest, tmp_path: Path, tar: Path) -> Iterator[ImageTool]:
     name = str(request.param)
     if shutil.which(name) is None:
         pytest.skip(f"{name} is not installed: images are NOT tested with it")
     environ = dict(os.environ) | {"HOME": str(tmp_path / "home")}
     (tmp_path / "home").mkdir()
-    # Sockets of rootless podman lie in a directory whose name must be short.
+    # Rootless podman creates sockets in a directory whose path must be short.
     environ.pop("XDG_RUNTIME_DIR", None)
     if name == "podman":
         environ["CONTAINERS_STORAGE_CONF"] = str(storage(tmp_path))
-    made = Shop(name, environ, tmp_path / "cache" / "images", tar)
+    made = ImageTool(name, environ, tmp_path / "cache" / "images", tar)
     ready = made.tool("info" if name == "podman" else "version")
     if ready.returncode:
         pytest.skip(f"{name} does not work here, images are NOT tested with it: {ready.stderr}")
@@ -98,25 +99,27 @@ def shop(request: pytest.FixtureRequest, tmp_path: Path, tar: Path) -> Iterator[
     if name == "docker":
         return
     made.tool("rmi", "--all", "--force")
-    # Rootless, the store holds files of users that only podman can become.
+    # A rootless store contains files of users that only podman can become.
     if os.geteuid():
         made.tool("unshare", "rm", "-rf", str(tmp_path / "store"))
 
 
 @pytest.fixture
-def reference(shop: Shop) -> Iterator[str]:
+def reference(image_tool: ImageTool) -> Iterator[str]:
     name = f"localhost/trainshed-test-{os.getpid()}:1"
     yield name
-    shop.tool("rmi", "--force", name)
+    image_tool.tool("rmi", "--force", name)
 
 
-def test_an_image_is_unpacked_once_with_all_it_says_of_itself(shop: Shop, reference: str) -> None:
-    """spec/program#arguments: its entry point, command, variables, directory and user are the program's.
-    spec/runtimes#images: the same again starts with nothing to install, also where its tool or the tool's
-    own copy is gone. spec/program: what was built last is what runs."""
-    identity = shop.make(reference, *CHANGES)
+def test_image_is_unpacked_once_with_its_configuration(
+    image_tool: ImageTool, reference: str
+) -> None:
+    """spec/program#arguments: the image's entry point, command, variables, directory and user apply
+    to the program. spec/runtimes#images: a second start installs nothing, even if the tool or
+    its copy is gone. spec/program: the latest build runs."""
+    identity = image_tool.make(reference, *CHANGES)
     lines: list[str] = []
-    images = shop.images()
+    images = image_tool.images()
     assert images.ready(reference) is None
     image = prepare(images, reference, lines.append)
     assert (image.digest, image.entrypoint) == (identity, ("/bin/sh", "-c"))
@@ -128,45 +131,47 @@ def test_an_image_is_unpacked_once_with_all_it_says_of_itself(shop: Shop, refere
     assert (root / "bin/sh").stat().st_mode & 0o111
     assert (root / "tmp").stat().st_mode & 0o7777 == 0o1777
     assert (root / "etc/passwd").read_text().startswith("root:")
-    # As root files belong to whom the image says, else to the service's own user.
+    # Under root, files belong to the image's user, otherwise to the service's own user.
     expected = 1000 if os.geteuid() == 0 else os.geteuid()
     assert (root / "home/ada").stat().st_uid == expected
     assert any(line.startswith(f"Unpacking {reference}, ") for line in lines)
     assert lines[-1].startswith("The image is unpacked: ")
-    # What becomes root in an image must not be within reach of other users of the machine.
-    assert shop.shelf.stat().st_mode & 0o077 == 0
+    # Files of the image's root must not be accessible to other users of the machine.
+    assert image_tool.shelf.stat().st_mode & 0o077 == 0
 
-    assert images.ready(reference) is None  # The tool is asked what the name means now.
+    assert images.ready(reference) is None  # The tool resolves the name again.
     lines.clear()
     assert prepare(images, reference, lines.append) == image
     assert lines == []
-    assert shop.tool("ps", "--all", "--quiet").stdout == ""
-    without = shop.images(PATH="/nonexistent")
+    assert image_tool.tool("ps", "--all", "--quiet").stdout == ""
+    without = image_tool.images(PATH="/nonexistent")
     assert without.refusal(reference) is None
     assert prepare(without, reference, lines.append) == image
     assert "The unpacked copy of" in lines[-1]
     assert without.ready(reference) == image
-    shop.tool("rmi", "--force", reference)
+    image_tool.tool("rmi", "--force", reference)
     assert prepare(images, reference) == image
 
-    shop.make(reference, 'CMD ["pwd"]')
+    image_tool.make(reference, 'CMD ["pwd"]')
     assert images.ready(reference) is None
     changed = prepare(images, reference)
     assert (changed.entrypoint, changed.command) == ((), ("pwd",))
 
 
-def test_an_image_of_a_registry_is_pulled_and_that_is_told(shop: Shop, tmp_path: Path) -> None:
-    """spec/runtimes#builds: what is not here is fetched, once, and its progress is visible."""
+def test_registry_image_is_pulled_with_visible_progress(
+    image_tool: ImageTool, tmp_path: Path
+) -> None:
+    """spec/runtimes#builds: a missing image is pulled once, with visible progress."""
     registry, lines = Registry(), list[str]()
     try:
-        registry.put("team/trainer:1", [shop.tar.read_bytes()], Cmd=["id"])
+        registry.put("team/trainer:1", [image_tool.tar.read_bytes()], Cmd=["id"])
         reference = f"{registry.host}/team/trainer:1"
-        shop.may_use(registry, tmp_path / "registries.conf")
-        images = shop.images()
+        image_tool.may_use(registry, tmp_path / "registries.conf")
+        images = image_tool.images()
         pulled = prepare(images, reference, lines.append)
-        shop.tool("rmi", "--force", reference)
+        image_tool.tool("rmi", "--force", reference)
     finally:
         registry.close()
     assert pulled.command == ("id",)
-    assert lines[0] == f"Pulling {reference} with {shop.name}."
+    assert lines[0] == f"Pulling {reference} with {image_tool.name}."
     assert [line for line in lines if line.startswith(f"{reference} is pulled: ")]

@@ -1,5 +1,6 @@
-"""How a confined installation is made, held and ended, at every level that this machine and user have
-(spec/program#isolation). What it may see and change: tests/e2e/test_hostile_builds.py."""
+"""Confined installations at every level of this machine and user: creation, limits and end
+(spec/program#isolation). tests/e2e/test_hostile_builds.py tests what an installation can see and
+change."""
 
 import os
 import shutil
@@ -60,8 +61,9 @@ def place(tmp_path: Path) -> Path:
 
 
 @dataclass(frozen=True)
-class Done:
-    """`output`: output and errors in one. `verdict`: of its keeper."""
+class Result:
+    """The result of an installation. `output` contains stdout and stderr, `verdict` the message of
+    its supervisor."""
 
     code: int
     output: str
@@ -74,13 +76,14 @@ BETWEEN = (LEVEL_ROOT, LEVEL_USER) if os.geteuid() == 0 else ()
 @pytest.fixture(
     scope="module",
     params=[
-        # Between the strongest and the weakest; tests/e2e/test_hostile_builds.py has an ordinary user's.
+        # The levels between the strongest and the weakest. tests/e2e/test_hostile_builds.py has an
+        # ordinary user's level.
         pytest.param(level, marks=pytest.mark.soak) if level in BETWEEN else level
         for level in levels.LEVELS
     ],
 )
 def level(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Each that works here, for this user."""
+    """Each isolation level that works here for this user."""
     available, refused = probe(tmp_path_factory.mktemp("probe"), (request.param,))
     if not available:
         pytest.skip(f"{request.param} is NOT tested as this user: {refused}")
@@ -99,7 +102,7 @@ def _confinement(place: Path, level: str, **terms: Any) -> Confinement:
     return made
 
 
-def _run(confinement: Confinement, *command: str) -> Done:
+def _run(confinement: Confinement, *command: str) -> Result:
     environ = {"PATH": os.defpath}
     with running([*command, "--offline"], environ, Path(confinement.workspace), confinement) as run:
         assert run.process.stdout is not None
@@ -108,18 +111,16 @@ def _run(confinement: Confinement, *command: str) -> Done:
         output = run.process.stdout.read().decode()
         code = run.process.wait()
         late.cancel()
-        return Done(code, output, run.verdict())
+        return Result(code, output, run.verdict())
 
 
-def _python(confinement: Confinement, code: str, *arguments: str) -> Done:
+def _python(confinement: Confinement, code: str, *arguments: str) -> Result:
     return _run(confinement, sys.executable, "-I", "-c", code, *arguments)
 
 
-def test_a_mask_of_the_service_that_closes_all_it_makes_closes_no_way_inside(
-    place: Path, level: str
-) -> None:
-    """As `up` sets it: directories on the way to what is shown are made anew where the way is closed to
-    others."""
+def test_restrictive_umask_does_not_block_an_installation(place: Path, level: str) -> None:
+    """`trainshed up` sets such a umask. Inaccessible directories on the way to visible ones are
+    recreated."""
     hidden = place / "closed"
     (hidden / "within").mkdir(parents=True)
     room = hidden / "within" / "room"
@@ -137,8 +138,8 @@ def test_a_mask_of_the_service_that_closes_all_it_makes_closes_no_way_inside(
     assert (done.code, done.output) == (0, "ran\n"), done
 
 
-def test_what_is_lent_is_read_and_links_on_the_way_not_followed(place: Path, level: str) -> None:
-    """docs/tensorboard.md: what programs wrote, lent to a viewer."""
+def test_shown_directory_is_readable_without_following_symlinks(place: Path, level: str) -> None:
+    """docs/tensorboard.md: files of programs are shown to a viewer."""
     if level == "session":
         pytest.skip("nothing can be lent at level session")
     (place / "bucket/job/logs").mkdir(parents=True)
@@ -168,7 +169,7 @@ except OSError:
     assert "ran" not in refused.output
 
 
-def test_without_a_network_nothing_is_reached(place: Path, level: str) -> None:
+def test_installation_without_network_cannot_connect(place: Path, level: str) -> None:
     code = "import socket, sys; socket.create_connection(('127.0.0.1', int(sys.argv[1])), 5)"
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = str(server.getsockname()[1])
@@ -179,10 +180,8 @@ def test_without_a_network_nothing_is_reached(place: Path, level: str) -> None:
     assert level == "session" or "unreachable" in done.output
 
 
-def test_archives_are_looked_at_where_there_is_no_interpreter_to_be_seen(
-    place: Path, level: str
-) -> None:
-    """Whatever looking needs was loaded before. The installer is told what came of it."""
+def test_archives_are_checked_without_a_visible_interpreter(place: Path, level: str) -> None:
+    """All modules that the check needs were loaded before. The installer reports its result."""
     (place / "packed/p-1").mkdir(parents=True)
     (place / "packed/p-1/\xfcber.py").touch()
     made = [
@@ -201,7 +200,7 @@ def test_archives_are_looked_at_where_there_is_no_interpreter_to_be_seen(
     assert done.output == "ran --offline plain\n", done
 
 
-def test_a_refused_archive_is_told_and_nothing_is_run(place: Path, level: str) -> None:
+def test_rejected_archive_is_reported_and_not_executed(place: Path, level: str) -> None:
     source = place / "shown" / "p.zip"
     with zipfile.ZipFile(source, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("p-1/PKG-INFO", bytes(8 << 20))
@@ -210,10 +209,10 @@ def test_a_refused_archive_is_told_and_nothing_is_run(place: Path, level: str) -
     assert "(the limit of metadata files)" in str(done.verdict)
 
 
-def test_a_level_that_does_not_work_is_no_level_below(place: Path) -> None:
-    """spec/program#isolation: refused instead of silently weakened."""
+def test_broken_isolation_level_is_not_replaced_by_a_weaker_one(place: Path) -> None:
+    """spec/program#isolation: the installation fails instead of using a weaker level."""
     if os.geteuid() == 0:
-        # Nobody can map the owners of such a file system.
+        # The owners of files on this file system cannot be mapped.
         confinement = replace(_confinement(place, "own-user"), writable=("/sys/kernel",))
     else:
         confinement = _confinement(place, "own-user")
@@ -224,29 +223,29 @@ def test_a_level_that_does_not_work_is_no_level_below(place: Path) -> None:
     assert "--isolation" in str(done.verdict)
 
 
-def test_processes_beyond_the_limit_are_ended_where_nobody_refuses_them(place: Path) -> None:
-    """At `session` nothing counts those of root: they are looked at."""
+def test_process_limit_ends_an_installation(place: Path) -> None:
+    """At level `session` the kernel does not limit root's processes, so they are counted."""
     done = _python(_confinement(place, "session", processes=40), _FORKS + "time.sleep(60)")
     assert done.code != 0 or "refused" in done.output
     if os.geteuid() == 0:
         assert "40 processes" in str(done.verdict)
 
 
-def test_more_files_than_the_limit_end_it(place: Path, level: str) -> None:
+def test_disk_limit_ends_an_installation(place: Path, level: str) -> None:
     confinement = _confinement(place, level, disk_bytes=64 << 20)
     done = _python(confinement, _FILES)
     assert done.code != 0
     assert "0.0625 GiB" in str(done.verdict)
 
 
-def test_one_file_never_gets_larger_than_the_limit(place: Path, level: str) -> None:
+def test_file_size_is_limited_in_an_installation(place: Path, level: str) -> None:
     confinement = _confinement(place, level, disk_bytes=4 << 20)
     code = "import os; f = open(os.path.expanduser('~/f'), 'wb', 0); f.seek(5 << 20); f.write(b'x')"
     assert _python(confinement, code).code != 0
     assert (Path(confinement.workspace) / "home" / "f").stat().st_size <= 4 << 20
 
 
-def test_its_time_is_limited(place: Path, level: str) -> None:
+def test_time_limit_ends_an_installation(place: Path, level: str) -> None:
     confinement = _confinement(place, level, seconds=1)
     confinement = replace(confinement, until=time.monotonic() + 1)
     done = _run(confinement, "/bin/sh", "-c", "setsid sleep 600 & sleep 600")
@@ -254,20 +253,20 @@ def test_its_time_is_limited(place: Path, level: str) -> None:
     assert "1 seconds" in str(done.verdict)
 
 
-def test_nothing_of_it_stays_when_the_service_ends_it(place: Path, level: str) -> None:
-    """Not even who made himself a session of his own."""
+def test_ended_installation_leaves_no_processes(place: Path, level: str) -> None:
+    """A process with a session of its own ends too."""
     script = "setsid sleep 600 & echo running; exec sleep 600"
     confinement = _confinement(place, level)
     with running(["/bin/sh", "-c", script], {}, place / "room", confinement) as run:
         assert run.process.stdout is not None and run.process.stdout.readline() == b"running\n"
         run.end()
-        # Its end of the pipe is closed when nobody has it any more.
+        # The pipe reaches its end when no process has it open.
         assert run.process.stdout.read() == b""
         assert run.process.wait() == 137
         assert run.verdict() is None
 
 
-def test_it_dies_with_the_service(place: Path, level: str) -> None:
+def test_installation_ends_with_a_killed_service(place: Path, level: str) -> None:
     confinement = _confinement(place, level)
     script = "setsid sleep 600 & echo running; exec sleep 600"
     code = (
@@ -294,7 +293,7 @@ def test_it_dies_with_the_service(place: Path, level: str) -> None:
 
 
 def _left(room: str) -> list[int]:
-    """Whoever belongs to it has its room as working directory."""
+    """Return the processes of an installation, by their working directory."""
     left: list[int] = []
     for process in Path("/proc").glob("[0-9]*"):
         try:

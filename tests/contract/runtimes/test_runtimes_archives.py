@@ -1,5 +1,5 @@
-"""Archives that mean harm, through the whole installation: nothing of them comes to lie outside
-(spec/program#isolation)."""
+"""Hostile archives (path traversal, links, zip bombs) during a complete installation: nothing is
+written outside (spec/program#isolation)."""
 
 import base64
 import contextlib
@@ -24,7 +24,7 @@ _UP = "../" * 24
 
 @dataclass(frozen=True)
 class Outside:
-    """Where nothing may come to lie. `word`: in the name of everything that should not be there."""
+    """Places that an archive must not write to. Every planted file has `word` in its name."""
 
     word: str
     place: Path
@@ -32,13 +32,13 @@ class Outside:
 
     @property
     def targets(self) -> list[str]:
-        """Names that lead there, absolute and by as many steps up as there are."""
+        """Return paths to these places: absolute ones, and relative ones with `..`."""
         absolute = [str(self.place / self.word), f"/tmp/{self.word}", f"/etc/{self.word}"]
         return absolute + [_UP + path[1:] for path in absolute]
 
     def found(self, cache: Path) -> list[str]:
-        """What is there nevertheless, also in the cache beside the layer of the package. What uv unpacks for
-        itself has a directory of its own there, and stays in that."""
+        """Return the planted files, including those beside the package's layer in the cache. Files
+        below a directory of uv's own unpacking do not count."""
         places = [self.place, Path("/tmp"), Path("/etc"), cache, *cache.glob("*")]
         there = [str(path) for place in places for path in place.glob(f"{self.word}*")]
         shared = (cache / "uv").rglob(f"{self.word}*")
@@ -54,7 +54,7 @@ def outside(workshop: Workshop, tmp_path: Path) -> Iterator[Outside]:
 
 
 def _prepare(workshop: Workshop, name: str, content: bytes) -> Path | None:
-    """The layer, if there is one: nothing says that such a package has to be installed, or not."""
+    """Return the layer, or None. Such a package may be installed or rejected."""
     uri = f"gs://b/{uuid.uuid4().hex}/{name}"
     workshop.objects.content[uri] = content
     with contextlib.suppress(PackageFailed, BuildFailed):
@@ -89,7 +89,9 @@ _KINDS = {
 
 
 @pytest.mark.parametrize("kind", _KINDS)
-def test_a_tar_puts_nothing_outside(workshop: Workshop, outside: Outside, kind: str) -> None:
+def test_tar_path_traversal_writes_nothing_outside(
+    workshop: Workshop, outside: Outside, kind: str
+) -> None:
     name = f"trap{uuid.uuid4().hex}"
     made = io.BytesIO()
     with tarfile.open(fileobj=made, mode="w:gz") as archive:
@@ -108,7 +110,7 @@ def test_a_tar_puts_nothing_outside(workshop: Workshop, outside: Outside, kind: 
                     link = leads if kind == "links" else ""
                     add(_member(f"{name}-1/{word}{number}{type_.decode()}", type_, link))
         if kind == "links":
-            # What lies behind a link to a directory.
+            # A member behind a link to a directory.
             add(_member(f"{name}-1/way", tarfile.SYMTYPE, str(outside.place)))
             add(_member(f"{name}-1/way/{outside.word}"), "planted")
             add(_member(f"{name}-1/trap2.py", tarfile.SYMTYPE, str(outside.secret)))
@@ -120,11 +122,11 @@ def test_a_tar_puts_nothing_outside(workshop: Workshop, outside: Outside, kind: 
     _check(layer, outside, workshop.cache)
 
 
-def test_a_zip_puts_nothing_outside(workshop: Workshop, outside: Outside) -> None:
+def test_zip_path_traversal_writes_nothing_outside(workshop: Workshop, outside: Outside) -> None:
     name = f"trap{uuid.uuid4().hex}"
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w") as archive:
-        # Members with such names are passed over, and the next ones unpacked.
+        # Members with such names are skipped, and the following ones are unpacked.
         for target in outside.targets:
             archive.writestr(f"{name}-1/{target}", "planted")
             archive.writestr(target, "planted")
@@ -144,9 +146,11 @@ def _add_links(archive: zipfile.ZipFile, top: str, outside: Outside) -> None:
 
 
 @pytest.mark.parametrize("kind", ["names", "links", "scripts", "data"])
-def test_a_wheel_puts_nothing_outside(workshop: Workshop, outside: Outside, kind: str) -> None:
-    """Wheels run no script of their maker when they are installed: their names are all that they have.
-    "names": bits and records of that kind with them."""
+def test_wheel_path_traversal_writes_nothing_outside(
+    workshop: Workshop, outside: Outside, kind: str
+) -> None:
+    """Installing a wheel runs no script, so only member names can attack. "names" also contains
+    special mode bits and matching records."""
     name = f"trap{uuid.uuid4().hex}"
     info = f"{name}-1.dist-info"
     files = {

@@ -1,4 +1,5 @@
-"""The built environment, its template, a program's own installs (spec/runtimes#environments)."""
+"""Built environments, their templates, and packages that a program installs
+(spec/runtimes#environments)."""
 
 import asyncio
 import fcntl
@@ -30,24 +31,27 @@ from trainshed.runtimes.service import LocalRuntimes
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PreparedRuntime]:
-    """A small environment that many callers want at once: it is built once, and all of them hear of that."""
+    """A small environment requested by several callers at once. It is built once, and all callers
+    receive its progress."""
     runtimes, choice = fresh(cache := tmp_path_factory.mktemp("built") / "cache", Objects())
     heard: list[list[str]] = [[], [], []]
-    begin = Environments.build
+    build_base = Environments.build
 
     def build_for_all(own: Environments, base: Base, tell: Callable[[str], None]) -> None:
         asyncio.run(until(lambda: runtimes._bases._flights[base.key].callers == len(heard)))  # pyright: ignore[reportPrivateUsage] - to see who waits
-        begin(own, base, tell)
+        build_base(own, base, tell)
 
     async def build() -> list[PreparedRuntime]:
-        return await asyncio.gather(*(runtimes.prepare(choice, (), ear.append) for ear in heard))
+        return await asyncio.gather(
+            *(runtimes.prepare(choice, (), messages.append) for messages in heard)
+        )
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Environments, "build", build_for_all)
         first, *others = asyncio.run(build())
     assert others == [first, first]
     assert sum("Building the environment" in line for line in heard[0]) == 1
-    assert all(sum("is built in" in line for line in ear) == 1 for ear in heard)
+    assert all(sum("is built in" in line for line in messages) == 1 for messages in heard)
     # The service ends while the environment is compiled. The next service completes it.
     runtimes.close()
     wait_for_builds()
@@ -58,17 +62,17 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PreparedRuntime]
     remove_cache(cache)
 
 
-def test_what_is_built_is_ready_at_once_and_for_another_service_too(built: PreparedRuntime) -> None:
+def test_built_environment_is_ready_for_other_services_too(built: PreparedRuntime) -> None:
     runtimes, choice = fresh(Path(built.template).parents[2], Objects())
     assert runtimes.ready(choice, ()) == built
-    gc.collect()  # None falls into what is measured.
+    gc.collect()  # No collection may happen during the measurement.
     started = time.thread_time()
     assert runtimes.ready(choice, ()) == built
     assert time.thread_time() - started < 0.02
     runtimes.close()
 
 
-async def test_a_service_ends_while_another_one_builds_what_it_waits_for(
+async def test_service_can_stop_while_another_builds_its_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Base, "key", "key")
@@ -84,7 +88,7 @@ async def test_a_service_ends_while_another_one_builds_what_it_waits_for(
         await asyncio.wait_for(asyncio.to_thread(runtimes.close), 60)
 
 
-async def test_what_a_full_cache_loses_while_packages_are_fetched_is_built_again(
+async def test_environment_removed_during_a_download_is_rebuilt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     built = [True]
@@ -112,18 +116,18 @@ async def test_what_a_full_cache_loses_while_packages_are_fetched_is_built_again
 
 
 interpreters = functools.cache(Interpreters)
-"""Of this machine, looked for once."""
+"""Return this machine's interpreters, searched once."""
 
 
 def fresh(cache: Path, objects: Objects) -> tuple[LocalRuntimes, RuntimeChoice]:
-    """Small, and on the newest interpreter that is here."""
+    """Return new runtimes and a small family on the newest installed interpreter."""
     runtimes = LocalRuntimes(cache, objects, now=time.monotonic_ns, interpreters=interpreters())
     choice = runtimes.catalog.named(REDUCERS, "", format_minor(max(interpreters().found())))
     assert isinstance(choice, RuntimeChoice)
     return runtimes, choice
 
 
-def test_the_environment_is_read_only(built: PreparedRuntime) -> None:
+def test_environment_is_read_only(built: PreparedRuntime) -> None:
     environment = Path(built.template).parent
     for directory, names, files in os.walk(environment):
         if Path(directory) == environment:
@@ -135,8 +139,8 @@ def test_the_environment_is_read_only(built: PreparedRuntime) -> None:
     assert str(environment.parents[1]) not in built.read_only
 
 
-def test_a_program_sees_the_base_and_nothing_of_the_host(replica: Replica) -> None:
-    """spec/runtimes#environments: the versions that were taken are recorded."""
+def test_program_imports_from_the_base_and_not_from_the_host(replica: Replica) -> None:
+    """spec/runtimes#environments: the installed versions are recorded."""
     recorded = content(replica.prepared)
     names = ("numpy", "scikit-learn", "google-cloud-storage", "cloudml-hypertune")
     code = (
@@ -156,18 +160,18 @@ def test_modules_are_compiled(built: PreparedRuntime) -> None:
         assert "tests" in path.parts or [*path.parent.glob(f"__pycache__/{path.stem}.*.pyc")], path
 
 
-def test_a_program_knows_its_own_interpreter(replica: Replica) -> None:
+def test_program_uses_its_own_interpreter(replica: Replica) -> None:
     code = "import sys; print(sys.executable, '%d.%d' % sys.version_info[:2])"
     executable, version = replica.python(code).split()
     assert executable == str(replica.root / "python" / "bin" / "python3")
     for name in ("python", f"python{version}"):
         assert replica.run(name, "-c", "import hypertune").returncode == 0
-    # A child process, as multiprocessing starts it, is the same environment.
+    # A child process of multiprocessing uses the same environment.
     child = "import subprocess, sys; subprocess.check_call([sys.executable, '-c', 'import numpy'])"
     replica.python(child)
 
 
-def test_virtual_environments_can_be_made(replica: Replica) -> None:
+def test_program_can_create_virtual_environments(replica: Replica) -> None:
     assert replica.run("python3", "-m", "venv", "--without-pip", "own").returncode == 0
     assert replica.run("own/bin/python", "-c", "import ssl, sqlite3").returncode == 0
     assert replica.run("own/bin/python", "-c", "import numpy").returncode != 0

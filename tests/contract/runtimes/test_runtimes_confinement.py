@@ -1,4 +1,4 @@
-"""Setup scripts of users run apart from the service and from other jobs (spec/program#isolation,
+"""Users' setup scripts run isolated from the service and from other jobs (spec/program#isolation,
 spec/invariants#secrets)."""
 
 import asyncio
@@ -18,15 +18,16 @@ from trainshed.runtimes.service import LocalRuntimes, RuntimeSettings
 
 @pytest.fixture(scope="module")
 def level(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The strongest level of this machine; nothing can be kept apart without namespaces."""
+    """The strongest level of this machine. Without namespaces the tests are skipped."""
     levels, refused = probe(tmp_path_factory.mktemp("probe"))
     if levels in ("", "session"):
         pytest.skip(f"no namespaces here: {refused}")
     return levels
 
 
-def test_a_link_of_a_package_leads_the_service_nowhere(workshop: Workshop) -> None:
-    """What a script leaves behind is read by the service, which may read more than the script."""
+def test_symlinks_of_a_package_are_not_followed_by_the_service(workshop: Workshop) -> None:
+    """The service reads the files that a script leaves, and has more rights than the script
+    (confused deputy)."""
     secret = workshop.data / "secret"
     workshop.objects.content["gs://b/linking.tar.gz"] = sdist(
         "linking",
@@ -52,8 +53,9 @@ def test_a_link_of_a_package_leads_the_service_nowhere(workshop: Workshop) -> No
     assert Path("/etc").stat().st_mode == mode
 
 
-def test_terms_that_cannot_be_kept_refuse_the_job_and_say_why(workshop: Workshop) -> None:
-    """Issue: a weaker level was taken silently. Nothing else is tried, and nothing is installed."""
+def test_unavailable_confinement_rejects_the_package_with_a_reason(workshop: Workshop) -> None:
+    """Earlier, a weaker level was used silently. Now nothing else is tried, and nothing is
+    installed."""
     source = sdist("termless", f"# {uuid.uuid4().hex}\nfrom setuptools import setup; setup()", {})
     workshop.objects.content["gs://b/termless.tar.gz"] = source
     terms = replace(workshop.terms, bases={"pids": "/nonexistent"})
@@ -74,8 +76,8 @@ def test_terms_that_cannot_be_kept_refuse_the_job_and_say_why(workshop: Workshop
 
 
 @pytest.mark.soak
-def test_what_a_package_leaves_is_never_read_whole_by_the_service(workshop: Workshop) -> None:
-    """A script of any size becomes a command all the same."""
+def test_service_never_loads_large_package_files_into_memory(workshop: Workshop) -> None:
+    """A script of any size becomes a command nevertheless."""
     workshop.objects.content["gs://b/heavy.tar.gz"] = sdist(
         "heavy",
         "from setuptools import setup\n"

@@ -1,5 +1,5 @@
-"""What packages say wrongly about what they need (facts/experiments#autologging). The real uv, over wheels
-without content in a directory."""
+"""Corrections of wrong package requirements (facts/experiments#autologging), with the real uv and
+empty wheels in a directory."""
 
 import sys
 import zipfile
@@ -17,7 +17,7 @@ _NEEDED = (
     *("prometheus-flask-exporter", "pytz", "pyyaml", "querystring-parser", "requests", "scipy"),
     *("sqlalchemy", "sqlparse"),
 )
-"""By MLflow 1.27.0, without a version that matters here."""
+"""Requirements of MLflow 1.27.0; their versions are irrelevant here."""
 
 
 def _wheel(index: Path, name: str, version: str, *needs: str) -> None:
@@ -32,7 +32,8 @@ def _wheel(index: Path, name: str, version: str, *needs: str) -> None:
 
 @pytest.fixture(scope="module")
 def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What matters of the public index: the newest protobuf, and MLflow that does not go with it."""
+    """The relevant part of the public index: the newest protobuf, and an MLflow that is
+    incompatible with it."""
     made = tmp_path_factory.mktemp("index")
     _wheel(made, _SDK, "2.7.0", "protobuf<8", "mlflow<=2.16,>=1.27; extra == 'autologging'")
     for version in ("3.20.3", "5.29.6", "7.36.2"):
@@ -48,7 +49,7 @@ def _chosen(index: Path, scratch: Path, what: Sequence[str]) -> set[str]:
     installer = Installer(
         scratch / "cache", {"UV_FIND_LINKS": str(index), "UV_NO_INDEX": "1", "PATH": "/usr/bin"}
     )
-    # A cache in somebody's project: its settings are not the ones that count.
+    # The cache can be inside a user's project, whose settings must not apply.
     (scratch / "pyproject.toml").write_text("[project]\nname = 'a'\nversion = '1'\n")
     lines: list[str] = []
     site = scratch / "environments" / "site"
@@ -58,6 +59,6 @@ def _chosen(index: Path, scratch: Path, what: Sequence[str]) -> set[str]:
     return {"==".join(line.split()) for line in installed}
 
 
-def test_an_mlflow_that_imports_comes_with_sdk_autologging(index: Path, tmp_path: Path) -> None:
+def test_autologging_extra_installs_a_compatible_mlflow(index: Path, tmp_path: Path) -> None:
     chosen = _chosen(index, tmp_path, [f"{_SDK}[autologging]==2.7.0"])
     assert chosen == {f"{_SDK}==2.7.0", "mlflow==2.16.0", "protobuf==5.29.6"}

@@ -1,5 +1,5 @@
-"""A job's packages on top of the base: only the difference, in order, errors that name them
-(spec/program#arguments, spec/runtimes#packages)."""
+"""A job's packages on top of the base: only missing packages are installed, in order, and errors
+identify them (spec/program#arguments, spec/runtimes#packages)."""
 
 import asyncio
 import sys
@@ -39,8 +39,9 @@ def _package(workshop: Workshop, name: str, requires: list[str]) -> str:
     return uri
 
 
-def _built_by_itself(name: str, version: str, work: str = "pass") -> bytes:
-    """A source distribution that brings what makes its wheel, which does `work` before."""
+def _with_build_backend(name: str, version: str, work: str = "pass") -> bytes:
+    """Return a source distribution that contains its own build backend. The backend executes `work`
+    before it builds the wheel."""
     file = f"{name}-{version}-py3-none-any.whl"
     backend = (
         "import pathlib\n"
@@ -60,12 +61,12 @@ def _site(prepared: PreparedRuntime) -> list[str]:
     return sorted(path.name for path in site.iterdir())
 
 
-def test_packages_that_need_nothing_new_are_all_that_is_installed(
+def test_only_packages_missing_in_the_base_are_installed(
     workshop: Workshop, tmp_path: Path
 ) -> None:
-    """A package may need another of the same job. It is what its setup script says and not what its file is
-    called (facts/packaging#packages): public samples pack a directory by hand, with metadata that is none,
-    and call the file as they like."""
+    """A package may need another package of the same job. Its setup script determines its name, not
+    its file name (facts/packaging#packages): public samples pack a directory by hand, with
+    invalid metadata and any file name."""
     needs = ["numpy>=1.20", "scikit-learn", "cloudml-hypertune", "private-only-here"]
     uri = _package(workshop, "trainer", needs)
     nameless = "import setuptools\nsetuptools.setup(packages=setuptools.find_packages())\n"
@@ -96,10 +97,10 @@ def test_packages_that_need_nothing_new_are_all_that_is_installed(
     assert "trainer" in replica.run("pip", "list").stdout
 
 
-def test_what_the_base_lacks_or_has_in_another_version_goes_into_the_layer(
+def test_missing_and_differing_packages_are_installed_into_the_layer(
     workshop: Workshop, tmp_path: Path
 ) -> None:
-    """And a build that asks for another backend gets it."""
+    """A package with another build backend gets that backend."""
     version = content(workshop.base)["joblib"]
     uri = _package(workshop, "picky", ["six", f"joblib!={version}"])
     flitted = "gs://bucket/flitted-0.1.tar.gz"
@@ -118,9 +119,11 @@ def test_what_the_base_lacks_or_has_in_another_version_goes_into_the_layer(
     assert replica.python("import flitted, joblib; print(joblib.__version__)") != version
 
 
-def test_packages_of_python_2_find_their_own_modules(workshop: Workshop, tmp_path: Path) -> None:
-    """`import model` in `trainer.task` was `trainer.model` (runtimes up to 1.14). Modules of the standard
-    library and of the environment come first."""
+def test_implicit_relative_imports_of_python_2_packages_work(
+    workshop: Workshop, tmp_path: Path
+) -> None:
+    """`import model` in `trainer.task` once meant `trainer.model` (runtimes up to 1.14). Modules of
+    the standard library and of the environment take precedence."""
     setup = "import setuptools as s\ns.setup(name='trainer', version='0.1', packages=s.find_packages())\n"
     files = {
         "trainer/__init__.py": "",
@@ -146,8 +149,8 @@ def test_packages_of_python_2_find_their_own_modules(workshop: Workshop, tmp_pat
             assert done.stdout == "own True <class 'module'>\n"
 
 
-def test_packages_are_installed_in_order_the_later_wins(workshop: Workshop, tmp_path: Path) -> None:
-    """spec/program#arguments: packages installed first, in order."""
+def test_later_package_overrides_an_earlier_one(workshop: Workshop, tmp_path: Path) -> None:
+    """spec/program#arguments: packages are installed in order before the program starts."""
     packages = {
         f"gs://bucket/{text}/twice-{version}-py3-none-any.whl": wheel(
             "twice", f"print({text!r})", version
@@ -157,12 +160,14 @@ def test_packages_are_installed_in_order_the_later_wins(workshop: Workshop, tmp_
     workshop.objects.content.update(packages)
     replica = copy_template(workshop.prepare(*packages), tmp_path)
     assert replica.run("python", "-m", "twice").stdout == "second\n"
-    # The first way has failed in the installer's words, and the log says that this is not the end.
+    # The first attempt failed with the installer's message, and the log shows that another one
+    # follows.
     assert any(line.startswith("Wheels are not enough") for line in workshop.messages)
 
 
-def test_old_pandas_whose_metadata_uv_cannot_read_can_be_had(tmp_path: Path) -> None:
-    """`pytz (>=2011k)`; public programs ask for it in their setup scripts."""
+def test_old_pandas_with_invalid_metadata_can_be_installed(tmp_path: Path) -> None:
+    """Setup scripts of public programs require pandas versions whose metadata contain `pytz
+    (>=2011k)`."""
     lines: list[str] = []
     request = ["--dry-run", "--python-version", "3.7", "--only-binary", ":all:", "pandas==0.24.2"]
     installer = Installer(tmp_path / "cache")
@@ -170,19 +175,19 @@ def test_old_pandas_whose_metadata_uv_cannot_read_can_be_had(tmp_path: Path) -> 
     assert "+ pandas 0.24.2" in lines[-1]
 
 
-def test_what_needs_something_without_a_wheel_is_not_had_in_an_old_version(
+def test_requirement_without_wheel_does_not_select_an_old_version(
     workshop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As Hydra 1 needs an antlr4-python3-runtime that is released as source alone; 0.11 and a pre-release of
-    1.4 do not."""
+    """Hydra 1 needs an antlr4-python3-runtime that is released only as source. 0.11 and a
+    pre-release of 1.4 do not."""
     for version, needs in (("0.11", ()), ("1.3.0", ("source-alone",)), ("1.4.0.dev1", ())):
         name = f"hydra-{version}-py3-none-any.whl"
         (tmp_path / name).write_bytes(wheel("hydra", "", version, needs))
-    (tmp_path / "source_alone-1.0.tar.gz").write_bytes(_built_by_itself("source_alone", "1.0"))
+    (tmp_path / "source_alone-1.0.tar.gz").write_bytes(_with_build_backend("source_alone", "1.0"))
     uri = "gs://bucket/configured-0.1-py3-none-any.whl"
     workshop.objects.content[uri] = wheel("configured", "", needs=["hydra"])
     settings, lines = RuntimeSettings(terms=lambda: workshop.terms), list[str]()
-    # Of files on the disk the first attempt would take what it builds.
+    # With files on the disk, the first attempt would use its own build.
     serve = partial(SimpleHTTPRequestHandler, directory=tmp_path)
     with ThreadingHTTPServer(("127.0.0.1", 0), serve) as index:
         threading.Thread(target=index.serve_forever, daemon=True).start()
@@ -197,9 +202,11 @@ def test_what_needs_something_without_a_wheel_is_not_had_in_an_old_version(
     assert any("Building missing wheels from source" in line for line in lines)
 
 
-def test_a_package_that_cannot_be_installed_shows_the_installers_words(workshop: Workshop) -> None:
+def test_failed_installation_shows_the_installers_message(workshop: Workshop) -> None:
     uri = "gs://bucket/broken-0.1.tar.gz"
-    workshop.objects.content[uri] = _built_by_itself("broken", "0.1", "raise SystemExit('no luck')")
+    workshop.objects.content[uri] = _with_build_backend(
+        "broken", "0.1", "raise SystemExit('no luck')"
+    )
     with pytest.raises(PackageFailed) as failed:
         workshop.prepare(uri)
     assert uri in str(failed.value)
@@ -209,9 +216,9 @@ def test_a_package_that_cannot_be_installed_shows_the_installers_words(workshop:
     assert not list(layers.iterdir())
 
 
-def test_path_files_of_the_base_are_read_for_the_base(tmp_path: Path) -> None:
-    """spec/runtimes#packages: old packages in namespaces, google-cloud ones say, have path files that look
-    for what lies beside them."""
+def test_path_files_of_the_base_are_evaluated_in_the_base(tmp_path: Path) -> None:
+    """spec/runtimes#packages: old packages in namespaces, for example google-cloud ones, have path
+    files that search next to themselves."""
     interpreters = Interpreters()
     for minor in interpreters.found():
         interpreter = interpreters.get(minor)
@@ -227,6 +234,7 @@ def test_path_files_of_the_base_are_read_for_the_base(tmp_path: Path) -> None:
         layer = derive_prefix(place / "layer", base, interpreter)
         code = "import spaced.part, sys; print(spaced.part.VALUE, *sys.path[-2:])"
         done = execute(layer.executable, "-c", code, env={})
-        seen = done.stdout.replace("dist-", "site-")  # Debian's name of it leads to ours.
+        # Debian's directory name refers to the usual one.
+        seen = done.stdout.replace("dist-", "site-")
         assert (seen, done.stderr) == (f"42 {layer.site} {base.site}\n", ""), minor
         assert base_of(layer.root) == base.root

@@ -1,4 +1,4 @@
-"""Summaries that the libraries themselves write today: the golden files are no memory of another time."""
+"""Summaries written by the current libraries, so that the golden files do not become outdated."""
 
 import asyncio
 import time
@@ -18,7 +18,7 @@ from trainshed.summaries.directories import LocalDirectory
 
 @pytest.mark.runtimes
 @pytest.mark.parametrize("name", WRITERS)
-def test_what_a_runtime_writes_is_read(name: str, tmp_path: Path) -> None:
+def test_summaries_written_by_a_runtime_are_readable(name: str, tmp_path: Path) -> None:
     writer = WRITERS[name]
     with closing(LocalRuntimes(CACHE, Objects(), now=time.monotonic_ns)) as runtimes:
         choice = runtimes.catalog.named(*writer.runtime, "")

@@ -1,4 +1,4 @@
-"""Every store that the contract suite runs against."""
+"""Every store implementation that the contract tests cover."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +13,7 @@ Reopen = Callable[[], Store]
 
 @pytest.fixture(params=["sqlite", "inline"])
 def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Reopen]:
-    """Opens the test's store; called again, closes it and opens it anew."""
+    """A function that opens the test's store. A further call closes and reopens it."""
     opened: list[Store] = []
 
     def open_again() -> Store:

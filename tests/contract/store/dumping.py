@@ -1,4 +1,4 @@
-"""Writes the dump that a release leaves: `python -m tests.contract.store.dumping > VERSION.sql`
+"""Write the database dump of a release: `python -m tests.contract.store.dumping > VERSION.sql`
 (`dumps/README.md`)."""
 
 import asyncio
@@ -56,7 +56,7 @@ from trainshed.store.sqlite.database import DATABASE_FILE, Store, open_database
 
 
 async def fill(store: Store) -> None:
-    """Store some of everything."""
+    """Store records of every kind."""
     search, pipeline = make_tuning(10), make_pipeline(20)
     works: list[Work] = [make_job(1), make_job(2, "census", api=Api.ML), make_job(3)]
     works += [search, pipeline, child(search, 11), make_job(4, location="europe-west4")]
@@ -86,7 +86,7 @@ async def fill(store: Store) -> None:
 
 
 async def contents(store: Store) -> dict[str, Any]:
-    """Everything of it that a service reads."""
+    """Return all values that a service reads from a store."""
     reader, version = store.reader, make_version("m", 1)
     return {
         "live": await store.ledger.load_live(),
@@ -117,7 +117,7 @@ async def contents(store: Store) -> dict[str, Any]:
 
 
 def dump(directory: Path) -> str:
-    """Return SQL that makes the database of a data directory anew."""
+    """Return SQL that recreates the database of a data directory."""
     with closing(sqlite3.connect(directory / DATABASE_FILE)) as connection:
         pragmas = [
             f"PRAGMA {name} = {connection.execute(f'PRAGMA {name}').fetchone()[0]};"
@@ -126,8 +126,8 @@ def dump(directory: Path) -> str:
         return "\n".join([*pragmas, *connection.iterdump(), ""])
 
 
-async def dumped(directory: Path) -> str:
-    """Return the dump of a new store in that directory that has some of everything."""
+async def dump_of_new_store(directory: Path) -> str:
+    """Create a store with records of every kind in the directory, and return its dump."""
     store = open_database(directory)
     await fill(store)
     store.close()
@@ -136,4 +136,4 @@ async def dumped(directory: Path) -> str:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as scratch:
-        sys.stdout.write(asyncio.run(dumped(Path(scratch))))
+        sys.stdout.write(asyncio.run(dump_of_new_store(Path(scratch))))

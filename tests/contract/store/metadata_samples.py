@@ -1,4 +1,4 @@
-"""Metadata stores and tensorboards, and what is in them, for tests of stores."""
+"""Metadata stores, tensorboards and their contents, for tests of stores."""
 
 import zlib
 from pathlib import Path
@@ -26,7 +26,7 @@ STORE = StoreName("p", "us-central1", "default")
 
 
 def tracked(store: Store) -> Stores:
-    """The parts of tracking in a store, without points."""
+    """Return the tracking stores of a store, without points."""
     return stores_in(store, PointFiles(Path("nowhere")), lambda: JobUid(9), lambda: T0)
 
 
@@ -55,7 +55,7 @@ def edge(source: NodeName, role: EdgeRole, target: NodeName) -> Edge:
 
 
 def make_board(*ids: str, **fields: Any) -> BoardResource:
-    """A tensorboard, or what stands below one: as many ids as levels."""
+    """Return a tensorboard or a resource below it: one ID per level."""
     name = BoardName("p", "us-central1", ids)
     return BoardResource(name, zlib.crc32(str(name).encode()), T0, T0, **fields)
 

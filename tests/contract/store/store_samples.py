@@ -1,4 +1,4 @@
-"""Jobs and friends for tests of stores."""
+"""Sample jobs and related records for tests of stores."""
 
 from msgspec.structs import replace
 
@@ -26,7 +26,7 @@ def make_job(
     location: str = "us-central1",
     labels: tuple[tuple[str, str], ...] = (),
 ) -> Job:
-    """A queued job of one pool; `ml` jobs have no location in their name."""
+    """Return a queued job of one pool. Names of `ml` jobs have no location."""
     program = Program(
         RuntimeChoice("python", "", "3.11"), module="trainer.task", args=("--epochs", "3")
     )
@@ -56,13 +56,13 @@ def cancel(at: int = T0) -> CancelRequested:
 
 
 def job_of(work: Work) -> Job:
-    """What was read, which is a job that runs replicas."""
+    """Return the work as a job that runs replicas, or fail."""
     assert isinstance(work, Job)
     return work
 
 
 def live_job(live: LiveJob[Work] | None) -> LiveJob[Job]:
-    """What was loaded, which is a job that runs replicas."""
+    """Return the loaded work as a job that runs replicas, or fail."""
     assert live is not None
     return LiveJob(job_of(live.job), live.generation, live.intents)
 
@@ -82,7 +82,7 @@ def drill(kind: DrillKind = DrillKind.KILL, at_line: str | None = None) -> Drill
 
 
 async def ended(store: Store, job: Job) -> None:
-    """Have a stored job be over."""
+    """Finish a stored job."""
     epoch = await store.ledger.acquire("test")
     live = live_job(await store.ledger.load(job.uid))
     await store.ledger.commit(epoch, step(live, JobState.SUCCEEDED))

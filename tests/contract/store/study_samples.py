@@ -1,4 +1,4 @@
-"""Tuning jobs, pipelines, studies, trials, models and operations for tests of stores."""
+"""Sample tuning jobs, pipelines, studies, trials, models and operations for tests of stores."""
 
 from msgspec.structs import replace
 
@@ -43,7 +43,7 @@ STUDY = StudySpec(
 
 
 def make_tuning(uid: int, job_id: str = "", *, api: Api = Api.VERTEX) -> TuningJob:
-    """A queued tuning job; those of `ml` have no location in their name."""
+    """Return a queued tuning job. Names of `ml` jobs have no location."""
     place = "" if api is Api.ML else "us-central1"
     trial = make_job(uid, api=api).spec
     return TuningJob(
@@ -80,7 +80,7 @@ def make_pipeline(uid: int) -> Pipeline:
 
 
 def child(parent: Work, uid: int, number: int = 0) -> Job:
-    """A job that `parent` makes; of an `ml` one it bears the name of the trial."""
+    """Return a job that `parent` creates. Below an `ml` parent it has the name of a trial."""
     job = make_job(uid, api=parent.name.api)
     name = parent.name.of_trial(number) if parent.name.api is Api.ML else job.name
     return replace(job, name=name, parent=Parent(parent.uid, parent.name, number))
@@ -98,7 +98,7 @@ def make_study(uid: int) -> Study:
 
 
 def make_trial(study: int, number: int = 0) -> Trial:
-    """One with a value of each type; `number` 0: the store gives it one."""
+    """Return a trial with a value of each type. The store numbers a trial with `number` 0."""
     values = (("rate", 3.0), ("layers", 3), ("kind", "b"))
     return Trial(StudyUid(study), number, TrialState.ACTIVE, values, T0, started=T0 + 1)
 
@@ -108,7 +108,7 @@ def measured(step: int, loss: float, elapsed: int = 0) -> Measurement:
 
 
 def suggesting(number: int, study: int) -> Operation:
-    """An operation that waits for suggestions."""
+    """Return an operation that waits for suggestions."""
     name = f"{PLACE}/studies/study{study}"
     return Operation(
         f"{name}/operations/{number}",
@@ -124,7 +124,7 @@ def suggesting(number: int, study: int) -> Operation:
 
 
 def told(number: int, kind: OperationKind = OperationKind.UPDATE) -> Operation:
-    """A finished operation with an answer."""
+    """Return a finished operation with a response."""
     return Operation(
         f"{PLACE}/operations/{number}", kind, "x", T0, T0, response="{}", response_type="Model"
     )
@@ -152,13 +152,13 @@ async def registered(store: Store, version: ModelVersion, operation: Operation) 
 
 
 def make_evaluation(number: int) -> ModelEvaluation:
-    """Of the model `m`."""
+    """Return an evaluation of the model `m`."""
     name = EvaluationName(ModelName("p", "us-central1", "m"), number)
     return ModelEvaluation(name, 1, '{"metrics":{"a":1}}', T0 + number)
 
 
 def make_dataset(number: int, created: int = 0) -> Dataset:
-    """An image dataset with an import."""
+    """Return an image dataset with an import."""
     name = DatasetName("p", "us-central1", f"d{number}")
     at = created or T0 + number
     files = (DataFiles(("gs://b/*.csv",), "gs://schema", (("k", "v"),)),)

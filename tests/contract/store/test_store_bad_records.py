@@ -1,4 +1,4 @@
-"""One record that cannot be read: it alone is missing, and all others go on."""
+"""An unreadable record: only that record is missing, and all others remain available."""
 
 import logging
 import sqlite3
@@ -98,7 +98,7 @@ READS: dict[tuple[str, str], tuple[Read, ...]] = {
         lineage_nodes,
     ),
 }
-"""(table, column) of everything that is decoded, and the calls that give several of its records."""
+"""The (table, column) of all decoded values, and the calls that return several of those records."""
 BAD: dict[str, Callable[[bytes], bytes]] = {
     "no JSON": lambda raw: b"\xff\x00 nonsense " + raw,
     "cut": lambda raw: raw[: len(raw) // 2],
@@ -108,7 +108,7 @@ BAD: dict[str, Callable[[bytes], bytes]] = {
 
 
 async def fill(store: Store) -> None:
-    """Two of everything."""
+    """Store two records of every kind."""
     for number in (1, 2):
         await store.intake.create(NewWork(make_job(number), (entry("created"), entry("queued"))))
         await store.intake.request_cancel(make_job(number).name, cancel())
@@ -152,7 +152,7 @@ async def data(tmp_path: Path) -> AsyncIterator[Path]:
 
 
 def spoil(data: Path, table: str, column: str, change: Callable[[bytes], bytes]) -> bytes:
-    """Damage one row's column; returns what it holds then."""
+    """Damage one column of a row, and return its new value."""
     with closing(sqlite3.connect(data / DATABASE_FILE)) as connection, connection:
         columns = connection.execute(f"PRAGMA table_info({table})").fetchall()
         keys = [name for _, name, _, _, _, place in columns if place] or ["rowid"]
@@ -171,7 +171,7 @@ def spoil(data: Path, table: str, column: str, change: Callable[[bytes], bytes])
     ("table", "column", "how"),
     [(*place, "cut") for place in READS] + [("jobs", "record", how) for how in BAD if how != "cut"],
 )
-async def test_a_bad_record_is_left_out_and_others_are_read(
+async def test_unreadable_record_is_skipped_and_others_are_read(
     data: Path, table: str, column: str, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = open_database(data)
@@ -203,7 +203,9 @@ async def test_a_bad_record_is_left_out_and_others_are_read(
         ),
     ],
 )
-async def test_an_unknown_word_makes_one_bad_job(data: Path, statement: str, problem: str) -> None:
+async def test_unknown_enum_value_makes_only_one_job_unreadable(
+    data: Path, statement: str, problem: str
+) -> None:
     with closing(sqlite3.connect(data / DATABASE_FILE)) as connection, connection:
         assert connection.execute(statement).rowcount == 1
     store = open_database(data)
@@ -219,7 +221,7 @@ async def test_an_unknown_word_makes_one_bad_job(data: Path, statement: str, pro
     store.close()
 
 
-async def test_what_needs_a_bad_record_is_refused(data: Path) -> None:
+async def test_call_for_an_unreadable_record_is_rejected(data: Path) -> None:
     spoil(data, "jobs", "record", BAD["cut"])
     store = open_database(data)
     for call in (
@@ -232,7 +234,7 @@ async def test_what_needs_a_bad_record_is_refused(data: Path) -> None:
 
 
 @pytest.mark.parametrize("change", ["kind = 'banana'", "intent = x'7b'"])
-async def test_an_unknown_intent_can_be_consumed(data: Path, change: str) -> None:
+async def test_unknown_intent_can_be_consumed(data: Path, change: str) -> None:
     with closing(sqlite3.connect(data / DATABASE_FILE)) as connection, connection:
         connection.execute(f"UPDATE intents SET {change} WHERE job_uid = 1")
     store = open_database(data)

@@ -1,5 +1,5 @@
-"""What every store promises (`trainshed.store.port`, spec/invariants), also of what requests add to a
-work's story without changing it."""
+"""The contract of every store (`trainshed.store.port`, spec/invariants). Requests can extend the
+timeline of a job without changing the job."""
 
 import asyncio
 
@@ -41,7 +41,7 @@ async def finished(store: Store, job: Job, state: JobState = JobState.SUCCEEDED)
     await store.ledger.commit(epoch, step(await loaded(store, job.uid), state, "ended"))
 
 
-async def test_a_job_whose_id_is_its_number_is_found_by_its_whole_name(store: Store) -> None:
+async def test_job_with_a_numeric_id_is_found_by_its_full_name(store: Store) -> None:
     job = await created(store, make_job(7, "7"))
     assert (await store.reader.job(job.name))[0] == job
     assert (await store.reader.find("7"))[0] == job
@@ -49,7 +49,7 @@ async def test_a_job_whose_id_is_its_number_is_found_by_its_whole_name(store: St
         replace(job.name, project_id="other"),
         replace(job.name, location="europe-west4"),
         replace(job.name, job_id="07"),
-        replace(job.name, job_id="\u0667"),  # A seven, but no digit of ours.
+        replace(job.name, job_id="\u0667"),  # This is a Unicode digit, but not an ASCII one.
         replace(job.name, job_id="7" * 30),
         replace(job.name, collection=Collection.TUNING_JOBS),
     ):
@@ -62,8 +62,8 @@ async def test_a_job_whose_id_is_its_number_is_found_by_its_whole_name(store: St
         await store.intake.create(NewWork(job))
 
 
-async def test_drills_wait_beside_a_cancel(store: Store) -> None:
-    """spec/operations#drills: every drill that was ordered is carried out; a cancel among them is still
+async def test_drills_are_stored_in_addition_to_a_cancel(store: Store) -> None:
+    """spec/operations#drills: every requested drill is carried out, and several cancels count as
     one."""
     job = await created(store, make_job(1))
     first, second = drill(DrillKind.KILL), drill(DrillKind.SEGV, "^step 3$")
@@ -82,7 +82,7 @@ async def test_drills_wait_beside_a_cancel(store: Store) -> None:
 
 
 async def unchanged_after(store: Store, epoch: int, commit: Commit) -> None:
-    """`commit` is stale, and nothing of it is stored."""
+    """Commit a stale `commit`, and check that nothing of it is stored."""
     uid = commit.job.uid
     before = await store.reader.job_by_uid(uid), await store.reader.timeline(uid)
     intents = await store.ledger.load(uid)
@@ -92,7 +92,7 @@ async def unchanged_after(store: Store, epoch: int, commit: Commit) -> None:
     assert await store.ledger.load(uid) == intents
 
 
-async def test_a_stale_generation_writes_nothing(store: Store) -> None:
+async def test_commit_with_a_stale_generation_writes_nothing(store: Store) -> None:
     """spec/invariants#guarded-writes."""
     await created(store, make_job(1))
     epoch = await store.ledger.acquire("a")
@@ -101,8 +101,8 @@ async def test_a_stale_generation_writes_nothing(store: Store) -> None:
     await unchanged_after(store, epoch, step(old, JobState.RUNNING, "too late", consumed=99))
 
 
-async def test_a_former_leader_writes_nothing(store: Store) -> None:
-    """spec/invariants#guarded-writes: the lease is part of the guard."""
+async def test_commit_of_a_former_leader_writes_nothing(store: Store) -> None:
+    """spec/invariants#guarded-writes: the leadership epoch is part of the guard."""
     await created(store, make_job(1))
     former = await store.ledger.acquire("a")
     leader = await store.ledger.acquire("b")
@@ -112,7 +112,7 @@ async def test_a_former_leader_writes_nothing(store: Store) -> None:
     await store.ledger.commit(leader, step(live, JobState.RUNNING))
 
 
-async def test_no_way_out_of_a_final_state(store: Store) -> None:
+async def test_final_state_of_a_job_cannot_change(store: Store) -> None:
     await created(store, make_job(1))
     epoch = await store.ledger.acquire("a")
     live = await loaded(store, 1)
@@ -123,7 +123,7 @@ async def test_no_way_out_of_a_final_state(store: Store) -> None:
     assert await store.ledger.commit(epoch, step(over, JobState.FAILED, "told")) == generation + 1
 
 
-async def test_an_intent_that_comes_between_load_and_commit_stays(store: Store) -> None:
+async def test_intent_added_between_load_and_commit_is_kept(store: Store) -> None:
     """spec/invariants#durability: an acknowledged intent is not lost."""
     job = await created(store, make_job(1))
     epoch = await store.ledger.acquire("a")
@@ -140,7 +140,7 @@ async def test_an_intent_that_comes_between_load_and_commit_stays(store: Store) 
     assert again.seq > consumed
 
 
-async def test_a_job_does_not_end_over_an_intent_that_waits(store: Store) -> None:
+async def test_job_cannot_end_with_an_unconsumed_intent(store: Store) -> None:
     """spec/lifecycle#cancel: a cancel is never lost."""
     job = await created(store, make_job(1))
     epoch = await store.ledger.acquire("a")
@@ -169,7 +169,7 @@ async def test_labels_and_state_do_not_overwrite_each_other(store: Store) -> Non
     assert (over.state, over.labels) == (JobState.SUCCEEDED, ())
 
 
-async def test_a_taken_operation_name_undoes_the_delete(store: Store) -> None:
+async def test_delete_with_an_existing_operation_name_is_rolled_back(store: Store) -> None:
     for uid in (1, 2):
         await finished(store, await created(store, make_job(uid)))
     await store.intake.delete_job(make_job(1).name, operation(1))
@@ -179,8 +179,8 @@ async def test_a_taken_operation_name_undoes_the_delete(store: Store) -> None:
     assert (await store.reader.job(make_job(2).name))[0].uid == 2
 
 
-async def test_a_failing_command_hurts_no_other_of_its_commit(store: Store) -> None:
-    """spec/invariants#guarded-writes: a failed guard rolls back itself alone."""
+async def test_failing_command_does_not_affect_others_in_its_transaction(store: Store) -> None:
+    """spec/invariants#guarded-writes: a failed guard rolls back only its own command."""
     await created(store, make_job(1))
     results = await asyncio.gather(
         *(store.intake.create(NewWork(make_job(uid), (entry("created"),))) for uid in range(2, 40)),
@@ -197,7 +197,7 @@ async def test_a_failing_command_hurts_no_other_of_its_commit(store: Store) -> N
     await created(store, make_job(41, "other"))
 
 
-async def test_a_new_work_that_has_gone_on_is_stored_by_the_leader_alone(store: Store) -> None:
+async def test_only_the_leader_stores_a_new_job_that_has_already_started(store: Store) -> None:
     former = await store.ledger.acquire("a")
     epoch = await store.ledger.acquire("b")
     job = replace(make_job(1), state=JobState.PREPARING)
@@ -214,7 +214,7 @@ async def test_a_new_work_that_has_gone_on_is_stored_by_the_leader_alone(store: 
     assert await store.ledger.commit(epoch, step(live, JobState.RUNNING, "running")) == 2
 
 
-async def test_a_caller_that_gives_up_disturbs_nobody(store: Store) -> None:
+async def test_cancelled_caller_does_not_affect_others(store: Store) -> None:
     gone = asyncio.ensure_future(store.intake.create(NewWork(make_job(1))))
     stays = asyncio.ensure_future(store.intake.create(NewWork(make_job(2))))
     await asyncio.sleep(0)
@@ -223,7 +223,7 @@ async def test_a_caller_that_gives_up_disturbs_nobody(store: Store) -> None:
     assert (await store.reader.job_by_uid(JobUid(2)))[0].uid == 2
 
 
-async def test_a_closed_store_says_so(store: Store) -> None:
+async def test_closed_store_raises_unavailable(store: Store) -> None:
     store.close()
     store.close()
     for call in (store.intake.create(NewWork(make_job(1))), store.reader.find("x")):
@@ -231,8 +231,9 @@ async def test_a_closed_store_says_so(store: Store) -> None:
             await call
 
 
-async def test_a_story_is_told_on_in_any_state(store: Store) -> None:
-    """Without touching the job: its generation and etag stay, so that nobody's commit gets stale."""
+async def test_timeline_entry_can_be_added_in_every_state(store: Store) -> None:
+    """The job itself does not change: its generation and etag stay, so that no commit becomes
+    stale."""
     job = make_job(7, "j")
     await store.intake.create(NewWork(job, (entry("created"),)))
     before = await store.reader.job(job.name)
@@ -251,8 +252,8 @@ async def test_a_story_is_told_on_in_any_state(store: Store) -> None:
     assert await store.reader.timeline(JobUid(7)) == ()
 
 
-async def test_many_stories_are_told_on_at_once(store: Store) -> None:
-    """Of those that are there: who was deleted meanwhile keeps nobody else from being told."""
+async def test_timeline_entry_is_added_to_several_jobs_at_once(store: Store) -> None:
+    """A job that was deleted in the meantime does not prevent entries for the others."""
     jobs = [make_job(number, f"j{number}") for number in (1, 2)]
     for job in jobs:
         await store.intake.create(NewWork(job, (entry("created"),)))

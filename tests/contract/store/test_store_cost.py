@@ -1,4 +1,4 @@
-"""What lists cost beside many trials, in steps of SQLite's machine."""
+"""The cost of lists next to many trials, in steps of SQLite's virtual machine."""
 
 import sqlite3
 from pathlib import Path
@@ -14,7 +14,7 @@ from trainshed.store.sqlite.narrowing import walk
 
 
 def steps(directory: Path, sql: str, parameters: dict[str, Any]) -> int:
-    """How many instructions SQLite needs for all rows."""
+    """Return the number of instructions that SQLite needs for all rows."""
     connection = sqlite3.connect(directory / DATABASE_FILE)
     count = 0
 
@@ -39,9 +39,9 @@ OWN = [
 ]
 
 
-async def test_a_list_costs_the_same_beside_any_number_of_trials(tmp_path: Path) -> None:
-    """spec/invariants#finished-jobs, for the jobs of trials: what clients made is listed as if there were no
-    other."""
+async def test_list_cost_does_not_grow_with_the_number_of_trials(tmp_path: Path) -> None:
+    """spec/invariants#finished-jobs, for the jobs of trials: listing top-level jobs costs the same
+    as without any trial jobs."""
     store = open_database(tmp_path)
     tuning, ml = make_tuning(1), make_tuning(2, "census", api=Api.ML)
     own: list[Work] = [tuning, ml]
@@ -54,7 +54,8 @@ async def test_a_list_costs_the_same_beside_any_number_of_trials(tmp_path: Path)
     await store.intake.create(*(NewWork(trial) for trial in trials))
     for query, less in zip(OWN, before, strict=True):
         after = steps(tmp_path, *_listing(query))
-        # Some for one more place that is looked into, how many is SQLite's; none for each of its 800 trials.
+        # A few steps for one more lookup, whose number depends on SQLite; no step for each of its
+        # 800 trials.
         assert after <= less + len(trials) / 2, query
         assert len(await store.reader.jobs(query)) == 5
     store.close()

@@ -1,5 +1,5 @@
-"""What every store promises of lists that are narrowed (`store.port`): the same works as a look at each
-record would find, in steps of bounded size."""
+"""The contract of every store for filtered lists (`store.port`): the result equals a check of each
+record, in steps of limited size."""
 
 from collections.abc import Sequence
 
@@ -40,7 +40,7 @@ COUNT = 60
 
 
 def history() -> list[Work]:
-    """Two projects' jobs of two APIs in all states, with names and labels that repeat."""
+    """Return jobs of two projects and two APIs in all states, with repeated names and labels."""
     made: list[Work] = [make_tuning(101), make_pipeline(102)]
     states = list(JobState)
     for uid in range(1, COUNT + 1):
@@ -88,7 +88,7 @@ FILTERS = [
 
 @pytest.fixture(params=["by an index", "one after the other"])
 def bounds(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So few works decide nothing by themselves: both ways are taken."""
+    """Lower the limits, so that the few works of a test exercise both ways."""
     if request.param == "one after the other":
         monkeypatch.setattr(narrowing, "MAX_STEPS", 1)
         monkeypatch.setattr(narrowing, "MAX_CHECKED_WORKS", 7)
@@ -101,7 +101,7 @@ async def filled(store: Store) -> Sequence[Work]:
 
 
 async def listed(store: Store, query: JobQuery, wanted: JobFilter) -> list[int]:
-    """All that pass, in pages."""
+    """Return all matching works, page by page."""
     assert wanted.where is not None
     uids: list[int] = []
     after = 0
@@ -115,7 +115,7 @@ async def listed(store: Store, query: JobQuery, wanted: JobFilter) -> list[int]:
 
 
 @pytest.mark.usefixtures("bounds")
-async def test_a_narrowed_list_is_what_the_filter_would_find(store: Store) -> None:
+async def test_filtered_list_equals_the_result_of_the_filter(store: Store) -> None:
     made = await filled(store)
     for text in FILTERS:
         wanted = compile_job_filter(text, STATES)
@@ -140,7 +140,9 @@ async def test_a_narrowed_list_is_what_the_filter_would_find(store: Store) -> No
     ],
     ids=str,
 )
-async def test_a_narrowed_list_stays_within_its_place(store: Store, query: JobQuery) -> None:
+async def test_filtered_list_stays_within_its_project_and_location(
+    store: Store, query: JobQuery
+) -> None:
     await filled(store)
     whole = set(await listed(store, query, JobFilter(where=Every(()))))
     for where in (Equal(Column.STATE, "QUEUED"), Labelled("team"), Every(())):
@@ -154,7 +156,7 @@ async def found(store: Store, where: Condition) -> list[int]:
     return [work.uid for work, _ in (await store.reader.matching(ALL, where)).jobs]
 
 
-async def test_lists_follow_what_becomes_of_a_job(store: Store) -> None:
+async def test_filtered_lists_follow_state_changes_of_a_job(store: Store) -> None:
     job = replace(make_job(1), labels=(("team", "vision"),))
     await store.intake.create(NewWork(job, (entry("created"),)))
     queued, running = Equal(Column.STATE, "QUEUED"), Equal(Column.STATE, "RUNNING")
@@ -172,10 +174,10 @@ async def test_lists_follow_what_becomes_of_a_job(store: Store) -> None:
     assert await found(store, Either((Labelled("x"), Equal(Column.STATE, "CANCELLED")))) == []
 
 
-async def test_a_step_that_finds_nothing_looks_at_a_bounded_number(
+async def test_step_without_matches_checks_a_limited_number_of_works(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """spec/invariants#finished-jobs"""
+    """spec/invariants#finished-jobs."""
     await filled(store)
     monkeypatch.setattr(narrowing, "MAX_STEPS", 1)
     monkeypatch.setattr(narrowing, "MAX_CHECKED_WORKS", 20)

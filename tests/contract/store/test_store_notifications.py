@@ -1,4 +1,4 @@
-"""What every store promises of the outbox (`trainshed.store.sqlite.resources`)."""
+"""The contract of every store for the outbox of notifications (`trainshed.store.sqlite.resources`)."""
 
 import pytest
 from msgspec.structs import replace
@@ -11,11 +11,11 @@ from trainshed.core.notifications import Notification, Occasion
 from trainshed.store.port import Commit, NewWork
 
 
-def told(target: str) -> Notification:
+def notification_for(target: str) -> Notification:
     return Notification(JobUid(1), target, Occasion.FAILED, T0, '{"type": "job.failed"}')
 
 
-async def test_what_a_commit_tells_is_stored_with_it_and_outlives_the_service_and_the_job(
+async def test_notifications_of_a_commit_survive_service_and_job(
     reopen: Reopen, request: pytest.FixtureRequest
 ) -> None:
     if "inline" in request.node.name:
@@ -23,9 +23,12 @@ async def test_what_a_commit_tells_is_stored_with_it_and_outlives_the_service_an
     store = reopen()
     await store.intake.create(NewWork(make_job(1)))
     over = replace(make_job(1), state=JobState.FAILED, ended=T0)
-    commit = Commit(over, 1, notifications=(told("ops"), told("team")))
+    commit = Commit(over, 1, notifications=(notification_for("ops"), notification_for("team")))
     await store.ledger.commit(await store.ledger.acquire("test"), commit)
     await store.intake.delete_job(over.name, operation(1))
     waiting = await reopen().notifications.waiting(10)
-    assert [notice.notification for notice in waiting] == [told("ops"), told("team")]
+    assert [notice.notification for notice in waiting] == [
+        notification_for("ops"),
+        notification_for("team"),
+    ]
     assert [(notice.due, notice.tries) for notice in waiting] == [(T0, 0), (T0, 0)]

@@ -1,5 +1,5 @@
-"""A database that is missing where there was one or damaged, and files that are removed or replaced under a
-service (spec/invariants#a-missing-database, docs/adr/0044)."""
+"""A missing or damaged database, and database files removed or replaced while a service runs
+(spec/invariants#a-missing-database, docs/adr/0044)."""
 
 import asyncio
 import contextlib
@@ -23,7 +23,7 @@ from trainshed.store.sqlite.database import DATABASE_FILE, LOCK_FILE, Store, ope
 from trainshed.store.sqlite.presence import RESCUED
 
 
-async def known(store: Store, *uids: int) -> None:
+async def assert_jobs_exist(store: Store, *uids: int) -> None:
     for uid in uids:
         assert (await store.reader.job_by_uid(JobUid(uid)))[0].uid == uid
 
@@ -36,7 +36,7 @@ async def with_jobs(directory: Path, *uids: int) -> Store:
 
 
 def commands(text: str) -> list[str]:
-    """Those that a message says to run, without the end and the start of the service."""
+    """Return the commands in a message, without the stop and the start of the service."""
     words = text[text.index("kill ") :].split("; ")
     assert words[0].startswith("kill ") and words[-1].startswith("trainshed up --data ")
     return words[1:-1]
@@ -48,7 +48,7 @@ def run(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("left", ["lock", "slots", "logs"])
-async def test_no_new_database_is_begun_where_there_was_one(tmp_path: Path, left: str) -> None:
+async def test_missing_database_is_not_replaced_by_a_new_one(tmp_path: Path, left: str) -> None:
     (await with_jobs(tmp_path, 1)).close()
     (tmp_path / DATABASE_FILE).unlink()
     if left != "lock":
@@ -65,8 +65,8 @@ async def test_no_new_database_is_begun_where_there_was_one(tmp_path: Path, left
         assert not (tmp_path / DATABASE_FILE).exists()
 
 
-async def test_what_comes_without_a_database_keeps_no_service_from_starting(tmp_path: Path) -> None:
-    """Buckets, and a volume for logs."""
+async def test_directories_without_a_database_do_not_prevent_a_start(tmp_path: Path) -> None:
+    """Examples are buckets, and a volume for logs."""
     for name in ("buckets/mine", "logs/lost+found", "slots/.trash"):
         (tmp_path / name).mkdir(parents=True)
     open_database(tmp_path).close()
@@ -101,7 +101,8 @@ asyncio.run(main())
 
 @contextlib.contextmanager
 def child_with_a_job(directory: Path, uid: int) -> Generator["subprocess.Popen[str]"]:
-    """A process that has stored a job, and tries another when a line comes; killed at the end."""
+    """A process that has stored a job, and stores another one for each input line. It is killed at
+    the end."""
     with running(
         *(sys.executable, "-c", _CHILD, str(directory), str(uid)),
         stdin=subprocess.PIPE,
@@ -112,10 +113,12 @@ def child_with_a_job(directory: Path, uid: int) -> Generator["subprocess.Popen[s
         yield child
 
 
-@pytest.mark.parametrize("lives", [1, 2])
-async def test_a_log_that_is_removed_after_a_kill_is_missed(tmp_path: Path, lives: int) -> None:
-    """Of a young database everything is in it, of an older one what came last."""
-    for uid in range(1, lives):
+@pytest.mark.parametrize("starts", [1, 2])
+async def test_missing_write_ahead_log_after_a_kill_fails_the_start(
+    tmp_path: Path, starts: int
+) -> None:
+    """The log of a new database contains everything, the log of an older one the latest changes."""
+    for uid in range(1, starts):
         (await with_jobs(tmp_path, uid)).close()
     with child_with_a_job(tmp_path, 9):
         pass
@@ -125,11 +128,11 @@ async def test_a_log_that_is_removed_after_a_kill_is_missed(tmp_path: Path, live
         open_database(tmp_path)
     kept.rename(tmp_path / f"{DATABASE_FILE}-wal")
     store = open_database(tmp_path)
-    await known(store, 9, *range(1, lives))
+    await assert_jobs_exist(store, 9, *range(1, starts))
     store.close()
 
 
-async def test_an_older_copy_is_not_taken_for_the_database(tmp_path: Path) -> None:
+async def test_older_copy_of_the_database_is_rejected(tmp_path: Path) -> None:
     data = tmp_path / "data"
     (await with_jobs(data, 1)).close()
     copy = shutil.copy(data / DATABASE_FILE, tmp_path)
@@ -142,7 +145,7 @@ async def test_an_older_copy_is_not_taken_for_the_database(tmp_path: Path) -> No
     text = str(refusal.value)
     run([text[text.index("rm ") :].partition(";")[0]])
     store = open_database(data)
-    await known(store, 1)
+    await assert_jobs_exist(store, 1)
     store.close()
 
 
@@ -164,9 +167,11 @@ REMOVALS = {
 
 @pytest.mark.parametrize("case", REMOVALS)
 @pytest.mark.parametrize("end", ["killed", "closed", "killed while somebody reads"])
-async def test_nothing_acknowledged_would_be_gone(tmp_path: Path, case: str, end: str) -> None:
-    """The next write is refused, and the message's commands bring back what was acknowledged, also after a
-    kill."""
+async def test_acknowledged_writes_survive_removed_database_files(
+    tmp_path: Path, case: str, end: str
+) -> None:
+    """The next write is rejected. The commands of its message restore all acknowledged writes, even
+    after a kill."""
     (await with_jobs(tmp_path, 1)).close()
     reader = sqlite3.connect(tmp_path / DATABASE_FILE, isolation_level=None)
     if "reads" in end:
@@ -182,7 +187,7 @@ async def test_nothing_acknowledged_would_be_gone(tmp_path: Path, case: str, end
     )
     run(commands(text))
     store = open_database(tmp_path)
-    await known(store, 1, 2)
+    await assert_jobs_exist(store, 1, 2)
     with pytest.raises(NotFound):
         await store.reader.job_by_uid(JobUid(3))
     await store.intake.create(NewWork(make_job(4)))
@@ -190,7 +195,7 @@ async def test_nothing_acknowledged_would_be_gone(tmp_path: Path, case: str, end
     reader.close()
 
 
-async def test_a_file_that_is_put_back_is_used_again(tmp_path: Path) -> None:
+async def test_restored_database_file_is_used_again(tmp_path: Path) -> None:
     store = await with_jobs(tmp_path, 1)
     database, away = tmp_path / DATABASE_FILE, tmp_path / "away"
     database.rename(away)
@@ -198,11 +203,11 @@ async def test_a_file_that_is_put_back_is_used_again(tmp_path: Path) -> None:
         await store.intake.create(NewWork(make_job(2)))
     away.rename(database)
     await store.intake.create(NewWork(make_job(2)))
-    await known(store, 1, 2)
+    await assert_jobs_exist(store, 1, 2)
     store.close()
 
 
-async def test_a_removal_is_noticed_without_a_write(
+async def test_removed_database_file_is_detected_without_a_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("trainshed.store.sqlite.database._WATCH_EVERY", 0.01)
@@ -217,11 +222,11 @@ async def test_a_removal_is_noticed_without_a_write(
     text = str(refusal.value)
     run(text[text.index("rm -f") :].partition(". Or")[0].split("; "))
     store = open_database(tmp_path)
-    await known(store, 1)
+    await assert_jobs_exist(store, 1)
     store.close()
 
 
-async def test_what_nobody_noticed_is_saved_at_the_end(tmp_path: Path) -> None:
+async def test_undetected_removal_is_repaired_at_the_end(tmp_path: Path) -> None:
     store = await with_jobs(tmp_path, 1)
     (tmp_path / DATABASE_FILE).unlink()
     store.close()
@@ -231,12 +236,12 @@ async def test_what_nobody_noticed_is_saved_at_the_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [None, b"", b"this is no database " * 1000])
-async def test_a_damaged_database_is_refused(tmp_path: Path, content: bytes | None) -> None:
-    """In its middle, where only a look through all of it finds that, or from its beginning."""
+async def test_damaged_database_is_rejected(tmp_path: Path, content: bytes | None) -> None:
+    """The damage is in the middle, where only a complete check finds it, or at the beginning."""
     store, database = await with_jobs(tmp_path, *range(1, 200)), tmp_path / DATABASE_FILE
     lock = (tmp_path / LOCK_FILE).read_bytes()
     store.close()
-    (tmp_path / LOCK_FILE).write_bytes(lock)  # As of a service that was killed.
+    (tmp_path / LOCK_FILE).write_bytes(lock)  # The service that used it was killed.
     if content is None:
         whole = database.read_bytes()
         half = len(whole) // 2
@@ -247,7 +252,7 @@ async def test_a_damaged_database_is_refused(tmp_path: Path, content: bytes | No
     assert database.read_bytes() == content
 
 
-async def test_only_a_database_that_was_not_closed_is_looked_through(
+async def test_only_an_unclosed_database_is_checked_completely(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked: list[Path] = []

@@ -1,4 +1,4 @@
-"""What every store promises of secrets (`trainshed.store.sqlite.resources`)."""
+"""The contract of every store for secrets (`trainshed.store.sqlite.resources`)."""
 
 import pytest
 
@@ -14,8 +14,8 @@ async def add(store: Store, name: str, project: str = "p") -> int:
     return (await store.secrets.add(project, name, T0, sealed)).version
 
 
-async def test_numbers_are_not_used_twice(store: Store) -> None:
-    """A job that names a version must never get another value for it."""
+async def test_secret_version_numbers_are_not_reused(store: Store) -> None:
+    """A job that refers to a version must never get another value for it."""
     for _ in range(3):
         await add(store, "db")
     await store.secrets.delete("p", "db", 3)
@@ -25,7 +25,7 @@ async def test_numbers_are_not_used_twice(store: Store) -> None:
     assert await add(store, "db") == 5
 
 
-async def test_what_cannot_be_sealed_is_not_stored_and_takes_no_number(store: Store) -> None:
+async def test_unencryptable_secret_is_not_stored_and_uses_no_version(store: Store) -> None:
     def no_key(version: int) -> bytes:
         raise OSError("no room for the key")
 

@@ -1,4 +1,5 @@
-"""What holds for SQLite beyond the contract: cost, locking, schema versions, and what a kill leaves."""
+"""Properties of SQLite beyond the store contract: cost, locking, schema versions, and the state
+after a kill."""
 
 import asyncio
 import os
@@ -32,51 +33,51 @@ from trainshed.store.sqlite.reader import Reader
 from trainshed.store.sqlite.snapshots import Snapshots
 from trainshed.store.sqlite.writer import Writer
 
-DOORS = (
+STATEMENT_FILES = (
     *("curves", "datasets", "evaluations", "jobs", "models", "operations"),
     *("reader", "studies", "trials", "works"),
 )
-OF_TRACKING = Path(trainshed_tracking.__file__).parent
+TRACKING = Path(trainshed_tracking.__file__).parent
 
 
 def statements() -> list[tuple[str, str]]:
-    files = {door: load_statements(f"{door}.sql") for door in DOORS}
-    files["metadata_stores"] = load_statements("metadata_stores.sql", OF_TRACKING / "metadata")
-    files["tensorboards"] = load_statements("tensorboards.sql", OF_TRACKING / "tensorboards")
-    return [(f"{door}.{name}", sql) for door, file in files.items() for name, sql in file.items()]
+    files = {group: load_statements(f"{group}.sql") for group in STATEMENT_FILES}
+    files["metadata_stores"] = load_statements("metadata_stores.sql", TRACKING / "metadata")
+    files["tensorboards"] = load_statements("tensorboards.sql", TRACKING / "tensorboards")
+    return [(f"{group}.{name}", sql) for group, file in files.items() for name, sql in file.items()]
 
 
 COUNTS = ["SCAN json_each VIRTUAL TABLE INDEX 1:", "SCAN (subquery-1)"]
 
 
 def test_no_statement_reads_all_jobs(tmp_path: Path) -> None:
-    """spec/invariants#finished-jobs: the cost of a call does not depend on how many finished jobs are
-    stored."""
-    # Those that read everything of something small: live jobs and running operations by
-    # their own indexes, intents that wait, settings.
+    """spec/invariants#finished-jobs: the cost of a call does not depend on the number of stored
+    finished jobs."""
+    # These statements scan only small sets: live jobs and running operations by their own indexes,
+    # pending intents, settings.
     allowed = {
         "curves.unfinished": ["SCAN curve_jobs"],
         "jobs.load_live": ["SCAN jobs USING INDEX jobs_live"],
         "jobs.load_all_intents": ["SCAN intents"],
         "jobs.append_cancel": ["SCAN CONSTANT ROW"],
         "reader.jobs_by_uids": ["SCAN wanted VIRTUAL TABLE INDEX 1:"],
-        # The states.
+        # Scans the job states.
         **{f"reader.{name}": COUNTS for name in ("counts", "counts_of_project")},
         "reader.drained_nodes": ["SCAN drained_nodes"],
-        # The projects of who asks.
+        # Scans the caller's projects.
         "reader.job_by_uid": ["SCAN json_each VIRTUAL TABLE INDEX 1:"],
-        # Those that have the id, one for each project that chose it; and the projects of who asks.
+        # Scans the jobs with this ID, one per project that uses it, and the caller's projects.
         "reader.find": [
             "SCAN found",
             "SCAN json_each VIRTUAL TABLE INDEX 1:",
             "USE TEMP B-TREE FOR ORDER BY",
         ],
-        # The projects, by one look into the index for each.
+        # Scans the projects, with one index lookup for each.
         "reader.projects": ["SCAN named", "SCAN named"],
         "reader.quotas": ["SCAN q"],
-        # At most two limits.
+        # Sorts at most two limits.
         "jobs.quota_of_service": ["USE TEMP B-TREE FOR ORDER BY"],
-        # Of what was used between two moments, and not of what happened before.
+        # Scans the usage between two times, not earlier usage.
         "reader.machine_time": ["USE TEMP B-TREE FOR GROUP BY"],
         "reader.past_use": ["USE TEMP B-TREE FOR GROUP BY"],
         "operations.running_operations": ["SCAN operations USING INDEX operations_running"],
@@ -99,8 +100,8 @@ LISTS = [
 
 
 @pytest.mark.parametrize("query", LISTS, ids=str)
-async def test_no_list_reads_or_sorts_all_works(tmp_path: Path, query: JobQuery) -> None:
-    """spec/invariants#finished-jobs"""
+async def test_no_list_query_reads_or_sorts_all_jobs(tmp_path: Path, query: JobQuery) -> None:
+    """spec/invariants#finished-jobs."""
     store = open_database(tmp_path)
     works: list[Work] = [make_job(1), make_job(2, api=Api.ML), make_job(3, location="europe-west4")]
     works += [make_tuning(4), make_pipeline(5), child(make_tuning(4), 6)]
@@ -113,7 +114,7 @@ async def test_no_list_reads_or_sorts_all_works(tmp_path: Path, query: JobQuery)
     assert not [line for line in plan if "SCAN" in line or "TEMP B-TREE" in line]
 
 
-def test_a_data_directory_serves_one_service_only(tmp_path: Path) -> None:
+def test_data_directory_is_locked_by_one_service(tmp_path: Path) -> None:
     first = open_database(tmp_path)
     with pytest.raises(StoreInUse, match=rf"process id {os.getpid()}\b.*another data directory"):
         open_database(tmp_path)
@@ -121,7 +122,7 @@ def test_a_data_directory_serves_one_service_only(tmp_path: Path) -> None:
     open_database(tmp_path).close()
 
 
-def test_a_newer_database_is_left_alone(tmp_path: Path) -> None:
+def test_newer_database_is_rejected_and_not_changed(tmp_path: Path) -> None:
     open_database(tmp_path).close()
     newest = len(scripts())
     connection = sqlite3.connect(tmp_path / DATABASE_FILE)
@@ -130,12 +131,12 @@ def test_a_newer_database_is_left_alone(tmp_path: Path) -> None:
     connection.close()
     with pytest.raises(StoreOfOtherVersion, match=f"version {newest + 1}"):
         open_database(tmp_path)
-    # The lock was given back.
+    # The lock was released.
     with pytest.raises(StoreOfOtherVersion):
         open_database(tmp_path)
 
 
-def test_a_failing_migration_leaves_the_version_before_it(
+def test_failed_migration_keeps_the_previous_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = ((1, "CREATE TABLE a (x);"), (2, "CREATE TABLE b (x); CREATE TABLE a (x);"))
@@ -155,7 +156,7 @@ def test_writes_are_synchronous(tmp_path: Path) -> None:
     connection.close()
 
 
-async def test_a_full_disk_is_an_answer_and_passes(tmp_path: Path) -> None:
+async def test_full_disk_fails_writes_until_space_is_free(tmp_path: Path) -> None:
     connection = open_writer(tmp_path / DATABASE_FILE)
     migrate(connection)
     files = OpenFiles(tmp_path / DATABASE_FILE)
@@ -215,8 +216,8 @@ _RANK = {"created": 1, "running": 2, "succeeded": 3, "deleted": 4}
 
 
 def acknowledged_until_killed(directory: Path, first: int, lines: int) -> dict[int, int]:
-    """Per uid the rank of the last acknowledged step of a child that was killed after `lines` of them, or a
-    few more."""
+    """Return the rank of the last acknowledged step for each uid. A child process writes them and
+    is killed after `lines` or a few more."""
     child = subprocess.Popen(
         [sys.executable, "-c", _CHILD, str(directory), str(first)],
         stdout=subprocess.PIPE,
@@ -233,7 +234,8 @@ def acknowledged_until_killed(directory: Path, first: int, lines: int) -> dict[i
 
 
 async def found(store: Store, uid: int) -> int:
-    """The rank of the step that the store holds of a job, all of whose parts agree with it; 0: none."""
+    """Return the rank of a job's stored step, after checking that all its parts agree. 0: not
+    stored."""
     entries = len(await store.reader.timeline(JobUid(uid)))
     live = await store.ledger.load(JobUid(uid))
     try:
@@ -251,7 +253,7 @@ async def found(store: Store, uid: int) -> int:
     return rank
 
 
-async def test_a_kill_loses_nothing_acknowledged_and_halves_nothing(tmp_path: Path) -> None:
+async def test_kill_keeps_acknowledged_writes_and_leaves_no_partial_ones(tmp_path: Path) -> None:
     """spec/invariants#durability."""
     reached: dict[int, int] = {}
     for kill, lines in enumerate((1, 150, 400)):
@@ -259,7 +261,7 @@ async def test_a_kill_loses_nothing_acknowledged_and_halves_nothing(tmp_path: Pa
         reached |= acknowledged_until_killed(tmp_path, first, lines)
         store = open_database(tmp_path)
         for uid, rank in reached.items():
-            # What was under way when the kill came may be there or not, one step per job.
+            # The step in progress at the kill may be stored or not, one per job.
             assert await found(store, uid) in (rank, rank + 1)
         for uid in range(first, max(reached, default=first) + 17):
             await found(store, uid)
@@ -274,7 +276,8 @@ async def test_a_kill_loses_nothing_acknowledged_and_halves_nothing(tmp_path: Pa
 
 
 class LockedConnection:
-    """A database that another process holds, until `gives_up` is set; `tries`: how often it was locked."""
+    """A database locked by another process until `gives_up` is set. `tries` counts the attempts to
+    lock it."""
 
     def __init__(self) -> None:
         self.waits, self.gives_up, self.tries = threading.Event(), threading.Event(), 0
@@ -293,8 +296,8 @@ class LockedConnection:
         pass
 
 
-async def test_no_write_waits_for_two_timeouts_of_a_locked_database() -> None:
-    """Writes that come while the first one waits are refused together with it."""
+async def test_writes_on_a_locked_database_wait_for_one_timeout_only() -> None:
+    """Writes that arrive while the first one waits are rejected together with it."""
     connection: Any = LockedConnection()
     files: Any = SimpleNamespace(fault={connection: None}.get)
     writer = Writer(connection, files)

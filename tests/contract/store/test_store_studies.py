@@ -1,4 +1,4 @@
-"""What every store promises of studies, trials and operations (`trainshed.store.sqlite.studies`,
+"""The contract of every store for studies, trials and operations (`trainshed.store.sqlite.studies`,
 spec/tuning#studies)."""
 
 import asyncio
@@ -19,7 +19,7 @@ ONE = StudyUid(1)
 
 
 async def with_trials(store: Store, count: int, uid: int = 1) -> list[Trial]:
-    """A study with trials, each with a measurement of its own."""
+    """Create a study with trials that have one measurement each."""
     await store.studies.create(make_study(uid))
     return [
         await store.studies.create_trial(make_trial(uid), [measured(number, number / 2)])
@@ -31,7 +31,7 @@ def done(running: Operation, state: OperationState = OperationState.SUCCEEDED) -
     return replace(running, state=state, updated=running.updated + 1)
 
 
-async def test_an_operation_ends_once(store: Store) -> None:
+async def test_operation_finishes_once(store: Store) -> None:
     await with_trials(store, 1)
     running = suggesting(1, 1)
     await store.studies.begin_operation(running)
@@ -47,11 +47,11 @@ async def test_an_operation_ends_once(store: Store) -> None:
     assert len(await store.studies.history([ONE])) == 2
     with pytest.raises(StaleCommit):
         await store.studies.finish_operation(done(suggesting(2, 1)), suggested=[make_trial(1)])
-    # Numbers that a refused step took are given to others.
+    # Numbers used by a rejected step are available again.
     assert (await store.studies.create_trial(make_trial(1))).number == 3
 
 
-async def test_a_deleted_study_is_gone_with_all_of_its_rows(store: Store) -> None:
+async def test_deleting_a_study_deletes_all_of_its_rows(store: Store) -> None:
     await with_trials(store, 10)
     await with_trials(store, 2, uid=2)
     ended, running = suggesting(1, 1), suggesting(2, 1)
@@ -69,5 +69,5 @@ async def test_a_deleted_study_is_gone_with_all_of_its_rows(store: Store) -> Non
         await store.studies.create_trial(make_trial(1))
     assert len(await store.studies.history([StudyUid(2)])) == 2
     assert len(await store.studies.measurements(StudyUid(2))) == 2
-    # Its number is free, too: nothing of it is left.
+    # The study's uid is available again, and no old rows appear.
     assert [trial.number for trial in await with_trials(store, 1)] == [1]

@@ -1,4 +1,4 @@
-"""What releases from 0.2.0 on stored is opened by today's code (`dumps/README.md`)."""
+"""The current code opens databases of all releases from 0.2.0 on (`dumps/README.md`)."""
 
 import re
 import sqlite3
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.store.dumping import contents, dumped, fill
+from tests.contract.store.dumping import contents, dump_of_new_store, fill
 from tests.contract.store.store_samples import live_job, make_job, step
 from tests.inline_store import open_inline
 from trainshed.core.lifecycle.states import JobState
@@ -19,10 +19,10 @@ DUMPS = {path.stem: path.read_text() for path in Path(__file__).with_name("dumps
 
 
 @pytest.mark.parametrize("release", [*DUMPS, "today"])
-async def test_all_that_a_release_stored_is_there_and_life_goes_on(
+async def test_data_of_an_earlier_release_is_readable_and_writable(
     tmp_path: Path, release: str
 ) -> None:
-    script = DUMPS.get(release) or await dumped(tmp_path / "made")
+    script = DUMPS.get(release) or await dump_of_new_store(tmp_path / "made")
     with closing(sqlite3.connect(tmp_path / DATABASE_FILE)) as connection:
         connection.executescript(script)
     store, fresh = open_database(tmp_path), open_inline()
@@ -36,7 +36,7 @@ async def test_all_that_a_release_stored_is_there_and_life_goes_on(
 
 
 @pytest.mark.parametrize("release", DUMPS)
-def test_an_upgraded_database_has_the_tables_of_a_new_one(tmp_path: Path, release: str) -> None:
+def test_upgraded_database_has_the_tables_of_a_new_one(tmp_path: Path, release: str) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
     for place in (old, new):
         place.mkdir()
@@ -47,19 +47,19 @@ def test_an_upgraded_database_has_the_tables_of_a_new_one(tmp_path: Path, releas
     assert tables(old) == tables(new)
 
 
-def test_limits_and_jobs_of_addresses_with_capitals_are_found(tmp_path: Path) -> None:
+def test_quotas_and_jobs_of_capitalized_emails_are_converted(tmp_path: Path) -> None:
     jobs = ["Ana@x.io", "Zoë@x.io", "ÄRZTE@Ö.de", "ΣΊΣΥΦΟΣ@x.gr", "bo@x.io", ""]
     with closing(sqlite3.connect(tmp_path / DATABASE_FILE)) as connection:
         connection.executescript(DUMPS["0.2.0"])
         connection.execute("DELETE FROM quotas")
-        # A limit of the address in lower case wins, then the lowest one.
+        # A limit for the lower-case address takes precedence, then the lowest limit.
         limits = [("Ana@x.io", 4.0), ("ANA@x.io", 1.0), ("Bo@x.io", 2.0), ("bo@x.io", 3.0)]
         limits += [("ÄRZTE@Ö.de", 5.0), ("Ärzte@ö.de", 6.0), ("each", 7.0), ("", 8.0)]
         connection.executemany("INSERT INTO quotas VALUES ('p', 'global', 'jobs', ?, ?)", limits)
         label = "INSERT INTO work_labels VALUES (?, ?, ?)"
         connection.executemany(label, [(90 + at, "@person", who) for at, who in enumerate(jobs)])
         connection.execute(label, (90, "team", "Ärzte"))
-        # A damaged disk can leave this.
+        # A damaged disk can leave such a value.
         connection.execute("INSERT INTO work_labels VALUES (80, '@person', CAST(x'41ff' AS TEXT))")
         connection.commit()
     open_database(tmp_path).close()
@@ -81,22 +81,26 @@ def tables(place: Path) -> list[tuple[str, list[str]]]:
         return [(name, re.sub("--.*", "", sql).split()) for name, sql in rows]
 
 
-def of_before(connection: sqlite3.Connection) -> None:
+def with_old_schema(connection: sqlite3.Connection) -> None:
     connection.executescript("CREATE TABLE jobs (uid INTEGER); PRAGMA user_version = 10;")
 
 
-def of_another(connection: sqlite3.Connection) -> None:
+def with_foreign_table(connection: sqlite3.Connection) -> None:
     connection.execute("CREATE TABLE bookmarks (url TEXT)")
 
 
 @pytest.mark.parametrize(
     ("made", "error", "text"),
     [
-        (of_before, StoreOfOtherVersion, "before release 0.2.0.*Keep the checkout .* --data DIR"),
-        (of_another, StoreUnreadable, "database of another program.* --data DIRECTORY"),
+        (
+            with_old_schema,
+            StoreOfOtherVersion,
+            "before release 0.2.0.*Keep the checkout .* --data DIR",
+        ),
+        (with_foreign_table, StoreUnreadable, "database of another program.* --data DIRECTORY"),
     ],
 )
-def test_a_database_of_before_or_of_another_program_is_refused_and_not_changed(
+def test_unsupported_database_is_rejected_and_not_changed(
     tmp_path: Path, made: object, error: type[Exception], text: str
 ) -> None:
     assert callable(made)

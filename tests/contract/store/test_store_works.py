@@ -1,5 +1,5 @@
-"""What every store promises of tuning jobs, pipelines and the jobs that they make (`trainshed.store.port`,
-spec/tuning)."""
+"""The contract of every store for tuning jobs, pipelines and their child jobs
+(`trainshed.store.port`, spec/tuning)."""
 
 import pytest
 from msgspec.structs import replace
@@ -42,7 +42,7 @@ async def uids(store: Store, query: JobQuery) -> list[int]:
     return [job.uid for job, _ in await store.reader.jobs(query)]
 
 
-async def test_several_are_created_or_none(store: Store) -> None:
+async def test_several_jobs_are_created_together_or_not_at_all(store: Store) -> None:
     pipeline = make_pipeline(1)
     both = [NewWork(pipeline, (entry("created"),)), NewWork(child(pipeline, 2))]
     await store.intake.create(*both)
@@ -53,7 +53,7 @@ async def test_several_are_created_or_none(store: Store) -> None:
             await store.intake.create(NewWork(make_job(3), (entry("x"),)), NewWork(taken))
         assert await uids(store, JobQuery("p", None, None)) == [1]
         assert await store.reader.timeline(JobUid(3)) == ()
-    # The names are free: nothing was reserved.
+    # The names are available: nothing was reserved.
     await created(store, make_job(3))
 
 
@@ -70,7 +70,7 @@ async def committed(store: Store, commit: Commit) -> int:
         pytest.param(NewWork(make_job(9)), make_version("n", 2, "default"), id="no model"),
     ],
 )
-async def test_a_step_that_meets_what_is_taken_stores_nothing(
+async def test_commit_with_an_existing_name_or_uid_stores_nothing(
     store: Store, made: NewWork, model: ModelVersion | None
 ) -> None:
     """spec/invariants#guarded-writes: nothing of a stale commit is stored."""
@@ -105,7 +105,7 @@ async def test_a_step_that_meets_what_is_taken_stores_nothing(
     assert (await store.models.version(there.name, "")).version == 2
 
 
-async def test_the_trials_of_a_tuning_job_go_with_it(store: Store) -> None:
+async def test_deleting_a_tuning_job_deletes_its_trials(store: Store) -> None:
     tuning, other = make_tuning(1), make_tuning(2)
     await created(store, tuning, other)
     for job in (tuning, other):
@@ -113,7 +113,7 @@ async def test_the_trials_of_a_tuning_job_go_with_it(store: Store) -> None:
         trials = (make_trial(job.uid, 1), make_trial(job.uid, 2))
         made = (NewWork(child(job, job.uid + 10, 1)),)
         await committed(store, Commit(over, 1, (), 0, trials, ((1, measured(1, 1.0)),), made=made))
-    # A study of a client may have the number of a job's trial, never the number of a tuning job.
+    # A client's study may have the uid of a trial's job, but never the uid of a tuning job.
     await store.studies.create(make_study(3))
     await store.studies.create_trial(make_trial(3), [measured(1, 1.0)])
     await store.intake.delete_job(tuning.name, operation(1))
@@ -124,12 +124,15 @@ async def test_the_trials_of_a_tuning_job_go_with_it(store: Store) -> None:
     assert await store.studies.measurements(tuning.study) == {}
     assert len(await store.studies.measurements(other.study)) == 1
     assert len(await store.studies.history([StudyUid(3)])) == 1
-    # The jobs that it made have a life of their own.
+    # The child jobs are independent of their deleted parent.
     assert [work.uid for work in await store.reader.children(ORPHANS)] == [11]
 
 
-async def test_a_job_is_not_deleted_before_what_made_it_has_seen_its_end(store: Store) -> None:
-    """spec/tuning#trials: a trial whose job was deleted in the moment of its success would have no result."""
+async def test_child_job_cannot_be_deleted_before_its_parent_has_handled_its_end(
+    store: Store,
+) -> None:
+    """spec/tuning#trials: a trial would have no result if its job were deleted at the moment of its
+    success."""
     tuning, pipeline = make_tuning(1), make_pipeline(2)
     trial, step = child(tuning, 11, 1), child(pipeline, 12, 0)
     waiting = replace(tuning, running=(RunningTrial(1, trial.uid),))

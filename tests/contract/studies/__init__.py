@@ -1,1 +1,1 @@
-"""Conformance suite of the algorithm port: what every way of proposing trials promises."""
+"""Conformance tests of the algorithm port, which all search algorithms must pass."""

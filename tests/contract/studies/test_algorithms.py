@@ -1,5 +1,5 @@
-"""What every algorithm promises behind `studies.port.Algorithm`; a new one is added to `ALGORITHMS`
-(spec/tuning#algorithms)."""
+"""The contract of every algorithm behind `studies.port.Algorithm`. A new algorithm is added to
+`ALGORITHMS` (spec/tuning#algorithms)."""
 
 from functools import cache
 
@@ -44,7 +44,7 @@ def algorithm(request: pytest.FixtureRequest) -> Algorithm:
 
 @cache
 def some_trials(algorithm: Algorithm, spec: StudySpec) -> list[TrialData]:
-    """Six that are over, one of them infeasible, and two pending."""
+    """Return six finished trials, one of them infeasible, and two pending ones."""
     objective = mixed_loss if spec is TREE else bowl
     trials = play(algorithm, spec, objective, 5)
     for number in (6, 7, 8):
@@ -54,9 +54,9 @@ def some_trials(algorithm: Algorithm, spec: StudySpec) -> list[TrialData]:
 
 
 @pytest.mark.parametrize("spec", [FLAT, TREE], ids=["flat", "tree"])
-def test_points_are_legal(algorithm: Algorithm, spec: StudySpec) -> None:
-    """spec/tuning#parameters: every type, scale and condition; values exactly within the bounds, only the
-    active parameters."""
+def test_suggested_points_are_valid(algorithm: Algorithm, spec: StudySpec) -> None:
+    """spec/tuning#parameters: every type, scale and condition. Values are exactly within the
+    bounds, and only active parameters are set."""
     trials = some_trials(algorithm, spec)
     proposed = algorithm.suggest(spec, trials, 3, 7).parameters
     assert len(proposed) == 3
@@ -65,8 +65,11 @@ def test_points_are_legal(algorithm: Algorithm, spec: StudySpec) -> None:
 
 
 @pytest.mark.parametrize("spec", [FLAT, TREE], ids=["flat", "tree"])
-def test_same_trials_and_seed_give_the_same_answer(algorithm: Algorithm, spec: StudySpec) -> None:
-    """spec/tuning#reproducible: a study that is read back, in any order, goes on as if nothing happened."""
+def test_same_trials_and_seed_give_the_same_suggestions(
+    algorithm: Algorithm, spec: StudySpec
+) -> None:
+    """spec/tuning#reproducible: a study that is loaded from the store, in any order, continues
+    unchanged."""
     trials = some_trials(algorithm, spec)
     first = algorithm.suggest(spec, trials, 2, 7)
     stored = msgspec.json.decode(msgspec.json.encode(trials), type=tuple[TrialData, ...])
@@ -75,10 +78,11 @@ def test_same_trials_and_seed_give_the_same_answer(algorithm: Algorithm, spec: S
 
 @pytest.mark.parametrize("spec", [FLAT, TREE], ids=["flat", "tree"])
 @pytest.mark.parametrize("with_trials", [False, True], ids=["at the start", "later"])
-def test_two_at_once_are_one_after_the_other(
+def test_suggestions_in_a_batch_equal_suggestions_in_sequence(
     algorithm: Algorithm, spec: StudySpec, with_trials: bool
 ) -> None:
-    """The port's promise: who asks for 2 gets what who asks for 1, stores it, and asks again, gets."""
+    """The port's contract: two suggestions at once equal two suggestions in sequence, each stored
+    before the next."""
     trials = some_trials(algorithm, spec) if with_trials else []
     one_by_one: list[Parameters] = []
     stored = list(trials)
@@ -90,7 +94,9 @@ def test_two_at_once_are_one_after_the_other(
 
 
 @pytest.mark.parametrize("value", [None, 1.0], ids=["infeasible", "flat"])
-def test_trials_that_are_all_alike_are_no_end(algorithm: Algorithm, value: float | None) -> None:
+def test_equal_results_of_all_trials_do_not_end_the_search(
+    algorithm: Algorithm, value: float | None
+) -> None:
     trials: list[TrialData] = []
     for number in range(1, 13):
         (point,) = algorithm.suggest(FLAT, trials, 1, 7).parameters
@@ -98,8 +104,8 @@ def test_trials_that_are_all_alike_are_no_end(algorithm: Algorithm, value: float
     assert len({trial.parameters for trial in trials}) == 12
 
 
-def test_a_user_may_have_created_any_trial(algorithm: Algorithm) -> None:
-    """A stored trial need not come from the tree: unlisted values, missing and surplus parameters."""
+def test_trials_outside_the_parameter_space_are_accepted(algorithm: Algorithm) -> None:
+    """A stored trial may not fit the tree: unlisted values, missing or additional parameters."""
     odd: list[Parameters] = [
         (),
         (("kind", "unheard of"), ("rate", 0.1)),
@@ -112,7 +118,7 @@ def test_a_user_may_have_created_any_trial(algorithm: Algorithm) -> None:
     assert legal(TREE, point)
 
 
-def test_a_space_of_one_point(algorithm: Algorithm) -> None:
+def test_space_of_one_point_is_supported(algorithm: Algorithm) -> None:
     only = StudySpec((Parameter("one", ParameterType.INTEGER, 3, 3),), (LOSS,))
     proposed = algorithm.suggest(only, [], 1, 7).parameters
     assert proposed == ((("one", 3),),)
@@ -120,9 +126,9 @@ def test_a_space_of_one_point(algorithm: Algorithm) -> None:
     assert again.exhausted or again.parameters == proposed
 
 
-def test_countable_spaces_stay_legal_to_the_end(algorithm: Algorithm) -> None:
-    """More trials than there are points: grid search ends, others may repeat (facts/tuning#vertex); only
-    random search does so before all were tried."""
+def test_suggestions_in_a_finite_space_stay_valid_to_the_end(algorithm: Algorithm) -> None:
+    """There are more trials than points. Grid search ends and other algorithms may repeat points
+    (facts/tuning#vertex), but only random search repeats before it has tried all."""
     trials: list[TrialData] = []
     for number in range(1, 22):
         proposals = algorithm.suggest(COUNTABLE, trials, 1, 7)

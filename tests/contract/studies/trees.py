@@ -1,4 +1,4 @@
-"""Made parameter trees and studies for the tests of algorithms."""
+"""Generated parameter trees and studies for the tests of algorithms."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ from trainshed.core.study.spec import (
 from trainshed.studies.port import Algorithm, TrialData
 
 Objective = Callable[[dict[str, Value]], float | None]
-"""What a made program measures; None = the trial is infeasible."""
+"""The result of a simulated program; None = the trial is infeasible."""
 
 LOSS = Metric("loss", Goal.MINIMIZE)
 
@@ -54,7 +54,7 @@ MIXED = (
         when=("net",),
     ),
 )
-"""Every type and every scale, conditions two deep."""
+"""Every type and every scale, with conditions two levels deep."""
 
 LISTED = (
     Parameter("kind", ParameterType.CATEGORICAL, categories=("a", "b", "c")),
@@ -63,11 +63,12 @@ LISTED = (
     Parameter("deep", ParameterType.INTEGER, 0, 1, parent=2, when=(2.5,)),
     Parameter("alone", ParameterType.CATEGORICAL, categories=("only",), parent=0, when=("a",)),
 )
-"""Countable: (1 + 2 * (1 + 1 + 2)) * 2 = 18 points."""
+"""A finite space: (1 + 2 * (1 + 1 + 2)) * 2 = 18 points."""
 
 
 def mixed_loss(values: dict[str, Value]) -> float:
-    """Of `MIXED`: least, 0, for a net of 2 layers with 64 units, rate 1e-2, momentum 0.9."""
+    """Return the loss of a point of `MIXED`. The minimum, 0, is a net of 2 layers with 64 units,
+    rate 1e-2, momentum 0.9."""
     loss = 0.3 * (math.log10(float(values["rate"])) + 2.0) ** 2
     if values["kind"] == "tree":
         return loss + 0.4 + 0.05 * abs(float(values["depth"]) - 6)
@@ -78,13 +79,13 @@ def mixed_loss(values: dict[str, Value]) -> float:
 
 
 def bowl(values: dict[str, Value]) -> float:
-    """Of a `cube`: least, 0, off the centre."""
+    """Return the loss of a point of a `cube`. The minimum, 0, is off the center."""
     return sum((float(value) - 1.7 + 0.6 * at) ** 2 for at, value in enumerate(values.values()))
 
 
 def legal(spec: StudySpec, point: Parameters) -> bool:
-    """Whether a point names exactly the active parameters, in the order of the tree, with values that may
-    be."""
+    """Return whether a point contains exactly the active parameters, in the order of the tree, with
+    permitted values."""
     values = dict(point)
     active: dict[int, Value] = {}
     for index, parameter in enumerate(spec.parameters):
@@ -95,11 +96,11 @@ def legal(spec: StudySpec, point: Parameters) -> bool:
         active[index] = values[parameter.id]
     names = tuple(spec.parameters[index].id for index in active)
     return names == tuple(name for name, _ in point) and all(
-        may_be(spec.parameters[index], value) for index, value in active.items()
+        is_permitted_value(spec.parameters[index], value) for index, value in active.items()
     )
 
 
-def may_be(parameter: Parameter, value: Value) -> bool:
+def is_permitted_value(parameter: Parameter, value: Value) -> bool:
     match parameter.type:
         case ParameterType.CATEGORICAL:
             return value in parameter.categories
@@ -124,7 +125,7 @@ def pending(number: int, point: Parameters) -> TrialData:
 def play(
     algorithm: Algorithm, spec: StudySpec, objective: Objective, count: int, seed: int = 7
 ) -> list[TrialData]:
-    """A study of `count` trials, one after the other."""
+    """Run a study of `count` trials in sequence."""
     trials: list[TrialData] = []
     for number in range(1, count + 1):
         (point,) = algorithm.suggest(spec, trials, 1, seed).parameters
@@ -133,7 +134,7 @@ def play(
 
 
 def best(trials: Sequence[TrialData]) -> float:
-    """The least value measured."""
+    """Return the lowest measured value."""
     values = [trial.final.value("loss") for trial in trials if trial.final is not None]
     return min(value for value in values if value is not None)
 
@@ -142,7 +143,7 @@ def best(trials: Sequence[TrialData]) -> float:
 def parameters(
     draw: st.DrawFn, name: str = "p", parent: int = -1, when: tuple[Value, ...] = ()
 ) -> Parameter:
-    """One node of any type and scale."""
+    """Draw a parameter of any type and scale."""
     kind = draw(st.sampled_from(list(ParameterType)))
     scale = (
         draw(st.sampled_from(list(Scale)))
@@ -180,7 +181,7 @@ def parameters(
 
 @st.composite
 def trees(draw: st.DrawFn) -> tuple[Parameter, ...]:
-    """A few nodes, some of them below others. Depth first, as specs have it."""
+    """Draw a few parameters, some of them below others, depth first like in specifications."""
     nodes = [draw(parameters("p0"))]
     for index in range(1, draw(st.integers(1, 5))):
         above = len(nodes) - 1
@@ -194,7 +195,7 @@ def trees(draw: st.DrawFn) -> tuple[Parameter, ...]:
 
 
 def values_of(parameter: Parameter) -> Sequence[Value]:
-    """Values that a condition may name."""
+    """Return the values that a condition on this parameter can use."""
     match parameter.type:
         case ParameterType.CATEGORICAL:
             return parameter.categories

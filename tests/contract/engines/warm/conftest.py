@@ -1,4 +1,4 @@
-"""The runtime in which the tests of warm starts begin their programs."""
+"""The runtime of the tests of warm starts."""
 
 import pytest
 
@@ -14,7 +14,7 @@ def runtime(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReq
 
 @pytest.fixture
 async def house(house: House) -> House:
-    """One whose preloaders are kept while the test lasts."""
+    """An engine that keeps its preloaders during the test."""
     if house.engine.build_place().host.level == LEVEL_SESSION:
         pytest.skip("nothing begins warm at this level")
     await house.restart(warm_idle=60.0)

@@ -1,7 +1,8 @@
-"""Programs that do with a framework what a fork could break: they train with all processors, start threads
-and processes, draw at random, show what it has found of its surroundings, and fail in it at last."""
+"""Programs that use a framework in ways that a fork could break. They train on all CPUs, start
+threads and processes, draw random numbers, show their environment, and finally fail inside the
+framework."""
 
-_LOOK = """
+_PRINTS_SURROUNDINGS = """
 import json, os, signal, sys
 
 def look(**more):
@@ -56,14 +57,15 @@ print(json.dumps({
 }))
 torch.tensor([1, 2]) @ torch.tensor([1, 2, 3])
 """
-"""Trains, has workers, uses all processors, starts processes, and fails in PyTorch at last."""
+"""Trains on all CPUs, uses data loader workers, starts processes, and finally fails inside PyTorch.
+"""
 
 PYTORCH_DRAWN = """
 import json, numpy, random, torch
 print(json.dumps([torch.initial_seed(), torch.rand(1).item(), numpy.random.rand(), random.random()]))
 """
 
-SCIKIT_LEARN_TRAINS = f"""{_LOOK}
+SCIKIT_LEARN_TRAINS = f"""{_PRINTS_SURROUNDINGS}
 import warnings
 import joblib, numpy, sklearn, threadpoolctl
 from sklearn.datasets import make_classification
@@ -103,7 +105,7 @@ from sklearn.utils import shuffle
 print(json.dumps([shuffle(range(10**4))[:3], numpy.random.rand(), random.random()]))
 """
 
-XGBOOST_TRAINS = f"""{_LOOK}
+XGBOOST_TRAINS = f"""{_PRINTS_SURROUNDINGS}
 import numpy, xgboost
 draw = numpy.random.default_rng(1)
 inputs = draw.random((2000, 10))
@@ -125,7 +127,7 @@ import json, numpy, random
 print(json.dumps([numpy.random.rand(), random.random()]))
 """
 
-TENSORFLOW_TRAINS = f"""{_LOOK}
+TENSORFLOW_TRAINS = f"""{_PRINTS_SURROUNDINGS}
 import multiprocessing
 import numpy
 import tensorflow as tf

@@ -1,7 +1,7 @@
-"""Programs that show all that can be seen of the interpreter and the process they run in, and programs that
-end in every way there is."""
+"""Programs that print all visible properties of their interpreter and process, and programs that
+end in every possible way."""
 
-LOOK = '''
+PRINTS_SURROUNDINGS = '''
 """Its own words."""
 import builtins, gc, json, locale, os, platform, resource, signal, site, socket, stat, sys, sysconfig
 import tempfile, threading, traceback, warnings
@@ -96,10 +96,10 @@ KEY = bytes(multiprocessing.current_process().authkey)
 '''
 
 PROGRAMS = {
-    "look": LOOK,
+    "look": PRINTS_SURROUNDINGS,
     "pack/__init__": "",
     "pack/__main__": "import sys; print('main of a package', __name__, __package__, sys.argv)",
-    "pack/deep": LOOK,
+    "pack/deep": PRINTS_SURROUNDINGS,
     "broken/__init__": "def fail():\n    import json\n    json.loads('{')\nfail()\n",
     "broken/module": "print('never')",
     "unfound/__init__": "import no_such_module_anywhere",
@@ -138,7 +138,7 @@ PROGRAMS = {
     "drawn": "import json, random, framework, os, multiprocessing\nprint(json.dumps([random.random(), "
     "framework.DRAWN, hash('a'), multiprocessing.current_process().authkey.hex()]))\n",
 }
-"""Name of the module with slashes: its text."""
+"""Program texts by module name with slashes."""
 
 RUN = {
     "look": ("--flag", "a b"),
@@ -153,7 +153,7 @@ RUN = {
         (),
     ),
 }
-"""What is run, with its arguments, both ways."""
+"""Arguments of the programs that run both cold and warm."""
 
 SHORT = {
     name: RUN[name]
@@ -162,17 +162,18 @@ SHORT = {
         *("interrupted", "late", "finalized"),
     )
 }
-"""The part of it that each run of the tests has time for."""
+"""The subset that every test run has time for."""
 
 FILES = (
     *("look", "raises", "grouped", "syntax", "says", "none", "interrupted", "late", "finalized"),
     *("children", "spawned", "unpickled", "importing", "typed"),
 )
-"""Those that are run as files, too."""
+"""Programs that also run as files."""
 SHORT_FILES = ("look", "raises", "syntax")
 
 PACKED = {
-    "task.py": f"{LOOK}\nimport beside\nprint(beside.__file__, sorted(os.listdir()), __file__)\n"
+    "task.py": f"{PRINTS_SURROUNDINGS}\nimport beside\n"
+    "print(beside.__file__, sorted(os.listdir()), __file__)\n"
     "beside.fail()\n",
     "beside.py": "def fail():\n    raise ValueError('beside')\n",
 }

@@ -1,4 +1,4 @@
-"""Programs begun cold and warm: how each began, and what of it can be compared."""
+"""Cold and warm starts of programs: how each program started, and its comparable results."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ from trainshed.runtimes.prefix import Prefix
 
 FILE, TEXT = "file", "text"
 ENVIRON = (("PYTHONUNBUFFERED", "1"), ("CUDA_VISIBLE_DEVICES", ""), ("MINE", "a $b"))
-#: How a program began whose runtime's `framework` was imported ahead.
+#: The notice of a program that started warm with the runtime's `framework` imported.
 WARM = "started warm: framework 1.2 imported"
 
 
@@ -42,20 +42,22 @@ async def start(
     )
 
 
-async def how_it_began(house: House, uid: JobUid) -> str:
-    """What users are told of it: "" of a program that did not ask for imports."""
+async def start_notice(house: House, uid: JobUid) -> str:
+    """Return the notice about the start; "" for a program without preloaded imports."""
     await house.end(uid)
     return " ".join(event.text for event in house.seen(uid) if isinstance(event, ReplicaNoted))
 
 
-async def preloaded(house: House, runtime: Runtime, *modules: str, pause: float = 0.25) -> str:
-    """Have a preloader made, by a program that begins cold; returns how the first one after it began.
-    `pause`: seconds between two that look."""
+async def prepare_preloader(
+    house: House, runtime: Runtime, *modules: str, pause: float = 0.25
+) -> str:
+    """Run programs until a preloader exists, and return the notice of the first program after it.
+    `pause`: seconds between two attempts."""
     text = ""
     for _ in range(400):
         warm = runtime.warm(*modules)
         uid = await start(house, runtime, "none", warm=warm)
-        text = await how_it_began(house, uid)
+        text = await start_notice(house, uid)
         if "being imported" not in text:
             return text
         await asyncio.sleep(pause)
@@ -63,11 +65,11 @@ async def preloaded(house: House, runtime: Runtime, *modules: str, pause: float 
 
 
 class Outcome(NamedTuple):
-    """All that is left of a program, but for what each has of its own."""
+    """The results of a program, without the differences that every process has."""
 
     exit_code: int | None
     signal: int | None
-    #: Lines of the two streams.
+    #: Lines of standard output and standard error.
     output: list[str]
     errors: list[str]
 
@@ -76,11 +78,11 @@ async def outcome(house: House, uid: JobUid) -> Outcome:
     exited = (await house.exit(uid)).exit
     lines = [(str(line["s"]), str(line["m"])) for line in house.log(uid)]
     names = rf"/slots/{uid}/|host-{uid}-|trainshed-[0-9a-z]+-{uid}-| at 0x\w+"
-    # What XGBoost and TensorFlow put before what they log, XGBoost's addresses of a stack.
+    # Prefixes of log lines of XGBoost and TensorFlow, and addresses in XGBoost's stacks.
     logged = r"\[\d\d:\d\d:\d\d\]|(?<=^[IWE]0000 00:00:)[0-9. ]+|\[0x\w+\]"
     own = re.compile(f"{names}|{logged}")
-    # The standard library's files lie in each environment as links to the same: a module that was imported
-    # ahead names its file in the runtime (docs/warm-starts.md).
+    # The standard library's files are links in each environment. A module that was imported ahead
+    # shows its file in the runtime (docs/warm-starts.md).
     library = re.compile(r'File \\*"\S+/(?:layer|base)/lib/python[0-9.]+/(?!site-packages)')
     tidy = [(stream, library.sub("LIBRARY", own.sub("OWN", text))) for stream, text in lines]
     output = [text for stream, text in tidy if stream == "o"]
@@ -88,19 +90,20 @@ async def outcome(house: House, uid: JobUid) -> Outcome:
     return Outcome(exited.exit_code, exited.signal, output, errors)
 
 
-async def both_ways(
+async def cold_and_warm(
     house: House, runtime: Runtime, *argv: str, prefix: Prefix | None = None
 ) -> tuple[Outcome, Outcome]:
-    """Outcomes of a program that began cold, and of the same that began warm."""
+    """Return the outcomes of a program that started cold and of the same program that started warm."""
     cold_uid = await start(house, runtime, *argv, warm=None, prefix=prefix)
     warm_uid = await start(house, runtime, *argv, warm=runtime.warm(), prefix=prefix)
-    assert await how_it_began(house, warm_uid) == WARM
-    assert await how_it_began(house, cold_uid) == ""
+    assert await start_notice(house, warm_uid) == WARM
+    assert await start_notice(house, cold_uid) == ""
     return await outcome(house, cold_uid), await outcome(house, warm_uid)
 
 
 def differences(cold: Outcome, warm: Outcome) -> object:
-    """None if there are none; only what differs, if the programs have shown themselves as JSON."""
+    """Return None for equal outcomes. For programs that print JSON, return only the differing
+    values."""
     if cold == warm:
         return None
     try:
@@ -113,8 +116,8 @@ def differences(cold: Outcome, warm: Outcome) -> object:
     return different or (cold, warm)
 
 
-def preloader_of() -> int:
-    """Process id of the one preloader that there is."""
+def preloader_pid() -> int:
+    """Return the process ID of the only preloader."""
     own = os.getpid()
     children = Path(f"/proc/{own}/task").glob("*/children")
     ids = [int(word) for path in children for word in path.read_text().split()]

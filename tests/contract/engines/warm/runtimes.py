@@ -1,4 +1,5 @@
-"""Runtimes whose programs can begin warm: a base with what a preloader imports, and layers with programs."""
+"""Runtimes whose programs can start warm: a base with the modules that a preloader imports, and
+layers with programs."""
 
 import io
 import sys
@@ -17,10 +18,11 @@ from trainshed.runtimes.interpreters import Interpreter, Interpreters
 from trainshed.runtimes.prefix import Prefix, derive_prefix, make_prefix, write_template
 
 OWN = sys.version_info.major, sys.version_info.minor
-#: Versions of Python that runtimes have; tests skip those that the machine lacks.
+#: Python versions of the runtimes. Tests skip versions that the machine lacks.
 MINORS = [(3, minor) for minor in range(7, 15)] if SOAKS else [OWN]
 
-#: Modules of the base, beside `framework`: each does while it is imported what its name says.
+#: Modules of the base in addition to `framework`. Each does during its import what its name
+#: describes.
 IMPORTED = {
     "framework": FRAMEWORK,
     "threaded": "import threading\n"
@@ -31,7 +33,7 @@ IMPORTED = {
 
 
 class Runtime:
-    """A base and a layer over it."""
+    """A base and a layer on top of it."""
 
     def __init__(self, base: Prefix, layer: Prefix, interpreter: Interpreter) -> None:
         self.base = base
@@ -43,13 +45,13 @@ class Runtime:
         return Software(template=str(prefix.template), read_only=shown)
 
     def warm(self, *modules: str) -> WarmStart:
-        """The wish to begin in a fork of a process that has imported these modules; `framework` if none is
-        named."""
+        """Return the setting for a start in a fork of a process that has imported these modules.
+        Default: `framework`."""
         return WarmStart(str(self.base.template), modules or ("framework",))
 
 
 class ToyRuntime(Runtime):
-    """A framework of a few lines in its base, and all programs in its layer."""
+    """A small framework in the base, and all programs in the layer."""
 
     def __init__(self, place: Path, minor: Minor) -> None:
         interpreter = Interpreters().get(minor)
@@ -66,15 +68,17 @@ class ToyRuntime(Runtime):
         write_template(layer, layer)
 
     def overriding(self) -> Prefix:
-        """A layer with another version of the framework, and a program that prints which one it gets."""
+        """Return a layer with another version of the framework, and a program that prints the
+        imported version."""
         layer = derive_prefix(self._place / "overriding", self.base, self._interpreter)
-        which = "import framework; print(framework.__version__)\n"
-        _write_modules(layer, {"framework": "__version__ = '2.0'\n", "which": which})
+        printed_version = "import framework; print(framework.__version__)\n"
+        _write_modules(layer, {"framework": "__version__ = '2.0'\n", "which": printed_version})
         write_template(layer, layer)
         return layer
 
     def packed(self, files: Mapping[str, str], entry: str) -> tuple[Prefix, str]:
-        """A layer with what `trainshed run` makes of these files, and the module that starts it."""
+        """Return a layer with these files as packed by `trainshed run`, and the module that starts
+        the program."""
         source = self._place / f"source-{entry}"
         source.mkdir()
         for name, text in files.items():
@@ -88,7 +92,7 @@ class ToyRuntime(Runtime):
 
 
 def _write_modules(prefix: Prefix, texts: Mapping[str, str]) -> None:
-    """`texts`: by the module's name, with slashes."""
+    """Write modules; the keys of `texts` are module names with slashes."""
     for name, text in texts.items():
         path = prefix.site / f"{name}.py"
         path.parent.mkdir(exist_ok=True)

@@ -1,5 +1,5 @@
-"""The frameworks of the runtimes that have `preloads`: in programs that begin warm they do what they do in
-others (spec/program#warm-starts)."""
+"""The frameworks of the runtimes with `preloads` behave the same in programs that start warm and
+cold (spec/program#warm-starts)."""
 
 import json
 import time
@@ -10,7 +10,7 @@ import pytest
 from tests.contract.engines import conftest
 from tests.contract.engines.conftest import House
 from tests.contract.engines.warm import framework_programs
-from tests.contract.engines.warm.running import differences, outcome, preloaded, start
+from tests.contract.engines.warm.running import differences, outcome, prepare_preloader, start
 from tests.contract.engines.warm.runtimes import Runtime
 from tests.e2e.running import CACHE
 from trainshed.runtimes.families import FAMILIES, Sheet, parse_minor
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.soak
 
 
 class FrameworkRuntime(Runtime):
-    """The newest one of a family as the service builds it, with the programs in a layer."""
+    """The newest runtime of a family, built like the service does, with the programs in a layer."""
 
     def __init__(self, place: Path, sheet: Sheet) -> None:
         built = Inventory(CACHE, now=time.time_ns).build(sheet.family, print)
@@ -44,14 +44,14 @@ class FrameworkRuntime(Runtime):
 @pytest.mark.parametrize(
     "sheet", [sheet for sheet in FAMILIES if sheet.preloads], ids=lambda sheet: sheet.family
 )
-async def test_a_framework_does_the_same_in_warm_programs_and_draws_anew(
+async def test_framework_behaves_the_same_after_a_warm_start(
     house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sheet: Sheet
 ) -> None:
-    # Cold, it took 18 s on a busy machine.
+    # A cold start took 18 s on a busy machine.
     monkeypatch.setattr(conftest, "EVENT_TIMEOUT", 180.0)
     runtime = FrameworkRuntime(tmp_path, sheet)
-    begun = await preloaded(house, runtime, *sheet.preloads, pause=1.0)
-    assert begun.startswith("started warm: ") and sheet.preloads[-1] in begun, begun
+    notice = await prepare_preloader(house, runtime, *sheet.preloads, pause=1.0)
+    assert notice.startswith("started warm: ") and sheet.preloads[-1] in notice, notice
     warm = runtime.warm(*sheet.preloads)
     cold_outcome, warm_outcome = [
         await outcome(house, await start(house, runtime, "trains", warm=how))
@@ -63,7 +63,7 @@ async def test_a_framework_does_the_same_in_warm_programs_and_draws_anew(
     for _ in range(2):
         uid = await start(house, runtime, "drawn", warm=warm)
         await house.end(uid)
-        # TensorFlow talks of the processor first.
+        # TensorFlow prints messages about the CPU first.
         shown = [str(line["m"]) for line in house.log(uid) if line["s"] == "o"]
         drawn.append(tuple(json.loads(shown[-1])))
     assert all(first != other for first, other in zip(*drawn, strict=True)), drawn

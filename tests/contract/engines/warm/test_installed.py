@@ -1,8 +1,8 @@
-"""A program that begins warm has what an earlier incarnation of its replica has installed
-(spec/runtimes#installs)."""
+"""A program that starts warm finds the packages that an earlier incarnation of its replica
+installed (spec/runtimes#installs)."""
 
 from tests.contract.engines.conftest import PRIMARY, House
-from tests.contract.engines.warm.running import ENVIRON, how_it_began, preloaded
+from tests.contract.engines.warm.running import ENVIRON, prepare_preloader, start_notice
 from tests.contract.engines.warm.runtimes import ToyRuntime
 from trainshed.core.launch import Account
 from trainshed.core.lifecycle.replica_events import ReplicaNoted
@@ -14,10 +14,10 @@ with open(site.getusersitepackages() + "/framework.py", "w") as file:
 """
 
 
-async def test_an_installed_version_of_a_loaded_module_wins(
+async def test_installed_version_overrides_a_preloaded_module(
     house: House, runtime: ToyRuntime
 ) -> None:
-    await preloaded(house, runtime)
+    await prepare_preloader(house, runtime)
     fields = {
         "software": runtime.software(runtime.layer),
         "environ": ENVIRON,
@@ -25,7 +25,7 @@ async def test_an_installed_version_of_a_loaded_module_wins(
         "account": Account(project="one"),
     }
     uid = await house.run("python3", "-c", INSTALLS, **fields)
-    assert "started warm" in await how_it_began(house, uid)
+    assert "started warm" in await start_notice(house, uid)
     shows = ("python3", "-c", "import framework; print(framework.__version__)")
     await house.engine.launch([house.plan(uid, *shows, incarnation=2, **fields)])
     await house.exit(uid, PRIMARY, 2)

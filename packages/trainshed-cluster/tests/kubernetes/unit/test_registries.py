@@ -58,7 +58,7 @@ def test_credentials_are_sent_to_their_registry(registry: Registry, tmp_path: Pa
 
 def test_only_insecure_registries_are_called_without_tls(registry: Registry) -> None:
     assert "does not respond" in read_error(Registries(), f"{registry.host}/team/trainer:v1")
-    assert not registry.asked
+    assert not registry.requests
     assert "Invalid IPv6 URL" in read_error(Registries(), "[:1/team/trainer:v1")
 
 
