@@ -411,7 +411,7 @@ async def test_job_with_unknown_notification_target_is_rejected(house: House) ->
         ):
             answer = await house.call("POST", path, body | {"labels": {"trainshed-notify": label}})
             assert answer.status == 400, answer.body
-            assert "there are ops, team" in str(answer.body, "utf-8")
+            assert "Use ops, team" in str(answer.body, "utf-8")
     body = ml_job() | {"labels": {"trainshed-notify": "ops_team"}}
     assert (await house.call("POST", "/v1/projects/p1/jobs", body)).status == 200
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import trainshed
 import trainshed_cluster
-from tests.unit.test_replica_floor import imported
+from tests.unit.test_replica_floor import find_imports
 from trainshed_cluster.remote.content.bootstrap import AGENT, LIBRARIES, PACKAGES, AgentCode
 
 _ROOTS = [Path(str(package.__file__)).parents[1] for package in (trainshed, trainshed_cluster)]
@@ -30,7 +30,7 @@ def test_sent_code_contains_all_imports_of_an_agent() -> None:
         if module in seen or path is None:
             continue
         seen.add(module)
-        for name in imported(path):
+        for name in find_imports(path):
             top = name.partition(".")[0]
             if top in ("trainshed", "trainshed_cluster"):
                 waiting.append(name)
