@@ -20,7 +20,7 @@ from typing import Any, Final
 from tests.chaos.expected import Cancel
 from tests.chaos.plans import CancelAt, End, JobPlan, Pool
 from tests.chaos.submissions import submission
-from tests.chaos.victim import Refused, Unreachable, Victim
+from tests.chaos.victim import RequestRejected, Unreachable, Victim
 from tests.e2e.running import CUSTOM_JOBS, PROJECT
 
 ML_JOBS: Final = f"/v1/projects/{PROJECT}/jobs"
@@ -105,7 +105,7 @@ class JobActions:
         def guarded() -> None:
             try:
                 deed(story, *args)
-            except (Unreachable, Refused, OSError) as failure:
+            except (Unreachable, RequestRejected, OSError) as failure:
                 story.faults_found.append(f"{deed.__name__}: {failure}")
 
         self._under_way.append(self._hands.submit(guarded))
@@ -124,7 +124,7 @@ class JobActions:
         try:
             _, tries = self._victim.call_with_retries("POST", f"{story.public}:cancel", {})
             story.cancel = Cancel(sent, time.time_ns(), True, tries)
-        except Refused as refused:
+        except RequestRejected as refused:
             if refused.status != 400:
                 raise
             story.cancel = Cancel(sent, time.time_ns(), False, refused.tries)
@@ -182,7 +182,7 @@ class JobActions:
                 taken = True
             except (OSError, http.client.HTTPException):
                 taken = self._is_ordered(story, order)
-            except Refused as refused:
+            except RequestRejected as refused:
                 # A drain may have ended that incarnation, and the job may have finished since.
                 taken = refused.status == 400
                 if refused.status not in (400, 503):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
-from tests.chaos.victim import Refused, Span, Unreachable, Victim
+from tests.chaos.victim import RequestRejected, Span, Unreachable, Victim
 
 _NODES: Final = "/trainshed/v1/nodes"
 _LEAVES: Final = 60.0
@@ -55,7 +55,7 @@ class Maintenance:
                 else:
                     node = self._chance.choice(self._nodes)
                     self._drain([node], until_left=self._chance.random() < 0.3)
-        except (Refused, Unreachable, OSError) as failure:
+        except (RequestRejected, Unreachable, OSError) as failure:
             self.faults_found.append(f"maintenance: {failure!r}")
 
     def _drain(self, nodes: Sequence[str], *, until_left: bool) -> None:

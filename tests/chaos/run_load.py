@@ -12,7 +12,7 @@ from tests.chaos.actions import JobActions
 from tests.chaos.disk import SmallDisk
 from tests.chaos.plans import JobPlan, Pace
 from tests.chaos.tuning import Tunings
-from tests.chaos.victim import Refused, Span, Victim
+from tests.chaos.victim import RequestRejected, Span, Victim
 from tests.e2e.processes import children
 
 _VICTIMS: Final = ("service", "zygote", "both", "buckets", "stop")
@@ -162,7 +162,7 @@ def _check_answers(victim: Victim) -> None:
     began = time.monotonic()
     try:
         victim.call("GET", "/trainshed/v1/nodes")
-    except (Refused, OSError, http.client.HTTPException) as failure:
+    except (RequestRejected, OSError, http.client.HTTPException) as failure:
         victim.faults.append(f"a look at the nodes failed: {failure}")
     if (took := time.monotonic() - began) > _RESPONSE_TIMEOUT:
         victim.faults.append(f"a look at the nodes took {took:.1f} s")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from tests.chaos.victim import Refused, Unreachable, Victim, request
+from tests.chaos.victim import RequestRejected, Unreachable, Victim, request
 from tests.e2e.running import Service
 from tests.e2e.tuning_programs import TUNING_JOBS, final, tuning_job
 
@@ -95,5 +95,5 @@ class Tunings:
         body = tuning_job(script, trials=TRIALS, parallel=_PARALLEL) | {"displayName": tuning.name}
         try:
             tuning.public = self._victim.create(TUNING_JOBS, body)
-        except (Refused, Unreachable) as failure:
+        except (RequestRejected, Unreachable) as failure:
             tuning.faults_found.append(f"submit: {failure}")

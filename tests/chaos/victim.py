@@ -54,7 +54,7 @@ class Unreachable(Exception):
     """Raised if the service did not answer within a caller's retry time."""
 
 
-class Refused(Exception):
+class RequestRejected(Exception):
     """The service responded with an error. `status`: HTTP status. `tries`: number of requests."""
 
     def __init__(self, status: int, text: str) -> None:
@@ -214,14 +214,14 @@ class Victim:
             return self._service
 
     def call(self, verb: str, path: str, body: Any = None) -> Any:
-        """Send one request. Raises Refused, and OSError or HTTPException without a response."""
+        """Send one request. Raises RequestRejected, and OSError or HTTPException without a response."""
         service = self.service()
         self.stirred.set()
         return request(service, verb, path, body)
 
     def call_with_retries(self, verb: str, path: str, body: Any = None) -> tuple[Any, int]:
         """Send a repeatable request until it has a response. Return it and the number of requests. Raises
-        Refused, Unreachable.
+        RequestRejected, Unreachable.
         """
         until = time.monotonic() + CALL_TIMEOUT
         tries = 0
@@ -231,7 +231,7 @@ class Victim:
                 return self.call(verb, path, body), tries
             except (OSError, http.client.HTTPException):
                 time.sleep(0.02)  # It may be dying: the killer has not reported it yet.
-            except Refused as refused:
+            except RequestRejected as refused:
                 refused.tries = tries
                 if refused.status != 503:
                     raise
@@ -239,7 +239,7 @@ class Victim:
         raise Unreachable(f"{verb} {path} was not answered")
 
     def create(self, path: str, body: Mapping[str, Any]) -> str:
-        """Create a job exactly once, with retries, and return its path. Raises Refused, Unreachable.
+        """Create a job exactly once, with retries, and return its path. Raises RequestRejected, Unreachable.
 
         The client chooses the ID of an `ml` job: a repeated request gets 409 if an earlier one was accepted.
         For other jobs, list the jobs before repeating.
@@ -257,7 +257,7 @@ class Victim:
                 return public or f"/v1/{made['name']}"
             except (OSError, http.client.HTTPException):
                 time.sleep(0.02)
-            except Refused as refused:
+            except RequestRejected as refused:
                 if refused.status == 409 and public and is_repeated:
                     return public
                 if refused.status != 503:
@@ -280,8 +280,8 @@ class Victim:
 
 
 def request(service: Service, verb: str, path: str, body: Any = None) -> Any:
-    """Send a JSON request. Raises Refused; OSError and HTTPException without a complete response."""
+    """Send a JSON request. Raises RequestRejected; OSError and HTTPException without a complete response."""
     answer = service.ask(verb, path, body)
     if answer.status >= 400:
-        raise Refused(answer.status, answer.body.decode(errors="replace"))
+        raise RequestRejected(answer.status, answer.body.decode(errors="replace"))
     return answer.json if answer.body else None

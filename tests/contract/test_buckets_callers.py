@@ -231,9 +231,9 @@ def test_job_waits_for_a_missing_bucket_directory(tmp_path: Path) -> None:
     store.catalog.ensure("bucket-1", project="p")
     (tmp_path / "buckets").rename(tmp_path / "elsewhere")
     with pytest.raises(EngineUnavailable, match="restore it"):
-        BucketAdapter(store).shown("p")
+        BucketAdapter(store).visible_buckets("p")
     (tmp_path / "elsewhere").rename(tmp_path / "buckets")
-    assert [name for name, _ in BucketAdapter(store).shown("p")] == ["bucket-1"]
+    assert [name for name, _ in BucketAdapter(store).visible_buckets("p")] == ["bucket-1"]
 
 
 def test_port_requires_credentials(service: Service) -> None:

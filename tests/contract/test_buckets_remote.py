@@ -284,7 +284,7 @@ def test_other_parts_of_the_service_use_remote_buckets(
         parts.write_probe("gs://far-1/out", "own", "sa@own")
     assert [blob.name for blob in bucket.list_blobs()] == ["out/p.tar.gz"]
     assert (parts.last_written("gs://far-1/out") or 0) > before
-    assert parts.shown("theirs") == ()
+    assert parts.visible_buckets("theirs") == ()
     assert parts.is_closed("far-1", "own")
     assert not parts.is_closed("far-1", "theirs")
 

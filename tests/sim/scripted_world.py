@@ -59,7 +59,7 @@ class World:
                 self.engine,
                 self.runtimes,
                 self.datasets,
-                self.buckets.shown,
+                self.buckets.visible_buckets,
                 self.buckets.write_probe,
                 ServiceLog(self.directory / "logs", self.notices.publish),
                 LaunchDefaults(),

@@ -85,7 +85,7 @@ class SimRuntimes:
 class SimBuckets:
     """Accepts all writes to job directories without writing."""
 
-    def shown(self, project: str) -> tuple[tuple[str, str], ...]:
+    def visible_buckets(self, project: str) -> tuple[tuple[str, str], ...]:
         return ()
 
     def write_probe(self, uri: str, project: str, account: str) -> None: ...
@@ -158,9 +158,17 @@ def controller(
     launching = LaunchDefaults()
 
     def ports(report: Callable[[JobUid, Event], None]) -> Ports:
-        shown, probe = SimBuckets().shown, SimBuckets().write_probe
+        visible_buckets, probe = SimBuckets().visible_buckets, SimBuckets().write_probe
         return Ports(
-            engine, runtimes, NoDatasets(), shown, probe, DiscardedLog(), launching, report, GRACE
+            engine,
+            runtimes,
+            NoDatasets(),
+            visible_buckets,
+            probe,
+            DiscardedLog(),
+            launching,
+            report,
+            GRACE,
         )
 
     return Controller(

@@ -27,16 +27,16 @@ def links(now: int = 0, key: bytes = b"key") -> Links:
 
 
 def test_signed_link_is_valid_for_one_view_and_one_day() -> None:
-    mark = links().mark("7", WHOSE)
-    assert links(LIFETIME - 1).lets("7", mark) == WHOSE
-    assert not links(LIFETIME).lets("7", mark)
-    assert not links().lets("8", mark)
-    assert not links(key=b"another").lets("7", mark)
+    mark = links().issue_mark("7", WHOSE)
+    assert links(LIFETIME - 1).read_mark("7", mark) == WHOSE
+    assert not links(LIFETIME).read_mark("7", mark)
+    assert not links().read_mark("8", mark)
+    assert not links(key=b"another").read_mark("7", mark)
     # A token digest grants access to buckets, so a shared link must not contain it.
     shown = urlsafe_b64decode(mark.split(".")[1] + "==")
-    assert WHOSE.encode() not in shown and mark == links().mark("7", WHOSE)
+    assert WHOSE.encode() not in shown and mark == links().issue_mark("7", WHOSE)
     until, _, signature = mark.partition(".")
-    another = links().mark("7", Bearer("nightly@p1.example", by="bo@corp.example"))
+    another = links().issue_mark("7", Bearer("nightly@p1.example", by="bo@corp.example"))
     swapped = f"{until}.{another.split('.')[1]}.{mark.split('.')[2]}"
     for other in (
         swapped,
@@ -47,7 +47,7 @@ def test_signed_link_is_valid_for_one_view_and_one_day() -> None:
         "",
         "\udcff",
     ):
-        assert not links().lets("7", other)
+        assert not links().read_mark("7", other)
 
 
 def test_page_host_and_signature_are_stable_across_restarts() -> None:
@@ -57,10 +57,10 @@ def test_page_host_and_signature_are_stable_across_restarts() -> None:
         return Links(key, "http://127.0.0.1:80", lambda: now, below)
 
     web = page_of(JobUid(7), "web")
-    host = str(pages().host_of(JobUid(7), "web")).removeprefix("http://")
-    assert pages().page_at(host) == pages().page_at(host.upper()) == (7, "web")
+    host = str(pages().page_host(JobUid(7), "web")).removeprefix("http://")
+    assert pages().page_of_host(host) == pages().page_of_host(host.upper()) == (7, "web")
     for other in (host.replace("web", "wob"), host.replace("-7-", "-8-"), "web", "localhost"):
-        assert pages().page_at(other) is None
-    assert pages(key=b"another").page_at(host) is None
-    assert pages(below=None).host_of(JobUid(7), "web") is None
-    assert pages().lets(page_of(JobUid(7), "wob"), pages().mark(web, WHOSE)) is None
+        assert pages().page_of_host(other) is None
+    assert pages(key=b"another").page_of_host(host) is None
+    assert pages(below=None).page_host(JobUid(7), "web") is None
+    assert pages().read_mark(page_of(JobUid(7), "wob"), pages().issue_mark(web, WHOSE)) is None

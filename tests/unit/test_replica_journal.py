@@ -40,7 +40,7 @@ def test_journal_keeps_records_and_notes_by_incarnation(slot: Path) -> None:
 def test_started_incarnation_cannot_be_claimed_again(slot: Path) -> None:
     journal.release(journal.claim(2, SHIM).lock)
     for incarnation in (1, 2):
-        with pytest.raises(journal.Refused) as refused:
+        with pytest.raises(journal.StartRejected) as refused:
             journal.claim(incarnation, SHIM)
         assert refused.value.cause == protocol.REFUSED_KNOWN
 
@@ -60,12 +60,12 @@ def test_start_and_end_of_an_incarnation_are_synced_to_disk(
 
 def test_claim_is_refused_for_a_held_slot_or_a_stopped_attempt(slot: Path) -> None:
     claim = journal.claim(1, SHIM)
-    with pytest.raises(journal.Refused) as refused:
+    with pytest.raises(journal.StartRejected) as refused:
         journal.claim(1, SHIM)
     assert refused.value.cause == protocol.REFUSED_HELD
     journal.release(claim.lock)
     (slot.parent / protocol.STOPPED).touch()
-    with pytest.raises(journal.Refused) as refused:
+    with pytest.raises(journal.StartRejected) as refused:
         journal.claim(2, SHIM)
     assert refused.value.cause == protocol.REFUSED_STOPPED
 
@@ -97,7 +97,7 @@ def test_expelled_incarnation_is_lost_and_a_later_one_may_start(slot: Path) -> N
     """spec/invariants#one-incarnation: A shim that wakes up late is rejected."""
     assert journal.expel(str(slot), 2, "its node is gone")
     assert journal.Entries(str(slot)).record(2) == journal.lost_record("its node is gone")
-    with pytest.raises(journal.Refused) as refused:
+    with pytest.raises(journal.StartRejected) as refused:
         journal.claim(2, SHIM)
     assert refused.value.cause == protocol.REFUSED_KNOWN
     claim = journal.claim(3, SHIM)

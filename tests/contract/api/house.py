@@ -88,7 +88,7 @@ class Buckets:
     def is_unmounted(self, name: str) -> bool:
         return name == "afar"
 
-    def shown(self, project: str) -> tuple[tuple[str, str], ...]:
+    def visible_buckets(self, project: str) -> tuple[tuple[str, str], ...]:
         return ((f"of-{project}", "/data/buckets/now"),)
 
     def has_object(self, uri: str) -> bool:

@@ -326,7 +326,7 @@ async def test_dashboard_has_port_and_link_while_the_primary_runs(house: Shelled
     name, uid = made["name"], int(made["name"].rpartition("/")[2])
     await house.run(name)
     port = dashboard_port(JobUid(uid))
-    expected = {f"workerpool0-0:{port}": house.services.links.to_page(JobUid(uid), str(port))}
+    expected = {f"workerpool0-0:{port}": house.services.links.console_page(JobUid(uid), str(port))}
     assert await links(house, name) == await described_links(house) == expected
     assert await links(house, name, PROGRAM_TOKEN) == {}
     await house.happen(name, ReplicaExited(1, PRIMARY, 1, exited(0)))

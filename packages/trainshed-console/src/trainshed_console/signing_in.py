@@ -147,9 +147,9 @@ class SigningIn:
         if secret:
             form["client_secret"] = secret
         refusal = f"{issuer.name} rejected this sign-in. Sign in again."
-        answer = await self._issuers.fetched(issuer, address, refusal, urlencode(form).encode())
+        answer = await self._issuers.fetch_json(issuer, address, refusal, urlencode(form).encode())
         nonce = self._derive(id_, "nonce")
-        claimed = await self._issuers.verified(issuer, str(answer.get("id_token", "")), nonce)
+        claimed = await self._issuers.verify_token(issuer, str(answer.get("id_token", "")), nonce)
         person = person_of(await self._completed(claimed, issuer, answer), issuer)
         shown = await self._store(person, issuer)
         return SignedIn(shown, str(claims["next"]), str(claims["mark"]))
@@ -159,13 +159,13 @@ class SigningIn:
     ) -> Mapping[str, Any]:
         """Return the claims of the ID token and of the issuer's userinfo endpoint (OpenID Connect Core
         5.3)."""
-        published = await self._issuers.published(issuer)
+        published = await self._issuers.read_metadata(issuer)
         address = address_in(published, "userinfo_endpoint", issuer)
         if {"email", issuer.groups_claim} <= claims.keys() or address is None:
             return claims
         headers = {"authorization": f"Bearer {answer.get('access_token', '')}"}
         try:
-            more = await self._issuers.fetched(issuer, address, headers=headers)
+            more = await self._issuers.fetch_json(issuer, address, headers=headers)
         except Unavailable:
             if "email" not in claims:
                 raise
@@ -175,7 +175,7 @@ class SigningIn:
 
     async def _names_itself(self, issuer: Issuer) -> bool:
         """Whether an issuer names itself in its answers (RFC 9207)."""
-        published = await self._issuers.published(issuer)
+        published = await self._issuers.read_metadata(issuer)
         return published.get("authorization_response_iss_parameter_supported") is True
 
     async def _redirect(self, issuer: Issuer) -> str:
@@ -187,7 +187,7 @@ class SigningIn:
 
     async def _address(self, issuer: Issuer, name: str) -> str:
         """Return the address of an issuer's endpoint. Raises Unavailable."""
-        address = address_in(await self._issuers.published(issuer), name, issuer)
+        address = address_in(await self._issuers.read_metadata(issuer), name, issuer)
         if address is None:
             raise Unavailable(f"{issuer.name} publishes no {name}. Sign-in requires it.")
         return address

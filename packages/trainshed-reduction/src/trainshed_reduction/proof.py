@@ -26,7 +26,7 @@ WRONG_TOKEN = "the token does not belong to this job"
 """The only message of a reducer to a peer without the token."""
 
 
-class Refused(ConnectionError):
+class WorkerRejected(ConnectionError):
     """The reducer rejects this worker. A retry helps only if the text contains this advice."""
 
 
@@ -90,7 +90,7 @@ def connect(
     """Connect to a reducer, and return the mutually authenticated connection. No data after ACCEPT has been
     read. The connection's timeout is the rest of `seconds`.
 
-    Raises Refused, Untrusted, wire.Malformed, OSError (including TimeoutError).
+    Raises WorkerRejected, Untrusted, wire.Malformed, OSError (including TimeoutError).
     """
     deadline = time.monotonic() + seconds
     connection = socket.create_connection(address, _left(deadline))
@@ -122,7 +122,7 @@ def greet(connection: socket.socket, token: bytes, hello: Hello, deadline: float
 def _expect(connection: socket.socket, kind: Kind, deadline: float) -> bytes:
     header, payload = read_frame(connection, deadline)
     if header.kind is Kind.ERROR:
-        raise Refused(payload.decode(errors="replace"))
+        raise WorkerRejected(payload.decode(errors="replace"))
     if header.kind is not kind:
         raise wire.Malformed("{} arrived instead of {}".format(header.kind.name, kind.name))
     return payload

@@ -33,7 +33,7 @@ def test_every_reducer_thread_returns_sums(tmp_path: Path) -> None:
     with reducer(tmp_path, threads=2) as running:
         lanes = _gather(running.port, 3, 2)
         assert lanes[0][0].accept.threads == lanes[1][2].accept.threads == 2
-        with pytest.raises(proof.Refused, match="there are 2 threads"):
+        with pytest.raises(proof.WorkerRejected, match="there are 2 threads"):
             Worker(running.port, 0, 3, lane=2)
         assert running.line() == "group of 3 workers is complete"
         for operation in range(4):
@@ -65,7 +65,7 @@ def test_sending_worker_receives_the_error_about_mismatched_sizes(tmp_path: Path
             "elements of FLOAT32"
         )
         assert [worker.end() for worker in workers] == [text, text]
-        with pytest.raises(proof.Refused, match=text):
+        with pytest.raises(proof.WorkerRejected, match=text):
             Worker(running.port, 0, 2)
 
 

@@ -73,9 +73,9 @@ def test_peer_without_the_token_is_rejected(tmp_path: Path) -> None:
     another generation."""
     with _attacked_reducer(tmp_path, 8 * _MIB) as running:
         for token in (b"a guess", TOKEN[:-1], TOKEN + b"!"):
-            with pytest.raises(proof.Refused, match=f"^{proof.WRONG_TOKEN}$"):
+            with pytest.raises(proof.WorkerRejected, match=f"^{proof.WRONG_TOKEN}$"):
                 Worker(running.port, 0, 2, token=token)
-        with pytest.raises(proof.Refused, match=f"^{proof.WRONG_TOKEN}$"):
+        with pytest.raises(proof.WorkerRejected, match=f"^{proof.WRONG_TOKEN}$"):
             # The group exists, with another generation.
             Worker(running.port, 0, 2, group="bystanders", generation=9, token=b"a guess")
 

@@ -50,7 +50,9 @@ class LocalTracking:
         self._reader = reader
         self._links = links
 
-    async def unknown(self, place: LocationName, spec: Spec, path: str) -> tuple[Violation, ...]:
+    async def missing_references(
+        self, place: LocationName, spec: Spec, path: str
+    ) -> tuple[Violation, ...]:
         return await references.unknown(self._stores, place, spec, path)
 
     def make_run(self, experiment: str) -> AbstractAsyncContextManager[str]:

@@ -81,7 +81,7 @@ class Connection:
     def _run(self) -> None:
         try:
             self.start = self._connect()
-        except proof.Refused as error:
+        except proof.WorkerRejected as error:
             self.is_refused, self.cause = True, str(error) or "the reducer sent no reason"
         except socket.timeout:
             self.cause = "it does not answer"
@@ -92,7 +92,7 @@ class Connection:
         self._dial.wake()
 
     def _connect(self) -> Start:
-        """Connect, and wait until all ranks are connected. Raises Refused, OSError, Malformed."""
+        """Connect, and wait until all ranks are connected. Raises WorkerRejected, OSError, Malformed."""
         dial = self._dial
         connection, accept = proof.connect(self._address, dial.token, self._hello)
         self.socket = connection
@@ -104,7 +104,7 @@ class Connection:
             header, payload = proof.read_frame(connection, time.monotonic() + _KEEPALIVE_TIMEOUT)
             text = None if header.kind is Kind.START else payload.decode(errors="replace")
             if header.kind not in (Kind.START, Kind.STATUS):
-                raise proof.Refused(text or header.kind.name)
+                raise proof.WorkerRejected(text or header.kind.name)
             self.record_frame(time.monotonic(), text)
             if header.kind is Kind.START:
                 return wire.unpack_message(Start, payload)

@@ -39,7 +39,7 @@ def test_rejection_without_a_reason_is_not_retried(monkeypatch: pytest.MonkeyPat
     """spec/reduction: A retry would fail again."""
 
     def connect(*_: object) -> None:
-        raise proof.Refused("")
+        raise proof.WorkerRejected("")
 
     monkeypatch.setattr(proof, "connect", connect)
     news = threading.Event()

@@ -96,7 +96,7 @@ def test_rejected_worker_receives_the_reason() -> None:
     def answer(connection: socket.socket) -> None:
         connection.sendall(proof.text_frame(Kind.ERROR, "generation 3 is older than 5"))
 
-    with pytest.raises(proof.Refused, match=r"^generation 3 is older than 5$"):
+    with pytest.raises(proof.WorkerRejected, match=r"^generation 3 is older than 5$"):
         _greet(answer)
 
 

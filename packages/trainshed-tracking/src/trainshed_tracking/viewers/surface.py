@@ -21,7 +21,7 @@ from trainshed.api.calls.http import (
     public_error_response,
     read_json_object,
 )
-from trainshed.api.calls.links import OPEN_VIEW, Links, guesses, holder
+from trainshed.api.calls.links import OPEN_VIEW, Links, count_guesses, link_owner
 from trainshed.core.errors import PermissionDenied, RequestError, Unauthenticated
 from trainshed.eventloop.background import joined
 from trainshed.httpd.messages import Receive, Request, Response, Scope, Send, Streamed, serve
@@ -88,10 +88,10 @@ class ViewerSurface:
         fields = await read_json_object(request, _MAX_BODY)
         view = str(fields.get("view"))
         whose = self._links.read(view_link(view), str(fields.get("key")))
-        with guesses(request.scope):
+        with count_guesses(request.scope):
             directories = await self._directories(view, whose)
         assert whose is not None, "nobody else is let in"
-        path = f"{view}/{self._links.mark(PATH + view, whose)}/"
+        path = f"{view}/{self._links.issue_mark(PATH + view, whose)}/"
         lines = _opening(self._viewers, view, directories, path)
         answer = Streamed(lines, self._closing, NDJSON)
         answer.headers.append(_FRESH)
@@ -99,7 +99,7 @@ class ViewerSurface:
 
     async def _forward(self, request: Request, view: str) -> Response:
         mark, _, page_path = request.raw_path.removeprefix(f"{PATH}{view}/").partition("/")
-        whose = self._links.lets(PATH + view, mark)
+        whose = self._links.read_mark(PATH + view, mark)
         if whose is None:
             raise Unauthenticated(
                 "This browser has not opened this view within a day. Open the job's link again. "
@@ -113,7 +113,7 @@ class ViewerSurface:
         guards = _guards(sources_of(self._links.address, f"{PATH}{view}/{mark}/", host))
         below = request.at(f"/{page_path}".encode("latin-1"))
         access = self._access
-        lapse = partial(access.lapse, holder(access.current_principal, whose, OPEN_VIEW, ()))
+        lapse = partial(access.lapse, link_owner(access.current_principal, whose, OPEN_VIEW, ()))
         answer = await self._viewers.forward(view, directories, below, lapse)
         answer.headers += guards
         return answer
@@ -122,9 +122,9 @@ class ViewerSurface:
         """Return the directories of a view. `whose`: the credential of its link or mark. Raises
         PermissionDenied, NotFound."""
         known = self._access.current_principal
-        holder(known, whose, OPEN_VIEW, ())
+        link_owner(known, whose, OPEN_VIEW, ())
         directories = await directories_of(self._reader, jobs_of(view))
-        holder(known, whose, OPEN_VIEW, [directory.project for directory in directories])
+        link_owner(known, whose, OPEN_VIEW, [directory.project for directory in directories])
         return directories
 
 

@@ -45,11 +45,11 @@ class Issuers(Protocol):
         """The issuers that users may choose in the browser."""
         ...
 
-    async def published(self, issuer: Issuer) -> Mapping[str, Any]:
+    async def read_metadata(self, issuer: Issuer) -> Mapping[str, Any]:
         """Return an issuer's metadata (OpenID Connect Discovery). Raises Unavailable."""
         ...
 
-    async def fetched(
+    async def fetch_json(
         self,
         issuer: Issuer,
         address: str,
@@ -61,7 +61,7 @@ class Issuers(Protocol):
         text `refusal` if the issuer rejects the request."""
         ...
 
-    async def verified(self, issuer: Issuer, token: str, nonce: str) -> Mapping[str, Any]:
+    async def verify_token(self, issuer: Issuer, token: str, nonce: str) -> Mapping[str, Any]:
         """Return the claims of an ID token for a sign-in with this nonce. Raises Unauthenticated and
         Unavailable."""
         ...

@@ -29,7 +29,7 @@ from trainshed.access.authentication_limits import (
     AuthenticationLimiter,
 )
 from trainshed.api import projects, service_accounts
-from trainshed.api.calls.audit import audited, record_failed_authentication
+from trainshed.api.calls.audit import audit_call, record_failed_authentication
 from trainshed.api.calls.call import Call, JsonCall, JsonHandler
 from trainshed.api.calls.errors import NotServed, install_command, not_served
 from trainshed.api.calls.http import (
@@ -173,7 +173,7 @@ class ApiApplication:
     def _is_of_page(self, scope: Scope) -> bool:
         """Whether the host of a request or WebSocket belongs to a job's page."""
         host = next((value for name, value in scope["headers"] if name == b"host"), b"")
-        return self._services.links.page_at(host.decode("latin-1")) is not None
+        return self._services.links.page_of_host(host.decode("latin-1")) is not None
 
     def _application_for(self, scope: Scope) -> Application:
         first = _first(scope["path"])
@@ -252,7 +252,7 @@ class ApiApplication:
         call = JsonCall(principal, self._services, method[0], names, body, root)
         project = names.get("project", "").removeprefix("-")
         caller = self._services, principal, method[0]
-        answer = await audited(
+        answer = await audit_call(
             partial(handler, call), *caller, project=project, resource=request.path
         )
         return json_response(wire_json.encode_text(answer))

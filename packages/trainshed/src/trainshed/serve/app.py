@@ -276,7 +276,7 @@ def _build_controller(
             engine=engine,
             runtimes=runtimes,
             datasets=SplitProcesses(bootstrap.bucket_socket.resolve()),
-            shown_buckets=stores.buckets.shown,
+            shown_buckets=stores.buckets.visible_buckets,
             write_probe=stores.buckets.write_probe,
             log=ServiceLog(stores.log_directory, basics.notices.publish),
             # Nodes of a cluster have no preloaders.

@@ -43,7 +43,7 @@ class BucketAdapter:
         with _reading(uri):
             return str(self._record(*parse_gs_uri(uri)).generation)
 
-    def shown(self, project: str) -> tuple[tuple[str, str], ...]:
+    def visible_buckets(self, project: str) -> tuple[tuple[str, str], ...]:
         """Return the buckets that a project's programs see as /gcs/NAME, by name and directory. Raises
         EngineUnavailable, so that a job waits for the directory."""
         try:

@@ -81,7 +81,7 @@ class Issuers:
     def __init__(
         self, issuers: Sequence[Issuer], keeper: AccessKeeper, now: Callable[[], Nanos]
     ) -> None:
-        self.fetched = _fetched
+        self.fetch_json = _fetch_json
         self.by_name = {issuer.name: issuer for issuer in issuers if issuer.client_id}
         self._by_url = {issuer.issuer: issuer for issuer in issuers}
         self._keeper = keeper
@@ -121,11 +121,11 @@ class Issuers:
         SET_HOLDER.get()(program.project if program is not None else principal.email)
         return principal
 
-    async def published(self, issuer: Issuer) -> Mapping[str, Any]:
+    async def read_metadata(self, issuer: Issuer) -> Mapping[str, Any]:
         """Return the published data of an issuer. Raises Unavailable."""
         return (await self._read(issuer)).published
 
-    async def verified(self, issuer: Issuer, token: str, nonce: str) -> Mapping[str, Any]:
+    async def verify_token(self, issuer: Issuer, token: str, nonce: str) -> Mapping[str, Any]:
         """Return the claims of an ID token at the end of a sign-in. Raises Unauthenticated, Unavailable."""
         now = self._seconds()
         return await self._by_keys(
@@ -179,7 +179,7 @@ class Issuers:
             f"{issuer.name} does not know this access token, or it has expired. Get a new one."
         )
         try:
-            answer = await _fetched(issuer, address, refusal)
+            answer = await _fetch_json(issuer, address, refusal)
             span, holder = _ANSWER_LIFETIME, holder_of(answer, issuer, self._seconds())
         except (Unauthenticated, Unavailable) as error:
             # Its traceback would contain the token.
@@ -235,7 +235,7 @@ class Issuers:
 
 
 async def _read(issuer: Issuer, now: Callable[[], int]) -> _Facts:
-    published = await _fetched(
+    published = await _fetch_json(
         issuer, f"{issuer.issuer.rstrip('/')}/.well-known/openid-configuration"
     )
     jwks = address_in(published, "jwks_uri", issuer)
@@ -244,7 +244,7 @@ async def _read(issuer: Issuer, now: Callable[[], int]) -> _Facts:
             f"{issuer.name} does not publish data of the issuer {issuer.issuer}. Check the table [[oidc]] "
             "in the settings."
         )
-    keys, faults = signing_keys(await _fetched(issuer, jwks))
+    keys, faults = signing_keys(await _fetch_json(issuer, jwks))
     if faults:
         text = "%s publishes %d keys that cannot be read, such as %s"
         log.warning(text, issuer.name, len(faults), faults[0])
@@ -256,7 +256,7 @@ async def _read(issuer: Issuer, now: Callable[[], int]) -> _Facts:
     return _Facts(published, keys, bearer, time.monotonic())
 
 
-async def _fetched(
+async def _fetch_json(
     issuer: Issuer,
     address: str,
     refusal: str | None = None,

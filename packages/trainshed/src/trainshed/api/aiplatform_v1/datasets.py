@@ -70,7 +70,7 @@ async def update(call: Call, request: Any) -> Message:
     fields = read_update_mask(request.update_mask.paths, UPDATABLE, request.dataset)
     now = call.services.now()
     changed = await call.services.datasets.change(
-        name, lambda record: updated(record, request.dataset, fields, now)
+        name, lambda record: apply_update(record, request.dataset, fields, now)
     )
     return _view(call.services, changed)
 
@@ -296,7 +296,9 @@ def read_imports(record: Dataset, configs: Iterable[Any]) -> tuple[tuple[str, Da
     return tuple(imports)
 
 
-def updated(record: Dataset, dataset_message: Any, fields: tuple[str, ...], now: Nanos) -> Dataset:
+def apply_update(
+    record: Dataset, dataset_message: Any, fields: tuple[str, ...], now: Nanos
+) -> Dataset:
     """Return the dataset with the updated fields. Raises InvalidRequest with all errors, and Aborted for an
     old etag."""
     if dataset_message.etag not in ("", record.etag):

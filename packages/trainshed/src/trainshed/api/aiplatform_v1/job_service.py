@@ -188,7 +188,7 @@ async def missing_reference_violations(
     if not tracked:
         return secrets
     if services.tracking is not None:
-        return (*secrets, *await services.tracking.unknown(location, spec, path))
+        return (*secrets, *await services.tracking.missing_references(location, spec, path))
     text = (
         "This field needs an addition that is not installed. On the service's machine, run "
         f"{install_command('tracking')} and restart the service, or omit the field."

@@ -106,7 +106,7 @@ async def copy(call: Call, request: Any) -> Message:
     parent = known_location(request.parent)
     services = call.services
     existing, further = await _parent_model(services, parent, request.parent_model)
-    source, unknown = await _existing(
+    source, unknown = await _find_version(
         services, parent.project_id, request.source_model, "source_model"
     )
     faults = Faults()
@@ -154,11 +154,13 @@ async def update(call: Call, request: Any) -> Message:
     _check_update(request.update_mask.paths, request.model, version)
     paths, now = request.update_mask.paths, call.services.now()
 
-    def updated(chosen: ModelVersion, versions: Sequence[ModelVersion]) -> Iterator[ModelVersion]:
+    def update_versions(
+        chosen: ModelVersion, versions: Sequence[ModelVersion]
+    ) -> Iterator[ModelVersion]:
         for record in (chosen,) if version else versions:
-            yield _updated(record, request.model, paths, now)
+            yield _apply_update(record, request.model, paths, now)
 
-    return _view(await call.services.models.change(name, version, updated))
+    return _view(await call.services.models.change(name, version, update_versions))
 
 
 async def merge_aliases(call: Call, request: Any) -> Message:
@@ -177,7 +179,7 @@ async def merge_aliases(call: Call, request: Any) -> Message:
     removed = {alias[1:] for alias in changes if alias.startswith("-") and alias[1:] not in changes}
     now = call.services.now()
 
-    def merged(target: ModelVersion, versions: Sequence[ModelVersion]) -> Iterator[ModelVersion]:
+    def merge(target: ModelVersion, versions: Sequence[ModelVersion]) -> Iterator[ModelVersion]:
         if _DEFAULT_ALIAS in removed and _DEFAULT_ALIAS in target.aliases:
             raise FailedPrecondition(
                 f"{name}@{target.version} is the default version, which every model must have. Assign the "
@@ -191,7 +193,7 @@ async def merge_aliases(call: Call, request: Any) -> Message:
             if set(aliases) != set(record.aliases):
                 yield replace(record, aliases=aliases, updated=now)
 
-    return _view(await call.services.models.change(name, requested, merged))
+    return _view(await call.services.models.change(name, requested, merge))
 
 
 async def delete(call: Call, request: Any) -> Message:
@@ -299,13 +301,13 @@ async def _register(
     new_id = request.model_id or str(services.new_uid())
     name = existing or ModelName(parent.project_id, parent.location, new_id)
 
-    def made(number: int) -> tuple[ModelVersion, Operation]:
+    def new_version(number: int) -> tuple[ModelVersion, Operation]:
         response = message(response_name, model=str(name), model_version_id=str(number))
         done = finished_operation(services, OperationKind.CREATE, str(name), response)
         return version(name, number), done
 
     try:
-        done = await services.models.register(name, made, is_new=existing is None)
+        done = await services.models.register(name, new_version, is_new=existing is None)
     except AlreadyExists:
         raise AlreadyExists(
             f"{name} already exists. Use another modelId, or set parentModel to the model to create a new "
@@ -314,7 +316,7 @@ async def _register(
     return operations.finished_view(done)
 
 
-async def _existing(
+async def _find_version(
     services: Services, project: str, text: str, field: str
 ) -> tuple[ModelVersion | None, tuple[Violation, ...]]:
     """Return the project's model version in a field (None: not found) and violations of the field."""
@@ -341,7 +343,7 @@ async def _parent_model(
     """Return the parent of a new version (None: a new model) and violations of its name."""
     if not text:
         return None, ()
-    version, faults = await _existing(services, parent.project_id, text, "parent_model")
+    version, faults = await _find_version(services, parent.project_id, text, "parent_model")
     if version is None or version.name.location == parent.location:
         return version and version.name, faults
     return None, (
@@ -388,7 +390,9 @@ def _initial_aliases(number: int) -> tuple[str, ...]:
     return (_DEFAULT_ALIAS,) if number == 1 else ()
 
 
-def _updated(record: ModelVersion, model: Any, paths: Iterable[str], now: Nanos) -> ModelVersion:
+def _apply_update(
+    record: ModelVersion, model: Any, paths: Iterable[str], now: Nanos
+) -> ModelVersion:
     public = json.loads(record.public_json)
     for path in paths:
         match path:

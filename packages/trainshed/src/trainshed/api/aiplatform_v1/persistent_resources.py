@@ -14,7 +14,7 @@ from trainshed.api.calls.call import Call, Handlers
 from trainshed.api.calls.impersonation import actor_of
 from trainshed.api.calls.masks import read_update_mask
 from trainshed.api.calls.paging import Listing
-from trainshed.api.calls.services import Reserving, Services
+from trainshed.api.calls.services import Reservations, Services
 from trainshed.api.resources.submission import compact_json
 from trainshed.core.errors import FailedPrecondition
 from trainshed.core.lifecycle.records import person_of
@@ -210,7 +210,7 @@ def _require_state(resource: PersistentResource, *states: ReservationState) -> N
         )
 
 
-def _view(resources: Reserving, record: PersistentResource) -> Message:
+def _view(resources: Reservations, record: PersistentResource) -> Message:
     return wire_json.from_public(_RESOURCE, public(record, resources.used(record.name)))
 
 

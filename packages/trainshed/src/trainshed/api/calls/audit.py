@@ -23,7 +23,7 @@ def record_secrets(texts: Iterable[tuple[str, str]]) -> None:
         call.record.detail = {"secrets": names if len(names) <= 120 else f"{names[:117]}..."}
 
 
-async def audited(
+async def audit_call(
     answer: Callable[[], Awaitable[T]],
     services: Services,
     principal: Principal,
@@ -46,7 +46,7 @@ async def audited(
     record = AuditRecord(by or principal.email, method, resource, acting_as, job=job)
     with recording(call := RecordedCall(services.now(), record, project)):
         try:
-            answered = await answer()
+            response = await answer()
         except PermissionDenied:
             if call.project.isdigit():
                 book = services.access.book
@@ -55,7 +55,7 @@ async def audited(
             await services.access.record_refusal()
             raise
         await services.access.record()
-    return answered
+    return response
 
 
 async def record_failed_authentication(

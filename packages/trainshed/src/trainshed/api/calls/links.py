@@ -46,7 +46,7 @@ _HOST_SECRET_SIZE: Final = 15
 _PAGE_HOST: Final = re.compile(r"([a-z0-9]{1,20})-([1-9][0-9]{0,18})-([a-z2-7]{24})\.")
 
 
-def holder(
+def link_owner(
     known: Callable[[Credential], Principal | None],
     shown: Credential | None,
     method: str,
@@ -66,7 +66,7 @@ def holder(
 
 
 @contextmanager
-def guesses(scope: MutableMapping[str, Any]) -> Generator[None]:
+def count_guesses(scope: MutableMapping[str, Any]) -> Generator[None]:
     """Count a request with an invalid link as a guess (`access.authentication_limits`)."""
     try:
         yield
@@ -110,19 +110,19 @@ class Links:
             self._encrypt(raw[:_NONCE_SIZE], raw[_NONCE_SIZE:]), type=Credential
         )
 
-    def mark(self, target: str, shown: Credential) -> str:
+    def issue_mark(self, target: str, shown: Credential) -> str:
         """Return a mark for a browser that has opened a target. It is valid for a day."""
         until = str(self._now() + LIFETIME)
         return f"{until}.{self.issue(f'mark {target} {until}', shown)}"
 
-    def lets(self, target: str, mark: str) -> Credential | None:
+    def read_mark(self, target: str, mark: str) -> Credential | None:
         """Return the credentials in a mark; None if it is not valid for this target now."""
         until, _, key_text = mark.partition(".")
         if not until.isdecimal() or len(until) > 19 or int(until) <= self._now():
             return None
         return self.read(f"mark {target} {until}", key_text)
 
-    def of_replicas(
+    def shell_links(
         self, uid: JobUid, api: Api, replicas: Iterable[ReplicaId], shown: Credential
     ) -> dict[str, str]:
         """Return the links to shells in a job's replicas, by the API's names of the replicas. `shown`: the
@@ -133,28 +133,28 @@ class Links:
             for replica, key in keys.items()
         }
 
-    def of_job(self, job: Job, shown: Credential) -> dict[str, str]:
+    def job_links(self, job: Job, shown: Credential) -> dict[str, str]:
         """Return the links of the job's running replicas."""
         if job.state is not JobState.RUNNING:
             return {}
         running = (r.id for r in job.replicas if r.state is ReplicaState.RUNNING)
-        return self.of_replicas(job.uid, job.name.api, running, shown)
+        return self.shell_links(job.uid, job.name.api, running, shown)
 
     def shell(self, uid: JobUid, replica: ReplicaId) -> str:
         """Return the address of a replica's shell; append a key or the token of a ticket."""
         return f"{self.address}/shell/#job={uid}&replica={replica}"
 
-    def to_page(self, uid: JobUid, name: str) -> str:
+    def console_page(self, uid: JobUid, name: str) -> str:
         """Return the console's address that opens a page of a job, for signed-in users."""
         return f"{self.address}/jobs/{uid}/ports/{name}"
 
-    def host_of(self, uid: JobUid, name: str) -> str | None:
+    def page_host(self, uid: JobUid, name: str) -> str | None:
         """Return the address of a page's host, or None if pages of jobs have no host names."""
         scheme = self.address.partition("://")[0]
         host = f"{name}-{uid}-{self._host_secret(uid, name)}.{self._pages}"
         return f"{scheme}://{host}" if self._pages else None
 
-    def page_at(self, host: str) -> tuple[JobUid, str] | None:
+    def page_of_host(self, host: str) -> tuple[JobUid, str] | None:
         """Return the job and the page name of a Host header, or None if the host belongs to no page."""
         made = _PAGE_HOST.match(host.lower())
         if made is None:

@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trainshed.access.permissions import authorize
-from trainshed.api.calls.audit import audited, record_secrets
+from trainshed.api.calls.audit import audit_call, record_secrets
 from trainshed.api.calls.call import Call, Handlers
 from trainshed.api.calls.checks import with_check_violations
 from trainshed.api.calls.errors import not_served
@@ -142,4 +142,4 @@ async def _perform(handler: Callable[[Call, Any], Awaitable[T]], call: Call, req
         return await handler(allowed, request)
 
     project, resource = next(iter(projects), ""), subject_of(request)
-    return await audited(answer, services, principal, method, project=project, resource=resource)
+    return await audit_call(answer, services, principal, method, project=project, resource=resource)

@@ -95,7 +95,7 @@ class BucketProbe(Protocol):
         """Whether the bucket exists and programs do not see it as /gcs/NAME."""
         ...
 
-    def shown(self, project: str) -> tuple[tuple[str, str], ...]:
+    def visible_buckets(self, project: str) -> tuple[tuple[str, str], ...]:
         """Return the buckets that a project's programs can see, by name and directory. Raises Unavailable."""
         ...
 
@@ -165,7 +165,7 @@ class CapacityView(Protocol):
         ...
 
 
-class Reserving(Protocol):
+class Reservations(Protocol):
     """The persistent resources of the service."""
 
     async def wait_for_changes(self) -> None:
@@ -213,7 +213,9 @@ class Tracking(Protocol):
     """The relation of jobs to experiments, TensorBoards and viewers, which an addition implements. All
     methods raise Unavailable, in addition to their own errors."""
 
-    async def unknown(self, place: LocationName, spec: Spec, path: str) -> tuple[Violation, ...]:
+    async def missing_references(
+        self, place: LocationName, spec: Spec, path: str
+    ) -> tuple[Violation, ...]:
         """Return violations for names in a job's specification that do not exist in that location. `path`:
         the field of the specification in the request."""
         ...
@@ -313,7 +315,7 @@ class Services(Struct, frozen=True):
     #: AdvisorFailed.
     outlook: Callable[[StudySpec, Sequence[TrialData], Sequence[str]], Awaitable[Outlook]]
     capacity: CapacityView
-    reservations: Reserving
+    reservations: Reservations
     links: Links
     tickets: Tickets
     shells: Terminals

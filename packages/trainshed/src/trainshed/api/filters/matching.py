@@ -106,7 +106,7 @@ def record_filter(
     names are accepted in both spellings. `noun`: the plural noun of the records. Raises InvalidRequest on
     `filter`."""
 
-    def compiled(leaf: Comparison | Term) -> Callable[[T], bool]:
+    def compile_test(leaf: Comparison | Term) -> Callable[[T], bool]:
         if leaf.path[0] == "labels":
             has_label = label_test(leaf)
             return lambda record: has_label(getattr(record, "labels", ()))
@@ -117,7 +117,7 @@ def record_filter(
         test = text_test(leaf)
         return lambda record: test(text_of(record))
 
-    return compile_filter(text, compiled)
+    return compile_filter(text, compile_test)
 
 
 def text_test(comparison: Comparison, *, fold_case: bool = False) -> Callable[[str], bool]:

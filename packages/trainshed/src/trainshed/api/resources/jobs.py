@@ -159,17 +159,17 @@ def with_link(services: Services, work: Kind) -> Kind:
     """Return the work with a link to this service's pages in its error."""
     if work.error is None:
         return work
-    message = _linked(services, work, work.error.message)
+    message = _add_link(services, work, work.error.message)
     return replace(work, error=replace(work.error, message=message))
 
 
 def with_links(services: Services, work: Work, entry: TimelineEntry) -> TimelineEntry:
     """Return an entry of the work's timeline with a link to this service's pages."""
-    message = _linked(services, work, entry.message)
+    message = _add_link(services, work, entry.message)
     return entry if message == entry.message else replace(entry, message=message)
 
 
-def _linked(services: Services, work: Work, message: str) -> str:
+def _add_link(services: Services, work: Work, message: str) -> str:
     return linked(message, work.uid, services.settings.pages)
 
 
@@ -265,7 +265,7 @@ def add_to_trials(call: Call, job: TuningJob, trials: Any) -> None:
         # The field is `id` in Vertex and `trialId` in ml.
         number = view.id if "id" in view.DESCRIPTOR.fields_by_name else view.trial_id
         if number in running and view.HasField("start_time"):
-            uris = links.of_replicas(running[number], job.name.api, replicas, shown)
+            uris = links.shell_links(running[number], job.name.api, replicas, shown)
             view.web_access_uris.update(uris)
             view.web_access_uris.update(_dashboard(links, running[number], spec))
 
@@ -276,7 +276,7 @@ def links_of(services: Services, principal: Principal, job: Job) -> dict[str, st
     links, shown = _links(services, principal, job.name.project_id), principal.credential
     if links is None or shown is None:
         return {}
-    uris = links.of_job(job, shown) if has_web_access(job.spec) else {}
+    uris = links.job_links(job, shown) if has_web_access(job.spec) else {}
     is_running = job.state is JobState.RUNNING and any(
         replica.id == PRIMARY and replica.state is ReplicaState.RUNNING for replica in job.replicas
     )
@@ -288,7 +288,7 @@ def _dashboard(links: Links, uid: JobUid, spec: JobSpec) -> dict[str, str]:
     if not has_dashboard(spec):
         return {}
     port = str(terminals.dashboard_port(uid))
-    return {f"{log_task_name(spec.api, PRIMARY)}:{port}": links.to_page(uid, port)}
+    return {f"{log_task_name(spec.api, PRIMARY)}:{port}": links.console_page(uid, port)}
 
 
 def page_addresses(services: Services, principal: Principal, job: Job) -> dict[str, str]:
@@ -297,7 +297,7 @@ def page_addresses(services: Services, principal: Principal, job: Job) -> dict[s
     links = _links(services, principal, job.name.project_id)
     if links is None or job.state.is_final:
         return {}
-    return {name: links.to_page(job.uid, name) for name in terminals.pages_of(job.labels)}
+    return {name: links.console_page(job.uid, name) for name in terminals.pages_of(job.labels)}
 
 
 def has_web_access(spec: JobSpec) -> bool:

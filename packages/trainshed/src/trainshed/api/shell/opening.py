@@ -70,7 +70,9 @@ async def open_shell(
     try:
         if ticket.autopsy is not None:
             # A bucket that the job's program could see may belong to another project now.
-            request = replace(request, buckets=services.buckets.shown(job.name.project_id))
+            request = replace(
+                request, buckets=services.buckets.visible_buckets(job.name.project_id)
+            )
             terminal = await shells.open_autopsy(job.uid, ticket.autopsy, ticket.replica, request)
         else:
             replica = running_replica(

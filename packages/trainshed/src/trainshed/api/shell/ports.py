@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final
 
 from trainshed.api.calls.errors import public_error
-from trainshed.api.calls.links import Ticket, guesses, holder, page_of
+from trainshed.api.calls.links import Ticket, count_guesses, link_owner, page_of
 from trainshed.api.calls.services import Services
 from trainshed.api.resources.jobs import OPEN_SHELL
 from trainshed.api.shell.opening import open_port, record_port_use
@@ -88,7 +88,7 @@ class PortSurface:
         refused = public_error(error, "trainshed_v1", f"{call.method} {call.raw_path}")
         uid, name = self._page_of_host(call)
         page = _PAGE.format(
-            text=escape(refused.message), again=escape(self._services.links.to_page(uid, name))
+            text=escape(refused.message), again=escape(self._services.links.console_page(uid, name))
         )
         headers = [(b"cache-control", b"no-store"), *_SECURITY_HEADERS]
         if refused.code is StatusCode.UNAVAILABLE and call.method == "GET":
@@ -101,7 +101,7 @@ class PortSurface:
         links = self._services.links
         ticket = self._services.tickets.redeem(call.query.get("ticket", ""))
         uid, name = self._page_of_host(call)
-        with guesses(call.scope):
+        with count_guesses(call.scope):
             if ticket is None or (ticket.job_uid, ticket.name) != (uid, name):
                 raise PermissionDenied(
                     "This link was already used, or is older than a minute. Open the page again from the job."
@@ -110,7 +110,7 @@ class PortSurface:
         if shown is None or call.headers.get("sec-fetch-mode", "navigate") != "navigate":
             raise PermissionDenied("Only users can open a page. Open its link in a browser.")
         await record_port_use(self._services, ticket)
-        mark = links.mark(page_of(uid, name), shown)
+        mark = links.issue_mark(page_of(uid, name), shown)
         cookie = f"{_COOKIE}{mark}; Path=/; HttpOnly; SameSite=Lax; Max-Age=86400"
         if links.address.startswith("https:"):
             cookie += "; Secure"
@@ -129,14 +129,14 @@ class PortSurface:
         marks = [
             part.removeprefix(_COOKIE) for part in _cookies(call.scope) if _is_page_cookie(part)
         ]
-        credentials = (self._services.links.lets(page_of(uid, name), mark) for mark in marks)
+        credentials = (self._services.links.read_mark(page_of(uid, name), mark) for mark in marks)
         shown = next(filter(None, credentials), None)
-        with guesses(call.scope):
-            holder(self._services.access.current_principal, shown, OPEN_SHELL, ())
+        with count_guesses(call.scope):
+            link_owner(self._services.access.current_principal, shown, OPEN_SHELL, ())
         job, _ = await self._services.reader.job_by_uid(uid)
         assert isinstance(job, Job), "only jobs with replicas have pages"
         projects = (job.name.project_id,)
-        principal = holder(self._services.access.current_principal, shown, OPEN_SHELL, projects)
+        principal = link_owner(self._services.access.current_principal, shown, OPEN_SHELL, projects)
         port = name if is_port(name) else pages_of(job.labels).get(name)
         if port is None:
             raise NotFound(
@@ -147,7 +147,7 @@ class PortSurface:
 
     def _page_of_host(self, call: Request) -> tuple[JobUid, str]:
         """Return the job and the page name for the host of a request or WebSocket."""
-        page = self._services.links.page_at(call.headers.get("host", ""))
+        page = self._services.links.page_of_host(call.headers.get("host", ""))
         assert page is not None, "requests of other hosts do not come here"
         return page
 

@@ -21,7 +21,7 @@ from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from trainshed.api.calls.audit import audited
+from trainshed.api.calls.audit import audit_call
 from trainshed.api.calls.errors import public_error
 from trainshed.api.calls.http import (
     LinkPage,
@@ -30,7 +30,7 @@ from trainshed.api.calls.http import (
     read_json_object,
     unknown_method,
 )
-from trainshed.api.calls.links import Ticket, guesses, holder, shell_of
+from trainshed.api.calls.links import Ticket, count_guesses, link_owner, shell_of
 from trainshed.api.calls.services import Services
 from trainshed.api.resources.jobs import OPEN_SHELL
 from trainshed.api.shell.opening import (
@@ -89,7 +89,7 @@ class ShellSurface:
         if (request.method, request.raw_path) == ("POST", "/shell/ticket"):
             request.api = "trainshed_v1"
             link = await read_json_object(request, _MAX_TICKET_REQUEST_SIZE)
-            with guesses(request.scope):
+            with count_guesses(request.scope):
                 ticket, title = await self._ticket_for_link(link)
             token, _ = self._services.tickets.issue(ticket)
             return json_response(encode_text({"token": token, "title": title}))
@@ -105,19 +105,19 @@ class ShellSurface:
             uid = JobUid(int(str(link["job"])))
             replica = ReplicaId.parse(str(link["replica"]))
             shown = self._services.links.read(shell_of(uid, replica), str(link["key"]))
-        holder(known, shown, OPEN_SHELL, ())
+        link_owner(known, shown, OPEN_SHELL, ())
         try:
             job, _ = await self._services.reader.job_by_uid(uid)
         except NotFound:
             raise FailedPrecondition("The job of this link has been deleted.") from None
         assert isinstance(job, Job), "only jobs with replicas have links"
-        principal = holder(known, shown, OPEN_SHELL, (job.name.project_id,))
+        principal = link_owner(known, shown, OPEN_SHELL, (job.name.project_id,))
 
         async def check_access() -> None:
             running_replica(job, replica, (), principal)
 
         project, name = job.name.project_id, str(job.name)
-        await audited(
+        await audit_call(
             check_access, self._services, principal, OPEN_SHELL, project=project, resource=name
         )
         ticket = Ticket(uid, replica, f"a user with a link of {principal.email}", principal)

@@ -63,7 +63,7 @@ async def list_tokens(call: JsonCall) -> records.TokenList:
     """`GET /trainshed/v1/tokens[?email=E]`: list the tokens that the caller may revoke, without their secret
     values."""
     email = normalize_email(call.parameter("email"))
-    tokens = _revocable(call, call.services.access.book)
+    tokens = _revocable_tokens(call, call.services.access.book)
     selected = [token for token in tokens if email in ("", token.email)]
     selected.sort(key=lambda token: (token.created, token.digest))
     return records.TokenList(tokens=tuple([_token_view(call, token) for token in selected]))
@@ -110,7 +110,7 @@ async def create_token(call: JsonCall) -> records.IssuedToken:
     if grant is not None:
         detail["added"] = [f"{role} in {project or 'all projects'}"]
     await call.services.access.change(add, project if grant else "", email, detail)
-    return _issued(call, stored, token)
+    return _issued_token(call, stored, token)
 
 
 async def create_own_token(call: JsonCall) -> records.IssuedToken:
@@ -148,10 +148,10 @@ async def create_own_token(call: JsonCall) -> records.IssuedToken:
         return book.without_tokens(existing.digest for existing in oldest).with_token(stored)
 
     await call.services.access.change(add, "", stored.email, {"token": stored.id})
-    return _issued(call, stored, token)
+    return _issued_token(call, stored, token)
 
 
-def _issued(call: JsonCall, stored: Token, token: str) -> records.IssuedToken:
+def _issued_token(call: JsonCall, stored: Token, token: str) -> records.IssuedToken:
     return records.IssuedToken(**asdict(_token_view(call, stored)), token=token)
 
 
@@ -167,7 +167,7 @@ async def revoke_token(call: JsonCall) -> Nothing:
 
     def remove(book: AccessBook) -> AccessBook:
         names = {target, normalize_email(target)}
-        revoked = [t for t in _revocable(call, book) if names & {t.id, t.email}]
+        revoked = [t for t in _revocable_tokens(call, book) if names & {t.id, t.email}]
         if not revoked and not unlisted:
             raise NotFound(
                 f"You cannot revoke a token {target[:200]!r}. Use an ID or an e-mail address from "
@@ -187,7 +187,7 @@ async def revoke_token(call: JsonCall) -> Nothing:
     return Nothing()
 
 
-def _revocable(call: JsonCall, book: AccessBook) -> list[Token]:
+def _revocable_tokens(call: JsonCall, book: AccessBook) -> list[Token]:
     """Return the tokens that the caller may revoke: all tokens, the caller's own tokens, or none for
     programs, whose tokens are not tokens of their account."""
     principal, tokens = call.principal, book.tokens.values()
@@ -197,7 +197,7 @@ def _revocable(call: JsonCall, book: AccessBook) -> list[Token]:
     return [token for token in tokens if is_user and token.email == principal.email]
 
 
-async def policy(call: JsonCall) -> records.GrantList:
+async def list_grants(call: JsonCall) -> records.GrantList:
     """`GET /trainshed/v1/access[?project=P]`: list the role grants in a project, and in all projects; `-` =
     the grants of every project too."""
     project = _queried_project(call)
@@ -208,7 +208,7 @@ async def policy(call: JsonCall) -> records.GrantList:
     return records.GrantList(grants=tuple([_grant_view(grant) for grant in sorted(selected)]))
 
 
-async def change(call: JsonCall) -> records.Grant:
+async def change_grant(call: JsonCall) -> records.Grant:
     """`POST /trainshed/v1/access:change`: grant a role to a member, or remove it. Raises NotFound for a role
     that the member does not have."""
     grant_change, faults = call.read_body(records.GrantChange)

@@ -54,7 +54,7 @@ async def open_shell(call: JsonCall) -> records.ShellTicket:
     token, until = services.tickets.issue(ticket)
     uri = f"{links.shell(job.uid, replica)}&token={token}"
     if port:
-        host = links.host_of(job.uid, name) if replica == ReplicaId(0, 0) else None
+        host = links.page_host(job.uid, name) if replica == ReplicaId(0, 0) else None
         uri = f"{host}{OPEN_PATH}?ticket={token}" if host else ""
     return records.ShellTicket(
         token=token,

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from trainshed.access.permissions import PERMISSIONS, authorize
 from trainshed.access.principals import Principal
-from trainshed.api.calls.audit import audited
+from trainshed.api.calls.audit import audit_call
 from trainshed.api.calls.http import (
     MAX_BODY,
     METHOD,
@@ -101,9 +101,9 @@ METHODS: Final[dict[tuple[str, str], Method]] = {
     ),
     ("POST", "tokens:own"): Method("trainshed.v1.Tokens.CreateOwn", access.create_own_token),
     ("DELETE", "tokens/{token}"): Method("trainshed.v1.Tokens.Revoke", access.revoke_token),
-    ("GET", "access"): Method("trainshed.v1.Access.Policy", access.policy),
+    ("GET", "access"): Method("trainshed.v1.Access.Policy", access.list_grants),
     ("POST", "access:change"): Method(
-        "trainshed.v1.Access.Change", access.change, body=access_records.GrantChange
+        "trainshed.v1.Access.Change", access.change_grant, body=access_records.GrantChange
     ),
     ("GET", "audit"): Method("trainshed.v1.Audit.List", access.audit),
     ("GET", "nodes"): Method("trainshed.v1.Nodes.List", capacity.list_nodes),
@@ -175,7 +175,7 @@ class TrainshedSurface:
         call = _call(self._services, principal, matched, request.values, body)
         if method.stream is not None:
             expiry = partial(wait_for_expiry, self._services, principal)
-            parts = await method.stream(await _authorized(call, method.name))
+            parts = await method.stream(await _authorize(call, method.name))
             return Streamed(parts, self._services.closing, NDJSON, expiry)
         return json_response(encode_text(plain(await _answer(method, call))))
 
@@ -202,7 +202,7 @@ async def stream_lines(
     stream = matched[0].stream
     assert stream is not None, f"{path} is no stream"
     call = _call(services, principal, matched, query, {})
-    return await stream(await _authorized(call, matched[0].name))
+    return await stream(await _authorize(call, matched[0].name))
 
 
 def _call(
@@ -226,13 +226,13 @@ def _find_method(verb: str, path: str) -> tuple[Method, dict[str, str]]:
 
 async def _answer(method: Method, call: JsonCall) -> Record:
     async def answer() -> Record:
-        allowed = await _authorized(call, method.name)
+        allowed = await _authorize(call, method.name)
         concerns(*_subject_of(allowed, method.name))
         return Nothing() if method.answer is None else await method.answer(allowed)
 
     project, resource = _subject_of(call, method.name)
     caller = call.services, call.principal
-    return await audited(answer, *caller, method.name, project=project, resource=resource)
+    return await audit_call(answer, *caller, method.name, project=project, resource=resource)
 
 
 def _subject_of(call: JsonCall, method: str) -> tuple[str, str]:
@@ -241,7 +241,7 @@ def _subject_of(call: JsonCall, method: str) -> tuple[str, str]:
     return project, call.target or str(call.body.get("name") or "")
 
 
-async def _authorized(call: JsonCall, method: str) -> JsonCall:
+async def _authorize(call: JsonCall, method: str) -> JsonCall:
     """Return the call if its principal has the permission in its project. If the call contains no project or
     all projects, it is limited to the principal's only project. Raises PermissionDenied."""
     principal, permission = call.principal, PERMISSIONS[method]

@@ -54,7 +54,7 @@ def serve(text: str) -> None:
         versions = _import(configuration["modules"])
         _flush()
         _require_forkable(known)
-    except Refused as refusal:
+    except NotForkable as refusal:
         _send(control, {"refused": str(refusal)})
         os._exit(0)
     sys.dont_write_bytecode = writes
@@ -69,7 +69,7 @@ def serve(text: str) -> None:
     becoming.run(argv, packed)
 
 
-class Refused(Exception):
+class NotForkable(Exception):
     """The imported modules do not support forks. The message contains the reason, as a clause."""
 
 
@@ -81,13 +81,13 @@ def _send(control: socket.socket, message: "dict[str, Any]") -> None:
 
 
 def _import(modules: "list[str]") -> "dict[str, str]":
-    """Import modules; return their versions. Raises Refused."""
+    """Import modules; return their versions. Raises NotForkable."""
     versions: "dict[str, str]" = {}
     for name in modules:
         try:
             module = importlib.import_module(name)
         except BaseException as error:  # An import may raise anything, including SystemExit.
-            raise Refused(
+            raise NotForkable(
                 "importing %s failed (%s: %s)" % (name, type(error).__name__, error)
             ) from None
         versions[name] = str(getattr(module, "__version__", ""))
@@ -102,16 +102,16 @@ def _flush() -> None:
 
 
 def _require_forkable(known: "set[int]") -> None:
-    """Check that a fork would neither lose threads nor share files. Raises Refused. `known`: handles that
+    """Check that a fork would neither lose threads nor share files. Raises NotForkable. `known`: handles that
     were open before the imports."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
-        raise Refused("their import has initialized CUDA, which cannot be used after a fork")
+        raise NotForkable("their import has initialized CUDA, which cannot be used after a fork")
     opened = [handle for handle in kernel.open_handles() if handle not in known]
     targets = [_target(handle) for handle in opened]
     kept = sorted(target for target in targets if target)
     if kept:
-        raise Refused(
+        raise NotForkable(
             "their import keeps files open that programs would share (%s)" % ", ".join(kept[:5])
         )
     # Thread pools that support forks, such as OpenBLAS's, end their threads before a fork and restart them
@@ -126,7 +126,7 @@ def _require_forkable(known: "set[int]") -> None:
             name = file.read().strip()
         lost += [name] * (name not in _OPTIONAL_THREADS)
     if len(lost) > 1:
-        raise Refused(
+        raise NotForkable(
             "their import starts %d threads that a fork would lose (%s)"
             % (len(lost) - 1, ", ".join(sorted(set(lost))))
         )

@@ -118,7 +118,7 @@ _POLL_INTERVAL = 0.002
 """Seconds between two checks of states without notifications."""
 
 
-class Refused(Exception):
+class StartRejected(Exception):
     """An incarnation must not start. `cause`: `protocol.REFUSED_HELD` (another shim serves the slot),
     `REFUSED_KNOWN` (this or a later incarnation was started before), or `REFUSED_STOPPED` (the incarnation or
     its attempt was stopped)."""
@@ -166,7 +166,7 @@ class Shim(NamedTuple):
 
 def claim(incarnation: int, shim: Shim) -> Claim:
     """Claim the slot in the current directory for a new incarnation. Waits up to `_LOCK_TIMEOUT` for the end
-    of a previous incarnation. Raises Refused, or OSError if the start cannot be recorded.
+    of a previous incarnation. Raises StartRejected, or OSError if the start cannot be recorded.
 
     The order matters: a service that stops an attempt first writes a mark and then checks whether the lock is
     held. A shim first takes the lock and then checks for the mark. So at least one detects the other.
@@ -176,20 +176,20 @@ def claim(incarnation: int, shim: Shim) -> Claim:
     while lock < 0:
         # The predecessor was killed, and the kernel is about to release its lock.
         if Entries(".").latest >= incarnation or time.monotonic() > deadline:
-            raise Refused(protocol.REFUSED_HELD)
+            raise StartRejected(protocol.REFUSED_HELD)
         time.sleep(_POLL_INTERVAL)
         lock = try_lock(".")
     try:
         entries = Entries(".")
         if entries.latest >= incarnation:
-            raise Refused(protocol.REFUSED_KNOWN)
+            raise StartRejected(protocol.REFUSED_KNOWN)
         marks = (os.path.join("..", protocol.STOPPED), protocol.stopped_mark(incarnation))
         if any(os.path.exists(mark) for mark in marks):
-            raise Refused(protocol.REFUSED_STOPPED)
+            raise StartRejected(protocol.REFUSED_STOPPED)
         if not clear(entries, shim.proc):
-            raise Refused(protocol.REFUSED_HELD)
+            raise StartRejected(protocol.REFUSED_HELD)
         _write_start(lock, incarnation, shim.process, shim.since)
-    except (OSError, Refused):
+    except (OSError, StartRejected):
         release(lock)
         raise
     return Claim(incarnation, lock)

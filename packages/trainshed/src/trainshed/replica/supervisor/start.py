@@ -126,7 +126,7 @@ def run_incarnation(order: bytes, connection: socket.socket, enclosed: Enclosed)
     listeners = clients.Clients(connection)
     try:
         claim = journal.claim(plan.incarnation, enclosed.identity)
-    except journal.Refused as refusal:
+    except journal.StartRejected as refusal:
         listeners.send({"e": "refused", "cause": refusal.cause})
         return
     except OSError as error:
