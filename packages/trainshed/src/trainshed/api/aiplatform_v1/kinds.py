@@ -48,7 +48,7 @@ class Kind(Struct, Generic[N, R], frozen=True):
         return self.view(call.services, await self.table(call.services).get(name))
 
     async def list(self, call: Call, request: Any) -> Message:
-        """List resources in the order of their table or of `order_by`."""
+        """List resources in the order of `order_by`, by default in the order of their table."""
         services = call.services
         records = await self.table(services).list(self.of_parent(request.parent))
         page, token = await self.listing.page_of(records, request, f"{request.parent} {self.noun}")

@@ -12,7 +12,7 @@ from trainshed.wire import json as wire_json
 
 
 class Call(Struct, frozen=True):
-    """One call of an API method."""
+    """A call of an API method by an authenticated caller."""
 
     principal: Principal
     services: Services

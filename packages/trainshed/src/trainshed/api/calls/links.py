@@ -179,12 +179,12 @@ class Links:
 
 
 def shell_of(uid: JobUid, replica: ReplicaId) -> str:
-    """Return the target of the key of a replica's link."""
+    """Return the text for which a link to a replica's shell is signed."""
     return f"shell {uid} {replica}"
 
 
 def page_of(uid: JobUid, name: str) -> str:
-    """Return the target of the mark of a job's page."""
+    """Return the text for which the cookie of a job's page is signed."""
     return f"page {uid} {name}"
 
 

@@ -100,7 +100,7 @@ def _digits(name: str) -> bytes:
 
 @lru_cache(16)
 def _by_number(ids: tuple[str, ...]) -> Mapping[str, str]:
-    """Return the prefix of names with a project's ID, by the prefix with its number."""
+    """Return a table from name prefixes with project numbers to the same prefixes with project IDs."""
     return {
         f"projects/{number}/": f"projects/{project_id}/"
         for number, project_id in ids_by_number(ids).items()

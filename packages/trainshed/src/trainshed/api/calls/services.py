@@ -57,7 +57,7 @@ class ContentDigest(Struct, frozen=True):
 
 
 class Exports(Protocol):
-    """Exports models and datasets outside the requests."""
+    """Exports models and datasets in the background."""
 
     def moment(self) -> Nanos:
         """Return the current time (ns) for the name of an export's directory. Every export has a different
@@ -234,12 +234,12 @@ class Tracking(Protocol):
         ...
 
     async def view(self, works: Sequence[Work], shown: Credential) -> ViewLink:
-        """Return a link to the event files of these works, for the owner of the credentials. Raises
-        FailedPrecondition if the works have no directory for event files."""
+        """Return a link to the event files of these jobs, tuning jobs or pipelines, for the owner of the
+        credentials. Raises FailedPrecondition if they have no directory for event files."""
         ...
 
     async def link_if_any(self, work: Work, shown: Credential) -> str | None:
-        """Return a link to the event files of a work, or None if the work wrote none."""
+        """Return the link to the event files of a job, tuning job or pipeline, or None if it wrote none."""
         ...
 
     def end_views(self, job: JobUid) -> None:

@@ -87,7 +87,7 @@ async def _next(responses: AsyncGenerator[Message]) -> Message | None:
 
 
 class Pace:
-    """Determines when a stream reads again. Must be created on the event loop of the stream."""
+    """Determines when a stream reads its sources again. Must be created on the event loop of the stream."""
 
     def __init__(self, notices: Notices) -> None:
         self._notices = notices

@@ -47,15 +47,15 @@ AdditionalFields = Mapping[str, Callable[[Comparison], JobTest]]
 
 NO_ADDITIONAL_FIELDS: Final[AdditionalFields] = {}
 _MAX_TESTS: Final = 10
-"""Maximum number of tests in a condition. The store applies each test to every work that it reads, so for a
+"""Maximum number of tests in a condition. The store applies each test to every job that it reads, so for a
 longer filter it receives no condition."""
 
 
 class JobFilter(Struct, frozen=True):
-    """The filter of a list of works."""
+    """The filter of a list of jobs, tuning jobs or pipelines."""
 
     passes: JobTest = matches_all
-    #: A condition on columns of the store that all matching works meet, and perhaps other works. None = no
+    #: A condition on columns of the store that all matching jobs meet, and perhaps others. None = no
     #: condition.
     where: Condition | None = None
 

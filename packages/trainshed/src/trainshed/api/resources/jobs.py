@@ -79,14 +79,14 @@ def read_vertex_name(text: str, collection: Collection) -> JobName:
 
 
 async def read_work(reader: Reader, name: JobName, kind: type[Kind]) -> tuple[Kind, str]:
-    """Return the stored work with this name and its etag. Raises NotFound, also for a work of another
-    kind."""
+    """Return the stored job, tuning job or pipeline with this name, and its etag. Raises NotFound, also for
+    another kind."""
     work, etag = await reader.job(name)
     return require_kind(work, kind), etag
 
 
 def require_kind(work: Work, kind: type[Kind]) -> Kind:
-    """Return the work if it is of this kind. Raises NotFound otherwise."""
+    """Return the job, tuning job or pipeline if it is of this kind. Raises NotFound otherwise."""
     if not isinstance(work, kind):
         is_ml = work.name.api is Api.ML
         word = "job of the ml v1 API" if is_ml else RESOURCE_NAMES[work.name.collection]
@@ -95,8 +95,9 @@ def require_kind(work: Work, kind: type[Kind]) -> Kind:
 
 
 async def find_work(reader: Reader, target: str, projects: Sequence[str] = ()) -> tuple[Work, str]:
-    """Find a work by full name, uid, or job ID, and return it with its etag. `projects`: limits uids and job
-    IDs to these projects; empty = all. The newest work with a job ID is returned. Raises NotFound."""
+    """Find a job, tuning job or pipeline by full name, uid, or job ID, and return it with its etag.
+    `projects`: limits uids and job IDs to these projects; empty = all. The newest match of a job ID is
+    returned. Raises NotFound."""
     if "/" in target:
         return await reader.job(read_job_name(target, field="job"))
     with suppress(NotFound):
@@ -105,8 +106,8 @@ async def find_work(reader: Reader, target: str, projects: Sequence[str] = ()) -
 
 
 async def find_by_uid(reader: Reader, text: str, projects: Sequence[str] = ()) -> tuple[Work, str]:
-    """Return the work with this uid and its etag. `projects`: limits the search; empty = all. Raises
-    NotFound, also for an invalid uid."""
+    """Return the job, tuning job or pipeline with this uid, and its etag. `projects`: limits the search;
+    empty = all. Raises NotFound, also for an invalid uid."""
     is_uid = text.isascii() and text.isdecimal() and len(text) <= _UID_DIGITS
     try:
         return await reader.job_by_uid(JobUid(int(text) if is_uid else 0), projects)
@@ -147,7 +148,7 @@ async def _trial_job_advice(reader: Reader, work: TuningJob) -> str:
 
 
 async def descendant_jobs(reader: Reader, uid: JobUid) -> list[Job]:
-    """Return all jobs with replicas that a work has created, directly or through other works, oldest
+    """Return all jobs with replicas that a tuning job or pipeline has created, directly or indirectly, oldest
     first."""
     jobs: list[Job] = []
     for child in await reader.children(uid):
@@ -156,7 +157,7 @@ async def descendant_jobs(reader: Reader, uid: JobUid) -> list[Job]:
 
 
 def with_link(services: Services, work: Kind) -> Kind:
-    """Return the work with a link to this service's pages in its error."""
+    """Return a job, tuning job or pipeline with a link to this service's pages in its error."""
     if work.error is None:
         return work
     message = _add_link(services, work, work.error.message)
@@ -164,7 +165,7 @@ def with_link(services: Services, work: Kind) -> Kind:
 
 
 def with_links(services: Services, work: Work, entry: TimelineEntry) -> TimelineEntry:
-    """Return an entry of the work's timeline with a link to this service's pages."""
+    """Return a timeline entry with a link to this service's pages."""
     message = _add_link(services, work, entry.message)
     return entry if message == entry.message else replace(entry, message=message)
 
@@ -174,8 +175,8 @@ def _add_link(services: Services, work: Work, message: str) -> str:
 
 
 async def cancel_work(services: Services, principal: Principal, work: Work) -> None:
-    """Store a cancellation request and notify the controller. The request may be repeated. Raises NotFound,
-    FailedPrecondition, and PermissionDenied for a program that has not created the work."""
+    """Store a request to cancel a job, tuning job or pipeline, and notify the controller. May be repeated.
+    Raises NotFound, FailedPrecondition, and PermissionDenied for a program that has not created the job."""
     actor = await actor_of(services.reader, principal)
     await check_cancel(services.reader, actor, work)
     request = CancelRequested(CancelCause.USER, services.now(), actor)
@@ -183,8 +184,8 @@ async def cancel_work(services: Services, principal: Principal, work: Work) -> N
 
 
 async def delete_for_user(services: Services, name: JobName) -> Operation:
-    """Delete a finished work with its log, curves and autopsies, and return the finished operation. Raises
-    NotFound, and FailedPrecondition if the work is still running."""
+    """Delete a finished job, tuning job or pipeline with its log, curves and autopsies, and return the
+    finished operation. Raises NotFound, and FailedPrecondition if it is still running."""
     record = finished_operation(services, OperationKind.DELETE, str(name))
     uid = await services.intake.delete_job(name, record)
     services.notices.publish(uid)
@@ -211,15 +212,14 @@ async def delete_for_user(services: Services, name: JobName) -> Operation:
 
 
 def queue_position(capacity: CapacityView, work: Work) -> int:
-    """Return the position of a QUEUED job in the queue, 1 = next; 0 for every other work
-    (facts/resources#ml)."""
+    """Return the position of a QUEUED job in the queue, 1 = next; 0 for all others (facts/resources#ml)."""
     is_waiting = isinstance(work, Job) and work.state is JobState.QUEUED
     return capacity.position(work.uid) if is_waiting else 0
 
 
 async def check_cancel(reader: Reader, actor: Actor, work: Work) -> None:
-    """Raise PermissionDenied for a program unless the work is the program's own job or was created by it,
-    directly or through its jobs. Users may cancel all works."""
+    """Raise PermissionDenied for a program unless the job to cancel is the program's own job or was created
+    by it, directly or through its jobs. Users may cancel all jobs."""
     if actor.job is None:
         return
     ancestor: Work | None = work
@@ -235,8 +235,8 @@ async def check_cancel(reader: Reader, actor: Actor, work: Work) -> None:
 
 
 async def _creating_job(reader: Reader, work: Work) -> Work | None:
-    """Return the job whose program created a work or its parent; None if a user created it or the job was
-    deleted."""
+    """Return the job whose program created this job or its parent; None if a user created it or the creating
+    job was deleted."""
     if work.creator is None or work.creator.job is None:
         return None
     try:

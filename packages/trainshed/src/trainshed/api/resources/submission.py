@@ -172,10 +172,12 @@ def compact_json(public: Mapping[str, Any], without: Container[str] = _SEPARATE_
 
 
 async def store_works(services: Services, principal: Principal, *works: Work) -> None:
-    """Store new works, all or none, with their creator and pinned packages. Create their project's default
-    bucket if necessary, and notify the controller. Raises AlreadyExists, InvalidRequest (invalid labels),
-    FailedPrecondition (`pin_packages`), Unavailable (the service is stopping), and the errors of
-    `Intake.create`."""
+    """Store new jobs, tuning jobs and pipelines, all or none, with their creator and pinned packages. Create
+    their project's default bucket if necessary, and notify the controller.
+
+    Raises AlreadyExists, InvalidRequest (invalid labels), FailedPrecondition (`pin_packages`), Unavailable
+    (the service is stopping), and the errors of `Intake.create`.
+    """
     if services.closing.is_set():
         raise Unavailable(
             "The service is stopping and accepts no new jobs. Submit the job again after its restart."
@@ -337,11 +339,14 @@ Digests = Mapping[str, str]
 
 
 async def pin_packages(services: Services, work: Work) -> Work:
-    """Return a new work with pinned packages, and with a warning for each package that cannot be pinned.
+    """Return a new job, tuning job or pipeline with pinned packages, and with a warning for each package that
+    cannot be pinned.
+
     Raises FailedPrecondition if a package does not have the digest in its path or the digest of the copied
-    job, and InvalidRequest if the copied job does not exist."""
+    job, and InvalidRequest if the copied job does not exist.
+    """
     if isinstance(work, Pipeline):
-        return work  # The job of a pipeline is a separate work.
+        return work  # The job of a pipeline is stored and pinned separately.
     spec = work.spec if isinstance(work, Job) else work.spec.trial
     uris = tuple(dict.fromkeys(uri for pool in spec.pools for uri in pool.program.package_uris))
     if not uris:
@@ -391,7 +396,7 @@ def _warning(uri: str, contents: ContentDigest) -> str:
 
 
 async def _copied_digests(reader: Reader, work: Job | TuningJob) -> Digests:
-    """Return the package digests of the copied job; {} if the work is not a copy."""
+    """Return the package digests of the copied job; {} if this job is not a copy."""
     text = dict(work.labels).get(COPY_LABEL, "")
     if not text:
         return {}

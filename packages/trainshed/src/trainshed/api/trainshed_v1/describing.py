@@ -39,10 +39,10 @@ _STARTING: Final = frozenset({JobState.QUEUED, JobState.PREPARING})
 
 
 class WorkState(Struct, frozen=True):
-    """A work together with its current state outside its record."""
+    """A job, tuning job or pipeline together with the current state that its record does not contain."""
 
     work: Work
-    #: Why the work, or the first trial of a search, waits for capacity; None if it does not wait.
+    #: Why the job, or the first trial of a search, waits for capacity; None if it does not wait.
     waiting: Waiting | None = None
     #: The jobs of running trials, or a pipeline's job, read at the same time.
     children: tuple["WorkState", ...] = ()
@@ -54,13 +54,13 @@ class WorkState(Struct, frozen=True):
 
 
 async def read_state(services: Services, uid: JobUid) -> WorkState:
-    """Read the current state of a work. Raises NotFound."""
+    """Read the current state of a job, tuning job or pipeline. Raises NotFound."""
     work, _ = await services.reader.job_by_uid(uid)
     return await state_of(services, work)
 
 
 async def state_of(services: Services, work: Work) -> WorkState:
-    """Return the current state of a work that was just read."""
+    """Return the current state of a job, tuning job or pipeline that was just read."""
     work = with_link(services, work)
     match work:
         case Job():
@@ -87,7 +87,8 @@ async def state_of(services: Services, work: Work) -> WorkState:
 async def describe_work(
     services: Services, principal: Principal, work_state: WorkState
 ) -> records.JobDescription:
-    """Return the description of a work for `principal`, without its public resource (`resource_of`)."""
+    """Return the description of a job, tuning job or pipeline for `principal`, without its public resource
+    (`resource_of`)."""
     work = work_state.work
     match work:
         case Job():
@@ -139,8 +140,8 @@ async def _common(services: Services, work_state: WorkState) -> records.JobDescr
 
 
 async def waiting_reasons(services: Services, work_state: WorkState) -> list[str]:
-    """Return what a work waits for. For a tuning job, return what its first trial that is not running waits
-    for."""
+    """Return the reasons why a job, tuning job or pipeline waits. For a tuning job, return the reasons of its
+    first trial that is not running."""
     work = work_state.work
     match work:
         case Job():
@@ -179,7 +180,7 @@ async def _trials(services: Services, job: TuningJob) -> list[records.Trial]:
 
 
 async def resource_of(services: Services, work: Work, etag: str) -> dict[str, Any]:
-    """Return the work's public resource in its own API."""
+    """Return the public resource of a job, tuning job or pipeline in its own API."""
     trials: tuple[Trial, ...] = ()
     if isinstance(work, TuningJob):
         trials = await services.studies.history((work.study,))
@@ -213,8 +214,8 @@ async def watch(call: JsonCall) -> AsyncGenerator[bytes]:
 
 
 async def _descriptions(call: JsonCall, work: Work, before: int) -> AsyncGenerator[bytes]:
-    """Yield the descriptions. `work`: the state of the work when `before` was the latest notice of any
-    job."""
+    """Yield the descriptions. `work`: the job, tuning job or pipeline as it was when `before` was the latest
+    notice of any job."""
     services, notices, uid = call.services, call.services.notices, work.uid
     pace, sent, counts = Pace(notices), b"", {uid: before}
     await pace.start_read()

@@ -42,7 +42,7 @@ _MAX_POINTS: Final = 1000
 _MAX_TOTAL_POINTS: Final = 100_000
 _MAX_CURVES: Final = 2000
 _MAX_PRINTING_JOBS: Final = 100
-"""Maximum number of jobs of a work whose logs are read, newest first."""
+"""Maximum number of jobs of a tuning job or pipeline whose logs are read, newest first."""
 _MAX_REPLICAS: Final = 16
 _MAX_CHART_LINES: Final = 8
 """Maximum number of lines in a chart."""
@@ -215,7 +215,8 @@ _MAX_LINE_LENGTH: Final = 300
 
 
 async def current_activity(services: Services, work: Work) -> tuple[Glance, Progress | None]:
-    """Return what a work waits for and prints, and its progress. Reads nothing for a finished work."""
+    """Return the reason why a job, tuning job or pipeline waits, its last printed line, and its progress.
+    Reads nothing if it has finished."""
     last_line, progress = await progress_of(services, work)
     if work.state.is_final:
         return Glance(), progress
@@ -224,7 +225,8 @@ async def current_activity(services: Services, work: Work) -> tuple[Glance, Prog
 
 
 async def progress_of(services: Services, work: Work) -> tuple[str, Progress | None]:
-    """Return the last line that a work prints ("" = none) and its progress (None = not known)."""
+    """Return the last printed line of a job, tuning job or pipeline ("" = none) and its progress (None = not
+    known)."""
     if isinstance(work, TuningJob):
         done, total = work.succeeded + work.infeasible, work.spec.max_trials
         fraction = done / total if total else None
@@ -246,7 +248,7 @@ async def progress_of(services: Services, work: Work) -> tuple[str, Progress | N
 
 
 class _Measure(Struct, frozen=True):
-    """The values of one measure of a work."""
+    """The values of one measure of a job, tuning job or pipeline."""
 
     name: str
     #: The part of the data (train or validation), if the name has none.
@@ -264,7 +266,7 @@ async def _read_measures(services: Services, work: Work, *, reads: bool = True) 
     for a tuning job, the measures of its best trial. Reads a limited part of a log. With `reads`, also reads
     the log of a job that was not requested before."""
     if not isinstance(work, Job):
-        with contextlib.suppress(NotFound):  # A deleted work has no measures.
+        with contextlib.suppress(NotFound):  # A deleted job has no measures.
             if isinstance(work, Pipeline):
                 child, _ = await services.reader.job_by_uid(work.job)
                 return await _read_measures(services, child, reads=reads)
@@ -287,8 +289,8 @@ async def _read_measures(services: Services, work: Work, *, reads: bool = True) 
 async def trend(
     services: Services, work: Work, bounds: Sequence[Bound], *, reads: bool
 ) -> Trend | UnsetType:
-    """Return the trend of one measure of a work: the measure of the first bound, or a printed measure, or a
-    measure in event files. `reads`: as for `_read_measures`."""
+    """Return the trend of one measure of a job, tuning job or pipeline: the measure of the first bound, or a
+    printed measure, or a measure in event files. `reads`: as for `_read_measures`."""
     measured = await _read_measures(services, work, reads=reads)
     if not measured:
         return UNSET
@@ -302,9 +304,9 @@ async def trend(
 
 
 async def meets_bounds(services: Services, work: Work, bounds: Sequence[Bound]) -> bool:
-    """Whether the last values of a work's measures meet all bounds."""
+    """Whether the last values of the measures of a job, tuning job or pipeline meet all bounds."""
     measured = await _read_measures(services, work)
-    # A work may have a thousand logged measures, so this runs in a thread.
+    # A job may have a thousand logged measures, so this runs in a thread.
     return await asyncio.to_thread(
         lambda: all(any(known.is_within(bound) for known in measured) for bound in bounds)
     )

@@ -183,8 +183,8 @@ def _exit(record: ExitRecord) -> records.ReplicaExit:
 
 
 def _failure(work: Work, outcome: Outcome | None) -> records.Failure | None:
-    """Return the facts of the work's error, or of the error that it will have when all its parts have
-    ended."""
+    """Return the facts of the error of a job, tuning job or pipeline, also of an error that is decided but
+    not published yet."""
     error = work.error or (outcome.error if outcome else None)
     if error is None:
         return None
