@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-MADE = {"api.md", "commands.md"}
+GENERATED_PAGES = {"api.md", "commands.md"}
 """Generated references without examples."""
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -41,7 +41,9 @@ class Block:
 
 
 def pages() -> list[Path]:
-    guides = sorted(page for page in (ROOT / "docs").glob("*.md") if page.name not in MADE)
+    guides = sorted(
+        page for page in (ROOT / "docs").glob("*.md") if page.name not in GENERATED_PAGES
+    )
     return [ROOT / "README.md", *guides]
 
 
@@ -58,7 +60,7 @@ def blocks(page: Path) -> Iterator[Block]:
         yield Block(name, key if number == 1 else f"{key} {number}", match[1], match[2])
 
 
-def shown() -> list[Block]:
+def input_blocks() -> list[Block]:
     """Return all blocks of input."""
     return [
         block for page in pages() for block in blocks(page) if block.language in INPUT_LANGUAGES

@@ -19,7 +19,7 @@ class Runs:
     #: Run in a terminal, because some commands then do more.
     terminal: bool = False
     #: Expected text in the output.
-    says: str = ""
+    expected_output: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,51 +37,55 @@ _VERTEX = (
 
 BLOCKS: dict[str, Runs | File] = {
     "docs/clients.md#Clients": Runs(),
-    "README.md#Install and run your first job": Runs(terminal=True, says="SUCCEEDED"),
+    "README.md#Install and run your first job": Runs(terminal=True, expected_output="SUCCEEDED"),
     "docs/run.md#Run a program of your own": Runs(),
     "docs/run.md#From data to a model": File("train.py"),
-    "docs/run.md#From data to a model 2": Runs(says="score 1.0"),
-    "docs/run.md#From data to a model 3": Runs(says="epoch 3/3"),
+    "docs/run.md#From data to a model 2": Runs(expected_output="score 1.0"),
+    "docs/run.md#From data to a model 3": Runs(expected_output="epoch 3/3"),
     "README.md#Use the command line": Runs(),
-    "docs/console.md#Web console": Runs(says="/login?code="),
-    "docs/troubleshooting.md#My job waits": Runs(says="Would start now"),
-    "docs/troubleshooting.md#My job fails": Runs(job="failed", says="no data today"),
+    "docs/console.md#Web console": Runs(expected_output="/login?code="),
+    "docs/troubleshooting.md#My job waits": Runs(expected_output="Would start now"),
+    "docs/troubleshooting.md#My job fails": Runs(job="failed", expected_output="no data today"),
     "docs/operate.md#Start and stop": Runs(),
-    "docs/team.md#Add a user": Runs(says="is a token of ana@corp.example"),
-    "docs/team.md#Grant and revoke roles": Runs(says="does not have the role"),
-    "docs/team.md#Use service accounts": Runs(says="created key"),
-    "docs/team.md#Limits and usage": Runs(says="MACHINE-HOURS"),
-    "docs/secrets.md#Secrets": Runs(says="tls-key"),
-    "docs/shell.md#Open a shell in a running replica": Runs(job="going", says="in the replica"),
+    "docs/team.md#Add a user": Runs(expected_output="is a token of ana@corp.example"),
+    "docs/team.md#Grant and revoke roles": Runs(expected_output="does not have the role"),
+    "docs/team.md#Use service accounts": Runs(expected_output="created key"),
+    "docs/team.md#Limits and usage": Runs(expected_output="MACHINE-HOURS"),
+    "docs/secrets.md#Secrets": Runs(expected_output="tls-key"),
+    "docs/shell.md#Open a shell in a running replica": Runs(
+        job="going", expected_output="in the replica"
+    ),
     "docs/shell.md#Autopsies": Runs(job="failed"),
-    "docs/tensorboard.md#TensorBoard": Runs(says="http://"),
+    "docs/tensorboard.md#TensorBoard": Runs(expected_output="http://"),
     "docs/reduction-server.md#Reduction Server": Runs(),
-    "docs/backup.md#Take a backup": Runs(says="Backed up"),
-    "docs/backup.md#Restore a backup": Runs(says="Restored"),
-    "docs/emulator.md#An emulator for tests": Runs(says="the model of today"),
-    "docs/emulator.md#An emulator for tests 2": Runs(says="{}"),
+    "docs/backup.md#Take a backup": Runs(expected_output="Backed up"),
+    "docs/backup.md#Restore a backup": Runs(expected_output="Restored"),
+    "docs/emulator.md#An emulator for tests": Runs(expected_output="the model of today"),
+    "docs/emulator.md#An emulator for tests 2": Runs(expected_output="{}"),
     "docs/emulator.md#pytest": File("test_deploy.py"),
-    "docs/emulator.md#pytest 2": Runs(says="1 passed"),
-    "docs/run.md#Without a service": Runs(says="epoch 3"),
-    "docs/drills.md#Drills": Runs(job="going", says="Outcome"),
-    "docs/tuning.md#Tune hyperparameters": Runs(job="task", says="task-trial-12"),
+    "docs/emulator.md#pytest 2": Runs(expected_output="1 passed"),
+    "docs/run.md#Without a service": Runs(expected_output="epoch 3"),
+    "docs/drills.md#Drills": Runs(job="going", expected_output="Outcome"),
+    "docs/tuning.md#Tune hyperparameters": Runs(job="task", expected_output="task-trial-12"),
     "README.md#Use your existing clients": Runs(),
     "README.md#Use your existing clients 2": Runs(),
     "docs/clients.md#gcloud": Runs(),
     "docs/clients.md#Vertex AI SDK": Runs(),
     "docs/clients.md#Vertex AI SDK 2": Runs(prelude=_SDK),
     "docs/clients.md#API client library": Runs(),
-    "docs/experiments.md#Experiments and tensorboards": Runs(prelude=_SDK + _VERTEX, says="third"),
-    "docs/experiments.md#In a terminal": Runs(says="displayName: third"),
+    "docs/experiments.md#Experiments and tensorboards": Runs(
+        prelude=_SDK + _VERTEX, expected_output="third"
+    ),
+    "docs/experiments.md#In a terminal": Runs(expected_output="displayName: third"),
     "docs/models.md#Evaluations": Runs(
         prelude=_SDK + _VERTEX,
         after=("docs/models.md#Models", "docs/models.md#Export"),
-        says="0.93",
+        expected_output="0.93",
     ),
-    "docs/models.md#Lineage": Runs(says="gs://trainshed/runs/8/model"),
+    "docs/models.md#Lineage": Runs(expected_output="gs://trainshed/runs/8/model"),
 }
 
-NOT_RUN = re.compile(
+SKIPPED_COMMANDS = re.compile(
     r"\./dev up|trainshed up\b|trainshed down\b|export PATH=|.*\bssh elsewhere\b"
     r"|trainshed studies describe STUDY"
 )

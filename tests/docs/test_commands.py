@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.blocks import Block, shown, without_comment
-from tests.docs.table import BLOCKS, INPUTS, JOBS, NOT_RUN, File, Runs
+from tests.docs.blocks import Block, input_blocks, without_comment
+from tests.docs.table import BLOCKS, INPUTS, JOBS, SKIPPED_COMMANDS, File, Runs
 from tests.e2e.gcloud import ALONE
 from tests.e2e.packages import wheel
 from tests.e2e.running import SLIM, environment
@@ -35,7 +35,7 @@ name = "handover"
 test_first_example.py runs examples/first in PyTorch.
 """
 
-_TASK = """\
+_TRAINING_PROGRAM = """\
 import argparse, os, pathlib
 parser = argparse.ArgumentParser()
 parser.add_argument("--epochs", type=int, default=3)
@@ -47,8 +47,8 @@ if directory := os.environ.get("AIP_MODEL_DIR"):
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "model.txt").write_text("a model")
 """
-_FAILS = "print('so far so good')\nraise SystemExit('no data today')\n"
-_GOES_ON = """\
+_FAILING_PROGRAM = "print('so far so good')\nraise SystemExit('no data today')\n"
+_RESUMING_PROGRAM = """\
 import os, pathlib, time
 place = pathlib.Path(os.environ["AIP_CHECKPOINT_DIR"].replace("gs://", "/gcs/"))
 place.mkdir(parents=True, exist_ok=True)
@@ -88,7 +88,7 @@ drills:
 
 
 @dataclass(frozen=True, slots=True)
-class Bed:
+class ShellEnvironment:
     """A shell environment for the blocks."""
 
     #: The directory of every block.
@@ -139,7 +139,7 @@ class Bed:
         return run.stdout
 
 
-def make(place: Path) -> Bed:
+def make(place: Path) -> ShellEnvironment:
     """Prepare files and variables, without a service."""
     home, work, links, commands = (place / name for name in ("home", "work", "wheels", "bin"))
     for directory in (home / ".config/systemd/user", work, links, commands):
@@ -163,18 +163,18 @@ def make(place: Path) -> Bed:
         "CLOUDSDK_CONFIG": str(home / "gcloud"),
         **ALONE,
     }
-    return Bed(work, environ)
+    return ShellEnvironment(work, environ)
 
 
 def _files() -> dict[str, str]:
     return {
-        "examples/first/task.py": _TASK,
-        "task.py": _TASK,
+        "examples/first/task.py": _TRAINING_PROGRAM,
+        "task.py": _TRAINING_PROGRAM,
         "data.csv": "rooms,price\n1,100\n2,200\n3,300\n",
         "trainer/__init__.py": "",
-        "trainer/task.py": _TASK,
-        "fails.py": _FAILS,
-        "going.py": _GOES_ON,
+        "trainer/task.py": _TRAINING_PROGRAM,
+        "fails.py": _FAILING_PROGRAM,
+        "going.py": _RESUMING_PROGRAM,
         "job.json": json.dumps({"displayName": "j", "jobSpec": {"workerPoolSpecs": [_SPEC]}}),
         "job.yaml": _GANG,
         "worse.yaml": _DRILLS,
@@ -191,7 +191,7 @@ def _executable(path: Path, command: str) -> None:
     path.chmod(0o755)
 
 
-def start(bed: Bed) -> None:
+def start(bed: ShellEnvironment) -> None:
     """Start the service with three jobs: one finished, one failed, one running."""
     # Download it if missing. Later steps use no index.
     bed.done(f"trainshed runtimes build scikit-learn={SLIM}")
@@ -215,12 +215,12 @@ def pattern_of(command: str, table: Mapping[str, object]) -> str | None:
 
 
 pytestmark = pytest.mark.soak
-_BLOCKS = {block.key: block for block in shown()}
+_BLOCKS = {block.key: block for block in input_blocks()}
 _ENVIRONMENT = 'eval "$(trainshed env)"'
 
 
 @pytest.fixture(scope="module")
-def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
+def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ShellEnvironment]:
     made = make(tmp_path_factory.mktemp("docs"))
     for key, row in BLOCKS.items():
         if isinstance(row, File):
@@ -231,7 +231,9 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
 
 
 @pytest.mark.parametrize("key", [key for key, row in BLOCKS.items() if isinstance(row, Runs)])
-def test_command_block_of_the_docs_has_its_documented_effect(key: str, bed: Bed) -> None:
+def test_command_block_of_the_docs_has_its_documented_effect(
+    key: str, bed: ShellEnvironment
+) -> None:
     block, row = _BLOCKS[key], BLOCKS[key]
     assert isinstance(row, Runs)
     if "gcloud" in block.text and shutil.which("gcloud") is None:
@@ -239,7 +241,7 @@ def test_command_block_of_the_docs_has_its_documented_effect(key: str, bed: Bed)
     script = _console(block, row) if block.language == "console" else _program(row, block, bed.work)
     run = (bed.terminal if row.terminal else bed.shell)(script)
     assert run.returncode == 0, run.stdout
-    assert row.says in run.stdout, run.stdout
+    assert row.expected_output in run.stdout, run.stdout
     assert "Traceback" not in run.stdout, run.stdout
 
 
@@ -248,7 +250,7 @@ def _console(block: Block, row: Runs) -> str:
     lines = [_ENVIRONMENT] if "gcloud" in block.text else []
     for number, typed in enumerate(block.commands):
         command = without_comment(typed)
-        if NOT_RUN.match(command):
+        if SKIPPED_COMMANDS.match(command):
             continue
         text = pattern_of(command, INPUTS)
         job = JOBS.get(pattern_of(command, JOBS) or "", row.job)

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 from tools.command_reference import commands
 
-from tests.docs.blocks import pages, shown, without_comment
+from tests.docs.blocks import input_blocks, pages, without_comment
 from tests.docs.table import BLOCKS
 from trainshed.cli.commands import SECTIONS, verb_first
 
@@ -20,7 +20,7 @@ _SHARED = {"--data", "--url", "--token", "--ca", "--format", "--project", "--reg
 
 
 def test_tested_command_blocks_exist_in_the_guides() -> None:
-    assert BLOCKS.keys() <= {block.key for block in shown()}
+    assert BLOCKS.keys() <= {block.key for block in input_blocks()}
 
 
 def test_help_lists_every_command_once() -> None:
@@ -44,7 +44,7 @@ def test_package_extras_in_the_guides_exist() -> None:
 def _documented_commands() -> Iterator[tuple[str, str]]:
     """Yield (page, command line) for each `trainshed` or `./dev` command in the blocks and sentences of the
     guides."""
-    for block in shown():
+    for block in input_blocks():
         if block.language in ("console", "sh"):
             lines = block.commands if block.language == "console" else block.text.splitlines()
             for line in lines:

@@ -15,8 +15,8 @@ from tools import site
 ROOT = Path(__file__).parents[2]
 TRAINSHED = ROOT / "packages/trainshed/src/trainshed"
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
-_NAMED = re.compile(r"\b(?:docs|tests|tools|packages)/[\w./-]*\w")
-_SOURCES = [
+_PATH_REFERENCE = re.compile(r"\b(?:docs|tests|tools|packages)/[\w./-]*\w")
+_SOURCE_FILES = [
     path for room in ("packages", "tests", "tools", "bench") for path in (ROOT / room).rglob("*.py")
 ]
 
@@ -43,7 +43,7 @@ def test_files_named_in_pages_exist() -> None:
         running = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
         files = {
             ROOT / name
-            for name in _NAMED.findall(running)
+            for name in _PATH_REFERENCE.findall(running)
             if name.isascii() and not re.search("[A-Z]{2}", name)
         }
         modules = {
@@ -61,7 +61,7 @@ def test_pages_named_in_the_code_exist() -> None:
     """Messages and docstrings refer to pages of the documentation."""
     names = {
         name
-        for source in _SOURCES
+        for source in _SOURCE_FILES
         for name in re.findall(r"\bdocs/[\w./-]+\.md\b", source.read_text())
     }
     assert names
@@ -73,7 +73,7 @@ def test_decision_records_named_in_the_code_exist() -> None:
     numbers = {int(page.name[:4]) for page in (ROOT / "docs/adr").glob("[0-9]*.md")}
     names = {
         int(number)
-        for source in [*_SOURCES, *PAGES]
+        for source in [*_SOURCE_FILES, *PAGES]
         for number in re.findall(r"\bADR (\d+)", source.read_text())
     }
     assert names
@@ -133,7 +133,7 @@ PACKAGES = {path.parent.name for path in TRAINSHED.glob("*/__init__.py")}
 OTHERS = {path.name: path for path in (ROOT / "packages").glob("*/src/*")}
 
 #: A dotted name in backticks, such as `core.study.records.Trial`, with or without the prefix `trainshed.`.
-NAMED = re.compile(r"`(?:trainshed\.)?([a-z]\w*(?:\.\w+)+)(?:\(\))?`")
+MODULE_REFERENCE = re.compile(r"`(?:trainshed\.)?([a-z]\w*(?:\.\w+)+)(?:\(\))?`")
 #: Endings of file names, such as `buckets.sock`.
 FILES = {"sock", "toml", "md", "py", "json", "jsonl", "log", "db"}
 #: Decision records describe older code, and other distributions name their own modules.
@@ -158,7 +158,7 @@ def test_modules_named_in_texts_exist() -> None:
     for path, place, line in lines():
         if path.suffix not in (".py", ".md") or SKIPPED_DIRECTORIES & {*path.parts}:
             continue
-        for name in NAMED.findall(line):
+        for name in MODULE_REFERENCE.findall(line):
             package, last = name.split(".")[0], name.split(".")[-1]
             if package in PACKAGES and last not in FILES and not module_exists(name):
                 wrong.append(f"{place}: {name}")

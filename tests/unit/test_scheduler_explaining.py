@@ -8,7 +8,7 @@ from trainshed.scheduler.fair_share import position
 from trainshed.scheduler.model import GangState, Policy
 
 CPUS = "cpus_n1_e2"
-PATIENT = STRICT.patience
+MAX_WAIT = STRICT.patience
 
 
 def explanation(cluster: SimulatedCluster, uid: int, now: int = NOW) -> Waiting:
@@ -137,7 +137,7 @@ def test_wait_reason_shows_retry_delay_or_reserved_capacity() -> None:
     cluster.wait(gang(2), not_before=NOW + 90 * SECOND)
     assert explanation(cluster, 2) == Waiting(WaitReason.BACK_OFF, "retries in 90 s")
     cluster.wait(gang(3, 8), gang(4))
-    assert explanation(cluster, 4, NOW + PATIENT) == Waiting(
+    assert explanation(cluster, 4, NOW + MAX_WAIT) == Waiting(
         WaitReason.POLICY, "the capacity is reserved for job 3", None, (gang(3).name,)
     )
 
@@ -178,7 +178,7 @@ def test_preflight_considers_reservations_and_spot_jobs() -> None:
     """spec/submit#preflight: a preflight accounts for reserved capacity and for preemption of spot jobs."""
     cluster = SimulatedCluster([node("a", 8)])
     cluster.run(gang(1, 4), "a")
-    cluster.wait(gang(2, 8), since=NOW - PATIENT)
+    cluster.wait(gang(2, 8), since=NOW - MAX_WAIT)
     answer = preflight(cluster.snapshot.copy(), gang(9, 1), NOW)
     assert answer.waiting == Waiting(
         WaitReason.POLICY, "the capacity is reserved for job 2", None, (gang(2).name,)
@@ -197,7 +197,7 @@ def test_preflight_considers_reservations_and_spot_jobs() -> None:
 def test_queue_position_counts_jobs_with_reservations_first() -> None:
     cluster = SimulatedCluster([node("a", 8)])
     cluster.run(gang(1, 4), "a")
-    cluster.wait(gang(2, 8), since=NOW - PATIENT)
+    cluster.wait(gang(2, 8), since=NOW - MAX_WAIT)
     cluster.wait(gang(3, 1), gang(4, 1), gang(5, 1, project="q"))
     assert position(cluster.snapshot, JobUid(5)) == 1
     cluster.plan(NOW)

@@ -16,7 +16,7 @@ from trainshed.scheduler.model import (
     StockOut,
 )
 
-PATIENT = STRICT.patience
+MAX_WAIT = STRICT.patience
 CPUS = "cpus_n1_e2"
 
 
@@ -44,7 +44,7 @@ def test_used_up_quota_blocks_only_its_own_project() -> None:
     cluster.wait(gang(2, 2, quota=((CPUS, 2),)))
     cluster.wait(gang(3, 2, quota=((CPUS, 2),), project="q"), gang(4, 2), since=NOW)
     assert sorted(cluster.admitted_jobs()) == [3, 4]
-    assert sorted(cluster.admitted_jobs(NOW + 2 * PATIENT)) == [3, 4]  # also after a long wait
+    assert sorted(cluster.admitted_jobs(NOW + 2 * MAX_WAIT)) == [3, 4]  # also after a long wait
 
 
 def test_oversized_job_is_rejected_despite_a_used_up_quota() -> None:
@@ -62,7 +62,7 @@ def test_long_waiting_job_gets_quota_before_newer_jobs() -> None:
     cluster.run(gang(1, 1, quota=((CPUS, 2),)), "a", until=NOW + 3000 * SECOND)
     cluster.wait(gang(2, 4, quota=((CPUS, 4),)), gang(3, 1, quota=((CPUS, 1),)))
     assert cluster.admitted_jobs() == [3]
-    assert cluster.admitted_jobs(NOW + PATIENT) == []
+    assert cluster.admitted_jobs(NOW + MAX_WAIT) == []
 
 
 # Gangs
@@ -104,7 +104,7 @@ def test_backfilling_ends_when_a_large_job_has_waited_too_long() -> None:
     cluster.run(gang(1, 4), "a", until=NOW + 3600 * SECOND)
     cluster.wait(gang(2, 8), gang(3, 1))
     assert cluster.admitted_jobs() == [3]
-    assert cluster.admitted_jobs(NOW + PATIENT) == []
+    assert cluster.admitted_jobs(NOW + MAX_WAIT) == []
 
 
 def test_capacity_beyond_a_reservation_is_available_to_other_jobs() -> None:
@@ -113,7 +113,7 @@ def test_capacity_beyond_a_reservation_is_available_to_other_jobs() -> None:
         cluster = SimulatedCluster([node("a", 8), node("b", 4)])
         cluster.run(gang(1, used), "a", until=NOW + 3600 * SECOND)
         cluster.wait(gang(2, 6), gang(3, 4), gang(4, 1))
-        assert cluster.admitted_jobs(NOW + PATIENT) == starts
+        assert cluster.admitted_jobs(NOW + MAX_WAIT) == starts
 
 
 def test_higher_priority_job_ignores_reservations() -> None:
@@ -121,7 +121,7 @@ def test_higher_priority_job_ignores_reservations() -> None:
     cluster = SimulatedCluster([node("a", 8)])
     cluster.run(gang(1, 4), "a")
     cluster.wait(gang(2, 8), gang(3, 1, priority=1))
-    assert cluster.admitted_jobs(NOW + PATIENT) == [3]
+    assert cluster.admitted_jobs(NOW + MAX_WAIT) == [3]
 
 
 def test_retry_delay_is_respected_and_ends_at_its_time() -> None:

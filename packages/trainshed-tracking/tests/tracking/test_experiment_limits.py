@@ -13,7 +13,7 @@ from tests.tracking.test_metadata import ARTIFACTS, CONTEXTS, EXECUTIONS, STORE,
 from tests.tracking.test_tensorboards import create_run, create_series
 
 LABELS = {f"l{number}": "x" for number in range(64)}
-LONGEST = "a" * 128
+MAX_LENGTH_ID = "a" * 128
 
 
 @pytest.mark.parametrize(
@@ -25,23 +25,23 @@ async def test_metadata_node_limits_are_enforced(house: House, path: str, parame
     singular = parameter.removesuffix("Id")
     # {"t":"xxx"} has eight bytes in addition to the text.
     at_limit = {"displayName": "d" * 128, "labels": LABELS, "metadata": {"t": "x" * (200_000 - 8)}}
-    made = await house.result("POST", f"{path}?{parameter}={LONGEST}", at_limit)
-    assert made["name"].endswith(LONGEST)
+    made = await house.result("POST", f"{path}?{parameter}={MAX_LENGTH_ID}", at_limit)
+    assert made["name"].endswith(MAX_LENGTH_ID)
     assert (made["labels"], made["metadata"]) == (at_limit["labels"], at_limit["metadata"])
     beyond = {
         "displayName": "d" * 129,
         "labels": {**LABELS, "one-more": "x"},
         "metadata": {"t": "x" * (200_000 - 7)},
     }
-    answer = await house.call("POST", f"{path}?{parameter}={LONGEST}a", beyond)
+    answer = await house.call("POST", f"{path}?{parameter}={MAX_LENGTH_ID}a", beyond)
     body = {f"{singular}.{name}" for name in ("display_name", "labels", "metadata")}
     assert fields(answer) == body | {f"{singular}_id"}
     for wrong in ("Upper", "under_score", "dot."):
         answer = await house.call("POST", f"{path}?{parameter}={wrong}", {"labels": {"A": "x"}})
         assert fields(answer) == {f"{singular}_id", f"{singular}.labels.A"}
-    answer = await house.call("PATCH", f"{path}/{LONGEST}", {**beyond, "etag": made["etag"]})
+    answer = await house.call("PATCH", f"{path}/{MAX_LENGTH_ID}", {**beyond, "etag": made["etag"]})
     assert fields(answer) == body
-    assert await house.result("GET", f"{path}/{LONGEST}") == made
+    assert await house.result("GET", f"{path}/{MAX_LENGTH_ID}") == made
     assert len((await house.result("GET", path))[f"{singular}s"]) == 1
 
 
@@ -89,9 +89,9 @@ async def test_tensorboard_resource_limits_are_enforced(house: House) -> None:
         (f"{experiment}/runs", "tensorboardRunId", "tensorboard_run"),
     ):
         at_limit = {"displayName": "d" * 128, "labels": LABELS}
-        await house.result("POST", f"{path}?{parameter}={LONGEST}", at_limit)
+        await house.result("POST", f"{path}?{parameter}={MAX_LENGTH_ID}", at_limit)
         beyond = {"displayName": "d" * 129, "labels": {**LABELS, "one-more": "x"}}
-        for wrong in (f"{LONGEST}a", "Upper", "-dash"):
+        for wrong in (f"{MAX_LENGTH_ID}a", "Upper", "-dash"):
             answer = await house.call("POST", f"{path}?{parameter}={wrong}", beyond)
             expected = {f"{field}_id", f"{field}.display_name", f"{field}.labels"}
             assert fields(answer) == expected, wrong
