@@ -314,11 +314,11 @@ class KubernetesCluster:
         is_replacement: bool = False,
         avoid: Collection[str] | None = None,
     ) -> Pod:
-        """Return the allocation's Pod when it runs; create it if it does not exist. Raises ClusterRefused,
-        ClusterUnavailable, AgentEnded.
+        """Return the allocation's Pod when it runs. Creates the Pod if it does not exist. Raises
+        ClusterRefused, ClusterUnavailable, AgentEnded.
 
         Args:
-            anew: Create another Pod in any case.
+            is_replacement: Create another Pod in any case.
             avoid: Nodes to avoid if possible.
         """
         pod, again = self._own.pods.get(name), 0

@@ -58,8 +58,8 @@ def eviction(pod: Pod) -> Condition | None:
 def crowded(
     allocation: AllocationName, need: NodeNeed, pods: Mapping[AllocationName, Pod]
 ) -> Delay | None:
-    """Return the delay to report while an attempt already has its total number of Pods, because Kueue would
-    evict a further one. None = it has fewer."""
+    """Return the delay to report while an attempt already has its total number of Pods; None = it has fewer.
+    Kueue would evict a further one."""
     others = [
         pod
         for held, pod in pods.items()

@@ -46,35 +46,35 @@ class AgentHandle:
         self.lease = lease
         self.job_uid = job_uid
         self.attempt = attempt
-        #: Number of its allocation in the attempt.
+        #: Number of the agent's allocation in the attempt.
         self.allocation_index = index
         self.node = node
         self.capabilities: Capabilities | None = None
-        #: Why no program can run on its node; None = programs can run, or unknown.
+        #: Why no program can run on the agent's node; None = programs can run, or unknown.
         self.failure: str | None = None
-        #: Paths of the content units that it may fetch.
+        #: Paths of the content units that the agent may fetch.
         self.granted: set[str] = set()
-        #: The gang's addresses that its replicas received last; None = unknown.
+        #: The gang's addresses that the agent's replicas received last; None = unknown.
         self.hosts: Hosts | None = None
-        #: It will not connect again: its credential is revoked.
+        #: The agent will not connect again, because its credential is revoked.
         self.is_gone = False
-        #: Time of the disconnection in seconds of the monotonic clock; None = it is connected.
+        #: Time of the disconnection in seconds of the monotonic clock; None = the agent is connected.
         self.disconnected_at: float | None = time.monotonic()
-        #: It has been connected to this service.
+        #: The agent has been connected to this service.
         self.has_connected = False
-        #: It has repeated all reports from before the current connection.
+        #: The agent has repeated all reports from before the current connection.
         self.is_current = False
-        #: Time of its last message, or of its creation, in seconds of the monotonic clock.
+        #: Time of the agent's last message, or of its creation, in seconds of the monotonic clock.
         self.last_heard = time.monotonic()
-        #: Seconds by which its clock was ahead of the service's at the last report; None = unknown.
+        #: Seconds by which the agent's clock was ahead of the service's at the last report; None = unknown.
         self.skew: float | None = None
-        #: Its connection was closed after a timeout.
+        #: The agent's connection was closed after a timeout.
         self.is_unacknowledged = False
-        #: A call to the cluster to start it is in progress.
+        #: A call to the cluster to start the agent is in progress.
         self.is_starting = False
-        #: It has no attempt now and waits for another one.
+        #: The agent has no attempt now and waits for another one.
         self.is_idle = False
-        #: It has reported that it is ending and starts no more programs.
+        #: The agent has reported that it is ending and starts no more programs.
         self.is_ending = False
         self._connection: Connection | None = None
         self._answers: dict[int, asyncio.Future[messages.AnyAnswer]] = {}
@@ -95,19 +95,19 @@ class AgentHandle:
         self._state_changed.set()
 
     def disconnect(self, connection: Connection) -> None:
-        """Drop this connection, unless the agent has another one already."""
+        """Drop an agent's connection, unless the agent has another one already."""
         if self._connection is connection:
             self._connection = None
             self.disconnected_at = time.monotonic()
             self._fail("the connection to the agent was lost")
 
     def mark_current(self) -> None:
-        """Record that it has repeated all earlier reports."""
+        """Record that the agent has repeated all earlier reports."""
         self.is_current = True
         self._state_changed.set()
 
     async def current(self) -> None:
-        """Wait until it has repeated all earlier reports or is gone, for a limited time."""
+        """Wait until the agent has repeated all earlier reports or is gone, for a limited time."""
         with contextlib.suppress(TimeoutError, EngineUnavailable):
             async with asyncio.timeout(_RECONNECT_TIMEOUT):
                 while not (self.is_connected and self.is_current):
@@ -121,7 +121,7 @@ class AgentHandle:
         self._state_changed.set()
 
     def give_up(self) -> None:
-        """Mark it as permanently gone."""
+        """Mark the agent as permanently gone."""
         self.is_gone = True
         if self._connection is not None:
             self._connection.close()
@@ -130,21 +130,21 @@ class AgentHandle:
         self._state_changed.set()
 
     def acknowledge(self, number: int) -> None:
-        """Acknowledge its message of that number."""
+        """Acknowledge the agent's message of that number."""
         if self._connection is not None:
             # The connection may have just ended. Its reader handles that.
             with contextlib.suppress(ChannelClosed):
                 self._connection.post(messages.Alive(number))
 
     def cut(self) -> None:
-        """Close a connection after a timeout."""
+        """Close the agent's connection after a timeout."""
         if self._connection is not None:
             self.is_unacknowledged = True
             self._connection.give_up()
 
     async def connected(self) -> None:
-        """Wait until it is connected. Raises EngineUnavailable if it never will be, or if no program can run
-        there."""
+        """Wait until the agent is connected. Raises EngineUnavailable if it never will be, or if no program
+        can run on its node."""
         while not self.is_connected:
             if self.is_gone or self.failure:
                 kind = EngineUnavailable if self.failure else AgentGone
@@ -153,7 +153,8 @@ class AgentHandle:
             await self._state_changed.wait()
 
     def require_not_ending(self) -> None:
-        """Raise EngineUnavailable if it is ending, because new programs have to wait for its successor."""
+        """Raise EngineUnavailable if the agent is ending, because new programs have to wait for its
+        successor."""
         if self.is_ending:
             raise EngineUnavailable(
                 f"the agent on node {self.node} is ending, because its lease expired; "
@@ -167,7 +168,7 @@ class AgentHandle:
             self.hosts = hosts
 
     async def call(self, call: AnyCall) -> messages.AnyAnswer:
-        """Make a call and return its answer.
+        """Call the agent and return its answer.
 
         Waits a limited time for the connection, because all agents reconnect after a restart of the service.
         Raises EngineUnavailable (the outcome of the call is unknown), LaunchRejected.

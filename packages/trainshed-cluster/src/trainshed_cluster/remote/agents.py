@@ -57,8 +57,8 @@ log = logging.getLogger(__name__)
 _CHECK_INTERVAL = 0.5
 """Seconds between two checks for disconnected agents."""
 _REPORT_MARGIN = 1.0
-"""A report of the cluster proves an agent's end only if it is this many seconds younger than the
-disconnection."""
+"""Minimum age in seconds of an agent's disconnection when a query starts. Only then does the cluster's report
+prove the agent's end."""
 _END_TIMEOUT = 30.0
 """Seconds to wait for the cause of an allocation's end."""
 _LOAD_TIMEOUT = 10.0
@@ -185,7 +185,7 @@ class Agents:
     # --- the set of agents ---
 
     def add(self, gang: Gang, index: int, node: str, start: str) -> AgentHandle:
-        """Admit an agent from now on. `start`: random suffix of its name."""
+        """Admit an agent from now on. `start`: the random suffix of its name."""
         allocation = allocation_name(self.options.identity, gang.record, index)
         agent = AgentHandle(
             f"{allocation}/{node}/{start}",
@@ -207,7 +207,7 @@ class Agents:
         self.give_up(agent)
 
     def give_up_start(self, gang: Gang, agent: AgentHandle, why: str) -> None:
-        """Mark an agent as gone that ended before it connected."""
+        """Mark an agent that ended before it connected as gone."""
         where = agent_key(agent.allocation_index, agent.node)
         gang.failed_starts[where] = add_failed_start(gang.failed_starts.get(where), why)
         self.give_up(agent)
@@ -379,7 +379,7 @@ class Agents:
                     await self.lose(agent, end, has_started=True)
 
     async def _death_of(self, agent: AgentHandle, now: float) -> AllocationEnd | None:
-        """Return the cause of death of a disconnected agent; None = it is not certainly dead."""
+        """Return the cause of a disconnected agent's death; None = it may still live."""
         assert agent.disconnected_at is not None
         if agent.is_starting:
             return None

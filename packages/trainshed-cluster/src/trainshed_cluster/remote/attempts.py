@@ -62,7 +62,7 @@ class Attempts:
     def replica_slot(
         self, job_uid: JobUid, attempt: int, replica: ReplicaId
     ) -> tuple[Gang, ReplicaSlot]:
-        """Return a replica's gang and slot. Raises LaunchRejected if it has none."""
+        """Return a replica's gang and replica slot. Raises LaunchRejected if the replica has none."""
         gang = self.gangs.get((job_uid, attempt))
         replica_slot = gang.record.replica_slot(replica) if gang else None
         if gang is None or replica_slot is None:
@@ -153,7 +153,8 @@ class Attempts:
         self.emit(ReplicaReport(gang.record.job_uid, event))
 
     def report_delay(self, gang: Gang, delay: Delay | None) -> None:
-        """Emit the reason why the gang's start waits, if it changed; None = it does not wait."""
+        """Emit the reason why the gang's start waits, if the reason changed; None = the start does not
+        wait."""
         if delay != gang.delay:
             gang.delay = delay
             self.emit(StartWaits(*gang.key, delay))

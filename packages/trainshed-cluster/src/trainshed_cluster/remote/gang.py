@@ -73,11 +73,11 @@ class Gang(Struct):
     ends: dict[ReplicaId, Ended] = field(default_factory=dict[ReplicaId, Ended])
     #: The caller has requested the release of the attempt.
     is_released: bool = False
-    #: The last reported reason why its start waits; None = none.
+    #: The last reported reason why the attempt's start waits; None = none.
     delay: Delay | None = None
     #: Agents that ended before they allocated slots, by `agent_key`, since the last success.
     failed_starts: dict[str, FailedStarts] = field(default_factory=dict[str, FailedStarts])
-    #: Why its slots can never be allocated, until a caller receives the exception.
+    #: Why the attempt's slots can never be allocated, until a caller receives the exception.
     rejection: LaunchRejected | StartFailed | None = None
 
     @property
@@ -112,8 +112,8 @@ class Gang(Struct):
         return agent is None or agent.is_gone or agent.failure is not None
 
     def allocations_to_acquire(self) -> list[int]:
-        """Return the numbers of allocations to acquire for missing agents. As long as no program runs, these
-        are all allocations, so that none is kept from other jobs while another one is pending."""
+        """Return the numbers of allocations to acquire for missing agents. If no program runs, these are all
+        allocations, because an attempt must not keep some from other jobs while it waits for another one."""
         missing = {
             slot.allocation_index
             for slot in self.record.replica_slots

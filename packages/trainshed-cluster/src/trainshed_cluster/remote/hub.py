@@ -158,8 +158,7 @@ class Hub(Generic[Sent, Received]):
                 future.exception()
 
     def expect(self, name: str, stream: str, received: Any) -> "asyncio.Future[Channel[Any, Any]]":
-        """Expect a stream that an agent will open under a unique name. It is expected until it is opened or
-        the future is cancelled.
+        """Expect a stream that an agent will open under a unique name, until the future is cancelled.
 
         Args:
             stream: Name of the stream.

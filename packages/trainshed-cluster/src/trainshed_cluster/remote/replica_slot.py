@@ -25,11 +25,11 @@ Ended = ReplicaExited | ReplicaLost
 class SlotState(enum.StrEnum):
     """The states of a replica slot."""
 
-    #: It has no slot on its node yet.
+    #: The replica has no slot on its node yet.
     WAITING = "waiting"
-    #: It has a slot, in which no program runs.
+    #: The replica has a slot, in which no program runs.
     READY = "ready"
-    #: A program runs in its slot, or may run.
+    #: A program of the replica runs in the slot, or may run.
     RUNNING = "running"
     #: A program may run, but another agent has replaced the one that allocated its slot.
     DETACHED = "detached"
@@ -45,17 +45,17 @@ class SlotState(enum.StrEnum):
 class SlotTrigger(enum.StrEnum):
     """The events that change a replica slot."""
 
-    #: The agent on its node has allocated a slot.
+    #: The agent on the replica's node has allocated a slot.
     ALLOCATED = "allocated"
-    #: An incarnation is launched.
+    #: An incarnation of the replica is launched.
     LAUNCHED = "launched"
-    #: An incarnation will never start.
+    #: An incarnation of the replica will never start.
     REJECTED = "rejected"
     #: The agent was lost, together with all its programs.
     AGENT_LOST = "agent lost"
-    #: Another agent is started on its node.
+    #: Another agent is started on the replica's node.
     AGENT_REPLACED = "agent replaced"
-    #: Its node accepts no replicas anymore.
+    #: The replica's node accepts no replicas anymore.
     VACATED = "vacated"
     #: The replica is requested on another node.
     MOVED = "moved"
@@ -76,25 +76,25 @@ class ReplicaSlot(msgspec.Struct, frozen=True, rename={"allocation_index": "part
 
     replica: ReplicaId
     request: SlotRequest
-    #: Number of its allocation in the attempt.
+    #: Number of the replica's allocation in the attempt.
     allocation_index: int
-    #: The slot that its agent allocated, with the cluster's name of the node; None = none yet.
+    #: The slot that the agent allocated, with the cluster's name of the node; None = none yet.
     slot: Slot | None = None
     #: The last launched incarnation; 0 = none.
     launched: int = 0
     #: No incarnation up to this number may start.
     forbidden: int = 0
-    #: The identity of its program (`launch.documents.identity`); None = no program was launched.
+    #: The identity of the replica's program (`launch.documents.identity`); None = no program was launched.
     identity: str | None = None
     #: The incarnation that was lost with its agent; 0 = none.
     lost: int = 0
-    #: Why it was lost; None = it was not lost.
+    #: Why the incarnation was lost; None = none was lost.
     cause: str | None = None
     #: The kind of the loss.
     loss: Cause = Cause.LOST
     #: The incarnation that ended before its agent shut down and can no longer be queried; 0 = none.
     ended: int = 0
-    #: The port of its last slot, which its peers use; None = it had no slot.
+    #: The port of the replica's last slot, which its peers use; None = no slot yet.
     port: int | None = None
     #: The requested node, if the cluster has chosen another one; None = it has not.
     wish: str | None = None

@@ -198,7 +198,8 @@ class Request:
         return self._output.result() if self._output.done() else None
 
     async def detach(self) -> None:
-        """End salloc after its request was granted, without cancelling the job. It gets a moment to exit."""
+        """End salloc after its request was granted, without cancelling the job. salloc first gets a moment to
+        exit."""
         await asyncio.wait((self._output,), timeout=1.0)
         _kill(self._process)
         await asyncio.wait((self._output,))
@@ -209,7 +210,7 @@ class Request:
         await asyncio.wait((self._output,))
 
     async def withdraw(self) -> None:
-        """Let salloc cancel its request. It may have been killed before it could."""
+        """Let salloc cancel its request. salloc may have been killed earlier."""
         with contextlib.suppress(ProcessLookupError):
             self._process.terminate()
         await asyncio.wait((self._output,), timeout=_WITHDRAW_TIMEOUT)
@@ -231,8 +232,8 @@ async def _read_start(stream: asyncio.StreamReader, limit: int) -> bytes:
 
 
 async def _send_input(process: Process, stdin: bytes) -> bool:
-    """Send an agent its input. Returns whether it confirmed it. Slurm accepts input before the step exists
-    and forwards a kilobyte at a time, so that sending starts at once."""
+    """Send an agent its input, and return whether the agent confirmed it. Slurm accepts input before the step
+    exists and forwards a kilobyte at a time, so that sending starts at once."""
     writing = joined(_write(process, stdin))
     try:
         assert process.stdout

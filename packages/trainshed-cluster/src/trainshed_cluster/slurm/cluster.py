@@ -66,7 +66,7 @@ _SAVE_INTERVAL = 6.0
 """Seconds until slurmctld has saved what it has confirmed: it saves its state every 5 s. After an earlier
 crash, it restores cancelled jobs."""
 _SETTLE_TIMEOUT = 20.0
-"""Maximum seconds that an ending service waits for that."""
+"""Maximum seconds that an ending service waits for slurmctld to save its releases."""
 _RELEASE_MEMORY_SECONDS = 600.0
 """Seconds after which the name of a released allocation cannot reappear."""
 _EXTRA_SECONDS = 2 * MAX_ADOPTION_AGE

@@ -58,17 +58,17 @@ class Job(Struct, frozen=True):
     state: str
     node_count: int
     cpus: int
-    #: Per node.
+    #: Memory per node.
     memory_bytes: int
-    #: Per node.
+    #: Generic resources per node.
     gres: tuple[Gres, ...]
-    #: Its nodes; None before it starts.
+    #: Names of the job's nodes; () before it starts.
     nodes: tuple[str, ...]
     #: Expected or actual start in seconds since the epoch; None = unknown.
     starts: int | None
-    #: Id of its user.
+    #: Id of the job's user.
     user: int
-    #: Why it waits: a word of Slurm, or the description of some reasons.
+    #: Why the job waits: a word of Slurm, or a description.
     reason: str
 
     @property
@@ -118,7 +118,7 @@ class NodeLine(Struct, frozen=True):
     """A node as reported by Slurm."""
 
     name: str
-    #: The first is the state, and the others are flags: "idle", "drain".
+    #: The state, followed by flags such as "drain".
     states: tuple[str, ...]
     cpus: int
     cpus_allocated: int
@@ -130,7 +130,7 @@ class NodeLine(Struct, frozen=True):
     #: Reason of its state, set by an administrator or Slurm; None = none.
     reason: str | None
     partitions: frozenset[str] = frozenset()
-    #: It is in the default partition.
+    #: The node is in the default partition.
     in_default: bool = False
     features: frozenset[str] = frozenset()
 

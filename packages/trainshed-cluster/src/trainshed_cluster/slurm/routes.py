@@ -22,7 +22,7 @@ class SlurmRoute(Struct, frozen=True):
     account: str
     qos: str
     constraint: str
-    #: GRES of its devices; None = the one in `[engines.slurm.accelerators]`.
+    #: GRES of the route's devices; None = the one in `[engines.slurm.accelerators]`.
     gres: Gres | None
     extra: tuple[str, ...]
 
@@ -31,7 +31,8 @@ class SlurmRoute(Struct, frozen=True):
         return any(argument.startswith("--reservation=") for argument in self.extra)
 
     def leads_to(self, line: NodeLine, *, has_default: bool) -> bool:
-        """Return whether its jobs may use that node. `has_default`: the cluster has a default partition."""
+        """Return whether the route's jobs may use that node. `has_default`: the cluster has a default
+        partition."""
         if self.partition:
             if line.partitions.isdisjoint(self.partition.split(",")):
                 return False

@@ -228,7 +228,7 @@ def _shares(jobs: Iterable[tuple[AllocationName, Job]]) -> dict[str, dict[int, J
 def _nodes(
     lines: Sequence[NodeLine], shares: Mapping[str, Mapping[int, Job]], routes: Routes
 ) -> tuple[NodeReport, ...]:
-    """Return the nodes for jobs of this service. Resources in use by others are the allocated ones minus
+    """Return the nodes for jobs of this service. Resources that other jobs use are the allocated ones minus
     those of this service. `shares`: this service's jobs on each node."""
     has_default = any(line.in_default for line in lines)
     nodes = [
@@ -265,7 +265,7 @@ def _node(line: NodeLine, mine: Sequence[Job], routes: Routes, accepts: Acceptan
 def _accelerators(
     line: NodeLine, mine: Sequence[Job], public: Mapping[tuple[str, str], str]
 ) -> tuple[tuple[tuple[str, int], ...], tuple[tuple[str, int], ...]]:
-    """Return the numbers of a node's accelerators and of those that others use, by public type."""
+    """Return the numbers of a node's accelerators and of those in use by other jobs, by public type."""
     names = {"gpu", *(name for name, _ in public)}
     total = _devices(line.gres, names)
     used = _devices(line.gres_used, names)
