@@ -46,20 +46,20 @@ class ProcessCluster:
         self._directory = directory
         self._nodes = nodes
         self._report = ClusterReport((), {}, 0.0)
-        self._looking: asyncio.Task[None] | None = None
+        self._polling: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
         self._closed = False
         self._delays: dict[AllocationName, Delay] = {}
 
     async def start(self) -> None:
         self._directory.mkdir(parents=True, exist_ok=True)
-        self._look()
-        self._looking = asyncio.create_task(self._look_again())
+        self._compile_report()
+        self._polling = asyncio.create_task(self._poll())
 
     async def close(self) -> None:
         self._closed = True
-        if self._looking is not None:
-            self._looking.cancel()
+        if self._polling is not None:
+            self._polling.cancel()
         self._changed.set()
 
     def report(self) -> ClusterReport:
@@ -97,7 +97,7 @@ class ProcessCluster:
         nodes = tuple(node for node in nodes if not self._has(f"{name}@{node}", "taken"))
         if not path.exists():
             path.touch()
-            self._look()
+            self._compile_report()
         return Allocation(name, path.name, nodes)
 
     async def start_agent(
@@ -153,9 +153,9 @@ class ProcessCluster:
     # --- faults from the lab ---
 
     def agents_on(self, node: str) -> list[int]:
-        return [agents[node] for agents in self.held().values() if node in agents]
+        return [agents[node] for agents in self.allocations().values() if node in agents]
 
-    def held(self) -> dict[str, dict[str, int]]:
+    def allocations(self) -> dict[str, dict[str, int]]:
         return {path.stem: self._agents_in(path) for path in self._directory.glob("*.hold")}
 
     def _agents_in(self, allocation: Path) -> dict[str, int]:
@@ -166,7 +166,7 @@ class ProcessCluster:
         """Files that cause faults.
         `gone`: the node is down; `awaited`: a down node is not given up;
         `withheld`: requests for it wait; `stepless`: it can be allocated, but agents cannot start;
-        `taken`: an allocation (`HOLD@NODE`) has lost it; `evicting`: its allocations end soon;
+        `taken`: an allocation (`ALLOCATION@NODE`) has lost it; `evicting`: its allocations end soon;
         `stillborn`: agents exit before they receive their document;
         `short-lived`: agents exit after that, before they connect;
         `old`: new allocations may end soon; `suspended`: its processes are stopped.
@@ -179,7 +179,7 @@ class ProcessCluster:
     def _has(self, node: str, mark: str) -> bool:
         return (self._directory / f"{node}.{mark}").exists()
 
-    def _look(self) -> None:
+    def _compile_report(self) -> None:
         queried_at, own = time.monotonic(), self._directory.stat().st_ino
         # Not one of another cluster, whose replicas have the same ports.
         address = f"127.{128 + own % 64}.{own // 64 % 256}.{1 + own // 16384 % 254}"
@@ -212,10 +212,10 @@ class ProcessCluster:
         if (before.nodes, before.agents, before.delays) != (nodes, agents, delays):
             self._changed.set()
 
-    async def _look_again(self) -> None:
+    async def _poll(self) -> None:
         while True:
             await asyncio.sleep(_POLL_INTERVAL)
-            self._look()
+            self._compile_report()
 
 
 def lives(pid: int) -> bool:

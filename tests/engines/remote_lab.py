@@ -88,7 +88,7 @@ class RemoteLab(LabWithNodes):
         for pid in self.cluster.agents_on(node):
             end(pid)
 
-    async def hold(self, name: AllocationName) -> None:
+    async def allocate_as_earlier_version(self, name: AllocationName) -> None:
         """Start as an earlier version of the service did."""
         await self.cluster.acquire(name, [NodeNeed(NODES[0], 1, 1.0, 1 << 20)])
 

@@ -43,7 +43,7 @@ class _LateService:
     def __init__(self) -> None:
         self.late, self.answered, self.warned = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.answers: dict[int, Any] = {}
-        self.told: list[messages.News] = []
+        self.news: list[messages.News] = []
         self._orders = self._talk()
 
     async def dial(self) -> Any:
@@ -67,7 +67,7 @@ class _LateService:
             if news.number == 2:
                 self.answered.set()
         else:
-            self.told.append(news)
+            self.news.append(news)
             if isinstance(news, messages.Ending):
                 self.warned.set()
 
@@ -116,7 +116,7 @@ async def test_order_after_lease_expiry_does_not_fail_the_job(
     assert isinstance(service.answers[1], messages.Slots), service.answers
     assert service.answers[2].failure == EngineUnavailable.__name__, service.answers
     assert "the agent is ending" in service.answers[2].message
-    assert [*map(type, service.told)] == [messages.Hello, messages.Current, messages.Ending]
+    assert [*map(type, service.news)] == [messages.Hello, messages.Current, messages.Ending]
 
 
 @pytest.mark.parametrize(("frozen", "grace"), [(0.0, True), (60.0, False)])

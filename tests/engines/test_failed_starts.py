@@ -152,4 +152,4 @@ async def test_agent_that_starts_after_retries_behaves_normally(site: Site) -> N
         site.cluster.mark(HERE, "stillborn", is_set=False)
         [slot] = await asking
     assert slot.node == HERE
-    assert site.delays()[-1] is None, "nothing is waited for any more"
+    assert site.delays()[-1] is None, "the start does not wait anymore"

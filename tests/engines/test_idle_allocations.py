@@ -24,9 +24,9 @@ def _lab(directory: Path, keep: float = 0.0) -> RemoteLab:
     return RemoteLab(directory, free_port(), keep=keep, lease=40.0)
 
 
-def _held(stage: Stage) -> dict[str, dict[str, int]]:
+def _allocations(stage: Stage) -> dict[str, dict[str, int]]:
     assert isinstance(stage.lab, RemoteLab)
-    return stage.lab.cluster.held()
+    return stage.lab.cluster.allocations()
 
 
 async def _over(stage: Stage, uid: JobUid, program: Program, least: float = 60.0) -> None:
@@ -52,12 +52,12 @@ class TestARetry:
     async def test_retry_reuses_the_agent_of_the_failed_attempt(self, stage: Stage) -> None:
         uid = stage.job()
         await stage.allocate(uid)
-        before = _held(stage)
+        before = _allocations(stage)
         await _over(stage, uid, Program(prints=2, code=1))
-        assert _held(stage) == before
+        assert _allocations(stage) == before
         assert await stage.engine.allocations() == ()
         await stage.allocate(uid, attempt=2)
-        assert _held(stage) == before
+        assert _allocations(stage) == before
         await stage.engine.launch([stage.plan(uid, Program(prints=1, runs=None), attempt=2)])
         await stage.until(lambda: len(stage.lines(uid, attempt=2)) == 1, "the second one's line")
         assert len(stage.lines(uid)) == 2
@@ -69,23 +69,23 @@ class TestARetry:
         await stage.end(uid, attempt=2)
         await stage.engine.release(uid, 2)
         stage.forget(uid, 2)
-        await stage.until(lambda: not _held(stage), "that it is given back")
+        await stage.until(lambda: not _allocations(stage), "the release of the allocation")
 
     @staged
     async def test_service_shutdown_releases_kept_allocations(self, stage: Stage) -> None:
         await _over(stage, stage.job(), Program(code=1))
         await stage.restart()
-        assert _held(stage) == {}
+        assert _allocations(stage) == {}
         assert await stage.engine.allocations() == ()
 
     @staged
     async def test_kept_allocation_waits_only_briefly_for_the_next_job(self, stage: Stage) -> None:
         first, second = stage.job(), stage.job()
         await _over(stage, first, Program(prints=1))
-        before = _held(stage)
+        before = _allocations(stage)
         await _over(stage, second, Program(prints=2), least=2.0)
-        assert before and _held(stage) == before
-        await stage.until(lambda: not _held(stage), "that it is given back")
+        assert before and _allocations(stage) == before
+        await stage.until(lambda: not _allocations(stage), "the release of the allocation")
         assert [len(stage.lines(uid)) for uid in (first, second)] == [1, 2]
 
 
@@ -116,13 +116,13 @@ class TestKeeping:
             patch.setattr(IdleAllocations, "names", counted)
             await stage.restart()
             await _over(stage, first, Program())
-            before = _held(stage)
+            before = _allocations(stage)
             patch.setattr(Records, "write", slow)
             async with asyncio.TaskGroup() as group:
                 group.create_task(stage.allocate(second))
-                await stage.until(lambda: len(rounds) > 5, "looks at what is held")
+                await stage.until(lambda: len(rounds) > 5, "checks for unused allocations")
                 go.set()
-            assert before and _held(stage) == before
+            assert before and _allocations(stage) == before
 
     @staged
     async def test_adoption_continues_after_a_service_restart(self, stage: Stage) -> None:
@@ -152,25 +152,27 @@ class TestKeeping:
     ) -> None:
         first, second = stage.job(), stage.job()
         await _over(stage, first, Program())
-        before = _held(stage)
+        before = _allocations(stage)
         await stage.allocate(second, PRIMARY, SECOND_REPLICA)
-        assert before and not before.keys() & _held(stage).keys()
+        assert before and not before.keys() & _allocations(stage).keys()
 
     @staged
     async def test_allocation_that_the_cluster_may_soon_end_is_not_kept(self, stage: Stage) -> None:
         assert isinstance(stage.lab, RemoteLab)
         stage.lab.cluster.mark((await stage.nodes())[0], "old", True)
         await _over(stage, stage.job(), Program())
-        assert _held(stage) == {}
+        assert _allocations(stage) == {}
 
     @staged
     async def test_kept_allocation_survives_the_death_of_its_agent(self, stage: Stage) -> None:
         assert isinstance(stage.lab, RemoteLab)
         first, second = stage.job(), stage.job()
         await _over(stage, first, Program())
-        before = _held(stage)
+        before = _allocations(stage)
         stage.lab.end_agents((await stage.nodes())[0])
-        await stage.until(lambda: _held(stage) == {}, "the giving back of what the agent held")
+        await stage.until(
+            lambda: _allocations(stage) == {}, "the release of the agent's allocation"
+        )
         await _over(stage, second, Program(prints=1))
-        assert _held(stage) != before
+        assert _allocations(stage) != before
         assert len(stage.lines(second)) == 1

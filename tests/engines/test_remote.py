@@ -73,16 +73,16 @@ class TestRemote(Conformance):
         lab, uid = lab_of(stage), stage.job()
         [node, *_] = await stage.nodes()
 
-        def told() -> list[str | None]:
+        def delays() -> list[str | None]:
             waits = [e for e in stage.events if isinstance(e, StartWaits) and e.job_uid == uid]
             return [event.delay and event.delay.message for event in waits]
 
         lab.cluster.mark(node, "withheld", True)
         allocating = asyncio.ensure_future(stage.allocate(uid, node=node))
-        await stage.until(lambda: told() == [f"{node} withheld"], "what it waits for")
+        await stage.until(lambda: delays() == [f"{node} withheld"], "the reason of the wait")
         lab.cluster.mark(node, "withheld", False)
         assert await allocating
-        await stage.until(lambda: told()[1:] == [None], "that it waits no more")
+        await stage.until(lambda: delays()[1:] == [None], "the end of the wait")
 
     @staged
     async def test_allocation_without_an_attempt_is_released(self, stage: Stage) -> None:
@@ -90,10 +90,12 @@ class TestRemote(Conformance):
         lab = lab_of(stage)
         uid = await stage.run(FOREVER)
         await stage.started(uid)
-        [own] = lab.cluster.held()
+        [own] = lab.cluster.allocations()
         left = AllocationName("labs", uid, 1, 7)
-        await lab.hold(left)
-        await stage.until(lambda: list(lab.cluster.held()) == [own], "the end of the other hold")
+        await lab.allocate_as_earlier_version(left)
+        await stage.until(
+            lambda: list(lab.cluster.allocations()) == [own], "the end of the other allocation"
+        )
         assert not stage.ends(uid)
 
     @staged
@@ -217,7 +219,7 @@ class TestRemote(Conformance):
         uid, both = await stage.run_together(FOREVER, FOREVER, nodes=(here, there))
         for replica in both:
             await stage.started(uid, replica)
-        [hold] = lab.cluster.held()
+        [allocation] = lab.cluster.allocations()
         lab.cluster.mark(there, "withheld", True)
         lab.cluster.mark(there, "stepless", True)
         lab.end_agents(there)
@@ -241,7 +243,7 @@ class TestRemote(Conformance):
         assert not stage.ends(uid, incarnation=2)
         # Its new node is not requested again, although one allocation had both.
         lab.cluster.mark(there, "withheld", True)
-        await lab.cluster.release(AllocationName.parse(hold))
+        await lab.cluster.release(AllocationName.parse(allocation))
         await stage.end(uid, incarnation=2)
         await stage.launch(stage.plan(uid, FOREVER, incarnation=3))
         await stage.started(uid, incarnation=3)
@@ -252,14 +254,14 @@ class TestRemote(Conformance):
         cluster, (here, there) = lab_of(stage).cluster, await stage.nodes()
         uid, both = await stage.run_together(FOREVER, FOREVER, nodes=(here, there))
         await stage.started(uid, SECOND_REPLICA)
-        [hold] = cluster.held()
-        cluster.mark(f"{hold}@{there}", "taken", is_set=True)
+        [allocation] = cluster.allocations()
+        cluster.mark(f"{allocation}@{there}", "taken", is_set=True)
         lab_of(stage).end_agents(there)
         await stage.end(uid, SECOND_REPLICA)
         await stage.allocate(uid, *both, nodes=(here, there))
         await stage.launch(stage.plan(uid, FOREVER, SECOND_REPLICA, incarnation=2))
         await stage.started(uid, SECOND_REPLICA, incarnation=2)
-        assert len(cluster.held()) == 2 and not stage.ends(uid)
+        assert len(cluster.allocations()) == 2 and not stage.ends(uid)
 
     @staged
     async def test_moved_replica_keeps_its_port_or_does_not_start(self, stage: Stage) -> None:
@@ -302,7 +304,7 @@ class TestRemote(Conformance):
             await stage.allocate(uid, SECOND_REPLICA, node=there)
         await stage.restart()
         await stage.end_all()
-        await stage.until(lambda: not lab.cluster.held(), "that nothing is held")
+        await stage.until(lambda: not lab.cluster.allocations(), "the release of all allocations")
 
 
 def lab_of(stage: Stage) -> RemoteLab:
@@ -422,7 +424,7 @@ def test_cluster_with_its_own_placement_gets_a_node_count_and_reports_nodes(tmp_
     async def body(_: object, stage: Stage) -> None:
         wish, chosen = await stage.nodes()
 
-        def told() -> list[tuple[tuple[ReplicaId, str], ...]]:
+        def chosen_nodes() -> list[tuple[tuple[ReplicaId, str], ...]]:
             return [event.nodes for event in stage.events if isinstance(event, NodesChosen)]
 
         uid = stage.job()
@@ -431,12 +433,12 @@ def test_cluster_with_its_own_placement_gets_a_node_count_and_reports_nodes(tmp_
         # A caller without the latest state names the request, others the node. Both have the same meaning.
         assert await stage.allocate(uid, node=wish) == (slot,)
         assert await stage.allocate(uid, node=chosen) == (slot,)
-        assert told() == [((PRIMARY, chosen),)]
+        assert chosen_nodes() == [((PRIMARY, chosen),)]
         await stage.engine.launch([stage.plan(uid, FOREVER)])
         await stage.started(uid)
         await stage.restart()
         await stage.started(uid)
-        assert told() == [((PRIMARY, chosen),)]
+        assert chosen_nodes() == [((PRIMARY, chosen),)]
         assert await stage.allocate(uid, node=wish) == (slot,)
 
     staged(body)(None, RemoteLab(tmp_path, free_port(), anywhere=True, lease=10 * LEASE))

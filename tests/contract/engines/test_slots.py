@@ -15,7 +15,7 @@ from tests.contract.engines.conftest import PRIMARY, House
 from trainshed.core.launch import Software
 from trainshed.core.lifecycle.replica_events import ReplicaLost
 from trainshed.replica.protocol import process_start
-from trainshed_cluster.kubernetes import carried_python
+from trainshed_cluster.kubernetes import python_copy
 
 PRINTS_SURROUNDINGS = """
 import os
@@ -104,11 +104,11 @@ for line in open('/proc/self/maps'):
 """
 
 
-def test_carried_python_contains_everything_it_loads(tmp_path: Path) -> None:
-    made, source = tmp_path / "python", Path(carried_python.__file__).read_text()
+def test_python_copy_contains_everything_it_loads(tmp_path: Path) -> None:
+    made, source = tmp_path / "python", Path(python_copy.__file__).read_text()
     subprocess.run([sys.executable, "-I", "-S", "-c", source, str(made)], check=True)
     libraries, python = made / "lib", made / "bin" / "python3"
-    command = [libraries / carried_python.LOADER, "--library-path", libraries, python, "-I", "-S"]
+    command = [libraries / python_copy.LOADER, "--library-path", libraries, python, "-I", "-S"]
     done = execute(*command, "-c", LOADS_ALL, env={})
     assert (done.stdout, done.stderr) == (f"{python}\n", "")
 

@@ -349,7 +349,7 @@ class Conformance:
         uid = await stage.run(Program(prints=500))
         await stage.exited(uid)
         lines = stage.lines(uid)
-        assert numbers(lines) == list(range(500)), "all of it can be read once the end is told"
+        assert numbers(lines) == list(range(500)), "the log is complete after the report of the end"
         assert len({line["m"] for line in lines}) == 500
         times = [line["t"] for line in lines]
         assert times == sorted(set(times)), "times ascend"

@@ -39,7 +39,7 @@ async def main():
         writer.write(path.encode() + b"\\n")
         return reader, writer
     try:
-        await cache.have(Manifest(units, tuple(content["outside"])), fetch)
+        await cache.fetch_all(Manifest(units, tuple(content["outside"])), fetch)
     except Exception as failure:
         print(type(failure).__name__, failure, flush=True)
     else:

@@ -44,7 +44,7 @@ class Admission:
         self._changed = changed
         self._is_wanted = is_wanted
         #: The watched workloads, by namespace.
-        self._followed: dict[str, WatchedCollection[Workload]] = {}
+        self._collections: dict[str, WatchedCollection[Workload]] = {}
         self._tasks = Crew()
 
     async def start(self, namespaces: Collection[str]) -> None:
@@ -53,37 +53,39 @@ class Admission:
         version = await self._version()
         for where in namespaces:
             path = f"{kueue.API}/{version}/namespaces/{where}/workloads"
-            followed = self._followed[where] = WatchedCollection(
-                self._client, path, Workload, self._learn
+            collection = self._collections[where] = WatchedCollection(
+                self._client, path, Workload, self._workload_changed
             )
             try:
-                await followed.list()
+                await collection.list()
             except ApiFailure as failure:
                 raise start_error(failure, "Kueue's workloads (chart: kueue=true)") from failure
-            self._tasks.keep(followed.follow, f"kubernetes: watching {path}")
-        self._tasks.begin(self._end_strays(), "kubernetes: deleting old workloads")
+            self._tasks.keep(collection.follow, f"kubernetes: watching {path}")
+        self._tasks.begin(self._delete_strays(), "kubernetes: deleting old workloads")
 
     async def close(self) -> None:
         await self._tasks.close()
 
     def delay(self, allocation: AllocationName, pod: Pod) -> Delay | None:
         """Return why Kueue delays a Pod; None = it does not, or gives no reason."""
-        followed = self._followed.get(pod.metadata.namespace)
-        if followed is None or pod.spec.node_name:
+        collection = self._collections.get(pod.metadata.namespace)
+        if collection is None or pod.spec.node_name:
             return None
-        own = followed.objects.get(f"{pod.metadata.namespace}/{kueue.group(allocation)}")
-        return kueue.delay(own, followed.objects.values()) if own else None
+        own = collection.objects.get(f"{pod.metadata.namespace}/{kueue.group(allocation)}")
+        return kueue.delay(own, collection.objects.values()) if own else None
 
     def released(self, allocation: AllocationName, where: str) -> None:
         """Handle the release of a Pod. After the last Pod of an attempt, the workload is deleted. Otherwise
         Kueue would keep the quota of Pods that did not succeed, and the Pods, for replacements."""
         name = kueue.group(allocation)
-        if where in self._followed and not self._is_wanted(name):
-            self._tasks.begin(self._end(where, name), f"kubernetes: ending workload {name}")
+        if where in self._collections and not self._is_wanted(name):
+            self._tasks.begin(
+                self._delete_workload(where, name), f"kubernetes: ending workload {name}"
+            )
 
-    async def _end(self, where: str, name: str) -> None:
+    async def _delete_workload(self, where: str, name: str) -> None:
         """Delete the workload of an attempt without Pods, unless a Pod is requested again soon."""
-        path = f"{self._followed[where].path}/{name}"
+        path = f"{self._collections[where].path}/{name}"
         await asyncio.sleep(_QUOTA_KEEP_SECONDS)
         while not self._is_wanted(name):
             try:
@@ -94,14 +96,16 @@ class Admission:
             else:
                 return
 
-    async def _end_strays(self) -> None:
+    async def _delete_strays(self) -> None:
         await asyncio.sleep(_STRAY_TIMEOUT)
-        for where, followed in self._followed.items():
-            for workload in tuple(followed.objects.values()):
+        for where, collection in self._collections.items():
+            for workload in tuple(collection.objects.values()):
                 name = workload.metadata.name
-                if kueue.is_ours(workload, self._service) and not self._is_wanted(name):
+                if kueue.is_own_workload(workload, self._service) and not self._is_wanted(name):
                     log.info("kubernetes: deleting workload %s without an attempt", name)
-                    self._tasks.begin(self._end(where, name), f"kubernetes: ending workload {name}")
+                    self._tasks.begin(
+                        self._delete_workload(where, name), f"kubernetes: ending workload {name}"
+                    )
 
     async def _version(self) -> str:
         try:
@@ -111,5 +115,5 @@ class Admission:
             raise start_error(failure, what) from failure
         return group.preferred_version.version
 
-    def _learn(self, workload: Workload, *, gone: bool) -> None:
+    def _workload_changed(self, workload: Workload, *, gone: bool) -> None:
         self._changed()

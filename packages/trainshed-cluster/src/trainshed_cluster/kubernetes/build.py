@@ -69,9 +69,9 @@ def new_engine(context: EngineContext) -> RemoteEngine:
     cluster = KubernetesCluster(
         settings,
         identity,
-        command=entry(),
+        command=pod_command(),
         cache=str(context.cache),
-        beside=partial(_homes_of_pythons, context),
+        beside=partial(_interpreter_directories, context),
     )
     return RemoteEngine(
         RetryingCluster(cluster, "kubernetes"),
@@ -81,15 +81,15 @@ def new_engine(context: EngineContext) -> RemoteEngine:
     )
 
 
-def _homes_of_pythons(context: EngineContext) -> list[str]:
+def _interpreter_directories(context: EngineContext) -> list[str]:
     """Return the prefixes of the environments' Pythons outside the cache. Pods receive them, too."""
-    homes = {
+    directories = {
         prefix.parent for prefix in context.interpreters() if str(prefix) not in SHARED_PREFIXES
     }
-    return sorted(str(home) for home in homes if not home.is_relative_to(context.cache))
+    return sorted(str(home) for home in directories if not home.is_relative_to(context.cache))
 
 
-def entry() -> tuple[str, ...]:
+def pod_command() -> tuple[str, ...]:
     return tuple(_bootstrap(AgentCode(b"", "")).argv)
 
 

@@ -324,7 +324,7 @@ class KubernetesCluster:
         pod, again = self._own.pods.get(name), 0
         if pod is not None and (is_replacement or pod.is_over or pod.is_leaving):
             await self._remove_pod(pod)
-            pod, again = None, manifests.again_of(pod) + 1
+            pod, again = None, manifests.predecessor_count(pod) + 1
         if pod is None:
             pod = await self._create_pod(name, need, again, avoid)
         uid, failing_since = pod.metadata.uid, 0.0
@@ -400,12 +400,12 @@ class KubernetesCluster:
             again=again,
             avoid=avoid,
         )
-        crowded = partial(kueue.crowded, name, need, self._own.pods)
-        if self._admission is not None and (delay := crowded()):
+        replacement_delay = partial(kueue.replacement_delay, name, need, self._own.pods)
+        if self._admission is not None and (delay := replacement_delay()):
             # Kueue has to count fewer Pods than the attempt's total.
             self._creation_delays[name] = delay
             self._mark_changed()
-            await self._wait_for(lambda: None if crowded() else True)
+            await self._wait_for(lambda: None if replacement_delay() else True)
             self._creation_delays.pop(name, None)
         while True:
             is_new = True

@@ -11,7 +11,7 @@ from trainshed.core.capacity import MachineWanted
 from trainshed.core.names import JobUid
 from trainshed.engines.findings import Finding, finding_builder
 from trainshed_cluster.kubernetes import kueue, manifests
-from trainshed_cluster.kubernetes.build import entry
+from trainshed_cluster.kubernetes.build import pod_command
 from trainshed_cluster.kubernetes.objects import ClusterNode, Pod, Review, Version
 from trainshed_cluster.kubernetes.routes import Routes
 from trainshed_cluster.kubernetes.settings import KubernetesSettings, parse
@@ -80,11 +80,11 @@ def examine_kubernetes(table: Mapping[str, Any], cache: Path | None = None) -> I
     except ValueError as failure:
         yield _finding("settings", reason=str(failure).replace("\n", "; "))
         return
-    yield from asyncio.run(_gathered(settings))
+    yield from asyncio.run(_collect(settings))
     yield check_address("kubernetes", "Pods", settings.address)
 
 
-async def _gathered(settings: KubernetesSettings) -> list[Finding]:
+async def _collect(settings: KubernetesSettings) -> list[Finding]:
     try:
         from trainshed_cluster.kubernetes.client import ApiClient
     except ImportError as failure:
@@ -130,20 +130,20 @@ class Examination:
 
     async def _missing_rights(self) -> AsyncIterator[Finding]:
         for right in _CLUSTER_RIGHTS:
-            if not await self._may(right, None):
+            if not await self._has_right(right, None):
                 yield _finding("no_right", right=right, where="of the cluster")
-        if not await self._may(_LIST_PODS, None):
+        if not await self._has_right(_LIST_PODS, None):
             yield _finding("no_optional_right", right=_LIST_PODS, where="of the whole cluster")
-        elif not await self._may(_WATCH_PODS, None):
+        elif not await self._has_right(_WATCH_PODS, None):
             # An account that may list all Pods needs to watch all Pods, too.
             yield _finding("no_right", right=_WATCH_PODS, where="of the whole cluster")
         of_kueue = _KUEUE_RIGHTS if self._settings.queue == "kueue" else ()
         for namespace in self._namespaces:
             for right in (*_NAMESPACE_RIGHTS, *of_kueue):
-                if not await self._may(right, namespace):
+                if not await self._has_right(right, namespace):
                     yield _finding("no_right", right=right, where=f"of namespace {namespace}")
 
-    async def _may(self, right: Right, namespace: str | None) -> bool:
+    async def _has_right(self, right: Right, namespace: str | None) -> bool:
         return (await self._client.create(_REVIEWS, right.asked(namespace), Review)).status.allowed
 
     async def _admission(self, namespace: str) -> Finding:
@@ -191,6 +191,6 @@ def _example(settings: KubernetesSettings, namespace: str) -> dict[str, Any]:
         "any", 1, 1.0, 1 << 30, machine=machine, replica="doctor-0", hostname="trainshed-doctor"
     )
     route, cache = Routes(settings).of(machine), "/srv/trainshed/cache"
-    pod = manifests.pod(settings, route, None, allocation, need, command=entry(), cache=cache)
+    pod = manifests.pod(settings, route, None, allocation, need, command=pod_command(), cache=cache)
     pod["metadata"]["namespace"] = namespace
     return pod

@@ -28,7 +28,7 @@ def group(allocation: AllocationName) -> str:
     return f"trainshed-{allocation.service}-{allocation.job_uid}-{allocation.attempt}"
 
 
-def is_ours(workload: Workload, service: str) -> bool:
+def is_own_workload(workload: Workload, service: str) -> bool:
     return workload.metadata.name.startswith(f"trainshed-{service}-")
 
 
@@ -55,7 +55,7 @@ def eviction(pod: Pod) -> Condition | None:
     return condition if condition and condition.status == "True" else None
 
 
-def crowded(
+def replacement_delay(
     allocation: AllocationName, need: NodeNeed, pods: Mapping[AllocationName, Pod]
 ) -> Delay | None:
     """Return the delay to report while an attempt already has its total number of Pods; None = it has fewer.

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from trainshed.core.names import JobUid
-from trainshed_cluster.kubernetes import carried_python, kueue
+from trainshed_cluster.kubernetes import kueue, python_copy
 from trainshed_cluster.kubernetes.objects import Pod, cpu_quantity
 from trainshed_cluster.kubernetes.routes import CONDITION_PREFIX, KubernetesRoute
 from trainshed_cluster.kubernetes.settings import Accelerator, KubernetesSettings
@@ -54,7 +54,7 @@ def pod_name(need: NodeNeed, allocation: AllocationName, again: int = 0) -> str:
     return f"{base[:230]}-{allocation.attempt}-{allocation.index}" + (f"-{again}" if again else "")
 
 
-def again_of(pod: Pod) -> int:
+def predecessor_count(pod: Pod) -> int:
     """Return the number of earlier Pods of its allocation."""
     written = (pod.metadata.annotations or {}).get(PREDECESSORS, "")
     return int(written) if written.isdecimal() and len(written) < 9 else 0
@@ -121,8 +121,8 @@ def pod(
     optional: dict[str, Any] = {
         "affinity": {"nodeAffinity": affinity} if affinity else {},
         "initContainers": [
-            *([_carrying(settings)] if need.image else []),
-            *([_making_hosts(settings)] if _has_own_hosts(settings, need) else []),
+            *([_python_container(settings)] if need.image else []),
+            *([_hosts_container(settings)] if _has_own_hosts(settings, need) else []),
         ],
         "nodeSelector": own_selector,
         "runtimeClassName": route.runtime_class,
@@ -155,7 +155,7 @@ def namespace(need: NodeNeed) -> str:
     return need.owner.account or "default"
 
 
-def escaped(argument: str) -> str:
+def escape(argument: str) -> str:
     """Escape an argument of a container: Kubernetes replaces $(NAME) by a variable, and $$ by $."""
     return argument.replace("$", "$$")
 
@@ -229,7 +229,7 @@ def _container(
     container: dict[str, Any] = {
         "name": CONTAINER,
         "image": need.image or settings.image,
-        "command": [escaped(argument) for argument in command],
+        "command": [escape(argument) for argument in command],
         # The agent's document is written there once.
         "stdin": True,
         "stdinOnce": True,
@@ -250,7 +250,7 @@ def _container(
                 if _has_own_hosts(settings, need)
                 else []
             ),
-            *(_sent_mount(settings, number, path) for number, path in enumerate(sent)),
+            *(_content_mount(settings, number, path) for number, path in enumerate(sent)),
         ],
     }
     if not need.image:
@@ -259,24 +259,24 @@ def _container(
     return container
 
 
-_COPY_SCRIPT: Final = Path(carried_python.__file__).read_text("utf-8")
+_COPY_SCRIPT: Final = Path(python_copy.__file__).read_text("utf-8")
 _COPIED_PYTHON: Final = (
-    f"{PYTHON_DIRECTORY}/lib/{carried_python.LOADER}",
+    f"{PYTHON_DIRECTORY}/lib/{python_copy.LOADER}",
     "--library-path",
     f"{PYTHON_DIRECTORY}/lib",
     f"{PYTHON_DIRECTORY}/bin/python3",
 )
 
 
-def _carrying(settings: KubernetesSettings) -> dict[str, Any]:
+def _python_container(settings: KubernetesSettings) -> dict[str, Any]:
     """Return the init container that copies the operator's Python for the job's image."""
-    return _preparing(settings, PYTHON_CONTAINER, _COPY_SCRIPT, _CARRIED, f"/{_CARRIED}")
+    return _init_container(settings, PYTHON_CONTAINER, _COPY_SCRIPT, _CARRIED, f"/{_CARRIED}")
 
 
-def _making_hosts(settings: KubernetesSettings) -> dict[str, Any]:
+def _hosts_container(settings: KubernetesSettings) -> dict[str, Any]:
     """Return the init container that copies the hosts file of Kubernetes, for the agent to extend."""
     script = f"import shutil,sys;shutil.copyfile('{HOSTS_FILE}',sys.argv[1]+'/{_HOSTS}')"
-    return _preparing(settings, _HOSTS_CONTAINER, script, _HOSTS, f"/{_HOSTS}")
+    return _init_container(settings, _HOSTS_CONTAINER, script, _HOSTS, f"/{_HOSTS}")
 
 
 def _has_own_hosts(settings: KubernetesSettings, need: NodeNeed) -> bool:
@@ -285,7 +285,7 @@ def _has_own_hosts(settings: KubernetesSettings, need: NodeNeed) -> bool:
     return need.gang_size > 1 and settings.run_as != 0
 
 
-def _preparing(
+def _init_container(
     settings: KubernetesSettings, name: str, script: str, volume: str, path: str
 ) -> dict[str, Any]:
     """Return an init container of the operator's image that runs a Python script with a volume's directory as
@@ -294,7 +294,7 @@ def _preparing(
     return {
         "name": name,
         "image": settings.image,
-        "command": [PYTHON, "-I", "-S", "-c", escaped(script), path],
+        "command": [PYTHON, "-I", "-S", "-c", escape(script), path],
         # Far less than the main container's, because the larger of the two counts.
         "resources": {"requests": amounts, "limits": amounts},
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
@@ -303,18 +303,18 @@ def _preparing(
     }
 
 
-def _sent_mount(settings: KubernetesSettings, number: int, path: str) -> dict[str, Any]:
+def _content_mount(settings: KubernetesSettings, number: int, path: str) -> dict[str, Any]:
     """Return the mount of a directory of content. Number 0 is the cache's."""
     if number and settings.cache_claim:
-        return {"name": _CACHE, "mountPath": path, "subPath": _beside(path)}
-    return {"name": _sent(number), "mountPath": path}
+        return {"name": _CACHE, "mountPath": path, "subPath": _subdirectory(path)}
+    return {"name": _volume_name(number), "mountPath": path}
 
 
-def _sent(number: int) -> str:
+def _volume_name(number: int) -> str:
     return f"sent-{number}" if number else _CACHE
 
 
-def _beside(path: str) -> str:
+def _subdirectory(path: str) -> str:
     """Return the path of another directory's files in a persistent cache."""
     return f"beside-{hashlib.sha256(path.encode()).hexdigest()[:8]}"
 
@@ -336,18 +336,21 @@ def _volumes(
         where,
         *([{"name": _CARRIED, "emptyDir": {}}] if need.image else []),
         *([{"name": _HOSTS, "emptyDir": {}}] if _has_own_hosts(settings, need) else []),
-        *_volumes_beside(settings, beside),
+        *_further_volumes(settings, beside),
     ]
 
 
-def _volumes_beside(
+def _further_volumes(
     settings: KubernetesSettings, beside: Sequence[str]
 ) -> Iterable[Mapping[str, Any]]:
     """Return the volumes of the further directories, which are persistent like the cache if possible. A
     kubelet creates hostPath directories for root only."""
     if settings.cache_claim:
         return
-    kept = settings.cache and settings.run_as == 0
+    is_persistent = settings.cache and settings.run_as == 0
     for number, path in enumerate(beside, 1):
-        place = {"path": f"{settings.cache}/{_beside(path)}", "type": "DirectoryOrCreate"}
-        yield {"name": _sent(number), **({"hostPath": place} if kept else {"emptyDir": {}})}
+        host_path = {"path": f"{settings.cache}/{_subdirectory(path)}", "type": "DirectoryOrCreate"}
+        yield {
+            "name": _volume_name(number),
+            **({"hostPath": host_path} if is_persistent else {"emptyDir": {}}),
+        }

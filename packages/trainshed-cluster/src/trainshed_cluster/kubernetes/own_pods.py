@@ -45,7 +45,9 @@ class OwnPods:
             for uids in (self.waiting_uids, self.deleted_uids):
                 uids.discard(pod.metadata.uid)
             return
-        if known is not None and manifests.again_of(known) > manifests.again_of(pod):
+        if known is not None and manifests.predecessor_count(known) > manifests.predecessor_count(
+            pod
+        ):
             return  # This Pod has ended or will end, and another one has replaced it.
         if not pod.is_over and not pod.is_running:
             self.waiting_uids.add(pod.metadata.uid)

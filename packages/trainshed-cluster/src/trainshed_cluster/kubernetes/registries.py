@@ -34,7 +34,7 @@ _ARCHITECTURE = "amd64"
 """Architecture to read if a name refers to several images. All of them start the same program."""
 
 
-class NotRead(Exception):
+class UnreadableImage(Exception):
     """A registry did not return the requested content. The message is a clause with the reason."""
 
 
@@ -55,7 +55,7 @@ class _Manifest(msgspec.Struct):
     manifests: tuple[_Descriptor, ...] = ()
 
 
-class _Started(msgspec.Struct, rename="pascal"):
+class _ImageConfig(msgspec.Struct, rename="pascal"):
     entrypoint: tuple[str, ...] | None = None
     cmd: tuple[str, ...] | None = None
     env: tuple[str, ...] | None = None
@@ -64,7 +64,7 @@ class _Started(msgspec.Struct, rename="pascal"):
 
 
 class _Configuration(msgspec.Struct):
-    config: _Started | None = None
+    config: _ImageConfig | None = None
 
 
 class Registries:
@@ -83,21 +83,21 @@ class Registries:
         """Return the configuration of an image, or why it could not be read. Blocks."""
         try:
             return self._read(reference)
-        except (NotRead, ValueError) as failure:
+        except (UnreadableImage, ValueError) as failure:
             # ValueError: the registry's authentication URL is invalid.
             return Image(root=None, digest="", unread=str(failure))
 
     def _read(self, reference: str) -> Image:
         host, path = host_of(reference), _path_of(reference)
         version = reference.rpartition("@")[2] if is_pinned(reference) else tag_of(reference)
-        line = _Line(self._base(host), path, self._login(host))
-        manifest = line.manifest(version)
+        repository = _Repository(self._base(host), path, self._login(host))
+        manifest = repository.manifest(version)
         if manifest.config is None:
-            manifest = line.manifest(_chosen(manifest))
+            manifest = repository.manifest(_choose_manifest(manifest))
         if manifest.config is None:
-            raise NotRead(f"the object of that name at {host} is not an image")
-        configuration = line.get(f"blobs/{manifest.config.digest}", _Configuration, ())
-        started = configuration.config or _Started()
+            raise UnreadableImage(f"the object of that name at {host} is not an image")
+        configuration = repository.get(f"blobs/{manifest.config.digest}", _Configuration, ())
+        started = configuration.config or _ImageConfig()
         return Image(
             root=None,
             digest=manifest.config.digest.removeprefix("sha256:"),
@@ -115,7 +115,7 @@ class Registries:
         return f"{scheme}://{'registry-1.docker.io' if host == _DOCKER_HUB else host}"
 
     def _login(self, host: str) -> str | None:
-        """Return `user:password` in base64; None = no credentials. Raises NotRead."""
+        """Return `user:password` in base64; None = no credentials. Raises UnreadableImage."""
         if self._auth is None:
             return None
         try:
@@ -123,14 +123,16 @@ class Registries:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, AttributeError) as failure:
-            raise NotRead(f"cannot read the credentials in {self._auth} ({failure})") from failure
+            raise UnreadableImage(
+                f"cannot read the credentials in {self._auth} ({failure})"
+            ) from failure
         names = [host, f"https://{host}", "https://index.docker.io/v1/"][
             : 2 + (host == _DOCKER_HUB)
         ]
         return next((known[name].get("auth") for name in names if name in known), None)
 
 
-class _Line:
+class _Repository:
     """Calls one repository of a registry."""
 
     def __init__(self, base: str, path: str, login: str | None) -> None:
@@ -146,44 +148,45 @@ class _Line:
         url = f"{self._base}/v2/{self._path}/{what}"
         headers = {"Accept": ", ".join(accepted)} if accepted else {}
         try:
-            content = _fetched(url, headers, self._authorization)
+            content = _fetch(url, headers, self._authorization)
         except urllib.error.HTTPError as refusal:
             if refusal.code != 401 or self._authorization:
-                raise _not_given(refusal, self._base) from refusal
-            self._authorization = self._authorized(refusal.headers.get("WWW-Authenticate", ""))
+                raise _rejection(refusal, self._base) from refusal
+            self._authorization = self._authorize(refusal.headers.get("WWW-Authenticate", ""))
             try:
-                content = _fetched(url, headers, self._authorization)
+                content = _fetch(url, headers, self._authorization)
             except urllib.error.HTTPError as second:
-                raise _not_given(second, self._base) from second
-        return _decoded(content, kind, self._base)
+                raise _rejection(second, self._base) from second
+        return _decode(content, kind, self._base)
 
-    def _authorized(self, challenge: str) -> str:
-        """Return the authorization for the registry: the credentials, or a token for them. Raises NotRead."""
+    def _authorize(self, challenge: str) -> str:
+        """Return the authorization for the registry: the credentials, or a token for them. Raises
+        UnreadableImage."""
         scheme, _, rest = challenge.partition(" ")
         if scheme.lower() == "basic" and self._login:
             return f"Basic {self._login}"
         if scheme.lower() != "bearer":
-            raise NotRead(f"{self._base} requires credentials, and none are configured")
+            raise UnreadableImage(f"{self._base} requires credentials, and none are configured")
         parameters = _parameters(rest)
         realm = parameters.pop("realm", "")
         if urlsplit(realm).scheme != "https" and not (
             self._base.startswith("http:") and realm.startswith("http:")
         ):
-            raise NotRead(
+            raise UnreadableImage(
                 f"{self._base} requests credentials for {realm or 'an empty URL'}, which is not https"
             )
         parameters.setdefault("scope", f"repository:{self._path}:pull")
         url = f"{realm}?{urlencode(parameters)}"
         try:
-            content = _fetched(url, {}, f"Basic {self._login}" if self._login else None)
+            content = _fetch(url, {}, f"Basic {self._login}" if self._login else None)
         except urllib.error.HTTPError as refusal:
-            raise _not_given(refusal, realm) from refusal
-        answer: Mapping[str, Any] = _decoded(content, dict[str, Any], realm)
+            raise _rejection(refusal, realm) from refusal
+        answer: Mapping[str, Any] = _decode(content, dict[str, Any], realm)
         return f"Bearer {answer.get('token') or answer.get('access_token') or ''}"
 
 
-def _fetched(url: str, headers: Mapping[str, str], authorization: str | None) -> bytes:
-    """Return the content at a URL. Raises HTTPError, NotRead."""
+def _fetch(url: str, headers: Mapping[str, str], authorization: str | None) -> bytes:
+    """Return the content at a URL. Raises HTTPError, UnreadableImage."""
     request = urllib.request.Request(url, headers=dict(headers))
     if authorization:
         # Not sent to hosts that the registry redirects to, such as a store of blobs.
@@ -195,28 +198,30 @@ def _fetched(url: str, headers: Mapping[str, str], authorization: str | None) ->
         raise
     except (OSError, ValueError, http.client.HTTPException) as failure:
         reason = getattr(failure, "reason", failure)
-        raise NotRead(f"{_place(url)} does not respond ({reason})") from failure
+        raise UnreadableImage(f"{_host_of(url)} does not respond ({reason})") from failure
     if len(content) > _MAX_BYTES:
-        raise NotRead(f"{_place(url)} sent more than {_MAX_BYTES >> 20} MiB")
+        raise UnreadableImage(f"{_host_of(url)} sent more than {_MAX_BYTES >> 20} MiB")
     return content
 
 
-def _not_given(refusal: urllib.error.HTTPError, base: str) -> NotRead:
+def _rejection(refusal: urllib.error.HTTPError, base: str) -> UnreadableImage:
     if refusal.code in (401, 403):
-        return NotRead(f"{_place(base)} denies access ({refusal.code})")
+        return UnreadableImage(f"{_host_of(base)} denies access ({refusal.code})")
     if refusal.code == 404:
-        return NotRead(f"{_place(base)} has no image of that name")
-    return NotRead(f"{_place(base)} returned status {refusal.code}")
+        return UnreadableImage(f"{_host_of(base)} has no image of that name")
+    return UnreadableImage(f"{_host_of(base)} returned status {refusal.code}")
 
 
-def _decoded(content: bytes, kind: type[Any], base: str) -> Any:
+def _decode(content: bytes, kind: type[Any], base: str) -> Any:
     try:
         return msgspec.json.decode(content, type=kind)
     except (ValueError, RecursionError) as failure:
-        raise NotRead(f"cannot parse the answer of {_place(base)} ({failure})") from failure
+        raise UnreadableImage(
+            f"cannot parse the answer of {_host_of(base)} ({failure})"
+        ) from failure
 
 
-def _place(url: str) -> str:
+def _host_of(url: str) -> str:
     return urlsplit(url).netloc or url
 
 
@@ -233,8 +238,8 @@ def _path_of(reference: str) -> str:
     return name
 
 
-def _chosen(index: _Manifest) -> str:
-    """Return the digest of the manifest to read from an index. Raises NotRead if there is none."""
+def _choose_manifest(index: _Manifest) -> str:
+    """Return the digest of the manifest to read from an index. Raises UnreadableImage if there is none."""
     ours = [
         descriptor
         for descriptor in index.manifests
@@ -242,7 +247,7 @@ def _chosen(index: _Manifest) -> str:
     ]
     chosen = next(iter((*ours, *index.manifests)), None)
     if chosen is None:
-        raise NotRead("the registry has no image of that name")
+        raise UnreadableImage("the registry has no image of that name")
     return chosen.digest
 
 

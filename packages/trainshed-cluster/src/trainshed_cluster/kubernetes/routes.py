@@ -44,7 +44,7 @@ class Routes:
 
     def __init__(self, settings: KubernetesSettings) -> None:
         self._all = tuple(
-            _resolved(route, settings) for route in (*settings.machines, MachineRoute())
+            _resolve(route, settings) for route in (*settings.machines, MachineRoute())
         )
         self._routes = tuple(route.route for route in self._all)
         self._accelerators = settings.accelerators
@@ -87,7 +87,7 @@ def tolerates(toleration: Toleration, taint: Taint) -> bool:
     return toleration.operator == "Exists" or toleration.value == taint.value
 
 
-def _resolved(machine: MachineRoute, settings: KubernetesSettings) -> KubernetesRoute:
+def _resolve(machine: MachineRoute, settings: KubernetesSettings) -> KubernetesRoute:
     """Return a route. The plain settings replace unset values of its table."""
     selector = settings.node_selector if machine.node_selector is None else machine.node_selector
     tolerations = settings.tolerations if machine.tolerations is None else machine.tolerations

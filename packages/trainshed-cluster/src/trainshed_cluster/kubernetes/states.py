@@ -74,7 +74,7 @@ def compile_report(
     reports = [
         _node(listed[name], others.get(name, ()), routes, overcommit)
         if name in listed
-        else _unlisted(name)
+        else _unlisted_node(name)
         for name in sorted(listed.keys() | used)
     ]
     return ClusterReport(
@@ -127,7 +127,7 @@ def _node(
     )
 
 
-def _unlisted(name: str) -> NodeReport:
+def _unlisted_node(name: str) -> NodeReport:
     """Return the report of a node that left the API, but on which programs of this service may live."""
     why = "Kubernetes no longer lists it"
     return NodeReport(Node(name, 0, 0), NodeState.GONE, why, is_awaited=True)
@@ -159,14 +159,14 @@ RETRIED_REASONS: Final = _PULLS | {"CreateContainerError", "RunContainerError"}
 _MAX_TEXT = 300
 
 
-class _Words(Struct):
+class _Reasons(Struct):
     hopeless: dict[str, str]
     unfit: dict[str, str]
     ends: dict[str, tuple[Cause, str]]
     own_limits: dict[str, Cause]
 
 
-_WORDS = toml.decode(Path(__file__).with_suffix(".toml").read_bytes(), type=_Words)
+_REASONS = toml.decode(Path(__file__).with_suffix(".toml").read_bytes(), type=_Reasons)
 
 
 def delay(pod: Pod) -> Delay | None:
@@ -175,7 +175,7 @@ def delay(pod: Pod) -> Delay | None:
         word = unscheduled.reason or "Unschedulable"
         if word == "SchedulingGated":
             return None  # The controller of the gates reports the reason.
-        message = _shortened(unscheduled.message) or "the scheduler has not reported a reason"
+        message = _shorten(unscheduled.message) or "the scheduler has not reported a reason"
         return Delay(
             WaitReason.CLUSTER,
             f"Kubernetes has not placed Pod {pod.metadata.name}: {message} ({word})",
@@ -186,8 +186,8 @@ def delay(pod: Pod) -> Delay | None:
         return None
     image = pod.waiting_image
     pulling = f"its image {image} does not come" if image else "its image cannot be pulled"
-    words = pulling if waiting.reason in _PULLS else _why(waiting.reason)
-    message = f": {_shortened(waiting.message)}" if waiting.message else ""
+    words = pulling if waiting.reason in _PULLS else _reason_text(waiting.reason)
+    message = f": {_shorten(waiting.message)}" if waiting.message else ""
     return Delay(
         WaitReason.CLUSTER,
         f"Pod {pod.metadata.name} does not start on node {pod.spec.node_name}: {words}{message} "
@@ -199,17 +199,17 @@ def delay(pod: Pod) -> Delay | None:
 def refusal(pod: Pod) -> str | None:
     """Return why a Pod will never run, or None."""
     if (waiting := pod.waiting) and waiting.reason in (
-        *_WORDS.hopeless,
+        *_REASONS.hopeless,
         "CreateContainerConfigError",
     ):
         image = pod.waiting_image or ", ".join(
             container.image for container in pod.spec.containers or ()
         )
-        message = f" ({_shortened(waiting.message)})" if waiting.message else ""
-        what = f"image {image}" if waiting.reason in _WORDS.hopeless else "the Pod"
+        message = f" ({_shorten(waiting.message)})" if waiting.message else ""
+        what = f"image {image}" if waiting.reason in _REASONS.hopeless else "the Pod"
         return (
-            f"{what} cannot be used on this cluster: {_why(waiting.reason)}{message} [{waiting.reason}]; "
-            "fix [engines.kubernetes], or the objects in the cluster that it refers to"
+            f"{what} cannot be used on this cluster: {_reason_text(waiting.reason)}{message} "
+            f"[{waiting.reason}]; fix [engines.kubernetes], or the objects in the cluster that it refers to"
         )
     return None
 
@@ -218,25 +218,23 @@ def end(pod: Pod, *, deleted: bool) -> AllocationEnd:
     """Return the end of a Pod without running containers. `deleted`: its deletion had been requested."""
     name, status, over = pod.metadata.name, pod.status, pod.terminated
     if status.reason == "Evicted":
-        own = (loss for words, loss in _WORDS.own_limits.items() if words in status.message)
+        own = (loss for words, loss in _REASONS.own_limits.items() if words in status.message)
         loss = next(own, Cause.POD_EVICTED)
-        return AllocationEnd(
-            loss, f"Pod {name} was evicted: {_shortened(status.message)} (Evicted)"
-        )
+        return AllocationEnd(loss, f"Pod {name} was evicted: {_shorten(status.message)} (Evicted)")
     if over is not None and over.reason == "OOMKilled":
         return AllocationEnd(
             Cause.OUT_OF_MEMORY,
             f"Pod {name} exceeded its memory limit, and was killed with all of its programs "
             "(OOMKilled)",
         )
-    if status.reason in _WORDS.ends:
-        loss, words = _WORDS.ends[status.reason]
-        message = f": {_shortened(status.message)}" if status.message else ""
+    if status.reason in _REASONS.ends:
+        loss, words = _REASONS.ends[status.reason]
+        message = f": {_shorten(status.message)}" if status.message else ""
         return AllocationEnd(loss, f"{words}{message} (Pod {name}: {status.reason})")
     if disrupted := _disruption(pod):
         return disrupted
     if evicted := kueue.eviction(pod):
-        message = _shortened(evicted.message) or evicted.reason
+        message = _shorten(evicted.message) or evicted.reason
         return AllocationEnd(
             Cause.CLUSTER_PREEMPTED, f"Kueue ended Pod {name}: {message} ({evicted.reason})"
         )
@@ -265,7 +263,7 @@ def _disruption(pod: Pod) -> AllocationEnd | None:
         "DeletionByTaintManager": Cause.NODE_FAILED,
         "DeletionByPodGC": Cause.NODE_FAILED,
     }
-    message = _shortened(condition.message) or condition.reason
+    message = _shorten(condition.message) or condition.reason
     return AllocationEnd(
         losses.get(condition.reason, Cause.POD_EVICTED), f"{message} ({condition.reason})"
     )
@@ -275,14 +273,14 @@ def _exit(over: Terminated | None) -> str:
     if over is None:
         return ""
     lines = over.message.strip().splitlines()
-    return f" with exit code {over.exit_code}" + (f": {_shortened(lines[-1])}" if lines else "")
+    return f" with exit code {over.exit_code}" + (f": {_shorten(lines[-1])}" if lines else "")
 
 
-def _why(word: str) -> str:
-    return _WORDS.hopeless.get(word) or _WORDS.unfit.get(word) or "for another reason"
+def _reason_text(word: str) -> str:
+    return _REASONS.hopeless.get(word) or _REASONS.unfit.get(word) or "for another reason"
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     """Return a text as one line of limited length, without its full stop."""
     line = " ".join(text.split()).rstrip(".")
     return line if len(line) <= _MAX_TEXT else f"{line[:_MAX_TEXT]}…"

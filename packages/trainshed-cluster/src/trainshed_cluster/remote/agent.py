@@ -326,7 +326,7 @@ class Agent:
             case messages.Provide(content=content):
                 if self._cache is None:
                     raise EngineUnavailable("this agent has no cache directory for content")
-                await self._cache.have(content, lambda path: self._dialer.open(CONTENT + path))
+                await self._cache.fetch_all(content, lambda path: self._dialer.open(CONTENT + path))
             case messages.Launch():
                 plans = [with_own_image(plan) for plan in order.plans]
                 await asyncio.to_thread(_require_software, plans, self._document.node)
@@ -404,17 +404,17 @@ class Agent:
 
     def _handle_event(self, event: EngineEvent) -> None:
         match event:
-            case ReplicaReport(uid, told):
+            case ReplicaReport(uid, replica_event):
                 # A replica that never started because this agent is ending is not reported. The service
                 # counts it as lost when the agent is gone.
-                if self._is_own(uid, told.attempt) and not (
+                if self._is_own(uid, replica_event.attempt) and not (
                     self._is_ending
-                    and isinstance(told, ReplicaLost)
-                    and told.cause == NEVER_STARTED
+                    and isinstance(replica_event, ReplicaLost)
+                    and replica_event.cause == NEVER_STARTED
                 ):
-                    news = _news(told)
-                    self._seen_news.add(told.replica, told.incarnation, news)
-                    self._pending_news.add(told.replica, news)
+                    news = _news(replica_event)
+                    self._seen_news.add(replica_event.replica, replica_event.incarnation, news)
+                    self._pending_news.add(replica_event.replica, news)
                     self._news_seen.set()
             case LinesWritten(uid, attempt, replica, lines):
                 if self._is_own(uid, attempt):

@@ -111,7 +111,7 @@ class AgentHandle:
         with contextlib.suppress(TimeoutError, EngineUnavailable):
             async with asyncio.timeout(_RECONNECT_TIMEOUT):
                 while not (self.is_connected and self.is_current):
-                    await self.connected()
+                    await self.wait_connected()
                     if not self.is_current:
                         self._state_changed.clear()
                         await self._state_changed.wait()
@@ -142,7 +142,7 @@ class AgentHandle:
             self.is_unacknowledged = True
             self._connection.give_up()
 
-    async def connected(self) -> None:
+    async def wait_connected(self) -> None:
         """Wait until the agent is connected. Raises EngineUnavailable if it never will be, or if no program
         can run on its node."""
         while not self.is_connected:
@@ -175,17 +175,17 @@ class AgentHandle:
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_RECONNECT_TIMEOUT):
-                await self.connected()
+                await self.wait_connected()
         connection = self._connection
         if connection is None:
             raise EngineUnavailable(f"the agent on node {self.node} is not connected just now")
         self._number += 1
         number = self._number
-        take_answer = self._answers[number] = asyncio.get_running_loop().create_future()
+        deliver_answer = self._answers[number] = asyncio.get_running_loop().create_future()
         try:
             async with asyncio.timeout(_CALL_TIMEOUT):
                 await connection.send(replace(call, number=number))
-                answer = await take_answer
+                answer = await deliver_answer
         except (ChannelClosed, TimeoutError) as error:
             raise EngineUnavailable(
                 f"the agent on node {self.node} does not respond ({error or 'too late'})"
@@ -197,7 +197,7 @@ class AgentHandle:
             raise kind(f"node {self.node}: {answer.message}")
         return answer
 
-    def take_answer(self, answer: messages.AnyAnswer) -> None:
+    def deliver_answer(self, answer: messages.AnyAnswer) -> None:
         """Pass the answer to its caller, if the caller still waits for it."""
         waiting = self._answers.get(answer.number)
         if waiting is not None and not waiting.done():

@@ -47,7 +47,7 @@ from trainshed_cluster.remote.gang import Gang, allocation_name
 from trainshed_cluster.remote.hub import Hub
 from trainshed_cluster.remote.lease import beat_interval, death_timeout
 from trainshed_cluster.remote.messages import News, Order
-from trainshed_cluster.remote.mirror import StreamCopies, TornStream
+from trainshed_cluster.remote.mirror import StreamCopies, StreamGap
 from trainshed_cluster.remote.nodes import NO_AGENT, ClusterNodes
 from trainshed_cluster.remote.options import RemoteOptions
 from trainshed_cluster.remote.replica_slot import Ended, ReplicaSlot, SlotTrigger, agent_key
@@ -165,7 +165,7 @@ class Agents:
         except ChannelClosed as end:
             if not agent.is_gone and not self.attempts.is_closed:
                 _log(agent).warning("agent on node %s: the connection ended: %s", agent.node, end)
-        except (TornStream, OSError) as error:
+        except (StreamGap, OSError) as error:
             # For example, the disk is full. The agent keeps the bytes and sends them again.
             _log(agent).warning("agent on node %s: cannot store its streams: %s", agent.node, error)
         finally:
@@ -268,7 +268,7 @@ class Agents:
             if (now := self._gang(agent)) is not gang:
                 if now is None:
                     if isinstance(news, messages.Answer):
-                        agent.take_answer(news)
+                        agent.deliver_answer(news)
                     elif isinstance(news, messages.Beat):
                         # An idle agent lives as long as it receives acknowledgements.
                         agent.acknowledge(news.number)
@@ -280,7 +280,7 @@ class Agents:
                     if news.replica in {slot.replica for slot in gang.replica_slots_of(agent)}:
                         await asyncio.to_thread(copies.append, news)
                 case messages.Answer() | messages.Slots():
-                    agent.take_answer(news)
+                    agent.deliver_answer(news)
                 case _:
                     self._handle_news(gang, agent, news)
 

@@ -76,7 +76,7 @@ class Attempts:
         # A cancelled caller does not cancel the write. The next write has to wait for it.
         writing = joined(self._write_after(self._writing.get(gang.key), record))
         self._writing[gang.key] = writing
-        writing.add_done_callback(lambda done: self._written(gang.key, done))
+        writing.add_done_callback(lambda done: self._forget_write(gang.key, done))
         try:
             await asyncio.shield(writing)
         except OSError as error:
@@ -90,7 +90,7 @@ class Attempts:
             await asyncio.wait([earlier])
         await asyncio.to_thread(self._records.write, record)
 
-    def _written(self, key: tuple[JobUid, int], writing: asyncio.Task[None]) -> None:
+    def _forget_write(self, key: tuple[JobUid, int], writing: asyncio.Task[None]) -> None:
         if self._writing.get(key) is writing:
             del self._writing[key]
 

@@ -37,8 +37,8 @@ class Dialer(Generic[Sent, Received]):
         #: Writers of both ends of all tunnels.
         self._writers: WeakSet[asyncio.StreamWriter] = WeakSet()
         self._servers: list[asyncio.AbstractServer] = []
-        self._room = asyncio.Semaphore(_MAX_TUNNELS)
-        self._opening = asyncio.Semaphore(_MAX_OPENING)
+        self._tunnel_limit = asyncio.Semaphore(_MAX_TUNNELS)
+        self._handshake_limit = asyncio.Semaphore(_MAX_OPENING)
         self._context = credentials.client(credential)
         self._credential = credential
 
@@ -46,7 +46,7 @@ class Dialer(Generic[Sent, Received]):
         """Stop listening, and end all tunnels. The owner of a conversation ends that."""
         for server in self._servers:
             server.close()
-        self._cut()
+        self._break_connections()
         await self._crew.close()
 
     async def dial(self) -> Channel[Sent, Received]:
@@ -86,7 +86,7 @@ class Dialer(Generic[Sent, Received]):
 
     async def _carry(self, program: Streams, destination: str) -> None:
         try:
-            async with self._room:
+            async with self._tunnel_limit:
                 await greeting.carry(program, await self._open_for(program[1], destination))
         except OSError:
             pass
@@ -100,7 +100,7 @@ class Dialer(Generic[Sent, Received]):
         until = loop.time() + _RETRY_TIMEOUT
         while True:
             try:
-                async with self._opening:
+                async with self._handshake_limit:
                     if program.is_closing():
                         raise ConnectionResetError("The program has hung up.")
                     return await self.open(destination)
@@ -139,8 +139,8 @@ class Dialer(Generic[Sent, Received]):
         detect it much later."""
         await channel.closed()
         if isinstance(channel.cause, TimeoutError):
-            self._cut()
+            self._break_connections()
 
-    def _cut(self) -> None:
+    def _break_connections(self) -> None:
         for writer in tuple(self._writers):
             writer.transport.abort()

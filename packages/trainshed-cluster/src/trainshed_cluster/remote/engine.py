@@ -114,7 +114,7 @@ class RemoteEngine(NoTerminals):
             # This keeps the request's position in the cluster's queue.
             self._cluster.detach()
         left = await self._cluster.settle(await self._slots.close())
-        await asyncio.to_thread(self._write_held, left)
+        await asyncio.to_thread(self._record_leftovers, left)
         await self._nodes.close()
         await self._agents.close()
         await self._attempts.close()
@@ -322,7 +322,7 @@ class RemoteEngine(NoTerminals):
         agent = gang.agent(replica_slot) if gang and replica_slot else None
         return None if agent is None or agent.is_gone else agent
 
-    def _write_held(self, left: Sequence[Leftover]) -> None:
+    def _record_leftovers(self, left: Sequence[Leftover]) -> None:
         """Record allocations that may still exist, for `trainshed down`."""
         if not left:
             return
@@ -338,7 +338,7 @@ class RemoteEngine(NoTerminals):
             return
         # All or none: a started replica would only wait for its peers.
         await self._slots.prepare(gang)
-        starting = self._as_owned(gang, starting)
+        starting = self._adapt_plans(gang, starting)
         shown = await revealed(starting, self._options.secrets)
         copies = StreamCopies(self._streams, *gang.key)
         lines = await asyncio.to_thread(
@@ -353,7 +353,7 @@ class RemoteEngine(NoTerminals):
         # A launched program is lost with its agent, even if it never started.
         for key in by_agent:
             gang.agents[key].require_not_ending()
-        await self._note_launched(gang, starting)
+        await self._record_launches(gang, starting)
         calls = [
             gang.agents[key].call(order)
             for key, own in by_agent.items()
@@ -375,7 +375,7 @@ class RemoteEngine(NoTerminals):
             if isinstance(outcome, BaseException):
                 raise outcome
 
-    def _as_owned(self, gang: Gang, plans: Sequence[LaunchPlan]) -> list[LaunchPlan]:
+    def _adapt_plans(self, gang: Gang, plans: Sequence[LaunchPlan]) -> list[LaunchPlan]:
         """Adapt plans to nodes without the service's directories, or to another user. Raises
         LaunchRejected."""
         user = gang.record.owner.user
@@ -391,7 +391,7 @@ class RemoteEngine(NoTerminals):
             return [replace(plan, buckets=()) for plan in plans]
         return list(plans)
 
-    async def _note_launched(self, gang: Gang, plans: Sequence[LaunchPlan]) -> None:
+    async def _record_launches(self, gang: Gang, plans: Sequence[LaunchPlan]) -> None:
         """Record launches before the agents receive them."""
         async with self._attempts.lock(gang.key):
             record = gang.record

@@ -99,7 +99,7 @@ class Hub(Generic[Sent, Received]):
         self._opening = Connections(limits)
         self._agents: dict[str, _Agent] = {}
         self._context: ssl.SSLContext | None = None
-        self._expected: dict[tuple[str, str], _Expected] = {}
+        self._expected: dict[tuple[str, str], _ExpectedStream] = {}
         self._crew = Crew()
         self._listener: socket.socket | None = None
 
@@ -257,7 +257,7 @@ class Hub(Generic[Sent, Received]):
             if destination == greeting.CONTROL:
                 await self._converse(name, agent, streams)
             elif destination.startswith(greeting.STREAM):
-                await self._hand_over(name, streams, destination.removeprefix(greeting.STREAM))
+                await self._pass_stream(name, streams, destination.removeprefix(greeting.STREAM))
             elif destination.startswith(greeting.CONTENT) and self._content is not None:
                 writer.write(greeting.answer(greeting.YES))
                 await self._content(name, destination.removeprefix(greeting.CONTENT), writer)
@@ -293,7 +293,7 @@ class Hub(Generic[Sent, Received]):
             # The node is unreachable. Tunnels with unsent bytes would detect it much later.
             agent.cut()
 
-    async def _hand_over(self, name: str, streams: Streams, stream: str) -> None:
+    async def _pass_stream(self, name: str, streams: Streams, stream: str) -> None:
         """Pass a stream to its waiting caller, until it ends."""
         _, writer = streams
         received, expected = self._expected.pop((name, stream), (None, None))
@@ -339,7 +339,7 @@ def _refuse(writer: asyncio.StreamWriter, kind: str, why: str = "") -> None:
     writer.close()
 
 
-_Expected = tuple[Any, "asyncio.Future[Channel[Any, Any]]"]
+_ExpectedStream = tuple[Any, "asyncio.Future[Channel[Any, Any]]"]
 """The type of a stream's messages, and the future of its caller."""
 
 

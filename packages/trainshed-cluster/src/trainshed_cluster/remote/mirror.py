@@ -24,7 +24,7 @@ _SEGMENT = re.compile(r"\d{12}\.jsonl")
 _NAME = re.compile(r"\d{12}\.jsonl|(?:usage|metrics|reduction|launches|progress)\.jsonl")
 
 
-class TornStream(Exception):
+class StreamGap(Exception):
     """The received bytes do not continue the copy, so that the connection is unusable."""
 
 
@@ -67,9 +67,9 @@ class StreamSender:
         with contextlib.suppress(FileNotFoundError):
             for path in sorted(directory.iterdir()):
                 if _NAME.fullmatch(path.name):
-                    yield from self._of_file(replica, path)
+                    yield from self._changes_of_file(replica, path)
 
-    def _of_file(self, replica: ReplicaId, path: Path) -> Iterator[Appended]:
+    def _changes_of_file(self, replica: ReplicaId, path: Path) -> Iterator[Appended]:
         key = replica, path.name
         before = (self._before or {}).get(key, 0)
         with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
@@ -77,13 +77,13 @@ class StreamSender:
             # end.
             size = os.fstat(file.fileno()).st_size
             file.seek(self._sent.get(key, 0) - before)
-            while data := _whole_lines(file, size - file.tell()):
+            while data := _complete_lines(file, size - file.tell()):
                 sent = self._sent.get(key, 0)
                 yield Appended(replica, path.name, sent, data)
                 self._sent[key] = sent + len(data)
 
 
-def _whole_lines(file: BinaryIO, left: int) -> bytes:
+def _complete_lines(file: BinaryIO, left: int) -> bytes:
     """Read complete lines: about one block, and at most `left` bytes. An incomplete line remains, because a
     restarted shim may remove it."""
     data = file.read(max(0, min(BLOCK, left)))
@@ -118,15 +118,15 @@ class StreamCopies:
         return sizes
 
     def append(self, part: Appended) -> None:
-        """Append bytes to a copy. Blocks for a write. Raises TornStream, OSError."""
+        """Append bytes to a copy. Blocks for a write. Raises StreamGap, OSError."""
         if not _NAME.fullmatch(part.file):
-            raise TornStream(f"{part.file!r} is not a file of a stream")
+            raise StreamGap(f"{part.file!r} is not a file of a stream")
         path = self._directory(part.replica) / part.file
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with path.open("ab") as file:
             size = file.tell()
             if part.offset > size:
-                raise TornStream(
+                raise StreamGap(
                     f"{part.file} has {size} bytes here, but the sender continues at byte {part.offset}"
                 )
             # Repeated bytes are skipped.

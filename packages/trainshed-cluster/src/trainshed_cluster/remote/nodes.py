@@ -47,7 +47,7 @@ class ClusterNodes:
 
     def begin(self) -> None:
         """Start the background work. Call this after the cluster's first report."""
-        self._take(self._cluster.report(), is_news=False)
+        self._handle_report(self._cluster.report(), is_news=False)
         self._tasks.keep(self._follow, "watching the cluster's reports")
 
     async def close(self) -> None:
@@ -84,7 +84,7 @@ class ClusterNodes:
         self.report_trouble(node, NO_AGENT, None)
         if quarantined := self._quarantined.pop(node, None):
             quarantined[1].cancel()
-            self._take(self._cluster.report(), is_news=True)
+            self._handle_report(self._cluster.report(), is_news=True)
 
     def quarantine(self, node: str, cause: str, seconds: float | None = None) -> None:
         """Quarantine a node for that many seconds (None = the option `quarantine`). Its replicas move."""
@@ -95,7 +95,7 @@ class ClusterNodes:
         end = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(self._options.now() + seconds))
         ending = asyncio.get_running_loop().call_later(seconds, self.readmit, node)
         self._quarantined[node] = f"{node} is quarantined until {end} UTC: {cause}", ending
-        self._take(self._cluster.report(), is_news=True)
+        self._handle_report(self._cluster.report(), is_news=True)
 
     def report_trouble(self, node: str, agent: str, what: str | None) -> None:
         """Record an agent's trouble with its node, which still accepts replicas; None = no trouble
@@ -112,15 +112,18 @@ class ClusterNodes:
 
     async def _follow(self) -> None:
         async for report in self._cluster.watch():
-            self._take(report, is_news=True)
+            self._handle_report(report, is_news=True)
 
-    def _take(self, report: ClusterReport, *, is_news: bool) -> None:
+    def _handle_report(self, report: ClusterReport, *, is_news: bool) -> None:
         capacity = tuple(node_report.node for node_report in report.nodes)
         if capacity != self.capacity:
             self.capacity = capacity
             if is_news:
                 self._attempts.emit(CapacityChanged(capacity))
-        states = {node_report.node.name: self._judged(node_report) for node_report in report.nodes}
+        states = {
+            node_report.node.name: self._with_quarantine(node_report)
+            for node_report in report.nodes
+        }
         for name, node_report in states.items():
             if self._states.get(name, NodeState.UP) is not node_report.state:
                 self._attempts.emit(NodeChanged(name, node_report.state, node_report.cause))
@@ -136,7 +139,7 @@ class ClusterNodes:
             if delay is not None or (gang.delay and gang.delay.cause is WaitReason.CLUSTER):
                 self._attempts.report_delay(gang, delay)
 
-    def _judged(self, report: NodeReport) -> NodeReport:
+    def _with_quarantine(self, report: NodeReport) -> NodeReport:
         """Return the cluster's report of a node, changed to QUARANTINED if the node is UP but quarantined
         here."""
         if report.state is NodeState.GONE and report.is_awaited:

@@ -336,7 +336,7 @@ class SlotAllocator:
     async def _request_slots(self, gang: Gang, agent: AgentHandle) -> list[Slot]:
         """Have an agent allocate the missing slots of its replicas."""
         missing = {entry.replica for entry in gang.replica_slots_of(agent) if entry.slot is None}
-        await agent.connected()
+        await agent.wait_connected()
         if not missing:
             return []
         requests = tuple(

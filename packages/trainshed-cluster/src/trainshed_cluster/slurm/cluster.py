@@ -28,7 +28,7 @@ from trainshed_cluster.remote.cluster import (
 )
 from trainshed_cluster.slurm import commands
 from trainshed_cluster.slurm.client import Output, SlurmClient
-from trainshed_cluster.slurm.commands import Ask
+from trainshed_cluster.slurm.commands import JobRequest
 from trainshed_cluster.slurm.queries import (
     list_jobs,
     list_limits,
@@ -198,7 +198,7 @@ class SlurmCluster:
         self, allocation: Allocation, node: str, argv: Sequence[str], stdin: bytes
     ) -> None:
         try:
-            user = await self._users.named(allocation.name.user)
+            user = await self._users.user_of(allocation.name.user)
         except ClusterRefused as e:
             raise ClusterUnavailable(str(e)) from None
         known_job = await self._confirm_job(allocation, node)
@@ -302,7 +302,7 @@ class SlurmCluster:
 
     # --- requests ---
 
-    def _request_for(self, name: AllocationName, needs: Sequence[NodeNeed]) -> Ask:
+    def _request_for(self, name: AllocationName, needs: Sequence[NodeNeed]) -> JobRequest:
         first = needs[0]
         for need in needs:
             same = need.vcpus, need.memory_bytes, need.accelerators, need.machine
@@ -311,7 +311,7 @@ class SlurmCluster:
         route = self._routes.of(first.machine)
         partitions = route.partition.split(",")
         longest = [self._limits.get(partition, _MAX_TIME_LIMIT) for partition in partitions]
-        return Ask(
+        return JobRequest(
             name=str(name),
             nodes=tuple(need.node for need in needs),
             cpus=max(1, math.ceil(first.vcpus)),
@@ -339,7 +339,7 @@ class SlurmCluster:
             )
         return Gres("gpu", known[wanted], need.accelerators)
 
-    async def _obtain(self, name: AllocationName, ask: Ask) -> Allocation:
+    async def _obtain(self, name: AllocationName, ask: JobRequest) -> Allocation:
         """Find or request an allocation. If the account or QOS forbid the time limit, request it without
         one."""
         route_key = (ask.partition, ask.account, ask.qos, ask.user)
@@ -357,7 +357,7 @@ class SlurmCluster:
         self._rejected_limits[route_key] = ask.seconds
         return allocation
 
-    async def _find(self, name: AllocationName, ask: Ask) -> Allocation | None:
+    async def _find(self, name: AllocationName, ask: JobRequest) -> Allocation | None:
         """Return the existing allocation of that name, or wait if a request from before the last restart is
         still pending. None = neither exists."""
         # Only this service uses these names: an allocation that was neither requested by this process nor
@@ -372,10 +372,10 @@ class SlurmCluster:
             snapshot = await self._next_snapshot(snapshot)
         return None
 
-    async def _request(self, name: AllocationName, ask: Ask) -> Allocation:
+    async def _request(self, name: AllocationName, ask: JobRequest) -> Allocation:
         self._requested.add(name)
         started_at, snapshot = time.monotonic(), self._snapshot
-        user = await self._users.named(name.user)
+        user = await self._users.user_of(name.user)
         request = await self._client.request(commands.allocate(ask), user)
         # Report the reason soon if the request has to wait.
         query_timer = asyncio.get_running_loop().call_later(_PENDING_QUERY_DELAY, self._query_soon)
@@ -412,7 +412,7 @@ class SlurmCluster:
             ending = request.abandon() if self._is_detached else request.withdraw()
             await asyncio.shield(begin(ending, f"slurm: salloc of {name}"))
 
-    def _granted(self, name: AllocationName, ask: Ask, output: Output) -> Allocation:
+    def _granted(self, name: AllocationName, ask: JobRequest, output: Output) -> Allocation:
         if output.code == 0:
             try:
                 return self._record_job(
@@ -493,7 +493,7 @@ class SlurmCluster:
     async def _user(self, name: AllocationName) -> int:
         """Return the id of the allocation's user. Raises ClusterUnavailable."""
         try:
-            user = await self._users.named(name.user)
+            user = await self._users.user_of(name.user)
         except ClusterRefused as e:
             raise ClusterUnavailable(str(e)) from None
         return user.uid if user else os.geteuid()
@@ -601,7 +601,7 @@ def _reported_fields(report: ClusterReport) -> tuple[object, ...]:
     return report.nodes, report.agents, report.delays, report.idle
 
 
-def _describe(ask: Ask) -> str:
+def _describe(ask: JobRequest) -> str:
     devices = f", {ask.gres.count} GPUs {ask.gres.type}" if ask.gres else ""
     memory = f"{ask.memory_bytes / (1 << 30):.1f} GiB"
     nodes = ", ".join(ask.nodes) if ask.avoid is None else f"{len(ask.nodes)} nodes"

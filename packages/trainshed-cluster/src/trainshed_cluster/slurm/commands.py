@@ -20,7 +20,7 @@ _ERROR_PREFIX = re.compile(
 )
 
 
-class Ask(Struct, frozen=True):
+class JobRequest(Struct, frozen=True):
     """The requested resources of a Slurm job. Processors, memory and gres are per node."""
 
     #: The Slurm job's name, which identifies it.
@@ -42,7 +42,7 @@ class Ask(Struct, frozen=True):
     avoid: tuple[str, ...] | None = None
 
 
-def allocate(ask: Ask) -> list[str]:
+def allocate(ask: JobRequest) -> list[str]:
     """Arguments of salloc: all nodes or none. The job survives the loss of a node."""
     options = {
         "job-name": ask.name,

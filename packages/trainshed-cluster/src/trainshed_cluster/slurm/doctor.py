@@ -118,7 +118,7 @@ async def _jobs(
     for project in settings.users or {"*": "", **settings.accounts}:
         try:
             owner = await users.owner(project)
-            user = await users.named(owner.user)
+            user = await users.user_of(owner.user)
         except ClusterRefused as failure:
             wrong.append(str(failure))
             continue
@@ -126,13 +126,13 @@ async def _jobs(
             continue
         seen.add(owner)
         who = f"user {owner.user}" if owner.user else "the service's user"
-        for place in _places(cache) if user else ():
+        for required in _required_paths(cache) if user else ():
             try:
                 await client.answer(
-                    ["/bin/sh", "-c", f"{place.test} {quote(str(place.path))}"], user
+                    ["/bin/sh", "-c", f"{required.test} {quote(str(required.path))}"], user
                 )
             except ClusterUnavailable:
-                wrong.append(f"{who} cannot {place.what} {place.path}")
+                wrong.append(f"{who} cannot {required.what} {required.path}")
         default = await _default_account(client, partitions, user)
         for partition, general, qos in Routes(settings).destinations:
             account = owner.account or general
@@ -169,7 +169,7 @@ async def _default_account(
         return ""  # This cluster has no accounting.
 
 
-class _Place(Struct, frozen=True):
+class _RequiredPath(Struct, frozen=True):
     """A file or directory that a user's programs need."""
 
     path: Path
@@ -179,12 +179,12 @@ class _Place(Struct, frozen=True):
     what: str
 
 
-def _places(cache: Path | None) -> Iterator[_Place]:
-    yield _Place(Path(sys.executable), "test -x", "run")
-    yield _Place(Path(trainshed.__file__), "test -r", "read")
+def _required_paths(cache: Path | None) -> Iterator[_RequiredPath]:
+    yield _RequiredPath(Path(sys.executable), "test -x", "run")
+    yield _RequiredPath(Path(trainshed.__file__), "test -r", "read")
     if cache and cache.parent.exists():
         # The service opens the cache itself.
-        yield _Place(cache.parent, "test -x", "enter")
+        yield _RequiredPath(cache.parent, "test -x", "enter")
 
 
 def on_nodes(config: Mapping[str, str], *, has_gpus: bool) -> Iterator[Finding]:

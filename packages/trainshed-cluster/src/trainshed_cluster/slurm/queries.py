@@ -216,16 +216,16 @@ class Partition(Struct, frozen=True):
         if self.state != "UP":
             return f"partition {name} is {self.state}"
         if not _is_admitted(account, self.accounts, self.denied_accounts):
-            admitted = f"admits only {_listed(self.accounts)}" if self.accounts else "rejects it"
+            admitted = f"admits only {_join(self.accounts)}" if self.accounts else "rejects it"
             which = f"account {account}" if account else "no account"
             return f"jobs on {which} never start in partition {name}, which {admitted}"
         if qos and not _is_admitted(qos, self.qos, self.denied_qos):
-            admitted = f"admits only {_listed(self.qos)}" if self.qos else "rejects it"
+            admitted = f"admits only {_join(self.qos)}" if self.qos else "rejects it"
             return f"jobs with QOS {qos} never start in partition {name}, which {admitted}"
         return None
 
 
-def _listed(names: Iterable[str] | None) -> str:
+def _join(names: Iterable[str] | None) -> str:
     return ", ".join(sorted(names or ()))
 
 
@@ -241,10 +241,10 @@ def parse_partitions(answer: str) -> dict[str, Partition]:
         if name := fields.get("PartitionName"):
             partition = Partition(
                 fields.get("State", "UP"),
-                _admitted(fields.get("AllowAccounts", _ANY)),
-                _admitted(fields.get("DenyAccounts", "")) or frozenset(),
-                _admitted(fields.get("AllowQos", _ANY)),
-                _admitted(fields.get("DenyQos", "")) or frozenset(),
+                _parse_names(fields.get("AllowAccounts", _ANY)),
+                _parse_names(fields.get("DenyAccounts", "")) or frozenset(),
+                _parse_names(fields.get("AllowQos", _ANY)),
+                _parse_names(fields.get("DenyQos", "")) or frozenset(),
             )
             partitions[name] = partition
             if fields.get("Default") == "YES":
@@ -252,7 +252,7 @@ def parse_partitions(answer: str) -> dict[str, Partition]:
     return partitions
 
 
-def _admitted(names: str) -> frozenset[str] | None:
+def _parse_names(names: str) -> frozenset[str] | None:
     """Parse a list of names; None = all."""
     return None if names == _ANY else frozenset(names.lower().split(",")) - {"", "(null)"}
 

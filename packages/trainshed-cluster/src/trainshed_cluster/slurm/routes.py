@@ -50,7 +50,7 @@ class Routes:
 
     def __init__(self, settings: SlurmSettings) -> None:
         plain = MachineRoute()
-        self._all = tuple(_resolved(route, settings) for route in (*settings.machines, plain))
+        self._all = tuple(_resolve(route, settings) for route in (*settings.machines, plain))
         self._routes = tuple(route.route for route in self._all)
         #: The distinct destinations of jobs: partition, account and QOS.
         self.destinations = tuple(
@@ -101,7 +101,7 @@ def has_features(constraint: str, features: Iterable[str]) -> bool:
     return True
 
 
-def _resolved(machine: MachineRoute, settings: SlurmSettings) -> SlurmRoute:
+def _resolve(machine: MachineRoute, settings: SlurmSettings) -> SlurmRoute:
     """Return a route. The plain settings replace unset values of its table."""
     partition = settings.partition if machine.partition is None else machine.partition
     constraint = settings.constraint if machine.constraint is None else machine.constraint

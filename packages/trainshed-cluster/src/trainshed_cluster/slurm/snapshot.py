@@ -48,25 +48,25 @@ _UNEXAMINED = frozenset({"", "None", "N/A"})
 """Reasons of a job that the scheduler has not examined yet."""
 
 
-class _Words(Struct):
+class _Reasons(Struct):
     waits: dict[str, str]
     ends: dict[str, tuple[Cause, str]]
 
 
-_WORDS = toml.decode(Path(__file__).with_suffix(".toml").read_bytes(), type=_Words)
+_REASONS = toml.decode(Path(__file__).with_suffix(".toml").read_bytes(), type=_Reasons)
 
 
 def reason_in_words(reason: str) -> str | None:
     """Describe a reason of squeue; None = Slurm has no reason yet."""
     if reason in _UNEXAMINED:
         return None
-    if reason in _WORDS.waits:
-        return _WORDS.waits[reason]
+    if reason in _REASONS.waits:
+        return _REASONS.waits[reason]
     # "ReqNodeNotAvail, UnavailableNodes:node[1-3]", "ReqNodeNotAvail, Reserved for maintenance"
     first, _, rest = (part.strip() for part in reason.partition(","))
-    if first in _WORDS.waits:
+    if first in _REASONS.waits:
         nodes = rest.removeprefix("UnavailableNodes:")
-        return f"{_WORDS.waits[first]}: {nodes}" if nodes else _WORDS.waits[first]
+        return f"{_REASONS.waits[first]}: {nodes}" if nodes else _REASONS.waits[first]
     if reason.startswith("QOS"):
         return "a limit of the QOS"
     if reason.startswith("Assoc"):
@@ -76,7 +76,7 @@ def reason_in_words(reason: str) -> str | None:
 
 def cause_of_end(job: Job) -> AllocationEnd | None:
     """Return how an allocation ended; None = its state does not contain the cause."""
-    known = _WORDS.ends.get(job.state)
+    known = _REASONS.ends.get(job.state)
     return AllocationEnd(known[0], f"{known[1]} ({job.state})") if known else None
 
 
@@ -168,9 +168,9 @@ def compile_snapshot(
             duplicates.append((name, job))
         else:
             first[name] = job
-    held = {name: job for name, job in first.items() if job.has_nodes}
-    agents: dict[AllocationName, set[str]] = {name: set() for name in held}
-    by_id = {job.id: name for name, job in held.items()}
+    granted = {name: job for name, job in first.items() if job.has_nodes}
+    agents: dict[AllocationName, set[str]] = {name: set() for name in granted}
+    by_id = {job.id: name for name, job in granted.items()}
     for step in steps:
         name = by_id.get(step.job)
         if name and step.name == str(name):
@@ -183,16 +183,16 @@ def compile_snapshot(
             agents=MappingProxyType({name: frozenset(item) for name, item in agents.items()}),
             queried_at=queried_at,
             delays=MappingProxyType(_delays(first, pending, now)),
-            idle=frozenset(first.keys() - held.keys()),
+            idle=frozenset(first.keys() - granted.keys()),
             suspended=MappingProxyType(
                 {
                     name: f"its allocation is suspended in Slurm ({job.state})"
-                    for name, job in held.items()
+                    for name, job in granted.items()
                     if job.is_stopped
                 }
             ),
             old=frozenset(
-                name for name, job in held.items() if now - (job.starts or 0) > MAX_ADOPTION_AGE
+                name for name, job in granted.items() if now - (job.starts or 0) > MAX_ADOPTION_AGE
             ),
         ),
     )

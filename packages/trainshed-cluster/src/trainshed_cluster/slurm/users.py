@@ -107,7 +107,7 @@ class Users:
         # If a user has two names, the one in the names of allocations.
         return Owner(self.name_of(user.uid) or "", account)
 
-    async def named(self, name: str) -> UnixUser | None:
+    async def user_of(self, name: str) -> UnixUser | None:
         """Return the user of that `Owner.user`; None = the service's own. Raises ClusterRefused if it no
         longer exists."""
         if not name:

@@ -10,8 +10,8 @@ import pytest
 
 from trainshed.core.capacity import MachineWanted
 from trainshed.core.names import JobUid
-from trainshed_cluster.kubernetes import carried_python, manifests
-from trainshed_cluster.kubernetes.build import entry
+from trainshed_cluster.kubernetes import manifests, python_copy
+from trainshed_cluster.kubernetes.build import pod_command
 from trainshed_cluster.kubernetes.objects import Pod, cpu_quantity, parse_quantity
 from trainshed_cluster.kubernetes.routes import Routes
 from trainshed_cluster.kubernetes.settings import KubernetesSettings, parse
@@ -59,7 +59,7 @@ def pod_of(settings: KubernetesSettings, need: NodeNeed) -> dict[str, Any]:
         routes.accelerator(kind) if (kind := need.machine.accelerator) else None,
         ALLOCATION,
         need,
-        command=entry(),
+        command=pod_command(),
         cache="/var/lib/cache",
     )
 
@@ -132,7 +132,7 @@ def test_successor_pod_of_an_allocation_has_another_name() -> None:
         assert made_again["metadata"]["name"] == manifests.pod_name(
             NEED, ALLOCATION, attempt_number
         )
-        assert manifests.again_of(msgspec.convert(made_again, Pod)) == attempt_number
+        assert manifests.predecessor_count(msgspec.convert(made_again, Pod)) == attempt_number
     assert manifests.pod_name(NEED, ALLOCATION, 1) == "cmle-training-workerpool0-0123abcd-1-2-3-1"
 
 
@@ -159,7 +159,7 @@ def test_command_arguments_are_escaped_against_variable_expansion() -> None:
         return out
 
     for argument in ("$(HOME)", "$$(HOME)", "$", "$$", "a$b", "$((1))", "$$$(X)"):
-        assert expanded(manifests.escaped(argument)) == argument
+        assert expanded(manifests.escape(argument)) == argument
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_interpreters_outside_the_cache_are_persistent_if_possible(
         None,
         ALLOCATION,
         NEED,
-        command=entry(),
+        command=pod_command(),
         cache="/var/lib/cache",
         beside=["/opt/pythons"],
     )
@@ -232,11 +232,11 @@ def test_custom_image_pod_gets_a_copy_of_the_operators_python() -> None:
         "/opt/trainshed/lib",
         "/opt/trainshed/bin/python3",
     ]
-    assert replica["command"][4:] == [manifests.escaped(argument) for argument in entry()[1:]]
+    assert replica["command"][4:] == [manifests.escape(argument) for argument in pod_command()[1:]]
     assert "workingDir" not in replica, "the image sets the working directory"
     [mount] = [part for part in replica["volumeMounts"] if part["mountPath"] == "/opt/trainshed"]
     assert mount["readOnly"] and mount["name"] == carrier["volumeMounts"][0]["name"]
     assert carrier["securityContext"] == replica["securityContext"]
     # Kubernetes replaces $$ with $.
     carried = carrier["command"][-2].replace("$$", "$")
-    assert carried == Path(carried_python.__file__).read_text()
+    assert carried == Path(python_copy.__file__).read_text()

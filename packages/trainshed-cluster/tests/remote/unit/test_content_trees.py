@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from trainshed_cluster.remote.content import trees
-from trainshed_cluster.remote.content.trees import Torn, Unpacking
+from trainshed_cluster.remote.content.trees import TransferError, Unpacking
 
 
 def _packed(root: Path) -> bytes:
@@ -114,7 +114,7 @@ def test_path_traversal_in_a_tar_is_rejected(
     tmp_path: Path, members: list[tuple[str, bytes, str]]
 ) -> None:
     (tmp_path / "victim").write_text("as it was")
-    with pytest.raises((Torn, OSError)):
+    with pytest.raises((TransferError, OSError)):
         _unpack(_of(*members), tmp_path / "target")
     assert {path.name for path in tmp_path.iterdir()} <= {"victim", "target"}
     assert (tmp_path / "victim").read_text() == "as it was"
@@ -125,9 +125,9 @@ def test_truncated_stream_is_rejected(tmp_path: Path) -> None:
     data = _packed(_tree(tmp_path / "source"))
     end = data.index(b"+" + trees.identify(tmp_path / "source").digest.encode())
     for number, length in enumerate((0, 3, 512, len(data) // 2, end - 512, end - 1, end + 10)):
-        with pytest.raises(Torn, match="ended early"):
+        with pytest.raises(TransferError, match="ended early"):
             _unpack(data[:length], tmp_path / f"torn{number}")
-    with pytest.raises(Torn, match="the disk is gone"):
+    with pytest.raises(TransferError, match="the disk is gone"):
         _unpack(trees.failed("the disk is gone"), tmp_path / "failed")
-    with pytest.raises(Torn, match="ended early"):
+    with pytest.raises(TransferError, match="ended early"):
         _unpack(b"HTTP/1.1 400 Bad Request\r\n\r\n", tmp_path / "other")

@@ -13,7 +13,7 @@ from trainshed.core.names import JobUid
 from trainshed.engines.port import NodeState
 from trainshed_cluster.remote.cluster import AllocationName
 from trainshed_cluster.slurm import commands, records
-from trainshed_cluster.slurm.commands import Ask
+from trainshed_cluster.slurm.commands import JobRequest
 from trainshed_cluster.slurm.queries import list_jobs, list_nodes, list_steps
 from trainshed_cluster.slurm.records import Gres, Job, NodeLine
 from trainshed_cluster.slurm.routes import Routes, has_features
@@ -40,7 +40,7 @@ def own(
     return own_jobs(read(list_jobs([0]), squeue), service, name_of)
 
 
-def look(
+def take_snapshot(
     squeue: str = "",
     steps: str = "",
     sinfo: str = "",
@@ -61,13 +61,13 @@ def look(
 
 
 def test_adoption_age_is_half_of_the_extra_time_limit() -> None:
-    begun = look().jobs[GRANTED].starts or 0
-    assert not look(now=begun + 43_200).report.old
-    assert look(now=begun + 43_201).report.old == {GRANTED}
+    begun = take_snapshot().jobs[GRANTED].starts or 0
+    assert not take_snapshot(now=begun + 43_200).report.old
+    assert take_snapshot(now=begun + 43_201).report.old == {GRANTED}
 
 
 def test_recorded_cluster_is_parsed() -> None:
-    seen = look()
+    seen = take_snapshot()
     assert seen.report.agents == {GRANTED: frozenset({"node2"})}
     assert seen.jobs[GRANTED].nodes == ("node1", "node2")
     assert seen.jobs[WAITING].reason == "Resources" and seen.jobs[WAITING].is_pending
@@ -87,7 +87,7 @@ def test_recorded_cluster_is_parsed() -> None:
 
 
 def test_allocations_of_another_service_are_ignored() -> None:
-    seen = look(service="other")
+    seen = take_snapshot(service="other")
     assert not seen.jobs and not seen.report.agents
     node = seen.report.nodes[0].node
     assert (node.vcpus, node.others.vcpus) == (16, 2)
@@ -123,7 +123,7 @@ def test_report_of_a_thousand_nodes_is_fast() -> None:
     line = recorded("sinfo").splitlines()[0]
     sinfo = "\n".join(line.replace("node1", f"node{n}") for n in range(1000))
     begun = time.thread_time()
-    assert len(look(sinfo=sinfo).report.nodes) == 1000
+    assert len(take_snapshot(sinfo=sinfo).report.nodes) == 1000
     spent = time.thread_time() - begun
     assert spent < 1, f"{spent:.3f} s"
 
@@ -227,7 +227,7 @@ def test_invalid_node_list_is_rejected(text: str) -> None:
 
 
 def test_salloc_arguments_contain_the_request() -> None:
-    ask = Ask(
+    ask = JobRequest(
         "trainshed-lab-1-1-0",
         ("a", "b"),
         cpus=4,
@@ -315,7 +315,7 @@ def test_first_matching_route_of_a_machine_applies(
 
 
 def test_node_accepts_machines_of_its_routes() -> None:
-    first, second, _ = look(settings=MACHINES).report.nodes
+    first, second, _ = take_snapshot(settings=MACHINES).report.nodes
     highmem, gpu = MachineWanted("n1-highmem-8"), MachineWanted("n1-standard-4", "NVIDIA_TESLA_T4")
     assert first.node.accepts.takes(highmem) and not second.node.accepts.takes(highmem)
     # node1 is in the partitions, but lacks the feature.
@@ -329,8 +329,13 @@ def test_node_accepts_machines_of_its_routes() -> None:
 
 def test_nodes_without_a_route_are_not_reported() -> None:
     only = SlurmSettings(partition="tiny")
-    assert [report.node.name for report in look(settings=only).report.nodes] == ["node1", "node2"]
-    assert not look(settings=only).report.nodes[1].node.accepts.open, "only nodes with jobs remain"
+    assert [report.node.name for report in take_snapshot(settings=only).report.nodes] == [
+        "node1",
+        "node2",
+    ]
+    assert not take_snapshot(settings=only).report.nodes[1].node.accepts.open, (
+        "only nodes with jobs remain"
+    )
     assert Routes(only).partitions == "tiny"
 
 

@@ -67,7 +67,7 @@ async def test_missing_user_is_reported() -> None:
     with pytest.raises(ClusterRefused, match="getent passwd no-such-user"):
         await users.owner("vision")
     with pytest.raises(ClusterRefused, match="no-such-user no longer"):
-        await users.named("no-such-user")
+        await users.user_of("no-such-user")
 
 
 def test_user_command_gets_no_service_environment() -> None:

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from trainshed.engines.port import EngineUnavailable, LaunchRejected
 from trainshed.eventloop.background import run_in_loop
-from trainshed_cluster.remote.content import node_units as shelves
+from trainshed_cluster.remote.content import node_units
 from trainshed_cluster.remote.content.manifest import Manifest, Unit
 from trainshed_cluster.remote.content.node_units import NodeUnits
-from trainshed_cluster.remote.content.trees import ByteSource, Torn, Unpacking
+from trainshed_cluster.remote.content.trees import ByteSource, TransferError, Unpacking
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ _CACHE_DIVISOR = 3
 """The cache uses at most one n-th of its disk."""
 _MIN_FREE_BYTES = 64 << 20
 """Bytes of the disk that remain free."""
-_WHERE = (
+_CACHE_HINT = (
     "; it needs the same path as on the service's machine. Choose a cache that is writable on nodes, "
     "too ($TRAINSHED_CACHE)"
 )
@@ -46,13 +46,13 @@ class NodeCache:
     """
 
     def __init__(self, root: Path, *, limit: int | None = None, node: str = "this node") -> None:
-        self._shelf = NodeUnits(root)
+        self._units = NodeUnits(root)
         self._limit = limit
         self._node = node
         self._leases: dict[str, int] = {}
-        self._turns: dict[str, asyncio.Lock] = {}
+        self._unit_locks: dict[str, asyncio.Lock] = {}
 
-    async def have(self, manifest: Manifest, fetch: Fetch) -> None:
+    async def fetch_all(self, manifest: Manifest, fetch: Fetch) -> None:
         """Fetch all missing units of a manifest, and keep them until `close`. No incomplete unit is left
         after a failure. Raises LaunchRejected (this node can never have them), EngineUnavailable."""
         missing = await asyncio.to_thread(
@@ -67,7 +67,7 @@ class NodeCache:
         for unit in manifest.units:
             # Launches of one agent that need the same unit wait here. Those of other agents wait for the
             # unit's lock.
-            async with self._turns.setdefault(unit.path, asyncio.Lock()):
+            async with self._unit_locks.setdefault(unit.path, asyncio.Lock()):
                 if unit.path not in self._leases:
                     self._leases[unit.path] = await self._lease(unit, fetch)
 
@@ -81,8 +81,8 @@ class NodeCache:
         """Return a handle that locks a unit, after fetching it if needed. Raises EngineUnavailable."""
         stream = _Stream(unit.path, fetch)
         try:
-            return await asyncio.to_thread(self._have, unit, stream)
-        except (Torn, OSError) as failure:
+            return await asyncio.to_thread(self._ensure_unit, unit, stream)
+        except (TransferError, OSError) as failure:
             raise EngineUnavailable(
                 f"{self._node} did not receive {unit.path}: {_in_words(failure)}"
             ) from failure
@@ -92,26 +92,26 @@ class NodeCache:
 
     # --- in threads ---
 
-    def _have(self, unit: Unit, stream: "_Stream") -> int:
-        if (handle := self._shelf.lease(unit)) is not None:
+    def _ensure_unit(self, unit: Unit, stream: "_Stream") -> int:
+        if (handle := self._units.lease(unit)) is not None:
             return handle
-        with self._shelf.locked(unit.path):
-            record = self._shelf.record(unit.path)
+        with self._units.lock_unit(unit.path):
+            record = self._units.record(unit.path)
             is_there = (
                 record is not None and record.digest == unit.digest and Path(unit.path).is_dir()
             )
-            if not is_there and not (record is None and self._shelf.is_finished(unit)):
+            if not is_there and not (record is None and self._units.is_finished(unit)):
                 self._require_removable(unit)
                 self._fetch(unit, stream)
-            handle = self._shelf.lease(unit, whatever=True)
+            handle = self._units.lease(unit, whatever=True)
         if handle is None:
-            raise Torn("it was removed concurrently")
+            raise TransferError("it was removed concurrently")
         return handle
 
     def _require_removable(self, unit: Unit) -> None:
         """Remove the files at the unit's path. Raises OSError if they must not be removed."""
-        is_ours = self._shelf.record(unit.path) is not None
-        if self._shelf.remove_unit(unit.path):
+        is_ours = self._units.record(unit.path) is not None
+        if self._units.remove_unit(unit.path):
             return
         if is_ours:
             raise BlockingIOError(
@@ -125,27 +125,27 @@ class NodeCache:
 
     def _fetch(self, unit: Unit, stream: ByteSource) -> None:
         """Request the unit, unpack it into a draft, and move it to its path. The caller holds the unit's
-        lock. Raises Torn, OSError."""
+        lock. Raises TransferError, OSError."""
         begun = time.monotonic()
-        self._shelf.make_parents(unit)
+        self._units.make_parents(unit)
         place = Path(unit.path).parent
         disk = shutil.disk_usage(place)
         limit = disk.total // _CACHE_DIVISOR if self._limit is None else self._limit
-        self._shelf.free_space(unit.bytes, limit, max(0, disk.free - _MIN_FREE_BYTES))
+        self._units.free_space(unit.bytes, limit, max(0, disk.free - _MIN_FREE_BYTES))
         free = shutil.disk_usage(place).free
         if free < unit.bytes + _MIN_FREE_BYTES:
             raise OSError(
                 errno.ENOSPC,
                 f"it needs {unit.bytes >> 20} MiB, but {free >> 20} MiB are free on the disk of {place}",
             )
-        draft = self._shelf.draft(unit.path)
+        draft = self._units.draft(unit.path)
         try:
             unpacking = Unpacking(draft)
             if unpacking.take(stream) != unit.digest:
-                raise Torn("it was rebuilt during the transfer")
-            self._shelf.place(draft, unit, unpacking.bytes)
+                raise TransferError("it was rebuilt during the transfer")
+            self._units.place(draft, unit, unpacking.bytes)
         except BaseException:
-            shelves.remove(draft)
+            node_units.remove(draft)
             raise
         took = time.monotonic() - begun
         log.info("received %s: %.1f MB in %.1f s", unit.path, unit.bytes / 1e6, took)
@@ -186,9 +186,9 @@ class _Stream:
         return await self._streams[0].read(size)
 
 
-def _in_words(failure: Torn | OSError) -> str:
+def _in_words(failure: TransferError | OSError) -> str:
     if not isinstance(failure, OSError):
         return str(failure)
     where = f": {failure.filename}" if failure.filename else ""
-    advice = _WHERE if isinstance(failure, PermissionError) else ""
+    advice = _CACHE_HINT if isinstance(failure, PermissionError) else ""
     return f"{failure.strerror or failure}{where}{advice}"

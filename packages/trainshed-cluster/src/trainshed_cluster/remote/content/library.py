@@ -52,7 +52,7 @@ class ContentRefused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _UnitPath:
     """A unit on the service's disk."""
 
     path: Path
@@ -89,11 +89,11 @@ class Library:
         try:
             async with self._sending:
                 try:
-                    place = await asyncio.to_thread(self._unit_to_send, path, granted)
+                    unit_path = await asyncio.to_thread(self._unit_to_send, path, granted)
                 except (ContentRefused, OSError) as refusal:
                     writer.write(trees.failed(str(refusal)))
                 else:
-                    await _send(place, writer)
+                    await _send(unit_path, writer)
             await writer.drain()
         except (ConnectionError, TimeoutError):
             writer.transport.abort()  # The agent is gone or hangs. It requests the unit again.
@@ -110,22 +110,22 @@ class Library:
         seen: set[Path] = set()
         while waiting:
             path = waiting.pop(0)
-            place = self._place(path, prefixes)
-            if place is None:
+            unit_path = self._find_unit(path, prefixes)
+            if unit_path is None:
                 outside.add(path)
                 continue
-            if place.path in seen:
+            if unit_path.path in seen:
                 continue
-            seen.add(place.path)
-            unit, mentioned = self._unit(place)
+            seen.add(unit_path.path)
+            unit, mentioned = self._unit(unit_path)
             units[unit.path] = unit
             for other in mentioned:
                 try:
-                    placed = self._place(other, prefixes)
+                    mentioned_unit = self._find_unit(other, prefixes)
                 except ContentRefused:
                     continue  # A plan does not need a path that only a package mentions.
-                if placed is not None:
-                    waiting.append(str(placed.path))
+                if mentioned_unit is not None:
+                    waiting.append(str(mentioned_unit.path))
                 elif (Path(other) / "os.py").is_file():
                     outside.add(other)  # The machine's own standard library.
         return Manifest(tuple(units.values()), tuple(sorted(outside)))
@@ -133,89 +133,89 @@ class Library:
     def _prefixes(self) -> list[Path]:
         return [prefix for prefix in self._interpreters() if str(prefix) not in SHARED_PREFIXES]
 
-    def _unit_to_send(self, path: str, granted: Collection[str] | None) -> _Place:
-        place = self._place(path, self._prefixes())
-        if place is not None and place.is_interpreter:
+    def _unit_to_send(self, path: str, granted: Collection[str] | None) -> _UnitPath:
+        unit_path = self._find_unit(path, self._prefixes())
+        if unit_path is not None and unit_path.is_interpreter:
             # Packages may have been installed without changing the directory's time. The node then rejects
             # the sent unit, which has to be identified again for the next request.
-            self._units.pop(place.path, None)
+            self._units.pop(unit_path.path, None)
         if (
-            place is None
-            or str(place.path) != path
+            unit_path is None
+            or str(unit_path.path) != path
             or (granted is not None and path not in granted)
         ):
             raise ContentRefused(f"this service does not send {path} to its nodes")
-        return place
+        return unit_path
 
-    def _place(self, path: str, prefixes: Sequence[Path]) -> _Place | None:
+    def _find_unit(self, path: str, prefixes: Sequence[Path]) -> _UnitPath | None:
         """Return the unit of a directory; None = it belongs to the machine. Raises ContentRefused."""
-        wanted = Path(os.path.normpath(path))
-        if not wanted.is_absolute():
+        path_below = Path(os.path.normpath(path))
+        if not path_below.is_absolute():
             raise ContentRefused(f"{path!r} is not an absolute path")
         for root in self._roots:
-            if wanted.is_relative_to(root):
-                return _Place(_finished(wanted, root), root)
+            if path_below.is_relative_to(root):
+                return _UnitPath(_finished_unit(path_below, root), root)
         for prefix in prefixes:
-            if wanted.is_relative_to(prefix):
-                return _Place(prefix, prefix.parent, is_interpreter=True)
-        real = Path(os.path.realpath(wanted))
+            if path_below.is_relative_to(prefix):
+                return _UnitPath(prefix, prefix.parent, is_interpreter=True)
+        real = Path(os.path.realpath(path_below))
         if any(real.is_relative_to(os.path.realpath(root)) for root in self._roots):
             # A node would not find it under another path.
             raise ContentRefused(f"{path} is in the service's cache, but not by its canonical path")
         return None
 
-    def _unit(self, place: _Place) -> tuple[Unit, tuple[str, ...]]:
+    def _unit(self, unit_path: _UnitPath) -> tuple[Unit, tuple[str, ...]]:
         """Return a unit and the directories that it refers to, cached until it changes."""
         # Inode numbers are reused, but times are not.
-        status = place.path.stat()
+        status = unit_path.path.stat()
         numbers = [status.st_dev, status.st_ino, status.st_mtime_ns]
         with contextlib.suppress(FileNotFoundError):
-            numbers.append((place.path / BUILT).stat().st_ino)
+            numbers.append((unit_path.path / BUILT).stat().st_ino)
         key = tuple(numbers)
-        known = self._units.get(place.path)
+        known = self._units.get(unit_path.path)
         if known is not None and known[0] == key:
             return known[1], known[2]
-        identity = trees.identify(place.path, without_sites=place.is_interpreter)
+        identity = trees.identify(unit_path.path, without_sites=unit_path.is_interpreter)
         unit = Unit(
-            path=str(place.path),
+            path=str(unit_path.path),
             digest=identity.digest,
             bytes=identity.bytes,
-            parents=() if place.is_interpreter else _parents(place),
+            parents=() if unit_path.is_interpreter else _parents(unit_path),
         )
-        mentioned = () if place.is_interpreter else find_references(place.path)
-        self._units[place.path] = (key, unit, mentioned)
+        mentioned = () if unit_path.is_interpreter else find_references(unit_path.path)
+        self._units[unit_path.path] = (key, unit, mentioned)
         # Other threads may do the same now.
         for gone in [path for path in tuple(self._units) if not path.exists()]:
             self._units.pop(gone, None)
         return unit, mentioned
 
 
-def _finished(wanted: Path, root: Path) -> Path:
+def _finished_unit(path_below: Path, root: Path) -> Path:
     """Return the unit that contains a path below a root. Raises ContentRefused."""
-    place = root
-    for part in wanted.relative_to(root).parts[:_MAX_DEPTH]:
-        place = place / part
+    unit_path = root
+    for part in path_below.relative_to(root).parts[:_MAX_DEPTH]:
+        unit_path = unit_path / part
         try:
-            if not stat.S_ISDIR(place.lstat().st_mode):
+            if not stat.S_ISDIR(unit_path.lstat().st_mode):
                 break
-            if stat.S_ISREG((place / BUILT).lstat().st_mode):
-                return place
+            if stat.S_ISREG((unit_path / BUILT).lstat().st_mode):
+                return unit_path
         except FileNotFoundError:
             continue
-    raise ContentRefused(f"{wanted} is not a finished directory of the service's cache {root}")
+    raise ContentRefused(f"{path_below} is not a finished directory of the service's cache {root}")
 
 
-def _parents(place: _Place) -> tuple[tuple[str, int], ...]:
-    between = [path for path in place.path.parents if path.is_relative_to(place.root)]
+def _parents(unit_path: _UnitPath) -> tuple[tuple[str, int], ...]:
+    between = [path for path in unit_path.path.parents if path.is_relative_to(unit_path.root)]
     return tuple((str(path), stat.S_IMODE(path.stat().st_mode)) for path in reversed(between))
 
 
-async def _send(place: _Place, writer: asyncio.StreamWriter) -> None:
+async def _send(unit_path: _UnitPath, writer: asyncio.StreamWriter) -> None:
     """Send a unit by a process that packs it and ends with this call. Raises ConnectionError,
     TimeoutError."""
     child = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-P", "-S", "-m", trees.__name__, str(place.path)),
-        *([trees.WITHOUT_SITES] if place.is_interpreter else []),
+        *(sys.executable, "-P", "-S", "-m", trees.__name__, str(unit_path.path)),
+        *([trees.WITHOUT_SITES] if unit_path.is_interpreter else []),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": _SOURCES},

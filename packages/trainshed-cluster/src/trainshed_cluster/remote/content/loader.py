@@ -31,7 +31,7 @@ def load(stream: "IO[bytes]") -> None:
     try:
         if len(archive) < header["size"]:
             raise OSError("the input ended early")
-        code = _have(header["directory"], header["digest"], archive)
+        code = _install(header["directory"], header["digest"], archive)
     except OSError as failure:
         _give_up("cannot store the agent's code in %s/code: %s" % (header["directory"], failure))
     del archive
@@ -44,7 +44,7 @@ def load(stream: "IO[bytes]") -> None:
     # The starting script may have set an alarm against missing input.
     signal.alarm(0)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    _give(document)
+    _replace_stdin(document)
     agent.main()
 
 
@@ -65,7 +65,7 @@ def _give_up(why: str) -> "NoReturn":
     os._exit(UNFIT)
 
 
-def _have(directory: str, digest: str, archive: bytes) -> str:
+def _install(directory: str, digest: str, archive: bytes) -> str:
     """Return the directory of the code, unpacked if needed."""
     import fcntl
 
@@ -80,16 +80,16 @@ def _have(directory: str, digest: str, archive: bytes) -> str:
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
             raise OSError("%s is a link, or belongs to user %d" % (path, status.st_uid))
     code = os.path.join(parent, digest)
-    if not _is_there(code):
+    if not _is_complete(code):
         lock = os.open(os.path.join(parent, ".lock"), os.O_RDWR | os.O_CREAT, 0o600)
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not _is_there(code):
+        if not _is_complete(code):
             _unpack(parent, digest, archive)
         os.close(lock)
     return code
 
 
-def _is_there(code: str) -> bool:
+def _is_complete(code: str) -> bool:
     """Return whether the code is complete and was not damaged by a crash of the machine."""
     try:
         with open(os.path.join(code, ".built"), "rb") as file:
@@ -138,7 +138,7 @@ def _boot() -> bytes:
         return b"unknown"
 
 
-def _give(document: bytes) -> None:
+def _replace_stdin(document: bytes) -> None:
     """Replace standard input with a memory file that contains the document and vanishes when it is closed.
     The kernel refuses pipes of this size to users with many pipes, including root (pipe(7),
     `pipe-user-pages-soft`)."""

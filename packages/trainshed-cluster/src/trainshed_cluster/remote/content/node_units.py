@@ -83,7 +83,7 @@ class NodeUnits:
     # --- changes: the caller holds the unit's lock ---
 
     @contextlib.contextmanager
-    def locked(self, path: str) -> Generator[None]:
+    def lock_unit(self, path: str) -> Generator[None]:
         """Context in which no other process on this node fetches or removes the unit. Blocks. Raises
         OSError."""
         handle = self._open_lock(path)

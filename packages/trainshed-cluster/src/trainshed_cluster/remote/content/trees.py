@@ -43,7 +43,7 @@ Entry = tuple[str, os.stat_result]
 """Path below the root, and its lstat result."""
 
 
-class Torn(Exception):
+class TransferError(Exception):
     """The received data is not a complete tree. The message states why."""
 
 
@@ -131,7 +131,7 @@ def pack(root: Path, out: IO[bytes], *, without_sites: bool = False) -> None:
     """Write all of `root`. Raises OSError; the reader then detects an incomplete tar."""
     identity = Identity(root)
     first_names: dict[tuple[int, int], str] = {}
-    with _writing(out) as tar:
+    with _open_tar(out) as tar:
         for path, status in walk(root, without_sites=without_sites):
             identity.add((path, status))
             member = _member(root, path, status)
@@ -144,22 +144,22 @@ def pack(root: Path, out: IO[bytes], *, without_sites: bool = False) -> None:
                     tar.addfile(member, file)
             else:
                 tar.addfile(member)
-        _end(tar, _WHOLE + identity.digest.encode())
+        _add_trailer(tar, _WHOLE + identity.digest.encode())
 
 
 def failed(why: str) -> bytes:
     """Return a tar that contains only the reason of a failure."""
     out = io.BytesIO()
-    with _writing(out) as tar:
-        _end(tar, _FAILED + why.encode(errors="replace"))
+    with _open_tar(out) as tar:
+        _add_trailer(tar, _FAILED + why.encode(errors="replace"))
     return out.getvalue()
 
 
-def _writing(out: IO[bytes]) -> tarfile.TarFile:
+def _open_tar(out: IO[bytes]) -> tarfile.TarFile:
     return tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT, bufsize=PIECE)
 
 
-def _end(tar: tarfile.TarFile, content: bytes) -> None:
+def _add_trailer(tar: tarfile.TarFile, content: bytes) -> None:
     member = tarfile.TarInfo(BUILT)
     member.size = len(content)
     tar.addfile(member, io.BytesIO(content))
@@ -195,10 +195,10 @@ class Unpacking:
         self._names: set[str] = set()
         self._directories = {""}
         self._files: set[str] = set()
-        self._end = b""
+        self._add_trailer = b""
 
     def take(self, stream: ByteSource) -> str:
-        """Unpack the stream, and return its identity. Raises Torn, OSError."""
+        """Unpack the stream, and return its identity. Raises TransferError, OSError."""
         self._root.mkdir(mode=0o700)
         try:
             with tarfile.open(
@@ -208,40 +208,42 @@ class Unpacking:
                 bufsize=PIECE,
                 errorlevel=2,
             ) as tar:
-                # `_checked` has already validated the members. Keep their attributes unchanged.
+                # `_validated_members` has already validated the members. Keep their attributes unchanged.
                 tar.extraction_filter = lambda member, _: member
-                tar.extractall(self._root, members=self._checked(tar), numeric_owner=True)
+                tar.extractall(self._root, members=self._validated_members(tar), numeric_owner=True)
         except tarfile.TarError as error:
-            raise Torn(f"{_BROKEN} ({error})") from None
-        if not self._end:
-            raise Torn(_BROKEN)
-        text = self._end[1:].decode(errors="replace")
-        if not self._end.startswith(_WHOLE):
-            raise Torn(text)
+            raise TransferError(f"{_BROKEN} ({error})") from None
+        if not self._add_trailer:
+            raise TransferError(_BROKEN)
+        text = self._add_trailer[1:].decode(errors="replace")
+        if not self._add_trailer.startswith(_WHOLE):
+            raise TransferError(text)
         self._root.chmod(0o555)
         return text
 
-    def _checked(self, tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    def _validated_members(self, tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
         for member in tar:
             name = member.name
             if name == BUILT:
                 content = tar.extractfile(member)
-                self._end = content.read() if content else b""
+                self._add_trailer = content.read() if content else b""
                 return
             parent = name.rpartition("/")[0]
             is_new = name not in self._names and not {"", ".", ".."} & {*name.split("/")}
             if parent not in self._directories or not is_new:
-                raise Torn(f"the tar contains {name!r}, which is an invalid path")
+                raise TransferError(f"the tar contains {name!r}, which is an invalid path")
             self._names.add(name)
             if member.islnk() and member.linkname not in self._files:
-                raise Torn(f"the tar links to {member.linkname!r}, which is not a file in it")
+                raise TransferError(
+                    f"the tar links to {member.linkname!r}, which is not a file in it"
+                )
             if member.isdir():
                 self._directories.add(name)
             elif member.isreg():
                 self._files.add(name)
                 self.bytes += -(-member.size // _ON_DISK) * _ON_DISK
             elif not (member.issym() or member.islnk() or member.isfifo()):
-                raise Torn(
+                raise TransferError(
                     f"the tar contains {name!r}, which is neither a file, a directory nor a link"
                 )
             if os.geteuid():

@@ -43,7 +43,7 @@ def main(target: Path) -> None:
         dirs_exist_ok=True,
     )
     loader = ""
-    for path in _loaded(standard / "lib-dynload"):
+    for path in _shared_libraries(standard / "lib-dynload"):
         shutil.copy(path, libraries / path.name)
         for name in _links(path.parent).get(path, ()):
             (libraries / name).symlink_to(path.name)
@@ -58,7 +58,7 @@ def main(target: Path) -> None:
     shutil.copy(Path(sys.executable).resolve(), target / "bin" / "python3")
 
 
-def _loaded(extensions: Path) -> "list[Path]":
+def _shared_libraries(extensions: Path) -> "list[Path]":
     """Return the shared libraries of this Python and of all its extension modules."""
     for name in (*map(str, extensions.iterdir()), *_EXTRA_LIBRARIES):
         try:
