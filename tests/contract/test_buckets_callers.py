@@ -460,7 +460,7 @@ def test_client_can_exchange_a_token_at_an_address_with_a_key(address: str) -> N
     assert (
         send_request(port, "GET", f"/with/{key}/storage/v1/b/bucket-p/o", headers=bearer)[0] == 200
     )
-    # The token alone gives no access, and an unknown key returns no token.
+    # Without the key, the token gives no access, and an unknown key returns no token.
     assert send_request(port, "GET", "/storage/v1/b/bucket-p/o", headers=bearer)[0] == 401
     assert send_request(port, "POST", f"/with/{'x' * 32}/oauth2/token", form)[0] == 401
 

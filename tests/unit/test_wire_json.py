@@ -33,7 +33,7 @@ def public(kind: str, body: Any) -> Any:
 @pytest.mark.parametrize(
     ("kind", "sent", "expected"),
     [
-        # spelling of keys, alone and mixed (spec/clients#task-inputs)
+        # spelling of keys, separate and mixed (spec/clients#task-inputs)
         (AI + "CustomJob", {"display_name": "a"}, {"displayName": "a"}),
         (
             WORKERS,

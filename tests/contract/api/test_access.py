@@ -29,7 +29,7 @@ from trainshed.core.names import JobUid, project_number
 from trainshed.store.audit import chained
 
 HOUSE = Shelled
-OURS = "/trainshed/v1"
+API_PATH = "/trainshed/v1"
 JOBS = f"{LOCATION}/customJobs"
 ANA = "ana@corp.example"
 _SECOND = 1 / 24 / 3600
@@ -38,19 +38,19 @@ _SECOND = 1 / 24 / 3600
 
 async def token_of(house: House, email: str = ANA, **fields: Any) -> dict[str, Any]:
     body = {"email": email, "role": "roles/aiplatform.user", "project": "p1", **fields}
-    return await house.result("POST", f"{OURS}/tokens", body)
+    return await house.result("POST", f"{API_PATH}/tokens", body)
 
 
 async def audit(house: House, query: str = "?project=-") -> list[dict[str, Any]]:
     """Return the audit log, oldest entry first."""
-    return (await house.result("GET", f"{OURS}/audit{query}"))["entries"][::-1]
+    return (await house.result("GET", f"{API_PATH}/audit{query}"))["entries"][::-1]
 
 
 async def test_token_is_returned_once_and_has_its_users_roles(house: Shelled) -> None:
     made = await token_of(house, note="laptop", days=1)
     assert (await house.call("GET", JOBS, token=made["token"])).status == 200
     assert (await house.call("GET", JOBS.replace("p1", "p2"), token=made["token"])).status == 403
-    [listed] = (await house.result("GET", f"{OURS}/tokens"))["tokens"]
+    [listed] = (await house.result("GET", f"{API_PATH}/tokens"))["tokens"]
     assert listed["note"] == "laptop" and "token" not in listed
     assert made["token"] not in json.dumps(await audit(house))
     with patch.object(house.store.access, "note_uses", side_effect=Unavailable("the disk is full")):
@@ -79,7 +79,10 @@ async def test_deleted_project_loses_its_roles_and_accounts(house: Shelled, vers
     assert deletion["detail"] == {"removed": [f"roles/aiplatform.user user:{ANA}"]}
     assert (await house.call("DELETE", project)).status == 404
     grant = {"role": "roles/viewer", "member": f"user:{ANA}", "project": "vision"}
-    for path, body in (("/v1/projects", {"projectId": "vision"}), (f"{OURS}/access:change", grant)):
+    for path, body in (
+        ("/v1/projects", {"projectId": "vision"}),
+        (f"{API_PATH}/access:change", grant),
+    ):
         refused = await house.call("POST", path, body)
         assert "was deleted and its contents are kept" in refused.error["message"]
     undelete = "/v1/projects/vision:undelete"
@@ -93,19 +96,19 @@ async def test_users_list_and_delete_only_their_own_tokens(house: Shelled) -> No
     first, second = await token_of(house), await token_of(house, role="")
     former = (await token_of(house, ANA.title()))["token"]
     other = await token_of(house, email="bo@corp.example")
-    mine = (await house.result("GET", f"{OURS}/tokens", token=first["token"]))["tokens"]
+    mine = (await house.result("GET", f"{API_PATH}/tokens", token=first["token"]))["tokens"]
     assert {token["id"] for token in mine} == {first["id"], second["id"], digest_of(former)[:12]}
-    by_program = await house.call("GET", f"{OURS}/tokens", token="of-a-program")
+    by_program = await house.call("GET", f"{API_PATH}/tokens", token="of-a-program")
     assert by_program.json == {"tokens": []}
     for target in (other["id"], "bo@corp.example", "nobody@corp.example"):
-        refused = await house.call("DELETE", f"{OURS}/tokens/{target}", token=first["token"])
+        refused = await house.call("DELETE", f"{API_PATH}/tokens/{target}", token=first["token"])
         assert refused.error["message"].startswith(f"You cannot revoke a token {target!r}")
-    await house.result("DELETE", f"{OURS}/tokens/{second['id']}", token=first["token"])
-    path = f"{OURS}/tokens/{ANA.upper()}"
+    await house.result("DELETE", f"{API_PATH}/tokens/{second['id']}", token=first["token"])
+    path = f"{API_PATH}/tokens/{ANA.upper()}"
     assert (await house.call("DELETE", path, token=first["token"])).status == 200
     for token, status in ((first["token"], 401), (former, 401), (other["token"], 200)):
         assert (await house.call("GET", JOBS, token=token)).status == status
-    assert (await house.call("DELETE", f"{OURS}/tokens/{ANA}")).status == 404
+    assert (await house.call("DELETE", f"{API_PATH}/tokens/{ANA}")).status == 404
 
 
 async def test_expired_tokens_do_not_count_against_the_limit(
@@ -113,7 +116,7 @@ async def test_expired_tokens_do_not_count_against_the_limit(
 ) -> None:
     monkeypatch.setattr(access, "_MAX_TOKENS", 1)
     await token_of(house, days=_SECOND)
-    assert (await house.call("POST", f"{OURS}/tokens", {"email": ANA})).status == 400
+    assert (await house.call("POST", f"{API_PATH}/tokens", {"email": ANA})).status == 400
     house.clock += 10**9
     digest = digest_of((await token_of(house))["token"])
     assert [*house.tokens.book.tokens] == [digest]
@@ -125,7 +128,7 @@ async def test_access_change_reaches_buckets_after_a_full_disk(
     made, buckets = await token_of(house), TokenFile(tmp_path / FILE, house.jobs, house.now, HOSTS)
     shown = partial(buckets.authenticate, f"Bearer {made['token']}")
     (full := tmp_path / f"{FILE}.new").mkdir()
-    assert (await house.call("DELETE", f"{OURS}/tokens/{made['id']}")).status == 503
+    assert (await house.call("DELETE", f"{API_PATH}/tokens/{made['id']}")).status == 503
     assert (await shown()).email == ANA
     full.rmdir()
     once = patch("asyncio.sleep", side_effect=[None, asyncio.CancelledError])
@@ -139,14 +142,16 @@ async def test_service_owner_sees_service_grants_with_project_grants(house: Shel
     """The owner may also have a role in that project."""
     known(house.tokens, ANA, project="p1")
     ana = known(house.tokens, ANA)
-    listed = await house.result("GET", f"{OURS}/access?project=p1", token=ana)
+    listed = await house.result("GET", f"{API_PATH}/access?project=p1", token=ana)
     assert [grant["project"] for grant in listed["grants"]] == ["-", "p1"]
 
 
 async def test_every_fault_of_an_access_request_is_reported(house: Shelled) -> None:
     body = {"email": "nobody", "role": "roles/king", "days": -1, "note": "a\nb", "more": 1}
     query = {"project": "p1"}
-    assert violations(await house.call("POST", f"{OURS}/tokens", body | query)).keys() == set(body)
+    assert violations(await house.call("POST", f"{API_PATH}/tokens", body | query)).keys() == set(
+        body
+    )
 
 
 async def test_streams_of_a_program_end_with_its_job(house: Shelled) -> None:
@@ -156,7 +161,7 @@ async def test_streams_of_a_program_end_with_its_job(house: Shelled) -> None:
     token, _ = house.jobs.mint(JobClaims(7, 1, "workerpool0-0", "p1", "job@p1.example"))
     over: list[bool] = []
     house.tokens.refuse(lambda _: bool(over))
-    async with house.stream(f"{OURS}/jobs/1000/logs?follow=true", token) as followed:
+    async with house.stream(f"{API_PATH}/jobs/1000/logs?follow=true", token) as followed:
         assert "first" in str(await followed.next())
         over.append(True)
         house.notices.publish(JobUid(7))
@@ -170,16 +175,16 @@ async def test_log_stream_ends_when_its_permission_is_revoked(house: Shelled, ho
     name = (await house.result("POST", JOBS, custom_job(), token=made["token"]))["name"]
     await house.run(name)
     house.write_log(1000, "workerpool0-0", (START, "first"))
-    path = f"{OURS}/jobs/1000/logs?follow=true"
+    path = f"{API_PATH}/jobs/1000/logs?follow=true"
     async with house.stream(path, made["token"]) as followed, house.stream(path) as others:
         assert "first" in str(await followed.next()) and "first" in str(await others.next())
         if how == "token":
-            await house.call("DELETE", f"{OURS}/tokens/{made['id']}")
+            await house.call("DELETE", f"{API_PATH}/tokens/{made['id']}")
         elif how == "expiry":
             house.clock += 10**9
         else:
             grant = {"role": "roles/aiplatform.user", "member": f"user:{ANA}", "project": "p1"}
-            await house.call("POST", f"{OURS}/access:change", {**grant, "remove": True})
+            await house.call("POST", f"{API_PATH}/access:change", {**grant, "remove": True})
         assert await followed.next() is None
         house.write_log(1000, "workerpool0-0", (START + 1, "second"))
         assert "second" in str(await others.next())
@@ -197,9 +202,9 @@ async def test_change_in_all_projects_requires_permission_in_all(
 ) -> None:
     """The change must not silently apply only to the caller's only project."""
     owner = known(house.tokens, "bo@corp.example", "roles/owner", "p1")
-    answer = await house.call("POST", f"{OURS}/{path}", {**change, "project": "-"}, token=owner)
+    answer = await house.call("POST", f"{API_PATH}/{path}", {**change, "project": "-"}, token=owner)
     assert answer.status == 403
-    assert (await house.call("POST", f"{OURS}/{path}", change, token=owner)).status == 200
+    assert (await house.call("POST", f"{API_PATH}/{path}", change, token=owner)).status == 200
 
 
 async def test_audit_records_each_change_with_user_and_details(house: Shelled) -> None:
@@ -207,16 +212,16 @@ async def test_audit_records_each_change_with_user_and_details(house: Shelled) -
     recorded."""
     made = await token_of(house)
     secret = {"name": "key", "value": "c2VjcmV0", "project": "p1"}
-    await house.call("POST", f"{OURS}/secrets", secret)
+    await house.call("POST", f"{API_PATH}/secrets", secret)
     job = custom_job(package(env=[{"name": "KEY", "value": "$(secret:key)"}]))
     name = (await house.result("POST", JOBS, job, token=made["token"]))["name"]
     await house.run(name)
     await house.call("GET", f"/v1/{name}", token=made["token"])
     await house.call("POST", JOBS, {}, token=made["token"])
-    await house.call("POST", f"{OURS}/jobs/1000:shell", {}, token=made["token"])
+    await house.call("POST", f"{API_PATH}/jobs/1000:shell", {}, token=made["token"])
     await house.call("POST", f"/v1/{name}:cancel", {}, token=made["token"])
     quota = {"metric": "cpus_n1_e2", "limit": 8, "project": "p1"}
-    await house.call("POST", f"{OURS}/quotas:set", {**quota, "region": "us-central1"})
+    await house.call("POST", f"{API_PATH}/quotas:set", {**quota, "region": "us-central1"})
     changes = [
         (row["who"], row["method"].rpartition(".")[2], row["resource"])
         for row in await audit(house)
@@ -249,7 +254,7 @@ async def test_denied_changes_are_audited_with_a_limit(house: Shelled, project: 
         ("POST", jobs, custom_job()),
         ("DELETE", f"{jobs}/{long}", None),
         ("PUT", f"/v1/projects/{project}", {"name": "mine"}),
-        ("POST", f"{OURS}/secrets", {"name": "key", "value": "c2VjcmV0", "project": project}),
+        ("POST", f"{API_PATH}/secrets", {"name": "key", "value": "c2VjcmV0", "project": project}),
         ("GET", jobs, None),
     ):
         assert (await house.call(method, path, body, token=bo)).status == 403
@@ -328,7 +333,7 @@ def house_content(house: House, seq: int) -> bytes:
 async def test_project_number_does_not_reveal_another_projects_id(house: Shelled) -> None:
     await house.call("POST", "/v3/projects", {"project_id": "vision"})
     bo = (await token_of(house, "bo@corp.example", project="p2"))["token"]
-    path = f"{OURS}/quotas?project={project_number('vision')}"
+    path = f"{API_PATH}/quotas?project={project_number('vision')}"
     refused = await house.call("GET", path, token=bo)
     assert (refused.status, "vision" in refused.error["message"]) == (403, False)
 

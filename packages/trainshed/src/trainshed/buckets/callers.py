@@ -36,17 +36,17 @@ class Reach(IntEnum):
     ADMIN = 4
 
 
-_LOOK: Final = VIEW_OBJECTS | {"storage.buckets.get", "storage.buckets.list"}
-_USE: Final = USE_OBJECTS | _LOOK
+_VIEW_PERMISSIONS: Final = VIEW_OBJECTS | {"storage.buckets.get", "storage.buckets.list"}
+_USE_PERMISSIONS: Final = USE_OBJECTS | _VIEW_PERMISSIONS
 PERMISSIONS: Final = {
     Reach.NOTHING: frozenset[str](),
-    Reach.VIEW: _LOOK,
-    Reach.USE: _USE,
-    Reach.WORK: _USE | {"storage.buckets.create"},
+    Reach.VIEW: _VIEW_PERMISSIONS,
+    Reach.USE: _USE_PERMISSIONS,
+    Reach.WORK: _USE_PERMISSIONS | {"storage.buckets.create"},
     Reach.ADMIN: ADMIN_BUCKETS,
 }
 """The permissions of each level."""
-_SIGNS: Final = {
+_LEVEL_PERMISSIONS: Final = {
     Reach.VIEW: "storage.objects.get",
     Reach.USE: "storage.objects.create",
     Reach.WORK: "storage.buckets.create",
@@ -59,7 +59,8 @@ _SIGNS: Final = {
 def reach_of(permissions: frozenset[str]) -> Reach:
     """Return the level of these permissions."""
     return max(
-        (reach for reach, sign in _SIGNS.items() if sign in permissions), default=Reach.NOTHING
+        (reach for reach, permission in _LEVEL_PERMISSIONS.items() if permission in permissions),
+        default=Reach.NOTHING,
     )
 
 

@@ -20,8 +20,8 @@ from trainshed.httpd.messages import JSON, Application, error_body
 
 _FIRST_REQUEST_SECONDS = 0.5
 """Maximum delay of the server's stop by a connection without a request."""
-_LINGER_SECONDS = 1.0
-_LINGER_BYTES = 1 << 20
+_LINGERING_TIMEOUT = 1.0
+_MAX_LINGERING_BYTES = 1 << 20
 """Bytes that a client may still send after its last answer. An immediate close would keep it from reading the
 answer."""
 
@@ -104,7 +104,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._closing_timer is not None or self._is_last:
             self._unread += len(data)
-            if self._unread > _LINGER_BYTES:
+            if self._unread > _MAX_LINGERING_BYTES:
                 self._abort()
             return
         if self._has_answered:
@@ -348,7 +348,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._counted.body_ended(self)
         self._counted.idle(self)
         self._unread = 0
-        self._closing_timer = self.loop.call_later(_LINGER_SECONDS, self.transport.close)
+        self._closing_timer = self.loop.call_later(_LINGERING_TIMEOUT, self.transport.close)
 
 
 _KEEP_ALIVE: Final = 75

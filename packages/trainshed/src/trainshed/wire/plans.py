@@ -28,7 +28,7 @@ _NUMERIC = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?", re
 _BASE64_URLSAFE = str.maketrans("-_", "+/")
 _FLOAT_MAX: Final = 3.4028235e38
 """The largest float as printed by protobuf, which is rounded up."""
-_NAMED_FLOATS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_SPECIAL_FLOATS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 class UnreadableValue(ValueError):
@@ -99,8 +99,8 @@ def _integer_text(text: str) -> int:
 def read_double(value: Any) -> float:
     """Read numbers, numeric strings, and the names `NaN`, `Infinity`, `-Infinity`."""
     if isinstance(value, str):
-        if value in _NAMED_FLOATS:
-            return _NAMED_FLOATS[value]
+        if value in _SPECIAL_FLOATS:
+            return _SPECIAL_FLOATS[value]
         if _NUMERIC.fullmatch(value) is None:
             raise UnreadableValue
     elif isinstance(value, bool) or not isinstance(value, int | float):
