@@ -217,10 +217,8 @@ def issuer_of(token: str) -> str:
 
 
 def signing_keys(published: Mapping[str, Any]) -> tuple["KeySet", tuple[str, ...]]:
-    """Return an issuer's signing keys (RFC 7517), and a description of each unreadable one.
-
-    Reading a key takes up to 1 ms, so callers cache the result.
-    """
+    """Return an issuer's signing keys (RFC 7517), and a description of each unreadable one. Reading a key
+    takes up to 1 ms, so callers cache the result."""
     from joserfc.jwk import KeySet, import_key
 
     keys: list[Any] = []

@@ -61,11 +61,8 @@ class TokenAuthority:
         self.on_change()
 
     def refuse(self, has_ended: Callable[[JobClaims], bool]) -> None:
-        """Reject the tokens of ended programs from now on.
-
-        `has_ended` is called for each token and must not block. Without it, such a token expires within an
-        hour.
-        """
+        """Reject the tokens of ended programs from now on. `has_ended` is called for each token and must not
+        block. Without it, such a token expires within an hour."""
         self._has_ended = has_ended
 
     def authenticate(self, header: str | None) -> Principal:

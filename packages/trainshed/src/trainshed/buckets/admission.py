@@ -132,11 +132,8 @@ _SDK_STAGING: Final = "-vertex-staging-"
 
 
 def admit_name(caller: Caller, bucket: str, rules: BucketRules) -> None:
-    """Raise Forbidden for the name of another project's staging bucket.
-
-    All projects share the bucket names. With such a bucket, its creator would receive the other project's
-    code.
-    """
+    """Raise Forbidden for the name of another project's staging bucket. All projects share the bucket names.
+    With such a bucket, its creator would receive the other project's code."""
     if caller.program is not None:
         own = [caller.program.project]
     elif caller.reaches("") < Reach.WORK:

@@ -199,11 +199,8 @@ async def exchange_refresh_token(
     body: bytes, is_known: Callable[[str], Awaitable[bool]]
 ) -> tuple[int, dict[str, Any]]:
     """Return (HTTP status, JSON answer) for a form with grant_type=refresh_token. `is_known`: whether a token
-    is valid.
-
-    Some clients insist on exchanging a refresh token (gsutil). They receive the same token of this service
-    again. Nothing is refreshed or stored.
-    """
+    is valid. Some clients insist on exchanging a refresh token (gsutil). They receive the same token of this
+    service again. Nothing is refreshed or stored."""
     form = parse_qs(body.decode("utf-8", "replace"))
     if form.get("grant_type") != ["refresh_token"]:
         return 400, {"error": "unsupported_grant_type"}

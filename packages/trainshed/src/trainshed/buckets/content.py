@@ -146,11 +146,9 @@ class Staged:
         return self._known or self.digest.sums()
 
     def copy_from(self, source: int, size: int, known: Checksums | None) -> Generator[None]:
-        """Append `size` bytes of another file from its start, one step at a time. Blocking.
-
-        With `known` (the checksums of the whole content) the kernel copies if possible, without hashing.
-        Otherwise the bytes pass through the running digest.
-        """
+        """Append `size` bytes of another file from its start, one step at a time. Blocking. With `known` (the
+        checksums of the whole content) the kernel copies if possible, without hashing. Otherwise the bytes
+        pass through the running digest."""
         offset = 0
         if known is not None:
             self._known = known

@@ -93,10 +93,8 @@ class UploadCancelled(BucketsError):
 
 
 class NotSupported(BucketsError):
-    """This service does not implement the method of the public API. It never reports an empty success.
-
-    The status is not 501, which clients treat as temporary: gcloud retries it for half a minute.
-    """
+    """This service does not implement the method of the public API. It never reports an empty success. The
+    status is not 501, which clients treat as temporary: gcloud retries it for half a minute."""
 
 
 class Unavailable(BucketsError):

@@ -28,11 +28,9 @@ def list_page(
     entries: Iterable[tuple[str, Read | None]],
     skip_to: Callable[[bytes], None] | None = None,
 ) -> Page:
-    """Return one page. Raises `InvalidRequest` (token, glob), and errors of `entries`.
-
-    `entries`: names in order from `floor_of` on, each with a function that reads its records; None = a common
-    prefix. `skip_to` is called with a name before which no entry is needed.
-    """
+    """Return one page. Raises `InvalidRequest` (token, glob), and errors of `entries`. `entries`: names in
+    order from `floor_of` on, each with a function that reads its records; None = a common prefix. `skip_to`
+    is called with a name before which no entry is needed."""
     limit = max(1, min(query.max_results, MAX_RESULTS))
     start = _start_of(query)
     objects: list[tuple[str, ObjectRecord]] = []

@@ -231,11 +231,8 @@ def _is_directory(node: Any) -> bool:
 
 
 def _to_response(node: Any, values: Query) -> Response:
-    """Return a directory or a value in the requested form, text or JSON.
-
-    With `recursive=true`, the answer contains everything below a directory as JSON, unless the client sends
-    `alt=text`.
-    """
+    """Return a directory or a value in the requested form, text or JSON. With `recursive=true`, the answer
+    contains everything below a directory as JSON, unless the client sends `alt=text`."""
     kind = values.get("alt", [""])[-1]
     if isinstance(node, _Json):
         return _with_etag(json.dumps(node.value), "application/json")

@@ -34,12 +34,9 @@ _IPV4 = re.compile(r"\d{1,3}(\.\d{1,3}){3}")
 
 
 def validate_bucket_name(bucket: str) -> str:
-    """Return `bucket` if it is a legal bucket name, else raise `InvalidRequest`.
-
-    Rules of the public service: 3-63 characters (222 with dots; each component between dots at most 63);
-    lower-case letters, digits, `-`, `_`, `.`; starts and ends with a letter or digit; no IPv4 address; no
-    `goog` prefix.
-    """
+    """Return `bucket` if it is a legal bucket name, else raise `InvalidRequest`. Rules of the public service:
+    3-63 characters (222 with dots; each component between dots at most 63); lower-case letters, digits, `-`,
+    `_`, `.`; starts and ends with a letter or digit; no IPv4 address; no `goog` prefix."""
     limit = 222 if "." in bucket else 63
     cause = None
     if not 3 <= len(bucket) <= limit:
@@ -61,11 +58,9 @@ def validate_bucket_name(bucket: str) -> str:
 
 
 def validate_object_name(name: str) -> str:
-    """Return `name` if it is a legal object name, else raise `InvalidRequest`.
-
-    1 to 1,024 bytes of UTF-8, no line feed, carriage return or NUL, not `.` or `..`. This service also limits
-    names to `MAX_OBJECT_DEPTH` segments of `MAX_SEGMENT_BYTES` each.
-    """
+    """Return `name` if it is a legal object name, else raise `InvalidRequest`. 1 to 1,024 bytes of UTF-8, no
+    line feed, carriage return or NUL, not `.` or `..`. This service also limits names to `MAX_OBJECT_DEPTH`
+    segments of `MAX_SEGMENT_BYTES` each."""
     cause = None
     try:
         length = len(name.encode())
@@ -94,10 +89,8 @@ def _is_too_long(segment: str) -> bool:
 
 
 def parse_gs_uri(uri: str) -> tuple[str, str]:
-    """Split `gs://BUCKET/OBJECT` into (bucket, object); the object is '' for a bare bucket.
-
-    Raises `InvalidRequest` if the scheme is missing, or the bucket or object name is invalid.
-    """
+    """Split `gs://BUCKET/OBJECT` into (bucket, object); the object is '' for a bare bucket. Raises
+    `InvalidRequest` if the scheme is missing, or the bucket or object name is invalid."""
     bucket, _, name = uri.removeprefix(SCHEME).partition("/")
     if not uri.startswith(SCHEME) or not bucket:
         raise InvalidRequest(

@@ -33,10 +33,8 @@ class Conditions(Struct, frozen=True):
         return self.generation_match == 0
 
     def check(self, generation: int, metageneration: int, *, reading: bool = False) -> None:
-        """Raise unless all conditions are met. An absent object has generation 0 and metageneration 0.
-
-        Raises `PreconditionFailed`, or `NotModified` for an unmet "not match" of a read.
-        """
+        """Raise unless all conditions are met. An absent object has generation 0 and metageneration 0. Raises
+        `PreconditionFailed`, or `NotModified` for an unmet "not match" of a read."""
         if self.generation_match is not None and generation != self.generation_match:
             raise condition_failed()
         if self.metageneration_match is not None and metageneration != self.metageneration_match:

@@ -37,11 +37,9 @@ _ORPHAN_CHECK_INTERVAL = 0.25
 
 
 def serve(setup: BucketSetup, listeners: Listeners, parent: int) -> None:
-    """Serve the buckets of a setup until SIGTERM or the parent's death. Blocking.
-
-    `parent`: the ID of the parent process, so that its death before the first check is detected. Raises
-    TimeoutError if another process holds the store.
-    """
+    """Serve the buckets of a setup until SIGTERM or the parent's death. Blocking. `parent`: the ID of the
+    parent process, so that its death before the first check is detected. Raises TimeoutError if another
+    process holds the store."""
     raise_open_files()
     root = Path(setup.root)
     lock = _lock_store(root)
@@ -103,10 +101,8 @@ async def _watch_parent(server: SecureServer, parent: int) -> None:
 
 def _lock_store(root: Path) -> int:
     """Lock the store for this process. Return the descriptor with the lock, which ends with the process.
-
     Waits for a predecessor to finish its requests, since two processes would delete each other's unfinished
-    uploads. Raises TimeoutError if it does not end.
-    """
+    uploads. Raises TimeoutError if it does not end."""
     path = state_directory(root) / "lock"
     path.parent.mkdir(parents=True, exist_ok=True)
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

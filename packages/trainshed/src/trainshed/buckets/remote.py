@@ -209,11 +209,9 @@ class OpenRemote(Struct, frozen=True):
 
 
 def _entries(store: ObjectStore, query: Query) -> Iterator[tuple[str, ObjectMeta | None]]:
-    """Yield names in order from the page's first one on, each with its object; None = a common prefix.
-
-    A single directory level is requested as such, which is cheap for the store. Otherwise the objects are
-    listed in order of their names.
-    """
+    """Yield names in order from the page's first one on, each with its object; None = a common prefix. A
+    single directory level is requested as such, which is cheap for the store. Otherwise the objects are
+    listed in order of their names."""
     prefix = query.prefix.encode()
     floor = max(floor_of(query), prefix)
     directory = query.prefix.rpartition("/")[0] or None

@@ -68,10 +68,8 @@ def move(
     target: ObjectRef,
     redraft: Callable[[ObjectRecord], Draft],
 ) -> Steps:
-    """Rename an object within its bucket: copy it, then delete the source if it is unchanged.
-
-    After a crash in between, both names exist.
-    """
+    """Rename an object within its bucket: copy it, then delete the source if it is unchanged. After a crash
+    in between, both names exist."""
     if source.name == target.name:
         raise InvalidRequest(
             "The source and the destination of a move are the same object. Choose another name."

@@ -256,11 +256,9 @@ class BucketCatalog:
     def set_policy(
         self, bucket: str, bindings: list[dict[str, Any]], etag: str = ""
     ) -> BucketRecord:
-        """Store the bindings of the bucket's IAM policy, which `admission` applies.
-
-        Raises `PreconditionFailed` unless `etag` is "" or the bucket's tag, and for public bindings if the
-        bucket prevents them.
-        """
+        """Store the bindings of the bucket's IAM policy, which `admission` applies. Raises
+        `PreconditionFailed` unless `etag` is "" or the bucket's tag, and for public bindings if the bucket
+        prevents them."""
         with lock_directory(self._records):
             record = self.get(bucket)
             if etag not in ("", record.etag):

@@ -174,11 +174,8 @@ class ObjectStore:
         announce: Callable[[ObjectRecord], None] | None = None,
     ) -> ObjectRecord:
         """Turn staged content into an object, durably. Closes the staged file, or leaves it to its owner on
-        failure.
-
-        `announce` is called with the record before the object becomes visible. Raises `InvalidRequest`
-        (checksum, name), `NotFound` (bucket), `PreconditionFailed`, `Held`.
-        """
+        failure. `announce` is called with the record before the object becomes visible. Raises
+        `InvalidRequest` (checksum, name), `NotFound` (bucket), `PreconditionFailed`, `Held`."""
         validate_object_name(ref.name)
         settings = self.catalog.get(ref.bucket).settings
         try:
@@ -201,10 +198,8 @@ class ObjectStore:
 
     def open_object(self, ref: ObjectRef, *, hash_limit: int | None = None) -> OpenObject:
         """Open an object for reading, with its record. Raises `NotFound`, `NotModified` and other errors.
-
         Missing checksums of a file that was written through the directory are computed and stored if the file
-        has at most `hash_limit` bytes (None = no limit).
-        """
+        has at most `hash_limit` bytes (None = no limit)."""
         handle = self._open(ref)
         try:
             record = handle.record
@@ -366,11 +361,9 @@ class ObjectStore:
             query = structs.replace(query, page_token=page.next_page_token)
 
     def write_probe(self, bucket: str, prefix: str) -> None:
-        """Check that objects below `prefix` can be written. Leaves no traces.
-
-        Creates and deletes a hidden file in the deepest existing directory of the prefix. Raises `NotFound`
-        (bucket), `InvalidRequest` (invalid prefix), `Forbidden`.
-        """
+        """Check that objects below `prefix` can be written. Leaves no traces. Creates and deletes a hidden
+        file in the deepest existing directory of the prefix. Raises `NotFound` (bucket), `InvalidRequest`
+        (invalid prefix), `Forbidden`."""
         name = validate_object_name(f"{prefix.rstrip('/')}/x".lstrip("/"))
         if self.catalog.is_remote(bucket):
             probe = ObjectRef(bucket, f"{name[:-1]}{MARK}probe-{os.urandom(6).hex()}")

@@ -41,10 +41,8 @@ _DIRECT_GENERATIONS = 5 * 10**18
 
 def direct_record(identity: FileIdentity) -> ObjectRecord:
     """Return the record of a file that was written through the directory: a pure function of its identity.
-
     Its generation numbers are in a range that those of the API (microseconds) never reach, so that both kinds
-    are distinct.
-    """
+    are distinct."""
     seed = f"{identity.inode}:{identity.size}:{identity.mtime_ns}".encode()
     number = int.from_bytes(hashlib.blake2b(seed, digest_size=8).digest(), "big")
     written = max(0, min(identity.mtime_ns, LAST_NS))  # A program may set any time.

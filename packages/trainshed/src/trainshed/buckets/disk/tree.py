@@ -94,11 +94,9 @@ def open_directory(base: int, components: tuple[str, ...]) -> int:
 def make_directories(
     base: int, components: tuple[str, ...], make_way: Callable[[tuple[str, ...]], None]
 ) -> int:
-    """Open `base/components` and create missing directories, durably. The caller closes it.
-
-    `make_way(path)` is called if a file has the name of a required directory, and must move the file. Raises
-    FileNotFoundError if a directory is pruned at the same time; the caller should retry.
-    """
+    """Open `base/components` and create missing directories, durably. The caller closes it. `make_way(path)`
+    is called if a file has the name of a required directory, and must move the file. Raises FileNotFoundError
+    if a directory is pruned at the same time; the caller should retry."""
     current = os.dup(base)
     try:
         for depth, component in enumerate(components):

@@ -49,11 +49,9 @@ Result = TypeVar("Result")
 
 
 class VerbatimName(bytes):
-    """A header name that the HTTP server sends unchanged.
-
-    Some clients (libcurl-based file systems) search for `Location` and `Range` with capital letters. The
-    server calls `lower` to convert every name to lower case.
-    """
+    """A header name that the HTTP server sends unchanged. Some clients (libcurl-based file systems) search
+    for `Location` and `Range` with capital letters. The server calls `lower` to convert every name to lower
+    case."""
 
     def lower(self) -> bytes:
         return self
@@ -197,11 +195,8 @@ class Call:
             raise InvalidRequest("The gzip content is truncated. Send all of it.")
 
     async def _raw_blocks(self, limit: int | None) -> AsyncIterator[bytes]:
-        """Yield the body in its original encoding.
-
-        If the client disconnects, the received bytes are yielded before `Disconnected` is raised, so that a
-        resumable upload loses nothing.
-        """
+        """Yield the body in its original encoding. If the client disconnects, the received bytes are yielded
+        before `Disconnected` is raised, so that a resumable upload loses nothing."""
         pending = bytearray()
         total = 0
         try:

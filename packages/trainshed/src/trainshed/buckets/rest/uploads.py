@@ -96,10 +96,8 @@ class UploadSessions:
         return upload_id
 
     def resume(self, bucket: str, upload_id: str) -> "UploadWriter | CommittedUpload":
-        """Take over a session. Its previous writer can no longer write.
-
-        Raises `NotFound` for an ID that is unknown, cancelled, expired or of another bucket.
-        """
+        """Take over a session. Its previous writer can no longer write. Raises `NotFound` for an ID that is
+        unknown, cancelled, expired or of another bucket."""
         directory, spec = self._session(bucket, upload_id)
         writer = UploadWriter(self, self._store, spec, directory)
         with self._lock:
@@ -268,10 +266,8 @@ class UploadWriter:
         durable.write(str(self._directory / "session.json"), text, is_shared=True)
 
     def commit(self) -> ObjectRecord:
-        """Turn the session's bytes into the object.
-
-        If the commit fails permanently (checksum, precondition), the session is deleted.
-        """
+        """Turn the session's bytes into the object. If the commit fails permanently (checksum, precondition),
+        the session is deleted."""
         spec = self.spec
         with self._lock:
             staged = self._require()

@@ -363,11 +363,9 @@ def complete(
     parts: Sequence[Part],
     sums: Checksums = UNKNOWN,
 ) -> tuple[str, ObjectRecord]:
-    """Create the object from its parts and check its checksums. Return its name and record.
-
-    Raises `NotFound`, `InvalidRequest` for missing parts or other checksums, and `Unavailable` while an
-    earlier request is still completing the upload.
-    """
+    """Create the object from its parts and check its checksums. Return its name and record. Raises
+    `NotFound`, `InvalidRequest` for missing parts or other checksums, and `Unavailable` while an earlier
+    request is still completing the upload."""
     if upload_id in sessions.completing:
         raise Unavailable("The upload is being completed. Send the request again later.")
     sessions.completing.add(upload_id)
