@@ -49,7 +49,7 @@ def test_resource_links_use_the_clients_address(ask: Ask) -> None:
         ("bytes=10-", 416, None, "bytes */10"),
     ],
 )
-def test_byte_ranges(
+def test_byte_range_returns_the_requested_part(
     ask: Ask, wanted: str, status: int, content: bytes | None, header: str | None
 ) -> None:
     put_object(ask, "x", b"0123456789")
@@ -228,7 +228,7 @@ def test_bucket_deleted_during_a_list_is_omitted(
     assert [item["name"] for item in ask("GET", "/storage/v1/b").json["items"]] == ["bucket"]
 
 
-def test_bucket_methods(ask: Ask) -> None:
+def test_bucket_methods_create_list_change_and_delete_buckets(ask: Ask) -> None:
     made = ask("POST", "/storage/v1/b?project=p", {"name": "second", "location": "eu"})
     assert (made.json["location"], made.json["locationType"]) == ("EU", "multi-region")
     assert ask("POST", "/storage/v1/b?project=p", {"name": "second"}).status == 409

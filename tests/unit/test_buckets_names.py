@@ -39,7 +39,7 @@ def test_bucket_names_follow_the_public_rules() -> None:
             validate_bucket_name(bad)
 
 
-def test_object_name_limits() -> None:
+def test_invalid_object_names_are_rejected() -> None:
     for bad in (
         "",
         "a\rb",

@@ -129,7 +129,7 @@ def test_any_is_packed_with_the_private_pool() -> None:
     assert wire.to_public(message) == operation
 
 
-def test_render_forms() -> None:
+def test_rendered_json_has_sorted_keys_and_enum_names_or_numbers() -> None:
     job = wire.from_public(
         AI + "CustomJob",
         {"displayName": "é", "state": "JOB_STATE_RUNNING", "labels": {"b": "2", "a": "1"}},
