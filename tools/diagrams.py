@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from trainshed.access.permissions import PERMISSIONS, PROGRAM
-from trainshed.core.catalog.images import listed_images, parse_prebuilt
+from trainshed.core.catalog.images import list_images, parse_prebuilt
 from trainshed.core.failure.messages import Message
 from trainshed.core.failure.rules import Action, Match, Rule
 from trainshed.core.failure.table import MAX_ATTEMPTS, RULES
@@ -163,7 +163,7 @@ class _EveryPython(Interpreters):
 
 def coming_from_vertex() -> str:
     """Return the page with a new table of the runtimes behind prebuilt images."""
-    listed = (parse_prebuilt(f"{PREBUILT_IMAGES}{name}") for name in listed_images())
+    listed = (parse_prebuilt(f"{PREBUILT_IMAGES}{name}") for name in list_images())
     images = [image for image in listed if image is not None]
     rows: list[tuple[str, str, str]] = []
     for sheet in (family for family in FAMILIES if family.framework):

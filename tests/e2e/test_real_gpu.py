@@ -10,7 +10,7 @@ import pytest
 from tests import torch_runtime
 from tests.e2e.running import SKLEARN, custom_job, running, submit, worker_pool
 from tests.e2e.stories import until
-from trainshed.core.catalog.machines import allowed, machine_types
+from trainshed.core.catalog.machines import allowed_accelerators, machine_types
 from trainshed.core.names import Api
 from trainshed.engines.launch.devices import find_devices
 
@@ -35,7 +35,7 @@ def test_gpu_is_used_by_one_job_while_the_next_waits(
     if not devices:
         pytest.skip("no GPU: the driver's library (NVML) finds none on this machine")
     python, accelerator = torch_runtime.torch_python(), devices[0].accelerator
-    kinds = {kind.name: allowed(kind, Api.VERTEX) for kind in machine_types().values()}
+    kinds = {kind.name: allowed_accelerators(kind, Api.VERTEX) for kind in machine_types().values()}
     machine = next((name for name in kinds if 1 in kinds[name].get(accelerator, ())), "")
     if not machine:
         pytest.skip(f"no machine type has one {accelerator or 'GPU of this kind'}")

@@ -26,7 +26,7 @@ from trainshed.core.reservations import (
     ResourcePool,
     Used,
     first_hold,
-    resized,
+    resize,
 )
 from trainshed.core.usage import HOUR
 from trainshed.engines.port import NodeState
@@ -293,7 +293,7 @@ async def test_jobs_waiting_for_a_reserved_machine_count_as_queued(tmp_path: Pat
 
 async def change_count(w: World, count: int) -> None:
     def change(resource: PersistentResource, used: Used) -> PersistentResource:
-        return resized(resource, [count], used, JobUid(50_000 + w.time % 10_000), w.time)
+        return resize(resource, [count], used, JobUid(50_000 + w.time % 10_000), w.time)
 
     await w.controller.reservations.change(NAME, change)
 

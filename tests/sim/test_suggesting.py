@@ -18,7 +18,7 @@ from tests.unit.jobs import CREATED
 from trainshed.controller.study_operations import StudyOperations
 from trainshed.core.errors import Unavailable
 from trainshed.core.lifecycle.states import OperationState
-from trainshed.core.study.changes import assigned, completed, stopped
+from trainshed.core.study.changes import assign, complete, request_stop
 from trainshed.core.study.records import Measurement, Parameters, Study, StudyUid, Trial, TrialState
 from trainshed.core.study.spec import StudySpec
 from trainshed.store.notices import Notices
@@ -99,7 +99,7 @@ class StudyService:
 
     def completes(self, number: int, value: float) -> None:
         final = Measurement(((METRIC, value),), 1)
-        self.changes(number, lambda trial: completed(trial, final, self.clock.now))
+        self.changes(number, lambda trial: complete(trial, final, self.clock.now))
 
     # --- the service ---
 
@@ -216,7 +216,7 @@ def test_concurrently_changed_trial_is_not_suggested(how: str, when: str) -> Non
             await store.delete_trial(study_service.uid, 1)
         else:
             await study_service.change(
-                1, lambda trial: assigned(trial, "bob", study_service.clock.now)
+                1, lambda trial: assign(trial, "bob", study_service.clock.now)
             )
 
     if when == "before it is read":
@@ -326,7 +326,7 @@ def test_early_stopping_check_uses_the_rule_of_the_study() -> None:
         study_service.request(0.3),
         study_service.request(0.4),
     )
-    study_service.changes(stopping, stopped)
+    study_service.changes(stopping, request_stop)
     checks = [study_service.check(number) for number in (good, bad, short, stopping)]
     study_service.serve()
     assert [study_service.operation(name).should_stop for name in checks] == [

@@ -82,7 +82,7 @@ class SimulatedTuning:
         )
 
     def _begin(self, transition: Transition) -> None:
-        count = machine.wanted(transition.job)
+        count = machine.startable_trials(transition.job)
         if count == 0:
             return
         last = transition.job.begun

@@ -69,7 +69,7 @@ def with_custom_job(number: int = 8000, *, model: str | None = "m") -> tuple[Pip
         spec=trial_spec(),
         parent=Parent(made.uid, made.name),
     )
-    return pipelines.created(made, backing), backing
+    return pipelines.create_pipeline(made, backing), backing
 
 
 def with_tuning_job(number: int = 8000, *, trials: int = 3) -> tuple[Pipeline, TuningJob]:
@@ -78,7 +78,7 @@ def with_tuning_job(number: int = 8000, *, trials: int = 3) -> tuple[Pipeline, T
     backing = replace(
         tuning(number + 1, trials=trials, parallel=2), parent=Parent(made.uid, made.name)
     )
-    return pipelines.created(made, backing), backing
+    return pipelines.create_pipeline(made, backing), backing
 
 
 def joined(world: Scenario) -> Scenario:

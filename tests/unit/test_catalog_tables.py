@@ -12,8 +12,8 @@ REPOSITORY = "us-docker.pkg.dev/vertex-ai/training/"
 def test_accelerated_machine_types_list_their_accelerators() -> None:
     """A machine type that requires accelerators has at least one accelerator type."""
     for api in Api:
-        for machine in machines.named_in(api):
-            choices = machines.allowed(machine, api)
+        for machine in machines.requestable_types(api):
+            choices = machines.allowed_accelerators(machine, api)
             if machine.needs_accelerators:
                 assert choices, machine.name
             assert set(choices) <= set(machines.accelerator_types(api)), machine.name
@@ -61,9 +61,9 @@ def test_consumed_units_are_rounded_to_minutes_with_a_minimum() -> None:
 
 def test_every_listed_prebuilt_image_name_is_parsed() -> None:
     """facts/packaging#images: 91 images, in each of the three multi-regions."""
-    assert len(images.listed_images()) == 91
+    assert len(images.list_images()) == 91
     for place in ("us", "europe", "asia"):
-        for name in images.listed_images():
+        for name in images.list_images():
             uri = f"{place}-docker.pkg.dev/vertex-ai/training/{name}:latest"
             assert images.parse_prebuilt(uri) is not None, uri
 
@@ -135,7 +135,7 @@ def test_misspelled_names_get_a_suggestion() -> None:
 )
 def test_suggested_machine_type_has_the_nearest_numbers(unknown: str, near: str) -> None:
     """By edit distance, n1-standard-32 is as close to n1-standard-3 as n1-standard-4 is."""
-    known = [machine.name for machine in machines.named_in(Api.VERTEX)]
+    known = [machine.name for machine in machines.requestable_types(Api.VERTEX)]
     assert closest(unknown, known) == f" Did you mean {near}?"
 
 

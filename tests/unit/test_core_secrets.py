@@ -15,9 +15,9 @@ from trainshed.core.secrets import (
     SecretRef,
     markers_in,
     name_fault,
-    named_in,
+    referenced_secrets,
     references,
-    resolved,
+    resolve,
     value_fault,
 )
 
@@ -55,8 +55,8 @@ def test_launch_plan_has_secret_names_and_the_program_gets_values() -> None:
     )
     assert "hunter2" not in repr((argv, environ))
     assert markers_in(environ["BOTH"]) == (SecretRef("db"), SecretRef("api-key", 3))
-    assert named_in(argv, environ.items()) == set(VALUES)
-    shown, variables, masked = resolved(argv, tuple(environ.items()), VALUES)
+    assert referenced_secrets(argv, environ.items()) == set(VALUES)
+    shown, variables, masked = resolve(argv, tuple(environ.items()), VALUES)
     assert dict(variables)["BOTH"] == "postgres://me:hunter2 $(HOME)@host/k3y"
     assert shown[-2:] == ("--dsn=postgres://me:hunter2 $(HOME)@host", "$(DB)")
     assert sorted(masked) == ["hunter2 $(HOME)", "k3y"]
@@ -65,7 +65,7 @@ def test_launch_plan_has_secret_names_and_the_program_gets_values() -> None:
 def test_cluster_spec_contains_secret_references_not_values() -> None:
     """CLUSTER_SPEC and similar variables contain the job as the user submitted it."""
     argv, environ = launch_of({"DB": "$(secret:db)"})
-    _, variables, _ = resolved(argv, tuple(environ.items()), VALUES)
+    _, variables, _ = resolve(argv, tuple(environ.items()), VALUES)
     described = json.loads(dict(variables)["CLUSTER_SPEC"])["job"]
     assert "$(secret:db)" in json.dumps(described)
     assert [name for name, value in variables if "hunter2" in value] == ["DB"]
@@ -80,8 +80,8 @@ def test_escaped_secret_reference_is_plain_text() -> None:
 def test_launch_plan_without_secrets_is_unchanged() -> None:
     argv, environ = launch_of({"A": "$(HOME) $(sécret:db)"}, "x")
     rows = tuple(environ.items())
-    assert named_in(argv, rows) == set()
-    assert resolved(argv, rows, {}) == (argv, rows, ())
+    assert referenced_secrets(argv, rows) == set()
+    assert resolve(argv, rows, {}) == (argv, rows, ())
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_image_cannot_read_secrets_by_forged_markers() -> None:
     gang = PlacedAttempt(name, spec, {PRIMARY: Endpoint("h", 2222)}, 3333)
     environ = environment(gang, PRIMARY, image={"FROM_IMAGE": mark})
     argv = arguments(spec, PRIMARY, dict(environ), entrypoint=("run", mark), command=(mark,))
-    assert named_in(argv, environ) == set()
+    assert referenced_secrets(argv, environ) == set()
     assert mark not in "".join((*argv, *(value for _, value in environ)))
 
 

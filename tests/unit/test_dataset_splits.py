@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.unit.datasets_in_memory import OUT, Memory, shards, table_plan, write_files
-from trainshed.core.datasets.plans import SplitMethod, SplitRule, completed
+from trainshed.core.datasets.plans import SplitMethod, SplitRule, complete_fractions
 from trainshed.core.datasets.records import FORMATS, annotation_of, annotation_uri
 from trainshed.datasets.port import DataRefused
 from trainshed.datasets.storage import StoredObject
@@ -218,7 +218,7 @@ def test_memory_is_independent_of_the_number_of_rows() -> None:
 def test_remaining_fraction_goes_to_splits_without_one(
     fractions: tuple[float, float, float], whole: tuple[float, float, float]
 ) -> None:
-    assert completed(fractions) == pytest.approx(whole)
+    assert complete_fractions(fractions) == pytest.approx(whole)
 
 
 def test_annotation_schemas_are_identified_by_their_uri() -> None:

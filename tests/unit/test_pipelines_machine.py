@@ -27,7 +27,7 @@ def backing(state: JobState, *, started: int = 0) -> Job:
 
 def stored_pipeline(**how: object) -> Pipeline:
     """Return a pipeline as the API stores it, with its backing job."""
-    return pipelines.created(pipeline(**how), job())  # pyright: ignore[reportArgumentType] # by name
+    return pipelines.create_pipeline(pipeline(**how), job())  # pyright: ignore[reportArgumentType] # by name
 
 
 def after_jobs(subject: Pipeline, *jobs: Job | None) -> Pipeline:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainshed.core.curves import Point, averaged, thinned
+from trainshed.core.curves import Point, average_sections, thin
 from trainshed.core.errors import FailedPrecondition, Unavailable
 from trainshed.store import points as store_points
 from trainshed.store.points import Part, PointFiles
@@ -163,7 +163,7 @@ VALUES = st.lists(st.floats() | st.integers(0, 3).map(float), min_size=1, max_si
 
 @given(VALUES, st.integers(2, 60))
 def test_downsampled_chart_points_keep_minimum_and_maximum(values: list[float], limit: int) -> None:
-    places = thinned(values, limit)
+    places = thin(values, limit)
     assert len(places) <= limit
     assert list(places) == sorted(set(places))
     assert (places[0], places[-1]) == (0, len(values) - 1)
@@ -176,7 +176,7 @@ def test_downsampled_chart_points_keep_minimum_and_maximum(values: list[float], 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=200), st.integers(1, 60))
 def test_averaged_chart_points_include_all_values(values: list[float], limit: int) -> None:
-    means = averaged(values, limit)
+    means = average_sections(values, limit)
     assert len(means) == min(limit, len(values))
     ends = [place + 1 for place, _ in means]
     whole = sum(

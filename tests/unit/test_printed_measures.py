@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from tests.unit.jobs import job
 from trainshed.api.calls.progress import list_progress_reader
-from trainshed.core.printed_measures import Measures, measured, values_of
+from trainshed.core.printed_measures import Measures, read_measures, values_of
 from trainshed.core.streams import StreamSource
 from trainshed.store.logs.progress import Sample
 
@@ -84,7 +84,7 @@ def test_recorded_output_becomes_series(
     ],
 )  # fmt: skip
 def test_metrics_are_read_from_a_line(line: str, pairs: list[tuple[str, str, float]]) -> None:
-    assert list(measured(line)) == pairs
+    assert list(read_measures(line)) == pairs
 
 
 @pytest.mark.parametrize(

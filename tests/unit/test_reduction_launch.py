@@ -81,7 +81,7 @@ def test_token_placeholder_cannot_be_set_by_a_job() -> None:
     places (spec/operations#secrets)."""
     (ref,) = secrets.markers_in(environ(THREE, WORKER)["TRAINSHED_REDUCTION_TOKEN"])
     assert (ref.job_uid, secrets.SecretRef("db").job_uid) == (7, 0)
-    _, resolved, masked = secrets.resolved((), (("T", TOKEN_MARK),), {ref: "value"})
+    _, resolved, masked = secrets.resolve((), (("T", TOKEN_MARK),), {ref: "value"})
     assert (resolved, masked) == ((("T", "value"),), ("value",))
     with pytest.raises(ValueError, match="is not the name of a secret"):
         secrets.SecretRef.parse(ref.name)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from trainshed.core.resume import learned
+from trainshed.core.resume import learn_series
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class FakeLine:
 def numbers(lines: Sequence[str | FakeLine]) -> list[int]:
     """Return the detected step numbers, in order."""
     read = [line if isinstance(line, FakeLine) else FakeLine(line) for line in lines]
-    series = learned(read)
+    series = learn_series(read)
     return [step.number for line in read if series and (step := series.step(line))]
 
 

@@ -11,7 +11,7 @@ from tests.inline_store import open_inline
 from tests.unit.test_engine_local_documents import PLAN
 from trainshed.access.sealing import Sealer, SecretId
 from trainshed.core.launch import Account, LaunchPlan
-from trainshed.core.secrets import SecretRef, job_mark, marked
+from trainshed.core.secrets import SecretRef, job_mark, mark_secret
 from trainshed.engines.launch.documents import revealed
 from trainshed.engines.port import EngineUnavailable, LaunchRejected, SecretMissing
 from trainshed.serve.engine_adapters import Vault
@@ -85,7 +85,7 @@ async def test_revealed_plan_masks_its_own_secrets(safe: Safe) -> None:
     await safe.add("db", "fir\ufdd0st")
     await safe.add("api", "k-e-y")
     plain = plan(A="b")
-    secretive = plan(DB=f"x{marked('db', '')}", ARG=marked("api", ""))
+    secretive = plan(DB=f"x{mark_secret('db', '')}", ARG=mark_secret("api", ""))
     launches = await revealed([plain, secretive, replace(secretive, incarnation=2)], safe.vault)
     assert launches[0] == (plain, ()) and launches[0][0] is plain
     (shown, masked), (again, _) = launches[1:]
@@ -97,4 +97,4 @@ async def test_revealed_plan_masks_its_own_secrets(safe: Safe) -> None:
 async def test_plans_with_secrets_fail_without_a_vault() -> None:
     assert await revealed([plan(A="b")], None) == [(plan(A="b"), ())]
     with pytest.raises(LaunchRejected):
-        await revealed([plan(A=marked("db", ""))], None)
+        await revealed([plan(A=mark_secret("db", ""))], None)

@@ -32,10 +32,10 @@ LOSS = Measurement((("loss", 0.5), ("memory", 1.0)), step=1)
 def test_finished_trial_rejects_all_changes(state: TrialState) -> None:
     over = Trial(StudyUid(1), 7, state, (("rate", 0.1),), created=10)
     refused = (
-        lambda: changes.assigned(over, "worker", 20),
-        lambda: changes.measured(over, 20),
-        lambda: changes.stopped(over),
-        lambda: changes.completed(over, LOSS, 20),
+        lambda: changes.assign(over, "worker", 20),
+        lambda: changes.record_measurement(over, 20),
+        lambda: changes.request_stop(over),
+        lambda: changes.complete(over, LOSS, 20),
         lambda: changes.infeasible(over, "late", 20),
     )
     for change in refused:

@@ -16,7 +16,7 @@ from trainshed.core.job import Accelerators
 from trainshed.core.lifecycle.events import JobAdmitted, Preempted, RuntimePrepared
 from trainshed.core.lifecycle.records import Actor, Job
 from trainshed.core.names import JobUid
-from trainshed.core.usage import HOUR, Prices, Use, released, uses
+from trainshed.core.usage import HOUR, Prices, Use, released_use, uses
 from trainshed.scheduler.explaining import why
 from trainshed.scheduler.model import Admit, Policy, Preempt
 
@@ -48,12 +48,12 @@ def test_usage_counts_from_first_program_start_to_attempt_end() -> None:
     assert use.node == running.replicas[0].node
     life.exits().up()
     assert (life.job.placed, life.job.state.is_final) == (0, True)
-    (use,) = released(running, life.job, {})
+    (use,) = released_use(running, life.job, {})
     assert (use.began, use.ended, use.machine) == (began, life.job.ended, "n1-standard-4")
-    assert released(starting, life.job, {}) == (use,), (
+    assert released_use(starting, life.job, {}) == (use,), (
         "the program started and ended between two commits"
     )
-    assert released(life.job, life.job, {}) == ()
+    assert released_use(life.job, life.job, {}) == ()
 
 
 def test_attempt_that_ends_before_its_program_starts_has_no_usage() -> None:
@@ -61,7 +61,7 @@ def test_attempt_that_ends_before_its_program_starts_has_no_usage() -> None:
         life = Life(job(1)).see(JobAdmitted(((PRIMARY, "a"),)), *events)
         before = life.job
         life.cancel().up()
-        assert life.job.state.is_final and released(before, life.job, {}) == ()
+        assert life.job.state.is_final and released_use(before, life.job, {}) == ()
 
 
 def test_each_attempt_of_a_retried_job_has_its_own_usage() -> None:
@@ -74,7 +74,7 @@ def test_each_attempt_of_a_retried_job_has_its_own_usage() -> None:
     life.see(Preempted("gone")).exits(PRIMARY, 143, stopped=True)
     before = life.job
     life.exits(WORKER, 143, stopped=True)
-    (use, *_) = released(before, life.job, {})
+    (use, *_) = released_use(before, life.job, {})
     assert (use.began, use.ended) == (began, life.job.freed)
     waiting = life.job
     assert not waiting.placed
@@ -84,7 +84,7 @@ def test_each_attempt_of_a_retried_job_has_its_own_usage() -> None:
     ended = Life(preparing)
     ended.now = life.now
     ended.cancel().up()
-    assert released(preparing, ended.job, {}) == (), "the first attempt was already counted"
+    assert released_use(preparing, ended.job, {}) == (), "the first attempt was already counted"
     life.up()
     assert life.job.began > running.began and life.job.attempt == 2
 

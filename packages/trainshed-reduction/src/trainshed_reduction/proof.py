@@ -43,7 +43,7 @@ def group_digest(name: str) -> bytes:
     return hashlib.blake2b(name.encode(), digest_size=wire.GROUP).digest()
 
 
-def signed(token: bytes, message: "Hello | Accept", before: bytes) -> bytes:
+def sign(token: bytes, message: "Hello | Accept", before: bytes) -> bytes:
     """Return the payload of a HELLO or ACCEPT: version, proof, nonce and message. `before`: the payloads sent
     before it on the connection. The proof covers them, so it is valid for this answer only."""
     body = nonce() + wire.pack_message(message)
@@ -107,7 +107,7 @@ def greet(connection: socket.socket, token: bytes, hello: Hello, deadline: float
     challenge = _expect(connection, Kind.CHALLENGE, deadline)
     if len(challenge) != wire.NONCE:
         raise wire.Malformed("the challenge has {} bytes".format(len(challenge)))
-    greeting = signed(token, hello, challenge)
+    greeting = sign(token, hello, challenge)
     connection.settimeout(_left(deadline))
     connection.sendall(frame(Kind.HELLO, greeting))
     answer = _expect(connection, Kind.ACCEPT, deadline)

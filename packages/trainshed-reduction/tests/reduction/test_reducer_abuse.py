@@ -86,7 +86,7 @@ def test_replayed_hello_is_rejected(tmp_path: Path) -> None:
         connection = _stranger(running.port)
         _, challenge = proof.read_frame(connection, time.monotonic() + SECONDS)
         hello = Hello(proof.group_digest("group"), 1, 0, 1)
-        frame = proof.frame(Kind.HELLO, proof.signed(TOKEN, hello, challenge))
+        frame = proof.frame(Kind.HELLO, proof.sign(TOKEN, hello, challenge))
         connection.sendall(frame)
         header, _ = proof.read_frame(connection, time.monotonic() + SECONDS)
         assert header.kind is Kind.ACCEPT

@@ -9,7 +9,7 @@ from trainshed.buckets.authentication import caller_of
 from trainshed.buckets.callers import Caller
 from trainshed.buckets.errors import Unauthenticated
 from trainshed.buckets.gateway import BucketsGateway
-from trainshed.core.requested import requested
+from trainshed.core.requested import read_request
 from trainshed.httpd.forwarding import NoAnswer
 from trainshed.httpd.messages import Message, Receive, Response, Scope, Send
 from trainshed.wire.status import CallRejected, StatusCode
@@ -65,7 +65,7 @@ async def _level(visit: Visit, name: str, prefix: str, token: str) -> dict[str, 
 async def outputs(visit: Visit) -> View:
     """`/jobs/J/outputs[?prefix=P]`: one level below the job's output directory."""
     job = await describe(visit)
-    place = requested(job.resource or {}).output
+    place = read_request(job.resource or {}).output
     values: dict[str, Any] = {"place": place, "bucket": ""}
     if place and place.startswith(_SCHEME):
         name, _, below = place.removeprefix(_SCHEME).partition("/")

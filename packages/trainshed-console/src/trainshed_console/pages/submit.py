@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 
 from msgspec import Struct, field
 
-from trainshed.core.catalog.images import named_image, short_names
+from trainshed.core.catalog.images import image_for_name, short_names
 from trainshed.core.copies import Run, Sweep, api_of, copy_of, custom_job, is_pipeline, tuning_job
 from trainshed.core.names import Api
 from trainshed.core.snippets import SnippetForm, snippet
@@ -198,7 +198,7 @@ def draft_of(form: Mapping[str, str]) -> Draft:
 
     image = text("image")
     if (framework := text("framework")) in short_names():
-        image = named_image(framework, gpu=bool(text("accelerator"))) or ""
+        image = image_for_name(framework, gpu=bool(text("accelerator"))) or ""
     machine: dict[str, Any] = {"machineType": text("machine")}
     if text("accelerator"):
         machine["acceleratorType"] = text("accelerator")

@@ -112,10 +112,10 @@ class Staging(Copies):
             copied = torch.cuda.Event(blocking=True)
             copied.record(self.downwards)
             if before is not None:
-                yield _when_copied(*before)
+                yield _await_copy(*before)
             before = Slice(host, origin, buffer), copied
         if before is not None:
-            yield _when_copied(*before)
+            yield _await_copy(*before)
 
     def up(self, piece: Slice, *, is_whole: bool) -> None:
         assert piece.buffer is not None
@@ -130,7 +130,7 @@ class Staging(Copies):
         return Arrival(self.upwards, event)
 
 
-def _when_copied(piece: Slice, copied: torch.cuda.Event) -> Slice:
+def _await_copy(piece: Slice, copied: torch.cuda.Event) -> Slice:
     copied.synchronize()
     return piece
 

@@ -54,10 +54,10 @@ class RunningRows(Protocol):
 def are_alike(shape: Header, other: Header) -> bool:
     """Whether the chunks of two ranks for one position can be added. Ordinals may differ: if callbacks issue
     native all-reduces, ranks may have counted different numbers of them."""
-    return _compared(shape) == _compared(other)
+    return _comparable(shape) == _comparable(other)
 
 
-def _compared(shape: Header) -> tuple[int, ...]:
+def _comparable(shape: Header) -> tuple[int, ...]:
     _, dtype, reduction, _, chunk, operation, total, step, *_ = shape
     return dtype, reduction, chunk, operation, total, step
 

@@ -237,7 +237,7 @@ class Server:
         peer.member = member
         self._members[member] = peer
         self._outlet("connected", hello.rank)
-        accept = proof.signed(self._token, Accept(len(self.all)), peer.transcript)
+        accept = proof.sign(self._token, Accept(len(self.all)), peer.transcript)
         self._native.send(peer.slot, proof.frame(Kind.ACCEPT, accept))
         return following
 

@@ -19,7 +19,7 @@ ACCEPT = Accept(2)
 
 def test_proof_covers_every_byte_of_its_message() -> None:
     """spec/reduction#losses: It is invalid for another rank, generation or version."""
-    hello = proof.signed(TOKEN, HELLO, CHALLENGE)
+    hello = proof.sign(TOKEN, HELLO, CHALLENGE)
     for at in range(len(hello)):
         other = bytearray(hello)
         other[at] ^= 1
@@ -30,15 +30,15 @@ def test_proof_covers_every_byte_of_its_message() -> None:
 
 def test_replayed_proof_is_rejected() -> None:
     """spec/reduction#security: A proof covers the earlier messages of its connection, including nonces."""
-    hello, same = (proof.signed(TOKEN, HELLO, CHALLENGE) for _ in range(2))
+    hello, same = (proof.sign(TOKEN, HELLO, CHALLENGE) for _ in range(2))
     assert proof.read_signed(TOKEN, Hello, hello, b"d" * wire.NONCE) is None
-    accept = proof.signed(TOKEN, ACCEPT, CHALLENGE + hello)
+    accept = proof.sign(TOKEN, ACCEPT, CHALLENGE + hello)
     assert proof.read_signed(TOKEN, Accept, accept, CHALLENGE + same) is None
 
 
 def test_proof_of_another_token_or_side_is_rejected() -> None:
     """spec/reduction#security: A worker's proof is not valid as a reducer's."""
-    hello = proof.signed(TOKEN, HELLO, CHALLENGE)
+    hello = proof.sign(TOKEN, HELLO, CHALLENGE)
     assert proof.read_signed(b"another", Hello, hello, CHALLENGE) is None
     assert proof.read_signed(TOKEN, Accept, hello, CHALLENGE) is None
 
@@ -53,7 +53,7 @@ def test_other_protocol_version_is_reported_with_a_remedy() -> None:
 def test_empty_token_is_rejected() -> None:
     """spec/reduction#security: Every peer would know an empty token."""
     with pytest.raises(ValueError, match="must not be empty"):
-        proof.signed(b"", HELLO, CHALLENGE)
+        proof.sign(b"", HELLO, CHALLENGE)
 
 
 def test_long_text_is_cut_between_characters() -> None:
@@ -83,7 +83,7 @@ def test_worker_rejects_a_reducer_without_the_token() -> None:
     def answer(connection: socket.socket) -> None:
         connection.sendall(proof.frame(Kind.CHALLENGE, CHALLENGE))
         _, hello = proof.read_frame(connection, time.monotonic() + 60)
-        accept = proof.signed(b"guessed", ACCEPT, CHALLENGE + hello)
+        accept = proof.sign(b"guessed", ACCEPT, CHALLENGE + hello)
         connection.sendall(proof.frame(Kind.ACCEPT, accept))
 
     with pytest.raises(proof.Untrusted, match="does not know the job's token"):

@@ -49,7 +49,7 @@ from trainshed.core.specs.syntax import read_labels
 from trainshed.core.study.records import Trial, TrialState
 from trainshed.core.study.spec import Goal, Metric
 from trainshed.core.tuning.records import TuningJob, TuningSpec
-from trainshed.core.tuning.trial_jobs import printed
+from trainshed.core.tuning.trial_jobs import format_argument
 from trainshed.core.works import Work
 from trainshed.store.port import JobQuery
 from trainshed.wire import json as wire_json
@@ -375,7 +375,7 @@ def _sort_key(trial: Trial, metric: Metric) -> tuple[int, float, int]:
 def _set_trial(view: Any, trial: Trial, metric: Metric, job: JobState | None) -> None:
     view.trial_id = str(trial.number)
     for name, value in trial.parameters:
-        view.hyperparameters[name] = printed(value)
+        view.hyperparameters[name] = format_argument(value)
     value = trial.final.value(metric.id) if trial.final is not None else None
     if trial.final is not None and value is not None:
         view.final_metric.training_step = trial.final.step

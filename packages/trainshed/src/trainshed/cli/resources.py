@@ -262,14 +262,16 @@ def _counts(accelerators: Mapping[str, Sequence[int]]) -> str:
 
 
 def machine_type_records() -> list[Json]:
-    from trainshed.core.catalog.machines import MachineType, allowed, machine_types
+    from trainshed.core.catalog.machines import MachineType, allowed_accelerators, machine_types
     from trainshed.core.names import Api
 
     def accelerators(machine: MachineType) -> dict[str, list[int]]:
         if machine.accelerator_type:
             return {machine.accelerator_type: [machine.accelerator_count]}
         apis = [api for api in Api if api in machine.apis]
-        return {kind: list(n) for api in apis for kind, n in allowed(machine, api).items()}
+        return {
+            kind: list(n) for api in apis for kind, n in allowed_accelerators(machine, api).items()
+        }
 
     return [
         {

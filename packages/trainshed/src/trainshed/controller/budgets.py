@@ -21,7 +21,7 @@ from trainshed.core.catalog.quotas import (
     JOBS,
 )
 from trainshed.core.units import Nanos
-from trainshed.core.usage import Budget, MachineTime, Prices, Use, budgeted, month_of
+from trainshed.core.usage import Budget, MachineTime, Prices, Use, budget_amounts, month_of
 from trainshed.scheduler.model import limit_of
 
 _EVERY: Final = 10.0
@@ -163,7 +163,7 @@ class Budgets:
         return sums
 
     def _count(self, sums: _Sums, part: MachineTime) -> None:
-        for metric, amount in budgeted(part, self._prices).items():
+        for metric, amount in budget_amounts(part, self._prices).items():
             for person in dict.fromkeys(("", part.person)):
                 account = sums.setdefault((part.project_id, person), {})
                 account[metric] = account.get(metric, 0.0) + amount

@@ -49,7 +49,7 @@ from trainshed.core.names import JobUid
 from trainshed.core.pipelines import Pipeline
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.units import Nanos
-from trainshed.core.usage import Prices, Use, released, uses
+from trainshed.core.usage import Prices, Use, released_use, uses
 from trainshed.engines.port import (
     CapacityChanged,
     KeepsQuarantine,
@@ -476,7 +476,7 @@ class Controller:
             await self._curves.finish(job)
         if job != live.job or live.intents or entries:
             consumed = live.intents[-1].seq if live.intents else 0
-            ended = released(live.job, job, self._capacity.nodes)
+            ended = released_use(live.job, job, self._capacity.nodes)
             used = await self._measured_uses(live.job, ended)
             commit = Commit(job, live.generation, entries, consumed, uses=used)
             generation = await self._commit(commit)

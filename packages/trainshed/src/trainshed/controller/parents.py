@@ -24,7 +24,7 @@ from trainshed.core.lifecycle.transition import WorkTransition
 from trainshed.core.names import JobUid
 from trainshed.core.pipelines import ModelVersion, Pipeline
 from trainshed.core.study.records import Measurement, Trial
-from trainshed.core.tuning.machine import abandoned, give_up
+from trainshed.core.tuning.machine import abandon, give_up
 from trainshed.core.tuning.records import SeenSummaries, TuningJob
 from trainshed.core.units import Nanos
 from trainshed.core.works import Work
@@ -165,7 +165,7 @@ class Parents:
         # The jobs are cancelled first, because the loop never processes a finished work again.
         for uid in jobs:
             await self._cancel(uid, CancelCause.PARENT)
-        over = abandoned(trials, cause, now)
+        over = abandon(trials, cause, now)
         return Next(ended, Commit(ended, live.generation, entries, consumed(live), trials=over))
 
     async def _cancel(self, uid: JobUid, cause: CancelCause) -> None:

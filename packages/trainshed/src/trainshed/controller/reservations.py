@@ -26,13 +26,13 @@ from trainshed.core.reservations import (
     PersistentResource,
     PersistentResourceName,
     Used,
-    placed,
+    place,
     public,
-    refused,
-    settled,
+    refuse,
+    settle,
 )
 from trainshed.core.units import Nanos
-from trainshed.core.usage import Use, reserved
+from trainshed.core.usage import Use, reserved_use
 from trainshed.eventloop.background import Crew, joined, wait_shielded
 from trainshed.scheduler.model import Admit, Decision, Place, StockOut
 from trainshed.store.notices import Notices
@@ -123,7 +123,7 @@ class Reservations:
     def uses(self, until: Nanos) -> Iterator[Use]:
         """Yield the usage of all resources until a given time."""
         for resource in self._pools.resources.values():
-            yield from reserved(resource, until, self._capacity.nodes)
+            yield from reserved_use(resource, until, self._capacity.nodes)
 
     # --- changes by requests ---
 
@@ -188,7 +188,7 @@ class Reservations:
         if current.operation and (after is None or after.is_settled):
             endings.append(Ending(current.operation, now, public(current, used), error))
             after = after and replace(after, operation="")
-        uses = tuple(reserved(before, now, self._capacity.nodes, after))
+        uses = tuple(reserved_use(before, now, self._capacity.nodes, after))
         # No job receives a machine that is being released, or that is not stored yet.
         self._pools.show(name, before, lambda _: False)
         try:
@@ -218,11 +218,11 @@ class Reservations:
         def change(resource: PersistentResource, _: Used) -> PersistentResource:
             match decision:
                 case Admit(_, nodes):
-                    return placed(resource, uid, nodes, now)
+                    return place(resource, uid, nodes, now)
                 case Place(_, replica, node):
-                    return placed(resource, uid, ((replica, node),), now)
+                    return place(resource, uid, ((replica, node),), now)
                 case _:
-                    return resource if error is None else refused(resource, uid, error)
+                    return resource if error is None else refuse(resource, uid, error)
 
         self._crew.keep(partial(self._apply, name, uid, change, error), f"placing {name}")
         return True
@@ -254,7 +254,7 @@ class Reservations:
                 self._crew.keep(settle, f"settling {name}")
 
     def _settled(self, resource: PersistentResource, used: Used) -> PersistentResource | None:
-        return settled(resource, used, bool(self._pools.jobs(resource.name)))
+        return settle(resource, used, bool(self._pools.jobs(resource.name)))
 
     def _cancel_jobs(self, name: PersistentResourceName, email: str) -> None:
         for uid in self._pools.jobs(name):

@@ -17,7 +17,7 @@ from trainshed.core.errors import NotFound
 from trainshed.core.failure.messages import INTERNAL
 from trainshed.core.job import JobError
 from trainshed.core.lifecycle.states import OperationState
-from trainshed.core.study.changes import stopped
+from trainshed.core.study.changes import request_stop
 from trainshed.core.study.records import MAX_TRIALS, Study, StudyState, StudyUid, Trial, TrialState
 from trainshed.core.units import Nanos
 from trainshed.eventloop.background import cancel_all, keep
@@ -169,7 +169,7 @@ class StudyOperations:
             trial = await self._studies.change_trial(
                 study.uid,
                 operation.trial,
-                lambda trial, _: trial if trial.state.is_over else stopped(trial),
+                lambda trial, _: trial if trial.state.is_over else request_stop(trial),
             )
             stop = not trial.state.is_over
         done = replace(

@@ -127,7 +127,7 @@ class TuningReconciler:
     async def _begin(self, transition: Transition) -> tuple[tuple[Job, TimelineEntry], ...]:
         """Start the next trials, if suggestions for them exist. If not, request suggestions, and store other
         changes in the meantime."""
-        job, count = transition.job, machine.wanted(transition.job)
+        job, count = transition.job, machine.startable_trials(transition.job)
         asking = self._asking.get(job.uid)
         if count == 0:
             if asking is not None and (job.outcome is not None or job.state.is_final):
@@ -151,7 +151,7 @@ class TuningReconciler:
         pairs = [(point, self._stores.new_uid()) for point in proposals.parameters[:count]]
         exhausted = proposals.exhausted and len(pairs) < count
         begun = begin(transition, pairs, exhausted=exhausted)
-        if machine.wanted(transition.job):
+        if machine.startable_trials(transition.job):
             self._wake(job.uid)  # By now more trials are wanted than were asked for.
         return begun
 

@@ -105,10 +105,10 @@ class Run(Struct, frozen=True):
 def custom_job(run: Run) -> dict[str, Any]:
     """Return the request body of `customJobs.create` for a program."""
     env = [{"name": name, "value": value} for name, value in run.env.items()]
-    common = _filled(args=list(run.args), env=env)
+    common = _non_empty(args=list(run.args), env=env)
     pool: dict[str, Any] = {"machineSpec": run.machine, "replicaCount": "1"}
     if run.packages is None:
-        command = _filled(command=list(run.command))
+        command = _non_empty(command=list(run.command))
         pool["containerSpec"] = {"imageUri": run.image, **command, **common}
     else:
         pool["pythonPackageSpec"] = {
@@ -118,17 +118,17 @@ def custom_job(run: Run) -> dict[str, Any]:
             **common,
         }
     others = [{**pool, "replicaCount": str(run.replicas - 1)}] if run.replicas > 1 else []
-    spec = _filled(
+    spec = _non_empty(
         workerPoolSpecs=[pool, *others],
-        baseOutputDirectory=_filled(outputUriPrefix=run.output),
+        baseOutputDirectory=_non_empty(outputUriPrefix=run.output),
         serviceAccount=run.service_account,
         enableWebAccess=run.web_access,
-        scheduling=_filled(timeout=run.timeout, strategy="SPOT" if run.spot else ""),
+        scheduling=_non_empty(timeout=run.timeout, strategy="SPOT" if run.spot else ""),
     )
-    return {"displayName": run.name, "jobSpec": spec, **_filled(labels=dict(run.labels))}
+    return {"displayName": run.name, "jobSpec": spec, **_non_empty(labels=dict(run.labels))}
 
 
-def _filled(**fields: Any) -> dict[str, Any]:
+def _non_empty(**fields: Any) -> dict[str, Any]:
     """Return the fields whose values are not empty."""
     return {name: value for name, value in fields.items() if value}
 

@@ -25,7 +25,7 @@ class Point(NamedTuple):
     value: float | bytes
 
 
-def folded(values: Sequence[float], ends: Iterable[int]) -> list[int]:
+def fold(values: Sequence[float], ends: Iterable[int]) -> list[int]:
     """Return ascending indexes of the first value, of the last value, and of the minimum and maximum of each
     section between them. NaN is ignored in a section with other values. `ends`: the ascending end indexes of
     the sections."""
@@ -40,7 +40,7 @@ def folded(values: Sequence[float], ends: Iterable[int]) -> list[int]:
     return sorted(kept)
 
 
-def averaged(values: Sequence[float], most: int) -> list[tuple[int, float]]:
+def average_sections(values: Sequence[float], most: int) -> list[tuple[int, float]]:
     """Divide the values into at most `most` sections of equal length. Return the index of the last value and
     the mean of each section."""
     count = len(values)
@@ -49,15 +49,15 @@ def averaged(values: Sequence[float], most: int) -> list[tuple[int, float]]:
     return [(end - 1, sum(values[begin:end]) / (end - begin)) for begin, end in pairwise(ends)]
 
 
-def thinned(values: Sequence[float], most: int) -> Sequence[int]:
-    """Return ascending indexes of at most `most` values: the values that `folded` keeps of sections of equal
+def thin(values: Sequence[float], most: int) -> Sequence[int]:
+    """Return ascending indexes of at most `most` values: the values that `fold` keeps of sections of equal
     length. If `most` is 1, return the last index."""
     count = len(values)
     if count <= most:
         return range(count)
     stretches = max(0, most - 2) // 2
     ends = [1 + (count - 2) * number // stretches for number in range(1, stretches + 1)]
-    return folded(values, ends) if most > 1 else [count - 1]
+    return fold(values, ends) if most > 1 else [count - 1]
 
 
 MAX_SERIES: Final = 1000

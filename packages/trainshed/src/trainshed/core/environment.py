@@ -105,7 +105,7 @@ def environment(
         variables.update(_output_directories(gang.spec))
         if program.module is None:
             variables["AIP_USE_CUSTOM_CONTAINER"] = "true"
-    variables = {name: secrets.unmarked(value) for name, value in variables.items()}
+    variables = {name: secrets.remove_marks(value) for name, value in variables.items()}
     for name, value in program.env:
         variables[name] = expand(value, variables, names_secrets=True)
     if trial:
@@ -140,12 +140,12 @@ def arguments(
     if is_reducer(spec, replica.pool) and program.runtime.family == REDUCERS:
         return REDUCER_PROGRAM
     # The author of an image must not select secrets of the user who runs the image.
-    entrypoint, command = _unmarked(entrypoint), _unmarked(command)
+    entrypoint, command = _remove_secret_marks(entrypoint), _remove_secret_marks(command)
     if spec.api is Api.VERTEX:
         start = tuple(expand(item, environ) for item in program.command)
         args = tuple(expand(item, environ) for item in program.args)
     else:
-        start, args = _unmarked(program.command), _unmarked(program.args)
+        start, args = _remove_secret_marks(program.command), _remove_secret_marks(program.args)
     if program.module is not None:
         start = ("python3", "-m", program.module)
     elif not start:
@@ -169,13 +169,13 @@ def expand(text: str, environ: Mapping[str, str], *, names_secrets: bool = False
             return "$("
         if match[3] is None:
             return environ.get(match[2], match[0])
-        return secrets.marked(match[3], match[0]) if names_secrets else match[0]
+        return secrets.mark_secret(match[3], match[0]) if names_secrets else match[0]
 
-    return _REFERENCE.sub(replacement, secrets.unmarked(text))
+    return _REFERENCE.sub(replacement, secrets.remove_marks(text))
 
 
-def _unmarked(arguments: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(map(secrets.unmarked, arguments))
+def _remove_secret_marks(arguments: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(map(secrets.remove_marks, arguments))
 
 
 def _trial_variables(spec: JobSpec) -> dict[str, str]:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from trainshed.core.catalog.quotas import HARD
-from trainshed.core.failure.messages import linked
+from trainshed.core.failure.messages import add_link
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.names import JobUid
 from trainshed.core.units import Nanos, whole_second
@@ -144,7 +144,7 @@ def budget_notices(
 
 def content(work: Work, occasion: Occasion, now: Nanos, page: str) -> str:
     """Return the JSON body of a notification about a job."""
-    message = linked(work.error.message, work.uid, page) if work.error else ""
+    message = add_link(work.error.message, work.uid, page) if work.error else ""
     data: dict[str, Any] = {
         "name": str(work.name),
         "uid": str(work.uid),

@@ -152,11 +152,11 @@ def count(pattern: str) -> int:
 
 def matches(pattern: str, name: str) -> bool:
     """Return whether the pattern matches the name of an object."""
-    return _compiled(pattern).is_all_of(name)
+    return _compile(pattern).is_all_of(name)
 
 
 @lru_cache(64)
-def _compiled(pattern: str) -> Regex:
+def _compile(pattern: str) -> Regex:
     text, at = "", 0
     for wildcard in _WILD.finditer(pattern):
         text += re.escape(pattern[at : wildcard.start()]) + _MEANING[wildcard[0][:2]]

@@ -100,7 +100,7 @@ class ModelEvaluation(Struct, frozen=True):
     created: Nanos
 
 
-def created(pipeline: Pipeline, backing: Job | TuningJob) -> Pipeline:
+def create_pipeline(pipeline: Pipeline, backing: Job | TuningJob) -> Pipeline:
     """Return a new pipeline in its stored form, with its backing job."""
     transition = WorkTransition(pipeline, pipeline.created)
     transition.change(job=backing.uid)

@@ -99,7 +99,7 @@ class Measures:
         if epoch is not None:
             self._epoch = epoch.done
             self._from_zero |= epoch.done == 0
-        for measure, part, value in measured(line):
+        for measure, part, value in read_measures(line):
             step, unit = self._place(line_counts, epoch)
             self._add(measure, part, unit, Point(step, at, value))
 
@@ -153,7 +153,7 @@ def rank(measure: str) -> tuple[bool, bool, str]:
     return measure in _ASIDE, "loss" not in measure, measure
 
 
-def measured(line: str) -> Iterator[tuple[str, str, float]]:
+def read_measures(line: str) -> Iterator[tuple[str, str, float]]:
     """Yield (measure, part of the data, value) for each measure in a line."""
     of_line: str | None = None
     for match in _PAIR.finditer(line):

@@ -52,7 +52,7 @@ class Requested(Struct, frozen=True):
     output: str | None = None
 
 
-def requested(resource: Mapping[str, Any]) -> Requested:
+def read_request(resource: Mapping[str, Any]) -> Requested:
     """Return the main values of a job's resource: a custom job, tuning job or pipeline of Vertex, or an `ml`
     job."""
     training: Any = resource.get("trainingInput")

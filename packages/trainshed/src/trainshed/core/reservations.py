@@ -185,7 +185,7 @@ def first_hold(uid: JobUid, pools: Sequence[ResourcePool], now: Nanos) -> Hold:
     return Hold(uid, tuple(replicas), created=now)
 
 
-def placed(
+def place(
     resource: PersistentResource, uid: JobUid, places: tuple[tuple[ReplicaId, str], ...], now: Nanos
 ) -> PersistentResource:
     """Return the resource after all machines of one of its holds were placed, or after some of them moved to
@@ -200,7 +200,7 @@ def placed(
     return replace(resource, holds=holds, started=resource.started or now)
 
 
-def refused(resource: PersistentResource, uid: JobUid, error: JobError) -> PersistentResource:
+def refuse(resource: PersistentResource, uid: JobUid, error: JobError) -> PersistentResource:
     """Return the resource after the decision that a hold can never be placed."""
     hold = next((hold for hold in resource.holds if hold.uid == uid and not hold.places), None)
     if hold is None or not resource.started:
@@ -211,7 +211,7 @@ def refused(resource: PersistentResource, uid: JobUid, error: JobError) -> Persi
     return replace(resource, pools=tuple(pools), holds=holds)
 
 
-def resized(
+def resize(
     resource: PersistentResource, counts: Sequence[int], used: Used, new_uid: JobUid, now: Nanos
 ) -> PersistentResource:
     """Return the resource with new numbers of machines in its pools.
@@ -255,7 +255,7 @@ def resized(
     return replace(resource, pools=tuple(pools), holds=tuple(holds))
 
 
-def settled(resource: PersistentResource, used: Used, has_jobs: bool) -> PersistentResource | None:
+def settle(resource: PersistentResource, used: Used, has_jobs: bool) -> PersistentResource | None:
     """Return the resource after a change of its jobs, or None to delete it. A reboot ends when no job uses a
     machine. `has_jobs`: whether the resource has unfinished jobs."""
     if resource.deleted_by is not None:

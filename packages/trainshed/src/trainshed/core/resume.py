@@ -58,15 +58,15 @@ class Series(Struct, frozen=True):
 
     def step(self, line: Line) -> Step | None:
         """Return the step in the line, or None if the line has another kind."""
-        number = _told(line).get(self)
+        number = _step_numbers(line).get(self)
         return None if number is None else Step(number, line.at)
 
 
-def learned(lines: Iterable[Line]) -> Series | None:
+def learn_series(lines: Iterable[Line]) -> Series | None:
     """Return the kind of line that shows progress: the most frequent kind, and among equally frequent kinds
     the one with the smallest unit. Lines about checkpoints count only if no other lines show progress. None
     if no line shows progress."""
-    kinds = Counter(kind for line in lines for kind in _told(line))
+    kinds = Counter(kind for line in lines for kind in _step_numbers(line))
     return max(
         kinds,
         key=lambda kind: (not kind.of_checkpoints, kinds[kind], -LEVELS[kind.word]),
@@ -74,7 +74,7 @@ def learned(lines: Iterable[Line]) -> Series | None:
     )
 
 
-def _told(line: Line) -> dict[Series, int]:
+def _step_numbers(line: Line) -> dict[Series, int]:
     """Return each number in the line that may be a step, by its kind of line."""
     text = line.text[:_MAX_READ_CHARS]
     of_checkpoints = _OF_CHECKPOINTS.search(text) is not None

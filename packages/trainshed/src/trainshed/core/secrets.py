@@ -2,7 +2,7 @@
 until a program starts. Pure.
 
 A launch plan contains marks, never secret values. A reader of the plan sees only the names of the secrets.
-Only the function `marked` creates marks from a job's own text.
+Only the function `mark_secret` creates marks from a job's own text.
 """
 
 import re
@@ -144,7 +144,7 @@ def marks_fault(text: str) -> str | None:
     return None
 
 
-def marked(reference: str, otherwise: str) -> str:
+def mark_secret(reference: str, otherwise: str) -> str:
     """Return the mark for the text between `$(secret:` and `)`, or `otherwise` if the text is not the name of
     a secret."""
     try:
@@ -159,7 +159,7 @@ def job_mark(job_uid: int) -> str:
     return f"{_BEGIN}.job-token.{job_uid}{_END}"
 
 
-def unmarked(text: str) -> str:
+def remove_marks(text: str) -> str:
     """Return the text without the special characters of secret marks. For all texts except values of a job's
     variables."""
     return text.translate(_NO_MARK)
@@ -167,10 +167,12 @@ def unmarked(text: str) -> str:
 
 def markers_in(text: str) -> tuple[SecretRef, ...]:
     """Return the secrets whose marks a text of a launch plan contains."""
-    return tuple(map(_meant, _MARK.findall(text)))
+    return tuple(map(_secret_of, _MARK.findall(text)))
 
 
-def named_in(argv: Iterable[str], environ: Iterable[tuple[str, str]]) -> frozenset[SecretRef]:
+def referenced_secrets(
+    argv: Iterable[str], environ: Iterable[tuple[str, str]]
+) -> frozenset[SecretRef]:
     """Return all secrets that a launch plan needs."""
     texts = (*argv, *(value for _, value in environ))
     return frozenset(ref for text in texts for ref in markers_in(text))
@@ -179,15 +181,15 @@ def named_in(argv: Iterable[str], environ: Iterable[tuple[str, str]]) -> frozens
 def reveal(text: str, values: Mapping[SecretRef, str]) -> str:
     """Return the text with the secret values in place of their marks. Raise KeyError for a secret without a
     value."""
-    return _MARK.sub(lambda match: values[_meant(match[1])], text)
+    return _MARK.sub(lambda match: values[_secret_of(match[1])], text)
 
 
-def resolved(
+def resolve(
     argv: tuple[str, ...], environ: tuple[tuple[str, str], ...], values: Mapping[SecretRef, str]
 ) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...], tuple[str, ...]]:
     """Return the arguments and the variables of a launch plan with their secret values, and the values to
     hide from the program's log. Raise KeyError for a secret that is not in `values`."""
-    refs = sorted(named_in(argv, environ))
+    refs = sorted(referenced_secrets(argv, environ))
     masked = tuple(dict.fromkeys(values[ref] for ref in refs))
     return (
         tuple(reveal(item, values) for item in argv),
@@ -196,6 +198,6 @@ def resolved(
     )
 
 
-def _meant(mark: str) -> SecretRef:
+def _secret_of(mark: str) -> SecretRef:
     """Return the secret that the text in a mark represents."""
     return SecretRef(mark) if _MADE.fullmatch(mark) else SecretRef.parse(mark)

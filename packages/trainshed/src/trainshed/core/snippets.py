@@ -121,7 +121,7 @@ def _python_vertex(project: str, region: str, job: Mapping[str, Any]) -> str:
         "client = aiplatform_v1.JobServiceClient(\n"
         '    transport="rest",\n'
         '    client_options={"api_endpoint": os.environ["TRAINSHED_ENDPOINT"]},\n)\n'
-        f"job = aiplatform_v1.{kind}.from_json({_quoted(job)})\n"
+        f"job = aiplatform_v1.{kind}.from_json({_quote(job)})\n"
         f'parent = "projects/{project}/locations/{region}"\n'
         f"print(client.create_{field}(parent=parent, {field}=job).name)\n"
     )
@@ -134,12 +134,12 @@ def _python_ml(project: str, job: Mapping[str, Any]) -> str:
         'ml = discovery.build(\n    "ml",\n    "v1",\n    static_discovery=True,\n'
         '    client_options=ClientOptions(api_endpoint=os.environ["TRAINSHED_ENDPOINT"]),\n'
         '    credentials=Credentials(os.environ["TRAINSHED_TOKEN"]),\n)\n'
-        f"job = json.loads({_quoted(job)})\n"
+        f"job = json.loads({_quote(job)})\n"
         f'ml.projects().jobs().create(parent="projects/{project}", body=job).execute()\n'
     )
 
 
-def _quoted(job: Mapping[str, Any]) -> str:
+def _quote(job: Mapping[str, Any]) -> str:
     """Return the JSON of a job as a Python string literal over several lines."""
     text = _json(job).replace("'''", r"\u0027\u0027\u0027")
     return f"r'''{text}'''"

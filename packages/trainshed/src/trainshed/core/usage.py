@@ -132,7 +132,7 @@ def uses(job: Job, until: Nanos, nodes: Mapping[str, Node]) -> tuple[Use, ...]:
     return _machines(owner, pools, places, (began, until), nodes)
 
 
-def reserved(
+def reserved_use(
     resource: PersistentResource,
     until: Nanos,
     nodes: Mapping[str, Node],
@@ -198,7 +198,7 @@ def _machines(
     return tuple(held)
 
 
-def released(before: Job, after: Job, nodes: Mapping[str, Node]) -> tuple[Use, ...]:
+def released_use(before: Job, after: Job, nodes: Mapping[str, Node]) -> tuple[Use, ...]:
     """Return the usage of an attempt that ended between two stored states, or () if none ended."""
     if not before.placed or before.placed == after.placed:
         return ()
@@ -206,7 +206,7 @@ def released(before: Job, after: Job, nodes: Mapping[str, Node]) -> tuple[Use, .
     return uses(replace(before, began=began), ended, nodes)
 
 
-def budgeted(used: MachineTime, prices: Prices) -> dict[str, float]:
+def budget_amounts(used: MachineTime, prices: Prices) -> dict[str, float]:
     """Return the usage as amounts by metric of `BUDGETS`."""
     return {COST: prices.cost(used), CPU_HOURS: used.cpu_hours, GPU_HOURS: used.gpu_hours}
 

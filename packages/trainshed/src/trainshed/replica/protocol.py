@@ -254,7 +254,7 @@ class LaunchDocument(NamedTuple):
         return cls(message["incarnation"], *sections)
 
 
-def ordered(line: bytes) -> "tuple[str, LaunchDocument]":
+def parse_order(line: bytes) -> "tuple[str, LaunchDocument]":
     """Return the slot and the launch document of a launch order."""
     message = json.loads(line.decode("utf-8"))
     return message["slot"], LaunchDocument.from_message(message["plan"])

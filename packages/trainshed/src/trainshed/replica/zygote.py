@@ -101,7 +101,7 @@ class Zygote:
         is_idle = True
         while is_idle:
             is_idle = bool(self._idle)
-            level = self._level or protocol.ordered(line)[1].isolation.level
+            level = self._level or protocol.parse_order(line)[1].isolation.level
             shim = self._idle.pop(0) if is_idle else self._fork_shim(level, is_expected=True)
             with shim:
                 try:

@@ -13,11 +13,11 @@ from msgspec.structs import replace
 
 from trainshed.core.catalog.images import (
     PrebuiltImage,
+    image_for_name,
     is_python2,
     is_reduction_server,
     is_reference,
-    listed_images,
-    named_image,
+    list_images,
     nearest_prebuilt,
     parse_prebuilt,
 )
@@ -276,7 +276,7 @@ class LocalCatalog:
         """Return the runtime of jobs without an image and a runtime version: that of the newest prebuilt
         image of the default family, so that both share one environment."""
         sheet = FAMILIES[0]
-        image = parse_prebuilt(named_image(sheet.family) or "")
+        image = parse_prebuilt(image_for_name(sheet.family) or "")
         assert image is not None, "the default family has prebuilt images"
         python = parse_minor(image.python) or (3, 0)
         candidate = nearest(sheet, self._pythons, image.version, python, for_gpu=False)
@@ -441,7 +441,7 @@ class LocalCatalog:
         """Return the newest listed image of every available framework, as a text."""
         served = {sheet.framework for sheet in FAMILIES if sheet.framework}
         newest_of: dict[str, str] = {}
-        for name in listed_images():
+        for name in list_images():
             uri = f"{_IMAGES}{name}:latest"
             image = parse_prebuilt(uri)
             if image and image.framework in served:

@@ -24,7 +24,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from trainshed.core.curves import Point, averaged, folded, thinned
+from trainshed.core.curves import Point, average_sections, fold, thin
 from trainshed.core.errors import FailedPrecondition, Unavailable
 from trainshed.replica.system import durable
 
@@ -46,12 +46,12 @@ _decoder = msgspec.msgpack.Decoder(_Frame)
 class Part(Struct, frozen=True):
     """Selects a part of the points of a series."""
 
-    #: Maximum number of points, to which the series is thinned (`thinned`). None returns all points.
+    #: Maximum number of points, to which the series is thinned (`thin`). None returns all points.
     most: int | None = None
     #: The first and the last step of the part. The two adjacent points are also read.
     begin: int = -(2**63)
     end: int = 2**63 - 1
-    #: Whether the result contains means of scalars (`averaged`).
+    #: Whether the result contains means of scalars (`average_sections`).
     has_means: bool = False
 
 
@@ -104,8 +104,10 @@ class _Columns(Struct):
         # Tensors have no order, so they are thinned by position.
         numbers = values if isinstance(values, array) else range(len(values))
         if part.has_means:
-            return [Point(steps[n], times[n], mean) for n, mean in averaged(numbers, part.most)]
-        return [Point(steps[n], times[n], values[n]) for n in thinned(numbers, part.most)]
+            return [
+                Point(steps[n], times[n], mean) for n, mean in average_sections(numbers, part.most)
+            ]
+        return [Point(steps[n], times[n], values[n]) for n in thin(numbers, part.most)]
 
     def halved(self) -> "_Columns":
         """Return about half of the ascending points, distributed evenly over the steps. Selected points stay
@@ -116,7 +118,7 @@ class _Columns(Struct):
             return self
         span = steps[-1] - steps[0]
         ends = (bisect_left(steps, steps[0] + span * n // count) for n in range(1, count + 1))
-        return self.at(folded(self.values, ends))
+        return self.at(fold(self.values, ends))
 
     def frame(self, series: int) -> bytes:
         """Return the frame with these points of a series."""

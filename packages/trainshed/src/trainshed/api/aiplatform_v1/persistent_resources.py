@@ -31,7 +31,7 @@ from trainshed.core.reservations import (
     Used,
     first_hold,
     public,
-    resized,
+    resize,
 )
 from trainshed.core.specs import worker_pool
 from trainshed.core.specs.syntax import check_texts, read_labels, service_account_fault
@@ -290,6 +290,6 @@ def _with_pools(
     counts = [_count(section) for section in sections]
     sent.faults.refuse()
     try:
-        return resized(current, counts, used, services.new_uid(), services.now())
+        return resize(current, counts, used, services.new_uid(), services.now())
     except ValueError as busy:
         raise FailedPrecondition(f"{current.name} was not changed: {busy}") from None

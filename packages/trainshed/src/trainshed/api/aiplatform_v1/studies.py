@@ -123,7 +123,7 @@ async def add_measurement(call: Call, request: Any) -> Message:
     sent.faults.refuse()
     now = call.services.now()
     changed = await call.services.studies.change_trial(
-        study.uid, number, lambda trial, _: changes.measured(trial, now), measurement
+        study.uid, number, lambda trial, _: changes.record_measurement(trial, now), measurement
     )
     return await _view(call, study, changed)
 
@@ -152,7 +152,7 @@ async def complete_trial(call: Call, request: Any) -> Message:
         if is_infeasible:
             return changes.infeasible(trial, request.infeasible_reason, now)
         last = final or final_measurement(study.spec, measured())
-        return changes.completed(trial, last, now)
+        return changes.complete(trial, last, now)
 
     return await _view(call, study, await services.studies.change_trial(study.uid, number, change))
 
@@ -160,7 +160,7 @@ async def complete_trial(call: Call, request: Any) -> Message:
 async def stop_trial(call: Call, request: Any) -> Message:
     study, number = await find_trial(call, request.name)
     changed = await call.services.studies.change_trial(
-        study.uid, number, lambda trial, _: changes.stopped(trial)
+        study.uid, number, lambda trial, _: changes.request_stop(trial)
     )
     return await _view(call, study, changed)
 

@@ -35,12 +35,12 @@ from trainshed.core.datasets.records import Dataset, DatasetName
 from trainshed.core.errors import AlreadyExists, InvalidRequest, NotFound, Violation
 from trainshed.core.lifecycle.records import Job, Parent
 from trainshed.core.names import Api, Collection, JobName, JobUid, ModelName
-from trainshed.core.pipelines import Pipeline, Task, created
+from trainshed.core.pipelines import Pipeline, Task, create_pipeline
 from trainshed.core.requests import snake_case
 from trainshed.core.specs.input_data import dataset_id_fault
 from trainshed.core.specs.pipeline import DEFINITIONS, ParsedPipeline, parse_pipeline
 from trainshed.core.tuning.records import TuningJob, TuningSpec
-from trainshed.core.tuning.trial_jobs import printed
+from trainshed.core.tuning.trial_jobs import format_argument
 from trainshed.core.units import Nanos
 from trainshed.wire import json as wire_json
 from trainshed.wire import plans
@@ -197,7 +197,7 @@ def _new(
         labels=parsed.labels,
     )
     # The store creates both records together, so the pipeline always has its job.
-    return created(pipeline, job), job
+    return create_pipeline(pipeline, job), job
 
 
 def _program_of(inputs: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
@@ -293,7 +293,7 @@ def read_inputs(pipeline: Any) -> tuple[dict[str, Any], tuple[Violation, ...]]:
     inputs_message = message(_MESSAGES[task])
     known, unknown = _split_unknown(task, inputs)
     # The SDK accepts numbers as arguments and sends 10 as 10.0.
-    walk = wire_json.Walk(keep_output_only=False, number_to_text=printed)
+    walk = wire_json.Walk(keep_output_only=False, number_to_text=format_argument)
     walk.message(plans.plan_for(inputs_message), known, inputs_message, INPUTS_FIELD)
     rejected = tuple(Violation(v.field, v.description) for v in walk.violations)
     return wire_json.to_public(inputs_message), (*unknown, *rejected)

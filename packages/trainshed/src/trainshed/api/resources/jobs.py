@@ -30,7 +30,7 @@ from trainshed.core.errors import (
     Unavailable,
     Violation,
 )
-from trainshed.core.failure.messages import linked
+from trainshed.core.failure.messages import add_link
 from trainshed.core.job import JobSpec
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested, TimelineEntry
 from trainshed.core.lifecycle.records import Actor, Job
@@ -171,7 +171,7 @@ def with_links(services: Services, work: Work, entry: TimelineEntry) -> Timeline
 
 
 def _add_link(services: Services, work: Work, message: str) -> str:
-    return linked(message, work.uid, services.settings.pages)
+    return add_link(message, work.uid, services.settings.pages)
 
 
 async def cancel_work(services: Services, principal: Principal, work: Work) -> None:

@@ -15,7 +15,17 @@ from trainshed.core.lifecycle.records import Drill, DrillKind, Job
 from trainshed.core.names import ML_ROLES, Api, ReplicaId, log_task_name
 from trainshed.core.patterns import PatternError, compile_regex
 from trainshed.core.requests import Faults
-from trainshed.core.resume import Finding, Hit, Progress, Series, Step, find, hits, learned, result
+from trainshed.core.resume import (
+    Finding,
+    Hit,
+    Progress,
+    Series,
+    Step,
+    find,
+    hits,
+    learn_series,
+    result,
+)
 from trainshed.core.units import Nanos, text_micros
 from trainshed.store.logs.lines import LogLine, Stream
 from trainshed.store.logs.reader import LogReader
@@ -147,7 +157,7 @@ async def _progress(logs: LogReader, job: Job, hit: Hit) -> Progress:
             job.uid, replicas=replicas, end=fault, limit=_MAX_LINES_BEFORE, descending=True
         )
         recent_lines = [line for line in page.lines if line.stream is not Stream.SERVICE]
-        series = await asyncio.to_thread(learned, recent_lines)
+        series = await asyncio.to_thread(learn_series, recent_lines)
         if series is None or not (
             steps := await asyncio.to_thread(list, filter(None, map(series.step, recent_lines)))
         ):

@@ -16,7 +16,7 @@ from trainshed.api.calls.services import Services
 from trainshed.api.resources.jobs import descendant_jobs, find_work
 from trainshed.api.trainshed_v1 import describing
 from trainshed.api.trainshed_v1.call import JsonCall
-from trainshed.core.curves import CurveSeries, Point, last_point, thinned
+from trainshed.core.curves import CurveSeries, Point, last_point, thin
 from trainshed.core.errors import (
     FailedPrecondition,
     InvalidRequest,
@@ -162,7 +162,7 @@ def _printed_curves(
 ) -> Iterator[records.JobCurve]:
     for series in measures.series:
         part = "" if series.part == "train" else series.part
-        indexes = thinned([point.value for point in series.points], max_points)
+        indexes = thin([point.value for point in series.points], max_points)
         points = [series.points[place] for place in indexes]
         yield records.JobCurve(
             job=str(job.name),

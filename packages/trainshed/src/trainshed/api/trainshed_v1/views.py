@@ -8,7 +8,7 @@ from msgspec import UNSET, structs
 
 from trainshed.api.aiplatform_v1.views import sibling_name
 from trainshed.core.capacity import Waiting
-from trainshed.core.curves import thinned
+from trainshed.core.curves import thin
 from trainshed.core.job import ExitRecord
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import Job, Outcome, Replica, person_of
@@ -270,7 +270,7 @@ def trial_view(
         job_state=state.value if state else "",
         stopped_early=trial.stopped_early,
         reason=trial.infeasible_reason or stopping or "",
-        curve=tuple(curve[place] for place in thinned([value for _, value in curve], _MAX_POINTS)),
+        curve=tuple(curve[place] for place in thin([value for _, value in curve], _MAX_POINTS)),
     )
 
 

@@ -8,14 +8,14 @@ from typing import Any
 import click
 
 from trainshed.cli.text.moments import seconds_of
-from trainshed.core.catalog.images import named_image, prebuilt_name, short_names
+from trainshed.core.catalog.images import image_for_name, prebuilt_name, short_names
 from trainshed.core.catalog.machines import (
     GIB,
     RETIRED,
     accelerator_types,
-    allowed,
+    allowed_accelerators,
     machine_types,
-    named_in,
+    requestable_types,
 )
 from trainshed.core.errors import closest
 from trainshed.core.names import Api
@@ -38,7 +38,7 @@ _LABEL = re.compile(r"[a-z0-9_-]{1,63}")
 def image_uri(image: str, *, gpus: bool) -> str:
     """Return the image URI of --image. Raises click.UsageError for an unknown framework or version."""
     try:
-        uri = named_image(image, gpu=gpus)
+        uri = image_for_name(image, gpu=gpus)
     except ValueError as fault:
         raise click.UsageError(f"--image {image}: {fault}.") from None
     if uri:
@@ -67,7 +67,7 @@ def machine_advice(option: str, words: Sequence[str]) -> str | None:
     wanted = float(value[1]) if value and re.fullmatch(r"\d+(\.\d+)?", value[1]) else 0.0
     fitting = [
         machine
-        for machine in named_in(Api.VERTEX)
+        for machine in requestable_types(Api.VERTEX)
         if machine.name.startswith(_SIZED)
         and (machine.vcpus if kind == "CPUs" else machine.memory_limit_bytes / GIB) >= wanted
     ]
@@ -153,11 +153,15 @@ def machine_spec(
                 f"--accelerator {kind} needs the number of GPUs per replica. Add --gpus 1."
             )
         return {"machineType": name or DEFAULT_MACHINE}
-    by_size = sorted(named_in(Api.VERTEX), key=lambda machine: machine.vcpus)
+    by_size = sorted(requestable_types(Api.VERTEX), key=lambda machine: machine.vcpus)
     machines = [
         (
             machine.name,
-            {gpu: n for gpu, n in allowed(machine, Api.VERTEX).items() if "NVIDIA" in gpu},
+            {
+                gpu: n
+                for gpu, n in allowed_accelerators(machine, Api.VERTEX).items()
+                if "NVIDIA" in gpu
+            },
         )
         for machine in (machine_types()[DEFAULT_MACHINE], *by_size)
         if not name or name == machine.name

@@ -69,7 +69,7 @@ class PrebuiltImage(Struct, frozen=True):
 
 
 @functools.cache
-def _listed() -> dict[tuple[str, str], tuple[str, ...]]:
+def _releases_by_version() -> dict[tuple[str, str], tuple[str, ...]]:
     """Return the Python versions of the listed images by (framework, `major.minor`), in the order of the
     table."""
     releases: dict[tuple[str, str], tuple[str, ...]] = {}
@@ -97,7 +97,7 @@ def parse_prebuilt(uri: str) -> PrebuiltImage | None:
         return None
     framework = _FRAMEWORKS[match["framework"]]
     version = f"{match['major']}.{match['minor']}"
-    pythons = _listed().get((framework, version))
+    pythons = _releases_by_version().get((framework, version))
     if pythons is None:
         return None
     python = f"3.{match['python'][1:]}" if match["python"] else min(pythons, key=_order)
@@ -119,18 +119,20 @@ def prebuilt_name(name: str) -> str | None:
     return uri if "/" not in name and parse_prebuilt(uri) else None
 
 
-def listed_images() -> tuple[str, ...]:
+def list_images() -> tuple[str, ...]:
     """Return the image names of the public list, without repository and tag."""
     return tuple(table("images")["images"])
 
 
 def short_names() -> tuple[str, ...]:
-    """Return the framework names that `named_image` accepts, without duplicates."""
-    return tuple(dict.fromkeys(framework for framework, _ in _listed() if framework != "ray"))
+    """Return the framework names that `image_for_name` accepts, without duplicates."""
+    return tuple(
+        dict.fromkeys(framework for framework, _ in _releases_by_version() if framework != "ray")
+    )
 
 
 @functools.cache
-def named_image(name: str, *, gpu: bool = False) -> str | None:
+def image_for_name(name: str, *, gpu: bool = False) -> str | None:
     """Return the URI of the listed image for a short name: `pytorch`, `tensorflow=2.11`, `tensorflow==2.11`
     or `tensorflow:2.11`.
 
@@ -142,7 +144,7 @@ def named_image(name: str, *, gpu: bool = False) -> str | None:
     framework = _FRAMEWORKS.get(word)
     if framework not in short_names():
         return None
-    versions = [known for listed, known in _listed() if listed == framework]
+    versions = [known for listed, known in _releases_by_version() if listed == framework]
     if version and version not in versions:
         listed_ones = ", ".join(sorted(versions, key=_order, reverse=True))
         raise ValueError(f"no image of {word} {version} exists; available versions: {listed_ones}")
@@ -166,7 +168,7 @@ def named_image(name: str, *, gpu: bool = False) -> str | None:
 def nearest_prebuilt(uri: str) -> str:
     """Return `" Did you mean …?"` with the listed image whose name is most similar to `uri`, or "" if none is
     similar."""
-    name, names = uri.rsplit("/", 1)[-1].split(":", maxsplit=1)[0], listed_images()
+    name, names = uri.rsplit("/", 1)[-1].split(":", maxsplit=1)[0], list_images()
     return closest(name, (*names, *(listed.partition(".py")[0] for listed in names)))
 
 

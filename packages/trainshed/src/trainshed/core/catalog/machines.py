@@ -90,7 +90,7 @@ def machine_types() -> dict[str, MachineType]:
     return types
 
 
-def named_in(api: Api) -> tuple[MachineType, ...]:
+def requestable_types(api: Api) -> tuple[MachineType, ...]:
     """Return the machine types that a request to `api` may specify."""
     return tuple(machine for machine in machine_types().values() if api in machine.apis)
 
@@ -180,7 +180,7 @@ def accelerator_types(api: Api) -> tuple[str, ...]:
 
 
 @functools.cache
-def allowed(machine: MachineType, api: Api) -> Mapping[str, tuple[int, ...]]:
+def allowed_accelerators(machine: MachineType, api: Api) -> Mapping[str, tuple[int, ...]]:
     """Return the accelerator types that `machine` supports, each with its allowed counts."""
     name = machine.name
     data = table("accelerators")

@@ -29,7 +29,7 @@ def lines(blocks: Iterable[bytes], uri: str) -> Iterator[bytes]:
     """Yield the lines of a file without their line ends. The last line need not have one. Raise BadData for a
     compressed file or a line that is too long."""
     rest, number = b"", 0
-    for block in _unmarked(blocks, uri):
+    for block in _strip_byte_order_mark(blocks, uri):
         pieces = (rest + block).split(b"\n")
         rest = pieces.pop()
         number += len(pieces)
@@ -40,7 +40,7 @@ def lines(blocks: Iterable[bytes], uri: str) -> Iterator[bytes]:
         yield rest
 
 
-def _unmarked(blocks: Iterable[bytes], uri: str) -> Iterator[bytes]:
+def _strip_byte_order_mark(blocks: Iterable[bytes], uri: str) -> Iterator[bytes]:
     """Yield the blocks of a file without its byte order mark. Raise BadData for a compressed file."""
     source = iter(blocks)
     first = b""

@@ -111,7 +111,7 @@ class Export(Struct, frozen=True):
         )
 
 
-def completed(parts: Sequence[float]) -> tuple[float, float, float]:
+def complete_fractions(parts: Sequence[float]) -> tuple[float, float, float]:
     """Return fractions whose sum is 1. If all are zero, return the default. If the sum is smaller than 1, the
     remainder goes to the splits without a fraction, in the proportions of the default. If all three splits
     have fractions, the remainder goes to training."""

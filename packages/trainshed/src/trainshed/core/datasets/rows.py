@@ -85,7 +85,7 @@ def of_table(table: Table, rule: SplitRule, dataset: str) -> Iterator[tuple[byte
     if rule.method is SplitMethod.PREDEFINED:
         at = table.position(rule.key)
         for _, record in table.rows():
-            yield row_of(record.fields), labelled(record.fields[at])
+            yield row_of(record.fields), parse_split(record.fields[at])
         return
     ends = bounds(rule.fractions)
     for file, (row, _, fields) in table.rows():
@@ -123,7 +123,7 @@ _SAID: Final = {
 }
 
 
-def labelled(text: str) -> Split | None:
+def parse_split(text: str) -> Split | None:
     """Return the split that a column, an ML_USE or a label specifies, or None if the text is not the name of
     a split."""
     return _SAID.get(text.strip().lower())
@@ -182,7 +182,7 @@ def items(file: ItemFile) -> Iterator[Item]:
     parsed = _of_csv(file) if file.is_csv else _of_json(file)
     own = dict(file.files.labels)
     for read, raw in parsed:
-        public = _completed(file.format, read)
+        public = _complete_item(file.format, read)
         labels: dict[str, str] = {**own, **(public.get(_LABELS) or {})}
         if raw is not None and not own and public is read:
             line = raw
@@ -198,7 +198,7 @@ def items(file: ItemFile) -> Iterator[Item]:
         yield Item(line, content, labels)
 
 
-def _completed(form: ImportFormat, item: dict[str, Any]) -> dict[str, Any]:
+def _complete_item(form: ImportFormat, item: dict[str, Any]) -> dict[str, Any]:
     """Return an item with the fields of both common forms: the label as a value and in a list, and the URI of
     a text in either field. Return the item itself if no field is missing."""
     more: dict[str, Any] = {}
@@ -220,7 +220,7 @@ def of_items(
     ends = bounds(rule.fractions)
     for file in files:
         for item in items(file):
-            split = labelled(item.labels.get(ML_USE, ""))
+            split = parse_split(item.labels.get(ML_USE, ""))
             yield item.raw, split or split_at(word(dataset, item.content), ends)
 
 
@@ -254,9 +254,9 @@ def _of_csv(file: ItemFile) -> Iterator[tuple[dict[str, Any], bytes | None]]:
         use, content, rest = _parts(file, record, place)
         public = _public(file.format, content, rest, place)
         if use and use != "UNASSIGNED":
-            split = labelled(use)
+            split = parse_split(use)
             public[_LABELS] = {ML_USE: split.value if split else use.lower()}
-        if item and content == last and _joined(item, public):
+        if item and content == last and _join_boxes(item, public):
             continue
         if item:
             yield item, None
@@ -331,7 +331,7 @@ def _box(rest: Sequence[str], place: str) -> dict[str, Any]:
     }
 
 
-def _joined(item: dict[str, Any], more: dict[str, Any]) -> bool:
+def _join_boxes(item: dict[str, Any], more: dict[str, Any]) -> bool:
     """Add the boxes of another line to an item. Return False if the boxes have another kind or ML use."""
     if _BOXES in item and _BOXES in more and item.get(_LABELS) == more.get(_LABELS):
         item[_BOXES] += more[_BOXES]

@@ -166,7 +166,7 @@ def _with_framework(framework: str | None, program: Program) -> str | None:
     """Return advice on images with this framework, or None if the job has the framework or needs none."""
     if framework is None or program.runtime.family in (framework, CONTAINER):
         return None
-    image = framework if _way(program) == "run" else images.named_image(framework)
+    image = framework if _way(program) == "run" else images.image_for_name(framework)
     return (
         f"It is part of other images: set one, such as {image} (--image of trainshed "
         "run; imageUri, or executorImageUri of a package; masterConfig.imageUri)."

@@ -45,7 +45,7 @@ def public_message(code: int, message: Message, evidence: Evidence, own: str | N
     None."""
     return JobError(
         code,
-        _text(message, evidence) if own is None else _filled(own, evidence),
+        _text(message, evidence) if own is None else _fill(own, evidence),
         cause=evidence.cause.value,
         replica=str(evidence.replica) if evidence.replica else None,
         status=evidence.status,
@@ -93,17 +93,17 @@ def _text(message: Message, evidence: Evidence) -> str:
         body = tail if len(tail) <= _MAX_BODY_CHARS else f"…{tail[-_MAX_BODY_CHARS:]}"
         return _user_code(evidence, evidence.status or 0, body)
     if message in (Message.OUT_OF_MEMORY, Message.LOST) and evidence.advice:
-        return f"{_filled(_TEXTS[message], evidence)}\n{evidence.advice}"
+        return f"{_fill(_TEXTS[message], evidence)}\n{evidence.advice}"
     if message is Message.PACKAGE and evidence.is_package:
         # The public services install packages in the replica, so the failed installation sets the replica's
         # status.
         return _user_code(evidence, 1, evidence.text)
     if message is Message.PACKAGE:
         return "\n".join(filter(None, (evidence.text, f"{_MORE}{logs_link(evidence.name)}")))
-    return _filled(_TEXTS[message], evidence).removesuffix(": ")
+    return _fill(_TEXTS[message], evidence).removesuffix(": ")
 
 
-def _filled(own: str, evidence: Evidence) -> str:
+def _fill(own: str, evidence: Evidence) -> str:
     status = "unknown" if evidence.status is None else str(evidence.status)
     facts = (evidence.public_name, status, evidence.region, evidence.text or "")
     for name, fact in zip(FACTS, facts, strict=True):
@@ -113,10 +113,10 @@ def _filled(own: str, evidence: Evidence) -> str:
 
 def _tail(evidence: Evidence) -> str:
     lines = evidence.exit.tail.strip().split("\n") if evidence.exit else ()
-    return "\n".join(map(_shown, lines))
+    return "\n".join(map(_format_line, lines))
 
 
-def _shown(line: str) -> str:
+def _format_line(line: str) -> str:
     """Return a line in the log's form: for a JSON object with a message, only the message."""
     if line.startswith("{") and line.endswith("}"):
         with contextlib.suppress(ValueError, RecursionError):
@@ -137,7 +137,7 @@ def _user_code(evidence: Evidence, status: int, body: str | None) -> str:
     )
 
 
-def linked(message: str, uid: JobUid, pages: str) -> str:
+def add_link(message: str, uid: JobUid, pages: str) -> str:
     """Return the message with a current link to the job's page, because addresses may change. `uid`: the uid
     of the failed job. `pages`: the current address of the console's job pages. A message without a link stays
     unchanged."""

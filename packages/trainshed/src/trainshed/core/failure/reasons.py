@@ -96,7 +96,7 @@ def reason(lines: Sequence[str], *, status: int, number: int | None, child_oom: 
     the program, or None. `child_oom`: the number of its processes that were killed at the memory limit.
     """
     plain = [line[prefix.end() :] if (prefix := _PREFIX.match(line)) else line for line in lines]
-    error_text = _said([line.rstrip() for line in plain])
+    error_text = _find_error([line.rstrip() for line in plain])
     if child_oom:
         return _cut(
             f"One of its child processes was killed at the memory limit; then: {error_text}"
@@ -112,11 +112,11 @@ def reason(lines: Sequence[str], *, status: int, number: int | None, child_oom: 
     return _cut(f"{meaning}It ended with status {status}, and {tells}")
 
 
-def _said(lines: Sequence[str]) -> str:
+def _find_error(lines: Sequence[str]) -> str:
     """Return the error in the lines that ended the program, or "" if they contain no error."""
     errors = list(_exceptions(lines))
     if not errors:
-        return _last_told(lines)
+        return _last_error_line(lines)
     last = errors[-1]
     first = last
     for index in range(len(errors) - 1, 0, -1):
@@ -128,7 +128,7 @@ def _said(lines: Sequence[str]) -> str:
         before = lines[
             : next(at for at, line in enumerate(lines) if line and last.text.startswith(line))
         ]
-        cause = _last_told(before)
+        cause = _last_error_line(before)
         return f"{last.text}, after: {cause}" if cause else last.text
     return last.text if first.text == last.text else f"{first.text}, and then: {last.text}"
 
@@ -146,7 +146,7 @@ def _exceptions(lines: Sequence[str]) -> Iterator[_Said]:
             inside = follows = False
 
 
-def _last_told(lines: Sequence[str]) -> str:
+def _last_error_line(lines: Sequence[str]) -> str:
     """Return the last line that reports an error, or "" if no line does."""
     for index in range(len(lines) - 1, -1, -1):
         text = lines[index].strip()

@@ -222,6 +222,6 @@ def count(counters: Counters, name: str) -> int:
     return dict(counters).get(name, 0)
 
 
-def counted(counters: Counters, name: str) -> Counters:
+def increment(counters: Counters, name: str) -> Counters:
     """Return the counters with the count of a rule increased by one."""
     return tuple({**dict(counters), name: count(counters, name) + 1}.items())

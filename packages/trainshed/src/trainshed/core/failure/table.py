@@ -248,7 +248,7 @@ def _contradictions(rule: Rule) -> Iterator[str]:
         yield 'gives_room: the job has no capacity to keep; set "gives_room = true"'
 
 
-def _built_in() -> Iterator[Rule]:
+def _built_in_rules() -> Iterator[Rule]:
     text = Path(__file__).with_name("table.toml").read_text("utf-8")
     for entry in tomllib.loads(text)["failure_rules"]:
         read, wrong = _read(entry, is_built_in=True)
@@ -256,5 +256,5 @@ def _built_in() -> Iterator[Rule]:
         yield _rule(read)
 
 
-RULES: Final = tuple(_built_in())
+RULES: Final = tuple(_built_in_rules())
 """The built-in rows."""

@@ -14,7 +14,7 @@ from trainshed.core.failure.rules import (
     Spent,
     Verdict,
     count,
-    counted,
+    increment,
     judge,
     retry_budget,
 )
@@ -246,7 +246,7 @@ def _restart(transition: Transition, replica: Replica, verdict: Verdict) -> None
     _begin_again(
         transition,
         replica,
-        restarts=counted(replica.restarts, verdict.rule.name),
+        restarts=increment(replica.restarts, verdict.rule.name),
         recent=recent,
         not_before=transition.now + verdict.back_off if verdict.back_off else 0,
     )
@@ -288,7 +288,7 @@ def _retry(transition: Transition, evidence: Evidence, verdict: Verdict) -> None
             transition.now + verdict.back_off,
             _notice(evidence),
         ),
-        retries=counted(transition.job.retries, rule.name),
+        retries=increment(transition.job.retries, rule.name),
         memory_factor=max(transition.job.memory_factor, growth),
     )
     transition.fire_job(JobTrigger.RETRIED)

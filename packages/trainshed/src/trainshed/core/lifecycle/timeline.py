@@ -93,7 +93,7 @@ def expected_start(expected: int) -> str:
 
 
 def launching(took: Nanos, now: Nanos) -> TimelineEntry:
-    after = f" after {_rounded(took)}" if took else ""
+    after = f" after {_format_time(took)}" if took else ""
     text = f"The runtime is ready{after}; starting all replicas."
     return TimelineEntry(now, "launching", text, {"took": took} if took else {})
 
@@ -182,7 +182,7 @@ def time_limit(evidence: Evidence, verdict: Verdict, ran: Nanos, now: Nanos) -> 
     replica ran the last time."""
     text = (
         f"A time limit of the cluster has stopped {evidence.public_name} "
-        f"{verdict.count} times, most recently after {_rounded(ran)}. {evidence.advice}"
+        f"{verdict.count} times, most recently after {_format_time(ran)}. {evidence.advice}"
     )
     return TimelineEntry(now, "warning", text, {"rule": verdict.rule.name, "count": verdict.count})
 
@@ -301,7 +301,7 @@ def _how(exit_record: ExitRecord) -> str:
     return f"exited with status {exit_record.exit_code}"
 
 
-def _rounded(nanoseconds: int) -> str:
+def _format_time(nanoseconds: int) -> str:
     """Format a measured time: below 10 s to the tenth of a second, otherwise to the second."""
     seconds = nanoseconds / 10**9
     return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"

@@ -11,7 +11,7 @@ from trainshed.core.datasets.plans import (
     SplitMethod,
     SplitPlan,
     SplitRule,
-    completed,
+    complete_fractions,
     directory_name,
 )
 from trainshed.core.datasets.records import (
@@ -190,4 +190,4 @@ def _read_fractions(split: Section) -> tuple[float, float, float]:
             "", f"The fractions add up to {sum(fractions.values()):g}; at most 1 is allowed."
         )
         return SplitRule().fractions
-    return completed(tuple(fractions.values()))
+    return complete_fractions(tuple(fractions.values()))

@@ -90,7 +90,7 @@ def parse_job(
         runtime_version=version,
         use_chief_in_tf_config=training.flag("useChiefInTfConfig"),
         warnings=(
-            *_ignored(training, hardware),
+            *_ineffective_fields(training, hardware),
             *pool_warnings(pools),
             *syntax.cluster_size_warnings(job_json, replicas),
         ),
@@ -133,9 +133,9 @@ def _read_region(training: Section) -> str:
     return region
 
 
-def _ignored(training: Section, hardware: tuple[Hardware, ...]) -> tuple[str, ...]:
+def _ineffective_fields(training: Section, hardware: tuple[Hardware, ...]) -> tuple[str, ...]:
     """Return warnings about fields without effect."""
-    texts = [*syntax.ignored(training, WITHOUT_EFFECT)]
+    texts = [*syntax.ineffective_fields(training, WITHOUT_EFFECT)]
     if training.flag("useChiefInTfConfig") and training.text("runtimeVersion"):
         texts.append(
             "use_chief_in_tf_config has no effect with a runtime version, which determines "
@@ -144,7 +144,7 @@ def _ignored(training: Section, hardware: tuple[Hardware, ...]) -> tuple[str, ..
     running = {hw.role.position for hw in hardware}
     for role in ROLES:
         config = training.section(role.config_field)
-        texts += syntax.ignored(config, {"tpuTfVersion": "this service has no TPUs"})
+        texts += syntax.ineffective_fields(config, {"tpuTfVersion": "this service has no TPUs"})
         unused = [name for name in (role.config_field, role.type_field) if training.is_set(name)]
         if unused and role.position not in running:
             names = " and ".join(map(training.at, unused))

@@ -21,7 +21,7 @@ from trainshed.core.runtime import RuntimeCatalog
 from trainshed.core.specs import syntax
 from trainshed.core.specs.input_data import read_data
 from trainshed.core.specs.tuning import read_tuning_spec
-from trainshed.core.specs.vertex import read_job_spec, unserved, with_warnings
+from trainshed.core.specs.vertex import read_job_spec, unsupported_fields, with_warnings
 from trainshed.core.tuning.records import TuningSpec
 from trainshed.core.units import Nanos
 
@@ -84,8 +84,8 @@ def parse_pipeline(
             for pool in job.pools
         )
         job = replace(job, pools=pools, data=data)
-    model_keys = unserved(pipeline.section("modelToUpload"))
-    job = with_warnings(job, *unserved(pipeline), *model_keys, *_idle(pipeline))
+    model_keys = unsupported_fields(pipeline.section("modelToUpload"))
+    job = with_warnings(job, *unsupported_fields(pipeline), *model_keys, *_idle(pipeline))
     ending = _CHILD[task]
     name = display_name[: syntax.MAX_DISPLAY_NAME - len(ending)] + ending
     return ParsedPipeline(

@@ -194,7 +194,7 @@ def read_distinct(
     return section.checked_texts(name, wrong)
 
 
-def ignored(section: Section, instead: Mapping[str, str]) -> tuple[str, ...]:
+def ineffective_fields(section: Section, instead: Mapping[str, str]) -> tuple[str, ...]:
     """Return warnings about fields that are set but not supported. `instead`: the actual behavior, by
     field."""
     return tuple(

@@ -13,7 +13,7 @@ from trainshed.core.requests import Faults, Section
 from trainshed.core.runtime import RuntimeCatalog
 from trainshed.core.specs import syntax
 from trainshed.core.specs.study import read_study_spec
-from trainshed.core.specs.vertex import read_job_spec, unserved, with_warnings
+from trainshed.core.specs.vertex import read_job_spec, unsupported_fields, with_warnings
 from trainshed.core.tuning.records import TuningSpec
 
 
@@ -31,7 +31,7 @@ def parse_tuning_job(
     labels = syntax.read_labels(job)
     spec = read_tuning_spec(job, region=region, runtimes=runtimes, max_trials=max_trials)
     job.faults.refuse()
-    trial = with_warnings(spec.trial, *unserved(job))
+    trial = with_warnings(spec.trial, *unsupported_fields(job))
     return JobDraft(replace(spec, trial=trial), display_name, labels)
 
 

@@ -67,7 +67,7 @@ def parse_custom_job(
     labels = syntax.read_labels(job)
     spec = read_job_spec(job.section("jobSpec"), region, runtimes)
     job.faults.refuse()
-    return JobDraft(with_warnings(spec, *unserved(job)), display_name, labels)
+    return JobDraft(with_warnings(spec, *unsupported_fields(job)), display_name, labels)
 
 
 def read_job_spec(spec: Section, region: str, runtimes: RuntimeCatalog) -> JobSpec:
@@ -90,7 +90,7 @@ def read_job_spec(spec: Section, region: str, runtimes: RuntimeCatalog) -> JobSp
         service_account=normalize_email(spec.text("serviceAccount")) or None,
         base_output_directory=output,
         warnings=(
-            *_ignored(spec),
+            *_ineffective_fields(spec),
             *worker_pool.pool_warnings(pools),
             *syntax.cluster_size_warnings(job_json, replicas),
         ),
@@ -106,10 +106,10 @@ def read_job_spec(spec: Section, region: str, runtimes: RuntimeCatalog) -> JobSp
     return read
 
 
-def unserved(resource: Section) -> tuple[str, ...]:
+def unsupported_fields(resource: Section) -> tuple[str, ...]:
     """Return warnings about unsupported fields of a job or pipeline itself."""
     instead = {"encryptionSpec": "the job's files are stored without that key"}
-    return syntax.ignored(resource, instead)
+    return syntax.ineffective_fields(resource, instead)
 
 
 def with_warnings(spec: JobSpec, *more: str) -> JobSpec:
@@ -154,11 +154,11 @@ def _read_output_directory(spec: Section) -> str | None:
     return uri or None
 
 
-def _ignored(spec: Section) -> tuple[str, ...]:
+def _ineffective_fields(spec: Section) -> tuple[str, ...]:
     """Return warnings about fields without effect."""
-    texts = [*syntax.ignored(spec, WITHOUT_EFFECT)]
+    texts = [*syntax.ineffective_fields(spec, WITHOUT_EFFECT)]
     for pool in islice(spec.sections("workerPoolSpecs"), MAX_POOLS):
-        texts += syntax.ignored(pool.section("machineSpec"), _WITHOUT_EFFECT_ON_MACHINES)
+        texts += syntax.ineffective_fields(pool.section("machineSpec"), _WITHOUT_EFFECT_ON_MACHINES)
     return tuple(texts)
 
 

@@ -54,7 +54,7 @@ def read_machine_type(section: Section, field: str, api: Api) -> MachineType | N
     kind = machines.machine_types().get(name)
     if kind is not None and api in kind.apis:
         return kind
-    names = (machine.name for machine in machines.named_in(api))
+    names = (machine.name for machine in machines.requestable_types(api))
     near = closest(name, names) or " List the supported types with: trainshed machine-types."
     if name.startswith(("cloud-tpu", "cloud_tpu", "ct", "tpu")):
         near = f" {NO_TPU}"
@@ -75,7 +75,7 @@ def read_accelerators(
     section: Section, fields: tuple[str, str], machine: MachineType, api: Api
 ) -> Accelerators | None:
     """Parse the type and the number of accelerators, and check whether the machine supports them."""
-    (type_field, count_field), allowed = fields, machines.allowed(machine, api)
+    (type_field, count_field), allowed = fields, machines.allowed_accelerators(machine, api)
     kind, count = section.enum(type_field), section.integer(count_field)
     choices = "; ".join(f"{name} x {_either(counts)}" for name, counts in allowed.items())
     if not kind and count:
@@ -164,14 +164,14 @@ def names_package(program: Program) -> bool:
     """Return whether the arguments are for the program in the published training images. That program
     installs the packages of `--package_uris` and runs the module of `--module_name` with all other
     arguments."""
-    return not program.command and bool(_taken(program.args, _MODULE)[0])
+    return not program.command and bool(_take_option(program.args, _MODULE)[0])
 
 
 def read_package(program: Program, section: Section, field: str) -> Program:
     """Return the package job that the arguments in `field` describe. Errors are added to the section's
     faults."""
-    modules, others = _taken(program.args, _MODULE)
-    uris, others = _taken(others, _PACKAGES)
+    modules, others = _take_option(program.args, _MODULE)
+    uris, others = _take_option(others, _PACKAGES)
     packages = tuple(uri for text in uris for uri in text.split(",") if uri)
     if fault := syntax.module_fault(modules[-1]):
         section.fault(field, f"{_MODULE}: {fault}")
@@ -182,7 +182,7 @@ def read_package(program: Program, section: Section, field: str) -> Program:
     return replace(program, module=modules[-1], package_uris=packages, args=others)
 
 
-def _taken(args: tuple[str, ...], name: str) -> tuple[list[str], tuple[str, ...]]:
+def _take_option(args: tuple[str, ...], name: str) -> tuple[list[str], tuple[str, ...]]:
     """Return the values of an option, written as `NAME=VALUE` or as two arguments, and all other
     arguments."""
     values: list[str] = []

@@ -38,38 +38,38 @@ NOT_MEASURED: Final = "It was completed without a measurement of every metric of
 (facts/resources#trials, facts/tuning#metrics)."""
 
 
-def assigned(trial: Trial, client: str, now: Nanos) -> Trial:
+def assign(trial: Trial, client: str, now: Nanos) -> Trial:
     """Return the trial after its assignment to `client`. Raise FailedPrecondition unless it is REQUESTED."""
-    return replace(_moved(trial, TrialTrigger.ASSIGNED), client=client, started=now)
+    return replace(_move(trial, TrialTrigger.ASSIGNED), client=client, started=now)
 
 
-def measured(trial: Trial, now: Nanos) -> Trial:
+def record_measurement(trial: Trial, now: Nanos) -> Trial:
     """Return the trial after its client has added a measurement. Raise FailedPrecondition if it has ended."""
-    return replace(_moved(trial, TrialTrigger.MEASURED), started=trial.started or now)
+    return replace(_move(trial, TrialTrigger.MEASURED), started=trial.started or now)
 
 
-def stopped(trial: Trial) -> Trial:
+def request_stop(trial: Trial) -> Trial:
     """Return the trial after a request to stop. Requests may be repeated. Raise FailedPrecondition if it has
     ended."""
-    return replace(_moved(trial, TrialTrigger.STOP_ASKED), stopped_early=True)
+    return replace(_move(trial, TrialTrigger.STOP_ASKED), stopped_early=True)
 
 
-def completed(trial: Trial, final: Measurement | None, now: Nanos) -> Trial:
+def complete(trial: Trial, final: Measurement | None, now: Nanos) -> Trial:
     """Return the trial as completed with this final measurement, or as infeasible if `final` is None. Raise
     FailedPrecondition if it has already ended, because a final measurement is never replaced."""
     if final is None:
         return infeasible(trial, NOT_MEASURED, now)
-    return replace(_moved(trial, TrialTrigger.COMPLETED), final=final, ended=now)
+    return replace(_move(trial, TrialTrigger.COMPLETED), final=final, ended=now)
 
 
 def infeasible(trial: Trial, reason: str, now: Nanos) -> Trial:
     """Return the trial as ended without a final measurement. Raise FailedPrecondition if it has already
     ended."""
-    moved = _moved(trial, TrialTrigger.FOUND_INFEASIBLE)
+    moved = _move(trial, TrialTrigger.FOUND_INFEASIBLE)
     return replace(moved, final=None, infeasible_reason=reason, ended=now)
 
 
-def _moved(trial: Trial, trigger: TrialTrigger) -> Trial:
+def _move(trial: Trial, trigger: TrialTrigger) -> Trial:
     cell = TRIAL.cells[trial.state, trigger]
     if isinstance(cell, Illegal):
         raise FailedPrecondition(

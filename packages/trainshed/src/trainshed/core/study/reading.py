@@ -125,7 +125,7 @@ def _report_others(spec: StudySpec, by_name: Mapping[str, Section], settled: set
     values."""
     for name, entry in by_name.items():
         conditions = [
-            f"{spec.parameters[node.parent].id} = {listed(map(_shown, node.when))}"
+            f"{spec.parameters[node.parent].id} = {listed(map(_format_value, node.when))}"
             for node in spec.parameters
             if node.id == name and node.parent is not None
         ]
@@ -143,16 +143,16 @@ def _legal(node: Parameter) -> str:
     """Return the allowed values of a parameter as text."""
     match node.type:
         case ParameterType.DOUBLE:
-            return f"numbers from {_shown(node.low)} to {_shown(node.high)}"
+            return f"numbers from {_format_value(node.low)} to {_format_value(node.high)}"
         case ParameterType.INTEGER:
-            return f"whole numbers from {_shown(node.low)} to {_shown(node.high)}"
+            return f"whole numbers from {_format_value(node.low)} to {_format_value(node.high)}"
         case ParameterType.DISCRETE:
-            return f"the values {listed(map(_shown, node.values))}"
+            return f"the values {listed(map(_format_value, node.values))}"
         case ParameterType.CATEGORICAL:
             return f"the values {listed(node.categories)}"
 
 
-def _shown(value: Value) -> str:
+def _format_value(value: Value) -> str:
     return f"{value:g}" if isinstance(value, float) and value == float(f"{value:g}") else str(value)
 
 

@@ -1,11 +1,11 @@
 """The life of a tuning job as pure functions (spec/tuning#trials): the states of its trials' jobs determine
 its next state.
 
-The controller passes the running trials to `observe`. It requests as many new trials as `wanted` returns from
-an algorithm, and stores them with the job (`core.tuning.trial_jobs`). It then cancels the jobs that
-`to_cancel` returns. All decisions follow from the stored job and the stored trials, so a restarted service
-continues from its last state. Changes of a trial, its job and the tuning job are one commit (docs/adr/0017).
-"""
+The controller passes the running trials to `observe`. It requests as many new trials as `startable_trials`
+returns from an algorithm, and stores them with the job (`core.tuning.trial_jobs`). It then cancels the jobs
+that `to_cancel` returns. All decisions follow from the stored job and the stored trials, so a restarted
+service continues from its last state. Changes of a trial, its job and the tuning job are one commit
+(docs/adr/0017)."""
 
 from collections.abc import Sequence
 
@@ -128,7 +128,7 @@ def stop_trial(transition: Transition, trial: Trial, why: str) -> None:
     transition.record(timeline.stopping(trial.number, why, transition.now))
 
 
-def wanted(job: TuningJob) -> int:
+def startable_trials(job: TuningJob) -> int:
     """Return the number of trials that can start now."""
     if job.state.is_final or job.outcome is not None or job.exhausted:
         return 0
@@ -168,7 +168,7 @@ def _take(transition: Transition, running: RunningTrial, sight: Sight) -> None:
     if job.started and not trial.started:
         transition.store(trial := replace(trial, started=job.started))
     if job.state.is_final:
-        _ended(transition, trial, running, job, sight)
+        _end_trial(transition, trial, running, job, sight)
 
 
 def _show_progress(transition: Transition, job: Job) -> None:
@@ -184,7 +184,7 @@ def _show_progress(transition: Transition, job: Job) -> None:
         transition.record(timeline.running(job.started))
 
 
-def _ended(
+def _end_trial(
     transition: Transition, trial: Trial, running: RunningTrial, job: Job, sight: Sight
 ) -> None:
     spec = transition.job.spec.study
@@ -284,7 +284,7 @@ def give_up(job: TuningJob, cause: str, now: Nanos) -> tuple[TuningJob, tuple[Ti
     return replace(ended, running=(), infeasible=job.infeasible + len(job.running)), entries
 
 
-def abandoned(trials: Sequence[Trial], cause: str, now: Nanos) -> tuple[Trial, ...]:
+def abandon(trials: Sequence[Trial], cause: str, now: Nanos) -> tuple[Trial, ...]:
     """Return the unfinished trials of an ended job as infeasible."""
     return tuple(
         replace(

@@ -109,9 +109,11 @@ def too_many_failed(job: TuningJob, trial: Trial, cause: JobError | None) -> str
 
 def assignment(parameters: Parameters) -> str:
     """Format parameters like `lr=0.01, depth=3`."""
-    return ", ".join(f"{name}={shown(value)}" for name, value in parameters) or "no parameters"
+    return (
+        ", ".join(f"{name}={format_value(value)}" for name, value in parameters) or "no parameters"
+    )
 
 
-def shown(value: Value) -> str:
+def format_value(value: Value) -> str:
     """Format a parameter's value for users: floats with six digits."""
     return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -93,7 +93,9 @@ def trial_spec(spec: JobSpec, number: int, parameters: Parameters) -> JobSpec:
     A container that has neither command nor arguments receives the parameters as its arguments, in place of
     the image's arguments. The job's output directory becomes a subdirectory with that number.
     """
-    arguments = tuple(word for name, value in parameters for word in (f"--{name}", printed(value)))
+    arguments = tuple(
+        word for name, value in parameters for word in (f"--{name}", format_argument(value))
+    )
     pools: list[WorkerPool] = []
     for pool in spec.pools:
         program = pool.program
@@ -114,7 +116,7 @@ def trial_spec(spec: JobSpec, number: int, parameters: Parameters) -> JobSpec:
     )
 
 
-def printed(value: Value) -> str:
+def format_argument(value: Value) -> str:
     """Format a value for programs and `ml` views: the shortest text that parses to the same value
     (docs/tuning.md).
 

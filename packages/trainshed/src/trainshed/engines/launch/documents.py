@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from trainshed.core.catalog import regions
 from trainshed.core.cluster import WORKER_POOL
 from trainshed.core.launch import METRIC_FILE, REDUCTION_PACKAGES, REDUCTION_REPORT_FILE, LaunchPlan
-from trainshed.core.secrets import SecretRef, named_in, resolved
+from trainshed.core.secrets import SecretRef, referenced_secrets, resolve
 from trainshed.engines.launch.devices import NO_DRIVER, Device, DeviceEdits, Driver, device_edits
 from trainshed.engines.port import (
     NO_ACCESS,
@@ -170,7 +170,7 @@ async def revealed(plans: Sequence[LaunchPlan], secrets: SecretSource | None) ->
     known: dict[tuple[str, frozenset[SecretRef]], Mapping[SecretRef, str]] = {}
     shown: list[Revealed] = []
     for plan in plans:
-        refs = named_in(plan.argv, plan.environ)
+        refs = referenced_secrets(plan.argv, plan.environ)
         if not refs:
             shown.append((plan, ()))
             continue
@@ -180,7 +180,7 @@ async def revealed(plans: Sequence[LaunchPlan], secrets: SecretSource | None) ->
         key = (plan.account.project, refs)
         if key not in known:
             known[key] = await secrets.values(*key)
-        argv, environ, masked = resolved(plan.argv, plan.environ, known[key])
+        argv, environ, masked = resolve(plan.argv, plan.environ, known[key])
         shown.append((replace(plan, argv=argv, environ=environ), masked))
     return shown
 

@@ -117,27 +117,27 @@ class Conversation:
         if request.is_read and not request.is_for_google:
             return self._read(request)
         parts: Iterable[bytes] = messages.read_body(self._stream, request.length)
-        host, sent, goes_out = self._first_asked(request), head.encode(), request.is_for_google
+        host, sent, goes_out = self._first_answer(request), head.encode(), request.is_for_google
         if self._out and not request.is_storage and request.may_go_out():
-            begun = list(_begun(parts))
+            begun = list(_first_parts(parts))
             parts = itertools.chain(begun, parts)
             goes_out = not (has_token(b"".join(begun)) or self._is_here(request.bucket))
-        if goes_out and self._reached(request.host):
+        if goes_out and self._open_connection(request.host):
             host, sent = request.host, request.outwards()
         elif request.is_for_google:
             return self._say(_UNAVAILABLE)
-        server = self._asked(host)
+        server = self._connection_to(host)
         if server is None:
             return self._say(_UNAVAILABLE)
         whole = _send(server, itertools.chain([sent], parts))
         return self._pass_on(host, server.answer(), request) and whole
 
-    def _first_asked(self, request: "Request") -> bytes:
+    def _first_answer(self, request: "Request") -> bytes:
         return _SERVICE if request.is_api and self._network.rest_socket else _BUCKETS
 
     def _read(self, request: "Request") -> bool:
-        first = self._first_asked(request)
-        answer = self._answered(first, request.head.encode())
+        first = self._first_answer(request)
+        answer = self._try_answer(first, request.head.encode())
         if answer is None:
             return self._say(_UNAVAILABLE)
         length = _length(answer, request)
@@ -147,7 +147,7 @@ class Conversation:
             return self._pass_on(first, answer, request)
         body = b"".join(self._servers[first].body(length))
         if not self._is_here(request.bucket):
-            outside = self._answered(request.host, request.outwards())
+            outside = self._try_answer(request.host, request.outwards())
             if outside is not None:
                 return self._pass_on(request.host, outside, request)
         self._client.sendall(answer.encode() + body)
@@ -160,7 +160,7 @@ class Conversation:
             bucket,
             HOSTS[0],
         )
-        answer = self._answered(_BUCKETS, question)
+        answer = self._try_answer(_BUCKETS, question)
         if answer is None:
             return True
         for _ in self._servers[_BUCKETS].body(answer.length(messages.UNTIL_END)):
@@ -169,10 +169,10 @@ class Conversation:
             self._drop(_BUCKETS)
         return status_of(answer) != b"404"
 
-    def _answered(self, host: bytes, request: bytes) -> messages.Head | None:
+    def _try_answer(self, host: bytes, request: bytes) -> messages.Head | None:
         """Return the head of the answer to a request without a body; None = no answer."""
         kept = host in self._servers
-        server = self._asked(host)
+        server = self._connection_to(host)
         if server is None:
             return None
         try:
@@ -181,14 +181,14 @@ class Conversation:
         except (OSError, messages.ConnectionCut, messages.NotHttp):
             self._drop(host)
             # A reused connection may just have ended: retry once with a new one.
-            return self._answered(host, request) if kept else None
+            return self._try_answer(host, request) if kept else None
 
-    def _reached(self, host: bytes) -> bool:
+    def _open_connection(self, host: bytes) -> bool:
         """Open a new connection to a real host, for a request that must not be repeated."""
         self._drop(host)
-        return self._asked(host) is not None
+        return self._connection_to(host) is not None
 
-    def _asked(self, host: bytes) -> _Server | None:
+    def _connection_to(self, host: bytes) -> _Server | None:
         """Return the existing connection to a host, or a new one."""
         server = self._servers.get(host)
         if server is not None and server.is_silent():
@@ -246,7 +246,7 @@ def _closes(answer: messages.Head, request: "Request") -> bool:
     return closes or request.head.first.endswith(b"/1.0") or answer.first.startswith(b"HTTP/1.0")
 
 
-def _begun(parts: Iterable[bytes]) -> Iterator[bytes]:
+def _first_parts(parts: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the first parts of a body. They contain any token, because forms with a token are short."""
     size = 0
     for part in parts:
@@ -350,11 +350,11 @@ def is_ours(authorization: bytes) -> bool:
     if _OTHER_TOKEN.match(credentials[0]):
         return True
     return any(
-        JOB_TOKEN in part or _ISSUER in part for part in map(_decoded, credentials[0].split(b"."))
+        JOB_TOKEN in part or _ISSUER in part for part in map(_decode, credentials[0].split(b"."))
     )
 
 
-def _decoded(text: bytes) -> bytes:
+def _decode(text: bytes) -> bytes:
     try:
         return base64.b64decode(text.rstrip(b"=") + b"=" * (-len(text.rstrip(b"=")) % 4), b"-_")
     except ValueError:

@@ -92,8 +92,8 @@ class _Stream:
             self._wait()
             self._inwards = self._inwards or self._read(self._client)
             self._outwards = self._outwards or self._read(self._server)
-            self._inwards = _written(self._server, self._inwards)
-            self._outwards = _written(self._client, self._outwards)
+            self._inwards = _write_available(self._server, self._inwards)
+            self._outwards = _write_available(self._client, self._outwards)
         for connection, data in ((self._server, self._inwards), (self._client, self._outwards)):
             connection.settimeout(_LAST_TIMEOUT)
             connection.sendall(data)
@@ -120,7 +120,7 @@ class _Stream:
         return memoryview(data)
 
 
-def _written(connection: socket.socket, data: memoryview) -> memoryview:
+def _write_available(connection: socket.socket, data: memoryview) -> memoryview:
     """Write as much of `data` as the connection accepts now; return the rest. Raises OSError."""
     try:
         return data[connection.send(data) :] if data else data

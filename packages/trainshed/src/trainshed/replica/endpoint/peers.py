@@ -33,7 +33,7 @@ class Peers:
         except OSError:
             return False  # The client has hung up.
         # The kernel lists in pieces, and may omit an entry that moves to an earlier piece: list twice.
-        user, inode = _listed(own, other) or _listed(own, other) or (0, 0)
+        user, inode = _find_socket(own, other) or _find_socket(own, other) or (0, 0)
         if self._users is not None:
             return inode > 0 and user in self._users
         # A process ID may have been reused since the search.
@@ -54,7 +54,7 @@ class Peers:
         return False
 
 
-def _listed(own: Address, other: Address) -> tuple[int, int] | None:
+def _find_socket(own: Address, other: Address) -> tuple[int, int] | None:
     """Return (user, inode) of the socket with these addresses; None = no such socket."""
     for name, prefix in (("tcp", b""), ("tcp6", b"\0" * 10 + b"\xff\xff")):
         ends = [

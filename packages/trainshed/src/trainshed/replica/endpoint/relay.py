@@ -179,8 +179,8 @@ class Relay:
             connection.close()  # It would use this replica's identity.
             return
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        serve = self._opened().serve if handle == self._secure else self._serve
-        if not _begun(serve, connection):
+        serve = self._open_front().serve if handle == self._secure else self._serve
+        if not _start_thread(serve, connection):
             connection.close()
 
     def _serve(self, client: socket.socket) -> None:
@@ -190,11 +190,11 @@ class Relay:
             if server is None:
                 return
             with server:
-                if back := _begun(_pass_on, server, client):
+                if back := _start_thread(_pass_on, server, client):
                     _pass_on(client, server)
                     back.join()
 
-    def _opened(self) -> "interception.TlsFront":
+    def _open_front(self) -> "interception.TlsFront":
         """Return the TLS front, created for the first TLS client because it imports large libraries."""
         if self._tls_front is None:
             from trainshed.replica.endpoint import interception
@@ -209,7 +209,9 @@ class Relay:
         return google_hosts.GoogleHosts(self._proxy)
 
 
-def _begun(work: "Callable[..., None]", *arguments: socket.socket) -> "threading.Thread | None":
+def _start_thread(
+    work: "Callable[..., None]", *arguments: socket.socket
+) -> "threading.Thread | None":
     """Return the thread that does that work; None = it cannot or must not be started."""
     import threading  # Only here: every module imported earlier slows down each fork.
 

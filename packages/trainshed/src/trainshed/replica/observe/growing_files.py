@@ -14,7 +14,7 @@ _MAX_PAUSE = 1.0
 """Seconds between two attempts. Kernels do not notify about free space: the only way is to write."""
 
 
-def takes_nothing(error: OSError) -> bool:
+def is_unwritable(error: OSError) -> bool:
     """Whether the disk is full or read-only. An operator can fix that, and nothing is lost. After other
     errors, the content of the file is unknown."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
@@ -51,7 +51,7 @@ class Appender:
             while self._waiting:
                 self._waiting = self._waiting[os.write(self._handle, self._waiting) :]
         except OSError as error:
-            if not takes_nothing(error):
+            if not is_unwritable(error):
                 raise
         return not self._waiting
 
@@ -61,7 +61,7 @@ class Appender:
         try:
             os.fdatasync(self._handle)
         except OSError as error:
-            if not takes_nothing(error):
+            if not is_unwritable(error):
                 raise
             return False
         return True
@@ -71,7 +71,7 @@ class Appender:
         os.close(self._handle)
 
 
-def reopened(path: str) -> tuple[Appender, list[bytes]]:
+def reopen(path: str) -> tuple[Appender, list[bytes]]:
     """Continue a file, which need not exist; return it with the lines at its end, of which the first may be
     incomplete. An incomplete last line, which was never readable, is removed. Syncing the file also makes a
     new file's name durable (`journal.append`). Raises OSError."""

@@ -79,8 +79,8 @@ def _forms(text: str) -> set[bytes]:
         forms.update(quoted[1:-1] for quoted in shown)
     for text_form in whole:
         data = text_form.encode("utf-8")
-        forms |= {_percent_encoded(data, b""), _percent_encoded(data, b"/")}
-        forms.add(_percent_encoded(data, b" ").replace(" ", "+"))
+        forms |= {_percent_encode(data, b""), _percent_encode(data, b"/")}
+        forms.add(_percent_encode(data, b" ").replace(" ", "+"))
         forms |= _in_base64(data)
     return {
         form.encode("utf-8")
@@ -89,7 +89,7 @@ def _forms(text: str) -> set[bytes]:
     }
 
 
-def _percent_encoded(data: bytes, kept: bytes) -> str:
+def _percent_encode(data: bytes, kept: bytes) -> str:
     """Percent-encode bytes as in a URL (importing `urllib.parse` would slow down every fork of a shim)."""
     return "".join(
         [chr(byte) if byte in _UNRESERVED or byte in kept else "%%%02X" % byte for byte in data]

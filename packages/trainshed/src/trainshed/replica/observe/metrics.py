@@ -70,7 +70,7 @@ class Metrics:
         self._notices: set[str] = set()
         self._full = False
         self._taken = self._begun = False
-        self._file, written = growing_files.reopened(os.path.join(logs, FILE))
+        self._file, written = growing_files.reopen(os.path.join(logs, FILE))
         for line in written:
             try:
                 entry = json.loads(line.decode("utf-8"))

@@ -59,7 +59,7 @@ class Notes:
                 self._keep(self._notes[self._kept])
                 self._kept += 1
         except OSError as error:
-            return not growing_files.takes_nothing(error)
+            return not growing_files.is_unwritable(error)
         return True
 
     def announce(self) -> None:

@@ -63,7 +63,7 @@ class Segments:
         # If the last segment was opened and never written to, times continue from the one before.
         opened: list[growing_files.Appender] = []
         for name in names[-2:]:
-            file, written = growing_files.reopened(os.path.join(directory, name))
+            file, written = growing_files.reopen(os.path.join(directory, name))
             opened.append(file)
             self.lines = int(name[: -len(_SUFFIX)])
             if written:
@@ -77,7 +77,7 @@ class Segments:
 
     def _open(self) -> growing_files.Appender:
         name = "%012d%s" % (self.lines, _SUFFIX)
-        return growing_files.reopened(os.path.join(self._directory, name))[0]
+        return growing_files.reopen(os.path.join(self._directory, name))[0]
 
     def write(self, stream: str, texts: list[str]) -> None:
         """Append complete lines. This is the hot path: one formatting pass and one write system call."""

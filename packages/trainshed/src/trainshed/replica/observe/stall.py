@@ -46,7 +46,7 @@ class Sample(NamedTuple):
     moved: int
 
 
-class Patience:
+class StallDetector:
     """Decides, from samples only, when a program counts as stalled. Times are seconds of any monotonic
     clock."""
 
@@ -87,7 +87,7 @@ class Watchdog:
         self._events = events
         self._shim = shim
         self._relay = relay
-        self._patience = Patience(after, time.monotonic(), self._sample())
+        self._patience = StallDetector(after, time.monotonic(), self._sample())
         events.after(self._patience.pause, self._look)
 
     def _sample(self) -> Sample:
@@ -102,7 +102,7 @@ class Watchdog:
         if self._shim.has_ended():
             return
         if self._shim.transcript.waits:  # The disk is full, through no fault of the program.
-            self._patience = Patience(self._after, time.monotonic(), self._sample())
+            self._patience = StallDetector(self._after, time.monotonic(), self._sample())
         if self._patience.is_over(time.monotonic(), self._sample()):
             self._shim.end_stalled()
         else:

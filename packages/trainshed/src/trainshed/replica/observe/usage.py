@@ -79,7 +79,7 @@ class Usage:
         self._begun = time.monotonic()
         observation = self._plan.observation
         try:
-            self._file, _ = growing_files.reopened(os.path.join(observation.logs, FILE))
+            self._file, _ = growing_files.reopen(os.path.join(observation.logs, FILE))
         except OSError:
             return
         self._write(

@@ -122,7 +122,7 @@ def _start_interpreter(message: "dict[str, Any]", root: str) -> "Command":
     kernel.name_process(os.path.basename(argv[0]))
     home = os.path.dirname(template)
     _set_paths(python, template, root, home)
-    packed = _packed(argv)
+    packed = _find_packed_program(argv)
     looked_at = list(sys.path)
     if packed is not None:
         argv = [python, *(["-m", packed.module] if packed.module else [packed.file]), *argv[3:]]
@@ -165,7 +165,7 @@ class Packed:
             del sys.modules[name]
 
 
-def _packed(argv: "list[str]") -> "Optional[Packed]":
+def _find_packed_program(argv: "list[str]") -> "Optional[Packed]":
     """Return the program that `trainshed run` has packed; None = not packed. Raises Cold."""
     package = argv[2].partition(".")[0] if argv[1] == "-m" else ""
     if package != protocol.PACKED_PROGRAM:

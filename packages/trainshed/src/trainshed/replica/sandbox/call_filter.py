@@ -105,7 +105,7 @@ def install(*, connect: bool, set_user_id: bool = False) -> int:
 
 @lru_cache(maxsize=None)
 def _code(connect: bool, set_user_id: bool) -> "ctypes.Array[ctypes.c_char]":
-    code = _assembled(_steps(_MACHINE, connect=connect, set_user_id=set_user_id))
+    code = _assemble(_steps(_MACHINE, connect=connect, set_user_id=set_user_id))
     return ctypes.create_string_buffer(code, len(code))
 
 
@@ -211,7 +211,7 @@ def _common(socket_number: int, modes: "tuple[tuple[int, int, int | None], ...]"
     return steps
 
 
-def _assembled(steps: "list[Step]") -> bytes:
+def _assemble(steps: "list[Step]") -> bytes:
     """Assemble the steps to the kernel's format, in which jumps are distances; "" is the next step."""
     places: "dict[str, int]" = {}
     kept: "list[tuple[int, ...] | tuple[int, int, str, str]]" = []

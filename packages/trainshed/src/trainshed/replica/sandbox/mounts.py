@@ -99,7 +99,7 @@ def make_target(path: str, directory: bool, owners: "users.Users | None" = None)
         os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o644))
 
 
-def first_closed(directory: str) -> "str | None":
+def first_closed_directory(directory: str) -> "str | None":
     """Return the first directory on the way to `directory`, or itself, without search permission for others;
     None = all have it."""
     way = ""
@@ -179,11 +179,7 @@ def show_image(image: str, layer: str, scratch: str, owners: "users.Users | None
         owners.show(image, lower)
         # The upper layer belongs to the program's own users, because the mount's owners cannot be mapped.
         owners.give(upper)
-    options = "lowerdir=%s,upperdir=%s,workdir=%s" % (
-        _escaped(lower),
-        _escaped(upper),
-        _escaped(work),
-    )
+    options = "lowerdir=%s,upperdir=%s,workdir=%s" % (_escape(lower), _escape(upper), _escape(work))
     if owners is None and os.geteuid() != 0:
         options += ",userxattr"
     kernel.mount("overlay", root, "overlay", kernel.MS_NOSUID, options)
@@ -261,5 +257,5 @@ def inside(root: str, path: str) -> str:
     raise OSError("%s: too many links in the image on the way" % path)
 
 
-def _escaped(path: str) -> str:
+def _escape(path: str) -> str:
     return path.replace("\\", "\\\\").replace(":", "\\:").replace(",", "\\,")

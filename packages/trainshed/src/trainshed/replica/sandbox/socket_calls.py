@@ -77,7 +77,7 @@ def send_handle(shim: socket.socket, handle: int) -> None:
         os.close(handle)
 
 
-def redirected(own: str, port: int, cluster_port: "int | None") -> dict[Address, Address]:
+def redirections(own: str, port: int, cluster_port: "int | None") -> dict[Address, Address]:
     """Return the redirections of connections: from Google's hosts to the replica's endpoint (`own`:`port`),
     with TLS to the next port, and from localhost's cluster port."""
     plain = (own, port)
@@ -159,7 +159,7 @@ class SocketCalls:
         there = self._redirected.get(_address(address)) if address is not None else None
         if address is None or there is None:
             return None
-        address = _as_given(address, there)
+        address = _encode_like(address, there)
         if there[1] != self._port:
             return call.do(call_filter.CONNECT, address)
         # The program may let the call block, but the shim must not.
@@ -195,7 +195,7 @@ class SocketCalls:
             return errno.EADDRINUSE
         is_shared = _is_wildcard(address) or (host, port) in self._redirected
         if self._port and 0 <= port - self._port < PORTS and is_shared:
-            address = _as_given(address, (self._own, port))
+            address = _encode_like(address, (self._own, port))
         # The shim may bind it, but its rights must not extend to programs (confused deputy).
         first = processes.read(_FIRST_FREE_PORT).strip()
         if 0 < port < (int(first) if first.isdigit() else 1024):
@@ -294,7 +294,7 @@ def _is_wildcard(address: bytes) -> bool:
     return not any(address[4:8])
 
 
-def _as_given(address: bytes, place: Address) -> bytes:
+def _encode_like(address: bytes, place: Address) -> bytes:
     """Encode an IPv4 address in the format of the program's `address`."""
     host, port = socket.inet_aton(place[0]), struct.pack(">H", place[1])
     if _family(address) == socket.AF_INET6:

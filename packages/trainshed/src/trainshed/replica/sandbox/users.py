@@ -43,9 +43,11 @@ class Users:
         try:
             # The kernel also charges its programs' use of inotify, timers and namespaces to its owner, which
             # could starve other replicas: each namespace has a separate owner without other processes.
-            opened = _made(_FIRST_OWNER + int.from_bytes(os.urandom(3), "big"))
+            opened = _create_namespace(_FIRST_OWNER + int.from_bytes(os.urandom(3), "big"))
         except OSError:
-            opened = _made(0)  # In a container, root may not see another user's namespace.
+            opened = _create_namespace(
+                0
+            )  # In a container, root may not see another user's namespace.
         #: The machine's user that is user 0 inside.
         self.first = 0
         self._maps = opened[:-1]
@@ -102,7 +104,7 @@ class Users:
         os.chown(path, self.first, self.first)
 
 
-def _made(owner: int) -> "list[int]":
+def _create_namespace(owner: int) -> "list[int]":
     """Create a user namespace of user `owner`; return the handles of its maps and of the namespace. Raises
     OSError."""
     opened: "list[int]" = []

@@ -87,7 +87,7 @@ class View:
         """Find the directories that the view must hide, without changes to the slot. Raises OSError."""
         if not self._isolation.image:
             self._mounts += self._root_mounts()
-            ways = {*self._isolation.hidden, *self._closed_ways(), *of_slurms_steps()}
+            ways = {*self._isolation.hidden, *self._closed_ways(), *slurm_step_directories()}
             self._hidden = sorted(filter(mounts.is_directory, ways))
 
     def enter(self) -> None:
@@ -214,7 +214,9 @@ class View:
         if not self._isolation.users:
             return []
         ways = [self._files] + self._read_only + [target for _, target, _ in self._mounts]
-        return list(filter(None, map(mounts.first_closed, set(map(os.path.dirname, ways)))))
+        return list(
+            filter(None, map(mounts.first_closed_directory, set(map(os.path.dirname, ways))))
+        )
 
     def _hosts(self) -> mounts.Source | None:
         """Open the program's hosts file: its own, or the machine's, which minimal systems lack."""
@@ -364,16 +366,16 @@ _STEP = re.compile(rb"_(?<=[^/]_)\d+\.\d+\Z")
 """End of a socket path NODE_JOB.STEP of a Slurm step."""
 
 
-def of_slurms_steps() -> set[str]:
+def slurm_step_directories() -> set[str]:
     """Return the directories of the sockets of Slurm steps (SlurmdSpoolDir). On these, steps obey every
     process with their user ID, which programs without root have, and every user can list them."""
     # The eighth column is the path, which may have blanks.
     lines = filter(_STEP.search, processes.read("/proc/net/unix").splitlines())
     steps = {row[7] for row in (line.split(None, 7) for line in lines) if len(row) > 7}
-    return {os.path.dirname(path) for path in map(os.fsdecode, steps) if _is_kept_apart(path)}
+    return {os.path.dirname(path) for path in map(os.fsdecode, steps) if _is_private_socket(path)}
 
 
-def _is_kept_apart(path: str) -> bool:
+def _is_private_socket(path: str) -> bool:
     """Whether a path is a socket in a directory that only its owner can write to: elsewhere, any user could
     create such a socket. The owner cannot be checked, because root appears as nobody in a user namespace."""
     try:

@@ -22,7 +22,7 @@ def open_autopsy(order: bytes, connection: socket.socket) -> None:
     "slot": the directory with the files, "plan": a `LaunchDocument` without a program, "shell": an order for
     a shell}. Answers on `connection` are those of a live replica's shim (`shells`).
     """
-    slot, plan = protocol.ordered(order)
+    slot, plan = protocol.parse_order(order)
     shell = json.loads(order)["shell"]
     groups = cgroups.ControlGroups(plan.limits)
     try:

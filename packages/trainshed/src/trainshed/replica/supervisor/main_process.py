@@ -122,7 +122,7 @@ class _Startup:
                 devices = view.own_devices()
         except OSError as error:
             self._refused = error
-        slot, self._plan = protocol.ordered(self._next())
+        slot, self._plan = protocol.parse_order(self._next())
         self._files = os.path.join(slot, protocol.FILES)
         self._groups = cgroups.ControlGroups(self._plan.limits)
         self._program = program_of(slot, self._plan, self._groups, outputs)

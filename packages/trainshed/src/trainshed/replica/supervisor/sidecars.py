@@ -146,7 +146,7 @@ class Sidecars:
             handle,
             network.address,
             network.cluster_port,
-            socket_calls.redirected(*own) if network.certificate else {},
+            socket_calls.redirections(*own) if network.certificate else {},
             network.kept_ports,
             on_bind=self._note_bind if network.master_port else None,
         )
@@ -276,6 +276,6 @@ def note_launch(plan: protocol.LaunchDocument, at: int, mask: masking.Mask | Non
     }
     # The disk may be full; the record is optional.
     with contextlib.suppress(OSError):
-        file, _ = growing_files.reopened(os.path.join(plan.observation.logs, LAUNCHES))
+        file, _ = growing_files.reopen(os.path.join(plan.observation.logs, LAUNCHES))
         file.append(json.dumps(entry).encode() + b"\n")
         file.close()

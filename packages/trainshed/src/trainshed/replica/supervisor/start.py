@@ -12,7 +12,7 @@
    record into the slot's journal, and only then reports the record.
 
 An order is a line of JSON: {"slot": the slot's directory, "plan": a `LaunchDocument`}. Shim and main process
-each parse this line (`protocol.ordered`), because an idle main process exists before the order.
+each parse this line (`protocol.parse_order`), because an idle main process exists before the order.
 """
 
 import contextlib
@@ -121,7 +121,7 @@ def run_incarnation(order: bytes, connection: socket.socket, enclosed: Enclosed)
     if not isinstance(main, OSError):
         # The main process starts with work that does not need the slot.
         main.say(order)
-    slot, plan = protocol.ordered(order)
+    slot, plan = protocol.parse_order(order)
     os.chdir(slot)
     listeners = clients.Clients(connection)
     try:
@@ -159,7 +159,7 @@ def run_incarnation(order: bytes, connection: socket.socket, enclosed: Enclosed)
 
 
 def _cause(error: Exception) -> str:
-    if isinstance(error, OSError) and growing_files.takes_nothing(error):
+    if isinstance(error, OSError) and growing_files.is_unwritable(error):
         return (
             "the replica's log or records cannot be written, because the disk takes nothing (%s). Free "
             "space on the disk, or mount it for writing" % error.strerror
@@ -176,7 +176,7 @@ def _write_down(claim: journal.Claim, record: protocol.Message, finished: shim.S
             claim.finish(record)
         except OSError as error:
             # A lost record: connected services still receive it; later ones report the shim as lost.
-            return not growing_files.takes_nothing(error)
+            return not growing_files.is_unwritable(error)
         return True
 
     if finished is not None:

@@ -225,7 +225,7 @@ class Studies(Resources[StudyName, Study]):
             try:
                 requested = [_trial(connection, operation.study, number) for number in assigned]
                 handed_out = [
-                    changes.assigned(trial, operation.client, operation.updated)
+                    changes.assign(trial, operation.client, operation.updated)
                     for trial in requested
                 ]
                 put_trials(connection, map(trial_parameters, handed_out))
