@@ -102,11 +102,11 @@ class Isolation(NamedTuple):
     #: (first, count) of the machine's user IDs for the program (`LEVEL_OWN`); () = none: it keeps the shim's
     #: user.
     users: "Sequence[int]" = ()
-    #: Directories whose content it must not see: they look empty.
+    #: Directories whose content the program must not see; they look empty.
     hidden: "Sequence[str]" = ()
-    #: Files whose content it must not see: they look empty.
+    #: Files whose content the program must not see; they look empty.
     covered: "Sequence[str]" = ()
-    #: Directories that it may only read, visible at their own paths, even inside hidden ones.
+    #: Directories that the program may only read, visible at their own paths, even inside hidden ones.
     read_only: "Sequence[str]" = ()
     #: Further mounts: (source, target, whether it is read-only).
     mounts: "Sequence[tuple[str, str, bool]]" = ()
@@ -135,7 +135,7 @@ class Limits(NamedTuple):
     pids_limit: "int | None" = None
     #: Disk of the job in bytes; None = unknown.
     disk_limit: "int | None" = None
-    #: Whether the replica is ended if its files exceed it.
+    #: Whether the replica is ended if its files exceed `disk_limit`.
     disk_enforced: "bool" = False
     #: File of the time after which the program must not run (`deadline`); None = no deadline.
     deadline: "str | None" = None
@@ -202,7 +202,7 @@ class Observation(NamedTuple):
     #: Number of the job's reducers if the replica is a reducer or uses them, and is watched for that
     #: (`reduction_reports`); None = not watched.
     reducers: "int | None" = None
-    #: Whether its end without any use of them creates a note.
+    #: Whether a program that ends without using its reducers gets a note.
     reducers_expected: "bool" = False
 
 
@@ -210,14 +210,14 @@ class WarmStart(NamedTuple):
     """Whether the program starts in a fork of an interpreter that has imported its frameworks
     (docs/adr/0083)."""
 
-    #: Unix socket of the preloader that forks it; None = it starts in its own interpreter.
+    #: Unix socket of the preloader that forks the program; None = a cold start in its own interpreter.
     preloader: "str | None" = None
     #: Directory of its Python environment, in the program's view.
     template: "str" = ""
     #: The preloader's imports, as a text for people.
     preloaded: "str" = ""
-    #: Why it starts in its own interpreter although its job requested a warm start, as a clause; None = no
-    #: request, or a warm start.
+    #: Why the program starts in its own interpreter although its job requested a warm start, as a clause;
+    #: None = no request, or a warm start.
     cold_because: "str | None" = None
 
 

@@ -1,1 +1,2 @@
-"""Serves a replica's own address for gs:// and Google's hosts; connects it to the service or those hosts."""
+"""Serves a replica's own address for gs:// and Google's hosts, and forwards its connections to the service or
+to those hosts."""

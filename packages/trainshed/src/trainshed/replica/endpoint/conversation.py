@@ -202,7 +202,7 @@ class Conversation:
         elif host == _SERVICE:
             made = unix_sockets.connect_with_retries(self._network.rest_socket)
         else:
-            made = self._out.connected(host.decode("ascii")) if self._out else None
+            made = self._out.connect(host.decode("ascii")) if self._out else None
         if made is None:
             return None
         self._servers[host] = _Server(made)
@@ -214,7 +214,7 @@ class Conversation:
             server.close()
 
     def _pass_on(self, host: bytes, answer: messages.Head, request: "Request") -> bool:
-        """Forward an answer while it arrives; return whether another request may follow."""
+        """Forward an answer as it arrives. Return whether the client may send another request."""
         length = _length(answer, request)
         head = answer.encode()
         for part in self._servers[host].body(length):
@@ -257,7 +257,8 @@ def _first_parts(parts: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _send(server: _Server, parts: Iterable[bytes]) -> bool:
-    """Send a body; return False if the server accepted only a part, and may have answered already."""
+    """Send a request's body. Return False if the server accepted only a part, because it may have answered
+    already."""
     for part in parts:
         try:
             server.connection.sendall(part)
@@ -303,12 +304,12 @@ class Request:
         # Clients may send an absolute URL.
         self.path = re.sub(rb"^[a-zA-Z]+://[^/?]*", b"", words[1].partition(b"?")[0])
         self.host = b"".join(head.values(b"host")[:1]).lower().partition(b":")[0]
-        #: Whether it may be repeated.
+        #: Whether the request may be repeated.
         self.is_read = self.method in (b"GET", b"HEAD") and not self.length
         # Older clients request the discovery documents of all APIs from one host.
         is_discovery = self.host == HOSTS[1] and self.path.startswith(_DISCOVERY)
         is_also_googles = bool(_ALSO_GOOGLES.match(self.host))
-        #: Whether the service's APIs answer it, rather than the buckets.
+        #: Whether the service's APIs answer the request, rather than the buckets.
         self.is_api = is_discovery or is_also_googles or bool(_API.match(self.host))
         #: Whether only the real host may answer: requests for tables, secrets and accounts that are not
         #: stored here.
@@ -319,7 +320,7 @@ class Request:
         self.bucket = (storage.group(1) or b"") if storage else self._first()
 
     def may_go_out(self) -> bool:
-        """Whether a host on the internet may answer it."""
+        """Whether a host on the internet may answer the request."""
         if self.host not in HOSTS or self._first() in _OURS_ALONE:
             return False
         if not self.bucket and _STORAGE.match(self.path):
@@ -327,7 +328,7 @@ class Request:
         return not has_token(self.head.first)
 
     def outwards(self) -> bytes:
-        """Return its head without any token of the service."""
+        """Return the request's head without any token of the service."""
         sent = messages.Head(self.head.first, [f for f in self.head.fields if JOB_TOKEN not in f])
         sent.drop(b"proxy-authorization")
         if any(map(is_ours, sent.values(b"authorization"))):

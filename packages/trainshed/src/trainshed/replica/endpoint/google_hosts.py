@@ -43,8 +43,8 @@ class GoogleHosts:
         self._context: ssl.SSLContext | None = None
         self._away: dict[str, float] = {}
 
-    def connected(self, host: str) -> ssl.SSLSocket | None:
-        """Return a connection to a host with a verified certificate; None if it is unreachable."""
+    def connect(self, host: str) -> ssl.SSLSocket | None:
+        """Return a connection to a host with a verified certificate; None = the host is unreachable."""
         if time.monotonic() < self._away.get(host, 0.0):
             return None
         made: list[ssl.SSLSocket] = []

@@ -1,8 +1,9 @@
-"""The TLS side of a replica's endpoint serves clients that connect to Google's hosts by name and cannot use
-another address. TLS ends here, with a certificate that the replica's programs trust. HTTP/1.1 requests are
-read and answered (`conversation`). HTTP/2, which is gRPC, is forwarded to the service byte for byte.
+"""The TLS side of a replica's endpoint. It serves clients that connect to Google's hosts by name and cannot
+use another address.
 
-Only a relay process with a certificate imports it.
+TLS ends here, with a certificate that the replica's programs trust. `conversation` answers HTTP/1.1 requests.
+HTTP/2, which is gRPC, is forwarded to the service byte for byte. Only a relay process with a certificate
+imports this module.
 """
 
 import select
@@ -37,7 +38,7 @@ class TlsFront:
             self._context = None
 
     def serve(self, connection: socket.socket) -> None:
-        """Serve an accepted connection to its end, and close it."""
+        """Serve an accepted connection until it ends, then close it."""
         try:
             if self._context is None:
                 raise ConnectionError("no certificate")
@@ -61,8 +62,9 @@ _LAST_TIMEOUT = 5.0
 
 
 def pass_on(client: ssl.SSLSocket, server: socket.socket | None) -> None:
-    """Forward bytes both ways until one side hangs up and the other has received its last bytes; then close
-    both. Blocks, with at most a chunk per direction in memory. `server`: None = it was unreachable."""
+    """Forward bytes in both directions until one side hangs up and the other has received its last bytes.
+    Then close both connections. Blocks, with at most one chunk per direction in memory. `server`: None = the
+    server is unreachable."""
     try:
         if server is not None:
             _Stream(client, server).run()

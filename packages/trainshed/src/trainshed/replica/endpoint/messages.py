@@ -122,7 +122,7 @@ def _exactly(stream: io.BufferedIOBase, length: int) -> Iterator[bytes]:
 
 
 def _line(stream: io.BufferedIOBase, *, is_first: bool = False) -> bytes:
-    """Return a line with its end. `is_first`: return b"" if the connection has ended before it."""
+    """Return a line with its line end. `is_first`: return b"" if the connection ended before the line."""
     line = stream.readline(_MAX_HEAD)
     if len(line) == _MAX_HEAD:
         raise NotHttp("a line of the message is too long")

@@ -56,8 +56,8 @@ def listen(address: str, port: int) -> socket.socket:
 
 
 class Endpoint:
-    """The shim's side of the endpoint: it listens, starts the relay process at the first connection, and
-    restarts a killed one."""
+    """The shim's side of a replica's endpoint. It listens, starts the relay process at the first connection,
+    and restarts a killed relay process."""
 
     def __init__(
         self, network: protocol.Network, events: loop.Loop, peers: peers.Peers, proxy: str | None
@@ -212,7 +212,7 @@ class Relay:
 def _start_thread(
     work: "Callable[..., None]", *arguments: socket.socket
 ) -> "threading.Thread | None":
-    """Return the thread that does that work; None = it cannot or must not be started."""
+    """Start a thread that calls `work`, and return the thread; None = no thread can be started."""
     import threading  # Only here: every module imported earlier slows down each fork.
 
     if threading.active_count() > _MAX_THREADS:

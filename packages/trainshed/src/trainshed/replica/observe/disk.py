@@ -69,13 +69,13 @@ class Disk:
         free_space: Callable[[str], tuple[int, int]] | None = None,
     ) -> None:
         """Opens no file."""
-        #: Size of its files at the last complete measurement, in bytes; 0 = not measured yet.
+        #: Size of the replica's files at the last complete measurement, in bytes; 0 = not measured yet.
         self.used = 0
         #: Directory of all files that the replica may write.
         self._files = files
-        #: Size of its disk in bytes, from the job; None = unknown.
+        #: Size of the replica's disk in bytes, from the job; None = unknown.
         self._limit = limit
-        #: Called once, if its files exceed its disk; None = the replica continues.
+        #: Called once, if the replica's files exceed its disk; None = the replica continues.
         self._end = end if limit else None
         #: Seconds between two measurements.
         self._every = min(every, _ENFORCED_EVERY) if self._end is not None else every

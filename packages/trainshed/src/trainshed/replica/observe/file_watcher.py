@@ -31,7 +31,7 @@ class Unreadable(Exception):
 
 
 class Changing(Exception):
-    """The file changed during every attempt to read it: try again in a moment."""
+    """The file changed during every attempt to read it. Callers should try again in a moment."""
 
 
 class FileWatcher:

@@ -56,8 +56,8 @@ class Appender:
         return not self._waiting
 
     def sync(self) -> bool:
-        """Sync the file, so that it survives a power failure. Returns False if the disk is full (network file
-        systems detect that late), so that the call must be repeated. Raises OSError."""
+        """Sync the file to the disk. Returns False if the disk is full, which network file systems detect
+        late; then call it again. Raises OSError."""
         try:
             os.fdatasync(self._handle)
         except OSError as error:
@@ -72,9 +72,12 @@ class Appender:
 
 
 def reopen(path: str) -> tuple[Appender, list[bytes]]:
-    """Continue a file, which need not exist; return it with the lines at its end, of which the first may be
-    incomplete. An incomplete last line, which was never readable, is removed. Syncing the file also makes a
-    new file's name durable (`journal.append`). Raises OSError."""
+    """Open a file of lines to append to it. Return it with its last lines, of which the first may be
+    incomplete.
+
+    The file need not exist. An incomplete last line, which was never readable, is removed. Syncing the file
+    also makes a new file's name durable (`journal.append`). Raises OSError.
+    """
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     # Only the last lines matter: a restart must not wait for megabytes to be read.
     skipped = max(0, os.fstat(handle).st_size - _READ_BACK)
@@ -101,7 +104,7 @@ class DiskRetries:
         return bool(self._tries)
 
     def wait(self, write: "Callable[[], bool]") -> None:
-        """Call `write` until it returns True or raises. No effect if it waits already."""
+        """Call `write` repeatedly until it returns True or raises. Has no effect if `write` waits already."""
         if write in self._tries:
             return
         begins = not self._tries

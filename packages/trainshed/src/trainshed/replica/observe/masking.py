@@ -49,8 +49,8 @@ class Mask:
         return self.apply(data).decode("utf-8", "surrogatepass")
 
     def last(self, data: bytes) -> bytes:
-        """Return the data without secrets, even if it ends in the middle of one because the program was
-        killed."""
+        """Return the data without secrets. The data may end in the middle of a secret, because the program
+        was killed."""
         data = self.apply(data)
         for form in self._forms:
             for size in range(min(len(form) - 1, len(data)), _MIN_BEGINNING - 1, -1):

@@ -1,7 +1,6 @@
-"""Keeps the notes for people about one incarnation. Each is written to the slot's journal and sent to all
-listeners, also to later ones, which recognize repeated notes by their numbers. If the disk is full, notes are
-written later.
-"""
+"""Stores the notes to users about one incarnation. Each note is written to the slot's journal and sent to all
+listeners, also to later ones. Listeners recognize repeated notes by their numbers. If the disk is full, notes
+are written later."""
 
 from collections.abc import Callable
 

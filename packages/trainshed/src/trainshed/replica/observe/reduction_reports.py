@@ -114,7 +114,7 @@ class NoReport(Exception):
 
 
 class Note:
-    """A note for people, as one line of text. `name`: the program's name of it."""
+    """A note to users, as one line of text. `name`: the program's name of the note."""
 
     def __init__(self, name: str, severity: str, text: str) -> None:
         # JSON may contain half of a surrogate pair, which cannot be stored.

@@ -113,7 +113,7 @@ class Segments:
             texts = [text for text in texts if not self._skipped(text)]
         self._tail = (self._tail + texts[-_TAIL_LINES:])[-_TAIL_LINES:]
         if self._file.append(data):
-            self._written()
+            self._continue()
 
     def _skipped(self, text: str) -> bool:
         self._skips = text.startswith(_MADE_AT) or (self._skips and text.startswith("  "))
@@ -128,11 +128,11 @@ class Segments:
         """Write waiting lines as far as possible; return whether none waits any more. Raises OSError for
         errors other than a full disk."""
         if self._file.flush():
-            self._written()
+            self._continue()
         return not self._file.waits
 
-    def _written(self) -> None:
-        """Start another segment if all lines are in the file and it is full."""
+    def _continue(self) -> None:
+        """Start another segment if all lines are written and the current segment is full."""
         self.readable = self.lines
         if self._file.size >= SEGMENT_BYTES and self.sync():
             try:

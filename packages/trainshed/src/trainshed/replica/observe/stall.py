@@ -81,8 +81,9 @@ class Watchdog:
     def __init__(
         self, after: float, events: loop.Loop, shim: "Shim", relay: "Callable[[], int | None]"
     ) -> None:
-        """`after`: seconds without progress before it counts as stalled. `shim`: supervises it, and then ends
-        it. `relay`: returns the process ID of the storage endpoint's relay, None = none now."""
+        """`after`: seconds without progress before the program counts as stalled. `shim`: supervises the
+        program, and ends it after a stall. `relay`: returns the process ID of the storage endpoint's relay;
+        None = no relay now."""
         self._after = after
         self._events = events
         self._shim = shim
@@ -111,8 +112,11 @@ class Watchdog:
 
 class Dump:
     """Makes a replica's Python processes print their stacks, which ends them. `say`: writes a line of the
-    service into the log. `done`: called after the last one has ended or at the deadline; it must end the
-    remaining processes. Until then, ignore the end of the main process."""
+    service into the log.
+
+    `done`: called when the last process has ended, or at the deadline. It must end the remaining processes.
+    Until then, the shim must ignore the end of the main process.
+    """
 
     def __init__(
         self,

@@ -47,9 +47,9 @@ def fork(level: str) -> int:
 
 
 def drop(level: str, owner: int | None, in_image: bool) -> None:
-    """Drop, inside the view, the rights that were necessary to build it. `owner`: handle of the namespace of
-    the program's own users, which is closed; None = none. Programs of an image are root in their user
-    namespace, as they expect. Raises OSError."""
+    """Drop the rights that were necessary to build the view. Call this inside the view. `owner`: handle of
+    the namespace of the program's own users, which is closed; None = none. Programs of an image are root in
+    their user namespace, as images expect. Raises OSError."""
     if owner is not None:
         users.enter(owner)
     elif level == protocol.LEVEL_USER and in_image:

@@ -24,12 +24,12 @@ class Source:
         self.is_directory = stat.S_ISDIR(os.fstat(handle).st_mode)
 
     def bind(self, target: str) -> None:
-        """Mount it unchanged."""
+        """Mount the source unchanged at `target`."""
         kernel.bind("/proc/self/fd/%d" % self._handle, target)
         os.close(self._handle)
 
     def show(self, target: str) -> None:
-        """Mount it with its owner mapped to the program's."""
+        """Mount the source at `target`, with its owner mapped to the program's."""
         if self._owners is None:
             self.bind(target)
             return
@@ -37,9 +37,9 @@ class Source:
         os.close(self._handle)
 
     def lend(self, target: str) -> None:
-        """Mount something read-only: with its owner mapped to the program's if the file system supports that,
-        else readable according to its permission bits. Mounts below it are read-only immediately. It must be
-        made read-only itself after the creation of all mount points in it."""
+        """Mount the source read-only at `target`. Its owner is mapped to the program's if the file system
+        supports this; otherwise its permission bits decide. Mounts below it are read-only immediately. The
+        caller must make the mount itself read-only after creating all mount points in it."""
         try:
             self.show(target)
         except OSError:
@@ -74,8 +74,8 @@ def open_path(path: str, flags: int = 0, directory: "int | None" = None) -> int:
 
 
 def is_directory(path: str) -> bool:
-    """Whether it is a directory. Raises OSError if that is unknown, because a wrong "no" would leave it
-    visible."""
+    """Whether a path is a directory. Raises OSError if this is unknown, because a wrong False would leave the
+    directory visible."""
     try:
         return stat.S_ISDIR(os.stat(path).st_mode)
     except (FileNotFoundError, NotADirectoryError):
@@ -91,7 +91,7 @@ def is_file(path: str) -> bool:
 
 
 def make_target(path: str, directory: bool, owners: "users.Users | None" = None) -> None:
-    """Create a mount point if necessary; the directories above it belong to the program."""
+    """Create a mount point unless it exists. The directories above it belong to the program."""
     if os.path.lexists(path):
         return
     make_directory(path if directory else os.path.dirname(path), 0o755, owners)
@@ -100,8 +100,8 @@ def make_target(path: str, directory: bool, owners: "users.Users | None" = None)
 
 
 def first_closed_directory(directory: str) -> "str | None":
-    """Return the first directory on the way to `directory`, or itself, without search permission for others;
-    None = all have it."""
+    """Return the first of a directory's parents, or the directory itself, without search permission for other
+    users; None = all have it."""
     way = ""
     for part in directory.strip("/").split("/"):
         way += "/" + part

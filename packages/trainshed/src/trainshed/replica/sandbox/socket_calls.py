@@ -88,7 +88,7 @@ def redirections(own: str, port: int, cluster_port: "int | None") -> dict[Addres
 
 
 class SocketCalls:
-    """The shim's side, which makes the calls."""
+    """The shim's side: it makes the socket calls of the program."""
 
     def __init__(
         self,
@@ -207,7 +207,8 @@ class SocketCalls:
 
 
 class _Call(NamedTuple):
-    """A notification of the kernel: `process`, or a thread of it, calls `number` on its `handle`."""
+    """A notification of the kernel: `process`, or a thread of it, makes the system call `number` on the file
+    handle `handle`."""
 
     listener: int
     question: int
@@ -216,14 +217,14 @@ class _Call(NamedTuple):
     handle: int
 
     def answer(self, made: int | None) -> None:
-        """Answer with the error number of the call; None = the kernel must make it."""
+        """Answer a call with its error number; None = the kernel must make the call."""
         error, flags = (0, _CONTINUE) if made is None else (-made, 0)
         with contextlib.suppress(OSError):  # It is gone.
             fcntl.ioctl(self.listener, _SEND, _ANSWER.pack(self.question, 0, error, flags))
 
     def do(self, call: str, address: bytes) -> int | None:
-        """Make the call with these bytes on the process's socket. Returns the error number, 0 = none; None =
-        a security policy forbids it."""
+        """Make the call with the bytes `address` on the process's socket. Returns the error number, 0 = none;
+        None = a security policy forbids it."""
         number = call_filter.number_of(call)
         assert number is not None
         try:
@@ -257,7 +258,8 @@ def _pidfd(process: int) -> int:
 
 
 def _read(process: int, pointer: int, length: int) -> bytes | None:
-    """Read a process's memory: fewer bytes at its end, None if it is unreadable."""
+    """Read a process's memory. Returns fewer bytes at the end of the memory, None if the memory is
+    unreadable."""
     try:
         memory = os.open("/proc/%d/mem" % process, os.O_RDONLY)
     except OSError:
@@ -271,7 +273,7 @@ def _read(process: int, pointer: int, length: int) -> bytes | None:
 
 
 def _family(address: bytes) -> int:
-    """Return the family of a socket address; -1 if it has none."""
+    """Return the family of a socket address; -1 = the address has none."""
     return struct.unpack_from("=H", address)[0] if len(address) >= 2 else -1
 
 

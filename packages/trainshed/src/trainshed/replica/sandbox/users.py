@@ -51,7 +51,7 @@ class Users:
         #: The machine's user that is user 0 inside.
         self.first = 0
         self._maps = opened[:-1]
-        #: The namespace's handle, until it is entered.
+        #: Handle of the namespace, until the program enters it.
         self.handle = opened[-1]
 
     def map_users(self, first: int, count: int) -> "Users":
@@ -136,8 +136,8 @@ def _create_namespace(owner: int) -> "list[int]":
 
 
 def enter(handle: int) -> None:
-    """Become root of the user namespace of `handle`, and close it. After that, nothing outside can be
-    changed, including mounts. Raises OSError."""
+    """Become root of the user namespace of `handle`, and close the handle. After that, this process cannot
+    change anything outside, including mounts. Raises OSError."""
     kernel.enter_namespace(handle, kernel.CLONE_NEWUSER)
     os.close(handle)
     os.setgroups([])

@@ -228,12 +228,13 @@ class View:
         return mounts.Source(mounts.open_path(path), self._file_owners())
 
     def _own(self, path: str) -> mounts.Source:
-        """Open a directory of the program, which could replace it by a link. Links are not followed."""
+        """Open a directory that the program can replace by a link. Links are not followed."""
         handle = mounts.open_path(path, os.O_NOFOLLOW | os.O_DIRECTORY)
         return mounts.Source(handle, self._file_owners())
 
     def _below(self, base: str, names: Sequence[str]) -> mounts.Source:
-        """Open a directory through others that programs could replace by links. Links are not followed."""
+        """Open a directory below `base`, through directories that programs can replace by links. Links are
+        not followed."""
         handle = mounts.open_path(base, os.O_DIRECTORY)
         for name in names:
             try:
