@@ -13,7 +13,7 @@ import pytest
 from trainshed.replica.system import kernel
 
 needs_compiler = pytest.mark.skipif(
-    not shutil.which("cc"), reason="the reducers' part in C needs a compiler: NOT tested"
+    not shutil.which("cc"), reason="the reducers' C library needs a compiler: NOT tested"
 )
 
 

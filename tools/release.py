@@ -1,6 +1,6 @@
 """Build the files of a release twice, and copy them to dist/ if both builds are identical: `./dev release`.
 
-The files are: a source archive and a wheel of each distribution; wheels of the reducers with their part in C;
+The files are: a source archive and a wheel of each distribution; wheels of the reducers with their C library;
 the documentation site in a directory of its version; the packages of the service with all engines, with
 hashes (`requirements.txt`) and as CycloneDX in its wheel (PEP 770); and the SHA-256 of all files. Nothing is
 published.
@@ -105,7 +105,7 @@ def pack(directory: Path, name: str, archive: Path) -> None:
 
 
 def compiled_wheel(place: Path, compiler: Sequence[str], machine: str, tag: str) -> Path:
-    """Build the wheel of the reducers with their part in C, for one architecture and platform tag, from the
+    """Build the wheel of the reducers with their C library, for one architecture and platform tag, from the
     plain wheel in `place`. Raises subprocess.CalledProcessError.
     """
     [plain] = place.glob("trainshed_reduction-*-none-any.whl")
