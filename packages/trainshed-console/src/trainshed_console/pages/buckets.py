@@ -9,7 +9,7 @@ from trainshed.buckets.authentication import caller_of
 from trainshed.buckets.callers import Caller
 from trainshed.buckets.errors import Unauthenticated
 from trainshed.buckets.gateway import BucketsGateway
-from trainshed.core.requested import read_request
+from trainshed.core.resource_summary import summarize_resource
 from trainshed.httpd.forwarding import NoAnswer
 from trainshed.httpd.messages import Message, Receive, Response, Scope, Send
 from trainshed.wire.status import CallRejected, StatusCode
@@ -65,7 +65,7 @@ async def _level(visit: Visit, name: str, prefix: str, token: str) -> dict[str, 
 async def outputs(visit: Visit) -> View:
     """`/jobs/J/outputs[?prefix=P]`: one level below the job's output directory."""
     job = await describe(visit)
-    place = read_request(job.resource or {}).output
+    place = summarize_resource(job.resource or {}).output
     values: dict[str, Any] = {"place": place, "bucket": ""}
     if place and place.startswith(_SCHEME):
         name, _, below = place.removeprefix(_SCHEME).partition("/")

@@ -9,7 +9,7 @@ from typing import Final
 from msgspec import UNSET, Struct
 
 from trainshed.core.printed_measures import rank, split_name
-from trainshed.core.requested import Pool, read_request
+from trainshed.core.resource_summary import Pool, summarize_resource
 from trainshed.httpd.messages import Response, sized
 from trainshed.wire.status import CallRejected, StatusCode
 from trainshed.wire.trainshed_v1.jobs import JobDescription, Trial
@@ -126,7 +126,9 @@ async def _look(visit: Visit, job: JobDescription, title: str) -> Compared:
     last = {name: curve.value for name, curve in curves.items()}
     if job.tuning and job.tuning.best_value is not None:
         last = {job.tuning.metric: job.tuning.best_value}
-    pool = next(iter(read_request(job.resource or {}).pools), Pool(name="", count=0, machine=""))
+    pool = next(
+        iter(summarize_resource(job.resource or {}).pools), Pool(name="", count=0, machine="")
+    )
     facts = {
         "Parameters": pool.parameters,
         "Last values": {name: number_text(value) for name, value in last.items()},

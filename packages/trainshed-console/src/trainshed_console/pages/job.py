@@ -15,7 +15,7 @@ from msgspec import UNSET, Struct
 from trainshed.core.copies import INPUTS, api_of, collection_of, copy_of
 from trainshed.core.names import Api, JobUid
 from trainshed.core.printed_measures import rank, split_name
-from trainshed.core.requested import Requested, read_request
+from trainshed.core.resource_summary import ResourceSummary, summarize_resource
 from trainshed.core.snippets import SnippetForm, snippet
 from trainshed.httpd.messages import Response
 from trainshed.wire.status import CallRejected, StatusCode, Violation
@@ -116,7 +116,7 @@ async def overview(visit: Visit) -> View:
     if runs.replicas is not UNSET:
         charts = await _curve_charts(visit, runs, restarts)
         tail = await visit.get(LogPage, of_job(runs.uid, "/logPage"), limit=str(_MAX_LAST_LINES))
-    wanted = read_request(job.resource or {})
+    wanted = summarize_resource(job.resource or {})
     is_live = job.state not in FINAL
     tail_lives = is_live and runs.replicas is not UNSET
     of_job_itself = {"job": job, "uid": job.uid, "is_live": is_live}
@@ -145,7 +145,9 @@ async def overview(visit: Visit) -> View:
     )
 
 
-def _notice(job: JobDescription, runs: JobDescription, wanted: Requested) -> dict[str, object]:
+def _notice(
+    job: JobDescription, runs: JobDescription, wanted: ResourceSummary
+) -> dict[str, object]:
     """Return the values of the notice: the cause of failure or waiting, and the progress. `runs`: the job of
     a pipeline, or else the job itself."""
     failure = runs.failure or job.failure

@@ -1,6 +1,6 @@
 """Data of charts: parallel coordinates and parameter importance. Links of pipelines."""
 
-from trainshed.core.requested import Requested
+from trainshed.core.resource_summary import ResourceSummary
 from trainshed.wire.trainshed_v1.jobs import JobDescription, Pipeline, Trial
 from trainshed_console.pages.searches import Metric, Search, importance, parallel
 from trainshed_console.rendering import render
@@ -26,7 +26,7 @@ def test_pipeline_page_links_to_its_dataset_and_model() -> None:
     made = Pipeline(model=f"{place}/models/7@1")
     data = {"inputDataConfig": {"datasetId": "9"}}
     job = JobDescription(f"{place}/trainingPipelines/2", project="p1", pipeline=made, resource=data)
-    html = render("_job_facts.html", {"job": job, "asked": Requested(()), "part_id": "facts"})
+    html = render("_job_facts.html", {"job": job, "asked": ResourceSummary(()), "part_id": "facts"})
     for path in ("/datasets/9", "/models/7"):
         assert f'href="{path}?project=p1&amp;region=us-central1"' in html
 

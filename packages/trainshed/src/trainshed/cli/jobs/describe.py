@@ -10,7 +10,7 @@ from trainshed.cli.text.colours import faint, one_line, state_colour
 from trainshed.cli.text.moments import duration, local_clock, local_moment, parse_moment
 from trainshed.cli.text.tables import Field, pairs, table_of
 from trainshed.core.lifecycle.states import JobState, ReplicaState
-from trainshed.core.requested import read_request
+from trainshed.core.resource_summary import summarize_resource
 from trainshed.core.units import Nanos
 from trainshed.wire.trainshed_v1.capacity import Waiting
 from trainshed.wire.trainshed_v1.jobs import Failure, Replica, Trial, Tuning
@@ -68,7 +68,7 @@ def description(
 
 def _requested_facts(resource: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the request of a job: machines, images and programs of each pool, and its output directory."""
-    wanted = read_request(resource)
+    wanted = summarize_resource(resource)
     pools: list[str] = []
     for pool in wanted.pools:
         parts = (pool.machine, pool.accelerator, pool.image, pool.program)

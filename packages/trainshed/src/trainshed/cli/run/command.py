@@ -31,7 +31,7 @@ from trainshed.cli.text.tables import first_few, pairs
 from trainshed.core import terminals
 from trainshed.core.copies import Run, Sweep, custom_job, tuning_job
 from trainshed.core.names import Api
-from trainshed.core.requested import Requested, read_request
+from trainshed.core.resource_summary import ResourceSummary, summarize_resource
 from trainshed.core.snippets import SnippetForm, snippet
 from trainshed.core.units import Nanos
 from trainshed.wire.trainshed_v1.capacity import Explanation
@@ -263,7 +263,7 @@ def _run(
         job, packed = _job_from_program(endpoint, options, arguments, now())
     where = {"api": job.api.value, "project": place["project"], "location": place["region"]}
     answer: dict[str, Any] = client.post("/trainshed/v1/jobs:explain", {**where, "job": job.job})
-    wanted = read_request(job.job)
+    wanted = summarize_resource(job.job)
     plan = read(answer, Explanation)
     for line in _plan_lines(plan, wanted, packed):
         click.echo(line, err=not options["dry_run"] or form == "json")
@@ -300,7 +300,9 @@ def _run(
     )
 
 
-def _plan_lines(plan: Explanation, wanted: Requested, packed: Program | None) -> Iterator[str]:
+def _plan_lines(
+    plan: Explanation, wanted: ResourceSummary, packed: Program | None
+) -> Iterator[str]:
     """Yield the lines of the plan: where and when the job would run."""
     facts: list[tuple[str, str | None]] = [("Runs", _program_text(wanted, packed))]
     if packed:
@@ -505,7 +507,7 @@ def _sweep(options: dict[str, Any]) -> Sweep:
     )
 
 
-def _program_text(wanted: Requested, packed: Program | None) -> str | None:
+def _program_text(wanted: ResourceSummary, packed: Program | None) -> str | None:
     """Return the program and its image as text; None if unknown."""
     if not wanted.pools:
         return None

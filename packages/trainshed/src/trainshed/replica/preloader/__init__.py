@@ -1,8 +1,8 @@
 """A preloader is a Python process that has imported a runtime's frameworks. Programs start in forks of it,
 without waiting for the imports.
 
-The runtime's own interpreter runs the preloader (`forking`). In a fork, `becoming` turns the process into the
-requested program and runs it.
+The runtime's own interpreter runs the preloader (`forking`). In a fork, `program_start` turns the process
+into the requested program and runs it.
 
 The preloader itself never reads data of a job. For each connecting main process (the caller), it forks a
 child, which reads the request and enters the program's namespaces. There the child forks again and exits. The

@@ -16,7 +16,7 @@ import socket
 import sys
 from typing import Any, NoReturn
 
-from trainshed.replica.preloader import START, becoming
+from trainshed.replica.preloader import START, program_start
 from trainshed.replica.sandbox import call_filter, users
 from trainshed.replica.system import cache_leases, kernel, unix_sockets
 
@@ -65,8 +65,8 @@ def serve(text: str) -> None:
     gc.freeze()
     _send(control, {"imported": versions})
     caller = _next_program(control, listener, configuration["idle"])
-    argv, packed = becoming.become(caller, configuration["root"])
-    becoming.run(argv, packed)
+    argv, packed = program_start.become(caller, configuration["root"])
+    program_start.run(argv, packed)
 
 
 class NotForkable(Exception):
@@ -157,7 +157,7 @@ def _next_program(control: socket.socket, listener: socket.socket, idle: float) 
             if os.fork() == 0:
                 return caller
         except OSError as error:
-            becoming.say(caller, "cold the preloader cannot fork (%s)" % error.strerror)
+            program_start.say(caller, "cold the preloader cannot fork (%s)" % error.strerror)
         caller.close()
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from trainshed.core.copies import copy_of
 from trainshed.core.names import Api
-from trainshed.core.requested import read_request
+from trainshed.core.resource_summary import summarize_resource
 
 MACHINE = {"machineType": "n1-standard-4"}
 
@@ -36,7 +36,7 @@ MACHINE = {"machineType": "n1-standard-4"}
     ids=["nulls", "snake-case"],
 )
 def test_pipeline_inputs_of_different_clients_are_summarized(inputs: object) -> None:
-    summary = read_request({"trainingTaskInputs": inputs})
+    summary = summarize_resource({"trainingTaskInputs": inputs})
     assert summary.output == "gs://b/out"
     assert [(pool.machine, pool.image) for pool in summary.pools] == [("n1-standard-4", "i")]
 

@@ -44,7 +44,7 @@ class Pool(Struct, frozen=True):
         return parameters | {f"${name}": value for name, value in self.env.items()}
 
 
-class Requested(Struct, frozen=True):
+class ResourceSummary(Struct, frozen=True):
     """The main values of a job's specification."""
 
     pools: tuple[Pool, ...]
@@ -52,12 +52,12 @@ class Requested(Struct, frozen=True):
     output: str | None = None
 
 
-def read_request(resource: Mapping[str, Any]) -> Requested:
+def summarize_resource(resource: Mapping[str, Any]) -> ResourceSummary:
     """Return the main values of a job's resource: a custom job, tuning job or pipeline of Vertex, or an `ml`
     job."""
     training: Any = resource.get("trainingInput")
     if training:
-        return Requested(tuple(_roles(training)), training.get("jobDir"))
+        return ResourceSummary(tuple(_roles(training)), training.get("jobDir"))
     inputs: Any = _plain(resource.get("trainingTaskInputs"))
     specs: tuple[Any, ...] = (
         *(resource.get("jobSpec"), resource.get("trialJobSpec")),
@@ -67,7 +67,7 @@ def read_request(resource: Mapping[str, Any]) -> Requested:
     spec: Any = next((spec for spec in specs if spec), nothing)
     pools: Any = spec.get("workerPoolSpecs", ())
     place: Any = spec.get("baseOutputDirectory") or {}
-    return Requested(
+    return ResourceSummary(
         tuple(_pool(number, pool) for number, pool in enumerate(pools) if pool),
         place.get("outputUriPrefix"),
     )
