@@ -90,7 +90,7 @@ class Nvml(ModuleType):
             "Init": self._begin,
             "Shutdown": self._end,
             "DeviceGetCount": lambda: 2,
-            "DeviceGetHandleByIndex": self._whole,
+            "DeviceGetHandleByIndex": self._gpu_handle,
             "DeviceGetMinorNumber": self._minor,
             "DeviceGetGpuInstanceId": {"part": 7}.__getitem__,
             "DeviceGetComputeInstanceId": {"part": 0}.__getitem__,
@@ -112,7 +112,7 @@ class Nvml(ModuleType):
     def _end(self) -> None:
         self.open -= 1
 
-    def _whole(self, index: int) -> int:
+    def _gpu_handle(self, index: int) -> int:
         return index
 
     def _minor(self, index: int) -> int:

@@ -176,13 +176,18 @@ def test_replica_sees_only_its_assigned_gpus() -> None:
     gpus = replace(HOST, gpus=fake_devices("Tesla T4", "Tesla T4"))
     names = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 
-    def seen(host: HostFacts, devices: str | None) -> list[str | None]:
+    def gpu_variables(host: HostFacts, devices: str | None) -> list[str | None]:
         environ = document(host, slot=replace(SLOT, devices=devices)).program.environ
         return [environ.get(name) for name in names]
 
-    assert seen(gpus, "0,1") == ["0,1", "GPU-00000000,GPU-00000001", "PCI_BUS_ID"]
-    assert seen(gpus, "") == seen(gpus, None) == seen(HOST, "") == ["", "", None]
-    assert seen(HOST, None) == [None, None, None]
+    assert gpu_variables(gpus, "0,1") == ["0,1", "GPU-00000000,GPU-00000001", "PCI_BUS_ID"]
+    assert (
+        gpu_variables(gpus, "")
+        == gpu_variables(gpus, None)
+        == gpu_variables(HOST, "")
+        == ["", "", None]
+    )
+    assert gpu_variables(HOST, None) == [None, None, None]
 
 
 def test_process_limit_is_a_share_of_the_machine() -> None:

@@ -18,10 +18,10 @@ def test_engines_of_other_packages_are_found_by_entry_points(
 ) -> None:
     point = EntryPoint("other", "tests.sim.engine.engine:SimEngine", registry.ENGINES)
 
-    def offered(group: str) -> EntryPoints:
+    def list_entry_points(group: str) -> EntryPoints:
         return EntryPoints([point]).select(group=group)
 
-    monkeypatch.setattr(importlib.metadata, "entry_points", offered)
+    monkeypatch.setattr(importlib.metadata, "entry_points", list_entry_points)
     known = registry._CLUSTER_ENGINES  # pyright: ignore[reportPrivateUsage]
     assert registry.names() == tuple(sorted(("local", "other", *known)))
     assert registry.factory("other") is SimEngine

@@ -33,7 +33,7 @@ def archive(members: Members) -> bytes:
     return buffer.getvalue()
 
 
-def unpacked(root: Path, data: bytes) -> None:
+def unpack_archive(root: Path, data: bytes) -> None:
     root.mkdir()
     unpacking.unpack(root, lambda into: into.write(data))
 
@@ -51,7 +51,7 @@ def test_files_links_and_modes_are_unpacked(tmp_path: Path) -> None:
         ]
     )
     root = tmp_path / "root"
-    unpacked(root, data)
+    unpack_archive(root, data)
     assert (root / "bin/sh").stat().st_mode & 0o7777 == 0o755
     assert (root / "bin/again").samefile(root / "bin/sh")
     assert str((root / "sh").readlink()) == "/bin/sh"
@@ -76,7 +76,7 @@ def test_archive_members_outside_the_image_are_rejected(tmp_path: Path, members:
     victim = tmp_path / "victim"
     victim.write_text("mine")
     with contextlib.suppress(UnpackingFailed):
-        unpacked(tmp_path / "root", archive(members))
+        unpack_archive(tmp_path / "root", archive(members))
     assert victim.read_text() == "mine"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["root", "victim"]
 
@@ -89,7 +89,7 @@ def test_devices_of_an_image_are_not_unpacked(tmp_path: Path) -> None:
         [(null, b""), (member("dev/null", tarfile.REGTYPE), b"x"), (member("etc/x"), b"y")]
     )
     root = tmp_path / "root"
-    unpacked(root, data)
+    unpack_archive(root, data)
     unpacking.remove_devices(root)
     assert not (root / "null").exists()
     assert not (root / "dev/null").exists()
@@ -105,7 +105,7 @@ def test_devices_of_an_image_are_not_unpacked(tmp_path: Path) -> None:
 def test_incomplete_archive_leaves_no_image(tmp_path: Path, data: bytes) -> None:
     """spec/runtimes#images: A built image is complete or missing."""
     with pytest.raises(UnpackingFailed, match="tar"):
-        unpacked(tmp_path / "root", data)
+        unpack_archive(tmp_path / "root", data)
 
 
 def test_first_failure_of_unpacking_is_reported(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def reducers(machine: str = "n1-highcpu-16", **spec: Any) -> Request:
     }
 
 
-def parsed(*pools: Request) -> JobSpec:
+def parse_job(*pools: Request) -> JobSpec:
     return vertex(custom_job(*pools))
 
 
@@ -53,7 +53,7 @@ def environ(
     return dict(environment(gang, replica, image=image, packages="/packages"))
 
 
-THREE = parsed(package(), pool(), reducers(), package())
+THREE = parse_job(package(), pool(), reducers(), package())
 TOKEN_MARK = secrets.job_mark(7)
 
 
@@ -67,7 +67,7 @@ def test_user_variables_take_precedence_except_for_the_token() -> None:
         "PYTHONPATH": "/own:$(PYTHONPATH)",
     }
     env = [{"name": name, "value": value} for name, value in own.items()]
-    spec = parsed(container(imageUri=CUSTOM_IMAGE, env=env), pool(), reducers())
+    spec = parse_job(container(imageUri=CUSTOM_IMAGE, env=env), pool(), reducers())
     variables = environ(spec, PRIMARY, image={"PYTHONPATH": "/of/image"})
     assert variables["PYTHONPATH"] == "/packages:/own:/of/image"
     assert variables["TRAINSHED_REDUCERS"] == "mine:1"
@@ -87,7 +87,7 @@ def test_token_placeholder_cannot_be_set_by_a_job() -> None:
         secrets.SecretRef.parse(ref.name)
     env = [{"name": "A", "value": f"$(secret:{ref.name})"}]
     with pytest.raises(Exception, match="is not a secret"):
-        parsed(package(env=env), pool(), reducers())
+        parse_job(package(env=env), pool(), reducers())
 
 
 def test_token_is_stable_and_unique_per_job() -> None:
@@ -103,12 +103,12 @@ def test_token_is_stable_and_unique_per_job() -> None:
 def test_reducers_ignore_command_and_args_of_gcloud() -> None:
     """spec/reduction: gcloud sets --command and --args in every pool. Reducers run their own program, and the
     job gets a notice."""
-    spec = parsed(package(), pool(), reducers(command=["python3"], args=["--epochs=3"]))
+    spec = parse_job(package(), pool(), reducers(command=["python3"], args=["--epochs=3"]))
     program = spec.pool(2).program
     assert (program.command, program.args) == ((), ())
     assert "--command and --args" in program.runtime.notices[0]
     assert arguments(spec, FIRST, environ(spec, FIRST)) == REDUCER_PROGRAM
-    assert parsed(package(), pool(), reducers()).pool(2).program.runtime.notices == ()
+    assert parse_job(package(), pool(), reducers()).pool(2).program.runtime.notices == ()
 
 
 def test_custom_reducer_image_runs_its_own_program() -> None:
@@ -161,7 +161,7 @@ def test_reducers_outside_the_third_pool_are_rejected(
 ) -> None:
     """spec/submit#vertex-jobs: The error contains the field to change."""
     with pytest.raises(InvalidRequest) as refused:
-        parsed(*pools)
+        parse_job(*pools)
     (violation,) = refused.value.violations
     assert violation.field == f"job_spec.worker_pool_specs{field}"
     assert "third worker pool" in violation.description

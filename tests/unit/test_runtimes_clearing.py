@@ -138,17 +138,17 @@ def test_full_cache_removes_the_least_recently_used(
     installer = Installer(cache / "uv", {"PATH": "/usr/bin:/bin"})
     whole = size_of(cache)
 
-    def removed(most: int) -> list[str]:
+    def clean(most: int) -> list[str]:
         return [piece.name for piece in bound(cache, installer, most, NOW)]
 
-    assert removed(whole) == []
-    assert removed(whole - 1) == ["oldest"]
+    assert clean(whole) == []
+    assert clean(whole - 1) == ["oldest"]
     # The layer is removed before its environment; used directories remain.
     descriptor = os.open(cache / "environments" / "newest" / ".built", os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_SH)
-    assert removed(0) == ["upper", "under"]
+    assert clean(0) == ["upper", "under"]
     os.close(descriptor)
-    assert removed(0) == ["newest"]
+    assert clean(0) == ["newest"]
 
 
 def test_downloads_are_removed_with_uv(cache: Path, tmp_path: Path) -> None:

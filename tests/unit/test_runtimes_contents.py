@@ -52,7 +52,7 @@ def _absent(sheet: Sheet, release: Release, python: Minor, wanted: set[str]) -> 
     return wanted - _pins(sheet.lock(release), python) - left_out
 
 
-def _documented(sheet: Sheet, release: Release) -> set[str]:
+def _documented_packages(sheet: Sheet, release: Release) -> set[str]:
     """Return the packages of the framework's public images of this version, or of the nearest versions."""
     documented: dict[Minor, set[str]] = {}
     for group in json.loads(_DOCUMENTED.read_text()):
@@ -79,7 +79,7 @@ def test_runtime_pins_documented_packages_or_lists_them_as_missing() -> None:
     for sheet, release, python in _RUNTIMES:
         modules = {module.distribution for module in MODULES if sheet.family in module.families}
         assert modules
-        for wanted in (modules, _documented(sheet, release)):
+        for wanted in (modules, _documented_packages(sheet, release)):
             assert not _absent(sheet, release, python, wanted), (sheet.family, release, python)
 
 

@@ -46,7 +46,7 @@ class Bucket:
         return self.objects[uri]
 
 
-def unpinned(*uris: str) -> tuple[JobPackage, ...]:
+def unpinned_packages(*uris: str) -> tuple[JobPackage, ...]:
     return tuple(map(JobPackage, uris))
 
 
@@ -65,7 +65,7 @@ def test_service_stop_ends_a_download(tmp_path: Path) -> None:
     bucket.write(_URI, b"")
     bucket.open = Mock(return_value=Endless())
     with pytest.raises(BuildFailed, match="is stopping"):
-        Packages(tmp_path, bucket, closing).fetch(unpinned(_URI))
+        Packages(tmp_path, bucket, closing).fetch(unpinned_packages(_URI))
     assert not list(tmp_path.iterdir())
 
 
@@ -74,7 +74,7 @@ def test_packages_are_downloaded_in_order_and_once(tmp_path: Path) -> None:
     bucket.write(_URI, b"one")
     bucket.write("gs://b/two.whl", b"two")
     packages = Packages(tmp_path, bucket)
-    wanted = unpinned(_URI, "gs://b/two.whl")
+    wanted = unpinned_packages(_URI, "gs://b/two.whl")
     assert packages.known(wanted) is None
     fetched = packages.fetch(wanted)
     assert [package.uri for package in fetched] == [_URI, "gs://b/two.whl"]
@@ -92,20 +92,20 @@ def test_unwritable_cache_is_a_service_failure(tmp_path: Path) -> None:
     bucket.write(_URI, b"one")
     (tmp_path / "cache").write_text("no directory")
     with pytest.raises(BuildFailed, match=f"{tmp_path}/cache.*TRAINSHED_CACHE"):
-        Packages(tmp_path / "cache", bucket).fetch(unpinned(_URI))
+        Packages(tmp_path / "cache", bucket).fetch(unpinned_packages(_URI))
 
 
 def test_changed_package_content_is_detected(tmp_path: Path) -> None:
     bucket = Bucket()
     bucket.write(_URI, b"one")
     packages = Packages(tmp_path, bucket)
-    (first,) = packages.fetch(unpinned(_URI))
+    (first,) = packages.fetch(unpinned_packages(_URI))
     bucket.write(_URI, b"two")
-    assert packages.known(unpinned(_URI)) is None
-    (second,) = packages.fetch(unpinned(_URI))
+    assert packages.known(unpinned_packages(_URI)) is None
+    (second,) = packages.fetch(unpinned_packages(_URI))
     assert second.digest != first.digest
     bucket.write(_URI, b"two")
-    (third,) = packages.fetch(unpinned(_URI))
+    (third,) = packages.fetch(unpinned_packages(_URI))
     assert third == second
 
 
@@ -134,18 +134,18 @@ def test_content_with_another_digest_is_rejected(tmp_path: Path) -> None:
 
 def test_missing_package_error_contains_its_uri(tmp_path: Path) -> None:
     packages = Packages(tmp_path, Bucket())
-    assert packages.known(unpinned(_URI)) is None
+    assert packages.known(unpinned_packages(_URI)) is None
     with pytest.raises(PackageFailed, match=r"gs://b/aiplatform.*does not exist"):
-        packages.fetch(unpinned(_URI))
+        packages.fetch(unpinned_packages(_URI))
 
 
 def test_missing_package_fails_a_job_before_the_image_pull(tmp_path: Path) -> None:
     """spec/failures#rules."""
     images, choice = Mock(), RuntimeChoice(CONTAINER, "", "", image="localhost/trainer:1")
     contained = ContainerRuntimes(images, Packages(tmp_path, Bucket()))
-    assert contained.ready(choice, unpinned(_URI)) is None
+    assert contained.ready(choice, unpinned_packages(_URI)) is None
     with pytest.raises(PackageFailed, match="does not exist"):
-        asyncio.run(contained.prepare(choice, unpinned(_URI), None))
+        asyncio.run(contained.prepare(choice, unpinned_packages(_URI), None))
     images.prepare.assert_not_called()
 
 
@@ -166,7 +166,7 @@ def test_downloaded_file_keeps_a_valid_package_name(tmp_path: Path, uri: str, na
     `aiplatform-MOMENT-`)."""
     bucket = Bucket()
     bucket.write(uri, b"content")
-    (package,) = Packages(tmp_path, bucket).fetch(unpinned(uri))
+    (package,) = Packages(tmp_path, bucket).fetch(unpinned_packages(uri))
     assert package.path.name == name
 
 

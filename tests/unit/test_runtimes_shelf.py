@@ -192,7 +192,7 @@ def test_directory_is_usable_during_its_last_build_step(tmp_path: Path) -> None:
     shelf, calls = Shelf(tmp_path), list[str]()
     has_started, may_end = threading.Event(), threading.Event()
 
-    def interrupted(path: Path) -> None:
+    def interrupt(path: Path) -> None:
         calls.append("interrupted")
         has_started.set()
         may_end.wait(60)
@@ -202,7 +202,7 @@ def test_directory_is_usable_during_its_last_build_step(tmp_path: Path) -> None:
         calls.append("complete")
         assert (path / "inner" / "file").read_text() == "content"
 
-    final = shelf.put("key", _fill, finish=interrupted)
+    final = shelf.put("key", _fill, finish=interrupt)
     assert shelf.has("key")
     assert has_started.wait(60)
     Shelf(tmp_path).finish_all(complete)

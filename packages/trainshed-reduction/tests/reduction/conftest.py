@@ -32,5 +32,5 @@ def torch_nursery(torch_python: Path) -> Nursery:
 def c_library() -> Iterator[None]:
     """Provide the C library to the workers of these tests, and to all processes that they start."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(NATIVE, str(native_library.shared().path.parent))
+        patch.setenv(NATIVE, str(native_library.shared_library().path.parent))
         yield

@@ -21,7 +21,7 @@ PORTABLE = ("-DTRAINSHED_PORTABLE",)
 """Flags for a library without code for special processors."""
 
 
-def shared(*flags: str) -> Library:
+def shared_library(*flags: str) -> Library:
     """Return the library for all tests, or a library with these flags. It is built once for the checkout and
     its sources."""
     directory = CACHE.joinpath("reduction-native", *flags, *_more_flags())

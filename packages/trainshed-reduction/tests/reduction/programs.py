@@ -66,14 +66,14 @@ def run_ranks(
         "WORLD_SIZE": str(ranks),
     }
 
-    def ended(rank: int) -> RankResult:
+    def run_rank(rank: int) -> RankResult:
         # A report belongs to a replica, and each rank simulates one.
         own = {"RANK": str(rank), variables.REPLICA: f"workerpool1-{rank}"}
         own |= {variables.REPORT_FILE: ""} if rank else {}
         return run_one(python, [program], common | own, nursery if rank >= started else None)
 
     with ThreadPoolExecutor(ranks) as pool:
-        return list(pool.map(ended, range(ranks)))
+        return list(pool.map(run_rank, range(ranks)))
 
 
 def run_one(

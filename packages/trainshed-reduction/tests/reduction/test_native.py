@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests.commands import execute
-from tests.reduction.native_library import PORTABLE, shared
+from tests.reduction.native_library import PORTABLE, shared_library
 from tests.reduction.ranks import NUMPY, from_bfloat16, to_bfloat16
 from trainshed_reduction.native import __main__ as compilation
 from trainshed_reduction.native import library
@@ -35,7 +35,7 @@ KINDS = [
 
 @pytest.fixture(scope="module", params=["native", "portable"])
 def part(request: pytest.FixtureRequest) -> Library:
-    return shared(*PORTABLE if request.param == "portable" else ())
+    return shared_library(*PORTABLE if request.param == "portable" else ())
 
 
 def reduce(part: Library, dtype: DType, reduction: Reduction, payloads: list[bytes]) -> bytes:
@@ -167,14 +167,14 @@ def test_library_is_loaded_from_the_configured_directory(tmp_path: Path) -> None
     here = {NATIVE: str(tmp_path)}
     if not (library.DIRECTORY / library.name()).exists():
         assert "was not built" in run_python(here, LOAD)
-    assert run_python({NATIVE: str(shared().path.parent)}, LOAD) == "True"
+    assert run_python({NATIVE: str(shared_library().path.parent)}, LOAD) == "True"
     (tmp_path / library.name()).write_bytes(b"no library")
     assert "cannot be loaded" in run_python(here, LOAD)
 
 
 def test_library_of_other_sources_is_not_loaded() -> None:
     """spec/reduction: Its file name has another digest."""
-    here = {NATIVE: str(shared().path.parent)}
+    here = {NATIVE: str(shared_library().path.parent)}
     changed = "import pathlib\nlibrary.SOURCES = library.SOURCES[:-1]\n" + LOAD
     assert "was not built" in run_python(here, changed)
 

@@ -52,7 +52,7 @@ class ReducerThread:
 
 @pytest.fixture(scope="module")
 def serving() -> Iterator[ReducerThread]:
-    made = ReducerThread(native_library.shared())
+    made = ReducerThread(native_library.shared_library())
     yield made
     made.close()
 
@@ -128,7 +128,7 @@ class SimulatedWorker:
             self.worker = None
 
 
-def rank_ordered(parts: list[bytes], shape: Header) -> bytes:
+def rank_ordered_sum(parts: list[bytes], shape: Header) -> bytes:
     dtype = DType(shape.dtype)
     arrays = [np.frombuffer(part, NUMPY[dtype]) for part in parts]
     return ordered_sum(arrays, dtype, Reduction(shape.reduction)).tobytes()
@@ -188,7 +188,7 @@ def test_result_is_the_rank_ordered_sum_in_every_order_of_frames(
     for worker in workers:
         worker.break_off()
         for shape, result, *parts in zip(shapes, worker.results, *inputs, strict=True):
-            assert result == rank_ordered(parts, shape)
+            assert result == rank_ordered_sum(parts, shape)
 
 
 def _group(serving: ReducerThread, received: Sequence[int], name: str = "") -> list[Worker]:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from tests.reduction.native_library import shared
+from tests.reduction.native_library import shared_library
 from trainshed_reduction import wire
 from trainshed_reduction.native.library import Lost, Message, Result
 from trainshed_reduction.native.transfer import Event, Frame, NativeTransfer
@@ -24,7 +24,7 @@ TEST_TIMEOUT = 60.0
 """Timeout of a test's waits in seconds."""
 
 
-class Arrived(NamedTuple):
+class ReceivedFrame(NamedTuple):
     header: Header
     payload: bytes
 
@@ -45,7 +45,7 @@ class ScriptedReducer:
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer)
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
             end.setblocking(False)
-        self.arrived: list[Arrived] = []
+        self.arrived: list[ReceivedFrame] = []
         self._bytes = bytearray()
 
     def read(self, most: int = 1 << 20) -> int:
@@ -60,7 +60,7 @@ class ScriptedReducer:
             end = wire.HEADER.size + header.nbytes
             if len(self._bytes) < end:
                 break
-            self.arrived.append(Arrived(header, bytes(self._bytes[wire.HEADER.size : end])))
+            self.arrived.append(ReceivedFrame(header, bytes(self._bytes[wire.HEADER.size : end])))
             del self._bytes[:end]
         return len(data)
 
@@ -141,20 +141,22 @@ PLENTY = 1 << 30
 def make() -> Iterator[Make]:
     with contextlib.ExitStack() as at_end:
 
-        def made(lanes: int, credit: int) -> NativeTransfer:
-            return at_end.enter_context(contextlib.closing(NativeTransfer(shared(), lanes, credit)))
+        def create(lanes: int, credit: int) -> NativeTransfer:
+            return at_end.enter_context(
+                contextlib.closing(NativeTransfer(shared_library(), lanes, credit))
+            )
 
-        yield made
+        yield create
 
 
 @pytest.fixture
 def reducers() -> Iterator[Callable[..., ScriptedReducer]]:
     with contextlib.ExitStack() as at_end:
 
-        def made(buffer: int = 0, *, tcp: bool = False) -> ScriptedReducer:
+        def create(buffer: int = 0, *, tcp: bool = False) -> ScriptedReducer:
             return at_end.enter_context(contextlib.closing(ScriptedReducer(buffer, tcp=tcp)))
 
-        yield made
+        yield create
 
 
 Reducers = Callable[..., ScriptedReducer]
@@ -445,7 +447,7 @@ def test_results_reach_their_targets_on_many_busy_lanes(make: Make, reducers: Re
 
 def test_frame_with_a_wrong_length_is_rejected(reducers: Reducers) -> None:
     """spec/reduction: The caller gets the error before any byte is read or written out of bounds."""
-    transfer = NativeTransfer(shared(), 1, PLENTY)
+    transfer = NativeTransfer(shared_library(), 1, PLENTY)
     attach(transfer, 0, reducers())
     good = chunk(0, 0, bytearray(400))
     for bad in (
