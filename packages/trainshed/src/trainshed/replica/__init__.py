@@ -1,2 +1,1 @@
-"""The code that runs next to a user's program and supervises it. It uses only the standard library, because
-it must run on every machine."""
+"""Runs next to the user's program and supervises it. Standard library only, because it must run anywhere."""
