@@ -123,7 +123,7 @@ async def test_export_fails_when_its_files_were_deleted(house: House) -> None:
     await prepare_model(house)
     house.files.buckets.objects.clear()
     error = (await ended(house, await start(house)))["error"]
-    assert (error["code"], "nothing at gs://bucket/m/ any more" in error["message"]) == (3, True)
+    assert (error["code"], "No objects exist at gs://bucket/m/" in error["message"]) == (3, True)
 
 
 async def test_cancelled_export_stops_copying(house: House) -> None:

@@ -70,7 +70,7 @@ async def test_every_public_method_is_served_or_explicitly_unimplemented(house: 
         ("GET", "/v1/projects/p1/secrets/s/versions/latest:access", "--secret VARIABLE=NAME"),
         ("POST", "/v1/projects/p1/serviceAccounts/a@b:setIamPolicy", "projects add-iam-policy"),
         ("POST", "/v1/projects/-/serviceAccounts/a@b:generateIdToken", "Use the account's token"),
-        ("GET", f"{LOCATION}/customJobs/1:getIamPolicy", "there is TestIamPermissions."),
+        ("GET", f"{LOCATION}/customJobs/1:getIamPolicy", "provides TestIamPermissions."),
         ("POST", "/bigquery/v2/projects/p1/jobs", "copy the files into a bucket"),
     ],
 )

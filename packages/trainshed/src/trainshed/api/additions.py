@@ -73,7 +73,7 @@ class AdditionContext(Struct, frozen=True):
     settings: ApiSettings
     #: The service's data directory. An addition may store files of its own in it.
     data: Path
-    #: Nanoseconds since the epoch.
+    #: Returns the current time in nanoseconds since the epoch.
     now: Callable[[], int]
     #: Set when the service stops. Streams then end.
     closing: asyncio.Event
@@ -142,7 +142,7 @@ def load_additions(context: AdditionContext) -> dict[str, Addition]:
 def import_additions() -> None:
     """Import all loadable additions, so that their database records are registered."""
     for point in _entry_points():
-        # Any exception: the start of the service reports it.
+        # Ignore any exception, because the start of the service reports it.
         with contextlib.suppress(Exception):
             point.load()
 

@@ -68,7 +68,8 @@ _MAX_TRAILER_SIZE: Final = 7_000
 _MAX_SHORT_MESSAGE: Final = 300
 _MAX_DESCRIPTION: Final = 60
 _MAX_FIELD: Final = 200
-"""These lengths are in characters. A short message fits even if each character has four bytes."""
+"""Maximum length of a field name in characters, when an error must be shortened. A short message fits even if
+each character has four bytes."""
 _SHORTENED_SUFFIX: Final = (
     " ... (shortened to fit into a gRPC trailer; REST responses are complete)"
 )

@@ -83,7 +83,7 @@ class JobKind(Struct, Generic[W], frozen=True):
     record: type[W]
     #: Returns the message of a job or pipeline. The last argument specifies whether it is part of a list.
     view: Callable[[Call, W, bool], Awaitable[Message]]
-    #: States in filters of lists.
+    #: The states that filters of lists accept, by public name.
     states: States
     further: AdditionalFields = NO_ADDITIONAL_FIELDS
 

@@ -40,7 +40,7 @@ class Kind(Struct, Generic[N, R], frozen=True):
     listing: Listing[R]
     #: Returns the columns that all resources below a parent share.
     of_parent: Callable[[str], dict[str, Any]] = of_location
-    #: The plural noun; None = the noun with an s.
+    #: The plural of `noun`; None = `noun` with an s.
     plural: str | None = None
 
     async def get(self, call: Call, request: Any) -> Message:

@@ -33,7 +33,7 @@ MAX_BODY: Final = 10 * 1024 * 1024
 """Maximum size in bytes of a request that creates or writes something. The public services have the same
 limit."""
 SMALL_BODY: Final = 64 * 1024
-"""Maximum size in bytes of all other requests."""
+"""Maximum size in bytes of a request that creates and writes nothing."""
 _WRITING_PREFIXES: Final = (
     *("Add", "BatchCreate", "BatchImport", "Complete", "Create", "Import"),
     *("Set", "Update", "Upload", "Write"),

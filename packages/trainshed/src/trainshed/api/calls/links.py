@@ -36,7 +36,7 @@ from trainshed.core.names import Api, JobUid, ReplicaId, log_task_name
 OPEN_VIEW: Final = "trainshed.v1.Jobs.Tensorboard"
 """The method whose permission a link to a view requires."""
 MAX_JOBS: Final = 20
-"""Maximum number of jobs in one view."""
+"""Maximum number of jobs in one TensorBoard view."""
 LIFETIME: Final = 24 * 3600 * 10**9
 """Nanoseconds for which a mark is valid."""
 _NONCE_SIZE: Final = 16

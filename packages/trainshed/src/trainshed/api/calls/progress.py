@@ -32,7 +32,7 @@ class LogState(Struct):
     progress: Tracker
     #: The measures that the program prints.
     measures: Measures
-    #: Number of bytes that were read.
+    #: Number of bytes of the log that were read.
     place: int = 0
     #: The last line that was read; None = no line yet.
     last_line: str | None = None

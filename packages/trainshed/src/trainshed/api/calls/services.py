@@ -298,7 +298,7 @@ class Services(Struct, frozen=True):
     notices: Notices
     runtimes: RuntimeCatalog
     buckets: BucketProbe
-    #: Nanoseconds since the epoch.
+    #: Returns the current time in nanoseconds since the epoch.
     now: Callable[[], int]
     #: Returns a new unique ID. IDs increase with time.
     new_uid: Callable[[], JobUid]

@@ -82,7 +82,7 @@ _BATCH_SIZE: Final = 100
 _MAX_SEARCHED_JOBS: Final = 100
 """Number of a project's newest jobs that are searched for a filter without a job."""
 Position = tuple[int, str]
-"""(nanoseconds, insert ID) of an entry."""
+"""Position of an entry: its time in nanoseconds and its insert ID."""
 _SETTLE_TIME: Final = 10**9
 """Nanoseconds after which a written line is certainly in its file."""
 _CHUNK_SIZE: Final = 1_000
@@ -101,7 +101,7 @@ class Span(Struct, frozen=True):
     start: Nanos
     #: End time in nanoseconds since the epoch, exclusive.
     end: Nanos
-    #: None = all.
+    #: Tasks whose entries are read; None = all tasks.
     tasks: frozenset[str] | None
     #: Read only entries after this position in the direction of reading; None = all.
     after: Position | None
@@ -382,7 +382,7 @@ async def audit_entries(
             yield entry
 
 
-# --- Entries of jobs, in one order of time, read page by page as they are needed ---
+# --- Entries of jobs, merged by time and read in pages on demand ---
 
 
 async def job_entries(services: Services, job: Work, span: Span) -> AsyncIterator[Entry]:

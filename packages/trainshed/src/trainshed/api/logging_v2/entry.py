@@ -98,7 +98,7 @@ class Entry(Struct, frozen=True):
     """A log entry. Entries of one job are ordered by `time`, then by `insert_id` as text."""
 
     source: Source
-    #: Nanoseconds since the epoch.
+    #: Time of the entry in nanoseconds since the epoch.
     time: Nanos
     insert_id: str
     severity: Severity

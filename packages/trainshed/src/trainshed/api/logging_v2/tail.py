@@ -91,7 +91,7 @@ class _TailedJob(Struct):
     #: The job's name in the entries of its lines.
     job_name: JobName
     trial: str | None
-    #: None = all.
+    #: Replicas whose lines the session returns; None = all replicas.
     replicas: frozenset[ReplicaId] | None
     has_service_lines: bool
     seen: dict[ReplicaId, tuple[int, int]] = field(default_factory=dict[ReplicaId, tuple[int, int]])

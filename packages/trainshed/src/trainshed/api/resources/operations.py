@@ -61,7 +61,7 @@ async def cancel_operation(services: Services, name: str) -> None:
     record = await services.reader.operation(name)
     if record.state.is_final:
         return
-    # No trial was suggested yet. The files of an export remain.
+    # A cancelled suggestion has assigned no trials yet. A cancelled export leaves its files behind.
     ended, text = OperationState.CANCELLED, "The operation was cancelled."
     if record.export is not None:
         text += f" Delete the files that it has written to {record.export.output}."

@@ -154,7 +154,7 @@ class ShellSurface:
             await bridge(receive, send, terminal, IDLE_TIMEOUT, self._wait_for_end(ticket))
         finally:
             terminal.close()
-            # Also if the client has disconnected, because the timeline records the end.
+            # Record the end on the timeline even if the client has disconnected.
             await asyncio.shield(record_end(self._services, job, ticket, opened_at))
 
     async def _connect_port(self, ticket: Ticket, receive: Receive, send: Send) -> None:
@@ -256,7 +256,7 @@ async def bridge(
             await close_socket(send, NORMAL)
             return
         if not input_.cancelled() or (not output.cancelled() and output.exception() is not None):
-            return  # The client has disconnected.
+            return  # The client has disconnected, so no message can be sent.
         if not output.cancelled():
             await send_json(send, {"exit": terminal.status})
             await close_socket(send, NORMAL)

@@ -69,7 +69,8 @@ _MAX_COUNT: Final = 1000
 _TREND_TIME_LIMIT: Final = 0.2
 """Seconds after which a list reads no further logs for trends. The next list continues."""
 _METRIC_TIME_LIMIT: Final = 0.5
-"""Maximum time in seconds to read metrics of jobs for a page. After that a short page contains a token."""
+"""Maximum time in seconds to read the metrics of a page's jobs. After that, the service returns a short page
+with a token."""
 _MAX_REPETITIONS: Final = 8
 """Maximum number of repetitions of a parameter."""
 
@@ -148,7 +149,7 @@ async def list_(call: JsonCall) -> records.JobList:
         call.number("limit", 0), default=_DEFAULT_PAGE_SIZE, maximum=_MAX_PAGE_SIZE, field="limit"
     )
 
-    # The values that a page token is bound to, in addition to the project or parent.
+    # A page token is valid only for these values and the same project or parent.
     bound_texts = (*filter_texts, *map(str, bounds))
     if parent := call.parameter("parent"):
         return await _list_children(call, parent, job_filter.passes, size, bound_texts, bounds)
@@ -212,7 +213,7 @@ async def _filter_by_metrics(
     return Page(tuple(matching), page.next_token)
 
 
-async def _list_children(  # noqa: PLR0917  as they were read
+async def _list_children(  # noqa: PLR0917  parts of one request
     call: JsonCall,
     parent: str,
     passes: Callable[[Work], bool],

@@ -46,7 +46,7 @@ _MAX_TAIL: Final = 10_000
 _POSITION_PATTERN: Final = re.compile(r"([a-z]+[\d-]*)/(\d{1,9})/(\d{1,12})")
 
 Replicas = frozenset[ReplicaId] | None
-"""The selected replicas; None = all."""
+"""The replicas whose lines a request selects; None = all replicas."""
 Position = dict[ReplicaId, tuple[int, int]]
 """A `LogPosition` that advances."""
 

@@ -78,7 +78,7 @@ def read_attempt(call: JsonCall, job: Job) -> int:
     return attempt
 
 
-def _replica(  # noqa: PLR0917  all that a replica's usage is made of
+def _replica(  # noqa: PLR0917  all inputs of a usage record
     job: Job,
     pool: WorkerPool,
     replica: ReplicaId,

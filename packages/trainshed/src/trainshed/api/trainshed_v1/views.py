@@ -99,7 +99,7 @@ def with_replicas(
 ) -> records.JobDescription:
     """Return the description with the fields of a job with replicas. `autopsies`: of failed replicas.
     `links`: to the shells of running replicas, by replica name. `pages`: of the job, by name."""
-    # Before the first attempt, the replicas to come.
+    # Before the first attempt, show the replicas that the job will start.
     replicas = job.replicas or tuple(map(Replica, job.spec.replicas()))
     return structs.replace(
         view,
