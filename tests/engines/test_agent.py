@@ -1,4 +1,4 @@
-"""A single agent: whom it trusts, and which resources of its node it uses."""
+"""A single agent: its trust in the service, and its use of the node's resources."""
 
 import asyncio
 import json

@@ -47,7 +47,7 @@ class Site:
             self.last_heard.set()
 
     async def changed(self, node: str, state: NodeState) -> NodeChanged:
-        """Return the last report about a node as soon as it is as expected."""
+        """Wait for the expected state of a node, and return its last report."""
         while True:
             changes = [event for event in self.events if isinstance(event, NodeChanged)]
             if changes and (changes[-1].node, changes[-1].state) == (node, state):

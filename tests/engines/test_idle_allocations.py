@@ -43,7 +43,7 @@ async def _over(stage: Stage, uid: JobUid, program: Program, least: float = 60.0
 
 
 @needs_mounts
-class TestARetry:
+class TestRetry:
     @pytest.fixture
     def lab(self, tmp_path: Path) -> RemoteLab:
         return _lab(tmp_path)

@@ -27,7 +27,7 @@ HUB = "hub"
 _INIT = Path(__file__).with_name("node_init.py")
 _CGROUPS = Path("/sys/fs/cgroup")
 _UNUSED_CONTROLLERS = {"systemd", "unified", "cpuset"}
-_NOBODYS = "02:00:00:00:00:99"
+_UNASSIGNED_ADDRESS = "02:00:00:00:00:99"
 """A hardware address that no machine has: frames to it are lost silently."""
 
 
@@ -210,10 +210,12 @@ class Machines:
         """Drop all packets between a node and `other`: "controller" (the hub's first address) or "service"
         (its second one, and the real machine's)."""
         for peer in self._peers(other):
-            self._ip(name, f"neigh replace {peer} lladdr {_NOBODYS} dev eth0 nud permanent")
+            self._ip(
+                name, f"neigh replace {peer} lladdr {_UNASSIGNED_ADDRESS} dev eth0 nud permanent"
+            )
             if peer == self.outside:
                 device = f"dev {self._plug_outside} nud permanent"
-                _ip(f"neigh replace {self.address(name)} lladdr {_NOBODYS} {device}")
+                _ip(f"neigh replace {self.address(name)} lladdr {_UNASSIGNED_ADDRESS} {device}")
             else:
                 self._ip(HUB, f"rule add from {peer} to {self.address(name)} blackhole")
 

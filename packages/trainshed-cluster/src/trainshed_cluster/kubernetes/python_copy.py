@@ -1,4 +1,4 @@
-"""Copies its own Python, with the required libraries, into a directory.
+"""Copies the Python that runs this module, with its libraries, into a directory.
 
     python -I -S -c SOURCE DIRECTORY
 

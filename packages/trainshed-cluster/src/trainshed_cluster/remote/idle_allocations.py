@@ -181,7 +181,7 @@ class IdleAllocations:
         }
 
     async def close(self) -> None:
-        """Release all allocations. `names` returns those that the cluster did not release."""
+        """Release all allocations. `names` returns the ones that were not released."""
         await asyncio.gather(
             *(self._wait_released(allocation) for allocation in (*self._idle, *self._releasing)),
             return_exceptions=True,

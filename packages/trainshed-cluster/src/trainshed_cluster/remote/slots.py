@@ -74,8 +74,8 @@ class SlotAllocator:
         self._tasks.keep(self._vacate_nodes, "vacating slots on failed nodes")
 
     async def close(self) -> tuple[AllocationName, ...]:
-        """Stop all work and release the allocations of finished attempts. Returns the names of those that the
-        cluster did not release. Allocations of unfinished attempts remain."""
+        """Stop all work and release the allocations of finished attempts. Returns the names of the ones
+        that the cluster did not release. Allocations of unfinished attempts remain."""
         for task in self._preparing.values():
             task.cancel()
         await asyncio.gather(*self._preparing.values(), return_exceptions=True)

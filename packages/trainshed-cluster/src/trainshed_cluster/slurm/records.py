@@ -73,12 +73,12 @@ class Job(Struct, frozen=True):
 
     @property
     def has_nodes(self) -> bool:
-        """Return whether it has its nodes."""
+        """Return whether the job has its nodes."""
         return self.state in _WITH_NODES
 
     @property
     def is_stopped(self) -> bool:
-        """Return whether its processes are suspended."""
+        """Return whether the job's processes are suspended."""
         return self.state in _STOPPED
 
     @property

@@ -103,7 +103,7 @@ class NodeCache:
             if not is_there and not (record is None and self._units.is_finished(unit)):
                 self._require_removable(unit)
                 self._fetch(unit, stream)
-            handle = self._units.lease(unit, whatever=True)
+            handle = self._units.lease(unit, any_digest=True)
         if handle is None:
             raise TransferError("it was removed concurrently")
         return handle

@@ -25,7 +25,7 @@ from trainshed_cluster.remote.content.manifest import BUILT, Unit
 STATE = ".node"
 """Directory of records and locks in the cache."""
 _MARKS = ".marks"
-"""Next to finished directories: those that are known to be on disk (`trainshed.runtimes.shelf`)."""
+"""Directory with the names of sibling directories that are certainly on disk (`trainshed.runtimes.shelf`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +65,14 @@ class NodeUnits:
         except OSError:
             return False
 
-    def lease(self, unit: Unit, *, whatever: bool = False) -> int | None:
+    def lease(self, unit: Unit, *, any_digest: bool = False) -> int | None:
         """Return a handle that protects the unit from removal until it is closed; None = it must be fetched
         first, or is being removed. `any_digest`: accept outdated units."""
         record = self.record(unit.path)
         if record is None:
             if not self.is_finished(unit):
                 return None
-        elif not whatever and record.digest != unit.digest:
+        elif not any_digest and record.digest != unit.digest:
             return None
         handle = _lock_shared(unit.path)
         if handle is not None and record is not None:
@@ -191,7 +191,7 @@ class NodeUnits:
 
 
 def remove(root: Path) -> None:
-    """Remove a tree, whatever its permissions. Links are removed, but not followed."""
+    """Remove a tree, any_digest its permissions. Links are removed, but not followed."""
     if root.is_symlink() or not root.exists():
         return
     for directory, names, _ in os.walk(root):
