@@ -29,7 +29,7 @@ def test_log_filter_of_a_resumed_client_starts_after_its_last_entry() -> None:
     assert (compiled.start, compiled.end) == (100 * SECOND, LAST_TIME)
     assert compiled.passes(ENTRY)
     assert not compiled.passes(replace(ENTRY, insert_id="id4"))
-    assert compiled.passes(replace(ENTRY, insert_id="id4", at=100 * SECOND + 1))
+    assert compiled.passes(replace(ENTRY, insert_id="id4", time=100 * SECOND + 1))
 
 
 @pytest.mark.parametrize(

@@ -122,8 +122,8 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tree]:
 
 def mentions(checklist: str) -> dict[str, bool]:
     """Return the files and folders that a checklist names, and whether a test notices their omission."""
-    found = re.findall(r"(?:`([\w./*-]+)`|\]\(([\w./-]+)[^)]*\))( \(checked\))?", checklist)
-    return {code or f"docs/{link.removeprefix('../')}": bool(mark) for code, link, mark in found}
+    references = re.findall(r"(?:`([\w./*-]+)`|\]\(([\w./-]+)[^)]*\))( \(checked\))?", checklist)
+    return {code or f"docs/{link.removeprefix('../')}": bool(mark) for code, link, mark in references}
 
 
 def is_named(path: str, name: str) -> bool:
@@ -138,16 +138,16 @@ def test_every_checklist_has_an_example() -> None:
 
 @pytest.mark.parametrize("kind", EXAMPLES)
 def test_checklist_names_every_file_of_its_change(kind: str, tree: Tree) -> None:
-    named = mentions(CHECKLISTS[kind])
+    listed = mentions(CHECKLISTS[kind])
     gates = EXAMPLES[kind].partition("\n")[0].removeprefix("gates ")
     changes = re.findall(r"^(---|!!!) (.+)\n((?:(?!---|!!!).+\n)*)", EXAMPLES[kind], re.MULTILINE)
     for mark, path, text in changes:
-        assert any(is_named(path, name) for name in named), f"the checklist does not name {path}"
+        assert any(is_named(path, name) for name in listed), f"the checklist does not name {path}"
         tree.change(path, mark, text)
     try:
         if errors := tree.errors(gates):
             pytest.fail(f"The complete change fails:\n{errors}")
-        for name in (name for name, is_checked in named.items() if is_checked):
+        for name in (name for name, is_checked in listed.items() if is_checked):
             tree.reset()
             rest = [change for change in changes if not is_named(change[1], name)]
             assert len(rest) < len(changes), f"the example does not change {name}"

@@ -23,7 +23,7 @@ def with_check_violations(error: WireError, check: Callable[[Message], object]) 
         return error
     partial = error.partial
     try:
-        found = certain_violations(lambda: check(partial), error.unknown_enums)
+        checked = certain_violations(lambda: check(partial), error.unknown_enums)
     except Exception:
         # Any exception: the check reads a message that is known to be broken. Its failure, such as an invalid
         # project name, must not hide the error at hand. The caller receives that failure after the next
@@ -37,7 +37,7 @@ def with_check_violations(error: WireError, check: Callable[[Message], object]) 
     )
     further = tuple(
         Violation(v.field, v.description)
-        for v in found
+        for v in checked
         if not any(is_within(v.field, path) for path in known)
     )
     # The texts of `wire` contain their fields. The message consists only of texts, so the other texts must
