@@ -351,13 +351,11 @@ class KubernetesCluster:
             is_failing = now.waiting is not None and now.waiting.reason in states.RETRIED_REASONS
             if is_failing and not failing_since:
                 failing_since = time.monotonic()
-            timeout = self._settings.pull_minutes * 60
-            if failing_since and time.monotonic() - failing_since > timeout:
+            minutes = self._settings.pull_minutes
+            if failing_since and time.monotonic() - failing_since > minutes * 60:
                 delay = states.delay(now)
-                raise ClusterRefused(
-                    f"{delay.message if delay else 'its container did not start'}; it was tried for "
-                    f"{self._settings.pull_minutes:g} minutes"
-                )
+                why = delay.message if delay else "its container did not start"
+                raise ClusterRefused(f"{why}; it was tried for {minutes:g} minutes")
             return None
 
         return await self._wait_for(running_or_none)

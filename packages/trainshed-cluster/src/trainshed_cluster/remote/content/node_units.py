@@ -191,7 +191,7 @@ class NodeUnits:
 
 
 def remove(root: Path) -> None:
-    """Remove a tree, any_digest its permissions. Links are removed, but not followed."""
+    """Remove a tree, including directories without write permission. Links are removed, but not followed."""
     if root.is_symlink() or not root.exists():
         return
     for directory, names, _ in os.walk(root):
