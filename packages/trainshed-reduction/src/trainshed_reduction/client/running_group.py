@@ -78,7 +78,7 @@ _LOG_INTERVAL = 60.0
 """Minimum seconds between two log lines about broken connections."""
 _CHECK_INTERVAL = 0.5
 """Seconds between two checks for conditions without events, such as silence."""
-_LEAVE_TIMEOUT = 10.0
+_FLUSH_TIMEOUT = 10.0
 """Timeout in seconds for sending frames that other ranks may need, if a reducer was lost just before."""
 _LAST_FRAME_TIMEOUT = 1.0
 """Timeout in seconds for sending a lane's last frame."""
@@ -142,7 +142,7 @@ class RunningGroup:
             self.report_failure(f"it left the group before operation {number} finished")
             return
         now = self._move(0.0)
-        deadline = now + _LEAVE_TIMEOUT
+        deadline = now + _FLUSH_TIMEOUT
         while (self._transfer.unsent() or self._is_needed()) and now < deadline:
             now = self._move(now + 0.05)
         self._send_last(proof.frame(Kind.BYE))

@@ -276,10 +276,10 @@ _OTHER_TOKEN = re.compile(rb"[A-Za-z0-9_-]{43}\Z")
 _API = re.compile(
     rb"(?:(?:[a-z0-9-]+-)?(?:aiplatform|ml)|cloudresourcemanager|logging)\.googleapis\.com\Z"
 )
-_ALSO_GOOGLES = re.compile(rb"(?:bigquery|iamcredentials|secretmanager)\.googleapis\.com\Z")
+_SHARED_WITH_GOOGLE = re.compile(rb"(?:bigquery|iamcredentials|secretmanager)\.googleapis\.com\Z")
 _DISCOVERY = b"/discovery/"
 _ISSUER = b"https://trainshed.local"
-_OURS_ALONE = (b"with", b"computeMetadata", b"batch")
+_SERVICE_ONLY = (b"with", b"computeMetadata", b"batch")
 _STORAGE = re.compile(
     rb"/*(?:storage|(?:resumable/)?upload/storage|download/storage)/v1(?:/b/([^/]+)|/|\Z)"
 )
@@ -308,7 +308,7 @@ class Request:
         self.is_read = self.method in (b"GET", b"HEAD") and not self.length
         # Older clients request the discovery documents of all APIs from one host.
         is_discovery = self.host == HOSTS[1] and self.path.startswith(_DISCOVERY)
-        is_also_googles = bool(_ALSO_GOOGLES.match(self.host))
+        is_also_googles = bool(_SHARED_WITH_GOOGLE.match(self.host))
         #: Whether the service's APIs answer the request, rather than the buckets.
         self.is_api = is_discovery or is_also_googles or bool(_API.match(self.host))
         #: Whether only the real host may answer: requests for tables, secrets and accounts that are not
@@ -321,7 +321,7 @@ class Request:
 
     def may_go_out(self) -> bool:
         """Whether a host on the internet may answer the request."""
-        if self.host not in HOSTS or self._first() in _OURS_ALONE:
+        if self.host not in HOSTS or self._first() in _SERVICE_ONLY:
             return False
         if not self.bucket and _STORAGE.match(self.path):
             return False

@@ -159,7 +159,7 @@ class Packed:
         self.module = module
 
     def place(self) -> None:
-        """Put its files into the working directory. Runs code of the job."""
+        """Copy the program's files to the working directory. Runs code of the job."""
         importlib.import_module(self._package + "._starter").place_files()
         for name in [name for name in sys.modules if name.partition(".")[0] == self._package]:
             del sys.modules[name]
