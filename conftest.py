@@ -57,7 +57,7 @@ TOGETHER = {
         "contract/runtimes/test_families.py",
         "contract/runtimes/test_runtimes_archives.py",
         "contract/runtimes/test_runtimes_built.py",
-        "contract/runtimes/test_runtimes_confinement.py",
+        "contract/runtimes/test_setup_script_confinement.py",
         "contract/runtimes/test_runtimes_layers.py",
     ),
     "slurm": (

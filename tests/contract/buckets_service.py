@@ -17,7 +17,7 @@ from typing import Any, Self
 import uvicorn
 from msgspec.structs import replace
 
-from tests.e2e import nursery
+from tests.e2e import fork_server
 from tests.people import owned, write
 from trainshed.access.book import FILE
 from trainshed.access.principals import Principal
@@ -61,7 +61,7 @@ class Service:
         self.held = hold_tcp("127.0.0.1", 0)  # prevents use by other programs between two starts
         self.port = self.held.getsockname()[1]
         self.listeners = Listeners()
-        self.process: nursery.Forked | None = None
+        self.process: fork_server.ForkedProcess | None = None
         self.start()
 
     def start(self) -> None:
@@ -71,7 +71,7 @@ class Service:
         descriptors = {
             name: listener.fileno() for name, listener in self.listeners.sockets().items()
         }
-        self.process = nursery.buckets().fork(
+        self.process = fork_server.buckets().fork(
             [*MODULE, "0", self.setup.encode(), encode(descriptors)],
             os.environ,
             stdout=1,

@@ -26,8 +26,7 @@ def run_as_nobody(*arguments: str, timeout: float | None = None) -> None:
     python = interpreter_of_nobody()
     if not python:
         pytest.skip("no interpreter of this version that another user may run")
-    # This directory is outside pytest's own, which other test runs may make inaccessible to other
-    # users.
+    # This directory is outside pytest's own, which other test runs may make inaccessible to other users.
     base = tempfile.mkdtemp(prefix="trainshed-nobody-")
     os.chown(base, NOBODY, NOBODY)
     libraries = Path(pytest.__file__).parents[1]

@@ -104,8 +104,7 @@ def served() -> Iterator[Served]:
 
 @pytest.fixture
 def strict_server() -> Iterator[Served]:
-    """A server for tests that set SHORT limits after the first request: a client may be slow to
-    start."""
+    """A server for tests that set SHORT limits after the first request: a client may be slow to start."""
     with serving() as server:
         yield server
 
@@ -223,8 +222,7 @@ def test_incomplete_request_ends_when_its_client_disconnects(served: Served) -> 
 
 
 def test_websocket_upgrade_during_a_pending_request_is_rejected(served: Served) -> None:
-    """WebSocket messages would mix with the answer, and the application would not detect a
-    disconnect."""
+    """WebSocket messages would mix with the answer, and the application would not detect a disconnect."""
     wish = b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n"
     with served.connected() as connection:
         connection.sendall(get_request("/0.1") + wish)

@@ -14,8 +14,8 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
 from tests.e2e.browsing import CHROMIUM, FORMS, PageMessages, sign_in
+from tests.e2e.job_history import make_pipe
 from tests.e2e.running import CACHE, SMALL, Service, common_place, running
-from tests.e2e.stories import make_pipe
 
 NODE = Path(__file__).parent / "node"
 

@@ -14,7 +14,7 @@ from typing import NamedTuple, TextIO
 
 import pytest
 
-from tests.e2e.nursery import Nursery
+from tests.e2e.fork_server import ForkServer
 from tests.e2e.running import PROJECT, REGION, Service
 
 BINARY = shutil.which("gcloud")
@@ -47,7 +47,7 @@ _LOADED = (
 
 
 @functools.cache
-def _loaded() -> Nursery | None:
+def _loaded() -> ForkServer | None:
     """Forks commands from a process that has loaded the modules of both services' commands, which are most of
     a command's CPU time. None if this gcloud does not bundle a Python.
     """
@@ -65,13 +65,13 @@ def _loaded() -> Nursery | None:
         "PYTHONPATH": f"{root}/lib/third_party:{root}/lib",
         "PYTHONUNBUFFERED": "1",
     }
-    return Nursery(_LOADED, python, environ)
+    return ForkServer(_LOADED, python, environ)
 
 
 class _Loaded(NamedTuple):
     """Return the process that runs a command."""
 
-    nursery: Nursery
+    fork_server: ForkServer
     program: list[str]
     environ: dict[str, str]
 
@@ -81,7 +81,7 @@ def _loaded_for(arguments: Sequence[str], environ: Mapping[str, str]) -> _Loaded
     # Storage commands start processes from the state of their parent. A process that has loaded gcloud has no
     # accounts.
     is_apart = arguments[0] == "storage" or "CLOUDSDK_AUTH_ACCESS_TOKEN" not in environ
-    if is_apart or not (nursery := _loaded()):
+    if is_apart or not (fork_server := _loaded()):
         return None
     root = Path(BINARY).resolve().parents[1]
     # As in the command's own script.
@@ -92,14 +92,14 @@ def _loaded_for(arguments: Sequence[str], environ: Mapping[str, str]) -> _Loaded
         "CLOUDSDK_ENCODING": "UTF-8",
         "PYTHONIOENCODING": "UTF-8",
     }
-    return _Loaded(nursery, [str(root / "lib/gcloud.py"), *arguments], surroundings)
+    return _Loaded(fork_server, [str(root / "lib/gcloud.py"), *arguments], surroundings)
 
 
 def _run(
     arguments: Sequence[str], environ: Mapping[str, str], timeout: float, cwd: Path | None
 ) -> subprocess.CompletedProcess[bytes]:
     if loaded := _loaded_for(arguments, environ):
-        return loaded.nursery.run(loaded.program, loaded.environ, seconds=timeout, cwd=cwd)
+        return loaded.fork_server.run(loaded.program, loaded.environ, seconds=timeout, cwd=cwd)
     assert BINARY is not None
     return subprocess.run(
         [BINARY, *arguments],
@@ -162,7 +162,7 @@ class Gcloud:
         environ = self.environment()
         reader, writer = os.pipe()
         if loaded := _loaded_for(arguments, environ):
-            process = loaded.nursery.fork(
+            process = loaded.fork_server.fork(
                 loaded.program, loaded.environ, stdout=writer, stderr=writer
             )
             kill = process.kill

@@ -22,7 +22,7 @@ from urllib.parse import quote, urlencode, urlsplit
 from click.testing import CliRunner
 
 from tests.commands import execute
-from tests.e2e import nursery
+from tests.e2e import fork_server
 from trainshed.__main__ import group
 
 ROOT = Path(__file__).parents[2]
@@ -58,7 +58,7 @@ class Service:
     """A running service. `rest` is its URL. `kill` and `terminate` end only the service process."""
 
     data: Path
-    process: subprocess.Popen[bytes] | nursery.Forked
+    process: subprocess.Popen[bytes] | fork_server.ForkedProcess
     rest: str
     token: str
     pid: int
@@ -181,11 +181,11 @@ def trainshed(
     variables: Mapping[str, str] | None = None,
     cwd: Path | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command on a service, with its modules already loaded (tests/e2e/nursery.py). `status`: expected
-    exit status; None = any.
+    """Run a command on a service, with its modules already loaded (tests/e2e/fork_server.py). `status`:
+    expected exit status; None = any.
     """
     words = ["-m", "trainshed", *arguments]
-    run = nursery.services().run(
+    run = fork_server.services().run(
         words, {**environment(data), **(variables or {})}, stdin=stdin.encode(), cwd=cwd
     )
     done = subprocess.CompletedProcess(
@@ -268,7 +268,7 @@ class NotStarted(AssertionError):
 
 
 def ready(
-    data: Path, process: subprocess.Popen[bytes] | nursery.Forked, reader: int, log: Path
+    data: Path, process: subprocess.Popen[bytes] | fork_server.ForkedProcess, reader: int, log: Path
 ) -> Service:
     """Return the service of a process that writes to `reader` through `--ready-fd`, as soon as it is ready.
     Raises NotStarted.
@@ -309,7 +309,7 @@ def start(
 
     `prefix`: a command that runs it, such as `unshare --user`. `own_group`: a separate process group, as from
     a shell. `new_authority`: it creates its certificates, which takes half a second, like a user's service.
-    `forked`: its modules are already loaded (tests/e2e/nursery.py).
+    `forked`: its modules are already loaded (tests/e2e/fork_server.py).
     """
     data.mkdir(parents=True, exist_ok=True)
     if not new_authority and _certificates().exists() and not (data / "tls").exists():
@@ -317,11 +317,11 @@ def start(
     log = data / "service.log"
     words = ["up", "--port", "0", "--data", str(data), *args]
     environ = environment(data) | {"PYENV_ROOT": str(_pythons())}
-    process: subprocess.Popen[bytes] | nursery.Forked
+    process: subprocess.Popen[bytes] | fork_server.ForkedProcess
     if forked and not prefix and not own_group:
         reader, writer = os.pipe()
         with log.open("ab") as output:
-            process = nursery.services().fork(
+            process = fork_server.services().fork(
                 ["-m", "trainshed", *words, "--ready-fd", str(writer)],
                 environ,
                 stdout=output.fileno(),
@@ -412,7 +412,7 @@ def seen_by(
     program: Path, *arguments: str, variables: dict[str, str], seconds: float = 240
 ) -> dict[str, Any]:
     """Run a client's program within a time limit; return the JSON of its line `SEEN ...`."""
-    done = nursery.sdk_programs().run([str(program), *arguments], variables, seconds=seconds)
+    done = fork_server.sdk_programs().run([str(program), *arguments], variables, seconds=seconds)
     assert done.returncode == 0, done.stderr.decode()
     return json_of(done.stdout.decode().splitlines(), "SEEN")
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.e2e import nursery
+from tests.e2e import fork_server
 from tests.e2e.processes import marked, new_mark
 from tests.e2e.running import PROJECT, REGION, Service, container_job, environment, running, submit
 from tests.isolation import needs_view
@@ -103,7 +103,7 @@ def until(lines: Iterator[str], wanted: str, times: int) -> list[str]:
 
 def trainshed(*arguments: str | Path, data: Path) -> subprocess.CompletedProcess[bytes]:
     words = ["-m", "trainshed", *map(str, arguments), "--data", str(data)]
-    return nursery.services().run(words, environment(data))
+    return fork_server.services().run(words, environment(data))
 
 
 def write_curve(service: Service) -> str:
@@ -212,7 +212,7 @@ def test_interrupted_backup_is_not_mistaken_for_a_complete_one(data: Path, tmp_p
     target = tmp_path / "backup"
     words = ("-m", "trainshed", "backup", str(target), "--data", str(data))
     for number in (signal.SIGTERM, signal.SIGKILL):
-        process = nursery.services().fork(words, environment(data), stdout=1, stderr=2)
+        process = fork_server.services().fork(words, environment(data), stdout=1, stderr=2)
         while not (target / "buckets").exists():
             assert process.poll() is None
         process.send_signal(number)

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from tests.e2e import nursery
+from tests.e2e import fork_server
 from tests.e2e.running import ROOT
 
 _PLAIN = ("--faults", "--tunings", "0")
@@ -44,5 +44,5 @@ def test_jobs_end_correctly_while_the_service_is_killed(options: tuple[str, ...]
     the output contains the errors and a command to repeat the run.
     """
     words = ("-m", "tests.chaos", *options, "--life", "0.2", "0.6")
-    run = nursery.services().run(words, os.environ, cwd=ROOT, seconds=240)
+    run = fork_server.services().run(words, os.environ, cwd=ROOT, seconds=240)
     assert run.returncode == 0, (run.stdout + run.stderr).decode()

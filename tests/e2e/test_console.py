@@ -15,9 +15,9 @@ from playwright.sync_api import Page, expect
 
 from tests.e2e.browsing import FORMS, WITH_CHROMIUM, credentials_of
 from tests.e2e.conftest import NODE
+from tests.e2e.job_history import make_pipe
 from tests.e2e.packages import PROGRAMS
 from tests.e2e.running import PROJECT, REGION, ROOT, SMALL, Service, container_job, running
-from tests.e2e.stories import make_pipe
 from tests.e2e.tuning_programs import TUNING_JOBS, double, study_spec, tuning_job
 from tests.isolation import needs_view
 from tests.soaks import SOAKS

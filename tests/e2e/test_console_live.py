@@ -10,8 +10,8 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from tests.e2e.browsing import FORMS, WITH_CHROMIUM, sign_in
+from tests.e2e.job_history import make_pipe
 from tests.e2e.running import Service, container_job, down, start, submit
-from tests.e2e.stories import make_pipe
 from tests.ports import free_port
 
 pytestmark = [pytest.mark.e2e, WITH_CHROMIUM]

@@ -24,7 +24,7 @@ SHELL = 'ENTRYPOINT ["/bin/sh", "-c"]'
 
 
 @dataclass
-class Yard:
+class AttackSetup:
     """A running service, and podman with a separate store and an allowed registry."""
 
     service: Service
@@ -49,8 +49,8 @@ class Yard:
 
 
 @pytest.fixture(scope="module")
-def yard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yard]:
-    place = tmp_path_factory.mktemp("yard")
+def setup(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AttackSetup]:
+    place = tmp_path_factory.mktemp("setup")
     tars = {False: place / "small.tar", True: place / "python.tar"}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CONTAINERS_STORAGE_CONF", str(storage(place)))
@@ -64,23 +64,23 @@ def yard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yard]:
         for python, tar in tars.items():
             with_programs(tar, python=python)
         with running(place / "data", settings=f'cache = "{place}/cache"\n') as service:
-            yield Yard(service, registry, tars)
+            yield AttackSetup(service, registry, tars)
         podman("rmi", "--all", "--force")
         registry.close()
 
 
-def test_program_sees_its_image_and_its_job(yard: Yard) -> None:
+def test_program_sees_its_image_and_its_job(setup: AttackSetup) -> None:
     """spec/program#hostnames: entry point and CMD of the image, its variables and directory; hostname and
     buckets of the job.
     """
-    image = yard.image(
+    image = setup.image(
         "seen",
         SHELL,
         'CMD ["echo $GREETING; pwd; hostname; ls /gcs; echo $HOME; ls /; echo $CLUSTER_SPEC"]',
         "ENV GREETING=hello",
         "WORKDIR /srv/deep",
     )
-    state, lines = yard.run({"containerSpec": {"imageUri": image}})
+    state, lines = setup.run({"containerSpec": {"imageUri": image}})
     assert state == "SUCCEEDED", lines
     greeting, place, host, bucket, home, *names, cluster = lines
     assert (greeting, place, home) == ("hello", "/srv/deep", "/root")
@@ -92,16 +92,16 @@ def test_program_sees_its_image_and_its_job(yard: Yard) -> None:
     assert {"bin", "gcs", "tmp", "proc"} <= set(names)
 
 
-def test_program_runs_as_the_images_user_and_owns_its_files(yard: Yard) -> None:
+def test_program_runs_as_the_images_user_and_owns_its_files(setup: AttackSetup) -> None:
     """spec/program: the image's user, with the home directory of the image."""
-    image = yard.image(
+    image = setup.image(
         "ada",
         SHELL,
         'CMD ["id -u; id -g; echo $HOME; touch mine /tmp/t && stat -c %u mine; touch /etc/x || echo no"]',
         "USER ada:crew",
         "WORKDIR /home/ada",
     )
-    state, lines = yard.run({"containerSpec": {"imageUri": image}})
+    state, lines = setup.run({"containerSpec": {"imageUri": image}})
     assert state == "SUCCEEDED", lines
     user, group, home, owner, *rest = lines
     assert (home, owner) == ("/home/ada", user)
@@ -113,14 +113,14 @@ def test_program_runs_as_the_images_user_and_owns_its_files(yard: Yard) -> None:
         assert "no" in rest  # its standard error may arrive later
 
 
-def test_packages_are_installed_in_a_custom_executor_image(yard: Yard) -> None:
+def test_packages_are_installed_in_a_custom_executor_image(setup: AttackSetup) -> None:
     """spec/program#arguments: packages installed first, then `python3 -m MODULE`, with the Python of the
     image.
     """
-    image = yard.image("python", "ENV PATH=/usr/local/bin:/bin", python=True)
+    image = setup.image("python", "ENV PATH=/usr/local/bin:/bin", python=True)
     content = wheel("shout", "import sys; print('shouted', sys.argv[1:])")
-    yard.service.put("trainshed", "shout-0.1-py3-none-any.whl", content)
-    state, lines = yard.run(
+    setup.service.put("trainshed", "shout-0.1-py3-none-any.whl", content)
+    state, lines = setup.run(
         {
             "pythonPackageSpec": {
                 "executorImageUri": image,
@@ -138,12 +138,12 @@ def test_packages_are_installed_in_a_custom_executor_image(yard: Yard) -> None:
 @pytest.mark.gcloud
 @needs_gcloud
 def test_gcloud_packages_a_directory_and_its_image_runs(
-    yard: Yard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    setup: AttackSetup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """spec/submit, facts/packaging#autopackaging: `local-package-path`, with podman under the name docker, as
     in docs/containers.md.
     """
-    base = yard.image("python", "ENV PATH=/usr/local/bin:/bin", python=True)
+    base = setup.image("python", "ENV PATH=/usr/local/bin:/bin", python=True)
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "task.py").write_text("import sys; print('packed', sys.argv[1:])")
     docker = tmp_path / "bin" / "docker"
@@ -158,35 +158,35 @@ def test_gcloud_packages_a_directory_and_its_image_runs(
         f"machine-type=n1-standard-4,replica-count=1,executor-image-uri={base},"
         f"local-package-path={tmp_path}/code,script=task.py"
     )
-    gcloud = Gcloud(yard.service, tmp_path / "gcloud")
+    gcloud = Gcloud(setup.service, tmp_path / "gcloud")
     create = ("ai", "custom-jobs", "create", "--display-name=packed", "--format=value(name)")
     name = gcloud.run(*create, f"--worker-pool-spec={pool}", "--args=--x,1", timeout=180).stdout
     uid = name.strip().splitlines()[-1].rpartition("/")[2]
-    assert yard.service.finish(uid, seconds=120)["state"] == "SUCCEEDED", yard.service.lines(uid)
-    assert yard.service.lines(uid, "workerpool0-0")[-1] == "packed ['--x', '1']"
+    assert setup.service.finish(uid, seconds=120)["state"] == "SUCCEEDED", setup.service.lines(uid)
+    assert setup.service.lines(uid, "workerpool0-0")[-1] == "packed ['--x', '1']"
 
 
-def test_registry_with_a_login_and_an_outage_is_retried(yard: Yard) -> None:
+def test_registry_with_a_login_and_an_outage_is_retried(setup: AttackSetup) -> None:
     """spec/failures#service-failures: without permission the job fails immediately with instructions. An
     unreachable registry costs an attempt. The test's registry has no TLS, as docs/containers.md describes.
     """
-    registry = yard.registry
+    registry = setup.registry
     program = {"Entrypoint": ["/bin/sh", "-c"], "Cmd": ["echo let in"]}
-    registry.put("team/trainer:v1", [yard.tars[False].read_bytes()], **program)
+    registry.put("team/trainer:v1", [setup.tars[False].read_bytes()], **program)
     body = custom_job(worker_pool(containerSpec={"imageUri": f"{registry.host}/team/trainer:v1"}))
     registry.login = "ada:lovelace"
-    uid = submit(yard.service, body)
-    yard.service.finish(uid, seconds=120)
-    message = yard.service.call("GET", f"{CUSTOM_JOBS}/{uid}")["error"]["message"]
+    uid = submit(setup.service, body)
+    setup.service.finish(uid, seconds=120)
+    message = setup.service.call("GET", f"{CUSTOM_JOBS}/{uid}")["error"]["message"]
     assert "unauthorized" in message
     assert f"podman login {registry.host}" in message
     podman("login", "--username=ada", "--password=lovelace", registry.host)
     registry.close()
-    uid = submit(yard.service, body)
-    next(v for v in yard.service.watch(uid, seconds=120) if v["attempt"] > 1 or v["retries"])
+    uid = submit(setup.service, body)
+    next(v for v in setup.service.watch(uid, seconds=120) if v["attempt"] > 1 or v["retries"])
     registry.open()
-    assert yard.service.finish(uid, seconds=120)["state"] == "SUCCEEDED"
-    assert yard.service.lines(uid, "workerpool0-0") == ["let in"]
-    output = "\n".join(yard.service.lines(uid, "service"))
+    assert setup.service.finish(uid, seconds=120)["state"] == "SUCCEEDED"
+    assert setup.service.lines(uid, "workerpool0-0") == ["let in"]
+    output = "\n".join(setup.service.lines(uid, "service"))
     assert "retrying in 1s" in output
     assert "connection refused" in output

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import yaml
 
-from tests.e2e import nursery
+from tests.e2e import fork_server
 
 
 def test_doctor_shows_the_level_and_its_effects(tmp_path: Path) -> None:
     environ = os.environ | {"TRAINSHED_CACHE": str(tmp_path / "cache")}
     words = ["-m", "trainshed", "doctor", "--data", str(tmp_path / "data"), "--format", "yaml"]
-    done = nursery.services().run(words, environ)
+    done = fork_server.services().run(words, environ)
     assert done.returncode == 0, done.stderr
     rows = {finding["about"]: finding for finding in yaml.safe_load(done.stdout)}
     level = rows["isolation"]["text"].split(":")[0]

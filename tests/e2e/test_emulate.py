@@ -1,6 +1,6 @@
 """`trainshed emulate` and the pytest fixture: other projects' tests against a service that behaves as planned
 (docs/emulator.md). `tests/contract/api/test_emulation.py` tests failing plans and captures,
-`tests/contract/cli/test_own_service.py` a killed service and programs.
+`tests/contract/cli/test_temporary_service.py` a killed service and programs.
 """
 
 import json
@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from tests.commands import execute
-from tests.e2e import nursery, running
+from tests.e2e import fork_server, running
 from tests.e2e.processes import marked, new_mark, wait_until_gone
 from tests.e2e.running import ROOT, SKLEARN, custom_job, environment, worker_pool
 
@@ -105,7 +105,7 @@ def test_a_users_tests_run_against_the_fixture(tmp_path: Path) -> None:
     (tmp_path / "test_training.py").write_text(running.KEPT_CHANNEL + TESTS)
     words = ["-m", "pytest", "-p", "trainshed.cli.pytest_plugin", "--basetemp=files", "."]
     variables = environment(tmp_path / "unused") | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    run = nursery.sdk_programs().run(words, variables, cwd=tmp_path, seconds=600)
+    run = fork_server.sdk_programs().run(words, variables, cwd=tmp_path, seconds=600)
     assert run.returncode == 0, run.stdout.decode()
     assert b"5 passed" in run.stdout
 

@@ -1,5 +1,5 @@
-"""A service that starts on a completely full disk. `tests/contract/replica/test_room.py` tests programs on a
-full disk, `tests/contract/store/test_store_sqlite.py` the store.
+"""A service that starts on a completely full disk. `tests/contract/replica/test_exhausted_resources.py` tests
+programs on a full disk, `tests/contract/store/test_store_sqlite.py` the store.
 """
 
 import tempfile

@@ -6,7 +6,8 @@ from typing import cast
 
 import pytest
 
-from tests.e2e.hostile.attacks import Attack, Meal, attack, eaten
+from tests.e2e.hostile.attack_setup import MEMORY, OWN, STAGED, STAGING, AttackSetup, opened
+from tests.e2e.hostile.attacks import Attack, MemoryUse, attack, memory_use_of
 from tests.e2e.hostile.table import (
     BEGIN,
     COLUMNS,
@@ -19,8 +20,7 @@ from tests.e2e.hostile.table import (
     shown,
     strongest,
 )
-from tests.e2e.hostile.warm import FORKED, SERVICE, WarmYard
-from tests.e2e.hostile.yard import MEMORY, OWN, STAGED, STAGING, Yard, opened
+from tests.e2e.hostile.warm import FORKED, SERVICE, WarmAttackSetup
 from tests.e2e.running import ROOT
 
 pytestmark = pytest.mark.e2e
@@ -29,13 +29,13 @@ _MAX_UNCONFINED_MIB = {"touched": 8 * (MEMORY >> 20), "unmapped": 2 * (MEMORY >>
 
 
 @dataclass(frozen=True)
-class Siege:
-    """A service after the attacks. `meals`: results of programs that used too much memory, by kind."""
+class AttackRun:
+    """A service after the attacks. `memory_uses`: results of programs that used too much memory, by kind."""
 
     column: Column
-    yard: Yard
+    setup: AttackSetup
     attack: Attack
-    meals: dict[str, Meal]
+    memory_uses: dict[str, MemoryUse]
     kernel: bool
 
 
@@ -45,90 +45,92 @@ class Siege:
         pytest.param(
             (column, kind),
             # The default start of programs.
-            marks=[] if column in strongest() and kind is Yard else [pytest.mark.soak],
+            marks=[] if column in strongest() and kind is AttackSetup else [pytest.mark.soak],
             id=column.name + output,
         )
-        for kind, output in ((Yard, ""), (WarmYard, ", begun warm"))
+        for kind, output in ((AttackSetup, ""), (WarmAttackSetup, ", begun warm"))
         for column in COLUMNS
         # Without namespaces there are no forks.
-        if kind is Yard or column.level != "session"
+        if kind is AttackSetup or column.level != "session"
     ],
 )
-def siege(request: pytest.FixtureRequest) -> Iterator[Siege]:
-    column, kind = cast("tuple[Column, type[Yard]]", request.param)
-    program = ("-c", SERVICE) if kind is WarmYard else ("-m", "trainshed")
-    with opened(column, kind, program) as yard:
-        yard.open()
-        engine = yard.service.call("GET", "/trainshed/v1/status")["engine"]
+def attack_run(request: pytest.FixtureRequest) -> Iterator[AttackRun]:
+    column, kind = cast("tuple[Column, type[AttackSetup]]", request.param)
+    program = ("-c", SERVICE) if kind is WarmAttackSetup else ("-m", "trainshed")
+    with opened(column, kind, program) as setup:
+        setup.open()
+        engine = setup.service.call("GET", "/trainshed/v1/status")["engine"]
         assert engine["isolation"] == column.level
         # Memory attacks run in parallel with the attacker: their limits are independent.
         eaters = {
-            how: yard.submit(OWN, "eater", how, str(most))
+            how: setup.submit(OWN, "memory_hog", how, str(most))
             for how, most in _MAX_UNCONFINED_MIB.items()
         }
-        result = attack(yard)
-        meals = {how: eaten(yard, job) for how, job in eaters.items()}
-        yield Siege(column, yard, result, meals, engine["memory_limit"] == "kernel")
+        result = attack(setup)
+        memory_uses = {how: memory_use_of(setup, job) for how, job in eaters.items()}
+        yield AttackRun(column, setup, result, memory_uses, engine["memory_limit"] == "kernel")
 
 
-def test_every_attempt_has_the_result_of_the_table(siege: Siege) -> None:
+def test_every_attempt_has_the_result_of_the_table(attack_run: AttackRun) -> None:
     """spec/program#isolation: no access to the service's own files, other jobs' files, or other projects'
     buckets, enforced by the kernel at the isolation levels that can.
     """
     wrong: list[str] = []
-    if isinstance(siege.yard, WarmYard):
-        assert {row.attempt for row in WARM_ROWS} <= siege.attack.verdicts.keys()
+    if isinstance(attack_run.setup, WarmAttackSetup):
+        assert {row.attempt for row in WARM_ROWS} <= attack_run.attack.verdicts.keys()
     for row in (*ROWS, *WARM_ROWS):
-        got = siege.attack.verdicts.get(row.attempt)
-        expected = row.expected(siege.column)
+        got = attack_run.attack.verdicts.get(row.attempt)
+        expected = row.expected(attack_run.column)
         if got is not None and expected is not VARIES and (expected is HELD) == bool(got):
-            wrong.append(f"{row.attempt}: should be {expected}, got {got!r} {siege.attack.why}")
+            wrong.append(
+                f"{row.attempt}: should be {expected}, got {got!r} {attack_run.attack.why}"
+            )
     assert not wrong, "\n".join(wrong)
 
 
-def test_every_program_of_a_warm_yard_started_warm(siege: Siege) -> None:
+def test_every_program_of_a_warm_attack_started_warm(attack_run: AttackRun) -> None:
     """spec/program#warm-starts: the attacker's second incarnation too, because otherwise the attempts prove
     nothing.
     """
-    number = siege.yard.heard(siege.attack.job, "PROCESS")
-    assert (int(number) in FORKED) == isinstance(siege.yard, WarmYard)
-    if not isinstance(siege.yard, WarmYard):
+    number = attack_run.setup.printed_value(attack_run.attack.job, "PROCESS")
+    assert (int(number) in FORKED) == isinstance(attack_run.setup, WarmAttackSetup)
+    if not isinstance(attack_run.setup, WarmAttackSetup):
         return
-    began = {job: siege.yard.beginnings(job) for job in siege.yard.jobs}
-    assert len(began[siege.attack.job]) == 2
+    began = {job: attack_run.setup.beginnings(job) for job in attack_run.setup.jobs}
+    assert len(began[attack_run.attack.job]) == 2
     wrong = [text for texts in began.values() for text in texts if "started warm" not in text]
     assert all(began.values()) and not wrong, began
 
 
-def test_attacker_can_use_its_own_resources(siege: Siege) -> None:
+def test_attacker_can_use_its_own_resources(attack_run: AttackRun) -> None:
     """The same operations succeed on the attacker's own resources, so the attempts fail for lack of
     permission.
     """
-    assert set(siege.attack.controls.values()) == {200}, siege.attack.controls
+    assert set(attack_run.attack.controls.values()) == {200}, attack_run.attack.controls
 
 
-def test_memory_beyond_the_limit_ends_the_program(siege: Siege) -> None:
+def test_memory_beyond_the_limit_ends_the_program(attack_run: AttackRun) -> None:
     """spec/failures#out-of-memory."""
-    meal = siege.meals["touched"]
+    meal = attack_run.memory_uses["touched"]
     assert not meal.survived
     assert "out-of-memory" in meal.error["message"] or "memory" in meal.error["message"], meal.error
-    if siege.kernel:
+    if attack_run.kernel:
         assert meal.peak < MEMORY
 
 
-def test_unmapped_memory_counts_where_the_kernel_counts_it(siege: Siege) -> None:
-    assert siege.meals["unmapped"].survived is not siege.kernel
+def test_unmapped_memory_counts_where_the_kernel_counts_it(attack_run: AttackRun) -> None:
+    assert attack_run.memory_uses["unmapped"].survived is not attack_run.kernel
 
 
-def test_flood_of_output_does_not_grow_the_shims_memory(siege: Siege) -> None:
+def test_flood_of_output_does_not_grow_the_shims_memory(attack_run: AttackRun) -> None:
     """spec/logs#lines: every line of every replica; an endless line is truncated."""
-    assert 0 < siege.attack.log_memory < 64 << 20
-    assert siege.attack.error["code"] == 3, "it ended as it wished"
+    assert 0 < attack_run.attack.log_memory < 64 << 20
+    assert attack_run.attack.error["code"] == 3, "it ended as it wished"
 
 
-def test_attack_does_not_affect_the_other_project(siege: Siege) -> None:
+def test_attack_does_not_affect_the_other_project(attack_run: AttackRun) -> None:
     """The other project's job continues, its object is unchanged, and the service answers."""
-    service = siege.yard.service
+    service = attack_run.setup.service
     assert service.process.poll() is None
     states = {
         job["name"]: job["state"]

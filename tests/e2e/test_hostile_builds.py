@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from tests.e2e.hostile.attack_setup import MEMORY, PROCESSES, AttackSetup, opened
 from tests.e2e.hostile.table import Column, columns
-from tests.e2e.hostile.yard import MEMORY, PROCESSES, Yard, opened
 from tests.e2e.packages import package_job, source_package, upload
 from tests.e2e.processes import processor_seconds
 from tests.e2e.running import Service, json_of, running, submit
@@ -77,40 +77,40 @@ setup(name="pkg", version="1.0", packages=["trainer"], package_data={{"trainer":
 
 
 @dataclass(frozen=True)
-class Siege:
+class AttackRun:
     """Data that a setup script obtained under a service."""
 
     column: Column
-    yard: Yard
+    setup: AttackSetup
     facts: dict[str, Any]
 
 
 @pytest.fixture(
     scope="module",
-    # tests/contract/runtimes/test_runtimes_apart.py tests all levels.
+    # tests/contract/runtimes/test_installation_confinement.py tests all levels.
     params=columns(),
 )
-def siege(request: pytest.FixtureRequest) -> Iterator[Siege]:
+def attack_run(request: pytest.FixtureRequest) -> Iterator[AttackRun]:
     column: Column = request.param
-    with opened(column) as yard:
-        service, data = yard.service, yard.service.data
-        at_home, port = yard.home_file(), int(service.rest.rpartition(":")[2])
+    with opened(column) as setup:
+        service, data = setup.service, setup.service.data
+        at_home, port = setup.home_file(), int(service.rest.rpartition(":")[2])
         files = [data / name for name in ("trainshed.db", "access.json", "service.json")]
         try:
             words = {
                 "files": [str(file) for file in (*files, at_home) if file],
-                "written": ["/etc/passwd", str(data / "planted"), str(yard.place / "planted")],
+                "written": ["/etc/passwd", str(data / "planted"), str(setup.place / "planted")],
                 "pids": [service.pid],
                 "addresses": [["127.64.0.77", 2222], ["0.0.0.0", 2222], ["127.0.0.1", port]],
             }
-            setup = _PRYING.format(unique=uuid.uuid4().hex, told=json.dumps(words))
-            job = _submit(service, source_package(_TASK, setup))
+            setup_script = _PRYING.format(unique=uuid.uuid4().hex, told=json.dumps(words))
+            job = _submit(service, source_package(_TASK, setup_script))
             view = service.finish(job, 240)
         finally:
             if at_home is not None:
                 at_home.unlink()
         assert view["state"] == "SUCCEEDED", (view, service.lines(job, "service"))
-        yield Siege(column, yard, json_of(service.lines(job), "FACTS"))
+        yield AttackRun(column, setup, json_of(service.lines(job), "FACTS"))
 
 
 def _submit(service: Service, content: bytes, name: str = "pkg-1.0.tar.gz") -> str:
@@ -120,47 +120,57 @@ def _submit(service: Service, content: bytes, name: str = "pkg-1.0.tar.gz") -> s
     return submit(service, job)
 
 
-def _is_namespaced(siege: Siege) -> bool:
-    return siege.column.level != "session"
+def _is_namespaced(attack_run: AttackRun) -> bool:
+    return attack_run.column.level != "session"
 
 
-def test_setup_script_cannot_read_or_write_the_service(siege: Siege) -> None:
+def test_setup_script_cannot_read_or_write_the_service(attack_run: AttackRun) -> None:
     """At `session` no mechanism prevents it, and nothing else is promised."""
-    if not _is_namespaced(siege):
+    if not _is_namespaced(attack_run):
         return
-    assert {answer[:7] for answer in siege.facts["read"].values()} == {"refused"}, siege.facts
-    assert {answer[:7] for answer in siege.facts["written"].values()} == {"refused"}, siege.facts
-    assert not list(siege.yard.service.data.glob("planted"))
-    assert {answer[:7] for answer in siege.facts["signals"].values()} == {"refused"}, siege.facts
-
-
-def test_setup_script_has_no_capabilities(siege: Siege) -> None:
-    """At `session` those of the service's user, who has none here."""
-    assert set(siege.facts["capabilities"].values()) <= {"0000000000000000"} or not _is_namespaced(
-        siege
+    assert {answer[:7] for answer in attack_run.facts["read"].values()} == {"refused"}, (
+        attack_run.facts
     )
-    assert siege.facts["capabilities"]["CapEff"] == "0000000000000000"
-    if siege.column.level == "own-user":
-        assert siege.facts["uids"][1] != "0"
+    assert {answer[:7] for answer in attack_run.facts["written"].values()} == {"refused"}, (
+        attack_run.facts
+    )
+    assert not list(attack_run.setup.service.data.glob("planted"))
+    assert {answer[:7] for answer in attack_run.facts["signals"].values()} == {"refused"}, (
+        attack_run.facts
+    )
 
 
-def test_setup_script_has_the_process_limit_of_a_program(siege: Siege) -> None:
+def test_setup_script_has_no_capabilities(attack_run: AttackRun) -> None:
+    """At `session` those of the service's user, who has none here."""
+    assert set(attack_run.facts["capabilities"].values()) <= {
+        "0000000000000000"
+    } or not _is_namespaced(attack_run)
+    assert attack_run.facts["capabilities"]["CapEff"] == "0000000000000000"
+    if attack_run.column.level == "own-user":
+        assert attack_run.facts["uids"][1] != "0"
+
+
+def test_setup_script_has_the_process_limit_of_a_program(attack_run: AttackRun) -> None:
     # Without a namespace they are counted together with the service's, which change.
-    assert siege.facts["forks"] <= (PROCESSES if _is_namespaced(siege) else 2 * PROCESSES)
+    assert attack_run.facts["forks"] <= (PROCESSES if _is_namespaced(attack_run) else 2 * PROCESSES)
 
 
-def test_setup_script_cannot_listen_on_foreign_addresses(siege: Siege) -> None:
-    assert {answer[:7] for answer in siege.facts["bound"].values()} == {"refused"}, siege.facts
+def test_setup_script_cannot_listen_on_foreign_addresses(attack_run: AttackRun) -> None:
+    assert {answer[:7] for answer in attack_run.facts["bound"].values()} == {"refused"}, (
+        attack_run.facts
+    )
 
 
-def test_setup_script_sees_no_variables_of_the_service(siege: Siege) -> None:
-    assert not [name for name in siege.facts["environ"] if name.startswith("TRAINSHED")]
+def test_setup_script_sees_no_variables_of_the_service(attack_run: AttackRun) -> None:
+    assert not [name for name in attack_run.facts["environ"] if name.startswith("TRAINSHED")]
 
 
-def test_memory_beyond_the_limit_fails_the_job(siege: Siege) -> None:
-    setup = f"# {uuid.uuid4().hex}\ntaken = [bytearray(b'x' * (16 << 20)) for _ in range(96)]\n"
-    job = _submit(siege.yard.service, source_package("", setup))
-    error = siege.yard.service.finish(job, 240)["error"]
+def test_memory_beyond_the_limit_fails_the_job(attack_run: AttackRun) -> None:
+    setup_script = (
+        f"# {uuid.uuid4().hex}\ntaken = [bytearray(b'x' * (16 << 20)) for _ in range(96)]\n"
+    )
+    job = _submit(attack_run.setup.service, source_package("", setup_script))
+    error = attack_run.setup.service.finish(job, 240)["error"]
     assert error["code"] == 3
     assert f"its limit of {MEMORY >> 20} MiB" in error["message"], error
 

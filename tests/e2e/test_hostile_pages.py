@@ -15,8 +15,8 @@ import pytest
 from playwright.sync_api import Browser, Error, expect
 
 from tests.e2e.browsing import WITH_CHROMIUM, sign_in
+from tests.e2e.hostile.attack_setup import OTHER, OWN, AttackSetup, opened, parent_of
 from tests.e2e.hostile.table import Column, columns
-from tests.e2e.hostile.yard import OTHER, OWN, Yard, opened, parent_of
 from tests.e2e.running import running, trainshed
 from tests.summary_writers import GOLDEN
 from trainshed.buckets.callers import storage_key
@@ -25,38 +25,38 @@ pytestmark = [pytest.mark.e2e, WITH_CHROMIUM]
 
 
 @pytest.fixture(scope="module", params=columns())
-def yard(request: pytest.FixtureRequest) -> Iterator[Yard]:
+def setup(request: pytest.FixtureRequest) -> Iterator[AttackSetup]:
     with opened(cast("Column", request.param)) as made:
         yield made
 
 
-def heard(yard: Yard, job: str, word: str) -> list[dict[str, object]]:
+def printed_value(setup: AttackSetup, job: str, word: str) -> list[dict[str, object]]:
     """Return all reports of the program for a word so far."""
-    lines = yard.service.lines(job)
+    lines = setup.service.lines(job)
     return [json.loads(line.removeprefix(word)) for line in lines if line.startswith(word + " ")]
 
 
-def test_program_cannot_act_as_the_user_of_a_browser(yard: Yard, chromium: Browser) -> None:
-    secret = yard.secret()
+def test_program_cannot_act_as_the_user_of_a_browser(setup: AttackSetup, chromium: Browser) -> None:
+    secret = setup.secret()
     events = {"AIP_TENSORBOARD_LOG_DIR": "gs://attacked/logs"}
-    victim = yard.submit(OTHER, "victim", secret, "wait", **events)
+    victim = setup.submit(OTHER, "victim", secret, "wait", **events)
     summaries = (GOLDEN / "torch-scalars.tfevents").read_bytes()
-    yard.service.put("attacked", "logs/train/events.out.tfevents.1", summaries)
-    yard.heard(victim, "ENDPOINT")
-    job = yard.submit(OWN, "bait", REST=yard.service.rest, VICTIM=victim)
-    laid = json.loads(yard.heard(job, "LAID"))
+    setup.service.put("attacked", "logs/train/events.out.tfevents.1", summaries)
+    setup.printed_value(victim, "ENDPOINT")
+    job = setup.submit(OWN, "bait", REST=setup.service.rest, VICTIM=victim)
+    laid = json.loads(setup.printed_value(job, "LAID"))
     assert laid["answers"] == [200, 200, 403], "it may write a page, and not open it to everybody"
 
     context = chromium.new_context(reduced_motion="reduce")
     page = context.new_page()
-    sign_in(page, yard.service)
-    console = f"{yard.service.rest}/jobs/{victim}"
+    sign_in(page, setup.service)
+    console = f"{setup.service.rest}/jobs/{victim}"
     page.goto(console)
     expect(page.locator("#tail")).to_contain_text(secret)
     board = context.new_page()
-    link = yard.service.call("POST", f"/trainshed/v1/jobs/{victim}:tensorboard", {})
+    link = setup.service.call("POST", f"/trainshed/v1/jobs/{victim}:tensorboard", {})
     board.goto(link["uri"])
-    board.wait_for_url(f"{yard.service.rest}/tensorboard/{victim}/*/", timeout=120_000)
+    board.wait_for_url(f"{setup.service.rest}/tensorboard/{victim}/*/", timeout=120_000)
     assert not context.cookies(), "another port of this host would get them"
 
     # Its servers by all names of this machine, on its own port and, with IPv6, on the service's.
@@ -71,9 +71,9 @@ def test_program_cannot_act_as_the_user_of_a_browser(yard: Yard, chromium: Brows
         bait.wait_for_function("document.title === 'done'")
 
     # Its page, with the opener's key, as a link in the console's responses would have it.
-    keyed = f"{yard.service.rest}/with/{storage_key(yard.service.token)}"
+    keyed = f"{setup.service.rest}/with/{storage_key(setup.service.token)}"
     paths = "/storage/v1/b/bait/o/page.html?alt=media", "/download/storage/v1/b/bait/o/page.html"
-    for place in (yard.service.rest, keyed):
+    for place in (setup.service.rest, keyed):
         for path in paths:
             try:
                 bait.goto(place + path)
@@ -84,20 +84,22 @@ def test_program_cannot_act_as_the_user_of_a_browser(yard: Yard, chromium: Brows
 
     # Lines arrive in order: the line of a last request follows all earlier ones.
     context.request.get(f"http://127.0.0.1:{laid['port']}/end")
-    assert any('"/end"' in line for line in yard.service.follow(job))
-    text = heard(yard, job, "HEARD")
+    assert any('"/end"' in line for line in setup.service.follow(job))
+    text = printed_value(setup, job, "HEARD")
     assert {entry["host"] for entry in text} == set(names)
     assert [entry["stolen"] for entry in text] == [{}] * len(text)
     assert not [entry for entry in text if str(entry["path"]).startswith("/loot")]
-    assert not [entry for entry in text if str(entry["from"]).startswith(yard.service.rest)]
+    assert not [entry for entry in text if str(entry["from"]).startswith(setup.service.rest)]
     assert [entry["from"] for entry in text if entry["path"] == "/from-board"] == [None]
-    assert all(set(entry.values()) <= {303, 401, 403} for entry in heard(yard, job, "GOT"))
-    assert [any(x.values()) for x in heard(yard, job, "REPORT")] == [False] * (len(names) + 1)
+    assert all(set(entry.values()) <= {303, 401, 403} for entry in printed_value(setup, job, "GOT"))
+    assert [any(x.values()) for x in printed_value(setup, job, "REPORT")] == [False] * (
+        len(names) + 1
+    )
 
     page.reload()
     expect(page.locator("#tail")).to_contain_text(secret)
-    assert not yard.service.call("GET", f"/trainshed/v1/jobs/{victim}").get("endTime")
-    view = yard.service.call("GET", f"{parent_of(OTHER)}/{victim}")
+    assert not setup.service.call("GET", f"/trainshed/v1/jobs/{victim}").get("endTime")
+    view = setup.service.call("GET", f"{parent_of(OTHER)}/{victim}")
     assert view["state"] == "JOB_STATE_RUNNING", "it was not cancelled"
     context.close()
 

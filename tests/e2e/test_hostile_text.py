@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e import nursery
+from tests.e2e import fork_server
 from tests.e2e.running import PROJECT, REGION, Service, container_job, environment, running, submit
 from tests.e2e.tuning_programs import study_spec
 
@@ -49,7 +49,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 def piped(data: Path, words: list[str], directory: Path | None = None) -> str:
     variables = environment(data) | {"GCLOUD_PROJECT": PROJECT, "GOOGLE_CLOUD_REGION": REGION}
-    done = nursery.services().run(["-m", "trainshed", *words], variables, cwd=directory)
+    done = fork_server.services().run(["-m", "trainshed", *words], variables, cwd=directory)
     return (done.stdout + done.stderr).decode()
 
 
@@ -57,7 +57,7 @@ def on_a_terminal(data: Path, words: list[str], directory: Path | None = None) -
     """Return the output on a terminal as text."""
     ours, theirs = pty.openpty()
     surroundings = environment(data) | {"GCLOUD_PROJECT": PROJECT, "TERM": "xterm-256color"}
-    process = nursery.services().fork(
+    process = fork_server.services().fork(
         ["-m", "trainshed", *words],
         surroundings,
         stdin=theirs,

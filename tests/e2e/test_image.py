@@ -18,9 +18,9 @@ from tools import release
 
 from tests.commands import execute
 from tests.docs.blocks import blocks
+from tests.e2e.job_history import PRIMARY
+from tests.e2e.job_history import until as until_line
 from tests.e2e.running import ROOT, Service, container_job, submit
-from tests.e2e.stories import PRIMARY
-from tests.e2e.stories import until as until_line
 from tests.slurm.nodes import until
 
 _BASE = os.environ.get("TRAINSHED_TEST_BASE", "")

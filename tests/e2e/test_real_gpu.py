@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests import torch_runtime
+from tests.e2e.job_history import until
 from tests.e2e.running import SKLEARN, custom_job, running, submit, worker_pool
-from tests.e2e.stories import until
 from trainshed.core.catalog.machines import allowed_accelerators, machine_types
 from trainshed.core.names import Api
 from trainshed.engines.launch.devices import find_devices

@@ -9,9 +9,9 @@ import signal
 from pathlib import Path
 
 from tests.commands import needs_compiler
+from tests.e2e.job_history import PRIMARY, REDUCER, Verdict, history_of, until
 from tests.e2e.processes import children, commands
 from tests.e2e.running import SKLEARN, Service, submit, worker_pool
-from tests.e2e.stories import PRIMARY, REDUCER, Verdict, story_of, until
 from trainshed.core.environment import REDUCER_PROGRAM
 from trainshed_reduction import variables as reduction
 
@@ -103,20 +103,20 @@ def test_sums_are_exact_while_a_reducer_is_killed_and_restarted(
         if (again["incarnation"], again["state"]) == (2, "RUNNING"):
             break
     end.touch()
-    story = story_of(service, job_id)
-    assert story.state == "SUCCEEDED", service.lines(job_id)
+    history = history_of(service, job_id)
+    assert history.state == "SUCCEEDED", service.lines(job_id)
     for worker in (PRIMARY, "workerpool1-0", "workerpool1-1"):
         assert service.lines(job_id, worker)[-1] == "right"
-    assert [verdict for verdict in story.verdicts if verdict.rule != "replica_completed"] == [
+    assert [verdict for verdict in history.verdicts if verdict.rule != "replica_completed"] == [
         Verdict("reducer_lost", "replica_restarts", REDUCER, "1/20")
     ]
-    assert (story.view["attempt"], story.view["retries"]) == (1, {})
-    starts = [e["details"]["replica"] for e in story.of_kind("replica_started")]
+    assert (history.view["attempt"], history.view["retries"]) == (1, {})
+    starts = [e["details"]["replica"] for e in history.of_kind("replica_started")]
     assert starts.count(REDUCER) == 2
     listening = [line for line in service.lines(job_id, REDUCER) if "listening on" in line]
     assert len(listening) == 2
     assert listening[0].split(":")[0] == listening[1].split(":")[0], "it is back where it was"
-    shown = json.dumps([story.view, story.public, story.entries, service.lines(job_id)])
+    shown = json.dumps([history.view, history.public, history.entries, service.lines(job_id)])
     assert token not in shown
 
 

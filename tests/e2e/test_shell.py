@@ -23,7 +23,8 @@ import pytest
 from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Origin
 
-from tests.e2e import nursery
+from tests.e2e import fork_server
+from tests.e2e.job_history import until as until_line
 from tests.e2e.running import (
     CUSTOM_JOBS,
     Service,
@@ -34,7 +35,6 @@ from tests.e2e.running import (
     start,
     submit,
 )
-from tests.e2e.stories import until as until_line
 from tests.isolation import needs_view
 
 pytestmark = pytest.mark.e2e
@@ -70,7 +70,7 @@ def run(
     service: Service, *arguments: str, typed: bytes = b""
 ) -> subprocess.CompletedProcess[bytes]:
     words = ["-m", "trainshed", "jobs", *arguments, "--data", str(service.data)]
-    return nursery.services().run(words, environment(service.data), stdin=typed)
+    return fork_server.services().run(words, environment(service.data), stdin=typed)
 
 
 def link(service: Service, job: str) -> dict[str, str]:

@@ -15,7 +15,7 @@ from google.auth import identity_pool
 from google.auth.transport.requests import Request
 from playwright.sync_api import Browser, expect
 
-from tests.e2e import nursery
+from tests.e2e import fork_server
 from tests.e2e.browsing import WITH_CHROMIUM
 from tests.e2e.conftest import NODE
 from tests.e2e.gcloud import Gcloud, needs_gcloud
@@ -83,7 +83,7 @@ def test_browser_signs_in_the_command_line(
     del variables["TRAINSHED_DATA"]
 
     def ended(*words: str) -> str:
-        return nursery.services().run(["-m", "trainshed", *words], variables).stdout.decode()
+        return fork_server.services().run(["-m", "trainshed", *words], variables).stdout.decode()
 
     slow = "import trainshed.__main__ as m, trainshed.cli.login as l; l._CodeHandler.timeout = 20; m.main()"
     words, pipe = [sys.executable, "-c", slow, "login", service.rest, *options], subprocess.PIPE

@@ -1,5 +1,5 @@
 """Runs a command like `unshare --pid --fork --kill-child --mount --mount-proc`, so that all its processes end
-with the first. A Python module runs in a fork of this nursery process and is not loaded again.
+with the first. A Python module runs in a fork of this fork server and is not loaded again.
 """
 
 import os

@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncIterator, Collection, Sequence
 from pathlib import Path
 
-from tests.e2e.nursery import Nursery
+from tests.e2e.fork_server import ForkServer
 from tests.engines import alone
 from trainshed.core.capacity import Delay, Node, WaitReason
 from trainshed.core.failure.evidence import Cause
@@ -35,8 +35,8 @@ _POLL_INTERVAL = 0.2
 
 
 @functools.cache
-def _agents() -> Nursery:
-    return Nursery(("trainshed_cluster.remote.agent_process",))
+def _agents() -> ForkServer:
+    return ForkServer(("trainshed_cluster.remote.agent_process",))
 
 
 class ProcessCluster:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from tests.contract.studies.trees import (
+from tests.contract.studies.parameter_trees import (
     LISTED,
     LOSS,
     MIXED,

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.contract.studies.trees import LOSS, MIXED, cube, over, pending
+from tests.contract.studies.parameter_trees import LOSS, MIXED, cube, over, pending
 from trainshed.core.study.spec import StudySpec
 from trainshed.studies.gp.acquisition import LikelyScore, TrustRegion, UpperBound, by_differences
 from trainshed.studies.gp.belief import warp

@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.contract.studies.trees import LISTED, LOSS, cube, legal, over, pending, trees
+from tests.contract.studies.parameter_trees import LISTED, LOSS, cube, legal, over, pending, trees
 from trainshed.core.study.records import Parameters
 from trainshed.core.study.spec import Parameter, ParameterType, Scale, StudySpec
 from trainshed.studies.port import TrialData

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.contract.api.house import House
+from tests.contract.api.api_service import ApiService
 
 
 @pytest.fixture(scope="package", autouse=True)
@@ -18,9 +18,11 @@ async def shared_event_loop(anyio_backend: str) -> AsyncIterator[None]:
 
 
 @pytest.fixture
-def house(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[House]:
-    """Use the class that the test module sets as `HOUSE`, or else `House`."""
-    service_class: type[House] = getattr(cast(Any, request).module, "HOUSE", House)
+def service(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ApiService]:
+    """Use the class that the test module sets as `SERVICE_CLASS`, or else `ApiService`."""
+    service_class: type[ApiService] = getattr(
+        cast(Any, request).module, "SERVICE_CLASS", ApiService
+    )
     built = service_class(tmp_path)
     yield built
     built.close()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.api.house import HOSTS, LOCATION, House
+from tests.contract.api.api_service import HOSTS, LOCATION, ApiService
 from tests.unit.specs_requests import custom_job
 from trainshed.api.additions import (
     ADDITIONS,
@@ -74,8 +74,8 @@ def new_addition_with_storage_path(context: AdditionContext) -> Addition:
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> House:
-    return House(tmp_path)
+def service(tmp_path: Path) -> ApiService:
+    return ApiService(tmp_path)
 
 
 def install(monkeypatch: pytest.MonkeyPatch, *values: str) -> None:
@@ -90,24 +90,26 @@ def install(monkeypatch: pytest.MonkeyPatch, *values: str) -> None:
     monkeypatch.setattr(importlib.metadata, "entry_points", offered)
 
 
-def load_and_serve(house: House, directory: Path) -> None:
+def load_and_serve(service: ApiService, directory: Path) -> None:
     """Serve the methods and paths of the installed additions."""
-    loaded = load_additions(house.addition_context(directory))
+    loaded = load_additions(service.addition_context(directory))
     registry = registry_with(loaded)
-    mounts = mounts_with(loaded, house.services, registry, {"storage": unused_application})
-    authenticate = house.issuers.authenticate
-    house.app = ApiApplication(house.services, authenticate, mounts, hosts=HOSTS, registry=registry)
+    mounts = mounts_with(loaded, service.services, registry, {"storage": unused_application})
+    authenticate = service.issuers.authenticate
+    service.app = ApiApplication(
+        service.services, authenticate, mounts, hosts=HOSTS, registry=registry
+    )
 
 
 async def test_addition_serves_methods_and_paths(
-    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    service: ApiService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(monkeypatch, f"{__name__}:new_addition")
-    load_and_serve(house, tmp_path)
-    assert (await house.result("GET", STORE))["name"] == STORE.removeprefix("/v1/")
-    assert (await house.call("GET", "/toy")).body.decode() == f"{SERVICE}.GetMetadataStore"
-    assert (await house.call("GET", STORE, token="unknown")).status == 401
-    refused = await house.call("DELETE", STORE)
+    load_and_serve(service, tmp_path)
+    assert (await service.result("GET", STORE))["name"] == STORE.removeprefix("/v1/")
+    assert (await service.call("GET", "/toy")).body.decode() == f"{SERVICE}.GetMetadataStore"
+    assert (await service.call("GET", STORE, token="unknown")).status == 401
+    refused = await service.call("DELETE", STORE)
     assert refused.error["message"].endswith("MetadataService provides GetMetadataStore.")
 
 
@@ -127,54 +129,54 @@ async def test_addition_serves_methods_and_paths(
     ],
 )
 def test_unusable_addition_is_identified_in_the_error(
-    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str, words: str
+    service: ApiService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str, words: str
 ) -> None:
     install(monkeypatch, value)
     with pytest.raises(AdditionUnusable) as refused:
-        load_and_serve(house, tmp_path)
+        load_and_serve(service, tmp_path)
     assert words in str(refused.value)
 
 
 async def test_job_without_tracking_addition_shows_no_tracking_fields(
-    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    service: ApiService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(monkeypatch)
-    house.serve(tracking=None)
-    load_and_serve(house, tmp_path)
+    service.serve(tracking=None)
+    load_and_serve(service, tmp_path)
     body = custom_job()
-    job = (await house.result("POST", f"{LOCATION}/customJobs", body))["name"]
+    job = (await service.result("POST", f"{LOCATION}/customJobs", body))["name"]
     described = f"/trainshed/v1/jobs/{job.rpartition('/')[2]}"
-    assert "tensorboardUri" not in await house.result("GET", described)
-    link = await house.call("POST", f"{described}:tensorboard", {})
+    assert "tensorboardUri" not in await service.result("GET", described)
+    link = await service.call("POST", f"{described}:tensorboard", {})
     assert (link.status, link.error["status"]) == (400, "UNIMPLEMENTED")
     assert "pip install 'trainshed[tracking]'" in link.error["message"]
     names = {"experiment": "e", "experimentRun": "r", "tensorboard": BOARD}
     body["jobSpec"] |= names | {"baseOutputDirectory": {"outputUriPrefix": "gs://bucket/out"}}
-    refused = await house.call("POST", f"{LOCATION}/customJobs", body)
+    refused = await service.call("POST", f"{LOCATION}/customJobs", body)
     assert {"job_spec.experiment", "job_spec.experiment_run", "job_spec.tensorboard"} == {
         violation["field"] for violation in refused.error["details"][0]["fieldViolations"]
     }
     assert refused.error["message"].count("pip install 'trainshed[tracking]'") == 3
-    await house.happen(job, CancelRequested(CancelCause.USER, house.clock))
-    await house.result("DELETE", f"/v1/{job}")
+    await service.apply_events(job, CancelRequested(CancelCause.USER, service.clock))
+    await service.result("DELETE", f"/v1/{job}")
 
 
 async def test_method_without_addition_returns_install_command(
-    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    service: ApiService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(monkeypatch)
-    load_and_serve(house, tmp_path)
-    refused = await house.call("GET", STORE)
+    load_and_serve(service, tmp_path)
+    refused = await service.call("GET", STORE)
     assert refused.error["status"] == "UNIMPLEMENTED"
     assert (
         "run pip install 'trainshed[tracking]' and restart the service" in refused.error["message"]
     )
     for path in ("/", "/jobs", "/login?code=x"):
-        page = await house.call("GET", path, headers=HTML)
+        page = await service.call("GET", path, headers=HTML)
         assert (page.status, page.headers["content-type"]) == (404, "text/plain; charset=utf-8")
         assert "pip install 'trainshed[console]'" in page.body.decode()
-    agents = await house.call("POST", "/mcp", {})
+    agents = await service.call("POST", "/mcp", {})
     assert (agents.status, "trainshed[console]" in agents.body.decode()) == (404, True)
-    signing_in = await house.call("POST", "/login/link", {})
+    signing_in = await service.call("POST", "/login/link", {})
     assert "pip install 'trainshed[console]'" in signing_in.error["message"]
-    assert (await house.result("GET", "/"))["status"] == "ok", "whoever asks for no page"
+    assert (await service.result("GET", "/"))["status"] == "ok", "whoever asks for no page"

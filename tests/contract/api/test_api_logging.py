@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.contract.api.house import LOCATION, SECOND, START, Answer, House
-from tests.contract.api.refusals import fields
+from tests.contract.api.api_service import LOCATION, SECOND, START, Answer, ApiService
+from tests.contract.api.violations import fields
 from tests.people import known
 from tests.unit.jobs import exited
 from tests.unit.specs_requests import custom_job, ml_job, pool
@@ -21,28 +21,30 @@ PRIMARY = ReplicaId(0, 0)
 ALL_TIME = 'timestamp>="1970-01-01T01:00:00.000000000Z"'
 
 
-async def entries(house: House, filter_: str = "", **more: Any) -> Answer:
+async def entries(service: ApiService, filter_: str = "", **more: Any) -> Answer:
     body = {"resourceNames": ["projects/p1"], "filter": filter_, "orderBy": "timestamp asc"} | more
-    return await house.call("POST", "/v2/entries:list", body)
+    return await service.call("POST", "/v2/entries:list", body)
 
 
-async def two_replicas(house: House, *, over: bool = True) -> None:
+async def two_replicas(service: ApiService, *, over: bool = True) -> None:
     """Create job 1000 with lines of two replicas, some with equal timestamps. If `over`, end the
     job and set the clock after its end."""
-    await house.result("POST", f"{LOCATION}/customJobs", custom_job(pool(), pool()))
-    house.write_log(1000, "workerpool0-0", *((START + n * SECOND, f"a{n}") for n in range(1, 9, 2)))
-    house.write_log(1000, "workerpool1-0", *((START + n * SECOND, f"b{n}") for n in range(1, 9)))
-    house.clock = START + 10 * SECOND
+    await service.result("POST", f"{LOCATION}/customJobs", custom_job(pool(), pool()))
+    service.write_log(
+        1000, "workerpool0-0", *((START + n * SECOND, f"a{n}") for n in range(1, 9, 2))
+    )
+    service.write_log(1000, "workerpool1-0", *((START + n * SECOND, f"b{n}") for n in range(1, 9)))
+    service.clock = START + 10 * SECOND
     if over:
-        await end(house)
-    house.clock = START + 60 * SECOND
+        await end(service)
+    service.clock = START + 60 * SECOND
 
 
-async def end(house: House) -> None:
+async def end(service: ApiService) -> None:
     """Run job 1000 until it succeeds."""
     both = (PRIMARY, ReplicaId(1, 0))
-    ends = [ReplicaExited(1, replica, 1, exited(0, ended=house.clock)) for replica in both]
-    await house.run(f"{LOCATION}/customJobs/1000"[4:], *ends, at=START)
+    ends = [ReplicaExited(1, replica, 1, exited(0, ended=service.clock)) for replica in both]
+    await service.run(f"{LOCATION}/customJobs/1000"[4:], *ends, at=START)
 
 
 def texts(answer: Answer) -> list[str]:
@@ -50,7 +52,7 @@ def texts(answer: Answer) -> list[str]:
     return [entry["textPayload"] for entry in answer.json.get("entries", [])]
 
 
-async def test_log_reader_delay_applies_only_while_job_can_write_lines(house: House) -> None:
+async def test_log_reader_delay_applies_only_while_job_can_write_lines(service: ApiService) -> None:
     """spec/clients#stream-logs: gcloud requests lines older than 5 s and stops at the end of a job
     without output."""
 
@@ -58,24 +60,24 @@ async def test_log_reader_delay_applies_only_while_job_can_write_lines(house: Ho
         stamp = datetime.fromtimestamp(moment // SECOND, UTC).isoformat()
         return f'resource.labels.job_id="1000" AND {ALL_TIME} AND timestamp<"{stamp}"'
 
-    await two_replicas(house, over=False)
-    house.clock = START + 10 * SECOND
-    running = texts(await entries(house, until(house.clock - 5 * SECOND)))
+    await two_replicas(service, over=False)
+    service.clock = START + 10 * SECOND
+    running = texts(await entries(service, until(service.clock - 5 * SECOND)))
     assert "b4" in running
     assert "b5" not in running
-    await end(house)
-    ended = texts(await entries(house, until(house.clock - 5 * SECOND)))
+    await end(service)
+    ended = texts(await entries(service, until(service.clock - 5 * SECOND)))
     assert "b8" in ended
     assert ended[-1] == "Job completed successfully."
-    house.clock = START + 60 * SECOND
-    past = texts(await entries(house, until(START + 5 * SECOND)))
+    service.clock = START + 60 * SECOND
+    past = texts(await entries(service, until(START + 5 * SECOND)))
     assert [text for text in past if text[0] in "ab"] == running[-6:]
 
 
-async def test_stream_logs_filter_returns_all_lines_in_order(house: House) -> None:
-    await two_replicas(house)
+async def test_stream_logs_filter_returns_all_lines_in_order(service: ApiService) -> None:
+    await two_replicas(service)
     answer = await entries(
-        house,
+        service,
         f'resource.type="ml_job" AND resource.labels.job_id="1000" AND {ALL_TIME} AND '
         'timestamp<"2025-10-09T09:00:00.000000+00:00"',
         pageSize=1000,
@@ -95,43 +97,45 @@ async def test_stream_logs_filter_returns_all_lines_in_order(house: House) -> No
     }
 
 
-async def test_filter_with_impossible_job_number_returns_no_lines(house: House) -> None:
-    await two_replicas(house)
-    answer = await entries(house, f'resource.labels.job_id="{"9" * 5000}"')
+async def test_filter_with_impossible_job_number_returns_no_lines(service: ApiService) -> None:
+    await two_replicas(service)
+    answer = await entries(service, f'resource.labels.job_id="{"9" * 5000}"')
     assert (answer.status, texts(answer)) == (200, [])
 
 
-async def test_log_page_is_limited_in_bytes(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    await two_replicas(house)
+async def test_log_page_is_limited_in_bytes(
+    service: ApiService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await two_replicas(service)
     monkeypatch.setattr(entries_module, "_MAX_PAGE_LENGTH", 100)
-    house.write_log(1000, "workerpool0-0", *((START + n * SECOND, "x" * 60) for n in range(1, 9)))
-    first = await entries(house, '"xxx"', pageSize=1000)
+    service.write_log(1000, "workerpool0-0", *((START + n * SECOND, "x" * 60) for n in range(1, 9)))
+    first = await entries(service, '"xxx"', pageSize=1000)
     assert [len(text) for text in texts(first)] == [60]
-    second = await entries(house, '"xxx"', pageSize=1000, pageToken=first.json["nextPageToken"])
+    second = await entries(service, '"xxx"', pageSize=1000, pageToken=first.json["nextPageToken"])
     assert [len(text) for text in texts(second)] == [60]
 
 
-async def test_unknown_project_number_returns_not_found(house: House) -> None:
+async def test_unknown_project_number_returns_not_found(service: ApiService) -> None:
     """An empty answer would indicate that the project exists."""
     for filter_ in ("", AUDIT):
-        answer = await entries(house, filter_, resourceNames=["projects/123456789012"])
+        answer = await entries(service, filter_, resourceNames=["projects/123456789012"])
         assert answer.status == 404
         assert "123456789012" in answer.error["message"]
-    assert (await house.call("GET", "/trainshed/v1/audit?project=123456789012")).status == 404
+    assert (await service.call("GET", "/trainshed/v1/audit?project=123456789012")).status == 404
 
 
 @pytest.mark.parametrize("order", ["timestamp asc", "timestamp desc"])
 @pytest.mark.parametrize("size", [1, 3, 5])
 async def test_log_pages_contain_each_entry_once_in_both_orders(
-    house: House, order: str, size: int
+    service: ApiService, order: str, size: int
 ) -> None:
-    await two_replicas(house)
-    whole = (await entries(house, pageSize=1000, orderBy=order)).json["entries"]
+    await two_replicas(service)
+    whole = (await entries(service, pageSize=1000, orderBy=order)).json["entries"]
     assert len(whole) >= 12
     listed: list[dict[str, Any]] = []
     token = ""
     while True:
-        page = (await entries(house, pageSize=size, orderBy=order, pageToken=token)).json
+        page = (await entries(service, pageSize=size, orderBy=order, pageToken=token)).json
         assert len(page["entries"]) <= size
         listed += page["entries"]
         token = page.get("nextPageToken", "")
@@ -142,24 +146,24 @@ async def test_log_pages_contain_each_entry_once_in_both_orders(
     assert stamps == sorted(stamps, reverse=order.endswith("desc"))
 
 
-async def test_runtime_notice_appears_once_in_each_log_view(house: House) -> None:
+async def test_runtime_notice_appears_once_in_each_log_view(service: ApiService) -> None:
     """The notice is the first line of the job's log, as a line of the service. Other readers find a
     second copy of it among the stored lines, which is filtered out here."""
-    await house.result("POST", "/v1/projects/p1/jobs", ml_job())
+    await service.result("POST", "/v1/projects/p1/jobs", ml_job())
     notice = "asked for '2.6' on '3.7'"
-    house.write_log(1000, SERVICE_TASK, (START + SECOND, notice), stream="b")
-    house.write_log(1000, "workerpool0-0", (START + 2 * SECOND, "hello"))
-    house.write_log(1000, "workerpool0-0", (START + 3 * SECOND, "stalled"), stream="b")
-    house.clock = START + 60 * SECOND
+    service.write_log(1000, SERVICE_TASK, (START + SECOND, notice), stream="b")
+    service.write_log(1000, "workerpool0-0", (START + 2 * SECOND, "hello"))
+    service.write_log(1000, "workerpool0-0", (START + 3 * SECOND, "stalled"), stream="b")
+    service.clock = START + 60 * SECOND
     job = 'resource.labels.job_id="job_1"'
-    everything = texts(await entries(house, job))
+    everything = texts(await entries(service, job))
     assert everything[0] == notice
     assert everything.count(notice) == 1
     assert everything[-2:] == ["hello", "stalled"]
     for label in ("resource.labels.task_name", 'labels."ml.googleapis.com/task_name"'):
-        service = await entries(house, f'{job} AND {label}="service"')
-        assert texts(service)[0] == notice
-        alone = (await entries(house, f'{job} AND {label}="master-replica-0"')).json["entries"]
+        service_lines = await entries(service, f'{job} AND {label}="service"')
+        assert texts(service_lines)[0] == notice
+        alone = (await entries(service, f'{job} AND {label}="master-replica-0"')).json["entries"]
         assert [(entry["textPayload"], entry["severity"]) for entry in alone] == [
             ("hello", "INFO"),
             ("stalled", "NOTICE"),
@@ -178,23 +182,25 @@ async def test_runtime_notice_appears_once_in_each_log_view(house: House) -> Non
     ],
 )
 async def test_invalid_log_request_names_the_wrong_field(
-    house: House, more: dict[str, Any], field: str
+    service: ApiService, more: dict[str, Any], field: str
 ) -> None:
     body = {"resourceNames": ["projects/p1"]} | more
-    assert fields(await house.call("POST", "/v2/entries:list", body)) == {field}
+    assert fields(await service.call("POST", "/v2/entries:list", body)) == {field}
 
 
 AUDIT = "logName:cloudaudit"
 
 
-async def test_audit_log_is_listed_for_permitted_callers_that_filter_for_it(house: House) -> None:
+async def test_audit_log_is_listed_for_permitted_callers_that_filter_for_it(
+    service: ApiService,
+) -> None:
     for _ in range(3):
-        house.clock += SECOND
-        await house.call("POST", f"{LOCATION}/customJobs", custom_job(pool()))
-    await house.call("POST", f"{LOCATION.replace('p1', 'p2')}/customJobs", custom_job(pool()))
-    first = (await entries(house, AUDIT, orderBy="timestamp desc", pageSize=2)).json
+        service.clock += SECOND
+        await service.call("POST", f"{LOCATION}/customJobs", custom_job(pool()))
+    await service.call("POST", f"{LOCATION.replace('p1', 'p2')}/customJobs", custom_job(pool()))
+    first = (await entries(service, AUDIT, orderBy="timestamp desc", pageSize=2)).json
     more = {"orderBy": "timestamp desc", "pageToken": first["nextPageToken"], "pageSize": 2}
-    rest = (await entries(house, AUDIT, **more)).json["entries"]
+    rest = (await entries(service, AUDIT, **more)).json["entries"]
     names = [entry["protoPayload"]["resourceName"] for entry in (*first["entries"], *rest)]
     assert [name.rpartition("/")[0] for name in names] == [f"{LOCATION}/customJobs"[4:]] * 3
     entry = rest[0]
@@ -204,17 +210,17 @@ async def test_audit_log_is_listed_for_permitted_callers_that_filter_for_it(hous
     assert (entry["severity"], entry["protoPayload"]["status"]) == ("NOTICE", {})
     who = 'protoPayload.authenticationInfo.principalEmail="{}"'
     for email, count in (("owner@trainshed.local", 3), ("ana@corp.example", 0)):
-        answer = await entries(house, f"{AUDIT} AND {who.format(email)}")
+        answer = await entries(service, f"{AUDIT} AND {who.format(email)}")
         assert len(answer.json.get("entries", [])) == count
-    lines = (await entries(house)).json["entries"]
+    lines = (await entries(service)).json["entries"]
     assert lines and not any("protoPayload" in line for line in lines)
-    ana = known(house.tokens, "ana@corp.example", "roles/aiplatform.user", "p1")
+    ana = known(service.tokens, "ana@corp.example", "roles/aiplatform.user", "p1")
     body = {"resourceNames": ["projects/p1"], "filter": AUDIT}
-    refused = await house.call("POST", "/v2/entries:list", body, token=ana)
+    refused = await service.call("POST", "/v2/entries:list", body, token=ana)
     assert refused.status == 403 and "trainshed.audit.list" in refused.error["message"]
-    await house.call("POST", "/v3/projects", {"projectId": "more"}, token=ana)
-    await house.call("DELETE", "/v3/projects/p1", token=ana)
-    [denied] = (await entries(house, f"{AUDIT} AND protoPayload.status.code=7")).json["entries"]
+    await service.call("POST", "/v3/projects", {"projectId": "more"}, token=ana)
+    await service.call("DELETE", "/v3/projects/p1", token=ana)
+    [denied] = (await entries(service, f"{AUDIT} AND protoPayload.status.code=7")).json["entries"]
     assert denied["protoPayload"]["status"] == {"code": 7, "message": "PERMISSION_DENIED"}
     assert denied["severity"] == "ERROR"
     assert denied["protoPayload"]["serviceName"] == "cloudresourcemanager.googleapis.com"
@@ -235,17 +241,17 @@ async def test_audit_log_is_listed_for_permitted_callers_that_filter_for_it(hous
     ],
 )
 async def test_only_a_filter_for_the_audit_log_returns_audit_entries(
-    house: House, filter_: str, is_of_audit: bool
+    service: ApiService, filter_: str, is_of_audit: bool
 ) -> None:
-    await two_replicas(house)
-    house.write_log(1000, "workerpool0-0", (START + 9 * SECOND, "cloudaudit.googleapis.com"))
-    shown = (await entries(house, filter_)).json["entries"]
+    await two_replicas(service)
+    service.write_log(1000, "workerpool0-0", (START + 9 * SECOND, "cloudaudit.googleapis.com"))
+    shown = (await entries(service, filter_)).json["entries"]
     assert {"protoPayload" in entry for entry in shown} == {is_of_audit}
 
 
-async def test_special_fields_of_structured_log_lines_are_converted(house: House) -> None:
+async def test_special_fields_of_structured_log_lines_are_converted(service: ApiService) -> None:
     """facts/packaging#structured-logs."""
-    await house.result("POST", f"{LOCATION}/customJobs", custom_job(pool(), pool()))
+    await service.result("POST", f"{LOCATION}/customJobs", custom_job(pool(), pool()))
     google = "logging.googleapis.com/"
     lines = [
         {
@@ -260,10 +266,10 @@ async def test_special_fields_of_structured_log_lines_are_converted(house: House
     ]
     texts_ = [json.dumps(line) for line in lines]
     stamped = ((START + n * SECOND, text) for n, text in enumerate(texts_, 1))
-    house.write_log(1000, "workerpool0-0", *stamped)
-    house.clock = START + 60 * SECOND
+    service.write_log(1000, "workerpool0-0", *stamped)
+    service.clock = START + 60 * SECOND
     shown = 'resource.labels.task_name="workerpool0-0"'
-    labelled, nested, located = (await entries(house, shown)).json["entries"]
+    labelled, nested, located = (await entries(service, shown)).json["entries"]
     assert labelled["textPayload"] == "one"
     assert (labelled["labels"]["run"], labelled["labels"]["ml.googleapis.com/job_id"]) == (
         "7",
@@ -284,16 +290,16 @@ async def test_special_fields_of_structured_log_lines_are_converted(house: House
         'insertId="mine"': ["mine"],
         "jsonPayload.message.nested.a=1": [nested["insertId"]],
     }.items():
-        matching = (await entries(house, f"{shown} AND {filter_}")).json.get("entries", [])
+        matching = (await entries(service, f"{shown} AND {filter_}")).json.get("entries", [])
         assert [entry["insertId"] for entry in matching] == expected, filter_
 
 
-async def test_service_log_lines_contain_the_state_of_an_ml_job(house: House) -> None:
-    await house.result("POST", "/v1/projects/p1/jobs", ml_job(job_id="job_1"))
-    house.clock = START + 60 * SECOND
-    over = ReplicaExited(1, PRIMARY, 1, exited(0, ended=house.clock))
-    await house.run("projects/p1/jobs/job_1", over, at=START)
-    house.clock += 60 * SECOND
-    answer = await entries(house, 'labels."ml.googleapis.com/endpoint"=""')
+async def test_service_log_lines_contain_the_state_of_an_ml_job(service: ApiService) -> None:
+    await service.result("POST", "/v1/projects/p1/jobs", ml_job(job_id="job_1"))
+    service.clock = START + 60 * SECOND
+    over = ReplicaExited(1, PRIMARY, 1, exited(0, ended=service.clock))
+    await service.run("projects/p1/jobs/job_1", over, at=START)
+    service.clock += 60 * SECOND
+    answer = await entries(service, 'labels."ml.googleapis.com/endpoint"=""')
     states = [entry["labels"]["ml.googleapis.com/job_state"] for entry in answer.json["entries"]]
     assert list(dict.fromkeys(states)) == ["QUEUED", "PREPARING", "RUNNING", "SUCCEEDED"]

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.api.house import LOCATION, House
-from tests.contract.api.studying import house_over
+from tests.contract.api.api_service import LOCATION, ApiService
+from tests.contract.api.fake_advisor import service_over
 from tests.unit.specs_requests import custom_job
 
 
@@ -23,36 +23,38 @@ from tests.unit.specs_requests import custom_job
         ("POST", "/healthz"),
     ],
 )
-async def test_unknown_paths_return_a_json_404(house: House, method: str, path: str) -> None:
-    answer = await house.call(method, path)
+async def test_unknown_paths_return_a_json_404(service: ApiService, method: str, path: str) -> None:
+    answer = await service.call(method, path)
     assert (answer.status, answer.error["status"]) == (404, "NOT_FOUND")
     assert path in answer.error["message"]
 
 
-async def test_discovery_needs_no_token_and_contains_the_services_address(house: House) -> None:
+async def test_discovery_needs_no_token_and_contains_the_services_address(
+    service: ApiService,
+) -> None:
     for path in ("/$discovery/rest?version=v1", "/discovery/v1/apis/ml/v1/rest"):
-        document = await house.result("GET", path, token=None)
+        document = await service.result("GET", path, token=None)
         assert (document["name"], document["version"]) == ("ml", "v1")
         assert document["rootUrl"] == "http://trainshed.example/"
-    logs = await house.result("GET", "/$discovery/rest?version=v2", token=None)
+    logs = await service.result("GET", "/$discovery/rest?version=v2", token=None)
     assert logs["name"] == "logging"
 
 
-async def test_version_is_shown_only_to_callers_with_a_valid_token(house: House) -> None:
+async def test_version_is_shown_only_to_callers_with_a_valid_token(service: ApiService) -> None:
     for path in ("/", "/healthz"):
-        assert "version" in await house.result("GET", path)
+        assert "version" in await service.result("GET", path)
         for token in (None, "wrong"):
-            assert await house.result("GET", path, token=token) == {
+            assert await service.result("GET", path, token=token) == {
                 "service": "trainshed",
                 "status": "ok",
             }
 
 
-async def test_project_is_returned_with_its_number(house: House) -> None:
-    view = await house.result("GET", "/v1/projects/p1")
+async def test_project_is_returned_with_its_number(service: ApiService) -> None:
+    view = await service.result("GET", "/v1/projects/p1")
     assert (view["projectId"], view["lifecycleState"]) == ("p1", "ACTIVE")
     assert view["projectNumber"].isdigit()
-    assert (await house.call("GET", "/v1/projects/-")).status == 400
+    assert (await service.call("GET", "/v1/projects/-")).status == 400
 
 
 @pytest.mark.parametrize(
@@ -65,9 +67,9 @@ async def test_project_is_returned_with_its_number(house: House) -> None:
     ],
 )
 async def test_request_body_over_the_size_limit_is_rejected(
-    house: House, verb: str, path: str, limit: int
+    service: ApiService, verb: str, path: str, limit: int
 ) -> None:
-    answer = await house.call(verb, path, b" " * (limit + 1))
+    answer = await service.call(verb, path, b" " * (limit + 1))
     assert answer.status == 400
     assert f"size exceeds the limit: {limit} bytes" in answer.error["message"]
 
@@ -82,10 +84,10 @@ async def test_internal_error_is_logged_and_reveals_no_details(
     def broken(name: str) -> bool:
         raise RuntimeError(f"the secret inside of {name}")
 
-    async with house_over(transport, tmp_path) as house:
-        monkeypatch.setattr(house.buckets, "bucket_location", broken)
+    async with service_over(transport, tmp_path) as service:
+        monkeypatch.setattr(service.buckets, "bucket_location", broken)
         with caplog.at_level(logging.ERROR, "trainshed.api"):
-            answer = await house.call("POST", f"{LOCATION}/customJobs", custom_job())
+            answer = await service.call("POST", f"{LOCATION}/customJobs", custom_job())
     assert (answer.status, answer.error["status"]) == (500, "INTERNAL")
     assert "secret" not in answer.body.decode()
     assert "the secret inside of bucket" in caplog.text

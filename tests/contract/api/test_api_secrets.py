@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.contract.api import refusals
-from tests.contract.api.house import LOCATION, SECOND, House
+from tests.contract.api import violations as errors
+from tests.contract.api.api_service import LOCATION, SECOND, ApiService
 from tests.contract.api.test_curves import request
 from tests.unit.specs_requests import container, custom_job, package
 from trainshed.core.secrets import MAX_VALUE_BYTES
@@ -25,7 +25,7 @@ def secret_body(name: str = "db", value: object = VALUE, project: str = "p1") ->
 
 def violations(answer: Any) -> dict[str, str]:
     assert VALUE.encode() not in answer.body
-    return refusals.violations(answer)
+    return errors.violations(answer)
 
 
 def files_with_value(directory: Path) -> list[Path]:
@@ -40,24 +40,24 @@ def env_of(*values: str) -> list[dict[str, str]]:
 
 
 async def test_secret_is_set_listed_and_deleted_but_never_shown(
-    house: House, tmp_path: Path
+    service: ApiService, tmp_path: Path
 ) -> None:
-    first = await house.call("POST", SECRETS, secret_body(value="first value"))
+    first = await service.call("POST", SECRETS, secret_body(value="first value"))
     assert first.json["version"] == 1
-    house.clock += SECOND
-    second = await house.call("POST", SECRETS, secret_body())
+    service.clock += SECOND
+    second = await service.call("POST", SECRETS, secret_body())
     newest = second.json
     assert newest == {"project": "p1", "name": "db", "version": 2, "created": newest["created"]}
-    listed = await house.call("GET", f"{SECRETS}?project=p1")
+    listed = await service.call("GET", f"{SECRETS}?project=p1")
     (secret,) = listed.json["secrets"]
     assert (secret["name"], secret["created"]) == ("db", newest["created"])
     assert [version["version"] for version in secret["versions"]] == [2, 1]
-    assert await house.result("DELETE", f"{SECRETS}/db?project=p1&version=2") == {}
-    assert await house.result("DELETE", f"{SECRETS}/db?project=p1") == {}
-    assert (await house.result("GET", f"{SECRETS}?project=p1"))["secrets"] == []
+    assert await service.result("DELETE", f"{SECRETS}/db?project=p1&version=2") == {}
+    assert await service.result("DELETE", f"{SECRETS}/db?project=p1") == {}
+    assert (await service.result("GET", f"{SECRETS}?project=p1"))["secrets"] == []
     for body in (first.body, second.body, listed.body):
         assert VALUE.encode() not in body and b"first value" not in body
-    house.close()
+    service.close()
     assert files_with_value(tmp_path) == []
 
 
@@ -76,29 +76,29 @@ async def test_secret_is_set_listed_and_deleted_but_never_shown(
     ],
 )
 async def test_invalid_secret_is_rejected_without_echoing_its_value(
-    house: House, body: dict[str, Any], field: str, fault: str
+    service: ApiService, body: dict[str, Any], field: str, fault: str
 ) -> None:
-    faults = violations(await house.call("POST", SECRETS, body))
+    faults = violations(await service.call("POST", SECRETS, body))
     assert list(faults) == [field] and fault in faults[field]
-    assert not await house.store.secrets.has_any()
+    assert not await service.store.secrets.has_any()
 
 
-async def test_all_wrong_fields_of_a_secret_are_reported_at_once(house: House) -> None:
+async def test_all_wrong_fields_of_a_secret_are_reported_at_once(service: ApiService) -> None:
     faults = violations(
-        await house.call("POST", SECRETS, {"project": "/", "name": "7", "value": "x"})
+        await service.call("POST", SECRETS, {"project": "/", "name": "7", "value": "x"})
     )
     assert set(faults) == {"project", "name", "value"}
-    assert set(violations(await house.call("DELETE", f"{SECRETS}/db?project=p1&version=0"))) == {
+    assert set(violations(await service.call("DELETE", f"{SECRETS}/db?project=p1&version=0"))) == {
         "version"
     }
 
 
 async def test_lost_secret_key_is_not_replaced_while_secrets_exist(
-    house: House, tmp_path: Path
+    service: ApiService, tmp_path: Path
 ) -> None:
-    await house.call("POST", SECRETS, secret_body())
+    await service.call("POST", SECRETS, secret_body())
     (tmp_path / "secrets.key").unlink()
-    again = House(tmp_path / "again")
+    again = ApiService(tmp_path / "again")
     try:
         await again.store.secrets.add("p1", "db", 1, lambda version: b"sealed with a lost key")
         refused = await again.call("POST", SECRETS, secret_body())
@@ -110,24 +110,26 @@ async def test_lost_secret_key_is_not_replaced_while_secrets_exist(
         again.close()
 
 
-async def test_job_with_secret_references_is_accepted_and_shown_unchanged(house: House) -> None:
-    await house.call("POST", SECRETS, secret_body())
+async def test_job_with_secret_references_is_accepted_and_shown_unchanged(
+    service: ApiService,
+) -> None:
+    await service.call("POST", SECRETS, secret_body())
     env = env_of("x $(secret:db)", "$(secret:db@1)", "$$(secret:nobody)")
     for program in (container(env=env), package(env=env)):
-        answer = await house.result("POST", f"{LOCATION}/customJobs", custom_job(program))
-        shown = (await house.call("GET", f"/v1/{answer['name']}")).body
+        answer = await service.result("POST", f"{LOCATION}/customJobs", custom_job(program))
+        shown = (await service.call("GET", f"/v1/{answer['name']}")).body
         assert b"$(secret:db)" in shown and VALUE.encode() not in shown
 
 
-async def test_job_with_unknown_secret_is_rejected_naming_its_variable(house: House) -> None:
-    await house.call("POST", SECRETS, secret_body())
-    await house.call("POST", SECRETS, secret_body(name="other", project="p2"))
+async def test_job_with_unknown_secret_is_rejected_naming_its_variable(service: ApiService) -> None:
+    await service.call("POST", SECRETS, secret_body())
+    await service.call("POST", SECRETS, secret_body(name="other", project="p2"))
     spec = custom_job(
         container(env=env_of("$(secret:db)", "$(secret:db@2)", "a $(secret:other) $(secret:db@1)")),
         package(env=env_of("$(secret:nobody)")),
     )
     wrong = {**spec, "labels": {"Bad": "label"}}
-    faults = violations(await house.call("POST", f"{LOCATION}/customJobs", wrong))
+    faults = violations(await service.call("POST", f"{LOCATION}/customJobs", wrong))
     assert "labels.Bad" in faults, "whatever else is wrong is told with it"
     path = "job_spec.worker_pool_specs"
     assert "has no version 2" in faults[f"{path}[0].container_spec.env[1].value"]
@@ -135,28 +137,28 @@ async def test_job_with_unknown_secret_is_rejected_naming_its_variable(house: Ho
     fault = faults[f"{path}[1].python_package_spec.env[0].value"]
     assert "`trainshed secrets set nobody`" in fault
     assert f"{path}[0].container_spec.env[0].value" not in faults
-    assert await house.result("GET", f"{LOCATION}/customJobs") == {}, "nothing is stored"
+    assert await service.result("GET", f"{LOCATION}/customJobs") == {}, "nothing is stored"
 
 
 @pytest.mark.parametrize(
     "kind", ["custom", "tuning", "pipeline", "explain custom", "explain tuning"]
 )
-async def test_every_way_to_create_a_job_checks_its_secrets(house: House, kind: str) -> None:
+async def test_every_way_to_create_a_job_checks_its_secrets(service: ApiService, kind: str) -> None:
     spec = custom_job(container(env=env_of("$(secret:nobody)")))["jobSpec"]
     path, body, field = request(kind.removeprefix("explain "), spec)
     if kind.startswith("explain"):
         place = {"api": "vertex", "project": "p1", "location": "us-central1"}
         path, body = EXPLAIN, {**place, "job": body}
     where = f"{field}.worker_pool_specs[0].container_spec.env[0].value"
-    assert "has no secrets yet" in violations(await house.call("POST", path, body))[where]
-    await house.call("POST", SECRETS, secret_body(name="nobody"))
-    assert (await house.call("POST", path, body)).status == 200
+    assert "has no secrets yet" in violations(await service.call("POST", path, body))[where]
+    await service.call("POST", SECRETS, secret_body(name="nobody"))
+    assert (await service.call("POST", path, body)).status == 200
 
 
-async def test_unusable_secret_key_is_reported(house: House, tmp_path: Path) -> None:
+async def test_unusable_secret_key_is_reported(service: ApiService, tmp_path: Path) -> None:
     """spec/operations#errors. The key file can be replaced while the service runs, so the error is
     a failed precondition and not an internal error."""
     (tmp_path / "secrets.key").write_text("no key\n")
-    refused = await house.call("POST", SECRETS, secret_body())
+    refused = await service.call("POST", SECRETS, secret_body())
     assert refused.error["status"] == "FAILED_PRECONDITION"
     assert "is not base64" in refused.error["message"]

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.contract.api.house import LOCATION, SECOND, START, House
-from tests.contract.api.rooms import node
+from tests.contract.api.api_service import LOCATION, SECOND, START, ApiService
+from tests.contract.api.fake_capacity import node
 from tests.contract.api.test_api_trainshed import NAME, WORKER, created, ended, started
 from tests.unit.specs_requests import custom_job, pool
 from trainshed.core.names import ReplicaId
@@ -16,8 +16,10 @@ USAGE = "/trainshed/v1/jobs/1000/usage"
 MIB = 1 << 20
 
 
-def write(house: House, replica: ReplicaId, *entries: dict[str, Any], attempt: int = 1) -> None:
-    directory = house.log_root / "1000" / str(attempt) / str(replica)
+def write(
+    service: ApiService, replica: ReplicaId, *entries: dict[str, Any], attempt: int = 1
+) -> None:
+    directory = service.log_root / "1000" / str(attempt) / str(replica)
     directory.mkdir(parents=True)
     (directory / "usage.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in entries))
 
@@ -41,16 +43,16 @@ def usage_entry(
     return entry | more | ({"last": True} if last else {})
 
 
-async def test_running_job_shows_its_resource_usage(house: House) -> None:
-    await created(house)
-    await started(house)
+async def test_running_job_shows_its_resource_usage(service: ApiService) -> None:
+    await created(service)
+    await started(service)
     looks = (
         usage_entry(1, 0.5, 50),
         usage_entry(3, 4.5, 70, disk=7 * MIB),
         usage_entry(13, 5.5, 60, disk=9 * MIB),
     )
-    write(house, PRIMARY, first_entry(), *looks)
-    answer = await house.result("GET", USAGE)
+    write(service, PRIMARY, first_entry(), *looks)
+    answer = await service.result("GET", USAGE)
     primary, worker = answer["replicas"]
     assert (primary["state"], primary["over"], primary["processes"]) == ("RUNNING", False, 3)
     assert (primary["cpus"], primary["mostCpus"]) == (0.1, 2.0)
@@ -62,39 +64,39 @@ async def test_running_job_shows_its_resource_usage(house: House) -> None:
     assert (worker["state"], worker["sampleTime"]) == ("RUNNING", "")
 
 
-async def test_usage_returns_the_requested_number_of_newest_points(house: House) -> None:
-    await created(house)
-    await started(house)
-    write(house, PRIMARY, first_entry(), *(usage_entry(n, n / 2, n) for n in range(1, 100)))
+async def test_usage_returns_the_requested_number_of_newest_points(service: ApiService) -> None:
+    await created(service)
+    await started(service)
+    write(service, PRIMARY, first_entry(), *(usage_entry(n, n / 2, n) for n in range(1, 100)))
 
     async def points(query: str) -> list[int]:
-        answer = await house.result("GET", USAGE + query)
+        answer = await service.result("GET", USAGE + query)
         return [point["memoryBytes"] // MIB for point in answer["replicas"][0]["points"]]
 
     assert await points("") == list(range(40, 100))
     assert await points("?points=2") == [98, 99]
     assert await points("?points=0") == []
     assert await points("?points=2000") == list(range(1, 100))
-    refused = await house.call("GET", USAGE + "?points=2001")
+    refused = await service.call("GET", USAGE + "?points=2001")
     assert (refused.status, "At most 2000" in json.dumps(refused.error)) == (400, True)
 
 
-async def test_usage_is_reported_per_gpu(house: House) -> None:
+async def test_usage_is_reported_per_gpu(service: ApiService) -> None:
     machine = {
         "machineType": "n1-standard-4",
         "acceleratorType": "NVIDIA_TESLA_T4",
         "acceleratorCount": 2,
     }
-    await house.call("POST", f"{LOCATION}/customJobs", custom_job(pool(machineSpec=machine)))
-    await started(house)
+    await service.call("POST", f"{LOCATION}/customJobs", custom_job(pool(machineSpec=machine)))
+    await started(service)
     busy: list[float | None] = [60.0, 7, 16, 8, 61]
     write(
-        house,
+        service,
         PRIMARY,
         first_entry("GPU-a", "GPU-b"),
         usage_entry(120, 1.0, 5, busy, [None, 3, 16, 3]),
     )
-    (replica,) = (await house.result("GET", USAGE))["replicas"]
+    (replica,) = (await service.result("GET", USAGE))["replicas"]
     assert replica["gpus"] == [
         {
             "uuid": "GPU-a",
@@ -118,29 +120,29 @@ async def test_usage_is_reported_per_gpu(house: House) -> None:
     assert replica["points"][0]["gpus"] == [0.5, None]
 
 
-async def test_usage_of_earlier_attempts_is_available(house: House) -> None:
+async def test_usage_of_earlier_attempts_is_available(service: ApiService) -> None:
     """spec/failures#retries: a retry of the job starts a new attempt."""
-    await created(house)
-    await started(house)
-    await ended(house)
-    write(house, PRIMARY, first_entry(), usage_entry(10, 1.0, 50, last=True))
-    first = await house.result("GET", USAGE + "?attempt=1")
+    await created(service)
+    await started(service)
+    await ended(service)
+    write(service, PRIMARY, first_entry(), usage_entry(10, 1.0, 50, last=True))
+    first = await service.result("GET", USAGE + "?attempt=1")
     assert first["replicas"][0]["peakMemoryBytes"] == 50 * MIB
-    refused = await house.call("GET", USAGE + "?attempt=2")
+    refused = await service.call("GET", USAGE + "?attempt=2")
     assert (refused.status, "The newest attempt is 1." in json.dumps(refused.error)) == (400, True)
 
 
-async def test_node_list_shows_the_owner_of_each_gpu(house: House) -> None:
+async def test_node_list_shows_the_owner_of_each_gpu(service: ApiService) -> None:
     """spec/machines#gpus: the operator sees the exclusive assignment."""
     machine = {"machineType": "n1-standard-4", "acceleratorType": "NVIDIA_TESLA_T4"}
     body = custom_job(pool(machineSpec=machine | {"acceleratorCount": 1}), pool())
-    await house.call("POST", f"{LOCATION}/customJobs", body)
-    await started(house)
-    write(house, PRIMARY, first_entry("GPU-a"))
+    await service.call("POST", f"{LOCATION}/customJobs", body)
+    await started(service)
+    write(service, PRIMARY, first_entry("GPU-a"))
     gone = NAME.replace("1000", "999")
     held = (f"{NAME} {PRIMARY}", f"{NAME} {WORKER}", f"{gone} {PRIMARY}")
-    house.capacity.known = (node("node-1", *held),)
-    (shown,) = (await house.result("GET", "/trainshed/v1/nodes"))["nodes"]
+    service.capacity.known = (node("node-1", *held),)
+    (shown,) = (await service.result("GET", "/trainshed/v1/nodes"))["nodes"]
     has = {"accelerator": "NVIDIA_TESLA_T4", "accelerators": 1, "gpus": ["GPU-a"]}
     assert shown["replicas"] == [
         {"job": NAME, "replica": "workerpool0-0"} | has,

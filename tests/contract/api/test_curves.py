@@ -6,8 +6,8 @@ from urllib.parse import urlencode
 
 import pytest
 
-from tests.contract.api.house import LOCATION, SECOND, START, House
-from tests.contract.api.refusals import fields
+from tests.contract.api.api_service import LOCATION, SECOND, START, ApiService
+from tests.contract.api.violations import fields
 from tests.contract.store.metadata_samples import make_progress
 from tests.tracking.test_tensorboards import create_board
 from tests.unit.specs_requests import custom_job
@@ -24,50 +24,49 @@ AT = 1_763_612_345_000_000_000
 OUTPUT = {"outputUriPrefix": "gs://bucket/out"}
 
 
-async def logged(house: House, run: str, tag: str, *values: float, first: int = 0) -> None:
+async def logged(service: ApiService, run: str, tag: str, *values: float, first: int = 0) -> None:
     """Log one point per value, starting at step `first`."""
     uid = int.from_bytes(f"{run}{tag}".encode()[:7], "big")
     series = CurveSeries(uid, run, tag, len(values) - 1, AT, 0.5, len(values))
     points = [Point(step, AT + step, value) for step, value in enumerate(values, first)]
-    await house.points.append(UID, [(uid, points)])
-    await house.store.curves.put(UID, make_progress(f"{run}/events"), (series,))
+    await service.points.append(UID, [(uid, points)])
+    await service.store.curves.put(UID, make_progress(f"{run}/events"), (series,))
 
 
-async def created(house: House, **spec: Any) -> str:
+async def created(service: ApiService, **spec: Any) -> str:
     job = custom_job(baseOutputDirectory=OUTPUT, **spec)
-    return (await house.result("POST", f"{LOCATION}/customJobs", job))["name"]
+    return (await service.result("POST", f"{LOCATION}/customJobs", job))["name"]
 
 
-async def shown(house: House, **query: Any) -> dict[str, list[Any]]:
-    answer = await house.result("GET", f"{CURVES}?{urlencode(query, doseq=True)}")
+async def shown(service: ApiService, **query: Any) -> dict[str, list[Any]]:
+    answer = await service.result("GET", f"{CURVES}?{urlencode(query, doseq=True)}")
     return {
         f"{curve['run']}:{curve['tag']}": [point["value"] for point in curve["points"]]
         for curve in answer["curves"]
     }
 
 
-async def test_printed_measurements_become_curves_without_event_files(house: House) -> None:
+async def test_printed_measurements_become_curves_without_event_files(service: ApiService) -> None:
     """The x axis shows epochs. Measurements on other data become runs."""
-    name = await created(house)
-    await house.run(name)
+    name = await created(service)
+    await service.run(name)
     lines = [f"epoch {n}/3 loss: {1 / n} - val_loss: nan" for n in (1, 2, 3)]
-    house.write_log(
+    service.write_log(
         1000, "workerpool0-0", *((START + n * SECOND, line) for n, line in enumerate(lines))
     )
-    train, validation = (await house.result("GET", f"{CURVES}?points=2"))["curves"]
+    train, validation = (await service.result("GET", f"{CURVES}?points=2"))["curves"]
     assert (train["run"], train["tag"], train["unit"], train["count"]) == ("", "loss", "epoch", 3)
     assert [(point["step"], point["value"]) for point in train["points"]] == [(1, 1), (3, 1 / 3)]
     assert validation["run"] == "validation" and validation["points"][0]["value"] == "NaN"
-    assert list(await shown(house, run="validation")) == ["validation:loss"]
-    await logged(house, "", "accuracy", 0.5)
-    assert list(await shown(house)) == [":accuracy"]
+    assert list(await shown(service, run="validation")) == ["validation:loss"]
+    await logged(service, "", "accuracy", 0.5)
+    assert list(await shown(service)) == [":accuracy"]
 
 
 async def test_curve_points_are_encoded_outside_the_event_loop(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    service: ApiService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A response can contain 100,000 points, whose encoding would block the event loop for half a
-    second."""
+    """A response can contain 100,000 points, whose encoding would block the event loop for half a second."""
     threads: set[threading.Thread] = set()
 
     def noted(_: int) -> str:
@@ -75,62 +74,62 @@ async def test_curve_points_are_encoded_outside_the_event_loop(
         return ""
 
     monkeypatch.setattr(measures, "text_micros", noted)
-    await created(house)
-    await logged(house, "", "loss", 0.5, 0.25)
-    assert list(await shown(house)) == [":loss"]
+    await created(service)
+    await logged(service, "", "loss", 0.5, 0.25)
+    assert list(await shown(service)) == [":loss"]
     assert threads and threading.main_thread() not in threads
 
 
-async def test_curves_are_filtered_by_run_and_tag_and_downsampled(house: House) -> None:
-    name = await created(house)
-    assert await house.result("GET", CURVES) == {"job": name, "curves": [], "more": False}
-    await logged(house, "eval", "acc", 0.5, float("nan"), float("-inf"))
-    await logged(house, "", "loss", *(float(step) for step in range(5000)))
-    everything = await shown(house)
+async def test_curves_are_filtered_by_run_and_tag_and_downsampled(service: ApiService) -> None:
+    name = await created(service)
+    assert await service.result("GET", CURVES) == {"job": name, "curves": [], "more": False}
+    await logged(service, "eval", "acc", 0.5, float("nan"), float("-inf"))
+    await logged(service, "", "loss", *(float(step) for step in range(5000)))
+    everything = await shown(service)
     assert everything["eval:acc"] == [0.5, "NaN", "-Infinity"]
     loss = everything[":loss"]
     assert len(loss) == 1000 and (loss[0], loss[-1]) == (0.0, 4999.0) and loss == sorted(loss)
-    assert await shown(house, tag="loss", points=2) == {":loss": [0.0, 4999.0]}
-    part = (await shown(house, tag="loss", begin=2000, end=2100))[":loss"]
+    assert await shown(service, tag="loss", points=2) == {":loss": [0.0, 4999.0]}
+    part = (await shown(service, tag="loss", begin=2000, end=2100))[":loss"]
     assert part == [float(step) for step in range(1999, 2102)]
-    assert await shown(house, tag="loss", points=3, means="true") == {
+    assert await shown(service, tag="loss", points=3, means="true") == {
         ":loss": [832.5, 2499.0, 4166.0]
     }
-    assert await shown(house, tag="loss", begin=9, end=2, means="true") == {":loss": []}
-    assert (await shown(house, run=["eval", "other"])).keys() == {"eval:acc"}
-    assert await shown(house, tag="nothing") == {}
-    few = (await house.result("GET", f"{CURVES}?charts=1&points=9"))["curves"]
+    assert await shown(service, tag="loss", begin=9, end=2, means="true") == {":loss": []}
+    assert (await shown(service, run=["eval", "other"])).keys() == {"eval:acc"}
+    assert await shown(service, tag="nothing") == {}
+    few = (await service.result("GET", f"{CURVES}?charts=1&points=9"))["curves"]
     assert [(curve["tag"], curve["value"], len(curve["points"]) > 1) for curve in few] == [
         ("loss", 0.5, True),
         ("acc", 0.5, False),
     ]
-    await logged(house, "", "early", 1.0, 2.0, 3.0, 4.0, first=-3)
-    assert (await shown(house, tag="early"))[":early"] == [1.0, 2.0, 3.0, 4.0]
-    refused = await house.call("GET", f"{CURVES}?points=1001")
+    await logged(service, "", "early", 1.0, 2.0, 3.0, 4.0, first=-3)
+    assert (await shown(service, tag="early"))[":early"] == [1.0, 2.0, 3.0, 4.0]
+    refused = await service.call("GET", f"{CURVES}?points=1001")
     assert (refused.status, fields(refused)) == (400, {"points"})
 
 
 async def test_jobs_are_filtered_by_their_last_measurements(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    service: ApiService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Filters apply to values from event files and to printed values, combined with other filters
     and paging."""
     for number in range(4):
-        name = await created(house)
-        await house.run(name)
+        name = await created(service)
+        await service.run(name)
         uid = int(name.rpartition("/")[2])
         line = f"epoch 1/3 loss: {number} - val_accuracy: {number / 4}"
-        house.write_log(uid, "workerpool0-0", (START, line))
+        service.write_log(uid, "workerpool0-0", (START, line))
     series = CurveSeries(7, "eval", "top5/accuracy", 9, AT, 0.99, 9)
     nowhere = CurveSeries(8, "", "loss", 9, AT, None, 9)
-    await house.store.curves.put(UID, make_progress("events"), (series, nowhere))
+    await service.store.curves.put(UID, make_progress("events"), (series, nowhere))
 
     async def listed(*bounds: str, **query: str) -> list[int]:
         uids: list[int] = []
         query["project"] = "p1"
         while True:
             wanted = urlencode({**query, "metric": bounds}, doseq=True)
-            page = await house.result("GET", f"/trainshed/v1/jobs?{wanted}")
+            page = await service.result("GET", f"/trainshed/v1/jobs?{wanted}")
             uids += [int(job["uid"]) for job in page["jobs"]]
             if not (token := page["nextPageToken"]):
                 return uids
@@ -147,25 +146,27 @@ async def test_jobs_are_filtered_by_their_last_measurements(
     monkeypatch.setattr(jobs, "_METRIC_TIME_LIMIT", -1.0)
     assert await listed("loss>0", limit="2") == [last, last - 1, last - 2]
     for wrong in ("loss", "loss>", ">1", "loss>nan", "loss>1e999", "loss>.", " " * 9000 + "x"):
-        refused = await house.call("GET", f"/trainshed/v1/jobs?{urlencode({'metric': wrong})}")
+        refused = await service.call("GET", f"/trainshed/v1/jobs?{urlencode({'metric': wrong})}")
         assert (refused.status, fields(refused)) == (400, {"metric"})
         assert "val_accuracy>0.9" in str(refused.json)
 
 
-async def test_deleted_job_has_no_curves(house: House) -> None:
-    name = await created(house)
-    await logged(house, "", "loss", 1.0)
-    await house.become(name, state=JobState.SUCCEEDED, started=START, ended=START + SECOND)
-    await house.result("DELETE", f"/v1/{name}")
-    assert (await house.call("GET", CURVES)).status == 404
-    assert await house.store.curves.series(UID) == ()
-    assert (await house.points.read(UID, [1])) == {1: []}
-    assert not list(house.points._directory.glob("1000.*"))  # pyright: ignore[reportPrivateUsage]
+async def test_deleted_job_has_no_curves(service: ApiService) -> None:
+    name = await created(service)
+    await logged(service, "", "loss", 1.0)
+    await service.update_job(name, state=JobState.SUCCEEDED, started=START, ended=START + SECOND)
+    await service.result("DELETE", f"/v1/{name}")
+    assert (await service.call("GET", CURVES)).status == 404
+    assert await service.store.curves.series(UID) == ()
+    assert (await service.points.read(UID, [1])) == {1: []}
+    assert not list(service.points._directory.glob("1000.*"))  # pyright: ignore[reportPrivateUsage]
 
 
 @pytest.mark.parametrize("kind", ["custom", "tuning", "pipeline"])
-async def test_job_with_tensorboard_of_other_location_is_rejected(house: House, kind: str) -> None:
-    board = (await create_board(house)).removeprefix("/v1/")
+async def test_job_with_tensorboard_of_other_location_is_rejected(
+    service: ApiService, kind: str
+) -> None:
+    board = (await create_board(service)).removeprefix("/v1/")
     for name, says in (
         (board, ""),
         (f"{board}9", "does not exist"),
@@ -174,7 +175,7 @@ async def test_job_with_tensorboard_of_other_location_is_rejected(house: House, 
     ):
         spec = custom_job(baseOutputDirectory=OUTPUT, tensorboard=name)["jobSpec"]
         path, body, field = request(kind, spec)
-        answer = await house.call("POST", path, body)
+        answer = await service.call("POST", path, body)
         if not says:
             assert answer.status == 200, answer.json
             continue
@@ -183,8 +184,7 @@ async def test_job_with_tensorboard_of_other_location_is_rejected(house: House, 
 
 
 def request(kind: str, spec: dict[str, Any]) -> tuple[str, dict[str, Any], str]:
-    """Return path and body of a request for a job with this spec, and the spec's field name in
-    errors."""
+    """Return path and body of a request for a job with this spec, and the spec's field name in errors."""
     match kind:
         case "custom":
             return f"{LOCATION}/customJobs", {"displayName": "j", "jobSpec": spec}, "job_spec"

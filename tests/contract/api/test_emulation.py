@@ -8,42 +8,44 @@ from typing import Any
 import pytest
 
 from tests.commands import disk_of, fill
-from tests.contract.api.house import LOCATION, House
+from tests.contract.api.api_service import LOCATION, ApiService
 from tests.unit.specs_requests import ReducingRuntimes, custom_job, vertex
 from trainshed.core.errors import FailedPrecondition
 from trainshed.serve.emulation import Emulation
 
 
-def emulate(house: House, *rules: dict[str, Any], capture: Path | None = None) -> None:
+def emulate(service: ApiService, *rules: dict[str, Any], capture: Path | None = None) -> None:
     """Serve like an emulator with a plan of these rules."""
-    plan = house.log_root.with_name("plan.json")
+    plan = service.log_root.with_name("plan.json")
     plan.write_text(json.dumps(rules))
-    house.serve(runtimes=ReducingRuntimes())
-    house.services = Emulation(plan, capture).around(house.services)
-    house.app = house.application()
+    service.serve(runtimes=ReducingRuntimes())
+    service.services = Emulation(plan, capture).around(service.services)
+    service.app = service.application()
 
 
-async def test_captured_request_has_its_rest_form(house: House, tmp_path: Path) -> None:
-    emulate(house, {"job": "never"}, capture=tmp_path / "sent.jsonl")
-    await house.result("GET", f"{LOCATION}/customJobs?page_size=9")
+async def test_captured_request_has_its_rest_form(service: ApiService, tmp_path: Path) -> None:
+    emulate(service, {"job": "never"}, capture=tmp_path / "sent.jsonl")
+    await service.result("GET", f"{LOCATION}/customJobs?page_size=9")
     names = {"resourceNames": ["projects/p1"]}
-    await house.result("POST", "/v2/entries:list", names)
+    await service.result("POST", "/v2/entries:list", names)
     sent, log_read = map(json.loads, (tmp_path / "sent.jsonl").read_text().splitlines())
     path = f"{LOCATION}/customJobs"
     assert sent == {"method": "GET", "path": path, "query": {"pageSize": 9}, "body": {}}
     assert log_read["body"] == names
 
 
-async def test_request_is_rejected_when_its_capture_fails(house: House, tmp_path: Path) -> None:
+async def test_request_is_rejected_when_its_capture_fails(
+    service: ApiService, tmp_path: Path
+) -> None:
     with disk_of("size=64k", tmp_path / "disk") as disk:
         capture = disk / "sent.jsonl"
-        emulate(house, {"job": "*"}, capture=capture)
+        emulate(service, {"job": "*"}, capture=capture)
         # The disk block with the end of the file has space for a partial line.
         capture.write_text("x" * 4000 + "\n")
         filler = fill(disk)
-        answer = await house.call("POST", f"{LOCATION}/customJobs", custom_job())
+        answer = await service.call("POST", f"{LOCATION}/customJobs", custom_job())
         filler.unlink()
-        await house.result("GET", f"{LOCATION}/customJobs")
+        await service.result("GET", f"{LOCATION}/customJobs")
         _, line = capture.read_text().splitlines()
         assert json.loads(line)["method"] == "GET"
     assert (answer.status, answer.error["status"]) == (400, "FAILED_PRECONDITION")
@@ -51,19 +53,19 @@ async def test_request_is_rejected_when_its_capture_fails(house: House, tmp_path
         f"--capture {capture} cannot be written: No space left on device."
         in answer.error["message"]
     )
-    assert house.woken == []
+    assert service.woken == []
 
 
-def test_invalid_plan_is_rejected_at_start(house: House) -> None:
+def test_invalid_plan_is_rejected_at_start(service: ApiService) -> None:
     with pytest.raises(FailedPrecondition) as refusal:
-        emulate(house, {"job": "a", "exit_code": 1000})
+        emulate(service, {"job": "a", "exit_code": 1000})
     assert "`int` <= 255 - at `$[0].exit_code`" in str(refusal.value)
     assert 'such as [{"job": "train-*", "exit_code": 1}]' in str(refusal.value)
 
 
-def test_trial_reports_0_for_metrics_missing_in_its_rule(house: House) -> None:
-    emulate(house, {"job": "a", "metrics": {"accuracy": 0.5}})
-    assert house.services.replace_spec is not None
-    spec = house.services.replace_spec("a", vertex(custom_job()), ("accuracy", "loss"))
+def test_trial_reports_0_for_metrics_missing_in_its_rule(service: ApiService) -> None:
+    emulate(service, {"job": "a", "metrics": {"accuracy": 0.5}})
+    assert service.services.replace_spec is not None
+    spec = service.services.replace_spec("a", vertex(custom_job()), ("accuracy", "loss"))
     rule = json.loads(spec.pools[0].program.command[-1])
     assert rule["metrics"] == {"accuracy": 0.5, "loss": 0}

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from tests.contract.api.house import LOCATION, House
-from tests.contract.api.refusals import fields
+from tests.contract.api.api_service import LOCATION, ApiService
 from tests.contract.api.test_datasets import import_body, made
 from tests.contract.api.test_models import MODELS, PLACE, shown, uploaded
+from tests.contract.api.violations import fields
 from tests.unit.test_specs_pipeline import MODEL
 from trainshed.core.environment import service_agent
 from trainshed.datasets.port import DataRefused, DataUnwritten
@@ -18,85 +18,85 @@ TREE = {"gs://bucket/m/model.pt": b"weights", "gs://bucket/m/variables/v-0": b"m
 WHERE = "output_config.artifact_destination.output_uri_prefix"
 
 
-async def prepare_model(house: House) -> None:
-    house.files.buckets.objects = {**TREE, "gs://bucket/m-old/model.pt": b"another one"}
+async def prepare_model(service: ApiService) -> None:
+    service.files.buckets.objects = {**TREE, "gs://bucket/m-old/model.pt": b"another one"}
     model = MODEL | {"displayName": "my model/(1)", "artifactUri": "gs://bucket/m"}
-    await uploaded(house, model, modelId="m1")
+    await uploaded(service, model, modelId="m1")
 
 
-async def start(house: House, model: str = "m1", **config: Any) -> dict[str, Any]:
+async def start(service: ApiService, model: str = "m1", **config: Any) -> dict[str, Any]:
     config = {"artifactDestination": {"outputUriPrefix": "gs://bucket/out"}} | config
-    return await house.result("POST", f"{MODELS}/{model}:export", {"outputConfig": config})
+    return await service.result("POST", f"{MODELS}/{model}:export", {"outputConfig": config})
 
 
 def export_body(**config: Any) -> dict[str, Any]:
     return {"exportConfig": {"gcsDestination": {"outputUriPrefix": "gs://bucket/out"}} | config}
 
 
-async def ended(house: House, operation: dict[str, Any]) -> dict[str, Any]:
-    done = await house.result("POST", f"/v1/{operation['name']}:wait?timeout=20s")
+async def ended(service: ApiService, operation: dict[str, Any]) -> dict[str, Any]:
+    done = await service.result("POST", f"/v1/{operation['name']}:wait?timeout=20s")
     assert done["done"] is True
     return done
 
 
-async def table(house: House) -> str:
-    house.files.buckets.objects["gs://bucket/a.csv"] = b"id,x\n1,a\n2,b\n"
-    return await made(house)
+async def table(service: ApiService) -> str:
+    service.files.buckets.objects["gs://bucket/a.csv"] = b"id,x\n1,a\n2,b\n"
+    return await made(service)
 
 
-async def test_only_model_with_artifacts_has_an_export_format(house: House) -> None:
-    await prepare_model(house)
-    await uploaded(house, modelId="bare")
-    (format_,) = (await shown(house, "m1"))["supportedExportFormats"]
+async def test_only_model_with_artifacts_has_an_export_format(service: ApiService) -> None:
+    await prepare_model(service)
+    await uploaded(service, modelId="bare")
+    (format_,) = (await shown(service, "m1"))["supportedExportFormats"]
     assert format_ == {"id": "custom-trained", "exportableContents": ["ARTIFACT"]}
-    assert "supportedExportFormats" not in await shown(house, "bare")
+    assert "supportedExportFormats" not in await shown(service, "bare")
     body = {"outputConfig": {"artifactDestination": {"outputUriPrefix": "gs://bucket/out"}}}
-    answer = await house.call("POST", f"{MODELS}/bare:export", body)
+    answer = await service.call("POST", f"{MODELS}/bare:export", body)
     assert answer.error["status"] == "FAILED_PRECONDITION"
     for missing in ("none", "bare@7"):
-        answer = await house.call("POST", f"{MODELS}/{missing}:export", body)
+        answer = await service.call("POST", f"{MODELS}/{missing}:export", body)
         assert answer.error["status"] == "NOT_FOUND", missing
 
 
-async def test_model_export_copies_the_models_files(house: House) -> None:
-    await prepare_model(house)
-    house.files.gate.clear()
-    running = await start(house, "m1@default", exportFormatId="custom-trained")
+async def test_model_export_copies_the_models_files(service: ApiService) -> None:
+    await prepare_model(service)
+    service.files.gate.clear()
+    running = await start(service, "m1@default", exportFormatId="custom-trained")
     assert "done" not in running
     assert running["metadata"]["@type"].endswith("v1.ExportModelOperationMetadata")
     assert running["metadata"]["outputInfo"] == {"artifactOutputUri": OUTPUT}
-    house.files.gate.set()
-    done = await ended(house, running)
+    service.files.gate.set()
+    done = await ended(service, running)
     assert done["response"]["@type"].endswith("v1.ExportModelResponse")
     assert done["metadata"]["outputInfo"] == {"artifactOutputUri": OUTPUT}
-    objects = house.files.buckets.objects
+    objects = service.files.buckets.objects
     copied = {uri: objects[uri] for uri in objects if uri.startswith("gs://bucket/out")}
     assert copied == {f"{OUTPUT}model.pt": b"weights", f"{OUTPUT}variables/v-0": b"more"}
-    (account,) = house.files.accounts
+    (account,) = service.files.accounts
     assert (account.project, account.email) == ("p1", service_agent("p1"))
 
 
-async def test_simultaneous_exports_use_separate_directories(house: House) -> None:
-    await prepare_model(house)
-    operations = [await start(house) for _ in range(3)]
+async def test_simultaneous_exports_use_separate_directories(service: ApiService) -> None:
+    await prepare_model(service)
+    operations = [await start(service) for _ in range(3)]
     outputs = {operation["metadata"]["outputInfo"]["artifactOutputUri"] for operation in operations}
     assert len(outputs) == 3
     for operation in operations:
-        assert "error" not in await ended(house, operation)
+        assert "error" not in await ended(service, operation)
 
 
-async def test_export_continues_after_a_service_restart(house: House) -> None:
-    await prepare_model(house)
-    house.files.gate.clear()
-    running = await start(house)
-    await house.files.waits.wait()
-    await house.exports.close()
-    assert "done" not in await house.result("GET", f"/v1/{running['name']}")
-    house.files.gate.set()
-    later = house.export_worker()
+async def test_export_continues_after_a_service_restart(service: ApiService) -> None:
+    await prepare_model(service)
+    service.files.gate.clear()
+    running = await start(service)
+    await service.files.waits.wait()
+    await service.exports.close()
+    assert "done" not in await service.result("GET", f"/v1/{running['name']}")
+    service.files.gate.set()
+    later = service.export_worker()
     await later.start()
-    assert "error" not in await ended(house, running)
-    assert house.files.buckets.objects[f"{OUTPUT}model.pt"] == b"weights"
+    assert "error" not in await ended(service, running)
+    assert service.files.buckets.objects[f"{OUTPUT}model.pt"] == b"weights"
     await later.close()
 
 
@@ -109,87 +109,89 @@ async def test_export_continues_after_a_service_restart(house: House) -> None:
     ],
 )
 async def test_failed_export_reports_its_cause(
-    house: House, failure: Exception, code: int, text: str
+    service: ApiService, failure: Exception, code: int, text: str
 ) -> None:
-    await prepare_model(house)
-    house.files.failure = failure
-    error = (await ended(house, await start(house)))["error"]
+    await prepare_model(service)
+    service.files.failure = failure
+    error = (await ended(service, await start(service)))["error"]
     assert error["code"] == code
     assert f"{PLACE}/models/m1@1 was not exported: " in error["message"]
     assert text in error["message"]
 
 
-async def test_export_fails_when_its_files_were_deleted(house: House) -> None:
-    await prepare_model(house)
-    house.files.buckets.objects.clear()
-    error = (await ended(house, await start(house)))["error"]
+async def test_export_fails_when_its_files_were_deleted(service: ApiService) -> None:
+    await prepare_model(service)
+    service.files.buckets.objects.clear()
+    error = (await ended(service, await start(service)))["error"]
     assert (error["code"], "No objects exist at gs://bucket/m/" in error["message"]) == (3, True)
 
 
-async def test_cancelled_export_stops_copying(house: House) -> None:
-    await prepare_model(house)
-    house.files.gate.clear()
-    running = await start(house)
-    await house.files.waits.wait()
+async def test_cancelled_export_stops_copying(service: ApiService) -> None:
+    await prepare_model(service)
+    service.files.gate.clear()
+    running = await start(service)
+    await service.files.waits.wait()
     path = f"/v1/{running['name']}"
-    assert (await house.call("DELETE", path)).error["status"] == "FAILED_PRECONDITION"
-    await house.result("POST", f"{path}:cancel")
-    done = await ended(house, running)
+    assert (await service.call("DELETE", path)).error["status"] == "FAILED_PRECONDITION"
+    await service.result("POST", f"{path}:cancel")
+    done = await ended(service, running)
     assert done["error"]["code"] == 1
     assert OUTPUT in done["error"]["message"]
-    house.files.gate.set()
-    await house.exports.close()
-    assert f"{OUTPUT}model.pt" not in house.files.buckets.objects
-    await house.result("DELETE", path)
-    assert (await house.call("GET", path)).status == 404
+    service.files.gate.set()
+    await service.exports.close()
+    assert f"{OUTPUT}model.pt" not in service.files.buckets.objects
+    await service.result("DELETE", path)
+    assert (await service.call("GET", path)).status == 404
 
 
-async def test_all_wrong_fields_of_an_export_are_reported(house: House) -> None:
-    await prepare_model(house)
+async def test_all_wrong_fields_of_an_export_are_reported(service: ApiService) -> None:
+    await prepare_model(service)
     config = {
         "exportFormatId": "tf-saved-model",
         "imageDestination": {"outputUri": "us-docker.pkg.dev/p/r/i"},
         "artifactDestination": {"outputUriPrefix": "gs://bucket/m/below"},
     }
-    answer = await house.call("POST", f"{MODELS}/m1:export", {"outputConfig": config})
+    answer = await service.call("POST", f"{MODELS}/m1:export", {"outputConfig": config})
     others = {"output_config.export_format_id", "output_config.image_destination"}
     assert fields(answer) == {WHERE} | others
     for prefix in ("", "out", "gs://nowhere/out", "gs://theirs/out", "gs://bucket/m"):
         config = {"artifactDestination": {"outputUriPrefix": prefix}}
-        answer = await house.call("POST", f"{MODELS}/m1:export", {"outputConfig": config})
+        answer = await service.call("POST", f"{MODELS}/m1:export", {"outputConfig": config})
         assert fields(answer) == {WHERE}, prefix
-    assert fields(await house.call("POST", f"{MODELS}/m1:export", {})) == {WHERE}
-    assert "operations" not in await house.result("GET", f"{LOCATION}/operations?filter=done=false")
+    assert fields(await service.call("POST", f"{MODELS}/m1:export", {})) == {WHERE}
+    assert "operations" not in await service.result(
+        "GET", f"{LOCATION}/operations?filter=done=false"
+    )
 
 
-async def test_dataset_is_exported_as_one_set_of_files(house: House) -> None:
-    path = await table(house)
-    house.files.gate.clear()
-    running = await house.result("POST", f"{path}:export", export_body())
+async def test_dataset_is_exported_as_one_set_of_files(service: ApiService) -> None:
+    path = await table(service)
+    service.files.gate.clear()
+    running = await service.result("POST", f"{path}:export", export_body())
     assert "done" not in running
     directory = running["metadata"]["gcsOutputDirectory"]
     assert directory.startswith("gs://bucket/out/dataset-")
-    house.files.gate.set()
-    done = await ended(house, running)
+    service.files.gate.set()
+    done = await ended(service, running)
     assert done["response"]["exportedFiles"] == [f"{directory}/data-00000.csv"]
     assert done["response"]["dataStats"]["trainingDataItemsCount"] == "2"
-    objects = house.files.buckets.objects
+    objects = service.files.buckets.objects
     assert objects[f"{directory}/data-00000.csv"] == b"id,x\n1,a\n2,b\n"
     assert not [uri for uri in objects if "/test-" in uri]
 
 
-async def test_dataset_is_exported_by_splits(house: House) -> None:
-    path = await table(house)
+async def test_dataset_is_exported_by_splits(service: ApiService) -> None:
+    path = await table(service)
     split = {"trainingFraction": 1.0}
     done = await ended(
-        house, await house.result("POST", f"{path}:export", export_body(fractionSplit=split))
+        service, await service.result("POST", f"{path}:export", export_body(fractionSplit=split))
     )
     names = [uri.rpartition("/")[2] for uri in done["response"]["exportedFiles"]]
     assert names == ["training-00000.csv", "validation-00000.csv", "test-00000.csv"]
 
 
-async def test_invalid_dataset_export_is_rejected(house: House) -> None:
-    path, images = await table(house), await made(house, "image")
+async def test_invalid_dataset_export_is_rejected(service: ApiService) -> None:
+    path, images = await table(service), await made(service, "image")
     nowhere: dict[str, Any] = {"exportConfig": {}}
     theirs: dict[str, Any] = {
         "exportConfig": {"gcsDestination": {"outputUriPrefix": "gs://theirs/x"}}
@@ -204,13 +206,13 @@ async def test_invalid_dataset_export_is_rejected(house: House) -> None:
         (path, export_body(annotationSchemaUri="x"), "export_config.annotation_schema_uri"),
         (images, export_body(), "export_config"),
     ):
-        assert field in fields(await house.call("POST", f"{of}:export", wrong)), wrong
+        assert field in fields(await service.call("POST", f"{of}:export", wrong)), wrong
 
 
-async def test_imported_items_are_exported_in_googles_format(house: House) -> None:
-    path = await made(house, "image")
-    house.files.buckets.objects["gs://bucket/photos.csv"] = b"gs://bucket/1.jpg,daisy\n"
-    await house.result("POST", f"{path}:import", import_body(["gs://bucket/photos.csv"]))
-    done = await ended(house, await house.result("POST", f"{path}:export", export_body()))
+async def test_imported_items_are_exported_in_googles_format(service: ApiService) -> None:
+    path = await made(service, "image")
+    service.files.buckets.objects["gs://bucket/photos.csv"] = b"gs://bucket/1.jpg,daisy\n"
+    await service.result("POST", f"{path}:import", import_body(["gs://bucket/photos.csv"]))
+    done = await ended(service, await service.result("POST", f"{path}:export", export_body()))
     (uri,) = done["response"]["exportedFiles"]
-    assert b'"displayName": "daisy"' in house.files.buckets.objects[uri]
+    assert b'"displayName": "daisy"' in service.files.buckets.objects[uri]

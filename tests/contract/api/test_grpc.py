@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import force_setattr
 
-from tests.contract.api.grpc_house import GrpcHouse, status_of, violations_of
+from tests.contract.api.grpc_service import GrpcApiService, status_of, violations_of
 from tests.unit.specs_requests import custom_job, package, pool
 from trainshed.api.calls import registry
 from trainshed.core.errors import PermissionDenied
@@ -28,8 +28,8 @@ CREATE = f"/{JOBS}/CreateCustomJob"
 
 
 @pytest.fixture
-async def house(tmp_path: Path) -> AsyncGenerator[GrpcHouse]:
-    async with GrpcHouse(tmp_path).open() as opened:
+async def service(tmp_path: Path) -> AsyncGenerator[GrpcApiService]:
+    async with GrpcApiService(tmp_path).open() as opened:
         yield opened
 
 
@@ -44,10 +44,10 @@ def create_request(job: dict[str, Any] | None = None) -> Any:
     )
 
 
-async def refused(house: GrpcHouse, path: str, request: bytes = b"", **more: Any) -> Any:
+async def refused(service: GrpcApiService, path: str, request: bytes = b"", **more: Any) -> Any:
     """Return the google.rpc.Status of a call that fails."""
     with pytest.raises(grpc.aio.AioRpcError) as failure:
-        await house.send(path, request, **more)
+        await service.send(path, request, **more)
     return status_of(failure.value)
 
 
@@ -55,44 +55,44 @@ def code(name: str) -> int:
     return getattr(grpc.StatusCode, name).value[0]
 
 
-async def test_undecodable_grpc_message_is_rejected(house: GrpcHouse) -> None:
-    status = await refused(house, LIST, b"\xff\xff\xff")
+async def test_undecodable_grpc_message_is_rejected(service: GrpcApiService) -> None:
+    status = await refused(service, LIST, b"\xff\xff\xff")
     assert status.code == code("INVALID_ARGUMENT")
     assert "google.cloud.aiplatform.v1.ListCustomJobsRequest" in status.message
 
 
 async def test_permission_error_contains_a_reason(
-    house: GrpcHouse, monkeypatch: pytest.MonkeyPatch
+    service: GrpcApiService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def deny(*_: object) -> None:
         raise PermissionDenied("you may not")
 
     monkeypatch.setattr(registry, "authorize", deny)
-    status = await refused(house, LIST)
+    status = await refused(service, LIST)
     assert (status.code, status.message) == (code("PERMISSION_DENIED"), "you may not")
     info: Any = wire_pool.message_class("google.rpc.ErrorInfo")()
     assert status.details[0].Unpack(info)
     assert info.reason == "IAM_PERMISSION_DENIED"
 
 
-async def test_unknown_enum_number_is_rejected(house: GrpcHouse) -> None:
+async def test_unknown_enum_number_is_rejected(service: GrpcApiService) -> None:
     """spec/submit#refusals. On the wire an enum is a number, and the decoder accepts every number."""
     request = create_request()
     machine = request.custom_job.job_spec.worker_pool_specs[0].machine_spec
     machine.accelerator_type = 999
     machine.accelerator_count = 1
-    status = await refused(house, CREATE, request.SerializeToString())
+    status = await refused(service, CREATE, request.SerializeToString())
     assert status.code == code("INVALID_ARGUMENT")
     (violation,) = violations_of(status)
     assert violation.field.endswith("worker_pool_specs[0].machine_spec.accelerator_type")
 
 
-async def test_long_error_is_shortened_to_fit_into_a_trailer(house: GrpcHouse) -> None:
+async def test_long_error_is_shortened_to_fit_into_a_trailer(service: GrpcApiService) -> None:
     """spec/submit#refusals. A client drops trailers above 8 KiB and would report that instead of
     the wrong fields."""
     uris = [f"gs://missing-bucket-{n}/{'x' * 100}.tar.gz" for n in range(90)]
     job = custom_job(pool(), package(packageUris=uris))
-    status = await refused(house, CREATE, create_request(job).SerializeToString())
+    status = await refused(service, CREATE, create_request(job).SerializeToString())
     assert status.code == code("INVALID_ARGUMENT")
     assert status.message.startswith("List of found errors:\t1.Field: ")
     assert "REST responses" in status.message
@@ -102,11 +102,11 @@ async def test_long_error_is_shortened_to_fit_into_a_trailer(house: GrpcHouse) -
     assert listed[-1].description.startswith(f"... and {90 - (len(listed) - 1)} more")
 
 
-async def test_call_completes_after_its_client_cancelled(house: GrpcHouse) -> None:
+async def test_call_completes_after_its_client_cancelled(service: GrpcApiService) -> None:
     """If a stored job were not announced to the controller, it would wait for the next start of the
     service."""
     reached, go_on, woken = asyncio.Event(), asyncio.Event(), asyncio.Event()
-    create = house.services.create
+    create = service.services.create
 
     async def slow(*made: NewWork) -> None:
         reached.set()
@@ -114,9 +114,9 @@ async def test_call_completes_after_its_client_cancelled(house: GrpcHouse) -> No
         await create(*made)
         woken.set()
 
-    force_setattr(house.services, "create", slow)
-    metadata = (("authorization", f"Bearer {house.token}"),)
-    call = house.channel.unary_unary(CREATE)(
+    force_setattr(service.services, "create", slow)
+    metadata = (("authorization", f"Bearer {service.token}"),)
+    call = service.channel.unary_unary(CREATE)(
         create_request().SerializeToString(), metadata=metadata
     )
     await asyncio.wait_for(reached.wait(), 60)
@@ -125,27 +125,27 @@ async def test_call_completes_after_its_client_cancelled(house: GrpcHouse) -> No
         await call
     go_on.set()
     await asyncio.wait_for(woken.wait(), 60)
-    listed = await house.ask(f"{JOBS}.ListCustomJobs", {"parent": PARENT})
+    listed = await service.ask(f"{JOBS}.ListCustomJobs", {"parent": PARENT})
     assert [job.name for job in listed.custom_jobs] == [f"{PARENT}/customJobs/1000"]
 
 
-async def test_message_over_the_size_limit_is_rejected(house: GrpcHouse) -> None:
+async def test_message_over_the_size_limit_is_rejected(service: GrpcApiService) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as failure:
-        await house.send(CREATE, b"x" * (10 * 1024 * 1024 + 1))
+        await service.send(CREATE, b"x" * (10 * 1024 * 1024 + 1))
     assert failure.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
-async def test_operation_types_match_the_api_version_of_the_call(house: GrpcHouse) -> None:
+async def test_operation_types_match_the_api_version_of_the_call(service: GrpcApiService) -> None:
     """A client of v1beta1 cannot read the metadata of v1, and one service answers both versions."""
     types: list[str] = []
     for beta in (True, False):
-        name = (await house.ask(f"{JOBS}.CreateCustomJob", create_body(), beta=beta)).name
-        await house.happen(name, CancelRequested(CancelCause.USER, 0))
-        made = await house.ask(f"{JOBS}.DeleteCustomJob", {"name": name}, beta=beta)
-        operation = await house.ask(f"{OPERATIONS}.GetOperation", {"name": made.name})
+        name = (await service.ask(f"{JOBS}.CreateCustomJob", create_body(), beta=beta)).name
+        await service.apply_events(name, CancelRequested(CancelCause.USER, 0))
+        made = await service.ask(f"{JOBS}.DeleteCustomJob", {"name": name}, beta=beta)
+        operation = await service.ask(f"{OPERATIONS}.GetOperation", {"name": made.name})
         assert operation == made
         types.append(made.metadata.type_url)
     versions = [url.split(".aiplatform.")[1] for url in types]
     assert versions == ["v1beta1.DeleteOperationMetadata", "v1.DeleteOperationMetadata"]
-    page = await house.ask(f"{OPERATIONS}.ListOperations", {"name": PARENT})
+    page = await service.ask(f"{OPERATIONS}.ListOperations", {"name": PARENT})
     assert sorted(listed.metadata.type_url for listed in page.operations) == sorted(types)

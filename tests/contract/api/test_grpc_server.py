@@ -14,7 +14,7 @@ from unittest.mock import AsyncMock
 import pytest
 
 from tests.commands import execute
-from tests.contract.api.house import House
+from tests.contract.api.api_service import ApiService
 from trainshed.access import authentication_limits
 from trainshed.api import grpc as grpc_module
 from trainshed.api.grpc import GrpcServer, Identity
@@ -30,9 +30,9 @@ MAX_CONNECTIONS = 4
 
 
 class RunningServer:
-    def __init__(self, house: House, files: certificates.Certificates) -> None:
-        self.house, self.files = house, files
-        self.server = GrpcServer(house.services, house.issuers.authenticate, MAX_CONNECTIONS)
+    def __init__(self, service: ApiService, files: certificates.Certificates) -> None:
+        self.service, self.files = service, files
+        self.server = GrpcServer(service.services, service.issuers.authenticate, MAX_CONNECTIONS)
         # Held sockets keep other processes from binding these ports.
         self.held = [hold_tcp("127.0.0.1", 0) for _ in range(2)]
         self.ports = [held.getsockname()[1] for held in self.held]
@@ -43,7 +43,7 @@ class RunningServer:
 
     async def call(self, channel: Any) -> bytes:
         async with channel:
-            return await asked(channel, self.house.token)
+            return await asked(channel, self.service.token)
 
 
 async def asked(channel: Any, token: str) -> bytes:
@@ -52,17 +52,17 @@ async def asked(channel: Any, token: str) -> bytes:
 
 
 @pytest.fixture
-async def serving(house: House, tmp_path: Path) -> AsyncGenerator[RunningServer]:
-    made = RunningServer(house, certificates.own(tmp_path / "tls", "127.0.0.1", time.time()))
+async def serving(service: ApiService, tmp_path: Path) -> AsyncGenerator[RunningServer]:
+    made = RunningServer(service, certificates.own(tmp_path / "tls", "127.0.0.1", time.time()))
     await made.server.start()
     yield made
     await made.server.stop(1)
 
 
-async def test_grpc_server_listens_on_a_port_held_by_the_service(house: House) -> None:
+async def test_grpc_server_listens_on_a_port_held_by_the_service(service: ApiService) -> None:
     """The service holds the port, so no other process can bind it. Children inherit the held socket
     while they are being forked."""
-    server = GrpcServer(house.services, house.issuers.authenticate)
+    server = GrpcServer(service.services, service.issuers.authenticate)
     with hold_tcp("127.0.0.1", 0) as held:
         port = held.getsockname()[1]
         server.listen(f"127.0.0.1:{port}")
@@ -75,23 +75,22 @@ async def test_grpc_server_listens_on_a_port_held_by_the_service(house: House) -
 
 
 async def test_call_with_failed_authentication_is_not_executed(
-    house: House, tmp_path: Path
+    service: ApiService, tmp_path: Path
 ) -> None:
     """The server has not read the request yet, and must not perform any action for it."""
-    known = house.tokens.authenticate(f"Bearer {house.token}")
+    known = service.tokens.authenticate(f"Bearer {service.token}")
     silent = Unavailable("the issuer is silent")
-    server = GrpcServer(house.services, AsyncMock(side_effect=[silent, known]))
+    server = GrpcServer(service.services, AsyncMock(side_effect=[silent, known]))
     server.listen(address := f"unix:{tmp_path / 's'}")
     await server.start()
     async with grpc.aio.insecure_channel(address) as channel:
         with pytest.raises(grpc.aio.AioRpcError, match="the issuer is silent"):
-            await asked(channel, house.token)
+            await asked(channel, service.token)
     await server.stop(1)
 
 
 def test_grpc_fork_handlers_are_disabled() -> None:
-    """gRPC's fork handlers would break client connections in the child before it executes another
-    program."""
+    """gRPC's fork handlers would break client connections in the child before it executes another program."""
     serving = "from trainshed.api.grpc import grpc; server = grpc.server(None); server.start()"
     words = (sys.executable, "-c", f"{serving}; import os; os.fork(); os._exit(0)")
     done = execute(*words, env=os.environ | {"GRPC_VERBOSITY": "info"}, check=True)
@@ -106,7 +105,7 @@ async def test_token_guessing_is_recorded_with_the_clients_address(
         for _ in range(31):
             with pytest.raises(grpc.aio.AioRpcError, match="not known to this service"):
                 await asked(channel, "guessed")
-    [row] = await serving.house.store.access.audited(None, None, 10)
+    [row] = await serving.service.store.access.audited(None, None, 10)
     assert (row.record.method, row.record.source) == ("trainshed.v1.Tokens.Refused", "127.0.0.1")
 
 
@@ -144,19 +143,19 @@ async def test_connection_limit_of_one_port_does_not_block_the_other(
 
 
 async def test_expired_connection_closes_without_client_error(
-    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    service: ApiService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """gRPC clients print an error when a server ends a connection abruptly."""
     name = "grpc.max_connection_age_ms"
     assert name in dict(grpc_module.OPTIONS)
     options = tuple({**dict(grpc_module.OPTIONS), name: 200}.items())
     monkeypatch.setattr(grpc_module, "OPTIONS", options)
-    server = GrpcServer(house.services, house.issuers.authenticate)
+    server = GrpcServer(service.services, service.issuers.authenticate)
     server.listen(address := f"unix:{tmp_path / 's'}")
     await server.start()
     done = await asyncio.to_thread(
         execute,
-        *(sys.executable, "-c", RECONNECTING_CLIENT, address, LIST, house.token),
+        *(sys.executable, "-c", RECONNECTING_CLIENT, address, LIST, service.token),
         check=True,
     )
     assert (done.stdout, done.stderr) == ("ended, called again\n", "")

@@ -1,5 +1,4 @@
-"""Rights of a program that calls the APIs with the token of its metadata endpoint
-(spec/program#storage)."""
+"""Rights of a program that calls the APIs with the token of its metadata endpoint (spec/program#storage)."""
 
 import json
 from collections.abc import AsyncGenerator
@@ -9,8 +8,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.contract.api.house import LOCATION, Answer, House
-from tests.contract.api.studying import house_over
+from tests.contract.api.api_service import LOCATION, Answer, ApiService
+from tests.contract.api.fake_advisor import service_over
 from tests.contract.api.test_datasets import body as dataset_body
 from tests.unit.jobs import job as stored_job
 from tests.unit.specs_requests import custom_job, ml_job
@@ -28,24 +27,25 @@ JOBS_PATH = "/trainshed/v1/jobs/"
 
 
 @pytest.fixture(params=["REST", "gRPC"])
-async def house(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerator[House]:
+async def service(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerator[ApiService]:
     """spec/submit: both transports use the same handlers and the same rules."""
-    async with house_over(request.param, tmp_path) as opened:
+    async with service_over(request.param, tmp_path) as opened:
         await _own_job(opened, 1)
         yield opened
 
 
-async def _own_job(house: House, uid: int) -> None:
-    """Store the job of the calling program. It is an `ml` job, so lists of custom jobs do not
-    contain it."""
+async def _own_job(service: ApiService, uid: int) -> None:
+    """Store the job of the calling program. It is an `ml` job, so lists of custom jobs do not contain it."""
     own = replace(stored_job(), uid=JobUid(uid), name=JobName(Api.ML, "p1", "", f"own_{uid}"))
-    await house.store.intake.create(NewWork(own))
+    await service.store.intake.create(NewWork(own))
 
 
-async def asked(house: House, verb: str, path: str, body: object = None, *, job: int = 1) -> Answer:
+async def asked(
+    service: ApiService, verb: str, path: str, body: object = None, *, job: int = 1
+) -> Answer:
     """Send a request as the program of a job of project p1."""
-    token, _ = house.jobs.mint(JobClaims(job, 1, "workerpool0-0", "p1", EMAIL))
-    return await house.call(verb, path, body, token=token)
+    token, _ = service.jobs.mint(JobClaims(job, 1, "workerpool0-0", "p1", EMAIL))
+    return await service.call(verb, path, body, token=token)
 
 
 def denied(answer: Answer, *parts: str) -> None:
@@ -54,60 +54,64 @@ def denied(answer: Answer, *parts: str) -> None:
         assert part in answer.error["message"]
 
 
-async def job(house: House, location: str) -> str:
-    return (await house.result("POST", f"{location}/customJobs", custom_job()))["name"]
+async def job(service: ApiService, location: str) -> str:
+    return (await service.result("POST", f"{location}/customJobs", custom_job()))["name"]
 
 
-async def test_program_finds_its_project_id_by_number(house: House) -> None:
+async def test_program_finds_its_project_id_by_number(service: ApiService) -> None:
     """The Vertex SDK requests the project ID if a program sets no project: it finds the number in
     CLOUD_ML_PROJECT_ID."""
     number = project_number("p1")
     for project in ("p1", number):
-        view = (await asked(house, "GET", f"/v3/projects/{project}")).json
+        view = (await asked(service, "GET", f"/v3/projects/{project}")).json
         assert (view["projectId"], view["state"]) == ("p1", "ACTIVE")
         assert view["name"] == f"projects/{number}"
-    denied(await asked(house, "GET", "/v3/projects/p2"), "specifies p2")
+    denied(await asked(service, "GET", "/v3/projects/p2"), "specifies p2")
 
 
-async def test_program_can_cancel_only_its_job_and_child_jobs(house: House) -> None:
+async def test_program_can_cancel_only_its_job_and_child_jobs(service: ApiService) -> None:
     """The other jobs were created by a user, by another job of the project, and by a job with its
     own children."""
-    await _own_job(house, 2)
-    by_a_person = await job(house, LOCATION)
-    child = (await asked(house, "POST", f"{LOCATION}/customJobs", custom_job())).json["name"]
+    await _own_job(service, 2)
+    by_a_person = await job(service, LOCATION)
+    child = (await asked(service, "POST", f"{LOCATION}/customJobs", custom_job())).json["name"]
     denied(
-        await asked(house, "POST", f"/v1/{by_a_person}:cancel", {}),
+        await asked(service, "POST", f"/v1/{by_a_person}:cancel", {}),
         by_a_person,
         "owner@trainshed.local",
     )
-    denied(await asked(house, "POST", f"/v1/{child}:cancel", {}, job=2), "projects/p1/jobs/own_1")
-    denied(await asked(house, "POST", "/v1/projects/p1/jobs/own_1:cancel", {}, job=2), "own_2")
+    denied(await asked(service, "POST", f"/v1/{child}:cancel", {}, job=2), "projects/p1/jobs/own_1")
+    denied(await asked(service, "POST", "/v1/projects/p1/jobs/own_1:cancel", {}, job=2), "own_2")
     number = int(child.rpartition("/")[2])
     grandchild = (
-        await asked(house, "POST", f"{LOCATION}/customJobs", custom_job(), job=number)
+        await asked(service, "POST", f"{LOCATION}/customJobs", custom_job(), job=number)
     ).json["name"]
-    denied(await asked(house, "POST", "/v1/projects/p1/jobs/own_1:cancel", {}, job=number), "own_1")
+    denied(
+        await asked(service, "POST", "/v1/projects/p1/jobs/own_1:cancel", {}, job=number), "own_1"
+    )
     for name in (grandchild, child, "projects/p1/jobs/own_1"):
-        assert (await asked(house, "POST", f"/v1/{name}:cancel", {})).status == 200
+        assert (await asked(service, "POST", f"/v1/{name}:cancel", {})).status == 200
     tuned = (
-        await asked(house, "POST", f"{LOCATION}/hyperparameterTuningJobs", tuning_job(), job=2)
+        await asked(service, "POST", f"{LOCATION}/hyperparameterTuningJobs", tuning_job(), job=2)
     ).json["name"]
     made = pipeline(trainingTaskInputs=inputs())
-    piped = (await asked(house, "POST", f"{LOCATION}/trainingPipelines", made, job=2)).json["name"]
-    old = (await asked(house, "POST", "/v1/projects/p1/jobs", ml_job(), job=2)).json["jobId"]
+    piped = (await asked(service, "POST", f"{LOCATION}/trainingPipelines", made, job=2)).json[
+        "name"
+    ]
+    old = (await asked(service, "POST", "/v1/projects/p1/jobs", ml_job(), job=2)).json["jobId"]
     for name in (tuned, piped, f"projects/p1/jobs/{old}"):
-        denied(await asked(house, "POST", f"/v1/{name}:cancel", {}), name, "own_2")
-        assert (await asked(house, "POST", f"/v1/{name}:cancel", {}, job=2)).status == 200
+        denied(await asked(service, "POST", f"/v1/{name}:cancel", {}), name, "own_2")
+        assert (await asked(service, "POST", f"/v1/{name}:cancel", {}, job=2)).status == 200
 
 
-async def test_creator_and_canceller_of_a_job_are_stored(house: House) -> None:
-    child = (await asked(house, "POST", f"{LOCATION}/customJobs", custom_job())).json["name"]
+async def test_creator_and_canceller_of_a_job_are_stored(service: ApiService) -> None:
+    child = (await asked(service, "POST", f"{LOCATION}/customJobs", custom_job())).json["name"]
     number = int(child.rpartition("/")[2])
-    made = await asked(house, "POST", f"{LOCATION}/customJobs", custom_job(), job=number)
+    made = await asked(service, "POST", f"{LOCATION}/customJobs", custom_job(), job=number)
     grandchild = made.json["name"]
     uid = int(grandchild.rpartition("/")[2])
-    assert (await asked(house, "POST", f"/v1/{grandchild}:cancel", {})).status == 200
-    live = await house.store.ledger.load(JobUid(uid))
+    assert (await asked(service, "POST", f"/v1/{grandchild}:cancel", {})).status == 200
+    live = await service.store.ledger.load(JobUid(uid))
     assert live is not None and live.job.creator is not None
     # Job 1 is the origin: jobs created by its children count as its jobs.
     assert live.job.creator == Actor(
@@ -117,46 +121,48 @@ async def test_creator_and_canceller_of_a_job_are_stored(house: House) -> None:
     assert isinstance(intent.event, CancelRequested)
     own = JobName(Api.ML, "p1", "", "own_1")
     assert intent.event.by == Actor(EMAIL, ActingJob(JobUid(1), own, JobUid(1)))
-    assert (await house.result("GET", f"{JOBS_PATH}{uid}"))["creator"] == f"the job {child}"
-    entry = (await house.result("GET", f"{JOBS_PATH}{uid}/timeline"))["entries"][0]
+    assert (await service.result("GET", f"{JOBS_PATH}{uid}"))["creator"] == f"the job {child}"
+    entry = (await service.result("GET", f"{JOBS_PATH}{uid}/timeline"))["entries"][0]
     assert f"was created by the job {child}" in entry["message"]
     assert entry["details"]["principal"] == EMAIL
 
 
-async def test_token_of_a_deleted_job_is_rejected(house: House) -> None:
-    name = await job(house, LOCATION)
+async def test_token_of_a_deleted_job_is_rejected(service: ApiService) -> None:
+    name = await job(service, LOCATION)
     for path, body in ((f"{LOCATION}/customJobs", custom_job()), (f"/v1/{name}:cancel", {})):
-        answer = await asked(house, "POST", path, body, job=77)
+        answer = await asked(service, "POST", path, body, job=77)
         assert (answer.status, answer.error["status"]) == (401, "UNAUTHENTICATED")
 
 
-async def test_outlives_label_accepts_only_on_or_off(house: House) -> None:
+async def test_outlives_label_accepts_only_on_or_off(service: ApiService) -> None:
     wrong = custom_job() | {"labels": {"trainshed-outlives": "true"}}
-    answer = await asked(house, "POST", f"{LOCATION}/customJobs", wrong)
+    answer = await asked(service, "POST", f"{LOCATION}/customJobs", wrong)
     assert answer.status == 400
     assert "labels.trainshed-outlives" in answer.error["message"]
     assert "neither on nor off" in answer.error["message"]
 
 
-async def test_program_cannot_create_a_job_with_more_rights_than_its_own(house: House) -> None:
+async def test_program_cannot_create_a_job_with_more_rights_than_its_own(
+    service: ApiService,
+) -> None:
     """The program can use neither another service account nor a secret. The error does not reveal
     whether such a secret exists."""
     own = custom_job()
     own["jobSpec"]["serviceAccount"] = EMAIL
-    assert (await asked(house, "POST", f"{LOCATION}/customJobs", own)).status == 200
+    assert (await asked(service, "POST", f"{LOCATION}/customJobs", own)).status == 200
     more = custom_job()
     more["jobSpec"]["serviceAccount"] = "boss@p1.iam.gserviceaccount.com"
     env = [{"name": "KEY", "value": "$(secret:wandb)"}, {"name": "X", "value": "$$(secret:plain)"}]
     more["jobSpec"]["workerPoolSpecs"][0]["containerSpec"] = {"imageUri": "x", "env": env}
     more["jobSpec"]["workerPoolSpecs"][0].pop("pythonPackageSpec", None)
-    answer = await asked(house, "POST", f"{LOCATION}/customJobs", more)
+    answer = await asked(service, "POST", f"{LOCATION}/customJobs", more)
     denied(answer, "boss@p1.iam", "the secret 'wandb'")
     legacy = ml_job()
     legacy["trainingInput"]["serviceAccount"] = "boss@p1.iam.gserviceaccount.com"
-    denied(await asked(house, "POST", "/v1/projects/p1/jobs", legacy), "boss@p1.iam")
+    denied(await asked(service, "POST", "/v1/projects/p1/jobs", legacy), "boss@p1.iam")
 
 
-async def test_program_can_write_only_to_its_own_jobs_log(house: House) -> None:
+async def test_program_can_write_only_to_its_own_jobs_log(service: ApiService) -> None:
     """google-cloud-logging inside a job: the token selects the job's log, and the request cannot
     select another one."""
     entries: list[dict[str, Any]] = [
@@ -170,9 +176,9 @@ async def test_program_can_write_only_to_its_own_jobs_log(house: House) -> None:
         "resource": {"type": "global", "labels": {"project_id": "p1"}},
         "entries": entries,
     }
-    answer = await asked(house, "POST", "/v2/entries:write", body)
+    answer = await asked(service, "POST", "/v2/entries:write", body)
     assert (answer.status, answer.json) == (200, {}), answer.body
-    ((uid, attempt, replica, lines),) = house.written
+    ((uid, attempt, replica, lines),) = service.written
     assert (uid, attempt, str(replica)) == (1, 1, "workerpool0-0")
     labels = "logging.googleapis.com/labels"
     assert [json.loads(line) for line in lines] == [
@@ -187,30 +193,32 @@ async def test_program_can_write_only_to_its_own_jobs_log(house: House) -> None:
         {"message": "with fields", "loss": 0.5},
     )
     foreign = {**body, "entries": [{"logName": "projects/p2/logs/x", "textPayload": "x"}]}
-    denied(await asked(house, "POST", "/v2/entries:write", foreign), "specifies p2")
-    denied(await asked(house, "POST", "/v2/entries:write", {"entries": entries[:1]}), "no project")
-    people = await house.call("POST", "/v2/entries:write", body)
+    denied(await asked(service, "POST", "/v2/entries:write", foreign), "specifies p2")
+    denied(
+        await asked(service, "POST", "/v2/entries:write", {"entries": entries[:1]}), "no project"
+    )
+    people = await service.call("POST", "/v2/entries:write", body)
     assert (people.status, people.error["status"]) == (400, "FAILED_PRECONDITION")
-    assert len(house.written) == 1
+    assert len(service.written) == 1
 
 
-async def test_audit_log_contains_deletions_by_a_program_with_its_job(house: House) -> None:
+async def test_audit_log_contains_deletions_by_a_program_with_its_job(service: ApiService) -> None:
     """docs/team.md#read-the-audit-log."""
-    made = await asked(house, "POST", f"{LOCATION}/datasets", dataset_body())
+    made = await asked(service, "POST", f"{LOCATION}/datasets", dataset_body())
     assert made.status == 200, made.body
-    (dataset,) = (await house.result("GET", f"{LOCATION}/datasets"))["datasets"]
+    (dataset,) = (await service.result("GET", f"{LOCATION}/datasets"))["datasets"]
     name = dataset["name"]
-    assert (await asked(house, "DELETE", f"/v1/{name}")).status == 200
-    entries = (await house.result("GET", "/trainshed/v1/audit?project=p1"))["entries"]
+    assert (await asked(service, "DELETE", f"/v1/{name}")).status == 200
+    entries = (await service.result("GET", "/trainshed/v1/audit?project=p1"))["entries"]
     shown = [(e["who"], e["method"].rpartition(".")[2], e["detail"]["job"]) for e in entries]
     assert shown == [(EMAIL, "DeleteDataset", "1"), (EMAIL, "CreateDataset", "1")]
     assert entries[0]["resource"] == name
 
 
-async def test_audit_log_contains_denied_calls_of_a_program(house: House) -> None:
-    name = await job(house, LOCATION)
-    denied(await asked(house, "DELETE", f"/v1/{name}"))
-    entry, *_ = (await house.result("GET", "/trainshed/v1/audit?project=p1"))["entries"]
+async def test_audit_log_contains_denied_calls_of_a_program(service: ApiService) -> None:
+    name = await job(service, LOCATION)
+    denied(await asked(service, "DELETE", f"/v1/{name}"))
+    entry, *_ = (await service.result("GET", "/trainshed/v1/audit?project=p1"))["entries"]
     assert (entry["who"], entry["answer"], entry["detail"]["job"]) == (
         EMAIL,
         "PERMISSION_DENIED",
@@ -218,10 +226,10 @@ async def test_audit_log_contains_denied_calls_of_a_program(house: House) -> Non
     )
 
 
-async def test_audit_log_contains_job_names(house: House) -> None:
-    name = await job(house, LOCATION)
-    await house.call("POST", f"/v1/{name}:cancel", {})
-    entries = (await house.result("GET", "/trainshed/v1/audit?project=p1"))["entries"]
+async def test_audit_log_contains_job_names(service: ApiService) -> None:
+    name = await job(service, LOCATION)
+    await service.call("POST", f"/v1/{name}:cancel", {})
+    entries = (await service.result("GET", "/trainshed/v1/audit?project=p1"))["entries"]
     assert {e["detail"].get("name") for e in entries} == {custom_job()["displayName"]}
     assert {e["method"].rpartition(".")[2] for e in entries} == {
         "CreateCustomJob",

@@ -1,6 +1,5 @@
-"""The permission matrix: every method × every role × own and foreign project × own and foreign job,
-over both transports. Calls that the permission table allows succeed, and all others are
-rejected."""
+"""The permission matrix: every method × every role × own and foreign project × own and foreign job, over
+both transports. Calls that the permission table allows succeed, and all others are rejected."""
 
 import re
 from collections.abc import AsyncGenerator, Iterator
@@ -12,9 +11,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.contract.api.grpc_house import GrpcHouse
-from tests.contract.api.house import House
-from tests.contract.api.studying import house_over
+from tests.contract.api.api_service import ApiService
+from tests.contract.api.fake_advisor import service_over
+from tests.contract.api.grpc_service import GrpcApiService
 from tests.people import known
 from tests.unit.specs_requests import custom_job, ml_job
 from tests.unit.test_access_permissions import allowed
@@ -50,22 +49,21 @@ JOBS = {
 
 
 @pytest.fixture(params=["REST", "gRPC"])
-async def house(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerator[House]:
-    async with house_over(request.param, tmp_path) as opened:
+async def service(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerator[ApiService]:
+    async with service_over(request.param, tmp_path) as opened:
         yield opened
 
 
-def served(house: House) -> Iterator[tuple[str, str, str]]:
+def served(service: ApiService) -> Iterator[tuple[str, str, str]]:
     """Return (method, verb, path) of all served methods; over gRPC once per method."""
-    by_grpc = isinstance(house, GrpcHouse)
+    by_grpc = isinstance(service, GrpcApiService)
     paths: dict[object, tuple[str, str, str]] = {}
     for route in (route for api in pool.APIS for route in routes.routes(api)):
         method = route.rpc.full_name
         path = "/".join(("", *route.template.segments)).replace("**", "*")
         path += f":{route.template.custom}" if route.template.custom else ""
-        # Some paths address datasets without their project. No role in a single project permits
-        # those.
-        if method in house.registry.methods and not path.startswith("/v1/datasets"):
+        # Some paths address datasets without their project. No role in a single project permits those.
+        if method in service.registry.methods and not path.startswith("/v1/datasets"):
             paths.setdefault(method if by_grpc else (route.verb, path), (method, route.verb, path))
     if not by_grpc:
         by_hand = {**projects.METHODS, **service_accounts.METHODS}
@@ -75,7 +73,7 @@ def served(house: House) -> Iterator[tuple[str, str, str]]:
         paths[metrics.METHOD] = metrics.METHOD, "GET", "/metrics"
     if by_grpc:
         paths[TAIL] = TAIL, "POST", "/v2/entries:tail"
-    every = house.registry.methods if by_grpc else PERMISSIONS.keys() - {SHADOWED, TAIL}
+    every = service.registry.methods if by_grpc else PERMISSIONS.keys() - {SHADOWED, TAIL}
     assert {method for method, _, _ in paths.values()} == every
     yield from paths.values()
 
@@ -102,32 +100,31 @@ def request(verb: str, path: str, project: str, job: str) -> tuple[str, str, Any
 
 @pytest.mark.parametrize("token", [None, "wrong"])
 async def test_every_method_needs_a_token(
-    house: House, monkeypatch: pytest.MonkeyPatch, token: str | None
+    service: ApiService, monkeypatch: pytest.MonkeyPatch, token: str | None
 ) -> None:
     monkeypatch.setattr(authentication_limits, "_DELAY_SECONDS", 0.0)
-    for _, verb, path in served(house):
-        answer = await house.call(*request(verb, path, OWN, MISSING), token=token)
+    for _, verb, path in served(service):
+        answer = await service.call(*request(verb, path, OWN, MISSING), token=token)
         assert (answer.status, answer.error["status"]) == (401, "UNAUTHENTICATED"), path
         # The header must contain more than a scheme: httplib2, below the API client library, cannot
         # parse that.
-        assert isinstance(house, GrpcHouse) or answer.headers["www-authenticate"] == BEARER
+        assert isinstance(service, GrpcApiService) or answer.headers["www-authenticate"] == BEARER
 
 
-async def test_every_call_is_decided_by_the_permission_table(house: House) -> None:
-    """The table applies to users and to the program of a job. A rejected call for a job has the
-    same error for an own, a foreign and a missing job. Own jobs remain from a role that the user
-    had earlier."""
-    token = known(house.tokens, ANA)
+async def test_every_call_is_decided_by_the_permission_table(service: ApiService) -> None:
+    """The table applies to users and to the program of a job. A rejected call for a job has the same error
+    for an own, a foreign and a missing job. Own jobs remain from a role that the user had earlier."""
+    token = known(service.tokens, ANA)
     jobs: dict[tuple[str, str], list[str]] = {}
     for project, (path, body) in product((OWN, FOREIGN), JOBS.items()):
         for by, id_ in ((token, f"mine_{project}"), ("", f"theirs_{project}")):
             job = body | {"jobId": id_} if path == "/jobs" else body
-            made = await house.result("POST", f"/v1/projects/{project}{path}", job, token=by)
+            made = await service.result("POST", f"/v1/projects/{project}{path}", job, token=by)
             ids = jobs.setdefault((project, path.rpartition("/")[2]), [])
             ids.append(made.get("name", id_).rpartition("/")[2])
     claims = JobClaims(int(jobs[OWN, "customJobs"][0]), 1, "workerpool0-0", OWN, "t@x.example")
-    of_program, _ = house.jobs.mint(claims)
-    house.services.closing.set()  # Streams end immediately.
+    of_program, _ = service.jobs.mint(claims)
+    service.services.closing.set()  # Streams end immediately.
 
     def is_permitted(method: str, project: str, roles: tuple[str, ...]) -> bool:
         rights = Policy(grants(roles)).rights(ANA)
@@ -135,7 +132,7 @@ async def test_every_call_is_decided_by_the_permission_table(house: House) -> No
         return allowed(who, method, [project])
 
     todo: list[tuple[bool, tuple[str, ...], str, str, str, str]] = []
-    for project, (method, verb, path) in product((OWN, FOREIGN), list(served(house))):
+    for project, (method, verb, path) in product((OWN, FOREIGN), list(served(service))):
         alone = [(role,) for role in ROLES if is_permitted(method, project, (role,))]
         # If one of the other roles permitted the call, all of them together would too.
         others = tuple(role for role in ROLES if (role,) not in alone)
@@ -147,14 +144,14 @@ async def test_every_call_is_decided_by_the_permission_table(house: House) -> No
     # Permitted calls change jobs, so they run last.
     for expected, roles, project, method, verb, path in sorted(todo, key=itemgetter(0)):
         # A permitted earlier call has deleted the project.
-        book = replace(house.tokens.book, projects={})
+        book = replace(service.tokens.book, projects={})
         book = book.with_grants("", ()).with_grants(FOREIGN, ())
-        house.tokens.replace(book.with_grants(OWN, grants(roles)))
+        service.tokens.replace(book.with_grants(OWN, grants(roles)))
         [kind] = re.findall(r"(\w*[jJ]obs|\w+Pipelines)/\*", path) or [""]
         answers: set[tuple[bool, str]] = set()
         for job in (*jobs.get((project, kind), ()), MISSING):
             by = of_program if roles == (PROGRAM,) else token
-            answer = await house.call(*request(verb, path, project, job), token=by)
+            answer = await service.call(*request(verb, path, project, job), token=by)
             refused = answer.body.decode() if answer.status == 403 else ""
             # For an ID without a project, missing and foreign jobs have the same error.
             if not expected or job != MISSING or f"{PREFIX}jobs/" not in path:

@@ -7,7 +7,7 @@ from pathlib import Path
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.contract.api.house import House
+from tests.contract.api.api_service import ApiService
 from trainshed.core.capacity import Load, QuotaKey, QuotaStatus
 from trainshed.core.catalog.quotas import GPU_HOURS
 from trainshed.core.failure.table import RULES
@@ -16,9 +16,9 @@ from trainshed.core.names import Api
 ROOT = Path(__file__).parents[3]
 
 
-async def read(house: House) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+async def read(service: ApiService) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
     """Return every sample by name and labels."""
-    answer = await house.call("GET", "/metrics")
+    answer = await service.call("GET", "/metrics")
     assert answer.status == 200, answer.body
     assert answer.headers["content-type"].startswith("text/plain")
     return {
@@ -28,13 +28,13 @@ async def read(house: House) -> dict[tuple[str, tuple[tuple[str, str], ...]], fl
     }
 
 
-async def test_requests_are_counted_by_method_and_code(house: House) -> None:
-    await house.call("GET", "/v1/projects/p1/locations/us-central1/customJobs")
-    await house.call("GET", "/v1/projects/p1/locations/us-central1/customJobs/77")
-    await house.call("GET", "/v1/projects/p1/locations/us-central1/customJobs/78")
-    await house.call("GET", "/trainshed/v1/status")
-    await house.call("GET", "/nobody/knows/this")
-    samples = await read(house)
+async def test_requests_are_counted_by_method_and_code(service: ApiService) -> None:
+    await service.call("GET", "/v1/projects/p1/locations/us-central1/customJobs")
+    await service.call("GET", "/v1/projects/p1/locations/us-central1/customJobs/77")
+    await service.call("GET", "/v1/projects/p1/locations/us-central1/customJobs/78")
+    await service.call("GET", "/trainshed/v1/status")
+    await service.call("GET", "/nobody/knows/this")
+    samples = await read(service)
     counts = {
         dict(labels)["method"].rpartition(".")[2] + " " + dict(labels)["code"]: value
         for (name, labels), value in samples.items()
@@ -50,7 +50,7 @@ async def test_requests_are_counted_by_method_and_code(house: House) -> None:
     assert samples["trainshed_request_seconds_bucket", tuple(sorted(everything))] == 2
 
 
-async def test_metrics_show_jobs_quotas_and_queue(house: House) -> None:
+async def test_metrics_show_jobs_quotas_and_queue(service: ApiService) -> None:
     def load() -> Load:
         key = QuotaKey("p1", "us-central1", "cpus")
         endless = QuotaStatus(QuotaKey("p2", "us-central1", "cpus"), None, 3, 0)
@@ -61,8 +61,8 @@ async def test_metrics_show_jobs_quotas_and_queue(house: House) -> None:
         quotas = (QuotaStatus(key, 8, 4, 16), of_ana, endless)
         return Load(jobs, 2, quotas, {("p1", "QUEUED"): 2, **many}, used)
 
-    house.capacity.load = load
-    samples = await read(house)
+    service.capacity.load = load
+    samples = await read(service)
     assert samples["trainshed_jobs", (("api", "ml"), ("state", "QUEUED"))] == 2
     assert samples["trainshed_jobs_waiting", ()] == 2
     assert samples["trainshed_project_jobs", (("project", "p1"), ("state", "QUEUED"))] == 2
@@ -79,10 +79,10 @@ async def test_metrics_show_jobs_quotas_and_queue(house: House) -> None:
     assert samples["trainshed_info", (("version", "0.0.1"),)] == 1
 
 
-async def test_metrics_need_a_token(house: House) -> None:
-    assert (await house.call("GET", "/metrics", token=None)).status == 401
-    assert (await house.call("POST", "/metrics")).status == 404
-    assert (await house.call("GET", "/metrics/more")).status == 404
+async def test_metrics_need_a_token(service: ApiService) -> None:
+    assert (await service.call("GET", "/metrics", token=None)).status == 401
+    assert (await service.call("POST", "/metrics")).status == 404
+    assert (await service.call("GET", "/metrics/more")).status == 404
 
 
 def metric_names(text: str) -> Iterator[str]:
@@ -90,8 +90,8 @@ def metric_names(text: str) -> Iterator[str]:
         yield re.sub(r"_(bucket|count|sum|total)$", "", name)
 
 
-async def test_docs_alerts_and_dashboard_use_only_existing_metrics(house: House) -> None:
-    answer = await house.call("GET", "/metrics")
+async def test_docs_alerts_and_dashboard_use_only_existing_metrics(service: ApiService) -> None:
+    answer = await service.call("GET", "/metrics")
     families = {family.name for family in text_string_to_metric_families(answer.body.decode())}
     page = (ROOT / "docs/metrics.md").read_text()
     assert set(metric_names(page)) == families

@@ -3,8 +3,8 @@
 
 from typing import Any
 
-from tests.contract.api.house import SECOND, START, House
-from tests.contract.api.refusals import fields
+from tests.contract.api.api_service import SECOND, START, ApiService
+from tests.contract.api.violations import fields
 from tests.unit.specs_requests import ml_job
 from trainshed.core.lifecycle.records import Job, Parent
 from trainshed.core.lifecycle.states import JobState
@@ -24,26 +24,26 @@ HYPERPARAMETERS: dict[str, Any] = {
 }
 
 
-async def created(house: House, job_id: str = "census", **changes: Any) -> dict[str, Any]:
-    answer = await request_job(house, job_id, **changes)
+async def created(service: ApiService, job_id: str = "census", **changes: Any) -> dict[str, Any]:
+    answer = await request_job(service, job_id, **changes)
     assert answer.status == 200, answer.body
     return answer.json
 
 
-async def request_job(house: House, job_id: str = "census", **changes: Any) -> Any:
+async def request_job(service: ApiService, job_id: str = "census", **changes: Any) -> Any:
     body = ml_job(job_id=job_id, hyperparameters=HYPERPARAMETERS | changes)
-    return await house.call("POST", JOBS, body)
+    return await service.call("POST", JOBS, body)
 
 
-async def record(house: House, job_id: str = "census") -> TuningJob:
-    work, _ = await house.store.reader.job(JobName.parse(f"projects/p1/jobs/{job_id}"))
+async def record(service: ApiService, job_id: str = "census") -> TuningJob:
+    work, _ = await service.store.reader.job(JobName.parse(f"projects/p1/jobs/{job_id}"))
     assert isinstance(work, TuningJob)
     return work
 
 
-async def finish(house: House, job_id: str = "census", **changes: Any) -> None:
+async def finish(service: ApiService, job_id: str = "census", **changes: Any) -> None:
     ended = {"state": JobState.SUCCEEDED, "started": START, "ended": START + SECOND}
-    await house.become(f"projects/p1/jobs/{job_id}", **ended, **changes)
+    await service.update_job(f"projects/p1/jobs/{job_id}", **ended, **changes)
 
 
 def trial_job(job: TuningJob, number: int, state: JobState, minutes: int) -> Job:
@@ -80,9 +80,9 @@ def trial(job: TuningJob, number: int, state: TrialState, value: float | None) -
     )
 
 
-async def store_trials(house: House) -> TuningJob:
+async def store_trials(service: ApiService) -> TuningJob:
     """Store trials: 1 to 3 measured 0.75, 0.25 and 0.5; 4 failed, 5 was cancelled, 6 is running."""
-    job = await record(house)
+    job = await record(service)
     ended = {
         1: (JobState.SUCCEEDED, TrialState.SUCCEEDED, 0.75),
         2: (JobState.SUCCEEDED, TrialState.SUCCEEDED, 0.25),
@@ -91,7 +91,7 @@ async def store_trials(house: House) -> TuningJob:
         5: (JobState.CANCELLED, TrialState.INFEASIBLE, None),
         6: (JobState.PREPARING, TrialState.ACTIVE, None),
     }
-    await house.become(
+    await service.update_job(
         str(job.name),
         {
             "trials": tuple(trial(job, n, state, value) for n, (_, state, value) in ended.items()),
@@ -106,25 +106,25 @@ async def store_trials(house: House) -> TuningJob:
     return job
 
 
-async def test_ml_job_with_hyperparameters_is_a_tuning_job(house: House) -> None:
-    view = await created(house)
+async def test_ml_job_with_hyperparameters_is_a_tuning_job(service: ApiService) -> None:
+    view = await created(service)
     assert (view["jobId"], view["state"]) == ("census", "QUEUED")
     assert view["trainingOutput"] == {
         "isHyperparameterTuningJob": True,
         "hyperparameterMetricTag": "loss",
     }
     assert view["trainingInput"]["hyperparameters"]["maxTrials"] == 10
-    assert await house.result("GET", f"{JOBS}/census") == view
-    assert (await record(house)).spec.parallel_trials == 2
-    again = await request_job(house)
+    assert await service.result("GET", f"{JOBS}/census") == view
+    assert (await record(service)).spec.parallel_trials == 2
+    again = await request_job(service)
     assert (again.status, again.error["status"]) == (409, "ALREADY_EXISTS")
 
 
-async def test_trials_are_listed_best_first_and_without_result_last(house: House) -> None:
+async def test_trials_are_listed_best_first_and_without_result_last(service: ApiService) -> None:
     """facts/resources#ml: scripts treat the first trial as the best. Parameter values are strings."""
-    await created(house)
-    await store_trials(house)
-    output = (await house.result("GET", f"{JOBS}/census"))["trainingOutput"]
+    await created(service)
+    await store_trials(service)
+    output = (await service.result("GET", f"{JOBS}/census"))["trainingOutput"]
     assert output["completedTrialCount"] == "3"
     assert [trial["trialId"] for trial in output["trials"]] == ["2", "3", "1", "4", "5", "6"]
     assert output["trials"][0] == {
@@ -143,60 +143,61 @@ async def test_trials_are_listed_best_first_and_without_result_last(house: House
     assert "finalMetric" not in output["trials"][3]
 
 
-async def test_finished_search_reports_the_consumed_units_of_its_trials(house: House) -> None:
+async def test_finished_search_reports_the_consumed_units_of_its_trials(
+    service: ApiService,
+) -> None:
     """facts/machines#ml-units: a trial of one second costs ten node-minutes, in lists too."""
-    await created(house)
-    await store_trials(house)
-    await finish(house, next_trial=7)
-    view = await house.result("GET", f"{JOBS}/census")
+    await created(service)
+    await store_trials(service)
+    await finish(service, next_trial=7)
+    view = await service.result("GET", f"{JOBS}/census")
     # Trial 6 started at the moment at which the search ended.
     assert view["trainingOutput"]["consumedMLUnits"] == 0.3
-    assert (await house.result("GET", JOBS))["jobs"][0]["trainingOutput"]["consumedMLUnits"]
+    assert (await service.result("GET", JOBS))["jobs"][0]["trainingOutput"]["consumedMLUnits"]
 
 
-async def test_trial_jobs_can_be_read_and_cancelled_but_are_not_listed(house: House) -> None:
-    await created(house)
-    await store_trials(house)
-    listed = (await house.result("GET", JOBS))["jobs"]
+async def test_trial_jobs_can_be_read_and_cancelled_but_are_not_listed(service: ApiService) -> None:
+    await created(service)
+    await store_trials(service)
+    listed = (await service.result("GET", JOBS))["jobs"]
     assert [job["jobId"] for job in listed] == ["census"]
     assert len(listed[0]["trainingOutput"]["trials"]) == 6
-    assert (await house.result("GET", f"{JOBS}/census.6"))["state"] == "PREPARING"
-    assert await house.result("POST", f"{JOBS}/census.6:cancel") == {}
-    assert house.woken[-1] == (await record(house)).uid + 6
+    assert (await service.result("GET", f"{JOBS}/census.6"))["state"] == "PREPARING"
+    assert await service.result("POST", f"{JOBS}/census.6:cancel") == {}
+    assert service.woken[-1] == (await record(service)).uid + 6
 
 
-async def test_tuning_job_resumes_an_earlier_one(house: House) -> None:
+async def test_tuning_job_resumes_an_earlier_one(service: ApiService) -> None:
     """facts/tuning#ml, spec/tuning#resuming: resumePreviousJobId."""
-    await created(house)
-    await finish(house, next_trial=11)
-    await created(house, "more", resumePreviousJobId="census")
-    first, more = await record(house), await record(house, "more")
+    await created(service)
+    await finish(service, next_trial=11)
+    await created(service, "more", resumePreviousJobId="census")
+    first, more = await record(service), await record(service, "more")
     assert more.spec.resumed == (first.study,)
     assert (more.spec.first_trial, more.next_trial) == (11, 11)
-    await finish(house, "more", next_trial=21)
-    await created(house, "most", resumePreviousJobId="more")
-    assert (await record(house, "most")).spec.resumed == (first.study, more.study)
-    # Omitted fields of the search keep the values of the earlier job: existing programs set only
-    # its ID.
+    await finish(service, "more", next_trial=21)
+    await created(service, "most", resumePreviousJobId="more")
+    assert (await record(service, "most")).spec.resumed == (first.study, more.study)
+    # Omitted fields of the search keep the values of the earlier job: existing programs set only its ID.
     search = {"resumePreviousJobId": "census"}
     rest = ml_job(job_id="rest", hyperparameters=search, args=["x" * 1000] * 20)
-    await house.result("POST", JOBS, rest)
-    assert (await record(house, "rest")).spec.study == first.spec.study
+    await service.result("POST", JOBS, rest)
+    assert (await record(service, "rest")).spec.study == first.spec.study
 
 
-async def test_resume_from_an_unsuitable_job_is_rejected(house: House) -> None:
+async def test_resume_from_an_unsuitable_job_is_rejected(service: ApiService) -> None:
     """facts/tuning#ml; reported together with all other wrong fields (spec/submit#refusals)."""
     field = "hyperparameters.resume_previous_job_id"
-    assert (await house.call("POST", JOBS, ml_job(job_id="plain"))).status == 200
-    await created(house)
+    assert (await service.call("POST", JOBS, ml_job(job_id="plain"))).status == 200
+    await created(service)
     for previous in ("none", "plain", "census"):
         answer = await request_job(
-            house, "more", resumePreviousJobId=previous, maxParallelTrials=11
+            service, "more", resumePreviousJobId=previous, maxParallelTrials=11
         )
         assert fields(answer) == {field, "hyperparameters.max_parallel_trials"}
-    await finish(house)
+    await finish(service)
     other = [{"parameterName": "rate", "type": "DOUBLE", "minValue": 0.2, "maxValue": 1}]
     for changes in ({"params": other}, {"goal": "MAXIMIZE"}, {"hyperparameterMetricTag": "x"}):
-        answer = await request_job(house, "more", resumePreviousJobId="census", **changes)
+        answer = await request_job(service, "more", resumePreviousJobId="census", **changes)
         assert fields(answer) == {field}
-    assert (await request_job(house, "more", resumePreviousJobId="census")).status == 200
+    assert (await request_job(service, "more", resumePreviousJobId="census")).status == 200

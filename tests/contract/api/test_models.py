@@ -4,32 +4,34 @@
 import asyncio
 from typing import Any
 
-from tests.contract.api.house import LOCATION, House
-from tests.contract.api.refusals import fields
+from tests.contract.api.api_service import LOCATION, ApiService
+from tests.contract.api.violations import fields
 from tests.unit.test_specs_pipeline import MODEL
 
 MODELS = f"{LOCATION}/models"
 PLACE = "projects/p1/locations/us-central1"
 
 
-async def uploaded(house: House, model: Any = None, **request: Any) -> dict[str, Any]:
-    answer = await house.result("POST", f"{MODELS}:upload", {"model": model or MODEL, **request})
+async def uploaded(service: ApiService, model: Any = None, **request: Any) -> dict[str, Any]:
+    answer = await service.result("POST", f"{MODELS}:upload", {"model": model or MODEL, **request})
     assert answer["done"] is True
     return answer["response"]
 
 
-async def shown(house: House, name: str) -> dict[str, Any]:
-    return await house.result("GET", f"{MODELS}/{name}")
+async def shown(service: ApiService, name: str) -> dict[str, Any]:
+    return await service.result("GET", f"{MODELS}/{name}")
 
 
-async def aliases(house: House, model: str = "m1") -> dict[str, set[str]]:
-    versions = (await house.result("GET", f"{MODELS}/{model}:listVersions"))["models"]
+async def aliases(service: ApiService, model: str = "m1") -> dict[str, set[str]]:
+    versions = (await service.result("GET", f"{MODELS}/{model}:listVersions"))["models"]
     return {version["versionId"]: set(version.get("versionAliases", ())) for version in versions}
 
 
-async def test_upload_finishes_immediately_and_first_version_is_default(house: House) -> None:
+async def test_upload_finishes_immediately_and_first_version_is_default(
+    service: ApiService,
+) -> None:
     model = MODEL | {"artifactUri": "gs://bucket/m", "versionAliases": ["gold"]}
-    answer = await house.call(
+    answer = await service.call(
         "POST", f"{MODELS}:upload", {"model": model | {"labels": {"a": "b"}}, "modelId": "m1"}
     )
     done = answer.json
@@ -39,41 +41,41 @@ async def test_upload_finishes_immediately_and_first_version_is_default(house: H
         "modelVersionId": "1",
     }
     assert done["metadata"]["@type"].endswith("UploadModelOperationMetadata")
-    assert await house.result("GET", f"/ui/{done['name']}") == done
-    view = await shown(house, "m1")
+    assert await service.result("GET", f"/ui/{done['name']}") == done
+    view = await shown(service, "m1")
     assert {key: view[key] for key in MODEL} == MODEL
     assert (view["name"], view["versionId"]) == (f"{PLACE}/models/m1", "1")
     assert (view["artifactUri"], view["labels"]) == ("gs://bucket/m", {"a": "b"})
     assert set(view["versionAliases"]) == {"gold", "default"}
     assert view["createTime"] == view["versionCreateTime"] == "2025-10-09T08:53:20Z"
     for version in ("m1%401", "m1@gold", "m1@default"):
-        assert await shown(house, version) == {**view, "name": f"{view['name']}@1"}
+        assert await shown(service, version) == {**view, "name": f"{view['name']}@1"}
 
 
-async def test_upload_with_parent_model_adds_a_version(house: House) -> None:
-    await uploaded(house, modelId="m1")
+async def test_upload_with_parent_model_adds_a_version(service: ApiService) -> None:
+    await uploaded(service, modelId="m1")
     response = await uploaded(
-        house, MODEL | {"versionAliases": ["new"]}, parentModel=f"{PLACE}/models/m1"
+        service, MODEL | {"versionAliases": ["new"]}, parentModel=f"{PLACE}/models/m1"
     )
     assert response["modelVersionId"] == "2"
-    assert (await shown(house, "m1"))["versionId"] == "1"
-    assert (await shown(house, "m1@new"))["versionId"] == "2"
-    listed = (await house.result("GET", f"{MODELS}/m1:listVersions"))["models"]
+    assert (await shown(service, "m1"))["versionId"] == "1"
+    assert (await shown(service, "m1@new"))["versionId"] == "2"
+    listed = (await service.result("GET", f"{MODELS}/m1:listVersions"))["models"]
     assert [version["name"] for version in listed] == [f"{PLACE}/models/m1@{n}" for n in (1, 2)]
-    again = await house.call("POST", f"{MODELS}:upload", {"model": MODEL, "modelId": "m1"})
+    again = await service.call("POST", f"{MODELS}:upload", {"model": MODEL, "modelId": "m1"})
     assert (again.status, again.error["status"]) == (409, "ALREADY_EXISTS")
 
 
-async def test_uploaded_default_version_takes_over_the_default_alias(house: House) -> None:
+async def test_uploaded_default_version_takes_over_the_default_alias(service: ApiService) -> None:
     """The SDK's is_default_version=True."""
-    await uploaded(house, modelId="m1")
+    await uploaded(service, modelId="m1")
     model = MODEL | {"versionAliases": ["default"]}
-    await uploaded(house, model, parentModel=f"{PLACE}/models/m1")
-    assert (await shown(house, "m1"))["versionId"] == "2"
-    assert await aliases(house) == {"2": {"default"}, "1": set()}
+    await uploaded(service, model, parentModel=f"{PLACE}/models/m1")
+    assert (await shown(service, "m1"))["versionId"] == "2"
+    assert await aliases(service) == {"2": {"default"}, "1": set()}
 
 
-async def test_all_wrong_fields_of_an_upload_are_reported_at_once(house: House) -> None:
+async def test_all_wrong_fields_of_an_upload_are_reported_at_once(service: ApiService) -> None:
     """spec/submit#refusals."""
     model = {
         "displayName": "",
@@ -83,7 +85,7 @@ async def test_all_wrong_fields_of_an_upload_are_reported_at_once(house: House) 
         "labels": {"A": "b"},
     }
     request = {"model": model, "modelId": "1m", "parentModel": f"{PLACE}/models/none"}
-    answer = await house.call("POST", f"{MODELS}:upload", request)
+    answer = await service.call("POST", f"{MODELS}:upload", request)
     assert fields(answer) == {
         "model.display_name",
         "model.container_spec.image_uri",
@@ -93,17 +95,17 @@ async def test_all_wrong_fields_of_an_upload_are_reported_at_once(house: House) 
         "model_id",
         "parent_model",
     }
-    assert await house.result("GET", MODELS) == {}
+    assert await service.result("GET", MODELS) == {}
 
 
-async def test_model_lists_support_filters_order_and_pages(house: House) -> None:
+async def test_model_lists_support_filters_order_and_pages(service: ApiService) -> None:
     for number, name in enumerate(("b", "a", "c")):
-        house.clock += 10**9
+        service.clock += 10**9
         model = MODEL | {"displayName": name, "labels": {"n": str(number)}}
-        await uploaded(house, model, modelId=f"m{number}")
+        await uploaded(service, model, modelId=f"m{number}")
 
     async def found(query: str) -> list[str]:
-        answer = await house.result("GET", f"{MODELS}?{query}")
+        answer = await service.result("GET", f"{MODELS}?{query}")
         return [model["displayName"] for model in answer.get("models", [])]
 
     assert await found("") == ["c", "a", "b"]
@@ -114,117 +116,121 @@ async def test_model_lists_support_filters_order_and_pages(house: House) -> None
     assert await found("orderBy=display_name") == ["a", "b", "c"]
     assert await found("orderBy=create_time%20desc,%20display_name") == ["c", "a", "b"]
     assert await found("filter=NOT%20labels.n=2&orderBy=display_name%20desc") == ["b", "a"]
-    page = await house.result("GET", f"{MODELS}?pageSize=2&orderBy=display_name")
+    page = await service.result("GET", f"{MODELS}?pageSize=2&orderBy=display_name")
     assert [model["displayName"] for model in page["models"]] == ["a", "b"]
     token = page["nextPageToken"]
-    await house.call("DELETE", f"{MODELS}/m1")
+    await service.call("DELETE", f"{MODELS}/m1")
     assert await found(f"pageSize=2&orderBy=display_name&pageToken={token}") == ["c"]
     for query in (f"pageToken={token}", f"orderBy=display_name&pageToken={token}x"):
-        assert fields(await house.call("GET", f"{MODELS}?{query}")) == {"page_token"}
-    assert fields(await house.call("GET", f"{MODELS}?filter=size>3")) == {"filter"}
-    assert fields(await house.call("GET", f"{MODELS}?orderBy=size")) == {"order_by"}
+        assert fields(await service.call("GET", f"{MODELS}?{query}")) == {"page_token"}
+    assert fields(await service.call("GET", f"{MODELS}?filter=size>3")) == {"filter"}
+    assert fields(await service.call("GET", f"{MODELS}?orderBy=size")) == {"order_by"}
 
 
-async def test_model_update_changes_all_versions_but_version_update_only_one(house: House) -> None:
-    await uploaded(house, modelId="m1")
-    await uploaded(house, parentModel=f"{PLACE}/models/m1")
+async def test_model_update_changes_all_versions_but_version_update_only_one(
+    service: ApiService,
+) -> None:
+    await uploaded(service, modelId="m1")
+    await uploaded(service, parentModel=f"{PLACE}/models/m1")
     changed = {"displayName": "new", "description": "words", "labels": {"k": "v"}}
-    house.clock += 10**9
+    service.clock += 10**9
     mask = "displayName,description,labels"
-    answer = await house.call("PATCH", f"{MODELS}/m1?updateMask={mask}", changed)
+    answer = await service.call("PATCH", f"{MODELS}/m1?updateMask={mask}", changed)
     assert answer.status == 200, answer.body
     for version in ("m1@1", "m1@2"):
-        view = await shown(house, version)
+        view = await shown(service, version)
         assert {key: view[key] for key in changed} == changed
         assert view["updateTime"] > view["createTime"]
         assert view["containerSpec"] == MODEL["containerSpec"]
-    answer = await house.call(
+    answer = await service.call(
         "PATCH", f"{MODELS}/m1@2?updateMask=versionDescription", {"versionDescription": "second"}
     )
     assert answer.json["versionDescription"] == "second"
-    assert "versionDescription" not in await shown(house, "m1@1")
+    assert "versionDescription" not in await shown(service, "m1@1")
 
 
-async def test_invalid_model_update_is_rejected(house: House) -> None:
-    await uploaded(house, modelId="m1")
-    nothing = await house.call("PATCH", f"{MODELS}/m1", {"displayName": "x"})
+async def test_invalid_model_update_is_rejected(service: ApiService) -> None:
+    await uploaded(service, modelId="m1")
+    nothing = await service.call("PATCH", f"{MODELS}/m1", {"displayName": "x"})
     assert fields(nothing) == {"update_mask"}
     path = f"{MODELS}/m1?updateMask=artifactUri,displayName,labels"
-    several = await house.call("PATCH", path, {"displayName": "", "labels": {"K": "v"}})
+    several = await service.call("PATCH", path, {"displayName": "", "labels": {"K": "v"}})
     assert fields(several) == {"update_mask", "model.display_name", "model.labels.K"}
-    single = await house.call(
+    single = await service.call(
         "PATCH", f"{MODELS}/m1@1?updateMask=displayName", {"displayName": "x"}
     )
     assert fields(single) == {"update_mask"}
-    missing = await house.call("PATCH", f"{MODELS}/m2?updateMask=displayName", {"displayName": "x"})
+    missing = await service.call(
+        "PATCH", f"{MODELS}/m2?updateMask=displayName", {"displayName": "x"}
+    )
     assert missing.status == 404
 
 
-async def test_version_aliases_are_added_moved_and_removed(house: House) -> None:
-    await uploaded(house, modelId="m1")
-    await uploaded(house, parentModel=f"{PLACE}/models/m1")
+async def test_version_aliases_are_added_moved_and_removed(service: ApiService) -> None:
+    await uploaded(service, modelId="m1")
+    await uploaded(service, parentModel=f"{PLACE}/models/m1")
 
     async def merge(version: str, *names: str) -> Any:
-        return await house.call(
+        return await service.call(
             "POST", f"{MODELS}/m1@{version}:mergeVersionAliases", {"versionAliases": names}
         )
 
     both = (await merge("1", "gold", "blue")).json["versionAliases"]
     assert set(both) == {"default", "gold", "blue"}
     assert (await merge("2", "gold", "default")).status == 200
-    assert await aliases(house) == {"2": {"default", "gold"}, "1": {"blue"}}
+    assert await aliases(service) == {"2": {"default", "gold"}, "1": {"blue"}}
     assert (await merge("gold", "-gold")).status == 200
     assert (await merge("1", "-blue", "blue")).status == 200
-    assert await aliases(house) == {"2": {"default"}, "1": {"blue"}}
+    assert await aliases(service) == {"2": {"default"}, "1": {"blue"}}
     refused = await merge("2", "-default")
     assert refused.error["status"] == "FAILED_PRECONDITION"
     assert fields(await merge("2", "1", "ok", "-X")) == {"version_aliases[0]", "version_aliases[2]"}
     assert fields(await merge("2")) == {"version_aliases"}
     gold = {"versionAliases": ["gold"]}
-    unversioned = await house.call("POST", f"{MODELS}/m1:mergeVersionAliases", gold)
+    unversioned = await service.call("POST", f"{MODELS}/m1:mergeVersionAliases", gold)
     assert fields(unversioned) == {"name"}
 
 
-async def test_concurrent_label_update_keeps_version_aliases(house: House) -> None:
+async def test_concurrent_label_update_keeps_version_aliases(service: ApiService) -> None:
     """An earlier version lost the model's default version in this race."""
-    await uploaded(house, modelId="m1")
-    await uploaded(house, parentModel=f"{PLACE}/models/m1")
+    await uploaded(service, modelId="m1")
+    await uploaded(service, parentModel=f"{PLACE}/models/m1")
     gives = {"versionAliases": ["default"]}
     both = await asyncio.gather(
-        house.call("POST", f"{MODELS}/m1@2:mergeVersionAliases", gives),
-        house.call("PATCH", f"{MODELS}/m1@2?updateMask=labels", {"labels": {"a": "b"}}),
+        service.call("POST", f"{MODELS}/m1@2:mergeVersionAliases", gives),
+        service.call("PATCH", f"{MODELS}/m1@2?updateMask=labels", {"labels": {"a": "b"}}),
     )
     assert [answer.status for answer in both] == [200, 200]
-    assert (await shown(house, "m1"))["labels"] == {"a": "b"}
+    assert (await shown(service, "m1"))["labels"] == {"a": "b"}
 
 
-async def test_model_deletions_return_finished_operations(house: House) -> None:
-    await uploaded(house, modelId="m1")
-    only = await house.call("DELETE", f"{MODELS}/m1@1:deleteVersion")
-    await uploaded(house, parentModel=f"{PLACE}/models/m1")
-    default = await house.call("DELETE", f"{MODELS}/m1@1:deleteVersion")
+async def test_model_deletions_return_finished_operations(service: ApiService) -> None:
+    await uploaded(service, modelId="m1")
+    only = await service.call("DELETE", f"{MODELS}/m1@1:deleteVersion")
+    await uploaded(service, parentModel=f"{PLACE}/models/m1")
+    default = await service.call("DELETE", f"{MODELS}/m1@1:deleteVersion")
     assert only.error["status"] == default.error["status"] == "FAILED_PRECONDITION"
-    done = await house.result("DELETE", f"{MODELS}/m1@2:deleteVersion")
-    assert (done["done"], (await house.call("GET", f"{MODELS}/m1@2")).status) == (True, 404)
-    assert fields(await house.call("DELETE", f"{MODELS}/m1@1")) == {"name"}
-    done = await house.result("DELETE", f"{MODELS}/m1")
+    done = await service.result("DELETE", f"{MODELS}/m1@2:deleteVersion")
+    assert (done["done"], (await service.call("GET", f"{MODELS}/m1@2")).status) == (True, 404)
+    assert fields(await service.call("DELETE", f"{MODELS}/m1@1")) == {"name"}
+    done = await service.result("DELETE", f"{MODELS}/m1")
     assert done["metadata"]["@type"].endswith("DeleteOperationMetadata")
-    assert (await house.call("GET", f"{MODELS}/m1")).status == 404
-    assert (await house.call("DELETE", f"{MODELS}/m1")).status == 404
-    await uploaded(house, modelId="m1")
-    assert (await shown(house, "m1"))["versionId"] == "1"
+    assert (await service.call("GET", f"{MODELS}/m1")).status == 404
+    assert (await service.call("DELETE", f"{MODELS}/m1")).status == 404
+    await uploaded(service, modelId="m1")
+    assert (await shown(service, "m1"))["versionId"] == "1"
 
 
-async def copied(house: House, target: str = MODELS, **request: Any) -> Any:
-    return await house.call("POST", f"{target}:copy", request)
+async def copied(service: ApiService, target: str = MODELS, **request: Any) -> Any:
+    return await service.call("POST", f"{target}:copy", request)
 
 
-async def test_copy_to_another_location_creates_an_independent_model(house: House) -> None:
+async def test_copy_to_another_location_creates_an_independent_model(service: ApiService) -> None:
     """The copy has no aliases, and its artifacts remain in their place (spec/clients#surface)."""
     model = MODEL | {"artifactUri": "gs://bucket/m", "versionAliases": ["gold"]}
-    await uploaded(house, model | {"labels": {"a": "b"}}, modelId="m1")
-    source, there = await shown(house, "m1"), MODELS.replace("us-central1", "europe-west4")
-    answer = await copied(house, there, sourceModel=source["name"], modelId="m2")
+    await uploaded(service, model | {"labels": {"a": "b"}}, modelId="m1")
+    source, there = await shown(service, "m1"), MODELS.replace("us-central1", "europe-west4")
+    answer = await copied(service, there, sourceModel=source["name"], modelId="m2")
     assert (answer.status, answer.json["done"]) == (200, True), answer.body
     assert answer.json["metadata"]["@type"].endswith("v1.CopyModelOperationMetadata")
     name = source["name"].replace("us-central1", "europe-west4").replace("m1", "m2")
@@ -233,35 +239,37 @@ async def test_copy_to_another_location_creates_an_independent_model(house: Hous
         "model": name,
         "modelVersionId": "1",
     }
-    copy = await house.result("GET", f"{there}/m2")
+    copy = await service.result("GET", f"{there}/m2")
     assert copy["originalModelInfo"] == {"model": f"{source['name']}@1"}
     assert copy["modelSourceInfo"] == {"sourceType": "CUSTOM", "copy": True}
     assert copy["versionAliases"] == ["default"]
     same = ("displayName", "artifactUri", "labels", "containerSpec")
     assert {key: copy.get(key) for key in same} == {key: source.get(key) for key in same}
-    assert await shown(house, "m1") == source
+    assert await shown(service, "m1") == source
 
 
-async def test_version_is_copied_into_an_existing_model(house: House) -> None:
-    await uploaded(house, modelId="m1")
+async def test_version_is_copied_into_an_existing_model(service: ApiService) -> None:
+    await uploaded(service, modelId="m1")
     parent = f"{PLACE}/models/m1"
-    await uploaded(house, MODEL | {"displayName": "second"}, parentModel=parent)
-    answer = await copied(house, sourceModel=f"{parent}@2", parentModel=parent)
+    await uploaded(service, MODEL | {"displayName": "second"}, parentModel=parent)
+    answer = await copied(service, sourceModel=f"{parent}@2", parentModel=parent)
     assert answer.json["response"]["modelVersionId"] == "3"
-    assert (await shown(house, "m1@3"))["displayName"] == "second"
-    assert await aliases(house) == {"3": set(), "2": set(), "1": {"default"}}
-    again = await copied(house, sourceModel=parent, modelId="m1")
+    assert (await shown(service, "m1@3"))["displayName"] == "second"
+    assert await aliases(service) == {"3": set(), "2": set(), "1": {"default"}}
+    again = await copied(service, sourceModel=parent, modelId="m1")
     assert (again.status, again.error["status"]) == (409, "ALREADY_EXISTS")
 
 
-async def test_all_wrong_fields_of_a_copy_are_reported_at_once(house: House) -> None:
+async def test_all_wrong_fields_of_a_copy_are_reported_at_once(service: ApiService) -> None:
     """spec/submit#refusals."""
     nowhere = f"{PLACE}/models/nowhere"
-    wrong = await copied(house, sourceModel=nowhere, parentModel=nowhere)
+    wrong = await copied(service, sourceModel=nowhere, parentModel=nowhere)
     assert fields(wrong) == {"source_model", "parent_model"}
-    wrong = await copied(house, sourceModel=nowhere, modelId="-M")
+    wrong = await copied(service, sourceModel=nowhere, modelId="-M")
     assert fields(wrong) == {"source_model", "model_id"}
-    assert fields(await copied(house)) == {"source_model"}
-    await uploaded(house, modelId="m1")
+    assert fields(await copied(service)) == {"source_model"}
+    await uploaded(service, modelId="m1")
     other = MODELS.replace("/p1/", "/p2/")
-    assert fields(await copied(house, other, sourceModel=f"{PLACE}/models/m1")) == {"source_model"}
+    assert fields(await copied(service, other, sourceModel=f"{PLACE}/models/m1")) == {
+        "source_model"
+    }

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.contract.api.house import LOCATION, SECOND, START, Answer, House
+from tests.contract.api.api_service import LOCATION, SECOND, START, Answer, ApiService
 from tests.unit.specs_requests import custom_job, pool
 from trainshed.api.calls import paging
 
@@ -39,17 +39,17 @@ async def event_loop_stays_responsive() -> AsyncGenerator[None]:
     assert worst < 0.3
 
 
-async def listed(house: House, filter_: str, **more: Any) -> Answer:
+async def listed(service: ApiService, filter_: str, **more: Any) -> Answer:
     body = {"resourceNames": ["projects/p1"], "filter": filter_, "pageSize": 1000} | more
-    return await house.call("POST", "/v2/entries:list", body)
+    return await service.call("POST", "/v2/entries:list", body)
 
 
-async def write_long_lines(house: House, lines: int = 150) -> None:
-    await house.result("POST", f"{LOCATION}/customJobs", custom_job(pool()))
-    house.write_log(
+async def write_long_lines(service: ApiService, lines: int = 150) -> None:
+    await service.result("POST", f"{LOCATION}/customJobs", custom_job(pool()))
+    service.write_log(
         1000, "workerpool0-0", *((START + n * SECOND, LONG_LINE) for n in range(1, lines + 1))
     )
-    house.clock = START + 1000 * SECOND
+    service.clock = START + 1000 * SECOND
 
 
 @pytest.mark.parametrize(
@@ -62,26 +62,26 @@ async def write_long_lines(house: House, lines: int = 150) -> None:
     ],
 )
 async def test_expensive_log_filter_does_not_block_the_event_loop(
-    house: House, filter_: str
+    service: ApiService, filter_: str
 ) -> None:
-    await write_long_lines(house)
+    await write_long_lines(service)
     async with event_loop_stays_responsive():
-        answer = await listed(house, filter_)
+        answer = await listed(service, filter_)
     assert answer.status == 200
     assert not answer.json.get("entries")
 
 
 async def test_slow_log_filter_returns_short_pages_until_it_finishes(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    service: ApiService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a time limit of 0, each request checks only the first entry of a batch. Following pages
     find the last entry."""
     monkeypatch.setattr(paging, "SCAN_SECONDS", 0.0)
-    await write_long_lines(house, lines=3)
-    house.write_log(1000, "workerpool0-1", (START + 900 * SECOND, "b"))
+    await write_long_lines(service, lines=3)
+    service.write_log(1000, "workerpool0-1", (START + 900 * SECOND, "b"))
     token, lines, pages = "", list[str](), 0
     while True:
-        answer = await listed(house, 'textPayload:"b*"', pageToken=token)
+        answer = await listed(service, 'textPayload:"b*"', pageToken=token)
         lines += [entry["textPayload"] for entry in answer.json.get("entries", [])]
         token, pages = answer.json.get("nextPageToken", ""), pages + 1
         if not token:
@@ -90,22 +90,22 @@ async def test_slow_log_filter_returns_short_pages_until_it_finishes(
     assert pages > 1
 
 
-async def test_expensive_name_filter_does_not_block_the_event_loop(house: House) -> None:
+async def test_expensive_name_filter_does_not_block_the_event_loop(service: ApiService) -> None:
     for _ in range(20):
         body = custom_job(pool()) | {"displayName": "a" * 128, "labels": {"k": "a" * 63}}
-        assert (await house.call("POST", f"{LOCATION}/customJobs", body)).status == 200
+        assert (await service.call("POST", f"{LOCATION}/customJobs", body)).status == 200
     for filter_ in (
         f'display_name:"{HOSTILE}"',
         f'labels.k:"{HOSTILE}"',
         " OR ".join(f'display_name:"*a*{n}*b"' for n in range(400)),
     ):
         async with event_loop_stays_responsive():
-            answer = await house.call("GET", f"{LOCATION}/customJobs?filter={quote(filter_)}")
+            answer = await service.call("GET", f"{LOCATION}/customJobs?filter={quote(filter_)}")
         assert answer.status == 200
         assert not answer.json.get("customJobs")
 
 
-async def test_number_of_comparisons_in_a_filter_is_limited(house: House) -> None:
-    answer = await listed(house, " ".join(["x"] * 501))
+async def test_number_of_comparisons_in_a_filter_is_limited(service: ApiService) -> None:
+    answer = await listed(service, " ".join(["x"] * 501))
     assert answer.status == 400
     assert "500 comparisons" in answer.body.decode()

@@ -4,7 +4,7 @@ the description (spec/runtimes#substitutes)."""
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.contract.api.house import LOCATION, House
+from tests.contract.api.api_service import LOCATION, ApiService
 from tests.unit.specs_requests import container, custom_job
 from trainshed.runtimes.catalog import LocalCatalog
 from trainshed.runtimes.families import Minor
@@ -24,15 +24,15 @@ class OnePython(Interpreters):
 
 
 async def test_substituted_python_is_reported_before_and_after_submit(tmp_path: Path) -> None:
-    house = House(tmp_path)
-    house.serve(runtimes=LocalCatalog(OnePython()))
+    service = ApiService(tmp_path)
+    service.serve(runtimes=LocalCatalog(OnePython()))
     body = custom_job(container(imageUri=IMAGE, command=["python3", "-c", "pass"]))
     request = {"api": "vertex", "project": "p1", "location": "us-central1", "job": body}
-    explained = await house.result("POST", "/trainshed/v1/jobs:explain", request)
-    made = await house.result("POST", f"{LOCATION}/customJobs", body)
+    explained = await service.result("POST", "/trainshed/v1/jobs:explain", request)
+    made = await service.result("POST", f"{LOCATION}/customJobs", body)
     path = f"/trainshed/v1/jobs/{made['name'].rpartition('/')[2]}"
-    timeline = (await house.result("GET", f"{path}/timeline"))["entries"]
-    substitutions = (await house.result("GET", path))["substitutions"]
+    timeline = (await service.result("GET", f"{path}/timeline"))["entries"]
+    substitutions = (await service.result("GET", path))["substitutions"]
     assert len(substitutions) == 1
     assert "TensorFlow 2.8 on Python 3.7, which is not available here" in substitutions[0]
     assert "`pyenv install 3.7`" in substitutions[0]
@@ -41,4 +41,4 @@ async def test_substituted_python_is_reported_before_and_after_submit(tmp_path: 
     assert substitutions[0] in [
         entry["message"] for entry in timeline if entry["kind"] == "warning"
     ]
-    house.close()
+    service.close()

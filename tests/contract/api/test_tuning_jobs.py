@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.contract.api.house import LOCATION, SECOND, START, House
-from tests.contract.api.refusals import violations
+from tests.contract.api.api_service import LOCATION, SECOND, START, ApiService
+from tests.contract.api.violations import violations
 from tests.unit.test_specs_tuning import tuning_job
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobUid
@@ -16,11 +16,11 @@ JOBS = f"{LOCATION}/hyperparameterTuningJobs"
 PARAMETERS = (("x", 0.25), ("n", 3), ("opt", "a"))
 
 
-async def created(house: House, **changes: Any) -> str:
-    return (await house.result("POST", JOBS, tuning_job(**changes)))["name"]
+async def created(service: ApiService, **changes: Any) -> str:
+    return (await service.result("POST", JOBS, tuning_job(**changes)))["name"]
 
 
-async def store_trials(house: House, name: str) -> None:
+async def store_trials(service: ApiService, name: str) -> None:
     """Store three trials: 1 succeeded with two measurements, 2 had no result, 3 is running."""
     study = StudyUid(int(name.rpartition("/")[2]))
 
@@ -37,15 +37,15 @@ async def store_trials(house: House, name: str) -> None:
     )
     measurements = ((1, last), (1, Measurement((("loss", 0.75),), 10, SECOND)))
     commit = {"trials": trials, "measurements": measurements}
-    await house.become(name, commit, state=JobState.RUNNING, next_trial=4)
+    await service.update_job(name, commit, state=JobState.RUNNING, next_trial=4)
 
 
-async def test_trials_are_shown_in_order_with_their_measurements(house: House) -> None:
+async def test_trials_are_shown_in_order_with_their_measurements(service: ApiService) -> None:
     """facts/resources#trials: each trial has its parameters, its ordered measurements, its final
     measurement and its custom job."""
-    name = await created(house)
-    await store_trials(house, name)
-    first, second, third = (await house.result("GET", f"/v1/{name}"))["trials"]
+    name = await created(service)
+    await store_trials(service, name)
+    first, second, third = (await service.result("GET", f"/v1/{name}"))["trials"]
     metrics = [{"metricId": "loss", "value": 0.5}]
     measured = {"stepCount": "20", "elapsedDuration": "1.500s", "metrics": metrics}
     assert first == {
@@ -80,7 +80,7 @@ async def test_trials_are_shown_in_order_with_their_measurements(house: House) -
 @pytest.mark.parametrize(
     "text", ["stall-after=soon", "ports=a-6006_", "ports=a-65536", "ports=a-1_a-2"]
 )
-async def test_invalid_trainshed_label_is_rejected(house: House, text: str) -> None:
+async def test_invalid_trainshed_label_is_rejected(service: ApiService, text: str) -> None:
     label, _, value = text.partition("=")
-    answer = await house.call("POST", JOBS, tuning_job(labels={f"trainshed-{label}": value}))
+    answer = await service.call("POST", JOBS, tuning_job(labels={f"trainshed-{label}": value}))
     assert list(violations(answer)) == [f"labels.trainshed-{label}"]

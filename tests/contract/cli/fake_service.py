@@ -84,8 +84,7 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 128
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Print errors, except for a client's disconnect: that could appear in the output of a
-        later test."""
+        """Print errors, except for a client's disconnect: that could appear in the output of a later test."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 

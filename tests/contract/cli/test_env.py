@@ -31,8 +31,7 @@ def test_env_output_works_in_a_posix_shell(trainshed: Invoke, tmp_path: Path) ->
         assert record[f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api}"] == "http://127.0.0.1:7/"
     assert record["CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE"] == "http://127.0.0.1:8/storage/v1/"
     assert record["CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE"] == "http://127.0.0.1:7/compute/v1/"
-    # The address contains a key: google-cloud-storage sends no token to an address of this
-    # variable.
+    # The address contains a key: google-cloud-storage sends no token to an address of this variable.
     assert record["STORAGE_EMULATOR_HOST"] == address_with_key("http://127.0.0.1:8", TOKEN)
     assert record["CLOUD_STORAGE_EMULATOR_ENDPOINT"] == record["STORAGE_EMULATOR_HOST"]
     assert record["TRAINSHED_ENDPOINT"] == "http://127.0.0.1:7"

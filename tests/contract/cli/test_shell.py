@@ -66,6 +66,5 @@ def test_unavailable_shell_prints_the_services_error(service: FakeService) -> No
         assert done.exit_code == 1
         assert "It is over." in done.output
     assert json.loads(service.sent[-1].body) == {"replica": "", "autopsy": True}
-    # An unset variable in a shell script can produce this argument. A missing port must not open a
-    # shell.
+    # An unset variable in a shell script can produce this argument. A missing port must not open a shell.
     assert service.cli("jobs", "forward", "7", "8888:").exit_code == 2

@@ -48,7 +48,7 @@ EVENT_TIMEOUT = 60.0
 SECOND = 10**9
 
 
-class House:
+class EngineHarness:
     """A running engine with its data directory and all received events. It can be restarted."""
 
     def __init__(self, data: Path, level: str | None) -> None:
@@ -146,7 +146,9 @@ class House:
     async def python(self, program: str, **fields: object) -> JobUid:
         return await self.run(PYTHON, "-u", "-c", program, **fields)
 
-    def seen(self, uid: JobUid) -> list[ReplicaEvent | LinesWritten | MetricsWritten | StartWaits]:
+    def events_of(
+        self, uid: JobUid
+    ) -> list[ReplicaEvent | LinesWritten | MetricsWritten | StartWaits]:
         """Return the received events of a job in order."""
         of_jobs = (
             e for e in self.events if not isinstance(e, NodeChanged | CapacityChanged | NodesChosen)
@@ -157,7 +159,7 @@ class House:
     def ends(self, uid: JobUid, incarnation: int = 1) -> list[ReplicaExited | ReplicaLost]:
         return [
             event
-            for event in self.seen(uid)
+            for event in self.events_of(uid)
             if isinstance(event, ReplicaExited | ReplicaLost) and event.incarnation == incarnation
         ]
 
@@ -182,7 +184,9 @@ class House:
     async def started(self, uid: JobUid, replica: ReplicaId = PRIMARY) -> ReplicaStarted:
         def found() -> list[ReplicaStarted]:
             return [
-                e for e in self.seen(uid) if isinstance(e, ReplicaStarted) and e.replica == replica
+                e
+                for e in self.events_of(uid)
+                if isinstance(e, ReplicaStarted) and e.replica == replica
             ]
 
         await self.until(lambda: bool(found()))
@@ -224,20 +228,20 @@ class House:
 
 
 @asynccontextmanager
-async def opened(data: Path, level: str | None) -> AsyncGenerator[House]:
+async def opened(data: Path, level: str | None) -> AsyncGenerator[EngineHarness]:
     """Open an engine, and check at the end that none of its processes are left. Skip the test if
     the machine does not support the level."""
-    house = House(data, level)
+    harness = EngineHarness(data, level)
     try:
-        await house.open()
+        await harness.open()
     except LevelUnavailable as refusal:
-        await house.engine.close()
+        await harness.engine.close()
         pytest.skip(str(refusal))
     try:
-        yield house
+        yield harness
     finally:
-        await house.end_all()
-        await house.close()
+        await harness.end_all()
+        await harness.close()
 
 
 @pytest.fixture
@@ -256,9 +260,9 @@ def data(tmp_path: Path) -> Path:
         ),
     ]
 )
-async def house(
+async def harness(
     data: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[House]:
+) -> AsyncIterator[EngineHarness]:
     # A busy preloader may answer slowly, and its program would then start cold.
     patient_start = (
         "from trainshed.replica.supervisor import warm_start; warm_start._ANSWER_TIMEOUT = 60; "
@@ -266,8 +270,8 @@ async def house(
     )
     start = spawner._START.replace("zygote.run", patient_start)  # pyright: ignore[reportPrivateUsage]
     monkeypatch.setattr(spawner, "_START", start)
-    async with opened(data, request.param) as house:
-        yield house
+    async with opened(data, request.param) as harness:
+        yield harness
 
 
 @pytest.fixture

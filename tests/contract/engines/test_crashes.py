@@ -1,8 +1,7 @@
 """Service, zygote and shims are killed at any moment (spec/invariants#one-incarnation,
-spec/invariants#durability, spec/invariants#shims). A single replica of a gang is stopped,
-killed, and restarted in place or on another node (spec/failures#lost-replicas,
-spec/operations#drills). A shim that stops answering is detected by its lease, and a replica
-never has two live processes."""
+spec/invariants#durability, spec/invariants#shims). A single replica of a gang is stopped, killed, and
+restarted in place or on another node (spec/failures#lost-replicas, spec/operations#drills). A shim that
+stops answering is detected by its lease, and a replica never has two live processes."""
 
 import asyncio
 import errno
@@ -12,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.engines.conftest import PRIMARY, SECOND, House
-from tests.contract.engines.test_stock import idle_shims, shims
+from tests.contract.engines.conftest import PRIMARY, SECOND, EngineHarness
+from tests.contract.engines.test_idle_shims import idle_shims, shims
 from tests.contract.engines.test_terminals import start_sleeping_job
 from tests.e2e.processes import commands, wait_until_gone
 from tests.waiting import until
@@ -24,29 +23,28 @@ from trainshed.engines.local.layout import Layout
 from trainshed.engines.port import EngineUnavailable
 
 
-async def test_pending_launches_survive_a_killed_zygote(house: House) -> None:
-    zygote = house.zygote()
+async def test_pending_launches_survive_a_killed_zygote(harness: EngineHarness) -> None:
+    zygote = harness.zygote()
     os.kill(zygote, signal.SIGSTOP)
     replicas = [ReplicaId(1, index) for index in range(4)]
-    uid = house.job()
-    await house.allocate(uid, replicas)
-    plans = [house.plan(uid, "sh", "-c", "echo ran", replica=r) for r in replicas]
-    await house.engine.launch(plans)
+    uid = harness.job()
+    await harness.allocate(uid, replicas)
+    plans = [harness.plan(uid, "sh", "-c", "echo ran", replica=r) for r in replicas]
+    await harness.engine.launch(plans)
     os.kill(zygote, signal.SIGKILL)
     for replica in replicas:
-        assert (await house.exit(uid, replica)).exit.exit_code == 0
-        assert house.texts(uid, replica) == ["ran"]
+        assert (await harness.exit(uid, replica)).exit.exit_code == 0
+        assert harness.texts(uid, replica) == ["ran"]
 
 
 async def test_hanging_zygote_is_replaced_without_blocking_the_event_loop(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    harness: EngineHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The launches fill the socket of a stopped zygote (SIGSTOP, or swapped out). The event loop
-    stays responsive, the zygote is replaced, every program starts once, and earlier programs
-    continue."""
-    before = await house.python("import time; print('up'); time.sleep(60)")
-    await house.line(before, lambda text: text == "up")
-    hung = house.zygote()
+    """The launches fill the socket of a stopped zygote (SIGSTOP, or swapped out). The event loop stays
+    responsive, the zygote is replaced, every program starts once, and earlier programs continue."""
+    before = await harness.python("import time; print('up'); time.sleep(60)")
+    await harness.line(before, lambda text: text == "up")
+    hung = harness.zygote()
     os.kill(hung, signal.SIGSTOP)
     turned, start, patience = [0], spawner.start, spawner.REQUEST_TIMEOUT
 
@@ -59,11 +57,11 @@ async def test_hanging_zygote_is_replaced_without_blocking_the_event_loop(
     monkeypatch.setattr(spawner, "REQUEST_TIMEOUT", 3.0)
     monkeypatch.setattr(spawner, "start", start_patiently)
     replicas = [ReplicaId(1, index) for index in range(10)]
-    uid = house.job()
-    await house.allocate(uid, replicas)
+    uid = harness.job()
+    await harness.allocate(uid, replicas)
     bulk = (("BULK", "x" * 100_000),)
-    plans = [house.plan(uid, "sh", "-c", "echo ran", replica=r, environ=bulk) for r in replicas]
-    launching = asyncio.ensure_future(house.engine.launch(plans))
+    plans = [harness.plan(uid, "sh", "-c", "echo ran", replica=r, environ=bulk) for r in replicas]
+    launching = asyncio.ensure_future(harness.engine.launch(plans))
     while not launching.done():
         await asyncio.sleep(0.001)
         turned[-1] += 1
@@ -71,49 +69,50 @@ async def test_hanging_zygote_is_replaced_without_blocking_the_event_loop(
     assert turned[0] >= 20
     await launching
     for replica in replicas:
-        assert (await house.exit(uid, replica)).exit.exit_code == 0
-        assert house.texts(uid, replica) == ["ran"]
-    assert house.zygote() != hung
+        assert (await harness.exit(uid, replica)).exit.exit_code == 0
+        assert harness.texts(uid, replica) == ["ran"]
+    assert harness.zygote() != hung
     with pytest.raises(ProcessLookupError):
         os.kill(hung, 0)
-    assert not house.ends(before)
+    assert not harness.ends(before)
 
 
-async def test_hanging_zygote_is_replaced_when_a_shim_does_not_start(house: House) -> None:
-    await house.restart(lease=300.0)
-    hung = house.zygote()
+async def test_hanging_zygote_is_replaced_when_a_shim_does_not_start(
+    harness: EngineHarness,
+) -> None:
+    await harness.restart(lease=300.0)
+    hung = harness.zygote()
     os.kill(hung, signal.SIGSTOP)
-    uid = await house.run("echo", "ran")
+    uid = await harness.run("echo", "ran")
     # This happens after two thirds of a lease. A short lease could expire before a busy machine
     # starts the shim.
     for _ in range(2):
-        house.engine._reconciler._ask()  # pyright: ignore[reportPrivateUsage]
-    assert (await house.exit(uid)).exit.exit_code == 0
-    assert house.texts(uid) == ["ran"] and house.zygote() != hung
+        harness.engine._reconciler._ask()  # pyright: ignore[reportPrivateUsage]
+    assert (await harness.exit(uid)).exit.exit_code == 0
+    assert harness.texts(uid) == ["ran"] and harness.zygote() != hung
 
 
-async def test_program_starts_once_when_a_replaced_zygote_resumes(house: House) -> None:
+async def test_program_starts_once_when_a_replaced_zygote_resumes(harness: EngineHarness) -> None:
     """The zygote is stopped, and continues at the moment of its replacement."""
-    hung = house.zygote()
+    hung = harness.zygote()
     os.kill(hung, signal.SIGSTOP)
     replicas = [ReplicaId(1, index) for index in range(8)]
-    uid = house.job()
-    await house.allocate(uid, replicas)
-    plans = [house.plan(uid, "sh", "-c", "echo ran; sleep 0.2", replica=r) for r in replicas]
-    await house.engine.launch(plans)
+    uid = harness.job()
+    await harness.allocate(uid, replicas)
+    plans = [harness.plan(uid, "sh", "-c", "echo ran; sleep 0.2", replica=r) for r in replicas]
+    await harness.engine.launch(plans)
     os.kill(hung, signal.SIGCONT)
-    spawner = house.engine._spawner  # pyright: ignore[reportPrivateUsage]
+    spawner = harness.engine._spawner  # pyright: ignore[reportPrivateUsage]
     await spawner._replace(spawner._handle)  # pyright: ignore[reportPrivateUsage] - as if it did not answer in time
     for replica in replicas:
-        assert (await house.exit(uid, replica)).exit.exit_code == 0
-        assert house.texts(uid, replica) == ["ran"]
+        assert (await harness.exit(uid, replica)).exit.exit_code == 0
+        assert harness.texts(uid, replica) == ["ran"]
 
 
 async def test_replica_end_is_reported_after_a_failed_write(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    harness: EngineHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The disk is full, for example. The service checks the slot again and does not forget the
-    replica."""
+    """The disk is full, for example. The service checks the slot again and does not forget the replica."""
     look = slot_handle.probe_slot
     refusals = iter([OSError(errno.ENOSPC, "no space left")])
 
@@ -124,16 +123,15 @@ async def test_replica_end_is_reported_after_a_failed_write(
 
     monkeypatch.setattr(engine, "probe_slot", refusing)
     monkeypatch.setattr(engine, "_RETRY_INTERVAL", 0.01)
-    uid = await start_sleeping_job(house)
-    os.kill(house.shim(uid)["shim"], signal.SIGKILL)
-    assert isinstance(await house.end(uid), ReplicaLost)
+    uid = await start_sleeping_job(harness)
+    os.kill(harness.shim(uid)["shim"], signal.SIGKILL)
+    assert isinstance(await harness.end(uid), ReplicaLost)
 
 
 async def test_stop_ends_the_program_even_if_it_cannot_be_recorded(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    harness: EngineHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The running program may be filling the disk. The caller retries until nothing can start any
-    more."""
+    """The running program may be filling the disk. The caller retries until nothing can start any more."""
     refusals = iter([OSError(errno.ENOSPC, "no space left")])
     mark_stopped = Layout.mark_stopped
 
@@ -143,46 +141,49 @@ async def test_stop_ends_the_program_even_if_it_cannot_be_recorded(
         mark_stopped(self, job_uid, attempt)
 
     monkeypatch.setattr(Layout, "mark_stopped", refusing)
-    uid = await start_sleeping_job(house)
+    uid = await start_sleeping_job(harness)
     with pytest.raises(EngineUnavailable, match="free disk space"):
-        await house.engine.stop(uid, 1, SECOND)
-    assert (await house.exit(uid)).exit.signal == signal.SIGTERM
-    await house.engine.stop(uid, 1, SECOND)
+        await harness.engine.stop(uid, 1, SECOND)
+    assert (await harness.exit(uid)).exit.signal == signal.SIGTERM
+    await harness.engine.stop(uid, 1, SECOND)
 
 
 LOST_CAUSE = "its shim did not answer for 4 s; it was killed, and its program with it"
 
 
-async def test_silent_shim_is_killed_and_its_replica_lost(house: House, mark: str) -> None:
-    uid = await house.run("sh", "-c", f"echo up; sleep 60; : {mark}")
-    other = await start_sleeping_job(house)
-    await house.line(uid, lambda text: text == "up")
+async def test_silent_shim_is_killed_and_its_replica_lost(
+    harness: EngineHarness, mark: str
+) -> None:
+    uid = await harness.run("sh", "-c", f"echo up; sleep 60; : {mark}")
+    other = await start_sleeping_job(harness)
+    await harness.line(uid, lambda text: text == "up")
     begin = asyncio.get_running_loop().time()
     # The short lease starts only now: a busy machine may take longer to start the programs.
-    await house.restart(lease=4.0)
-    os.kill(house.shim(uid)["shim"], signal.SIGSTOP)
-    assert await house.end(uid) == ReplicaLost(1, PRIMARY, 1, LOST_CAUSE)
+    await harness.restart(lease=4.0)
+    os.kill(harness.shim(uid)["shim"], signal.SIGSTOP)
+    assert await harness.end(uid) == ReplicaLost(1, PRIMARY, 1, LOST_CAUSE)
     assert asyncio.get_running_loop().time() - begin >= 4
-    assert not commands(mark) and not house.ends(other)
-    await house.restart(lease=300.0)
-    await house.engine.launch([house.plan(uid, "echo", "again", incarnation=2)])
-    assert (await house.exit(uid, incarnation=2)).exit.exit_code == 0
+    assert not commands(mark) and not harness.ends(other)
+    await harness.restart(lease=300.0)
+    await harness.engine.launch([harness.plan(uid, "echo", "again", incarnation=2)])
+    assert (await harness.exit(uid, incarnation=2)).exit.exit_code == 0
 
 
-async def test_launch_not_started_within_its_lease_is_lost(house: House) -> None:
+async def test_launch_not_started_within_its_lease_is_lost(harness: EngineHarness) -> None:
     """A shim that wakes up later with this order finds that the start was given up."""
-    await house.restart(lease=300.0)
-    (shim, _), *_ = await idle_shims(house)
+    await harness.restart(lease=300.0)
+    (shim, _), *_ = await idle_shims(harness)
     os.kill(shim, signal.SIGSTOP)
-    uid = await house.run("echo", "first")
-    # The shim has the order when the zygote has forked another one. The zygote is replaced after
-    # two polls.
-    await until(lambda: len(shims(house.zygote())) > spawner.POOL)
+    uid = await harness.run("echo", "first")
+    # The shim has the order when the zygote has forked another one. The zygote is replaced after two polls.
+    await until(lambda: len(shims(harness.zygote())) > spawner.POOL)
     for _ in range(4):
-        house.engine._reconciler._ask()  # pyright: ignore[reportPrivateUsage]
-    assert await house.end(uid) == ReplicaLost(1, PRIMARY, 1, "no shim came up for it within 300 s")
+        harness.engine._reconciler._ask()  # pyright: ignore[reportPrivateUsage]
+    assert await harness.end(uid) == ReplicaLost(
+        1, PRIMARY, 1, "no shim came up for it within 300 s"
+    )
     os.kill(shim, signal.SIGCONT)
     await asyncio.to_thread(wait_until_gone, [shim])
-    await house.engine.launch([house.plan(uid, "echo", "second", incarnation=2)])
-    assert (await house.exit(uid, incarnation=2)).exit.exit_code == 0
-    assert house.texts(uid) == ["second"]
+    await harness.engine.launch([harness.plan(uid, "echo", "second", incarnation=2)])
+    assert (await harness.exit(uid, incarnation=2)).exit.exit_code == 0
+    assert harness.texts(uid) == ["second"]

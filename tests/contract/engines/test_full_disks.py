@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.commands import disk_of, fill
-from tests.contract.engines.conftest import House
+from tests.contract.engines.conftest import EngineHarness
 from tests.contract.engines.test_autopsies import (
     failed_job,
     keep_autopsies,
@@ -28,27 +28,27 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield disk / "data"
 
 
-async def test_start_on_a_full_disk_is_a_service_failure(house: House) -> None:
+async def test_start_on_a_full_disk_is_a_service_failure(harness: EngineHarness) -> None:
     """The attempt counts as a retry, which runs the program."""
-    uid = house.job()
-    await house.allocate(uid)
+    uid = harness.job()
+    await harness.allocate(uid)
     # The launch itself still finds space for its own files.
-    (house.slot(uid).parent / protocol.HOSTS).write_bytes(b"x" * os.sysconf("SC_PAGE_SIZE"))
-    filler = fill(house.data.parent)
-    await house.engine.launch([house.plan(uid, "echo", "ran")])
-    end = await house.end(uid)
+    (harness.slot(uid).parent / protocol.HOSTS).write_bytes(b"x" * os.sysconf("SC_PAGE_SIZE"))
+    filler = fill(harness.data.parent)
+    await harness.engine.launch([harness.plan(uid, "echo", "ran")])
+    end = await harness.end(uid)
     filler.unlink()
     assert isinstance(end, ReplicaLost) and end.by_service
     assert "the disk takes nothing" in end.cause
-    await house.engine.launch([house.plan(uid, "echo", "ran", incarnation=2)])
-    assert (await house.exit(uid, incarnation=2)).exit.exit_code == 0
-    assert house.texts(uid) == ["ran"]
+    await harness.engine.launch([harness.plan(uid, "echo", "ran", incarnation=2)])
+    assert (await harness.exit(uid, incarnation=2)).exit.exit_code == 0
+    assert harness.texts(uid) == ["ran"]
 
 
-async def test_autopsy_shell_works_on_a_full_disk(house: House) -> None:
-    await keep_autopsies(house)
-    uid = await failed_job(house, "echo loss >result; exit 3")
-    await measured_autopsy(house, uid)
-    filler = fill(house.data.parent)
-    assert "loss" in await output_of(await open_shell(house, uid), b"cat result\n")
+async def test_autopsy_shell_works_on_a_full_disk(harness: EngineHarness) -> None:
+    await keep_autopsies(harness)
+    uid = await failed_job(harness, "echo loss >result; exit 3")
+    await measured_autopsy(harness, uid)
+    filler = fill(harness.data.parent)
+    assert "loss" in await output_of(await open_shell(harness, uid), b"cat result\n")
     filler.unlink()

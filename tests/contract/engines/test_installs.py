@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.caches import of_most_jobs
-from tests.contract.engines.conftest import PRIMARY, House
+from tests.contract.engines.conftest import PRIMARY, EngineHarness
 from trainshed.core.launch import Software
 from trainshed.core.names import JobUid
 from trainshed.runtimes.interpreters import Interpreters
@@ -53,8 +53,8 @@ def environment() -> Prefix:
 class InstallRunner:
     """Runs shell scripts in the environment of most jobs, with wheels of three packages."""
 
-    def __init__(self, house: House, environment: Prefix, wheels: Path) -> None:
-        self._house = house
+    def __init__(self, harness: EngineHarness, environment: Prefix, wheels: Path) -> None:
+        self._harness = harness
         minor = environment.python.partition(".")
         interpreter = Interpreters().get((int(minor[0]), int(minor[2])))
         assert interpreter is not None
@@ -67,16 +67,16 @@ class InstallRunner:
 
     async def run(self, *argv: str, code: int = 0) -> list[str]:
         """Run a command, and return its printed lines."""
-        uid = await self._house.run(*argv, software=self._software, environ=self._environ)
+        uid = await self._harness.run(*argv, software=self._software, environ=self._environ)
         return await self._printed(uid, 1, code)
 
     async def run_twice(self, first: str, second: str) -> list[str]:
         """Run two scripts as consecutive incarnations of one replica."""
-        uid = await self._house.run(
+        uid = await self._harness.run(
             "bash", "-ec", first, software=self._software, environ=self._environ
         )
         await self._printed(uid, 1, 0)
-        plan = self._house.plan(
+        plan = self._harness.plan(
             uid,
             "bash",
             "-ec",
@@ -85,21 +85,21 @@ class InstallRunner:
             software=self._software,
             environ=self._environ,
         )
-        await self._house.engine.launch([plan])
+        await self._harness.engine.launch([plan])
         return await self._printed(uid, 2, 0)
 
     async def _printed(self, uid: JobUid, incarnation: int, code: int) -> list[str]:
-        end = await self._house.exit(uid, PRIMARY, incarnation)
-        texts = [str(text) for text in self._house.texts(uid)]
+        end = await self._harness.exit(uid, PRIMARY, incarnation)
+        texts = [str(text) for text in self._harness.texts(uid)]
         assert end.exit.exit_code == code, texts
         return texts
 
 
 @pytest.fixture
-def runner(house: House, environment: Prefix, tmp_path: Path) -> InstallRunner:
+def runner(harness: EngineHarness, environment: Prefix, tmp_path: Path) -> InstallRunner:
     (wheels := tmp_path / "wheels").mkdir()
     wheels.chmod(0o755)
-    return InstallRunner(house, environment, wheels)
+    return InstallRunner(harness, environment, wheels)
 
 
 @pytest.mark.parametrize("options", [(), ("--user",)])

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from tests.contract.engines.conftest import PRIMARY, PYTHON, House, opened
+from tests.contract.engines.conftest import PRIMARY, PYTHON, EngineHarness, opened
 from tests.contract.ordinary_user import NOBODY
 from tests.contract.runtimes.rootfs import image_root
-from tests.e2e.hostile.yard import common_ground
+from tests.e2e.hostile.attack_setup import common_ground
 from tests.ports import free_port
 from trainshed.core.launch import LaunchPlan, Limits, Software
 from trainshed.core.lifecycle.replica_events import ReplicaLost
@@ -38,12 +38,12 @@ _IN_MAIN_THREAD = "serve()\n"
 _IN_ANOTHER_THREAD = "thread = threading.Thread(target=serve); thread.start(); thread.join()\n"
 
 
-async def test_cpu_weight_of_a_program_follows_its_vcpus(house: House) -> None:
+async def test_cpu_weight_of_a_program_follows_its_vcpus(harness: EngineHarness) -> None:
     usual, shares = {"cpu.shares": 1024, "cpu.weight": 100}, list[float]()
     for vcpus in (1, 2, 4, 384):
-        uid = await house.run("sleep", "60", limits=Limits(cpu_weight=vcpus * 100))
-        await house.started(uid)
-        for group in map(Path, journal.Entries(str(house.slot(uid))).groups):
+        uid = await harness.run("sleep", "60", limits=Limits(cpu_weight=vcpus * 100))
+        await harness.started(uid)
+        for group in map(Path, journal.Entries(str(harness.slot(uid))).groups):
             shares += [
                 int(f.read_text()) / usual[f.name] for f in group.iterdir() if f.name in usual
             ]
@@ -52,32 +52,36 @@ async def test_cpu_weight_of_a_program_follows_its_vcpus(house: House) -> None:
     assert shares == [0.25, 0.5, 1, 1]
 
 
-async def test_each_replica_can_bind_the_cluster_port_on_the_wildcard_address(house: House) -> None:
+async def test_each_replica_can_bind_the_cluster_port_on_the_wildcard_address(
+    harness: EngineHarness,
+) -> None:
     """spec/program#hostnames: every replica can bind port 2222 at the same time. This includes
     programs that use only 0.0.0.0 or ::, in the main thread or in another one."""
     calls = [("0.0.0.0", _IN_MAIN_THREAD), ("0.0.0.0", _IN_ANOTHER_THREAD)]
     if HAS_IPV6:
         calls.append(("::", _IN_MAIN_THREAD))
-    uid = house.job()
-    slots = await house.allocate(uid, [ReplicaId(0, index) for index in range(len(calls))])
+    uid = harness.job()
+    slots = await harness.allocate(uid, [ReplicaId(0, index) for index in range(len(calls))])
     plans: list[LaunchPlan] = []
     for slot, (wildcard, call) in zip(slots, calls, strict=True):
         program = _SERVER.format(wildcard=wildcard) + call
         if wildcard == "::":
             program = program.replace("socket.socket()", "socket.socket(socket.AF_INET6)")
         argv = PYTHON, "-c", program
-        plans.append(house.plan(uid, *argv, replica=slot.replica, address=slot.address))
-    await house.engine.launch(plans)
-    await house.until(lambda: all("listening" in house.texts(uid, slot.replica) for slot in slots))
+        plans.append(harness.plan(uid, *argv, replica=slot.replica, address=slot.address))
+    await harness.engine.launch(plans)
+    await harness.until(
+        lambda: all("listening" in harness.texts(uid, slot.replica) for slot in slots)
+    )
     for slot in slots:
         with socket.create_connection((slot.address, 2222)) as connection:
             connection.sendall(str(slot.replica).encode())
     for slot in slots:
-        assert (await house.exit(uid, slot.replica)).exit.exit_code == 0
-        assert house.texts(uid, slot.replica)[-1] == f"heard {slot.replica}"
+        assert (await harness.exit(uid, slot.replica)).exit.exit_code == 0
+        assert harness.texts(uid, slot.replica)[-1] == f"heard {slot.replica}"
 
 
-async def test_program_cannot_bind_the_ports_of_a_stopped_service(house: House) -> None:
+async def test_program_cannot_bind_the_ports_of_a_stopped_service(harness: EngineHarness) -> None:
     """spec/submit#refusals, spec/runtimes: a program on such a port would receive the tokens of the
     service's callers, and would prevent the service from starting."""
     port = free_port()
@@ -93,19 +97,19 @@ async def test_program_cannot_bind_the_ports_of_a_stopped_service(house: House) 
         "two = socket.socket()\n"
         f"two.bind((os.environ['OWN'], {port})); print(two.getsockname()[1])\n"
     )
-    await house.restart(kept_ports=(port,))
-    uid = house.job()
-    (slot,) = await house.allocate(uid, [PRIMARY])
-    plan = house.plan(
+    await harness.restart(kept_ports=(port,))
+    uid = harness.job()
+    (slot,) = await harness.allocate(uid, [PRIMARY])
+    plan = harness.plan(
         uid, PYTHON, "-c", program, address=slot.address, environ=(("OWN", slot.address),)
     )
-    await house.engine.launch([plan])
-    assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
-    assert house.texts(uid) == ["98"] * 3 + [str(port)]
+    await harness.engine.launch([plan])
+    assert (await harness.exit(uid)).exit.exit_code == 0, harness.texts(uid)
+    assert harness.texts(uid) == ["98"] * 3 + [str(port)]
 
 
-def _level(house: House) -> str:
-    return house.engine.capabilities().isolation
+def _level(harness: EngineHarness) -> str:
+    return harness.engine.capabilities().isolation
 
 
 @pytest.fixture
@@ -129,27 +133,27 @@ def step_sockets() -> Iterator[Path]:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="slurmd is root, and others' sockets are not its")
 async def test_program_cannot_reach_sockets_of_slurm_steps(
-    house: House, step_sockets: Path
+    harness: EngineHarness, step_sockets: Path
 ) -> None:
     """docs/slurm.md, "Isolation between users": a step obeys every process with its user ID. A
     socket of another user with the same name stays visible."""
-    if _level(house) == LEVEL_SESSION:
+    if _level(harness) == LEVEL_SESSION:
         pytest.skip("without namespaces files are as their bits say")
     listed = f"[os.listdir({str(step_sockets)!r} + name) for name in ('/spool', '/others')]"
-    uid = await house.python(f"import os; print({listed})")
-    assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
-    assert house.texts(uid) == ["[[], ['node1_7.0']]"]
+    uid = await harness.python(f"import os; print({listed})")
+    assert (await harness.exit(uid)).exit.exit_code == 0, harness.texts(uid)
+    assert harness.texts(uid) == ["[[], ['node1_7.0']]"]
 
 
-async def test_hidden_directory_stays_hidden_below_a_visible_one(house: House) -> None:
+async def test_hidden_directory_stays_hidden_below_a_visible_one(harness: EngineHarness) -> None:
     """docs/security.md: a directory that the operator shows to programs may contain the service's
     data, and may be in a hidden directory, such as a home directory."""
-    if _level(house) == LEVEL_SESSION:
+    if _level(harness) == LEVEL_SESSION:
         pytest.skip("without namespaces files are as their bits say")
-    shown = house.data.parent
+    shown = harness.data.parent
     (shown / "lent").write_text("of use")
-    await house.restart(hidden=(shown.parent, house.data), rules={"visible": (str(shown),)})
-    secret = house.data / "trainshed.db"
+    await harness.restart(hidden=(shown.parent, harness.data), rules={"visible": (str(shown),)})
+    secret = harness.data / "trainshed.db"
     secret.write_text("a secret")
     program = (
         "import os\n"
@@ -158,32 +162,34 @@ async def test_hidden_directory_stays_hidden_below_a_visible_one(house: House) -
         f"try: open({str(shown / 'new')!r}, 'w')\n"
         "except OSError: print('read-only')\n"
     )
-    uid = await house.python(program)
-    assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
-    assert house.texts(uid) == ["of use False", "read-only"]
+    uid = await harness.python(program)
+    assert (await harness.exit(uid)).exit.exit_code == 0, harness.texts(uid)
+    assert harness.texts(uid) == ["of use False", "read-only"]
 
 
-async def test_hidden_directory_stays_hidden_in_an_image(house: House, tmp_path: Path) -> None:
+async def test_hidden_directory_stays_hidden_in_an_image(
+    harness: EngineHarness, tmp_path: Path
+) -> None:
     """The same applies to a program in a container image, which sees nothing else of the machine."""
-    if not house.engine.capabilities().images:
+    if not harness.engine.capabilities().images:
         pytest.skip("no images can be shown at this level")
-    image, shown = image_root(tmp_path / "root"), house.data.parent
+    image, shown = image_root(tmp_path / "root"), harness.data.parent
     (shown / "lent").write_text("of use")
-    await house.restart(hidden=(shown.parent, house.data), rules={"visible": (str(shown),)})
-    secret = house.data / "trainshed.db"
+    await harness.restart(hidden=(shown.parent, harness.data), rules={"visible": (str(shown),)})
+    secret = harness.data / "trainshed.db"
     secret.write_text("a secret")
-    program = f"cat {shown}/lent; echo; ls {house.data}; cat {secret} 2>/dev/null || echo hidden"
-    uid = await house.run("sh", "-c", program, software=Software(image=image))
-    assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
-    assert house.texts(uid) == ["of use", "hidden"]
+    program = f"cat {shown}/lent; echo; ls {harness.data}; cat {secret} 2>/dev/null || echo hidden"
+    uid = await harness.run("sh", "-c", program, software=Software(image=image))
+    assert (await harness.exit(uid)).exit.exit_code == 0, harness.texts(uid)
+    assert harness.texts(uid) == ["of use", "hidden"]
 
 
 async def test_directories_missing_in_an_image_are_created_for_its_program(
-    house: House, tmp_path: Path
+    harness: EngineHarness, tmp_path: Path
 ) -> None:
     """The creator of the mount points has more rights than the program. Links of the image must not
     lead it out of the image."""
-    if not house.engine.capabilities().images:
+    if not harness.engine.capabilities().images:
         pytest.skip("no images can be shown at this level")
     image = image_root(tmp_path / "root")
     assert image.directory
@@ -195,26 +201,25 @@ async def test_directories_missing_in_an_image_are_created_for_its_program(
     # The mount point /var/hypertune requires the directory /var.
     program = "mkdir /var/mine && echo x > /tmp/x && echo ${PWD##*/}"
     software = Software(image=replace(image, workdir="/w/made"))
-    uid = await house.run("sh", "-c", program, software=software)
-    assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
-    assert house.texts(uid) == ["made"]
+    uid = await harness.run("sh", "-c", program, software=software)
+    assert (await harness.exit(uid)).exit.exit_code == 0, harness.texts(uid)
+    assert harness.texts(uid) == ["made"]
     assert not any(outside.iterdir())
 
 
 async def test_image_user_outside_the_replicas_range_is_rejected(
-    house: House, tmp_path: Path
+    harness: EngineHarness, tmp_path: Path
 ) -> None:
     """The next user number belongs to another replica."""
-    if _level(house) != LEVEL_OWN:
+    if _level(harness) != LEVEL_OWN:
         pytest.skip("there are no users of its own at this level")
     image = replace(image_root(tmp_path / "root"), user="65536")
-    end = await house.end(await house.run("id", software=Software(image=image)))
+    end = await harness.end(await harness.run("id", software=Software(image=image)))
     assert isinstance(end, ReplicaLost)
     assert "65536:0, but a replica only has the users and groups 0 to 65535" in end.cause
 
 
-# The two directories are created in the same way at all levels with namespaces. Only their owners
-# differ.
+# The two directories are created in the same way at all levels with namespaces. Only their owners differ.
 @pytest.mark.parametrize(("place", "level"), [("/tmp", LEVEL_OWN), ("/var/tmp", LEVEL_USER)])
 async def test_temporary_files_are_private_to_a_replica(place: str, level: str) -> None:
     """This holds regardless of the data directory's place. With the data directory in /tmp, two
@@ -228,16 +233,18 @@ async def test_temporary_files_are_private_to_a_replica(place: str, level: str) 
         "print(tempfile.gettempdir(), os.path.exists(os.environ['HOME']))\n"
     )
     with tempfile.TemporaryDirectory(dir=place, prefix="trainshed-") as data:
-        async with opened(Path(data), level) as house:
+        async with opened(Path(data), level) as harness:
             for text in ("one", "two"):
-                uid = await house.python(program, environ=(("NAME", text),))
-                assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
-                assert house.texts(uid) == ["/tmp True"], "each finds none of the other's"
+                uid = await harness.python(program, environ=(("NAME", text),))
+                assert (await harness.exit(uid)).exit.exit_code == 0, harness.texts(uid)
+                assert harness.texts(uid) == ["/tmp True"], "each finds none of the other's"
             # A restarted program finds the files of its predecessor.
-            again = house.plan(uid, PYTHON, "-c", program, environ=(("NAME", "-"),), incarnation=2)
-            await house.engine.launch([again])
-            await house.until(lambda: bool(house.ends(uid, 2)))
-            assert house.texts(uid)[-4:] == ["two", "two", "two", "/tmp True"]
+            again = harness.plan(
+                uid, PYTHON, "-c", program, environ=(("NAME", "-"),), incarnation=2
+            )
+            await harness.engine.launch([again])
+            await harness.until(lambda: bool(harness.ends(uid, 2)))
+            assert harness.texts(uid)[-4:] == ["two", "two", "two", "/tmp True"]
     assert not Path("/tmp", name).exists() and not Path(f"/var/tmp/kept-{name}").exists()
 
 
@@ -251,42 +258,42 @@ async def test_needed_directories_below_tmp_are_visible_in_private_tmp(tmp_path:
         tempfile.TemporaryDirectory(dir="/tmp") as cache,
         tempfile.TemporaryDirectory(dir="/tmp") as other,
     ):
-        async with opened(Path(data), None) as house:
-            if _level(house) == LEVEL_SESSION:
+        async with opened(Path(data), None) as harness:
+            if _level(harness) == LEVEL_SESSION:
                 pytest.skip("without namespaces there is one /tmp")
             Path(lent, "certificates").mkdir()
-            read_only = (*house.options["read_only"], Path(lent, "certificates"))
-            hidden = (house.data, Path(cache))
-            await house.restart(hidden=hidden, rules={"visible": (lent,)}, read_only=read_only)
+            read_only = (*harness.options["read_only"], Path(lent, "certificates"))
+            hidden = (harness.data, Path(cache))
+            await harness.restart(hidden=hidden, rules={"visible": (lent,)}, read_only=read_only)
             program = (
                 "import os\n"
                 f"print(os.listdir({lent!r}), os.path.exists({cache!r}))\n"
                 f"open('/tmp/mine', 'w').write('x'); print(os.path.exists({other!r}))\n"
             )
-            uid = await house.python(program)
-            assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
-            assert house.texts(uid) == ["['certificates'] False", "False"]
+            uid = await harness.python(program)
+            assert (await harness.exit(uid)).exit.exit_code == 0, harness.texts(uid)
+            assert harness.texts(uid) == ["['certificates'] False", "False"]
 
 
-async def test_visible_directory_below_dev_is_read_only(house: House) -> None:
+async def test_visible_directory_below_dev_is_read_only(harness: EngineHarness) -> None:
     """Data of many jobs is in memory, if the machine has enough."""
-    if _level(house) == LEVEL_SESSION:
+    if _level(harness) == LEVEL_SESSION:
         pytest.skip("without namespaces files are as their bits say")
     with tempfile.TemporaryDirectory(dir="/dev/shm") as shown:
         Path(shown).chmod(0o777)
-        await house.restart(rules={"visible": (shown,)})
-        uid = await house.python(f"open('{shown}/new', 'w')")
-        assert (await house.exit(uid)).exit.exit_code == 1
-        assert "Read-only file system" in str(house.texts(uid)[-1])
+        await harness.restart(rules={"visible": (shown,)})
+        uid = await harness.python(f"open('{shown}/new', 'w')")
+        assert (await harness.exit(uid)).exit.exit_code == 1
+        assert "Read-only file system" in str(harness.texts(uid)[-1])
 
 
-async def test_program_sees_only_harmless_devices(house: House) -> None:
+async def test_program_sees_only_harmless_devices(harness: EngineHarness) -> None:
     """A program must not see GPUs of other replicas, disks, or kernel memory."""
-    if not house.engine.capabilities().process_namespace:
+    if not harness.engine.capabilities().process_namespace:
         pytest.skip("without namespaces there is one /dev")
-    uid = await house.python("import os; print(*sorted(os.listdir('/dev')))")
-    assert (await house.exit(uid)).exit.exit_code == 0
-    assert house.texts(uid) == [
+    uid = await harness.python("import os; print(*sorted(os.listdir('/dev')))")
+    assert (await harness.exit(uid)).exit.exit_code == 0
+    assert harness.texts(uid) == [
         "fd full null ptmx pts random shm stderr stdin stdout tty urandom zero"
     ]
 
@@ -295,11 +302,11 @@ async def test_unavailable_isolation_level_fails_the_start(data: Path) -> None:
     """The start fails instead of silently using a weaker level than the operator demands."""
 
     async def start(level: str) -> None:
-        house = House(data, level)
+        harness = EngineHarness(data, level)
         try:
-            await house.engine.start()
+            await harness.engine.start()
         finally:
-            await house.engine.close()
+            await harness.engine.close()
 
     with pytest.raises(LevelUnavailable, match="The isolation 'none' does not exist"):
         await start("none")
@@ -308,9 +315,8 @@ async def test_unavailable_isolation_level_fails_the_start(data: Path) -> None:
             await start(LEVEL_OWN)
 
 
-async def test_killed_program_does_not_wait_for_a_pending_bind(house: House) -> None:
-    """A thread that is killed while the shim decides about its bind leaves no waiting process
-    behind."""
+async def test_killed_program_does_not_wait_for_a_pending_bind(harness: EngineHarness) -> None:
+    """A thread that is killed while the shim decides about its bind leaves no waiting process behind."""
     program = (
         "import os, signal, socket, threading, time\n"
         "def bind():\n"
@@ -323,5 +329,5 @@ async def test_killed_program_does_not_wait_for_a_pending_bind(house: House) -> 
         "time.sleep(0.2)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    uid = await house.python(program)
-    assert (await house.exit(uid)).exit.signal == signal.SIGKILL
+    uid = await harness.python(program)
+    assert (await harness.exit(uid)).exit.signal == signal.SIGKILL

@@ -3,7 +3,7 @@ is killed (spec/tuning#measurements)."""
 
 import signal
 
-from tests.contract.engines.conftest import PRIMARY, PYTHON, House
+from tests.contract.engines.conftest import PRIMARY, PYTHON, EngineHarness
 from tests.waiting import until
 from trainshed.core.launch import METRIC_FILE
 from trainshed.core.lifecycle.replica_events import ReplicaExited
@@ -22,41 +22,41 @@ def report(step, value):
 """
 
 
-async def trial(house: House, program: str) -> JobUid:
+async def trial(harness: EngineHarness, program: str) -> JobUid:
     """Start one replica of a trial."""
     argv = (PYTHON, "-u", "-c", REPORT + program)
-    return await house.run(*argv, environ=ENVIRON, watch_metrics=True)
+    return await harness.run(*argv, environ=ENVIRON, watch_metrics=True)
 
 
-def measured(house: House, uid: JobUid) -> list[tuple[int, float | None]]:
-    measurements = read_metrics(FileStreams(house.data / "logs"), uid)
+def measured(harness: EngineHarness, uid: JobUid) -> list[tuple[int, float | None]]:
+    measurements = read_metrics(FileStreams(harness.data / "logs"), uid)
     return [(measurement.step, measurement.value("acc")) for measurement in measurements]
 
 
-def has_metrics_event(house: House, uid: JobUid) -> bool:
-    return MetricsWritten(uid, 1, PRIMARY) in house.events
+def has_metrics_event(harness: EngineHarness, uid: JobUid) -> bool:
+    return MetricsWritten(uid, 1, PRIMARY) in harness.events
 
 
-async def test_last_metrics_are_readable_when_the_end_is_reported(house: House) -> None:
+async def test_last_metrics_are_readable_when_the_end_is_reported(harness: EngineHarness) -> None:
     """spec/invariants#last-lines-first."""
-    uid = await trial(house, "report(1, 0.25); report(2, 0.5); os.kill(os.getpid(), 9)")
-    end = await house.exit(uid)
+    uid = await trial(harness, "report(1, 0.25); report(2, 0.5); os.kill(os.getpid(), 9)")
+    end = await harness.exit(uid)
     assert end.exit.signal == signal.SIGKILL
-    assert measured(house, uid)[-1] == (2, 0.5)
-    kinds = [type(e) for e in house.seen(uid)]
+    assert measured(harness, uid)[-1] == (2, 0.5)
+    kinds = [type(e) for e in harness.events_of(uid)]
     assert kinds[-1] is ReplicaExited
     assert MetricsWritten in kinds
 
 
-async def test_metrics_are_recorded_while_the_service_is_down(house: House) -> None:
+async def test_metrics_are_recorded_while_the_service_is_down(harness: EngineHarness) -> None:
     """spec/invariants#shims. A restarted service is notified of the new measurements."""
     wait = "while not os.path.exists('go'): time.sleep(0.01)"
-    uid = await trial(house, f"{wait}\nreport(1, 0.5); time.sleep(60)")
-    await house.started(uid)
-    await house.close()
-    (house.slot(uid) / "files" / "work" / "go").touch()
-    await until(lambda: bool(measured(house, uid)))
-    assert not has_metrics_event(house, uid)
-    await house.restart()
-    await house.until(lambda: has_metrics_event(house, uid))
-    assert measured(house, uid) == [(1, 0.5)]
+    uid = await trial(harness, f"{wait}\nreport(1, 0.5); time.sleep(60)")
+    await harness.started(uid)
+    await harness.close()
+    (harness.slot(uid) / "files" / "work" / "go").touch()
+    await until(lambda: bool(measured(harness, uid)))
+    assert not has_metrics_event(harness, uid)
+    await harness.restart()
+    await harness.until(lambda: has_metrics_event(harness, uid))
+    assert measured(harness, uid) == [(1, 0.5)]

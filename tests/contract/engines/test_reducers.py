@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.engines.conftest import PRIMARY, PYTHON, House
+from tests.contract.engines.conftest import PRIMARY, PYTHON, EngineHarness
 from tests.contract.runtimes.rootfs import image_root
 from trainshed.core.launch import REDUCTION_PACKAGES, ImageRoot, Limits, ReductionPart, Software
 from trainshed_reduction import variables as reduction
@@ -28,31 +28,33 @@ def part(package: Path, image: ImageRoot | None = None, **variables: str) -> dic
 
 
 async def test_image_finds_the_reduction_package_at_a_fixed_path(
-    house: House, package: Path, tmp_path: Path
+    harness: EngineHarness, package: Path, tmp_path: Path
 ) -> None:
     """spec/reduction: custom containers use the reducers too."""
-    if not house.engine.capabilities().images:
+    if not harness.engine.capabilities().images:
         pytest.skip("container images need namespaces")
-    uid = house.job()
-    await house.allocate(uid, [PRIMARY])
-    plan = house.plan(
+    uid = harness.job()
+    await harness.allocate(uid, [PRIMARY])
+    plan = harness.plan(
         uid, "cat", f"{REDUCTION_PACKAGES}/mine", **part(package, image_root(tmp_path / "image"))
     )
-    await house.engine.launch([plan])
-    assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
-    assert house.texts(uid) == ["of use"]
+    await harness.engine.launch([plan])
+    assert (await harness.exit(uid)).exit.exit_code == 0, harness.texts(uid)
+    assert harness.texts(uid) == ["of use"]
 
 
-async def test_reducer_gets_its_number_of_threads(house: House, package: Path) -> None:
+async def test_reducer_gets_its_number_of_threads(harness: EngineHarness, package: Path) -> None:
     """spec/reduction#bandwidth: one reducer thread for each vCPU of the machine type, limited to
     this machine's CPUs."""
-    here = (await house.engine.capacity())[0].vcpus
+    here = (await harness.engine.capacity())[0].vcpus
     asks = f"import os; print(os.environ[{reduction.THREADS!r}])"
     for vcpus, expected in ((1, 1), (4096, int(here))):
-        uid = house.job()
-        await house.allocate(uid, [PRIMARY])
+        uid = harness.job()
+        await harness.allocate(uid, [PRIMARY])
         fields = part(package, None, **{reduction.LISTEN: "here:2222"})
-        plan = house.plan(uid, PYTHON, "-c", asks, limits=Limits(cpu_weight=vcpus * 100), **fields)
-        await house.engine.launch([plan])
-        await house.exit(uid)
-        assert house.texts(uid) == [str(expected)]
+        plan = harness.plan(
+            uid, PYTHON, "-c", asks, limits=Limits(cpu_weight=vcpus * 100), **fields
+        )
+        await harness.engine.launch([plan])
+        await harness.exit(uid)
+        assert harness.texts(uid) == [str(expected)]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.commands import execute
-from tests.contract.engines.conftest import PRIMARY, House
+from tests.contract.engines.conftest import PRIMARY, EngineHarness
 from trainshed.core.launch import Software
 from trainshed.core.lifecycle.replica_events import ReplicaLost
 from trainshed.replica.protocol import process_start
@@ -29,26 +29,32 @@ print([handle for handle in range(50) if is_open(handle)])
 """
 
 
-async def test_program_starts_with_standard_streams_in_its_own_directory(house: House) -> None:
-    uid = await house.python(PRINTS_SURROUNDINGS)
-    await house.exit(uid)
-    first, handles = map(str, house.texts(uid))
+async def test_program_starts_with_standard_streams_in_its_own_directory(
+    harness: EngineHarness,
+) -> None:
+    uid = await harness.python(PRINTS_SURROUNDINGS)
+    await harness.exit(uid)
+    first, handles = map(str, harness.texts(uid))
     listing, directory, pid, umask, at_end = first.split()
     assert (listing, umask, at_end) == ("[]", "0o22", "True")
     assert directory.endswith("/files/work")
     # Reading standard input to its end has closed it.
     assert handles == "[1, 2]"
-    if house.engine.capabilities().process_namespace:
+    if harness.engine.capabilities().process_namespace:
         assert int(pid) < 10
 
 
-async def test_traceback_shows_paths_relative_to_the_program(house: House) -> None:
-    uid = await house.python("import os; print(f'File \"{os.getcwd()}/task.py\", line 1'); exit(3)")
-    ended = await house.exit(uid)
-    assert house.texts(uid) == [ended.exit.tail] == ['File "task.py", line 1']
+async def test_traceback_shows_paths_relative_to_the_program(harness: EngineHarness) -> None:
+    uid = await harness.python(
+        "import os; print(f'File \"{os.getcwd()}/task.py\", line 1'); exit(3)"
+    )
+    ended = await harness.exit(uid)
+    assert harness.texts(uid) == [ended.exit.tail] == ['File "task.py", line 1']
 
 
-async def test_program_cannot_modify_its_shared_environment(house: House, tmp_path: Path) -> None:
+async def test_program_cannot_modify_its_shared_environment(
+    harness: EngineHarness, tmp_path: Path
+) -> None:
     """spec/runtimes#environments: the environment is mounted read-only, or is a copy at levels
     without mounts."""
     template = tmp_path / "template"
@@ -58,36 +64,38 @@ async def test_program_cannot_modify_its_shared_environment(house: House, tmp_pa
     )
     (template / "bin" / "greet").chmod(0o555)
     (template / "link").symlink_to("bin/greet")
-    uid = await house.run("greet", software=Software(template=str(template)))
-    assert (await house.exit(uid)).exit.exit_code == 0
-    assert house.texts(uid) == ["hello"]
+    uid = await harness.run("greet", software=Software(template=str(template)))
+    assert (await harness.exit(uid)).exit.exit_code == 0
+    assert harness.texts(uid) == ["hello"]
     assert "hello" in (template / "bin" / "greet").read_text()
 
 
-async def test_buckets_are_mounted_below_gcs(house: House, tmp_path: Path) -> None:
+async def test_buckets_are_mounted_below_gcs(harness: EngineHarness, tmp_path: Path) -> None:
     """spec/program#storage: /gcs/bucket/..."""
     (tmp_path / "buckets" / "b").mkdir(parents=True)
     (tmp_path / "buckets" / "b" / "data").write_text("42\n")
-    if not house.engine.capabilities().process_namespace:
+    if not harness.engine.capabilities().process_namespace:
         pytest.skip("this level has no mounts")
-    uid = await house.run(
+    uid = await harness.run(
         "sh", "-c", "ls /gcs; cat /gcs/b/data; echo new > /gcs/b/out; echo m > /var/hypertune/x",
         # The other bucket was just deleted.
         buckets=tuple((name, str(tmp_path / "buckets" / name)) for name in ("a", "b")),
     )  # fmt: skip
-    assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
-    assert house.texts(uid) == ["b", "42"]
+    assert (await harness.exit(uid)).exit.exit_code == 0, harness.texts(uid)
+    assert harness.texts(uid) == ["b", "42"]
     assert (tmp_path / "buckets" / "b" / "out").read_text() == "new\n"
 
 
-async def test_long_data_directory_path_works_with_sockets(tmp_path: Path, house: House) -> None:
-    await house.engine.close()
-    house.data = tmp_path / ("d" * 120)
-    await house.restart()
-    uid = await house.run("sh", "-c", "echo up; exec sleep 60")
-    await house.line(uid, lambda text: text == "up")
-    await house.restart()
-    assert (await house.started(uid)).replica == PRIMARY
+async def test_long_data_directory_path_works_with_sockets(
+    tmp_path: Path, harness: EngineHarness
+) -> None:
+    await harness.engine.close()
+    harness.data = tmp_path / ("d" * 120)
+    await harness.restart()
+    uid = await harness.run("sh", "-c", "echo up; exec sleep 60")
+    await harness.line(uid, lambda text: text == "up")
+    await harness.restart()
+    assert (await harness.started(uid)).replica == PRIMARY
 
 
 LOADS_ALL = """
@@ -124,15 +132,15 @@ def copy(source: Path, target: Path) -> None:
 
 
 async def test_copied_data_directory_does_not_affect_live_processes(
-    house: House, tmp_path: Path
+    harness: EngineHarness, tmp_path: Path
 ) -> None:
     """The copy is started twice."""
-    uid = await house.python(SLEEPS)
-    await house.line(uid, lambda text: text == "up")
-    ids = house.shim(uid)
+    uid = await harness.python(SLEEPS)
+    await harness.line(uid, lambda text: text == "up")
+    ids = harness.shim(uid)
     shim, since = ids["shim"], ids["shim_since"]
-    copy(house.data, tmp_path / "copy")
-    twin = House(tmp_path / "copy", house.rules.isolation)
+    copy(harness.data, tmp_path / "copy")
+    twin = EngineHarness(tmp_path / "copy", harness.rules.isolation)
     await twin.open()
     for _ in range(2):
         lost = await twin.end(uid)

@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from tests.contract.engines.conftest import PRIMARY, PYTHON, House
+from tests.contract.engines.conftest import PRIMARY, PYTHON, EngineHarness
 from trainshed.core.launch import Limits
 from trainshed.core.names import JobUid
 from trainshed.core.terminals import Terminal, TerminalRefused, TerminalRequest
@@ -16,9 +16,9 @@ from trainshed.engines.local import terminals
 PLAIN = {"is_terminal": False}
 
 
-async def opened(house: House, uid: JobUid, **wish: object) -> Terminal:
+async def opened(harness: EngineHarness, uid: JobUid, **wish: object) -> Terminal:
     made = TerminalRequest(**wish)  # pyright: ignore[reportArgumentType] - built by name
-    return await house.engine.open_terminal(uid, 1, PRIMARY, 1, made)
+    return await harness.engine.open_terminal(uid, 1, PRIMARY, 1, made)
 
 
 async def output_of(terminal: Terminal, typed: bytes = b"") -> str:
@@ -45,92 +45,92 @@ async def output_until(terminal: Terminal, wanted: str) -> str:
     return text
 
 
-async def start_sleeping_job(house: House, **fields: object) -> JobUid:
-    uid = await house.run("sleep", "100", **fields)
-    await house.started(uid)
+async def start_sleeping_job(harness: EngineHarness, **fields: object) -> JobUid:
+    uid = await harness.run("sleep", "100", **fields)
+    await harness.started(uid)
     return uid
 
 
 async def test_shell_has_the_programs_environment_and_directory(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    harness: EngineHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """spec/operations#shells: a shell runs in the replica's own environment."""
     # On a busy machine the exit status may arrive long after the last byte.
     monkeypatch.setattr(terminals, "_STATUS_TIMEOUT", 60.0)
     program = "echo made >here; exec sleep 100"
-    uid = await house.run("sh", "-c", program, environ=(("ASKED", "as given"),))
-    await house.started(uid)
-    terminal = await opened(house, uid, **PLAIN)
+    uid = await harness.run("sh", "-c", program, environ=(("ASKED", "as given"),))
+    await harness.started(uid)
+    terminal = await opened(harness, uid, **PLAIN)
     script = b"until [ -s here ]; do :; done; cat here; echo $ASKED; hostname; exit 7\n"
     seen = (await output_of(terminal, script)).splitlines()
     assert seen[:2] == ["made", "as given"]
-    if house.engine.capabilities().stable_hostname:
+    if harness.engine.capabilities().stable_hostname:
         assert seen[2] == f"host-{uid}-{PRIMARY}"
     assert terminal.status == 7
 
 
-async def test_shell_ends_with_the_program_but_not_vice_versa(house: House) -> None:
+async def test_shell_ends_with_the_program_but_not_vice_versa(harness: EngineHarness) -> None:
     """A shell does not keep a replica alive, and its exit status is not the program's."""
-    uid = await house.run("sh", "-c", "until [ -e go ]; do sleep 0.05; done; exit 5")
-    await house.started(uid)
-    assert "out" in await output_of(await opened(house, uid, **PLAIN), b"echo out; exit 9\n")
-    stays = await opened(house, uid)
-    await output_of(await opened(house, uid, **PLAIN), b"touch go\n")
-    assert (await house.exit(uid)).exit.exit_code == 5
+    uid = await harness.run("sh", "-c", "until [ -e go ]; do sleep 0.05; done; exit 5")
+    await harness.started(uid)
+    assert "out" in await output_of(await opened(harness, uid, **PLAIN), b"echo out; exit 9\n")
+    stays = await opened(harness, uid)
+    await output_of(await opened(harness, uid, **PLAIN), b"touch go\n")
+    assert (await harness.exit(uid)).exit.exit_code == 5
     await output_of(stays)
     assert stays.status is None
     with pytest.raises(TerminalRefused, match="ended"):
-        await opened(house, uid)
+        await opened(harness, uid)
 
 
-async def test_disconnect_ends_the_shells_processes(house: House, mark: str) -> None:
+async def test_disconnect_ends_the_shells_processes(harness: EngineHarness, mark: str) -> None:
     """The death of the service closes its end of the terminal too."""
     if not shutil.which("ps"):
         pytest.skip("there is no ps that tells it")
-    uid = await start_sleeping_job(house)
+    uid = await start_sleeping_job(harness)
     stubborn = f"trap '' HUP; : {mark}; echo here; while :; do sleep 0.1; done"
-    terminal = await opened(house, uid, command=stubborn)
+    terminal = await opened(harness, uid, command=stubborn)
     await output_until(terminal, "here")
-    other = await opened(house, uid, **PLAIN)
+    other = await opened(harness, uid, **PLAIN)
     count = f"ps axww -o args= | grep -c '^[b]*a*sh -c trap.*{mark}'\n".encode()
     # The shell appears twice while its fork becomes `sleep`.
     assert "0" not in (await output_of(other, count)).split()
     terminal.close()
     async with asyncio.timeout(60):
-        while "0" not in (await output_of(await opened(house, uid, **PLAIN), count)).split():
+        while "0" not in (await output_of(await opened(harness, uid, **PLAIN), count)).split():
             pass
-    assert not house.ends(uid)
+    assert not harness.ends(uid)
 
 
-async def test_shell_counts_toward_the_replicas_memory_limit(house: House) -> None:
+async def test_shell_counts_toward_the_replicas_memory_limit(harness: EngineHarness) -> None:
     """spec/program#isolation: a shell shares the replica's memory limit, and the program continues."""
-    uid = await start_sleeping_job(house, limits=Limits(memory=150 << 20))
-    eater = f"{PYTHON} -c 'import time; x = bytearray(300 << 20); time.sleep(100)'; echo $?"
-    terminal = await opened(house, uid, command=eater, **PLAIN)
+    uid = await start_sleeping_job(harness, limits=Limits(memory=150 << 20))
+    allocates = f"{PYTHON} -c 'import time; x = bytearray(300 << 20); time.sleep(100)'; echo $?"
+    terminal = await opened(harness, uid, command=allocates, **PLAIN)
     assert (await output_of(terminal)).split()[-1] == "137"
-    assert not house.ends(uid)
+    assert not harness.ends(uid)
 
 
-async def test_replica_that_is_not_running_has_no_shell(house: House) -> None:
-    uid = house.job()
-    await house.allocate(uid)
+async def test_replica_that_is_not_running_has_no_shell(harness: EngineHarness) -> None:
+    uid = harness.job()
+    await harness.allocate(uid)
     with pytest.raises(TerminalRefused):
-        await opened(house, uid)
-    running = await start_sleeping_job(house)
+        await opened(harness, uid)
+    running = await start_sleeping_job(harness)
     with pytest.raises(TerminalRefused):
-        await house.engine.open_terminal(running, 1, PRIMARY, 2, TerminalRequest())
+        await harness.engine.open_terminal(running, 1, PRIMARY, 2, TerminalRequest())
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only a service that is root has users to give away")
-async def test_shell_runs_as_the_programs_user(house: House) -> None:
+async def test_shell_runs_as_the_programs_user(harness: EngineHarness) -> None:
     """spec/program#isolation: a shell has exactly the program's rights."""
     show_rights = (
         "cat /proc/self/uid_map; grep -E '^(Cap|NoNewPrivs|Seccomp:)' /proc/self/status; id"
     )
-    uid = await house.run("sh", "-c", f"({show_rights}) >told; echo done >there; exec sleep 100")
-    await house.started(uid)
+    uid = await harness.run("sh", "-c", f"({show_rights}) >told; echo done >there; exec sleep 100")
+    await harness.started(uid)
     script = f"until [ -e there ]; do :; done; cat told; echo ==; {show_rights}\n"
-    seen = await output_of(await opened(house, uid, **PLAIN), script.encode())
+    seen = await output_of(await opened(harness, uid, **PLAIN), script.encode())
     program, _, shell = seen.partition("==\n")
     assert program == shell
     assert "CapEff" in program

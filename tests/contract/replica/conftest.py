@@ -161,7 +161,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         yield disk
 
 
-WITHOUT_LEVELS = ("test_gpus", "test_reduction", "test_room", "test_stall")
+WITHOUT_LEVELS = ("test_gpus", "test_reduction", "test_exhausted_resources", "test_stall")
 """Test modules whose subject is the same at every level. They run at the strongest one."""
 
 

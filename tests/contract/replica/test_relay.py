@@ -50,8 +50,7 @@ def test_relay_closes_connections_over_its_limit(
     monkeypatch.setattr(relay, "_MAX_THREADS", 0)
     listener = relay.listen(ADDRESS, 0)
     with socket.create_connection(listener.getsockname()) as connection:
-        # A busy kernel may report a new or closed connection late. An accepted connection would
-        # stay open.
+        # A busy kernel may report a new or closed connection late. An accepted connection would stay open.
         assert select.select([listener], [], [], WAIT_TIMEOUT)[0]
         network = protocol.Network(storage_socket=behind.path)
         relay.Relay(network, [listener])._accept(listener.fileno())  # pyright: ignore[reportPrivateUsage]

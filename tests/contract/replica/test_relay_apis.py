@@ -1,5 +1,4 @@
-"""A replica's endpoint intercepts the hosts of Google's APIs: the service answers REST and gRPC
-over TLS."""
+"""A replica's endpoint intercepts the hosts of Google's APIs: the service answers REST and gRPC over TLS."""
 
 import os
 import socket

@@ -1,5 +1,4 @@
-"""Attempts of real programs to bypass the shim's check of each bind
-(`replica.sandbox.socket_calls`)."""
+"""Attempts of real programs to bypass the shim's check of each bind (`replica.sandbox.socket_calls`)."""
 
 import errno
 import json

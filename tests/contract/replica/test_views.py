@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.contract.replica.conftest import Place
-from tests.e2e.hostile.yard import common_ground
+from tests.e2e.hostile.attack_setup import common_ground
 from tests.isolation import needs_mounts, strongest
 from trainshed.engines.local import spawner
 from trainshed.replica import protocol

@@ -1,2 +1,1 @@
-"""Runtimes that are really built. These tests need a package index, like the first start of a
-service."""
+"""Runtimes that are really built. These tests need a package index, like the first start of a service."""

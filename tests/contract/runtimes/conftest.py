@@ -89,8 +89,7 @@ class Replica:
 
 @pytest.fixture(scope="session")
 def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
-    """Runtimes on a copy of the environment of most jobs. test_runtimes_built.py tests building
-    one."""
+    """Runtimes on a copy of the environment of most jobs. test_runtimes_built.py tests building one."""
     cache = tmp_path_factory.mktemp("runtimes") / "cache"
     environments = cache / "environments"
     environments.mkdir(parents=True)

@@ -1,5 +1,4 @@
-"""An image registry on loopback: the pull side of the OCI distribution API, with typical registry
-problems.
+"""An image registry on loopback: the pull side of the OCI distribution API, with typical registry problems.
 
 It serves HTTP without TLS, so `registries.conf` must declare it insecure for podman.
 """
@@ -23,9 +22,8 @@ _ARCHITECTURE = "amd64"
 
 
 class Registry:
-    """`requests` contains each request as "METHOD PATH STATUS". `login` is the required
-    NAME:PASSWORD, or None for anonymous access. A closed registry refuses connections, and opens
-    on the same port again."""
+    """`requests` contains each request as "METHOD PATH STATUS". `login` is the required NAME:PASSWORD, or
+    None for anonymous access. A closed registry refuses connections, and opens on the same port again."""
 
     def __init__(self) -> None:
         self.requests: list[str] = []
@@ -55,8 +53,7 @@ class Registry:
             self._server = None
 
     def put(self, name: str, layers: Sequence[bytes], **config: Any) -> None:
-        """Store an image NAME:TAG of these tar archives with its configuration (`Entrypoint`,
-        `Cmd`, …)."""
+        """Store an image NAME:TAG of these tar archives with its configuration (`Entrypoint`, `Cmd`, …)."""
         packed = [gzip.compress(layer, 1, mtime=0) for layer in layers]
         headers = {
             "architecture": _ARCHITECTURE,

@@ -1,5 +1,4 @@
-"""Built environments, their templates, and packages that a program installs
-(spec/runtimes#environments)."""
+"""Built environments, their templates, and packages that a program installs (spec/runtimes#environments)."""
 
 import asyncio
 import fcntl

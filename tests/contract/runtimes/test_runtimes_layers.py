@@ -160,14 +160,12 @@ def test_later_package_overrides_an_earlier_one(workshop: Workshop, tmp_path: Pa
     workshop.objects.content.update(packages)
     replica = copy_template(workshop.prepare(*packages), tmp_path)
     assert replica.run("python", "-m", "twice").stdout == "second\n"
-    # The first attempt failed with the installer's message, and the log shows that another one
-    # follows.
+    # The first attempt failed with the installer's message, and the log shows that another one follows.
     assert any(line.startswith("Wheels are not enough") for line in workshop.messages)
 
 
 def test_old_pandas_with_invalid_metadata_can_be_installed(tmp_path: Path) -> None:
-    """Setup scripts of public programs require pandas versions whose metadata contain `pytz
-    (>=2011k)`."""
+    """Setup scripts of public programs require pandas versions whose metadata contain `pytz (>=2011k)`."""
     lines: list[str] = []
     request = ["--dry-run", "--python-version", "3.7", "--only-binary", ":all:", "pandas==0.24.2"]
     installer = Installer(tmp_path / "cache")

@@ -63,8 +63,7 @@ async def test_job_with_a_numeric_id_is_found_by_its_full_name(store: Store) -> 
 
 
 async def test_drills_are_stored_in_addition_to_a_cancel(store: Store) -> None:
-    """spec/operations#drills: every requested drill is carried out, and several cancels count as
-    one."""
+    """spec/operations#drills: every requested drill is carried out, and several cancels count as one."""
     job = await created(store, make_job(1))
     first, second = drill(DrillKind.KILL), drill(DrillKind.SEGV, "^step 3$")
     assert await store.intake.order_drill(job.name, first) == job.uid
@@ -232,8 +231,7 @@ async def test_closed_store_raises_unavailable(store: Store) -> None:
 
 
 async def test_timeline_entry_can_be_added_in_every_state(store: Store) -> None:
-    """The job itself does not change: its generation and etag stay, so that no commit becomes
-    stale."""
+    """The job itself does not change: its generation and etag stay, so that no commit becomes stale."""
     job = make_job(7, "j")
     await store.intake.create(NewWork(job, (entry("created"),)))
     before = await store.reader.job(job.name)

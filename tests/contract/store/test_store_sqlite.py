@@ -234,8 +234,7 @@ def acknowledged_until_killed(directory: Path, first: int, lines: int) -> dict[i
 
 
 async def found(store: Store, uid: int) -> int:
-    """Return the rank of a job's stored step, after checking that all its parts agree. 0: not
-    stored."""
+    """Return the rank of a job's stored step, after checking that all its parts agree. 0: not stored."""
     entries = len(await store.reader.timeline(JobUid(uid)))
     live = await store.ledger.load(JobUid(uid))
     try:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.store.dumping import contents, dump_of_new_store, fill
+from tests.contract.store.database_dump import contents, dump_of_new_store, fill
 from tests.contract.store.store_samples import live_job, make_job, step
 from tests.inline_store import open_inline
 from trainshed.core.lifecycle.states import JobState

@@ -6,7 +6,7 @@ from functools import cache
 import msgspec
 import pytest
 
-from tests.contract.studies.trees import (
+from tests.contract.studies.parameter_trees import (
     LISTED,
     LOSS,
     MIXED,
@@ -68,8 +68,7 @@ def test_suggested_points_are_valid(algorithm: Algorithm, spec: StudySpec) -> No
 def test_same_trials_and_seed_give_the_same_suggestions(
     algorithm: Algorithm, spec: StudySpec
 ) -> None:
-    """spec/tuning#reproducible: a study that is loaded from the store, in any order, continues
-    unchanged."""
+    """spec/tuning#reproducible: a study that is loaded from the store, in any order, continues unchanged."""
     trials = some_trials(algorithm, spec)
     first = algorithm.suggest(spec, trials, 2, 7)
     stored = msgspec.json.decode(msgspec.json.encode(trials), type=tuple[TrialData, ...])

@@ -1,4 +1,4 @@
-"""Runs the hostile programs in a yard, and reports their results."""
+"""Runs the hostile programs against an attack setup, and reports their results."""
 
 import contextlib
 import json
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.hostile.yard import OTHER, OWN, Yard
+from tests.e2e.hostile.attack_setup import OTHER, OWN, AttackSetup
 
 
 @dataclass(frozen=True)
@@ -27,39 +27,39 @@ class Attack:
     error: dict[str, Any]
 
 
-def attack(yard: Yard) -> Attack:
+def attack(setup: AttackSetup) -> Attack:
     """Start a job of the other project, wait until another of its jobs has failed, and run the attacker to
     its end.
     """
-    running, failing = yard.secret(), yard.secret()
-    failed = yard.submit(OTHER, "victim", failing, "fail")
-    other = yard.submit(OTHER, "victim", running, "wait", SECRET=running)
+    running, failing = setup.secret(), setup.secret()
+    failed = setup.submit(OTHER, "victim", failing, "fail")
+    other = setup.submit(OTHER, "victim", running, "wait", SECRET=running)
     # The first job may have to build the environment of all jobs.
-    yard.service.finish(failed, 300)
-    endpoint = yard.heard(other, "ENDPOINT")
-    yard.service.wait_for_autopsy(failed)
+    setup.service.finish(failed, 300)
+    endpoint = setup.printed_value(other, "ENDPOINT")
+    setup.service.wait_for_autopsy(failed)
     name = f"hostile-{uuid.uuid4().hex}"
-    with yard.listening(name):
-        at_home = yard.home_file()
+    with setup.listening(name):
+        at_home = setup.home_file()
         try:
-            target = yard.target(yard.processes(other, running), other, endpoint, name, at_home)
-            job = yard.submit(OWN, "attacker", TARGET=json.dumps(target))
-            verdicts = json.loads(yard.heard(job, "VERDICTS"))
+            target = setup.target(setup.processes(other, running), other, endpoint, name, at_home)
+            job = setup.submit(OWN, "attacker", TARGET=json.dumps(target))
+            verdicts = json.loads(setup.printed_value(job, "VERDICTS"))
         finally:
             if at_home is not None:
                 at_home.unlink()
-    results = {word: rest for word, _, rest in (x.partition(" ") for x in yard.service.lines(job))}
+    results = {word: rest for word, _, rest in (x.partition(" ") for x in setup.service.lines(job))}
     if at_home is None:
         del verdicts["home"]
-    shim = yard.shim(min(yard.processes(job, name)))
+    shim = setup.shim(min(setup.processes(job, name)))
     handle = os.pidfd_open(shim)
     memory = _peak(shim)
-    yard.service.put("attacking", "heard", b"")
+    setup.service.put("attacking", "heard", b"")
     # It ends with its job. Read its peak before.
     while not select.select([handle], [], [], 0.01)[0]:
         memory = max(memory, _peak(shim))
     os.close(handle)
-    view = yard.service.finish(job, 60)
+    view = setup.service.finish(job, 60)
     why, controls = (json.loads(results[word]) for word in ("WHY", "CONTROLS"))
     return Attack(job, verdicts, why, controls, memory, view["error"])
 
@@ -74,7 +74,7 @@ def _peak(process: int) -> int:
 
 
 @dataclass(frozen=True)
-class Meal:
+class MemoryUse:
     """The result of a program that used too much memory. `peak`: the last number of bytes that
     it reported.
     """
@@ -84,9 +84,9 @@ class Meal:
     survived: bool
 
 
-def eaten(yard: Yard, job: str) -> Meal:
-    """Return the end of an `eater`'s job."""
-    view = yard.service.finish(job, 60)
-    lines = yard.service.lines(job)
+def memory_use_of(setup: AttackSetup, job: str) -> MemoryUse:
+    """Return the end of an `memory_hog`'s job."""
+    view = setup.service.finish(job, 60)
+    lines = setup.service.lines(job)
     *_, last = (line.split()[1] for line in lines if line.startswith("HAS "))
-    return Meal(view.get("error") or {}, int(last) << 20, "SURVIVED" in lines)
+    return MemoryUse(view.get("error") or {}, int(last) << 20, "SURVIVED" in lines)

@@ -11,14 +11,14 @@ BEGIN = "<!-- made from tests/e2e/hostile/table.py -->"
 END = "<!-- end of what is made -->"
 
 
-class Says(StrEnum):
+class Outcome(StrEnum):
     HELD = "held"
     OPEN = "open"
     #: On the machine itself; nothing is promised.
     VARIES = "depends"
 
 
-HELD, OPEN, VARIES = Says.HELD, Says.OPEN, Says.VARIES
+HELD, OPEN, VARIES = Outcome.HELD, Outcome.OPEN, Outcome.VARIES
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +49,9 @@ class Row:
 
     attempt: str
     what: str
-    says: tuple[Says, Says, Says, Says, Says]
+    says: tuple[Outcome, Outcome, Outcome, Outcome, Outcome]
 
-    def expected(self, column: Column) -> Says:
+    def expected(self, column: Column) -> Outcome:
         return self.says[COLUMNS.index(column)]
 
 

@@ -1,5 +1,5 @@
-"""A yard whose programs are forked from a preloader of their project (docs/warm-starts.md) that has imported
-NumPy.
+"""An attack setup whose programs are forked from a preloader of their project (docs/warm-starts.md). The
+preloader has imported NumPy.
 """
 
 import time
@@ -7,7 +7,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.hostile.yard import BUCKETS, OTHER, OWN, PROGRAMS, STAGING, Yard, parent_of
+from tests.e2e.hostile.attack_setup import (
+    BUCKETS,
+    OTHER,
+    OWN,
+    PROGRAMS,
+    STAGING,
+    AttackSetup,
+    parent_of,
+)
 from tests.e2e.packages import package_job, source_package
 from tests.e2e.processes import children, command_line
 from trainshed.core.launch import WARM_LABEL
@@ -30,8 +38,8 @@ FORKED = range(4, 10)
 
 
 @dataclass
-class WarmYard(Yard):
-    """The yard's programs start warm. `uploaded`: programs in their project's bucket, as (project, program).
+class WarmAttackSetup(AttackSetup):
+    """The setup's programs start warm. `uploaded`: programs in their project's bucket, as (project, program).
     `jobs`: all submitted jobs.
     """
 

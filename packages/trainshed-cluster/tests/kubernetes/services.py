@@ -6,9 +6,9 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
+from tests.e2e.job_history import PRIMARY, JobHistory, history_of, timeline, until
 from tests.e2e.processes import new_mark
 from tests.e2e.running import Service, container_job, running, submit
-from tests.e2e.stories import PRIMARY, Story, story_of, timeline, until
 from tests.kubernetes.conformance_lab import lab_settings
 from tests.kubernetes.lab import KubernetesLab
 from tests.slurm.nodes import until as asked_until
@@ -71,12 +71,12 @@ class Site:
         until(self.service.follow(job_id, PRIMARY), "runs")
         return job_id
 
-    def finish_job(self, job_id: str) -> Story:
+    def finish_job(self, job_id: str) -> JobHistory:
         """Release the last job and wait for its end."""
         self.service.put("trainshed", self.gate, b"open")
-        story = story_of(self.service, job_id)
-        assert story.state == "SUCCEEDED", story.public
-        return story
+        history = history_of(self.service, job_id)
+        assert history.state == "SUCCEEDED", history.public
+        return history
 
     def await_timeline_entry(self, job_id: str, words: str) -> str:
         """Wait for a timeline entry with these words, and return it."""

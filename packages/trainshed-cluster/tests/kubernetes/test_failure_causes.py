@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from tests.e2e.job_history import PRIMARY, JobHistory, Verdict, history_of, reporting_start, until
 from tests.e2e.processes import new_mark
 from tests.e2e.running import container_job, submit, trainshed
-from tests.e2e.stories import PRIMARY, Story, Verdict, story_of, telling, until
 from tests.kubernetes.lab import IMAGE, KubernetesLab, manifest
 from tests.kubernetes.services import Site, await_condition, clean_up, configure, service_on
 
@@ -53,19 +53,19 @@ def description_of(site: Site, job_id: str) -> str:
     return " ".join(printed.split())
 
 
-def causes(story: Story) -> list[str]:
+def causes(history: JobHistory) -> list[str]:
     """Return the causes of all verdicts except the job's success."""
-    verdicts = (entry["details"] for entry in story.of_kind("verdict"))
+    verdicts = (entry["details"] for entry in history.of_kind("verdict"))
     return [verdict["cause"] for verdict in verdicts if verdict["effect"] != "job_succeeds"]
 
 
 def test_pod_killed_by_the_kernel_is_out_of_memory(site: Site) -> None:
     job_id = submit(site.service, container_job(SHM_PROGRAM))
-    story = story_of(site.service, job_id)
-    assert story.state == "FAILED"
-    assert story.verdicts == [Verdict("out_of_memory", "job_fails")]
-    assert causes(story) == ["out_of_memory"]
-    assert "ran out of memory" in story.message
+    history = history_of(site.service, job_id)
+    assert history.state == "FAILED"
+    assert history.verdicts == [Verdict("out_of_memory", "job_fails")]
+    assert causes(history) == ["out_of_memory"]
+    assert "ran out of memory" in history.message
 
 
 def test_pod_over_its_disk_limit_is_out_of_disk(site: Site) -> None:
@@ -74,13 +74,13 @@ def test_pod_over_its_disk_limit_is_out_of_disk(site: Site) -> None:
     site.lab.apply(manifest("LimitRange", "disk", limits=limits))
     try:
         job_id = submit(site.service, container_job(DISK_PROGRAM.format(mib=200)))
-        story = story_of(site.service, job_id)
+        history = history_of(site.service, job_id)
     finally:
         site.lab.kubectl("delete", "limitrange", "disk")
-    assert story.state == "FAILED"
-    assert story.verdicts == [Verdict("out_of_disk", "job_fails")]
-    assert causes(story) == ["out_of_disk"]
-    assert "its files exceeded the size of its disk" in story.message
+    assert history.state == "FAILED"
+    assert history.verdicts == [Verdict("out_of_disk", "job_fails")]
+    assert causes(history) == ["out_of_disk"]
+    assert "its files exceeded the size of its disk" in history.message
     assert "usage exceeds the total limit of containers 100Mi (Evicted)" in description_of(
         site, job_id
     )
@@ -88,7 +88,7 @@ def test_pod_over_its_disk_limit_is_out_of_disk(site: Site) -> None:
 
 def test_replica_moves_when_its_node_evicts_pods(site: Site) -> None:
     key = new_mark()
-    script = telling(
+    script = reporting_start(
         f"from google.cloud import storage\n"
         f"been = storage.Client().bucket('trainshed').blob({key!r})\n"
         f"if been.exists(): raise SystemExit\n"
@@ -103,16 +103,16 @@ def test_replica_moves_when_its_node_evicts_pods(site: Site) -> None:
         job_id = submit(site.service, container_job(script))
         until(site.service.follow(job_id, PRIMARY), "begun")
         site.lab.kubectl("uncordon", "node2")
-        story = story_of(site.service, job_id)
+        history = history_of(site.service, job_id)
     finally:
         site.lab.stop("kubelet.node1")
         site.lab.run("node1", ["umount", "-l", str(site.lab.directory / "node1" / "kubelet")])
         site.lab.start_kubelet("node1")
-    assert story.state == "SUCCEEDED" and story.begun == {PRIMARY: 2}
-    assert causes(story) == ["pod_evicted"]
-    [put_out, _] = story.of_kind("verdict")
+    assert history.state == "SUCCEEDED" and history.starts == {PRIMARY: 2}
+    assert causes(history) == ["pod_evicted"]
+    [put_out, _] = history.of_kind("verdict")
     assert "was evicted: The node was low on resource: ephemeral-storage" in put_out["message"]
-    assert [entry["details"]["node"] for entry in story.of_kind("replica_started")] == [
+    assert [entry["details"]["node"] for entry in history.of_kind("replica_started")] == [
         "node1",
         "node2",
     ]
@@ -156,10 +156,10 @@ def test_job_restarts_after_preemption_by_a_pod_with_priority(site: Site) -> Non
     finally:
         site.lab.kubectl("delete", "pod", "urgent")
         site.lab.kubectl("delete", "priorityclass", "urgent")
-    story = site.finish_job(job_id)
-    assert causes(story) == ["pod_evicted"]
-    assert story.verdicts == [Verdict("pod_evicted", "replica_restarts", budget="1/5")]
-    first, second = [entry["details"]["node"] for entry in story.of_kind("replica_started")]
+    history = site.finish_job(job_id)
+    assert causes(history) == ["pod_evicted"]
+    assert history.verdicts == [Verdict("pod_evicted", "replica_restarts", budget="1/5")]
+    first, second = [entry["details"]["node"] for entry in history.of_kind("replica_started")]
     assert first == node != second
 
 
@@ -172,11 +172,11 @@ def test_job_fails_after_its_image_cannot_be_pulled_for_long(site: Site) -> None
     words = "its image 127.0.0.1:9/team/nowhere:1 does not come"
     site.await_timeline_entry(job_id, words)
     assert words in description_of(site, job_id)
-    story = story_of(site.service, job_id)
-    assert story.state == "FAILED" and story.code == 9
-    assert causes(story) == ["rejected"]
-    assert words in story.message and "tried for 0.2 minutes" in story.message
-    assert "connection refused" in story.message or "ImagePullBackOff" in story.message
+    history = history_of(site.service, job_id)
+    assert history.state == "FAILED" and history.code == 9
+    assert causes(history) == ["rejected"]
+    assert words in history.message and "tried for 0.2 minutes" in history.message
+    assert "connection refused" in history.message or "ImagePullBackOff" in history.message
 
 
 def test_unschedulable_pod_waits_and_runs_later(
@@ -200,11 +200,11 @@ def test_unschedulable_pod_waits_and_runs_later(
         assert 'persistentvolumeclaim "environments" not found' in description_of(site, job_id)
         try:
             site.lab.apply(volume, claim)
-            story = story_of(service, job_id)
-            again = story_of(service, submit(service, container_job("print('came')")))
+            history = history_of(service, job_id)
+            again = history_of(service, submit(service, container_job("print('came')")))
         finally:
             for kind in ("persistentvolumeclaim", "persistentvolume"):
                 kubernetes_lab.kubectl("delete", "--wait=false", kind, "environments")
     kubernetes_lab.clear()
-    assert story.state == again.state == "SUCCEEDED", story.public
-    assert not causes(story)
+    assert history.state == again.state == "SUCCEEDED", history.public
+    assert not causes(history)

@@ -8,8 +8,8 @@ import pytest
 
 from tests.contract.runtimes import rootfs
 from tests.contract.runtimes.registry import Registry
+from tests.e2e.job_history import PRIMARY, history_of
 from tests.e2e.running import Service, custom_job, submit, worker_pool
-from tests.e2e.stories import PRIMARY, story_of
 from tests.kubernetes.lab import KubernetesLab
 from tests.kubernetes.services import configure, service_on
 
@@ -67,18 +67,22 @@ def test_image_without_python_runs_its_default_command(site: Site) -> None:
     are not interpreted."""
     first = submit(site.service, job(site.known))
     second = submit(site.service, job(site.known, args=["$$(HOME)", "$UNSET", "$$"]))
-    assert story_of(site.service, first).state == "SUCCEEDED", story_of(site.service, first).public
+    assert history_of(site.service, first).state == "SUCCEEDED", history_of(
+        site.service, first
+    ).public
     lines = site.service.lines(first, PRIMARY)
     assert "hello from /home/ada by itself" in lines and {"as 1000", "bare"} <= set(lines)
-    assert story_of(site.service, second).state == "SUCCEEDED"
+    assert history_of(site.service, second).state == "SUCCEEDED"
     assert "hello from /home/ada $(HOME) $UNSET $$" in site.service.lines(second, PRIMARY)
 
 
 def test_job_must_set_a_command_when_the_registry_is_unreadable(site: Site) -> None:
     own = ["/bin/sh", "-c", 'echo "$GREETING, $LD_LIBRARY_PATH, $(pwd)"']
-    story = story_of(site.service, job_id := submit(site.service, job(site.unknown, command=own)))
-    assert story.state == "SUCCEEDED", story.public
+    history = history_of(
+        site.service, job_id := submit(site.service, job(site.unknown, command=own))
+    )
+    assert history.state == "SUCCEEDED", history.public
     assert "hello, /opt/theirs, /home/ada" in site.service.lines(job_id, PRIMARY)
-    refused = story_of(site.service, submit(site.service, job(site.unknown)))
+    refused = history_of(site.service, submit(site.service, job(site.unknown)))
     assert refused.state == "FAILED"
     assert "(ENTRYPOINT and CMD) is unknown" in refused.public["error"]["message"]

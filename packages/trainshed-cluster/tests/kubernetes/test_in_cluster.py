@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.e2e.job_history import PRIMARY, WORKER, history_of, pools, until
 from tests.e2e.running import CACHE, Service, container_job, running, submit
-from tests.e2e.stories import PRIMARY, WORKER, pools, story_of, until
 from tests.kubernetes import in_cluster
 from tests.kubernetes.in_cluster import NAMESPACE
 from tests.kubernetes.lab import KubernetesLab
@@ -58,10 +58,10 @@ def test_job_keeps_all_log_lines_across_a_service_upgrade(
     [before] = in_cluster.pods(kubernetes_lab)
     kubernetes_lab.kubectl("rollout", "restart", "-n", NAMESPACE, "statefulset/trainshed")
     in_cluster.await_ready(kubernetes_lab, other_than=before["metadata"]["uid"])
-    story = story_of(service, job_id)
-    assert story.state == "SUCCEEDED", story.public
-    assert story.begun == {PRIMARY: 1, WORKER: 1}
+    history = history_of(service, job_id)
+    assert history.state == "SUCCEEDED", history.public
+    assert history.starts == {PRIMARY: 1, WORKER: 1}
     for replica in (PRIMARY, WORKER):
         counted = [line for line in service.lines(job_id, replica) if line.isdigit()]
         assert counted == [str(number) for number in range(300)]
-    assert story.of_kind("service_away")
+    assert history.of_kind("service_away")

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.e2e.job_history import PRIMARY, JobHistory, history_of, reporting_start, until
 from tests.e2e.processes import new_mark
 from tests.e2e.running import container_job, submit
-from tests.e2e.stories import PRIMARY, Story, story_of, telling, until
 from tests.kubernetes.lab import KubernetesLab, manifest
 from tests.kubernetes.services import Site, await_condition, clean_up, configure, service_on
 
@@ -45,9 +45,11 @@ class TrainingSite(Site):
     def submit(self) -> str:
         key = new_mark()
         self.gate = f"{key}-gate"
-        return submit(self.service, container_job(telling(TRAINING_PROGRAM.format(key=key))))
+        return submit(
+            self.service, container_job(reporting_start(TRAINING_PROGRAM.format(key=key)))
+        )
 
-    def check_resumed(self, job_id: str, seconds: float = 90) -> Story:
+    def check_resumed(self, job_id: str, seconds: float = 90) -> JobHistory:
         """Check that the job resumed from its checkpoint after one loss, with the same hostname."""
         for view in self.service.watch(job_id, seconds):
             if (
@@ -55,17 +57,17 @@ class TrainingSite(Site):
                 and view["replicas"][0]["state"] == "RUNNING"
             ):
                 break
-        story = self.finish_job(job_id)
+        history = self.finish_job(job_id)
         lines = [line.split() for line in self.service.lines(job_id, PRIMARY) if line[:3] == "at "]
         (_, first, host), (_, second, again) = lines
         assert int(first) == 0 < int(second) and host == again
-        assert story.begun == {PRIMARY: 2}
-        return story
+        assert history.starts == {PRIMARY: 2}
+        return history
 
     def check_undisturbed(self, job_id: str) -> None:
-        story = self.finish_job(job_id)
-        assert story.begun == {PRIMARY: 1}
-        assert not story.verdicts
+        history = self.finish_job(job_id)
+        assert history.starts == {PRIMARY: 1}
+        assert not history.verdicts
 
     def node_of(self, job_id: str) -> str:
         [replica] = self.service.call("GET", f"/trainshed/v1/jobs/{job_id}")["replicas"]
@@ -87,9 +89,9 @@ def site(shared_site: TrainingSite) -> Iterator[TrainingSite]:
     clean_up(shared_site.lab, shared_site.service)
 
 
-def nodes(story: Story) -> list[str]:
+def nodes(history: JobHistory) -> list[str]:
     """Return the nodes on which it was started, in order."""
-    return [entry["details"]["node"] for entry in story.of_kind("replica_started")]
+    return [entry["details"]["node"] for entry in history.of_kind("replica_started")]
 
 
 def test_job_moves_from_a_cordoned_node(site: TrainingSite) -> None:
@@ -98,14 +100,14 @@ def test_job_moves_from_a_cordoned_node(site: TrainingSite) -> None:
     job_id = site.start_training()
     node = site.node_of(job_id)
     site.lab.kubectl("cordon", node)
-    story = site.check_resumed(job_id)
-    first, second = nodes(story)
+    history = site.check_resumed(job_id)
+    first, second = nodes(history)
     assert first == node != second
-    [entry] = story.of_kind("replica_asked_to_leave")
+    [entry] = history.of_kind("replica_asked_to_leave")
     assert entry["message"] == f"{PRIMARY} must leave {node}: it is cordoned."
-    [left, *_] = story.of_kind("replica_exited")
+    [left, *_] = history.of_kind("replica_exited")
     assert left["details"]["signal"] == signal.SIGTERM
-    assert story.of_kind("verdict")[0]["details"]["cause"] == "left"
+    assert history.of_kind("verdict")[0]["details"]["cause"] == "left"
 
 
 def test_programs_continue_during_control_plane_failures(site: TrainingSite) -> None:
@@ -121,7 +123,7 @@ def test_programs_continue_during_control_plane_failures(site: TrainingSite) -> 
     site.lab.resume("etcd")
     site.lab.start_api()
     site.check_undisturbed(job_id)
-    assert story_of(site.service, waiting).state == "SUCCEEDED"
+    assert history_of(site.service, waiting).state == "SUCCEEDED"
 
 
 def test_program_continues_when_its_kubelet_stops(site: TrainingSite) -> None:
@@ -143,12 +145,12 @@ def test_job_resumes_from_checkpoint_after_node_loss(site: TrainingSite) -> None
     node = site.node_of(job_id)
     site.lab.kill_node(node)
     try:
-        story = site.check_resumed(job_id, 120)
+        history = site.check_resumed(job_id, 120)
     finally:
         site.lab.boot(node)
-    first, second = nodes(story)
+    first, second = nodes(history)
     assert first == node != second
-    assert [verdict.effect for verdict in story.verdicts] == ["replica_restarts"]
+    assert [verdict.effect for verdict in history.verdicts] == ["replica_restarts"]
 
 
 def test_job_waits_for_namespace_quota(site: TrainingSite) -> None:

@@ -15,8 +15,16 @@ from typing import Any, ClassVar
 
 from tests.caches import cache_for_users, cache_of
 from tests.contract.ordinary_user import NOBODY
+from tests.e2e.hostile.attack_setup import (
+    LIMITS,
+    OTHER,
+    OWN,
+    AttackSetup,
+    common_ground,
+    parent_of,
+    with_buckets,
+)
 from tests.e2e.hostile.attacks import Attack, attack
-from tests.e2e.hostile.yard import LIMITS, OTHER, OWN, Yard, common_ground, furnished, parent_of
 from tests.e2e.processes import commands
 from tests.slurm.lab import SPOOL, USERS, SlurmLab
 from tests.slurm.nodes import HUB
@@ -60,7 +68,7 @@ IDENTITIES = (
 
 
 @dataclass
-class SlurmYard(Yard):
+class SlurmYard(AttackSetup):
     """All jobs run on `node`."""
 
     #: Lines of `[engines.slurm]`.
@@ -218,7 +226,7 @@ def attacked_service(
             ]
             for idle in others:
                 service.call("POST", f"/trainshed/v1/nodes/{idle}:drain", {})
-            yard = furnished(
+            setup = with_buckets(
                 kind(
                     identity.level,
                     identity.uid,
@@ -229,13 +237,13 @@ def attacked_service(
                     identity=identity,
                 )
             )
-            yard.open()
-            results = attack(yard)
-            process = yard.heard(results.job, "PROCESS")
+            setup.open()
+            results = attack(setup)
+            process = setup.printed_value(results.job, "PROCESS")
             listed = service.call("GET", "/trainshed/v1/jobs?project=" + OTHER)["jobs"]
             [other] = [job["jobId"] for job in listed if job["state"] == "RUNNING"]
-            target = json.dumps(yard.on_slurm())
-            job = yard.submit(OWN, "on_slurm", TARGET=target)
+            target = json.dumps(setup.on_slurm())
+            job = setup.submit(OWN, "on_slurm", TARGET=target)
             service.finish(job, 120)
             lines = {word: rest for word, _, rest in (x.partition(" ") for x in service.lines(job))}
             service.call("POST", f"{parent_of(OTHER)}/{other}:cancel", {})
@@ -243,8 +251,8 @@ def attacked_service(
         # All agents have ended by now.
         leftovers = [
             str(path)
-            for uid in {identity.attacker, yard.victim}
-            for path in lab.on_disk(node, yard.directory(uid)).glob("*trainshed-*")
+            for uid in {identity.attacker, setup.victim}
+            for path in lab.on_disk(node, setup.directory(uid)).glob("*trainshed-*")
         ]
         for path in leftovers:
             trees.delete(path)

@@ -2,7 +2,16 @@
 docs/slurm.md shows it."""
 
 from tests.e2e.hostile import table
-from tests.e2e.hostile.table import EVERYWHERE, HELD, NAMESPACED, NOWHERE, OPEN, VARIES, Row, Says
+from tests.e2e.hostile.table import (
+    EVERYWHERE,
+    HELD,
+    NAMESPACED,
+    NOWHERE,
+    OPEN,
+    VARIES,
+    Outcome,
+    Row,
+)
 from tests.slurm.attacks import IDENTITIES
 
 __all__ = ["BEGIN", "END", "HELD", "ROWS", "VARIES", "documented_table"]
@@ -10,7 +19,7 @@ __all__ = ["BEGIN", "END", "HELD", "ROWS", "VARIES", "documented_table"]
 BEGIN = "<!-- made from packages/trainshed-cluster/tests/slurm/hostile_table.py -->"
 END = "<!-- end of what is made -->"
 
-_HERE: dict[str, tuple[Says, Says, Says, Says, Says]] = {
+_HERE: dict[str, tuple[Outcome, Outcome, Outcome, Outcome, Outcome]] = {
     "service files": NAMESPACED,
     "files of other jobs": NAMESPACED,
     "what other jobs run in": NAMESPACED,
@@ -100,7 +109,7 @@ def documented_table() -> str:
     return f"{BEGIN}\n" + "\n".join(lines) + f"\n{END}\n"
 
 
-def _describe(says: tuple[Says, ...]) -> str:
+def _describe(says: tuple[Outcome, ...]) -> str:
     if len(set(says)) == 1:
         return f"{says[0]} for every identity"
     other = (

@@ -8,7 +8,7 @@ import pytest
 
 from tests.caches import cache_for_users, cache_of
 from tests.contract.ordinary_user import interpreter_of_nobody
-from tests.e2e.hostile.yard import environment_of
+from tests.e2e.hostile.attack_setup import environment_of
 from tests.e2e.running import ROOT, Service, common_place, down, launch, ready, running
 from tests.slurm.lab import SlurmLab
 from tests.slurm.nodes import until

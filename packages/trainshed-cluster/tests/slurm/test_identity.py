@@ -12,8 +12,8 @@ import pytest
 
 from tests.caches import cache_for_users
 from tests.commands import execute
+from tests.e2e.job_history import make_pipe, timeline, waiting_at
 from tests.e2e.running import ROOT, Service, common_place, container_job
-from tests.e2e.stories import at, make_pipe, timeline
 from tests.failure_entries import toml
 from tests.slurm.lab import USERS, SlurmLab
 from tests.slurm.nodes import HUB, until
@@ -148,7 +148,7 @@ def test_user_cannot_access_the_job_of_another_user(slurm_lab: SlurmLab, service
     only by Unix and Slurm."""
     word, place = secrets.token_hex(16), service.data.parent
     gate = make_pipe(common_place() / f"gate-{secrets.token_hex(8)}")
-    script = f"import os\nprint('up', os.environ['WORD'], flush=True)\n{at(gate)}"
+    script = f"import os\nprint('up', os.environ['WORD'], flush=True)\n{waiting_at(gate)}"
     job_id = submit_job(service, "vision", script, WORD=word)
     lines = service.follow(job_id)
     assert next(lines) == f"up {word}"

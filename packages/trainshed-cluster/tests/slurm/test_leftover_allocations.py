@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import commons, gate
+from tests.e2e.job_history import PRIMARY, STARTED, WORKER, pools, until, waiting_at
 from tests.e2e.running import Service, submit, trainshed
-from tests.e2e.stories import BEGUN, PRIMARY, WORKER, at, pools, until
 from tests.slurm.lab import SlurmLab
 from tests.slurm.services import WHOLE_NODE, allocations_of, await_released, configure
 from tests.slurm.services import service_on as service_on_lab
@@ -32,9 +32,9 @@ def service(slurm_lab: SlurmLab, request: pytest.FixtureRequest) -> Iterator[Ser
 
 def start_job(service: Service, gate: Path) -> str:
     """Start a job of two replicas on two nodes, which wait for the gate."""
-    job_id = submit(service, pools(at(gate), at(gate), machine=WHOLE_NODE))
+    job_id = submit(service, pools(waiting_at(gate), waiting_at(gate), machine=WHOLE_NODE))
     for replica in (PRIMARY, WORKER):
-        until(service.follow(job_id, replica), BEGUN)
+        until(service.follow(job_id, replica), STARTED)
     return job_id
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.contract.ordinary_user import NOBODY
+from tests.e2e.job_history import timeline
 from tests.e2e.running import Service, common_place, container_job, submit
-from tests.e2e.stories import timeline
 from tests.slurm.lab import SlurmLab
 from tests.slurm.services import configure, service_on_login_node
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import commons, gate
+from tests.e2e.job_history import PRIMARY, WORKER, JobHistory, history_of, pools, until
 from tests.e2e.processes import new_mark
 from tests.e2e.running import Service, submit
-from tests.e2e.stories import PRIMARY, WORKER, Story, pools, story_of, until
 from tests.slurm.lab import SlurmLab
 from tests.slurm.services import WHOLE_NODE, configure, service_on
 
@@ -87,22 +87,22 @@ def start_training(site: Site, gate: Path) -> str:
     return job_id
 
 
-def check_resumed(site: Site, job_id: str) -> Story:
+def check_resumed(site: Site, job_id: str) -> JobHistory:
     """Check that the job resumed from its checkpoint after one loss of its worker, with the same hostname."""
-    story = story_of(site.service, job_id)
-    assert story.state == "SUCCEEDED", story.public
+    history = history_of(site.service, job_id)
+    assert history.state == "SUCCEEDED", history.public
     lines = [line.split() for line in site.service.lines(job_id, WORKER) if line.startswith("at ")]
     (_, first, host, port), (_, second, *again) = lines
     assert int(first) == 0 < int(second) and [host, port] == again
-    assert story.begun == {PRIMARY: 1, WORKER: 2}
-    address = site.lab.address(nodes(story)[-1])
+    assert history.starts == {PRIMARY: 1, WORKER: 2}
+    address = site.lab.address(nodes(history)[-1])
     assert site.service.lines(job_id, PRIMARY)[-1] == f"finds {address} {port}"
-    return story
+    return history
 
 
-def nodes(story: Story) -> list[str]:
+def nodes(history: JobHistory) -> list[str]:
     """Return the nodes on which the worker was started, in order."""
-    places = [entry["details"] for entry in story.of_kind("replica_started")]
+    places = [entry["details"] for entry in history.of_kind("replica_started")]
     return [place["node"] for place in places if place["replica"] == WORKER]
 
 
@@ -111,15 +111,15 @@ def test_job_resumes_from_checkpoint_after_node_power_loss(site: Site, gate: Pat
     node = site.node_of(job_id)
     site.lab.kill_node(node)
     try:
-        story = check_resumed(site, job_id)
+        history = check_resumed(site, job_id)
     finally:
         site.lab.boot(node)
-    first, second = nodes(story)
+    first, second = nodes(history)
     assert first == node != second
-    (verdict,) = story.verdicts
+    (verdict,) = history.verdicts
     assert (verdict.rule, verdict.effect) == ("node_failed", "replica_restarts")
     assert any(
-        f"node {node} is gone" in entry["message"] for entry in story.of_kind("replica_lost")
+        f"node {node} is gone" in entry["message"] for entry in history.of_kind("replica_lost")
     )
 
 
@@ -130,14 +130,14 @@ def test_job_moves_from_a_drained_node(site: Site, gate: Path) -> None:
     node = site.node_of(job_id)
     site.lab.drain(node, "a fan is loud")
     try:
-        story = check_resumed(site, job_id)
+        history = check_resumed(site, job_id)
     finally:
         site.lab.resume(node)
-    first, second = nodes(story)
+    first, second = nodes(history)
     assert first == node != second
-    (entry,) = story.of_kind("replica_asked_to_leave")
+    (entry,) = history.of_kind("replica_asked_to_leave")
     assert entry["message"] == f"{WORKER} must leave {node}: a fan is loud."
-    (left, *_) = [e for e in story.of_kind("replica_exited") if e["details"]["replica"] == WORKER]
+    (left, *_) = [e for e in history.of_kind("replica_exited") if e["details"]["replica"] == WORKER]
     assert left["details"]["signal"] == signal.SIGTERM
-    assert [verdict.effect for verdict in story.verdicts] == ["replica_restarts"]
-    assert story.of_kind("verdict")[0]["details"]["cause"] == "left"
+    assert [verdict.effect for verdict in history.verdicts] == ["replica_restarts"]
+    assert history.of_kind("verdict")[0]["details"]["cause"] == "left"

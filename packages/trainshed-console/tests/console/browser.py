@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from tests.contract.api.house import SIGN_IN_KEY, Answer, House, Lines
+from tests.contract.api.api_service import SIGN_IN_KEY, Answer, ApiService, Lines
 from trainshed.access.issuers import Issuer
 from trainshed.access.tokens import digest_of
 from trainshed_console.application import ConsoleApplication
@@ -24,7 +24,7 @@ ADDRESS = "http://trainshed.example"
 HTML = ("accept", "text/html,*/*;q=0.8")
 
 
-class ConsoleHouse(House):
+class ConsoleService(ApiService):
     """A service without an engine, with its console."""
 
     def __init__(self, directory: Path, *, issuers: Sequence[Issuer] = ()) -> None:
@@ -93,8 +93,8 @@ class Events(Lines):
 class Browser:
     """A browser that keeps the credentials of a session and does not follow redirects."""
 
-    def __init__(self, house: ConsoleHouse) -> None:
-        self._house = house
+    def __init__(self, service: ConsoleService) -> None:
+        self._service = service
         self.session = ""
 
     @property
@@ -128,7 +128,7 @@ class Browser:
         self, method: str, path: str, body: bytes, headers: list[tuple[str, str]]
     ) -> Answer:
         sent = [*headers, *(pair for pair in self.credentials if pair[0] not in dict(headers))]
-        return await self._house.call(method, path, body, token=None, headers=sent)
+        return await self._service.call(method, path, body, token=None, headers=sent)
 
 
 def curves_of(answer: Answer) -> list[Any]:

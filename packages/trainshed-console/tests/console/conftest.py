@@ -5,29 +5,29 @@ from pathlib import Path
 
 import pytest
 
-from tests.console.browser import Browser, ConsoleHouse
+from tests.console.browser import Browser, ConsoleService
 from tests.people import known
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> Iterator[ConsoleHouse]:
-    built = ConsoleHouse(tmp_path)
+def service(tmp_path: Path) -> Iterator[ConsoleService]:
+    built = ConsoleService(tmp_path)
     yield built
     built.close()
 
 
 @pytest.fixture
-async def browser(house: ConsoleHouse) -> Browser:
+async def browser(service: ConsoleService) -> Browser:
     """A browser that is signed in as the owner."""
-    made = Browser(house)
-    answer = await made.sign_in(token=house.token)
+    made = Browser(service)
+    answer = await made.sign_in(token=service.token)
     assert answer.status == 200, answer.body
     return made
 
 
 @pytest.fixture
-async def guest(house: ConsoleHouse) -> Browser:
+async def guest(service: ConsoleService) -> Browser:
     """A browser of a user who only has a role in the project p2."""
-    made = Browser(house)
-    await made.sign_in(token=known(house.tokens, "g@example.com", project="p2"))
+    made = Browser(service)
+    await made.sign_in(token=known(service.tokens, "g@example.com", project="p2"))
     return made

@@ -7,9 +7,9 @@ from urllib.parse import parse_qs
 
 import pytest
 
-from tests.console.browser import Browser, ConsoleHouse, curves_of, text_of
+from tests.console.browser import Browser, ConsoleService, curves_of, text_of
 from tests.contract.api import test_datasets
-from tests.contract.api.house import LOCATION, START
+from tests.contract.api.api_service import LOCATION, START
 from tests.tracking.test_metadata import ARTIFACTS, CONTEXTS, STORE, create_store
 from tests.tracking.test_tensorboards import create_board, create_series, scalars
 from tests.unit.test_specs_pipeline import MODEL, inputs, pipeline
@@ -32,24 +32,24 @@ SPEC = {
 }
 
 
-async def create(house: ConsoleHouse, path: str, body: object) -> Any:
-    return await house.result("POST", path, body)
+async def create(service: ConsoleService, path: str, body: object) -> Any:
+    return await service.result("POST", path, body)
 
 
 async def test_study_page_shows_its_trials(
-    house: ConsoleHouse, browser: Browser, monkeypatch: pytest.MonkeyPatch
+    service: ConsoleService, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("trainshed.api.aiplatform_v1.studies._MAX_PAGE_SIZE", 1)
-    study = await create(house, f"{LOCATION}/studies", {"displayName": "fast", "studySpec": SPEC})
+    study = await create(service, f"{LOCATION}/studies", {"displayName": "fast", "studySpec": SPEC})
     known = ((0.01, 0.125, 9), (0.1, 0.25, 8), (0.2, 0.5, 20))
     for rate, accuracy, seconds in (*known, *known[:1] * 7):
         point = {"rate": rate, "kind": "adam"}.items()
         parameters = [{"parameterId": name, "value": value} for name, value in point]
-        trial = await create(house, f"/v1/{study['name']}/trials", {"parameters": parameters})
+        trial = await create(service, f"/v1/{study['name']}/trials", {"parameters": parameters})
         measured = {"accuracy": accuracy, "seconds": seconds}.items()
         metrics = [{"metricId": name, "value": value} for name, value in measured]
         final = {"stepCount": "3", "metrics": metrics}
-        await create(house, f"/v1/{trial['name']}:complete", {"finalMeasurement": final})
+        await create(service, f"/v1/{trial['name']}:complete", {"finalMeasurement": final})
     listed = (await browser.get("/studies?project=p1")).body.decode()
     path = f"/studies/{study['name'].rpartition('/')[2]}?project=p1"
     assert f'href="{path}"' in listed
@@ -74,7 +74,7 @@ async def test_study_page_shows_its_trials(
 
 
 async def test_dataset_page_shows_its_files_and_labels(
-    house: ConsoleHouse, browser: Browser
+    service: ConsoleService, browser: Browser
 ) -> None:
     body = {
         "displayName": "flowers",
@@ -82,8 +82,8 @@ async def test_dataset_page_shows_its_files_and_labels(
         "metadata": {"inputConfig": {"gcsSource": {"uri": ["gs://bucket/data/a.csv"]}}},
         "labels": {"team": "vision"},
     }
-    await create(house, f"{LOCATION}/datasets", body)
-    (result,) = (await house.result("GET", f"{LOCATION}/datasets"))["datasets"]
+    await create(service, f"{LOCATION}/datasets", body)
+    (result,) = (await service.result("GET", f"{LOCATION}/datasets"))["datasets"]
     path = f"/datasets/{result['name'].rpartition('/')[2]}?project=p1"
     assert f'href="{path}"' in (await browser.get("/datasets?project=p1")).body.decode()
     page = await browser.get(path)
@@ -98,15 +98,15 @@ async def test_dataset_page_shows_its_files_and_labels(
         assert text in text_of(page)
 
 
-async def test_model_page_links_to_its_artifacts(house: ConsoleHouse, browser: Browser) -> None:
+async def test_model_page_links_to_its_artifacts(service: ConsoleService, browser: Browser) -> None:
     body = {"model": {"displayName": "classifier", "artifactUri": "gs://bucket/out/model"}}
-    model = await create(house, f"{LOCATION}/models:upload", body)
+    model = await create(service, f"{LOCATION}/models:upload", body)
     name = model["response"]["model"]
     listed = (await browser.get("/models?project=p1")).body.decode()
     path = f"/models/{name.rpartition('/')[2]}?project=p1"
     assert f'href="{path}"' in listed
     evaluation = {"displayName": "holdout", "metrics": {"auPrc": 0.5, "classes": ["a"]}}
-    await create(house, f"/v1/{name}/evaluations:import", {"modelEvaluation": evaluation})
+    await create(service, f"/v1/{name}/evaluations:import", {"modelEvaluation": evaluation})
     page = await browser.get(path)
     assert "Version 1" in text_of(page)
     assert "auPrc 0.5" in text_of(page)
@@ -114,12 +114,12 @@ async def test_model_page_links_to_its_artifacts(house: ConsoleHouse, browser: B
 
 
 async def test_model_page_of_a_pipeline_links_to_its_job_and_data(
-    house: ConsoleHouse, browser: Browser
+    service: ConsoleService, browser: Browser
 ) -> None:
-    dataset = (await test_datasets.made(house)).rpartition("/")[2]
+    dataset = (await test_datasets.made(service)).rpartition("/")[2]
     data = {"datasetId": dataset, "gcsDestination": {"outputUriPrefix": "gs://bucket/data/"}}
     body = pipeline(trainingTaskInputs=inputs(), modelToUpload=MODEL, inputDataConfig=data)
-    name = (view := await create(house, f"{LOCATION}/trainingPipelines", body))["name"]
+    name = (view := await create(service, f"{LOCATION}/trainingPipelines", body))["name"]
     version = ModelVersion(
         name=ModelName("p1", "us-central1", "m1"),
         version=1,
@@ -131,7 +131,7 @@ async def test_model_page_of_a_pipeline_links_to_its_job_and_data(
         aliases=("default",),
         pipeline=name,
     )
-    await house.become(name, {"model": version}, state=JobState.SUCCEEDED)
+    await service.update_job(name, {"model": version}, state=JobState.SUCCEEDED)
     page = (await browser.get("/models/m1?project=p1")).body.decode()
     job = view["trainingTaskMetadata"]["backingCustomJob"].rpartition("/")[2]
     for path in (f"/datasets/{dataset}?project=p1", f"/jobs/{view['name'].rpartition('/')[2]}"):
@@ -139,51 +139,51 @@ async def test_model_page_of_a_pipeline_links_to_its_job_and_data(
     assert f'href="/jobs/{job}"' in page
 
 
-async def create_run(house: ConsoleHouse, run: str, **metadata: Any) -> None:
+async def create_run(service: ConsoleService, run: str, **metadata: Any) -> None:
     """Create a run of the experiment `exp`, as the SDK does."""
-    house.clock += 10**9
+    service.clock += 10**9
     body = {"displayName": run, "schemaTitle": "system.ExperimentRun", "metadata": metadata}
-    await create(house, f"{CONTEXTS}?contextId=exp-{run}", body)
+    await create(service, f"{CONTEXTS}?contextId=exp-{run}", body)
     children = {"childContexts": [f"{STORE}/contexts/exp-{run}"]}
-    await create(house, f"{CONTEXTS}/exp:addContextChildren", children)
+    await create(service, f"{CONTEXTS}/exp:addContextChildren", children)
 
 
-async def create_curve(house: ConsoleHouse, run: str, name: str, *values: float) -> None:
+async def create_curve(service: ConsoleService, run: str, name: str, *values: float) -> None:
     """Create a curve in a new TensorBoard, as the SDK does."""
-    experiments = f"{await create_board(house)}/experiments"
-    await create(house, f"{experiments}?tensorboardExperimentId=exp", {})
+    experiments = f"{await create_board(service)}/experiments"
+    await create(service, f"{experiments}?tensorboardExperimentId=exp", {})
     at = f"{experiments}/exp/runs/{run}"
-    await create(house, f"{experiments}/exp/runs?tensorboardRunId={run}", {"displayName": run})
+    await create(service, f"{experiments}/exp/runs?tensorboardRunId={run}", {"displayName": run})
     artifact = {"metadata": {"resourceName": at.removeprefix("/v1/")}}
-    await create(house, f"{ARTIFACTS}?artifactId=exp-{run}-tb-run", artifact)
-    data = scalars(await create_series(house, at, name), *enumerate(values))
-    await create(house, f"{at}:write", {"timeSeriesData": [data]})
+    await create(service, f"{ARTIFACTS}?artifactId=exp-{run}-tb-run", artifact)
+    data = scalars(await create_series(service, at, name), *enumerate(values))
+    await create(service, f"{at}:write", {"timeSeriesData": [data]})
 
 
 async def test_experiments_page_without_tracking_shows_the_package_to_install(
-    house: ConsoleHouse,
+    service: ConsoleService,
 ) -> None:
-    house.registry = BUILT_IN
-    house.new_console()
-    browser = Browser(house)
-    await browser.sign_in(token=house.token)
+    service.registry = BUILT_IN
+    service.new_console()
+    browser = Browser(service)
+    await browser.sign_in(token=service.token)
     for path in ("/experiments", "/experiments/exp?project=p1"):
         assert "trainshed[tracking]" in text_of(await browser.get(path))
 
 
 async def test_experiment_page_compares_its_runs(
-    house: ConsoleHouse, browser: Browser, monkeypatch: pytest.MonkeyPatch
+    service: ConsoleService, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await create_store(house)
+    await create_store(service)
     experiment = {"displayName": "exp", "schemaTitle": "system.Experiment"}
-    await create(house, f"{CONTEXTS}?contextId=exp", experiment)
+    await create(service, f"{CONTEXTS}?contextId=exp", experiment)
     board = experiment | {"metadata": {"tensorboard_link": "x"}}
-    await create(house, f"{CONTEXTS}?contextId=board", board)
+    await create(service, f"{CONTEXTS}?contextId=board", board)
     for run, rate, accuracy in (("r1", 0.1, 0.5), ("r2", 0.2, 0.9), ("r3", 0.3, 0.7)):
         params = {"batch": 64, "rate": rate, "kind": "sgd", "dims": [1, 2]}
-        await create_run(house, run, _params=params, _metrics={"accuracy": accuracy})
-    await create_curve(house, "r1", "loss", 2, 0.25)
-    await create_curve(house, "r2", "loss", 1)
+        await create_run(service, run, _params=params, _metrics={"accuracy": accuracy})
+    await create_curve(service, "r1", "loss", 2, 0.25)
+    await create_curve(service, "r2", "loss", 1)
     path = "/experiments/exp?project=p1"
     listed = (await browser.get("/experiments?project=p1")).body.decode()
     assert f'href="{path}"' in listed
@@ -207,5 +207,7 @@ async def test_experiment_page_compares_its_runs(
     token = parse_qs(older.partition("?")[2])["page"][0]
     assert f'name="page" value="{token}"' in shown, "the runs of that page are compared"
     assert "Older runs" not in text_of(await browser.get(f"{path}&run=r3"))
-    await create_run(house, "odd", _params="no object", _metrics=[1], _state=7, _custom_jobs=["x"])
+    await create_run(
+        service, "odd", _params="no object", _metrics=[1], _state=7, _custom_jobs=["x"]
+    )
     assert "odd" in text_of(await browser.get(path)), "clients may write anything"

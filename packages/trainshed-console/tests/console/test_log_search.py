@@ -5,28 +5,32 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from tests.console.browser import HTML, Browser, ConsoleHouse, text_of
+from tests.console.browser import HTML, Browser, ConsoleService, text_of
 from tests.console.test_pages import EVIL, submit
-from tests.contract.api.house import SECOND
+from tests.contract.api.api_service import SECOND
 
 
-async def job_with_output(house: ConsoleHouse, name: str, *lines: str, stream: str = "o") -> str:
+async def job_with_output(
+    service: ConsoleService, name: str, *lines: str, stream: str = "o"
+) -> str:
     """Return the uid of a running job that has printed these lines, one per second."""
-    uid = await submit(house, displayName=name)
-    await house.run(f"projects/p1/locations/us-central1/customJobs/{uid}")
-    entries = [(house.clock + n, line) for n, line in enumerate(lines)]
-    house.write_log(int(uid), "workerpool0-0", *entries, stream=stream)
+    uid = await submit(service, displayName=name)
+    await service.run(f"projects/p1/locations/us-central1/customJobs/{uid}")
+    entries = [(service.clock + n, line) for n, line in enumerate(lines)]
+    service.write_log(int(uid), "workerpool0-0", *entries, stream=stream)
     return uid
 
 
-async def test_log_search_finds_a_text_in_all_jobs(house: ConsoleHouse, browser: Browser) -> None:
+async def test_log_search_finds_a_text_in_all_jobs(
+    service: ConsoleService, browser: Browser
+) -> None:
     first = await job_with_output(
-        house, "diverged", "loss: 0.5", "loss: NaN", "WARNING: nan in a gradient"
+        service, "diverged", "loss: 0.5", "loss: NaN", "WARNING: nan in a gradient"
     )
-    await job_with_output(house, "fine", "loss: 0.5")
-    house.clock += 7200 * SECOND
-    await job_with_output(house, "crashed", "a.b is nan", stream="e")
-    house.clock += 10 * SECOND
+    await job_with_output(service, "fine", "loss: 0.5")
+    service.clock += 7200 * SECOND
+    await job_with_output(service, "crashed", "a.b is nan", stream="e")
+    service.clock += 10 * SECOND
     page = await browser.get("/logs?search=NaN")
     text = text_of(page)
     assert "fine" not in text
@@ -39,24 +43,24 @@ async def test_log_search_finds_a_text_in_all_jobs(house: ConsoleHouse, browser:
     assert "diverged" not in text_of(await browser.get("/logs?search=a.b"))
     assert "All 3 jobs" in text_of(await browser.get("/logs?search=(((.*&walked=nonsense"))
     assert "searched" not in text_of(await browser.get("/logs?search=+"))
-    await job_with_output(house, "many", *(f"nan {n}" for n in range(201)))
-    house.clock += 10 * SECOND
+    await job_with_output(service, "many", *(f"nan {n}" for n in range(201)))
+    service.clock += 10 * SECOND
     assert "nan 200" in text_of(await browser.get("/logs?search=nan&since=1h"))
-    never_up = await submit(house, displayName="never up")
-    house.write_log(int(never_up), "workerpool0-0", (house.clock, "no module of that name"))
+    never_up = await submit(service, displayName="never up")
+    service.write_log(int(never_up), "workerpool0-0", (service.clock, "no module of that name"))
     assert "never up" in text_of(await browser.get("/logs?search=no+module"))
 
 
 async def test_log_search_continues_in_steps_of_a_few_jobs(
-    house: ConsoleHouse, browser: Browser, monkeypatch: pytest.MonkeyPatch
+    service: ConsoleService, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each response has a limited cost, for any number of jobs and any length of logs and lines."""
     monkeypatch.setattr("trainshed_console.pages.logs._CONFIRM_INTERVAL", 10)
-    long = await job_with_output(house, "long", "needle", *("x" * 50 for _ in range(21_000)))
-    await job_with_output(house, "wide", f"{'é' * 100_000}NEEDLE{'<' * 100_000}")
+    long = await job_with_output(service, "long", "needle", *("x" * 50 for _ in range(21_000)))
+    await job_with_output(service, "wide", f"{'é' * 100_000}NEEDLE{'<' * 100_000}")
     for number in range(12):
-        await job_with_output(house, f"n{number}", "hay")
-    house.clock += 10 * SECOND
+        await job_with_output(service, f"n{number}", "hay")
+    service.clock += 10 * SECOND
     monkeypatch.setattr("trainshed_console.pages.logs._TIME_LIMIT", 0)
     path = "/logs?search=needle"
     seen, answers = "", 0
@@ -78,24 +82,24 @@ async def test_log_search_continues_in_steps_of_a_few_jobs(
 
 
 async def test_log_search_ends_when_the_browser_disconnects(
-    house: ConsoleHouse, browser: Browser, monkeypatch: pytest.MonkeyPatch
+    service: ConsoleService, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await job_with_output(house, "one", "needle")
+    await job_with_output(service, "one", "needle")
     searched = AsyncMock(return_value=None)
     monkeypatch.setattr("trainshed_console.pages.logs._hits", searched)
     await browser.get("/logs?search=needle")
     searched.assert_awaited_once()
-    async with house.events("/logs?search=needle", [HTML, *browser.credentials]):
+    async with service.events("/logs?search=needle", [HTML, *browser.credentials]):
         pass  # The browser disconnects immediately.
     searched.assert_awaited_once()
 
 
 @pytest.mark.parametrize("search", ["", "&search=LINE"])
 async def test_log_page_with_long_lines_is_shorter_but_complete(
-    house: ConsoleHouse, browser: Browser, search: str
+    service: ConsoleService, browser: Browser, search: str
 ) -> None:
-    uid = await job_with_output(house, "long", *(f"line {n} {'x' * 60_000}" for n in range(100)))
-    house.clock += 200 * SECOND
+    uid = await job_with_output(service, "long", *(f"line {n} {'x' * 60_000}" for n in range(100)))
+    service.clock += 200 * SECOND
     seen: list[str] = []
     before = ""
     while not seen or before:
@@ -110,12 +114,12 @@ async def test_log_page_with_long_lines_is_shorter_but_complete(
 
 
 async def test_log_search_excludes_unreadable_jobs_and_escapes_html(
-    house: ConsoleHouse, guest: Browser
+    service: ConsoleService, guest: Browser
 ) -> None:
-    await job_with_output(house, EVIL[:100], f"secret {EVIL}")
-    house.clock += 10 * SECOND
-    owner = Browser(house)
-    await owner.sign_in(token=house.token)
+    await job_with_output(service, EVIL[:100], f"secret {EVIL}")
+    service.clock += 10 * SECOND
+    owner = Browser(service)
+    await owner.sign_in(token=service.token)
     body = (await owner.get("/logs?search=%3Cscript%3E")).body
     assert b"<mark>&lt;script&gt;</mark>" in body and b"<script>alert" not in body
     for path in ("/logs?search=secret", "/logs?search=secret&project=-"):

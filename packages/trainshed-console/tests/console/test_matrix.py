@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from tests.console.browser import ADDRESS, Browser, ConsoleHouse
+from tests.console.browser import ADDRESS, Browser, ConsoleService
 from tests.console.test_pages import CUSTOM_JOBS, JOB
 from tests.console.test_submit import FORM
 from tests.contract.api.test_matrix import ANA, MISSING
@@ -67,7 +67,7 @@ def test_every_console_path_is_in_the_permission_matrix() -> None:
 
 
 async def test_permission_table_decides_every_console_request(
-    house: ConsoleHouse, monkeypatch: pytest.MonkeyPatch
+    service: ConsoleService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For some roles, the test also renders the pages, which takes most of its time."""
     render = application.render
@@ -85,20 +85,20 @@ async def test_permission_table_decides_every_console_request(
     monkeypatch.setattr(application, "render", drawn)
     monkeypatch.setattr(live, "stream", once)
     monkeypatch.setattr(logs, "KEEPALIVE_INTERVAL", 0.0)
-    token = known(house.tokens, ANA)
-    ana = Browser(house)
+    token = known(service.tokens, ANA)
+    ana = Browser(service)
     await ana.sign_in(token=token)
     jobs: dict[str, list[str]] = {}
     for project in (OWN, FOREIGN):
         for by in ("", "", token, token):
             path = CUSTOM_JOBS.replace("p1", project)
-            name = (await house.result("POST", path, JOB, token=by))["name"]
+            name = (await service.result("POST", path, JOB, token=by))["name"]
             jobs.setdefault(project, [MISSING]).append(name.rpartition("/")[2])
     headers = [("accept", "text/html,application/json"), ("origin", ADDRESS), *ana.credentials]
     wrong: list[object] = []
     for role, project in ((role, project) for role in ROLES for project in (OWN, FOREIGN)):
-        book = house.tokens.book.with_grants("", ()).with_grants(FOREIGN, ())
-        house.tokens.replace(book.with_grants(OWN, {Grant(OWN, role, f"user:{ANA}")}))
+        book = service.tokens.book.with_grants("", ()).with_grants(FOREIGN, ())
+        service.tokens.replace(book.with_grants(OWN, {Grant(OWN, role, f"user:{ANA}")}))
         is_drawn = role in DRAWN
         form = urlencode({**FORM, "project": project, "job": json.dumps(JOB)}).encode()
         for (verb, path), permission in ROWS.items():
@@ -111,7 +111,7 @@ async def test_permission_table_decides_every_console_request(
                 url = way + re.sub(r"{\w+}", MISSING, path.replace("{job}", job))
                 url += f"?project={project}&job={job}&job={jobs[project][-1]}&search=x"
                 sent = form if verb == "POST" else None
-                answer = await house.call(verb, url, sent, token=None, headers=headers)
+                answer = await service.call(verb, url, sent, token=None, headers=headers)
                 assert answer.status < 500 or "buckets" in path, (path, answer.body)
                 body = answer.body.decode()
                 is_let = answer.status != 403 and not (way and body.startswith("403"))

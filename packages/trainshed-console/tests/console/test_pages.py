@@ -10,10 +10,10 @@ from urllib.parse import quote, urlencode
 
 import pytest
 
-from tests.console.browser import Browser, ConsoleHouse, curves_of, text_of
+from tests.console.browser import Browser, ConsoleService, curves_of, text_of
 from tests.console.test_sessions import JOB
 from tests.console.test_submit import fault
-from tests.contract.api.house import SECOND, START
+from tests.contract.api.api_service import SECOND, START
 from tests.contract.api.test_curves import logged
 from tests.people import known
 from tests.unit.specs_requests import ml_job
@@ -29,9 +29,11 @@ RIGHT_TO_LEFT = "\u202e"
 EVIL = '<script>alert(1)</script><img src=x onerror="alert(2)">'
 
 
-async def submit(house: ConsoleHouse, **changes: object) -> str:
+async def submit(service: ConsoleService, **changes: object) -> str:
     """Submit a job, and return its uid."""
-    return (await house.result("POST", CUSTOM_JOBS, {**JOB, **changes}))["name"].rpartition("/")[2]
+    return (await service.result("POST", CUSTOM_JOBS, {**JOB, **changes}))["name"].rpartition("/")[
+        2
+    ]
 
 
 async def test_empty_job_list_shows_how_to_submit_a_job(browser: Browser) -> None:
@@ -42,13 +44,13 @@ async def test_empty_job_list_shows_how_to_submit_a_job(browser: Browser) -> Non
 
 
 async def test_job_link_with_a_full_name_redirects_to_the_job(
-    house: ConsoleHouse, browser: Browser
+    service: ConsoleService, browser: Browser
 ) -> None:
     """IDs of AI Platform jobs are only unique within a project."""
     for project in ("p1", "p2"):
-        await house.result("POST", f"/v1/projects/{project}/jobs", ml_job(job_id="train"))
+        await service.result("POST", f"/v1/projects/{project}/jobs", ml_job(job_id="train"))
     name = "projects/p1/jobs/train"
-    uid = (await house.result("GET", f"/trainshed/v1/jobs/{quote(name, safe='')}"))["uid"]
+    uid = (await service.result("GET", f"/trainshed/v1/jobs/{quote(name, safe='')}"))["uid"]
     link = environment().from_string("{{ name | job }}").render(name=name)
     answer = await browser.get(link)
     assert (answer.status, answer.headers["location"]) == (303, f"/jobs/{uid}")
@@ -63,10 +65,10 @@ async def test_unknown_console_address_shows_the_navigation(browser: Browser) ->
 
 
 async def test_job_list_is_sorted_filtered_and_searched(
-    house: ConsoleHouse, browser: Browser
+    service: ConsoleService, browser: Browser
 ) -> None:
     for number in range(3):
-        await submit(house, displayName=f"train-{number}", labels={"team": f"team{number}"})
+        await submit(service, displayName=f"train-{number}", labels={"team": f"team{number}"})
     page = text_of(await browser.get("/"))
     assert page.index("train-2") < page.index("train-1") < page.index("train-0")
     assert "Queued" in page
@@ -78,18 +80,18 @@ async def test_job_list_is_sorted_filtered_and_searched(
 
 
 async def test_job_list_filters_and_sorts_by_its_query(
-    house: ConsoleHouse, guest: Browser, browser: Browser, monkeypatch: pytest.MonkeyPatch
+    service: ConsoleService, guest: Browser, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A filtered list has no totals. Jobs of other projects are neither counted nor shown."""
     big = json.loads(json.dumps(JOB["jobSpec"]))
     machine = {"machineType": "n1-highmem-8", "acceleratorType": "NVIDIA_TESLA_T4"}
     big["workerPoolSpecs"][0]["machineSpec"] = {**machine, "acceleratorCount": 2}
-    await submit(house, displayName="big", jobSpec=big, labels={"team": "vision"})
-    house.clock += 7200 * SECOND
-    await submit(house, displayName="zoo", labels={"team": "visionary"})
-    await submit(house, displayName="aardvark")
+    await submit(service, displayName="big", jobSpec=big, labels={"team": "vision"})
+    service.clock += 7200 * SECOND
+    await submit(service, displayName="zoo", labels={"team": "visionary"})
+    await submit(service, displayName="aardvark")
     elsewhere = CUSTOM_JOBS.replace("p1", "p2")
-    await house.call("POST", elsewhere, {**JOB, "displayName": "of p2"})
+    await service.call("POST", elsewhere, {**JOB, "displayName": "of p2"})
 
     async def names(query: str) -> list[str]:
         body = (await browser.get(f"/?project=p1&{query}")).body.decode()
@@ -122,11 +124,11 @@ async def test_job_list_filters_and_sorts_by_its_query(
 
 
 async def test_job_list_is_grouped_by_a_field_or_label(
-    house: ConsoleHouse, browser: Browser
+    service: ConsoleService, browser: Browser
 ) -> None:
     for name, labels in (("a", {"team": "vision"}), ("b", {}), ("c", {"team": "audio"})):
-        await submit(house, displayName=name, labels=labels)
-    await house.result("POST", CUSTOM_JOBS.replace("p1", "p2"), {**JOB, "displayName": "d"})
+        await submit(service, displayName=name, labels=labels)
+    await service.result("POST", CUSTOM_JOBS.replace("p1", "p2"), {**JOB, "displayName": "d"})
 
     async def rows(query: str) -> list[tuple[str, str]]:
         """Return (heading, "") and ("", name of a job), in order."""
@@ -145,16 +147,16 @@ async def test_job_list_is_grouped_by_a_field_or_label(
 
 @pytest.mark.parametrize("page", PROJECT_PAGES)
 async def test_project_selection_lists_only_readable_projects(
-    house: ConsoleHouse, browser: Browser, guest: Browser, page: str
+    service: ConsoleService, browser: Browser, guest: Browser, page: str
 ) -> None:
     """For the service's owner, the list includes projects without any members."""
-    await house.result("POST", CUSTOM_JOBS.replace("p1", "only-jobs"), JOB)
-    known(house.tokens, "o@example.com", project="theirs")
+    await service.result("POST", CUSTOM_JOBS.replace("p1", "only-jobs"), JOB)
+    known(service.tokens, "o@example.com", project="theirs")
     for name in ("theirs", "only-jobs"):
         assert name in (await browser.get(page)).body.decode()
         assert name not in (await guest.get(page)).body.decode()
     for number in range(20):
-        known(house.tokens, "o@example.com", project=f"many-{number}")
+        known(service.tokens, "o@example.com", project=f"many-{number}")
     assert '<datalist id="projects">' in (await browser.get(page)).body.decode()
     assert "many-1" not in (await guest.get(page)).body.decode()
     for visitor in (browser, guest):
@@ -172,40 +174,40 @@ async def test_project_selection_lists_only_readable_projects(
     [(("0.5", "0.25"), "0.25 loss"), (("0.5", "nan"), "NaN loss"), (("-1e308", "1e308"), "1e+308")],
 )
 async def test_job_row_shows_its_metric_as_value_and_line(
-    house: ConsoleHouse, browser: Browser, printed: tuple[str, str], shown: str
+    service: ConsoleService, browser: Browser, printed: tuple[str, str], shown: str
 ) -> None:
-    uid = await submit(house)
-    await house.run(f"projects/p1/locations/us-central1/customJobs/{uid}")
+    uid = await submit(service)
+    await service.run(f"projects/p1/locations/us-central1/customJobs/{uid}")
     lines = [(START + n, f"epoch {n} loss: {value}") for n, value in enumerate(printed)]
-    house.write_log(int(uid), "workerpool0-0", *lines)
+    service.write_log(int(uid), "workerpool0-0", *lines)
     page = await browser.get("/?sort=value")
     assert shown in text_of(page)
     line = re.findall(r'<polyline points="(.*?)"', page.body.decode())
     assert line in ([""], ["0.0,1.0 100.0,19.0"], ["0.0,19.0 100.0,1.0"])
 
 
-async def test_job_list_loads_the_next_page(house: ConsoleHouse, browser: Browser) -> None:
+async def test_job_list_loads_the_next_page(service: ConsoleService, browser: Browser) -> None:
     for number in range(60):
-        await submit(house, displayName=f"n{number:02}")
+        await submit(service, displayName=f"n{number:02}")
     first = (await browser.get("/?since=1d")).body.decode()
     assert first.count("data-row") - 1 == 30
     following = re.search(r'hx-get="([^"]+)"', first)
     assert following is not None
-    house.clock += SECOND
+    service.clock += SECOND
     rest = (await browser.get(following[1].replace("&amp;", "&"))).body.decode()
     assert rest.count("data-row") == 30
     assert "<html" not in rest and "hx-get" not in rest
 
 
 async def test_xss_text_of_programs_and_clients_is_escaped(
-    house: ConsoleHouse, browser: Browser
+    service: ConsoleService, browser: Browser
 ) -> None:
-    uid = await submit(house, displayName=EVIL[:120], labels={})
+    uid = await submit(service, displayName=EVIL[:120], labels={})
     name = f"projects/p1/locations/us-central1/customJobs/{uid}"
-    await house.happen(name, JobAdmitted(()))
+    await service.apply_events(name, JobAdmitted(()))
     printed = "\x1b[31mred\x1b[0m \u202eabc"
-    house.write_log(int(uid), "workerpool0-0", (START, EVIL), (START + SECOND, printed))
-    house.clock += 10 * SECOND
+    service.write_log(int(uid), "workerpool0-0", (START, EVIL), (START + SECOND, printed))
+    service.clock += 10 * SECOND
     for path in ("/", *(f"/jobs/{uid}{of_job}" for of_job in ("", "/spec", "/logs", "/usage"))):
         page = await browser.get(path)
         assert page.status == 200, page.body
@@ -217,17 +219,17 @@ async def test_xss_text_of_programs_and_clients_is_escaped(
     assert [line[3] for line in lines] == [EVIL, "red \ufffdabc"]
 
 
-async def test_job_page_starts_with_its_metrics(house: ConsoleHouse, browser: Browser) -> None:
-    uid = await submit(house)
+async def test_job_page_starts_with_its_metrics(service: ConsoleService, browser: Browser) -> None:
+    uid = await submit(service)
     primary = ReplicaId(0, 0)
     lost, again = ReplicaLost(1, primary, 1, ""), ReplicaStarted(1, primary, 2, START + SECOND)
     name = f"projects/p1/locations/us-central1/customJobs/{uid}"
-    await house.run(name)
-    house.clock += SECOND
-    await house.happen(name, lost, again)
+    await service.run(name)
+    service.clock += SECOND
+    await service.apply_events(name, lost, again)
     lines = [f"epoch {n}/9 lr 0.1 loss: {1 / n} - val_loss: {2 / n}" for n in (1, 2)]
     at = enumerate(lines)
-    house.write_log(int(uid), "workerpool0-0", *((START + n * SECOND, line) for n, line in at))
+    service.write_log(int(uid), "workerpool0-0", *((START + n * SECOND, line) for n, line in at))
     page = await browser.get(f"/jobs/{uid}")
     both = [["train", [1, 0.5]], ["validation", [2, 1]]]
     assert curves_of(page) == [
@@ -240,19 +242,19 @@ async def test_job_page_starts_with_its_metrics(house: ConsoleHouse, browser: Br
 
 
 async def test_chart_shows_replicas_as_a_band_or_as_separate_lines(
-    house: ConsoleHouse, browser: Browser
+    service: ConsoleService, browser: Browser
 ) -> None:
     spec: Any = JOB["jobSpec"]
     (pool,) = spec["workerPoolSpecs"]
-    uid = await submit(house, jobSpec={"workerPoolSpecs": [pool, {**pool, "replicaCount": 2}]})
+    uid = await submit(service, jobSpec={"workerPoolSpecs": [pool, {**pool, "replicaCount": 2}]})
     name, worker = f"projects/p1/locations/us-central1/customJobs/{uid}", ReplicaId(1, 0)
-    await house.run(name)
-    house.clock += 3 * SECOND
-    started = ReplicaStarted(1, worker, 2, house.clock)
-    await house.happen(name, ReplicaLost(1, worker, 1, ""), started)
+    await service.run(name)
+    service.clock += 3 * SECOND
+    started = ReplicaStarted(1, worker, 2, service.clock)
+    await service.apply_events(name, ReplicaLost(1, worker, 1, ""), started)
     for place, task in enumerate(("0-0", "1-0", "1-1")):
         lines = [(START + n * SECOND, f"step {n}/4 loss: {n + place}") for n in (1, 2, 3, 4)]
-        house.write_log(int(uid), f"workerpool{task}", *lines)
+        service.write_log(int(uid), f"workerpool{task}", *lines)
 
     async def drawn(query: str) -> Any:
         (curves,) = curves_of(await browser.get(f"/jobs/{uid}{query}"))
@@ -270,41 +272,45 @@ async def test_chart_shows_replicas_as_a_band_or_as_separate_lines(
 
 
 async def test_chart_of_several_replicas_keeps_its_resolution(
-    house: ConsoleHouse, browser: Browser
+    service: ConsoleService, browser: Browser
 ) -> None:
     """This also applies if one replica prints few values."""
     spec: Any = JOB["jobSpec"]
     (pool,) = spec["workerPoolSpecs"]
-    uid = await submit(house, jobSpec={"workerPoolSpecs": [pool, {**pool, "replicaCount": 2}]})
-    await house.run(f"projects/p1/locations/us-central1/customJobs/{uid}")
+    uid = await submit(service, jobSpec={"workerPoolSpecs": [pool, {**pool, "replicaCount": 2}]})
+    await service.run(f"projects/p1/locations/us-central1/customJobs/{uid}")
     for task, every in (("0-0", 1), ("1-0", 1), ("1-1", 40)):
         steps = range(every, 401, every)
         lines = [(START + n * SECOND, f"step {n}/400 loss: {n}") for n in steps]
-        house.write_log(int(uid), f"workerpool{task}", *lines)
+        service.write_log(int(uid), f"workerpool{task}", *lines)
     (curves,) = curves_of(await browser.get(f"/jobs/{uid}"))
     assert [len(line[1]) for line in curves["lines"]] == [400, 400, 400]
 
 
-async def test_chart_legend_lists_only_visible_lines(house: ConsoleHouse, browser: Browser) -> None:
+async def test_chart_legend_lists_only_visible_lines(
+    service: ConsoleService, browser: Browser
+) -> None:
     """Event files may have hundreds of runs. The legend distinguishes runs with the same metric."""
-    uid = await submit(house)
+    uid = await submit(service)
     runs = [f"r{number:02}" for number in range(12)]
     for run in runs:
-        await logged(house, run, "loss", 0.5, 0.4)
-        await logged(house, run, "train/acc", 0.5, 0.4)
+        await logged(service, run, "loss", 0.5, 0.4)
+        await logged(service, run, "train/acc", 0.5, 0.4)
     page = await browser.get(f"/jobs/{uid}")
     names = re.findall(r'<span class="soft small">(.*?) <b', page.body.decode())
     assert names == [*runs[:8], "train", *(f"{run} train/acc" for run in runs[1:8])]
 
 
 async def test_log_page_loads_earlier_and_later_lines(
-    house: ConsoleHouse, browser: Browser
+    service: ConsoleService, browser: Browser
 ) -> None:
-    uid = await submit(house)
-    await house.happen(f"projects/p1/locations/us-central1/customJobs/{uid}", JobAdmitted(()))
+    uid = await submit(service)
+    await service.apply_events(
+        f"projects/p1/locations/us-central1/customJobs/{uid}", JobAdmitted(())
+    )
     printed = ((START + n * SECOND, f"line {n}") for n in range(100))
-    house.write_log(int(uid), "workerpool0-0", *printed)
-    house.clock = START + 1_000 * SECOND
+    service.write_log(int(uid), "workerpool0-0", *printed)
+    service.clock = START + 1_000 * SECOND
 
     async def texts(query: str) -> tuple[list[str], dict[str, str]]:
         answer = (await browser.get(f"/jobs/{uid}/lines?{query}")).json
@@ -324,18 +330,18 @@ async def test_log_page_loads_earlier_and_later_lines(
     assert (await browser.get(f"/jobs/{uid}/lines?before=nonsense")).status == 400
     assert (await browser.get(f"/jobs/{uid}/lines?severity=LOUD")).status == 400
     assert await texts("severity=ERROR") == ([], {**page, "lines": [], "earlier": "", "later": ""})
-    house.write_log(int(uid), "workerpool0-0", (START + 100 * SECOND, "bad"), stream="e")
+    service.write_log(int(uid), "workerpool0-0", (START + 100 * SECOND, "bad"), stream="e")
     assert (await texts("severity=ERROR"))[0] == ["bad"]
     text = (await browser.get(f"/jobs/{uid}/log.txt")).body.decode()
     assert len(text.splitlines()) == 101
 
 
 async def test_missing_page_shows_navigation_only_to_signed_in_users(
-    house: ConsoleHouse, browser: Browser
+    service: ConsoleService, browser: Browser
 ) -> None:
     page = await browser.get("/jobs/77")
     assert page.status == 404 and b'<nav aria-label="Main">' in page.body
-    stranger = await Browser(house).get("/assets/none.js")
+    stranger = await Browser(service).get("/assets/none.js")
     assert stranger.status == 404 and b"<nav" not in stranger.body
 
 
@@ -351,35 +357,37 @@ async def test_console_assets_are_cached_and_safe_from_path_traversal(browser: B
     assert (await browser.get("/assets/../../access/tokens.py")).status == 404
 
 
-async def test_open_job_page_receives_updates(house: ConsoleHouse, browser: Browser) -> None:
-    uid = await submit(house, displayName="watched")
+async def test_open_job_page_receives_updates(service: ConsoleService, browser: Browser) -> None:
+    uid = await submit(service, displayName="watched")
     headers = browser.credentials
-    async with house.events(f"/events/jobs/{uid}", headers) as events:
+    async with service.events(f"/events/jobs/{uid}", headers) as events:
         first = await events.next("parts")
         assert "Queued" in first["parts"]["head"]
         # The wait reason depends on other jobs, so their changes also update this page.
-        house.capacity.reasons[JobUid(int(uid))] = Waiting(WaitReason.CAPACITY, "no node", "")
-        house.notices.publish(JobUid(99))
+        service.capacity.reasons[JobUid(int(uid))] = Waiting(WaitReason.CAPACITY, "no node", "")
+        service.notices.publish(JobUid(99))
         assert "No node" in (await events.next("parts"))["parts"]["notice"]
-        await house.happen(f"projects/p1/locations/us-central1/customJobs/{uid}", JobAdmitted(()))
+        await service.apply_events(
+            f"projects/p1/locations/us-central1/customJobs/{uid}", JobAdmitted(())
+        )
         second = await events.next("parts")
         assert "Preparing" in second["parts"]["head"]
         assert "tail" not in second["parts"], "only changes are sent"
-    async with house.events("/events/jobs", headers) as events:
+    async with service.events("/events/jobs", headers) as events:
         listed = await events.next("parts")
         assert listed["lists"]["jobs"] == [f"job-{uid}"]
-        other = await submit(house, displayName="newer")
-        house.notices.publish(JobUid(int(other)))
+        other = await submit(service, displayName="newer")
+        service.notices.publish(JobUid(int(other)))
         more = await events.next("parts")
         assert more["lists"]["jobs"] == [f"job-{other}", f"job-{uid}"]
         assert list(more["parts"]) == [f"job-{other}"]
 
 
-async def test_log_page_follows_new_lines(house: ConsoleHouse, browser: Browser) -> None:
-    uid = await submit(house)
+async def test_log_page_follows_new_lines(service: ConsoleService, browser: Browser) -> None:
+    uid = await submit(service)
     name = f"projects/p1/locations/us-central1/customJobs/{uid}"
-    await house.happen(name, JobAdmitted(()))
-    house.write_log(int(uid), "workerpool0-0", (START, "one"), (START + 1, "two"))
+    await service.apply_events(name, JobAdmitted(()))
+    service.write_log(int(uid), "workerpool0-0", (START, "one"), (START + 1, "two"))
     path, replica = f"/jobs/{uid}/lines/new", "workerpool0-0/1"
 
     async def texts(after: int) -> list[str]:
@@ -389,40 +397,42 @@ async def test_log_page_follows_new_lines(house: ConsoleHouse, browser: Browser)
     assert await texts(0) == ["two"]
     coming = asyncio.ensure_future(texts(1))
     await asyncio.sleep(0)
-    house.write_log(int(uid), "workerpool0-0", (START + 2, "three"))
+    service.write_log(int(uid), "workerpool0-0", (START + 2, "three"))
     assert await coming == ["three"]
     flood = ((START + 3 + n, f"flood {n}") for n in range(5_000))
-    house.write_log(int(uid), "workerpool0-0", *flood)
+    service.write_log(int(uid), "workerpool0-0", *flood)
     assert await texts(2) == [f"flood {n}" for n in range(4_600, 5_000)]
     odd = f"x/{'9' * 5000}/1,x"
     assert (await browser.get(f"{path}?after={odd}")).status == 400
 
 
 async def test_event_stream_ends_after_sign_out(
-    house: ConsoleHouse, browser: Browser, monkeypatch: pytest.MonkeyPatch
+    service: ConsoleService, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    uid, ask = await submit(house), InProcessCaller.ask
+    uid, ask = await submit(service), InProcessCaller.ask
 
     async def ask_as_it_ends(*request: Any) -> Any:
         await browser.post("/logout")
         return await ask(*request)
 
-    async with house.events("/events/jobs", browser.credentials) as events:
+    async with service.events("/events/jobs", browser.credentials) as events:
         await events.next("parts")
         monkeypatch.setattr(InProcessCaller, "ask", ask_as_it_ends)
-        house.notices.publish(JobUid(int(uid)))
+        service.notices.publish(JobUid(int(uid)))
         assert "signed out" in (await events.next("gone"))["message"]
 
 
 async def test_specification_page_shows_the_submitted_and_the_started_job(
-    house: ConsoleHouse, browser: Browser
+    service: ConsoleService, browser: Browser
 ) -> None:
-    uid = await submit(house)
+    uid = await submit(service)
     before = text_of(await browser.get(f"/jobs/{uid}/spec"))
     assert "As submitted" in before
     assert "workerpool0-0 has not started" in before
-    await house.happen(f"projects/p1/locations/us-central1/customJobs/{uid}", JobAdmitted(()))
-    directory = house.log_root / uid / "1" / "workerpool0-0"
+    await service.apply_events(
+        f"projects/p1/locations/us-central1/customJobs/{uid}", JobAdmitted(())
+    )
+    directory = service.log_root / uid / "1" / "workerpool0-0"
     directory.mkdir(parents=True)
     entry = {"incarnation": 1, "at": START, "argv": ["true", EVIL], "names": [EVIL, "RANK"]}
     entry |= {"values": {"RANK": "0", "CLUSTER_SPEC": json.dumps({"cluster": {EVIL: [EVIL]}})}}
@@ -435,7 +445,7 @@ async def test_specification_page_shows_the_submitted_and_the_started_job(
 
 
 async def test_xss_error_pages_escape_query_parameters(
-    house: ConsoleHouse, browser: Browser
+    service: ConsoleService, browser: Browser
 ) -> None:
     for path in ("/queue", "/models", "/studies/7", "/nothing", "/buckets/b"):
         page = await browser.get(f"{path}?{urlencode({'project': EVIL, 'search': EVIL})}")

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.console.browser import Browser, ConsoleHouse, text_of
-from tests.contract.api.house import Answer
+from tests.console.browser import Browser, ConsoleService, text_of
+from tests.contract.api.api_service import Answer
 from tests.unit.test_specs_pipeline import pipeline
 from trainshed_console.pages.submit import draft_of
 
@@ -55,7 +55,7 @@ def test_submit_form_with_a_sweep_becomes_a_tuning_job() -> None:
     }
 
 
-async def test_submitted_job_is_shown(house: ConsoleHouse, browser: Browser) -> None:
+async def test_submitted_job_is_shown(service: ConsoleService, browser: Browser) -> None:
     form = await browser.get("/submit")
     assert form.status == 200
     assert b'<option value="NVIDIA_TESLA_T4">' in form.body  # The nodes have this type.
@@ -66,14 +66,14 @@ async def test_submitted_job_is_shown(house: ConsoleHouse, browser: Browser) -> 
     assert "team=vision" in page
 
 
-async def test_submit_form_can_be_edited_as_json(house: ConsoleHouse, browser: Browser) -> None:
+async def test_submit_form_can_be_edited_as_json(service: ConsoleService, browser: Browser) -> None:
     answer = await browser.post("/submit/json", **FORM)
     assert json_to_edit(answer)["labels"] == {"team": "vision"}
     assert fault((await browser.post("/submit/json", **{**FORM, "env": "A"})).body.decode(), "env")
 
 
 async def test_submit_form_errors_are_shown_at_their_fields(
-    house: ConsoleHouse, browser: Browser
+    service: ConsoleService, browser: Browser
 ) -> None:
     wrong = {**FORM, "machine": "n1-standard-5", "labels": "Team", "replicas": "none"}
     page = (await browser.post("/submit/check", **wrong)).body.decode()
@@ -123,10 +123,10 @@ def json_to_edit(answer: Answer) -> dict[str, Any]:
 
 @pytest.mark.parametrize("collection", KINDS)
 async def test_job_of_any_kind_can_be_cloned_and_edited_as_json(
-    house: ConsoleHouse, browser: Browser, collection: str
+    service: ConsoleService, browser: Browser, collection: str
 ) -> None:
     place = "/v1/projects/p1" + ("" if collection == "jobs" else "/locations/us-central1")
-    made = await house.result("POST", f"{place}/{collection}", KINDS[collection])
+    made = await service.result("POST", f"{place}/{collection}", KINDS[collection])
     old = made.get("jobId") or made["name"].rpartition("/")[2]
     page = await browser.get(f"/jobs/{old}")
     uid = re.search(r"/submit/json\?from=(\d+)", page.body.decode())
@@ -145,7 +145,7 @@ async def test_job_of_any_kind_can_be_cloned_and_edited_as_json(
     assert answer.status == 303, text_of(answer)
     page = await browser.get(answer.headers["location"] + "/spec")
     assert '"edited": "yes"' in html.unescape(page.body.decode())
-    listed = await house.result("GET", f"{place}/{collection}")
+    listed = await service.result("GET", f"{place}/{collection}")
     assert len(listed[collection]) == 2
 
 
@@ -175,9 +175,9 @@ async def test_invalid_job_json_shows_an_error(browser: Browser, text: str, outp
     assert "No jobs yet" in text_of(await browser.get("/"))
 
 
-async def test_tuning_job_page_shows_charts(house: ConsoleHouse, browser: Browser) -> None:
+async def test_tuning_job_page_shows_charts(service: ConsoleService, browser: Browser) -> None:
     path = "/v1/projects/p1/locations/us-central1/hyperparameterTuningJobs"
-    made = await house.result("POST", path, SEARCH)
+    made = await service.result("POST", path, SEARCH)
     uid = made["name"].rpartition("/")[2]
     overview = text_of(await browser.get(f"/jobs/{uid}"))
     assert "0 of 4" in overview and "No trial has reported a value yet" in overview

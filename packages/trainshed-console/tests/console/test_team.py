@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.console.browser import Browser, ConsoleHouse, text_of
+from tests.console.browser import Browser, ConsoleService, text_of
 from tests.console.test_overview import start_placed_job
 from tests.console.test_pages import submit
-from tests.contract.api.house import SECOND, START
+from tests.contract.api.api_service import SECOND, START
 from tests.people import known
 from tests.waiting import until
 from trainshed.core.lifecycle.events import JobAdmitted
@@ -19,13 +19,15 @@ from trainshed_console.pages import logs
 ANA = "ana@corp.example"
 
 
-async def sign_in_with_role(house: ConsoleHouse, role: str, project: str = "p1") -> Browser:
-    person = Browser(house)
-    await person.sign_in(token=known(house.tokens, ANA, role, project))
+async def sign_in_with_role(service: ConsoleService, role: str, project: str = "p1") -> Browser:
+    person = Browser(service)
+    await person.sign_in(token=known(service.tokens, ANA, role, project))
     return person
 
 
-async def test_role_form_grants_and_revokes_a_role(house: ConsoleHouse, browser: Browser) -> None:
+async def test_role_form_grants_and_revokes_a_role(
+    service: ConsoleService, browser: Browser
+) -> None:
     form = {"member": ANA, "role": "roles/aiplatform.viewer", "project": "p1"}
     assert (await browser.post("/team/roles", **form)).status == 303
     page = text_of(await browser.get("/team?project=p1"))
@@ -39,33 +41,33 @@ async def test_role_form_grants_and_revokes_a_role(house: ConsoleHouse, browser:
 
 
 async def test_new_token_is_shown_once_and_its_deletion_ends_sessions(
-    house: ConsoleHouse, browser: Browser
+    service: ConsoleService, browser: Browser
 ) -> None:
     page = (await browser.post("/team/tokens", email=ANA, days="7")).body.decode()
     [token] = re.findall(r"<code>([A-Za-z0-9_-]{43})</code>", page)
     assert token not in (await browser.get("/team")).body.decode()
-    ana = Browser(house)
+    ana = Browser(service)
     await ana.sign_in(token=token)
     assert "You have no role yet" in text_of(await ana.get("/team"))
-    [stored] = house.services.access.book.tokens.values()
+    [stored] = service.services.access.book.tokens.values()
     assert (await browser.post(f"/team/tokens/{stored.id}/delete")).status == 303
     assert (await ana.get("/team")).status != 200
 
 
 @pytest.mark.parametrize(("by", "name"), [("user", "owner@trainshed.local"), ("project", "p1")])
 async def test_team_page_shows_usage_with_bars(
-    house: ConsoleHouse, browser: Browser, by: str, name: str
+    service: ConsoleService, browser: Browser, by: str, name: str
 ) -> None:
-    await start_placed_job(house)
-    house.clock += 3600 * SECOND
+    await start_placed_job(service)
+    service.clock += 3600 * SECOND
     page = await browser.get(f"/team?project=p1&by={by}")
     assert f"{name} 2.0 4.0 16.1" in text_of(page)
     assert 'class="fill" width="100.0"' in page.body.decode()
 
 
-async def test_viewer_sees_no_action_buttons_and_no_other_projects(house: ConsoleHouse) -> None:
-    uid = await submit(house)
-    viewer = await sign_in_with_role(house, "roles/aiplatform.viewer")
+async def test_viewer_sees_no_action_buttons_and_no_other_projects(service: ConsoleService) -> None:
+    uid = await submit(service)
+    viewer = await sign_in_with_role(service, "roles/aiplatform.viewer")
     page = (await viewer.get(f"/jobs/{uid}")).body.decode()
     assert "Queued" in page
     for action in ("Cancel the job", ">Shell<", ">Drill<", ">Retry<", 'href="/submit', "/nodes"):
@@ -88,52 +90,58 @@ async def test_viewer_sees_no_action_buttons_and_no_other_projects(house: Consol
     for action in ("Grant a role", "Create a token", "Audit", "audit"):
         assert action not in team, action
     assert "Grant a role" in text_of(
-        await (await sign_in_with_role(house, "roles/owner")).get("/team")
+        await (await sign_in_with_role(service, "roles/owner")).get("/team")
     )
 
 
 @pytest.mark.parametrize("path", ["/jobs", "/jobs/{job}"])
-async def test_open_page_ends_when_the_role_is_revoked(house: ConsoleHouse, path: str) -> None:
+async def test_open_page_ends_when_the_role_is_revoked(service: ConsoleService, path: str) -> None:
     """The page ends in the same way as after a sign-out."""
-    uid = await submit(house)
-    viewer = await sign_in_with_role(house, "roles/aiplatform.viewer")
+    uid = await submit(service)
+    viewer = await sign_in_with_role(service, "roles/aiplatform.viewer")
     path = f"/events{path.replace('{job}', uid)}"
-    async with house.events(path, viewer.credentials) as events:
+    async with service.events(path, viewer.credentials) as events:
         await events.next("parts")
         grant = {"role": "roles/aiplatform.viewer", "member": f"user:{ANA}", "project": "p1"}
         change = {**grant, "remove": True}
-        assert (await house.call("POST", "/trainshed/v1/access:change", change)).status == 200
-        house.notices.publish(JobUid(int(uid)))
+        assert (await service.call("POST", "/trainshed/v1/access:change", change)).status == 200
+        service.notices.publish(JobUid(int(uid)))
         assert "roles have changed" in (await events.next("gone"))["message"]
 
 
-async def test_waiting_log_request_gets_no_lines_after_role_revocation(house: ConsoleHouse) -> None:
-    uid = await submit(house)
-    await house.happen(f"projects/p1/locations/us-central1/customJobs/{uid}", JobAdmitted(()))
-    viewer = await sign_in_with_role(house, "roles/aiplatform.viewer")
+async def test_waiting_log_request_gets_no_lines_after_role_revocation(
+    service: ConsoleService,
+) -> None:
+    uid = await submit(service)
+    await service.apply_events(
+        f"projects/p1/locations/us-central1/customJobs/{uid}", JobAdmitted(())
+    )
+    viewer = await sign_in_with_role(service, "roles/aiplatform.viewer")
     waiting = asyncio.ensure_future(viewer.get(f"/jobs/{uid}/lines/new"))
-    await until(lambda: house.notices._waiters)  # pyright: ignore[reportPrivateUsage]
+    await until(lambda: service.notices._waiters)  # pyright: ignore[reportPrivateUsage]
     grant = {"role": "roles/aiplatform.viewer", "member": f"user:{ANA}", "project": "p1"}
     change = {**grant, "remove": True}
-    assert (await house.call("POST", "/trainshed/v1/access:change", change)).status == 200
-    house.write_log(int(uid), "workerpool0-0", (START, "first"))
+    assert (await service.call("POST", "/trainshed/v1/access:change", change)).status == 200
+    service.write_log(int(uid), "workerpool0-0", (START, "first"))
     assert b"first" not in (await waiting).body
 
 
 async def test_log_download_ends_when_the_token_is_deleted(
-    house: ConsoleHouse, monkeypatch: pytest.MonkeyPatch
+    service: ConsoleService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    uid = await submit(house)
-    await house.happen(f"projects/p1/locations/us-central1/customJobs/{uid}", JobAdmitted(()))
-    house.write_log(int(uid), "workerpool0-0", (START, "first"), (START + 1, "second"))
-    house.clock += 200 * SECOND
-    viewer = await sign_in_with_role(house, "roles/aiplatform.viewer")
+    uid = await submit(service)
+    await service.apply_events(
+        f"projects/p1/locations/us-central1/customJobs/{uid}", JobAdmitted(())
+    )
+    service.write_log(int(uid), "workerpool0-0", (START, "first"), (START + 1, "second"))
+    service.clock += 200 * SECOND
+    viewer = await sign_in_with_role(service, "roles/aiplatform.viewer")
     path, read = f"/jobs/{uid}/log.txt", logs.read
     assert "second" in (await viewer.get(path)).body.decode()
 
     async def last(*visit: Any, **query: str) -> Any:
         page = await read(*visit, **query)
-        await house.call("DELETE", f"/trainshed/v1/tokens/{ANA}")
+        await service.call("DELETE", f"/trainshed/v1/tokens/{ANA}")
         return page
 
     monkeypatch.setattr(logs, "read", last)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests import torch_runtime
-from tests.e2e.nursery import Nursery
+from tests.e2e.fork_server import ForkServer
 from tests.reduction import native_library
 from tests.reduction.programs import environment
 from trainshed_reduction.variables import NATIVE
@@ -21,11 +21,11 @@ def torch_python() -> Path:
 
 
 @pytest.fixture(scope="session")
-def torch_nursery(torch_python: Path) -> Nursery:
-    """Return a nursery that forks ranks with PyTorch already imported. This halves their processor time."""
+def torch_fork_server(torch_python: Path) -> ForkServer:
+    """Return a fork server that forks ranks with PyTorch imported. This halves their processor time."""
     alone = environment(Path("/"), TORCH_DEVICE_BACKEND_AUTOLOAD="0", OPENBLAS_NUM_THREADS="1")
     del alone["PYTHONPATH"]
-    return Nursery(LOADED, torch_python, alone)
+    return ForkServer(LOADED, torch_python, alone)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,4 +1,4 @@
-"""Runs the program of a rank that a PyTorch nursery has forked (ADR 54).
+"""Runs the program of a rank that a fork server with PyTorch has forked (ADR 54).
 
 The rank's variables and packages are known only now. So PyTorch searches for plug-ins now, as `import torch`
 does at its end.

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.e2e.nursery import Nursery
+from tests.e2e.fork_server import ForkServer
 from tests.ports import free_port
 from tests.reduction.reducers import TOKEN, Address, without_job
 from tests.sources import ROOT
@@ -54,11 +54,11 @@ def run_ranks(
     program: str,
     ranks: int,
     environ: Mapping[str, str],
-    nursery: Nursery | None = None,
+    fork_server: ForkServer | None = None,
     started: int = 0,
 ) -> list[RankResult]:
-    """Run the ranks of a program until they exit. `nursery`: forks all ranks except the first `started`, with
-    PyTorch imported."""
+    """Run the ranks of a program until they exit. `fork_server`: forks all ranks except the first `started`,
+    with PyTorch imported."""
     common = {
         **environ,
         "MASTER_ADDR": "127.0.0.1",
@@ -70,7 +70,7 @@ def run_ranks(
         # A report belongs to a replica, and each rank simulates one.
         own = {"RANK": str(rank), variables.REPLICA: f"workerpool1-{rank}"}
         own |= {variables.REPORT_FILE: ""} if rank else {}
-        return run_one(python, [program], common | own, nursery if rank >= started else None)
+        return run_one(python, [program], common | own, fork_server if rank >= started else None)
 
     with ThreadPoolExecutor(ranks) as pool:
         return list(pool.map(run_rank, range(ranks)))
@@ -80,15 +80,15 @@ def run_one(
     python: Path | str,
     arguments: list[str],
     environ: Mapping[str, str],
-    nursery: Nursery | None = None,
+    fork_server: ForkServer | None = None,
 ) -> RankResult:
     words = [str(PROGRAMS / arguments[0]), *arguments[1:]]
-    if nursery is None:
+    if fork_server is None:
         done = subprocess.run(
             [python, *words], env=environ, capture_output=True, timeout=SECONDS, check=False
         )
     else:
-        done = nursery.run([str(FORKED), *words], environ, seconds=SECONDS)
+        done = fork_server.run([str(FORKED), *words], environ, seconds=SECONDS)
     ended = RankResult(done.returncode, done.stdout.decode(), done.stderr.decode())
     if ended.status:
         print(ended.errors, file=sys.stderr)

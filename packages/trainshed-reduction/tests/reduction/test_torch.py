@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.nursery import Nursery
+from tests.e2e.fork_server import ForkServer
 from tests.reduction.programs import environment, run_one, run_ranks, with_reducers
 from tests.reduction.reducers import Reducers
 from trainshed.runtimes import reduction
@@ -28,7 +28,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_all_collectives_work_and_sums_are_exact(
-    torch_python: Path, torch_nursery: Nursery, site: Path, tmp_path: Path
+    torch_python: Path, torch_fork_server: ForkServer, site: Path, tmp_path: Path
 ) -> None:
     """spec/reduction#exactness: Types are fp32, fp64, halves and integers. Sums are rank-ordered, also
     asynchronously, in subgroups and in named groups."""
@@ -42,7 +42,9 @@ def test_all_collectives_work_and_sums_are_exact(
             **{variables.REPORT_FILE: str(report)},
         )
         surroundings = environment(site, **environ)
-        ended = run_ranks(torch_python, "collectives.py", 3, surroundings, nursery=torch_nursery)
+        ended = run_ranks(
+            torch_python, "collectives.py", 3, surroundings, fork_server=torch_fork_server
+        )
     assert [rank.status for rank in ended] == [0, 0, 0]
     wanted = ["types", "average", "async", "futures", "native", "others", "functional", "subgroups"]
     wanted += ["threads", "forks", "again"]
@@ -56,7 +58,7 @@ def test_all_collectives_work_and_sums_are_exact(
 
 
 def test_ddp_training_equals_training_without_reducers(
-    torch_python: Path, torch_nursery: Nursery, site: Path, tmp_path: Path
+    torch_python: Path, torch_fork_server: ForkServer, site: Path, tmp_path: Path
 ) -> None:
     """spec/reduction#exactness: In all modes, DDP has gloo's losses, and the same parameters on all ranks."""
     with Reducers(2) as reducers:
@@ -67,7 +69,7 @@ def test_ddp_training_equals_training_without_reducers(
             **{variables.MIN_BYTES: "65536"},
         )
         surroundings = environment(site, **environ)
-        ended = run_ranks(torch_python, "ddp.py", 3, surroundings, nursery=torch_nursery)
+        ended = run_ranks(torch_python, "ddp.py", 3, surroundings, fork_server=torch_fork_server)
     assert [rank.status for rank in ended] == [0, 0, 0]
     lines = ended[0].output.splitlines()
     half = len(lines) // 2
@@ -77,20 +79,20 @@ def test_ddp_training_equals_training_without_reducers(
 
 
 def test_ranks_of_a_node_sum_before_the_reducers(
-    torch_python: Path, torch_nursery: Nursery, site: Path
+    torch_python: Path, torch_fork_server: ForkServer, site: Path
 ) -> None:
     """spec/reduction#exactness: With several ranks per node, each part's sum leaves a node once. All ranks
     get the same bits. The first rank starts as in a job."""
     with Reducers(2) as reducers:
         environ = with_reducers(reducers.addresses, **{variables.MIN_BYTES: "65536"})
         surroundings = environment(site, **environ)
-        ended = run_ranks(torch_python, "nodes.py", 4, surroundings, torch_nursery, started=1)
+        ended = run_ranks(torch_python, "nodes.py", 4, surroundings, torch_fork_server, started=1)
     assert [(rank.status, rank.output) for rank in ended] == [(0, "ok ReducingGroup\n")] * 4
     assert "each of 2 nodes" in ended[0].package_lines[0]
 
 
 def test_group_is_native_if_a_rank_lacks_the_plug_in(
-    torch_python: Path, torch_nursery: Nursery, site: Path
+    torch_python: Path, torch_fork_server: ForkServer, site: Path
 ) -> None:
     """spec/reduction#security: All ranks use the native all-reduce, and the reason is reported once.
     `test_sums` covers unreachable reducers and rejected workers."""
@@ -99,7 +101,9 @@ def test_group_is_native_if_a_rank_lacks_the_plug_in(
             reducers.addresses, TEST_AUTOLOAD="0", **{variables.START_SECONDS: "4"}
         )
         surroundings = environment(site, **environ)
-        ended = run_ranks(torch_python, "fallback.py", 2, surroundings, nursery=torch_nursery)
+        ended = run_ranks(
+            torch_python, "fallback.py", 2, surroundings, fork_server=torch_fork_server
+        )
     assert [(rank.status, rank.output) for rank in ended] == [(0, "ok\n")] * 2
     (line,) = ended[0].package_lines
     assert FALLBACK in line and "rank 1" in line
@@ -107,7 +111,7 @@ def test_group_is_native_if_a_rank_lacks_the_plug_in(
 
 
 def test_import_torch_succeeds_in_broken_installations(
-    torch_python: Path, torch_nursery: Nursery, site: Path, tmp_path: Path
+    torch_python: Path, torch_fork_server: ForkServer, site: Path, tmp_path: Path
 ) -> None:
     """spec/reduction#frameworks: Environment, installation or PyTorch may be unusable. Idle reducers are
     reported."""
@@ -118,10 +122,10 @@ def test_import_torch_succeeds_in_broken_installations(
     garbage = {variables.REDUCERS: "\x01:x,,", variables.CHUNK_BYTES: "-", variables.TOKEN: "t"}
     with ThreadPoolExecutor() as pool:
         cases = [
-            (["imports.py", "changed"], environment(site), torch_nursery),
-            (["imports.py"], environment(site, **garbage), torch_nursery),
+            (["imports.py", "changed"], environment(site), torch_fork_server),
+            (["imports.py"], environment(site, **garbage), torch_fork_server),
             (["imports.py"], environment(broken, **real), None),
-            (["imports.py"], environment(site, **real), torch_nursery),
+            (["imports.py"], environment(site, **real), torch_fork_server),
         ]
         runs = [pool.submit(run_one, torch_python, *case) for case in cases]
         changed, senseless, half, idle = (run.result() for run in runs)
@@ -141,10 +145,10 @@ def test_import_torch_succeeds_in_broken_installations(
 
 
 def test_gpu_slices_return_to_their_origin(
-    torch_python: Path, torch_nursery: Nursery, site: Path
+    torch_python: Path, torch_fork_server: ForkServer, site: Path
 ) -> None:
     """spec/reduction#exactness: Also after a failure."""
-    ended = run_one(torch_python, ["staged.py"], environment(site), torch_nursery)
+    ended = run_one(torch_python, ["staged.py"], environment(site), torch_fork_server)
     assert (ended.status, ended.output) == (0, "ok\n")
 
 

@@ -7,33 +7,35 @@ from urllib.parse import urlencode
 import pytest
 from msgspec.structs import replace
 
-from tests.contract.api.house import LOCATION, SETTINGS, House
-from tests.contract.api.refusals import fields
+from tests.contract.api.api_service import LOCATION, SETTINGS, ApiService
+from tests.contract.api.violations import fields
 from trainshed.core.names import project_number
 
 PLACE = "projects/p1/locations/us-central1"
 BOARDS = f"{LOCATION}/tensorboards"
 
 
-async def create_board(house: House, **board: Any) -> str:
+async def create_board(service: ApiService, **board: Any) -> str:
     """Create a TensorBoard, and return its path."""
-    done = await house.result("POST", BOARDS, {"displayName": "tb", **board})
+    done = await service.result("POST", BOARDS, {"displayName": "tb", **board})
     assert done["done"]
     assert done["metadata"]["@type"].endswith("CreateTensorboardOperationMetadata")
     return f"{BOARDS}/{done['response']['name'].rpartition('/')[2]}"
 
 
-async def create_run(house: House) -> str:
-    board = await create_board(house)
-    await house.result("POST", f"{board}/experiments?tensorboardExperimentId=e", {"source": "job"})
+async def create_run(service: ApiService) -> str:
+    board = await create_board(service)
+    await service.result(
+        "POST", f"{board}/experiments?tensorboardExperimentId=e", {"source": "job"}
+    )
     runs = f"{board}/experiments/e/runs"
-    await house.result("POST", f"{runs}?tensorboardRunId=r", {"displayName": "r"})
+    await service.result("POST", f"{runs}?tensorboardRunId=r", {"displayName": "r"})
     return f"{runs}/r"
 
 
-async def create_series(house: House, run: str, name: str = "loss") -> str:
+async def create_series(service: ApiService, run: str, name: str = "loss") -> str:
     body = {"displayName": name, "valueType": "SCALAR", "pluginName": "scalars"}
-    made = await house.result("POST", f"{run}/timeSeries", body)
+    made = await service.result("POST", f"{run}/timeSeries", body)
     return made["name"].rpartition("/")[2]
 
 
@@ -45,112 +47,124 @@ def scalars(series: str, *points: tuple[int, float]) -> dict[str, Any]:
     return {"tensorboardTimeSeriesId": series, "valueType": "SCALAR", "values": values}
 
 
-async def values(house: House, series: str, **query: Any) -> list[tuple[int, float]]:
-    data = (await house.result("GET", f"{series}:read?{urlencode(query)}"))["timeSeriesData"]
+async def values(service: ApiService, series: str, **query: Any) -> list[tuple[int, float]]:
+    data = (await service.result("GET", f"{series}:read?{urlencode(query)}"))["timeSeriesData"]
     return [
         (int(point.get("step", 0)), point["scalar"].get("value", 0.0))
         for point in data.get("values", [])
     ]
 
 
-async def test_default_tensorboard_is_found_by_a_filter(house: House) -> None:
-    assert await house.result("GET", f"{BOARDS}?filter=is_default%3Dtrue") == {}
-    first = await create_board(house, isDefault=True)
-    await create_board(house)
-    (board,) = (await house.result("GET", f"{BOARDS}?filter=is_default%3Dtrue"))["tensorboards"]
+async def test_default_tensorboard_is_found_by_a_filter(service: ApiService) -> None:
+    assert await service.result("GET", f"{BOARDS}?filter=is_default%3Dtrue") == {}
+    first = await create_board(service, isDefault=True)
+    await create_board(service)
+    (board,) = (await service.result("GET", f"{BOARDS}?filter=is_default%3Dtrue"))["tensorboards"]
     assert board["name"].endswith(first.rpartition("/")[2])
-    second = await create_board(house, isDefault=True)
-    (board,) = (await house.result("GET", f"{BOARDS}?filter=is_default%3Dtrue"))["tensorboards"]
+    second = await create_board(service, isDefault=True)
+    (board,) = (await service.result("GET", f"{BOARDS}?filter=is_default%3Dtrue"))["tensorboards"]
     assert board["name"].endswith(second.rpartition("/")[2])
 
 
 @pytest.mark.parametrize("mask", ["displayName,labels", "display_name,labels"])
-async def test_update_mask_accepts_camel_case_and_snake_case(house: House, mask: str) -> None:
-    board = await create_board(house, description="kept")
+async def test_update_mask_accepts_camel_case_and_snake_case(
+    service: ApiService, mask: str
+) -> None:
+    board = await create_board(service, description="kept")
     body = {"displayName": "new", "labels": {"a": "b"}, "description": "not taken"}
-    done = await house.result("PATCH", f"{board}?updateMask={mask}", body)
+    done = await service.result("PATCH", f"{board}?updateMask={mask}", body)
     assert done["response"]["@type"].endswith("v1.Tensorboard")
-    shown = await house.result("GET", board)
+    shown = await service.result("GET", board)
     assert (shown["displayName"], shown["labels"]) == ("new", {"a": "b"})
     assert shown["description"] == "kept"
-    assert fields(await house.call("PATCH", f"{board}?updateMask=name", body)) == {"update_mask"}
+    assert fields(await service.call("PATCH", f"{board}?updateMask=name", body)) == {"update_mask"}
 
 
-async def test_tensorboard_update_keeps_other_fields_and_rejects_a_stale_etag(house: House) -> None:
-    board = await create_board(house, description="kept", isDefault=True)
-    etag = (await house.result("GET", board))["etag"]
+async def test_tensorboard_update_keeps_other_fields_and_rejects_a_stale_etag(
+    service: ApiService,
+) -> None:
+    board = await create_board(service, description="kept", isDefault=True)
+    etag = (await service.result("GET", board))["etag"]
     renamed = {"displayName": "new", "etag": etag}
-    await house.result("PATCH", board, renamed)
-    shown = await house.result("GET", board)
+    await service.result("PATCH", board, renamed)
+    shown = await service.result("GET", board)
     assert (shown["displayName"], shown["description"], shown["isDefault"]) == ("new", "kept", True)
-    assert (await house.call("PATCH", board, renamed)).error["status"] == "ABORTED"
-    await house.result("PATCH", f"{board}?updateMask=*", {"displayName": "bare"})
-    assert "description" not in await house.result("GET", board)
+    assert (await service.call("PATCH", board, renamed)).error["status"] == "ABORTED"
+    await service.result("PATCH", f"{board}?updateMask=*", {"displayName": "bare"})
+    assert "description" not in await service.result("GET", board)
 
 
-async def test_tensorboard_with_experiments_and_runs_is_created_and_deleted(house: House) -> None:
-    run = await create_run(house)
+async def test_tensorboard_with_experiments_and_runs_is_created_and_deleted(
+    service: ApiService,
+) -> None:
+    run = await create_run(service)
     board, experiment = run.partition("/experiments")[0], run.partition("/runs")[0]
-    assert (await house.result("GET", experiment))["source"] == "job"
+    assert (await service.result("GET", experiment))["source"] == "job"
     for number in range(3):
-        await house.result("POST", f"{experiment}/runs?tensorboardRunId=r{number}", {})
-    page = await house.result("GET", f"{experiment}/runs?pageSize=2")
+        await service.result("POST", f"{experiment}/runs?tensorboardRunId=r{number}", {})
+    page = await service.result("GET", f"{experiment}/runs?pageSize=2")
     assert [run["name"].rpartition("/")[2] for run in page["tensorboardRuns"]] == ["r", "r0"]
-    rest = await house.result(
+    rest = await service.result(
         "GET", f"{experiment}/runs?pageSize=2&pageToken={page['nextPageToken']}"
     )
     assert [run["name"].rpartition("/")[2] for run in rest["tensorboardRuns"]] == ["r1", "r2"]
     narrowed = f"{experiment}/runs?{urlencode({'filter': 'display_name=r'})}"
-    assert len((await house.result("GET", narrowed))["tensorboardRuns"]) == 1
-    await house.result("PATCH", f"{experiment}?updateMask=description", {"description": "d"})
-    assert (await house.result("GET", experiment))["description"] == "d"
-    done = await house.result("DELETE", board)
+    assert len((await service.result("GET", narrowed))["tensorboardRuns"]) == 1
+    await service.result("PATCH", f"{experiment}?updateMask=description", {"description": "d"})
+    assert (await service.result("GET", experiment))["description"] == "d"
+    done = await service.result("DELETE", board)
     assert done["metadata"]["@type"].endswith("DeleteOperationMetadata")
-    entries = (await house.result("GET", "/trainshed/v1/audit?project=-"))["entries"]
+    entries = (await service.result("GET", "/trainshed/v1/audit?project=-"))["entries"]
     methods = [entry["method"].rpartition(".")[2] for entry in entries]
     assert methods == ["DeleteTensorboard", "CreateTensorboard"]
-    assert (await house.call("GET", run)).status == 404
-    answer = await house.call("POST", f"{experiment}/runs?tensorboardRunId=x", {})
+    assert (await service.call("GET", run)).status == 404
+    answer = await service.call("POST", f"{experiment}/runs?tensorboardRunId=x", {})
     assert answer.status == 404
 
 
-async def test_creating_an_identical_time_series_returns_the_existing_one(house: House) -> None:
-    run = await create_run(house)
-    first = await create_series(house, run)
-    assert await create_series(house, run) == first
+async def test_creating_an_identical_time_series_returns_the_existing_one(
+    service: ApiService,
+) -> None:
+    run = await create_run(service)
+    first = await create_series(service, run)
+    assert await create_series(service, run) == first
     unlike = {"displayName": "loss", "valueType": "TENSOR", "pluginName": "x"}
-    answer = await house.call("POST", f"{run}/timeSeries", unlike)
+    answer = await service.call("POST", f"{run}/timeSeries", unlike)
     assert fields(answer) == {"tensorboard_time_series.display_name"}
     assert "already exist" in answer.error["message"]
-    other = f"{run}/timeSeries/{await create_series(house, run, 'acc')}"
-    renamed = await house.call("PATCH", f"{other}?updateMask=displayName", {"displayName": "loss"})
+    other = f"{run}/timeSeries/{await create_series(service, run, 'acc')}"
+    renamed = await service.call(
+        "PATCH", f"{other}?updateMask=displayName", {"displayName": "loss"}
+    )
     assert "already exist" in renamed.error["message"]
-    described = await house.result("PATCH", f"{other}?updateMask=description", {"description": "d"})
+    described = await service.result(
+        "PATCH", f"{other}?updateMask=description", {"description": "d"}
+    )
     assert (described["displayName"], described["description"]) == ("acc", "d")
 
 
-async def test_time_series_points_are_read_in_step_order(house: House) -> None:
-    run = await create_run(house)
-    loss, acc = await create_series(house, run), await create_series(house, run, "acc")
+async def test_time_series_points_are_read_in_step_order(service: ApiService) -> None:
+    run = await create_run(service)
+    loss, acc = await create_series(service, run), await create_series(service, run, "acc")
     body = {"timeSeriesData": [scalars(loss, (2, 0.25), (0, 0.0)), scalars(acc, (1, 1.0))]}
-    await house.result("POST", f"{run}:write", body)
-    await house.result("POST", f"{run}:write", body)  # A repeated request adds no duplicates.
-    await house.result("POST", f"{run}:write", {"timeSeriesData": [scalars(loss, (1, 0.5))]})
+    await service.result("POST", f"{run}:write", body)
+    await service.result("POST", f"{run}:write", body)  # A repeated request adds no duplicates.
+    await service.result("POST", f"{run}:write", {"timeSeriesData": [scalars(loss, (1, 0.5))]})
     series = f"{run}/timeSeries/{loss}"
-    assert await values(house, series) == [(0, 0.0), (1, 0.5), (2, 0.25)]
-    assert await values(house, series, maxDataPoints=2) == [(0, 0.0), (2, 0.25)]
-    assert await values(house, series, maxDataPoints=1) == [(2, 0.25)]
+    assert await values(service, series) == [(0, 0.0), (1, 0.5), (2, 0.25)]
+    assert await values(service, series, maxDataPoints=2) == [(0, 0.0), (2, 0.25)]
+    assert await values(service, series, maxDataPoints=1) == [(2, 0.25)]
     board = run.partition("/experiments")[0]
     place = run.removeprefix("/v1/")
     names = [("timeSeries", f"{place}/timeSeries/{entry}") for entry in (acc, loss)]
-    both = (await house.result("GET", f"{board}:batchRead?{urlencode(names)}"))["timeSeriesData"]
+    both = (await service.result("GET", f"{board}:batchRead?{urlencode(names)}"))["timeSeriesData"]
     assert [entry["tensorboardTimeSeriesId"] for entry in both] == [acc, loss]
     assert [len(entry["values"]) for entry in both] == [1, 3]
 
 
-async def test_time_series_write_is_atomic(house: House) -> None:
-    run = await create_run(house)
-    loss = await create_series(house, run)
+async def test_time_series_write_is_atomic(service: ApiService) -> None:
+    run = await create_run(service)
+    loss = await create_series(service, run)
     good = scalars(loss, (1, 1.0))
     tensor = good | {"values": [{"step": "1", "tensor": {"value": "AAAA"}}]}
     far = scalars(loss, (1, 1.0))
@@ -161,23 +175,23 @@ async def test_time_series_write_is_atomic(house: House) -> None:
         (far, "time_series_data[1].values[0].wall_time"),
         (scalars("", (1, 1.0)), "time_series_data[1].tensorboard_time_series_id"),
     ):
-        answer = await house.call("POST", f"{run}:write", {"timeSeriesData": [good, bad]})
+        answer = await service.call("POST", f"{run}:write", {"timeSeriesData": [good, bad]})
         assert fields(answer) == {field}
     unknown = {"timeSeriesData": [good, scalars("nobody", (1, 1.0))]}
-    assert (await house.call("POST", f"{run}:write", unknown)).status == 404
+    assert (await service.call("POST", f"{run}:write", unknown)).status == 404
     many = {"timeSeriesData": [scalars(loss, *((step, 0.5) for step in range(5001)))]}
-    assert fields(await house.call("POST", f"{run}:write", many)) == {"time_series_data"}
-    assert await values(house, f"{run}/timeSeries/{loss}") == []
+    assert fields(await service.call("POST", f"{run}:write", many)) == {"time_series_data"}
+    assert await values(service, f"{run}/timeSeries/{loss}") == []
 
 
-async def test_runs_and_time_series_are_created_and_written_in_batches(house: House) -> None:
-    house.serve(settings=replace(SETTINGS, project="p1"))
-    board = await create_board(house)
-    await house.result("POST", f"{board}/experiments?tensorboardExperimentId=e", {})
+async def test_runs_and_time_series_are_created_and_written_in_batches(service: ApiService) -> None:
+    service.serve(settings=replace(SETTINGS, project="p1"))
+    board = await create_board(service)
+    await service.result("POST", f"{board}/experiments?tensorboardExperimentId=e", {})
     experiment = f"{board}/experiments/e"
     parent = f"{PLACE}/tensorboards/{board.rpartition('/')[2]}/experiments/e"
     requests = [{"parent": parent, "tensorboardRunId": f"r{number}"} for number in range(3)]
-    made = await house.result("POST", f"{experiment}/runs:batchCreate", {"requests": requests})
+    made = await service.result("POST", f"{experiment}/runs:batchCreate", {"requests": requests})
     names = [entry["name"] for entry in made["tensorboardRuns"]]
     series = {"displayName": "loss", "valueType": "SCALAR", "pluginName": "scalars"}
     number = f"projects/{project_number('p1')}/"  # Programs use the project number.
@@ -185,58 +199,60 @@ async def test_runs_and_time_series_are_created_and_written_in_batches(house: Ho
         {"parent": name.replace("projects/p1/", number), "tensorboardTimeSeries": series}
         for name in names
     ]
-    made = await house.result("POST", f"{experiment}:batchCreate", {"requests": requests})
+    made = await service.result("POST", f"{experiment}:batchCreate", {"requests": requests})
     ids = [entry["name"] for entry in made["tensorboardTimeSeries"]]
     assert [name.partition("/timeSeries")[0] for name in ids] == names
     writes = [
         {"tensorboardRun": run, "timeSeriesData": [scalars(entry.rpartition("/")[2], (1, 2.0))]}
         for run, entry in zip(names, ids, strict=True)
     ]
-    await house.result("POST", f"{experiment}:write", {"writeRunDataRequests": writes})
-    assert await values(house, f"{board}/{ids[2].partition(f'{board[-19:]}/')[2]}") == [(1, 2.0)]
+    await service.result("POST", f"{experiment}:write", {"writeRunDataRequests": writes})
+    assert await values(service, f"{board}/{ids[2].partition(f'{board[-19:]}/')[2]}") == [(1, 2.0)]
     elsewhere = {"requests": [{"parent": f"{PLACE}/tensorboards/1/experiments/e"}]}
-    answer = await house.call("POST", f"{experiment}/runs:batchCreate", elsewhere)
+    answer = await service.call("POST", f"{experiment}/runs:batchCreate", elsewhere)
     assert fields(answer) == {"requests[0].parent"}
 
 
-async def test_run_batch_is_limited_to_1000_runs(house: House) -> None:
+async def test_run_batch_is_limited_to_1000_runs(service: ApiService) -> None:
     """facts/experiments#tensorboards: the public limit of one batch."""
-    board = await create_board(house)
-    await house.result("POST", f"{board}/experiments?tensorboardExperimentId=e", {})
+    board = await create_board(service)
+    await service.result("POST", f"{board}/experiments?tensorboardExperimentId=e", {})
     requests = [
         {"tensorboardRunId": f"r{number}", "tensorboardRun": {"description": "x" * 60}}
         for number in range(1001)
     ]
     path = f"{board}/experiments/e/runs:batchCreate"
-    answer = await house.call("POST", path, {"requests": requests})
+    answer = await service.call("POST", path, {"requests": requests})
     assert fields(answer) == {"requests"}
-    made = await house.result("POST", path, {"requests": requests[:1000]})
+    made = await service.result("POST", path, {"requests": requests[:1000]})
     assert len(made["tensorboardRuns"]) == 1000
 
 
-async def test_tensorboard_error_lists_all_faults(house: House) -> None:
+async def test_tensorboard_error_lists_all_faults(service: ApiService) -> None:
     wrong = {"displayName": "x" * 129, "labels": {"Not A Label": "x"}}
-    assert fields(await house.call("POST", BOARDS, wrong)) == {
+    assert fields(await service.call("POST", BOARDS, wrong)) == {
         "tensorboard.display_name",
         "tensorboard.labels.Not A Label",
     }
-    assert fields(await house.call("POST", BOARDS, {})) == {"tensorboard.display_name"}
+    assert fields(await service.call("POST", BOARDS, {})) == {"tensorboard.display_name"}
     for wrong_filter in ("banana=1", "is_default >", "x"):
-        answer = await house.call("GET", f"{BOARDS}?{urlencode({'filter': wrong_filter})}")
+        answer = await service.call("GET", f"{BOARDS}?{urlencode({'filter': wrong_filter})}")
         assert fields(answer) == {"filter"}
 
 
-async def test_tensorboard_returns_its_blob_storage_path(house: House) -> None:
+async def test_tensorboard_returns_its_blob_storage_path(service: ApiService) -> None:
     """facts/experiments#tensorboards: the uploader crashes if this field is missing."""
-    board = await create_board(house)
-    answer = await house.result("GET", board)
+    board = await create_board(service)
+    answer = await service.result("GET", board)
     assert answer["blobStoragePathPrefix"] == "trainshed-p1/tensorboards/p1"
-    assert house.buckets.projects == {"trainshed-p1": "p1"}
-    (listed,) = (await house.result("GET", BOARDS))["tensorboards"]
+    assert service.buckets.projects == {"trainshed-p1": "p1"}
+    (listed,) = (await service.result("GET", BOARDS))["tensorboards"]
     assert listed["blobStoragePathPrefix"] == answer["blobStoragePathPrefix"]
 
 
-async def test_unsupported_tensorboard_method_error_names_an_alternative(house: House) -> None:
-    answer = await house.call("GET", f"{await create_board(house)}:readUsage")
+async def test_unsupported_tensorboard_method_error_names_an_alternative(
+    service: ApiService,
+) -> None:
+    answer = await service.call("GET", f"{await create_board(service)}:readUsage")
     assert answer.error["status"] == "UNIMPLEMENTED"
     assert "trainshed tensorboard JOB" in answer.error["message"]

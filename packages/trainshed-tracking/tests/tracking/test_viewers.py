@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.contract.api.house import LOCATION, Answer, House
+from tests.contract.api.api_service import LOCATION, Answer, ApiService
 from tests.people import known
 from tests.sim.tuning_jobs import tuning
 from tests.unit import jobs
@@ -27,62 +27,64 @@ from trainshed_tracking.viewers.views import MAX_DIRECTORIES, directories_of
 JOBS = f"{LOCATION}/customJobs"
 
 
-async def create_job(house: House, name: str = "job", location: str = LOCATION) -> str:
+async def create_job(service: ApiService, name: str = "job", location: str = LOCATION) -> str:
     """Create a job with the log directory `gs://bucket/NAME/logs`, and return its uid."""
     body = custom_job()
     body["jobSpec"]["baseOutputDirectory"] = {"outputUriPrefix": f"gs://bucket/{name}"}
-    return (await house.result("POST", f"{location}/customJobs", body))["name"].rpartition("/")[2]
+    return (await service.result("POST", f"{location}/customJobs", body))["name"].rpartition("/")[2]
 
 
 async def open_link(
-    house: House, job: str, *others: Any, status: int = 200, token: str = ""
+    service: ApiService, job: str, *others: Any, status: int = 200, token: str = ""
 ) -> Any:
-    answer = await house.call(
+    answer = await service.call(
         "POST", f"/trainshed/v1/jobs/{job}:tensorboard", {"others": list(others)}, token=token
     )
     assert answer.status == status, answer.body
     return answer.json
 
 
-async def test_job_shows_a_tensorboard_link_after_its_first_event_file(house: House) -> None:
-    job = await create_job(house)
-    answer = await open_link(house, job)
+async def test_job_shows_a_tensorboard_link_after_its_first_event_file(service: ApiService) -> None:
+    job = await create_job(service)
+    answer = await open_link(service, job)
     assert answer["directories"] == ["gs://bucket/job/logs"]
     assert not answer["hasFiles"]
     described = f"/trainshed/v1/jobs/{job}"
-    assert "tensorboardUri" not in await house.result("GET", described)
-    house.viewers.written.add("gs://bucket/job/logs")
-    assert (await house.result("GET", described))["tensorboardUri"] == answer["uri"]
+    assert "tensorboardUri" not in await service.result("GET", described)
+    service.viewers.written.add("gs://bucket/job/logs")
+    assert (await service.result("GET", described))["tensorboardUri"] == answer["uri"]
     # Programs of jobs never get a link.
-    token, _ = house.jobs.mint(JobClaims(1, 1, "workerpool0-0", "p1", "a@b"))
-    assert "tensorboardUri" not in await house.result("GET", described, token=token)
-    refused = await open_link(house, job, status=403, token=token)
+    token, _ = service.jobs.mint(JobClaims(1, 1, "workerpool0-0", "p1", "a@b"))
+    assert "tensorboardUri" not in await service.result("GET", described, token=token)
+    refused = await open_link(service, job, status=403, token=token)
     assert "trainshed.jobs.tensorboard" in refused["error"]["message"]
 
 
-async def test_tensorboard_link_error_lists_all_faults(house: House) -> None:
-    job = await create_job(house)
-    message = await open_link(house, job, "nobody", "nor-this", status=400)
+async def test_tensorboard_link_error_lists_all_faults(service: ApiService) -> None:
+    job = await create_job(service)
+    message = await open_link(service, job, "nobody", "nor-this", status=400)
     for part in ("others[0]", "nobody", "others[1]", "nor-this"):
         assert part in str(message)
-    assert "others" in str(await open_link(house, job, 7, status=400))
-    many = await open_link(house, job, *[job] * MAX_JOBS, status=400)
+    assert "others" in str(await open_link(service, job, 7, status=400))
+    many = await open_link(service, job, *[job] * MAX_JOBS, status=400)
     assert f"At most {MAX_JOBS}" in str(many)
 
 
-async def test_tensorboard_link_without_a_log_directory_explains_the_fix(house: House) -> None:
+async def test_tensorboard_link_without_a_log_directory_explains_the_fix(
+    service: ApiService,
+) -> None:
     body = custom_job()
     body["jobSpec"].pop("baseOutputDirectory", None)
-    answer = await house.call("POST", JOBS, body)
-    message = await open_link(house, answer.json["name"].rpartition("/")[2], status=400)
+    answer = await service.call("POST", JOBS, body)
+    message = await open_link(service, answer.json["name"].rpartition("/")[2], status=400)
     assert message["error"]["status"] == "FAILED_PRECONDITION"
     assert "base output directory" in message["error"]["message"]
 
 
-async def test_tensorboard_view_is_protected_from_path_traversal(house: House) -> None:
-    first, second = await create_job(house, "a"), await create_job(house, "b")
-    handed = await open_link(house, first, second)
-    answer = await house.call(
+async def test_tensorboard_view_is_protected_from_path_traversal(service: ApiService) -> None:
+    first, second = await create_job(service, "a"), await create_job(service, "b")
+    handed = await open_link(service, first, second)
+    answer = await service.call(
         "POST", "/tensorboard/open", {"view": handed["view"], "key": handed["key"]}, token=None
     )
     assert "set-cookie" not in answer.headers
@@ -91,7 +93,7 @@ async def test_tensorboard_view_is_protected_from_path_traversal(house: House) -
     assert view == f"{first}-{second}"
 
     async def asked(where: str, method: str = "GET") -> Answer:
-        return await house.call(method, f"/tensorboard/{where}", token=None)
+        return await service.call(method, f"/tensorboard/{where}", token=None)
 
     shown = await asked(f"{path}data/runs")
     assert shown.body == f"{view} /data/runs".encode(), "the signature is not forwarded"
@@ -106,25 +108,27 @@ async def test_tensorboard_view_is_protected_from_path_traversal(house: House) -
     assert (await asked(path, "DELETE")).status == 404
 
 
-async def test_tensorboard_link_and_pages_end_with_the_users_permissions(house: House) -> None:
-    job = await create_job(house)
-    token = known(house.tokens, "ana@corp.example", "roles/aiplatform.user", "p1")
-    got = await open_link(house, job, token=token)
+async def test_tensorboard_link_and_pages_end_with_the_users_permissions(
+    service: ApiService,
+) -> None:
+    job = await create_job(service)
+    token = known(service.tokens, "ana@corp.example", "roles/aiplatform.user", "p1")
+    got = await open_link(service, job, token=token)
     opening = {"view": got["view"], "key": got["key"]}
-    answer = await house.call("POST", "/tensorboard/open", opening, token=None)
+    answer = await service.call("POST", "/tensorboard/open", opening, token=None)
     path = f"/tensorboard/{json.loads(answer.body.splitlines()[-1])['path']}"
-    assert (await house.call("GET", path, token=None)).status == 200
-    under_way = asyncio.ensure_future(house.viewers.lapses[-1]())
+    assert (await service.call("GET", path, token=None)).status == 200
+    under_way = asyncio.ensure_future(service.viewers.lapses[-1]())
     for role in ROLES:
         grant = Grant("p1", role, "user:ana@corp.example")
-        house.tokens.replace(house.tokens.book.with_grants("p1", {grant}))
+        service.tokens.replace(service.tokens.book.with_grants("p1", {grant}))
         status = 200 if PERMISSIONS[OPEN_VIEW] in ROLES[role] else 403
-        assert (await house.call("GET", path, token=None)).status == status, role
-        opened = await house.call("POST", "/tensorboard/open", opening, token=None)
+        assert (await service.call("GET", path, token=None)).status == status, role
+        opened = await service.call("POST", "/tensorboard/open", opening, token=None)
         assert opened.status == status, role
     await asyncio.wait_for(under_way, 60)
-    house.tokens.replace(house.tokens.book.without_tokens([digest_of(token)]))
-    refused = await house.call("POST", "/tensorboard/open", opening, token=None)
+    service.tokens.replace(service.tokens.book.without_tokens([digest_of(token)]))
+    refused = await service.call("POST", "/tensorboard/open", opening, token=None)
     assert refused.status == 403
     assert job not in refused.error["message"]
 

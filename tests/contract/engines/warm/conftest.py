@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.contract.engines.conftest import House
+from tests.contract.engines.conftest import EngineHarness
 from tests.contract.engines.warm.runtimes import MINORS, ToyRuntime
 from trainshed.replica.protocol import LEVEL_SESSION
 
@@ -13,9 +13,9 @@ def runtime(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReq
 
 
 @pytest.fixture
-async def house(house: House) -> House:
+async def harness(harness: EngineHarness) -> EngineHarness:
     """An engine that keeps its preloaders during the test."""
-    if house.engine.build_place().host.level == LEVEL_SESSION:
+    if harness.engine.build_place().host.level == LEVEL_SESSION:
         pytest.skip("nothing begins warm at this level")
-    await house.restart(warm_idle=60.0)
-    return house
+    await harness.restart(warm_idle=60.0)
+    return harness

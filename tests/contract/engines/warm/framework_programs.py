@@ -1,6 +1,5 @@
-"""Programs that use a framework in ways that a fork could break. They train on all CPUs, start
-threads and processes, draw random numbers, show their environment, and finally fail inside the
-framework."""
+"""Programs that use a framework in ways that a fork could break. They train on all CPUs, start threads and
+processes, draw random numbers, show their environment, and finally fail inside the framework."""
 
 _PRINTS_SURROUNDINGS = """
 import json, os, signal, sys
@@ -57,8 +56,7 @@ print(json.dumps({
 }))
 torch.tensor([1, 2]) @ torch.tensor([1, 2, 3])
 """
-"""Trains on all CPUs, uses data loader workers, starts processes, and finally fails inside PyTorch.
-"""
+"""Trains on all CPUs, uses data loader workers, starts processes, and finally fails inside PyTorch."""
 
 PYTORCH_DRAWN = """
 import json, numpy, random, torch

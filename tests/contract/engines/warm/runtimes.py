@@ -21,8 +21,7 @@ OWN = sys.version_info.major, sys.version_info.minor
 #: Python versions of the runtimes. Tests skip versions that the machine lacks.
 MINORS = [(3, minor) for minor in range(7, 15)] if SOAKS else [OWN]
 
-#: Modules of the base in addition to `framework`. Each does during its import what its name
-#: describes.
+#: Modules of the base in addition to `framework`. Each does during its import what its name describes.
 IMPORTED = {
     "framework": FRAMEWORK,
     "threaded": "import threading\n"

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.contract.engines import conftest
-from tests.contract.engines.conftest import House
+from tests.contract.engines.conftest import EngineHarness
 from tests.contract.engines.warm import framework_programs
-from tests.contract.engines.warm.running import differences, outcome, prepare_preloader, start
 from tests.contract.engines.warm.runtimes import Runtime
+from tests.contract.engines.warm.warm_starts import differences, outcome, prepare_preloader, start
 from tests.e2e.running import CACHE
 from trainshed.runtimes.families import FAMILIES, Sheet, parse_minor
 from trainshed.runtimes.interpreters import Interpreters
@@ -45,25 +45,25 @@ class FrameworkRuntime(Runtime):
     "sheet", [sheet for sheet in FAMILIES if sheet.preloads], ids=lambda sheet: sheet.family
 )
 async def test_framework_behaves_the_same_after_a_warm_start(
-    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sheet: Sheet
+    harness: EngineHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sheet: Sheet
 ) -> None:
     # A cold start took 18 s on a busy machine.
     monkeypatch.setattr(conftest, "EVENT_TIMEOUT", 180.0)
     runtime = FrameworkRuntime(tmp_path, sheet)
-    notice = await prepare_preloader(house, runtime, *sheet.preloads, pause=1.0)
+    notice = await prepare_preloader(harness, runtime, *sheet.preloads, pause=1.0)
     assert notice.startswith("started warm: ") and sheet.preloads[-1] in notice, notice
     warm = runtime.warm(*sheet.preloads)
     cold_outcome, warm_outcome = [
-        await outcome(house, await start(house, runtime, "trains", warm=how))
+        await outcome(harness, await start(harness, runtime, "trains", warm=how))
         for how in (None, warm)
     ]
     assert cold_outcome.exit_code == 1 and cold_outcome.output, cold_outcome
     assert warm_outcome == cold_outcome, differences(cold_outcome, warm_outcome)
     drawn: list[tuple[object, ...]] = []
     for _ in range(2):
-        uid = await start(house, runtime, "drawn", warm=warm)
-        await house.end(uid)
+        uid = await start(harness, runtime, "drawn", warm=warm)
+        await harness.end(uid)
         # TensorFlow prints messages about the CPU first.
-        shown = [str(line["m"]) for line in house.log(uid) if line["s"] == "o"]
+        shown = [str(line["m"]) for line in harness.log(uid) if line["s"] == "o"]
         drawn.append(tuple(json.loads(shown[-1])))
     assert all(first != other for first, other in zip(*drawn, strict=True)), drawn

@@ -4,20 +4,20 @@ fork is impossible."""
 import os
 import signal
 
-from tests.contract.engines.conftest import House
-from tests.contract.engines.warm.running import (
+from tests.contract.engines.conftest import EngineHarness
+from tests.contract.engines.warm.runtimes import ToyRuntime
+from tests.contract.engines.warm.warm_starts import (
     WARM,
     preloader_pid,
     prepare_preloader,
     start,
     start_notice,
 )
-from tests.contract.engines.warm.runtimes import ToyRuntime
 from tests.waiting import until
 
 
 async def test_module_that_cannot_be_preloaded_causes_a_cold_start(
-    house: House, runtime: ToyRuntime
+    harness: EngineHarness, runtime: ToyRuntime
 ) -> None:
     causes = {
         "threaded": "their import starts 1 threads that a fork would lose",
@@ -26,46 +26,52 @@ async def test_module_that_cannot_be_preloaded_causes_a_cold_start(
         "dies": "the process that imported its frameworks ended with 3",
     }
     for module, why in causes.items():
-        assert (await prepare_preloader(house, runtime, module)).startswith(f"started cold: {why}")
+        assert (await prepare_preloader(harness, runtime, module)).startswith(
+            f"started cold: {why}"
+        )
 
 
 async def test_job_with_other_imports_starts_cold_with_a_reason(
-    house: House, runtime: ToyRuntime
+    harness: EngineHarness, runtime: ToyRuntime
 ) -> None:
     """The causes: packages of the job with another version of a framework, variables that imports
     read, and another project. The program runs cold in all cases."""
-    await prepare_preloader(house, runtime)
+    await prepare_preloader(harness, runtime)
     layer = runtime.overriding()
-    uid = await start(house, runtime, "which", warm=runtime.warm(), prefix=layer)
+    uid = await start(harness, runtime, "which", warm=runtime.warm(), prefix=layer)
     why = f"framework would be imported from {layer.site}, not from the runtime"
-    assert await start_notice(house, uid) == f"started cold: {why}"
-    assert house.texts(uid) == ["2.0"]
+    assert await start_notice(harness, uid) == f"started cold: {why}"
+    assert harness.texts(uid) == ["2.0"]
 
     variables = {"OMP_NUM_THREADS": "as many", "LD_PRELOAD": "", "LD_BIND_NOW": "1"}
-    uid = await start(house, runtime, "none", warm=runtime.warm(), environ=variables)
+    uid = await start(harness, runtime, "none", warm=runtime.warm(), environ=variables)
     why = "LD_BIND_NOW, OMP_NUM_THREADS: an import may read that, and the preloader imported without it"
-    assert await start_notice(house, uid) == f"started cold: {why}"
+    assert await start_notice(harness, uid) == f"started cold: {why}"
 
-    uid = await start(house, runtime, "none", warm=runtime.warm(), project="two")
-    assert "being imported for the programs that follow" in await start_notice(house, uid)
+    uid = await start(harness, runtime, "none", warm=runtime.warm(), project="two")
+    assert "being imported for the programs that follow" in await start_notice(harness, uid)
 
 
-async def test_killed_preloader_does_not_affect_programs(house: House, runtime: ToyRuntime) -> None:
-    await prepare_preloader(house, runtime)
-    runs = await start(house, runtime, "late", warm=runtime.warm())
+async def test_killed_preloader_does_not_affect_programs(
+    harness: EngineHarness, runtime: ToyRuntime
+) -> None:
+    await prepare_preloader(harness, runtime)
+    runs = await start(harness, runtime, "late", warm=runtime.warm())
     os.kill(stopped := preloader_pid(), signal.SIGSTOP)
-    uids = [await start(house, runtime, "coded", warm=runtime.warm()) for _ in range(3)]
+    uids = [await start(harness, runtime, "coded", warm=runtime.warm()) for _ in range(3)]
     os.kill(stopped, signal.SIGKILL)
-    assert (await house.exit(runs)).exit.exit_code == 0
-    assert [(await house.exit(uid)).exit.exit_code for uid in uids] == [3] * len(uids)
-    assert "started cold: " in " ".join([await start_notice(house, uid) for uid in uids])
-    await until(lambda: not house.engine._preloaders._found)  # pyright: ignore[reportPrivateUsage] - it is seen late
-    assert await prepare_preloader(house, runtime) == WARM
+    assert (await harness.exit(runs)).exit.exit_code == 0
+    assert [(await harness.exit(uid)).exit.exit_code for uid in uids] == [3] * len(uids)
+    assert "started cold: " in " ".join([await start_notice(harness, uid) for uid in uids])
+    await until(lambda: not harness.engine._preloaders._found)  # pyright: ignore[reportPrivateUsage] - it is seen late
+    assert await prepare_preloader(harness, runtime) == WARM
 
 
-async def test_warm_program_survives_a_service_restart(house: House, runtime: ToyRuntime) -> None:
-    await prepare_preloader(house, runtime)
-    uid = await start(house, runtime, "late", warm=runtime.warm())
-    await house.started(uid)
-    await house.restart()
-    assert (await house.exit(uid)).exit.exit_code == 0
+async def test_warm_program_survives_a_service_restart(
+    harness: EngineHarness, runtime: ToyRuntime
+) -> None:
+    await prepare_preloader(harness, runtime)
+    uid = await start(harness, runtime, "late", warm=runtime.warm())
+    await harness.started(uid)
+    await harness.restart()
+    assert (await harness.exit(uid)).exit.exit_code == 0

@@ -7,8 +7,8 @@ from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
 import pytest
 
-from tests.console.browser import Browser, ConsoleHouse, text_of
-from tests.contract.api.house import LOCATION, START, Answer, House
+from tests.console.browser import Browser, ConsoleService, text_of
+from tests.contract.api.api_service import LOCATION, START, Answer, ApiService
 from tests.issuer import GCLOUD, ScriptedIssuer, issuing
 
 ANA = "ana@corp.example"
@@ -25,10 +25,10 @@ def issuer() -> Iterator[ScriptedIssuer]:
 
 
 @pytest.fixture
-async def house(tmp_path: Path, issuer: ScriptedIssuer) -> AsyncGenerator[ConsoleHouse]:
-    house = ConsoleHouse(tmp_path, issuers=[issuer.settings(audiences=("gcloud", GCLOUD))])
-    yield house
-    house.close()
+async def service(tmp_path: Path, issuer: ScriptedIssuer) -> AsyncGenerator[ConsoleService]:
+    service = ConsoleService(tmp_path, issuers=[issuer.settings(audiences=("gcloud", GCLOUD))])
+    yield service
+    service.close()
 
 
 async def redirect_to_issuer(browser: Browser, **query: str) -> str:
@@ -54,19 +54,21 @@ async def sign_in_with_issuer(browser: Browser, issuer: ScriptedIssuer) -> Answe
     return await browser.sign_in(code=link["code"], next=link["next"])
 
 
-async def exchange_token(house: ConsoleHouse, token: str) -> Answer:
+async def exchange_token(service: ConsoleService, token: str) -> Answer:
     form = {
         "grant_type": "urn:ietf:params:oauth:grant-type:token-exchange",
         "subject_token": token,
         "subject_token_type": "urn:ietf:params:oauth:token-type:id_token",
     }
     headers = [("content-type", "application/x-www-form-urlencoded")]
-    return await house.call("POST", "/token", urlencode(form).encode(), token=None, headers=headers)
+    return await service.call(
+        "POST", "/token", urlencode(form).encode(), token=None, headers=headers
+    )
 
 
-async def grant_viewer(house: House, member: str) -> None:
+async def grant_viewer(service: ApiService, member: str) -> None:
     grant = {"role": "roles/aiplatform.viewer", "member": member, "project": "p1"}
-    await house.result("POST", "/trainshed/v1/access:change", grant)
+    await service.result("POST", "/trainshed/v1/access:change", grant)
 
 
 def base64url(content: str | bytes) -> str:
@@ -74,9 +76,9 @@ def base64url(content: str | bytes) -> str:
     return base64.urlsafe_b64encode(content).rstrip(b"=").decode()
 
 
-async def expect_rejection(house: ConsoleHouse, token: str, why: str) -> None:
+async def expect_rejection(service: ConsoleService, token: str, why: str) -> None:
     """Check that a token of an issuer is rejected by the token exchange and by the API."""
-    answer = await exchange_token(house, token)
+    answer = await exchange_token(service, token)
     assert answer.status == 400 and why in answer.json["error_description"]
-    answer = await house.call("GET", WHOAMI, token=token)
+    answer = await service.call("GET", WHOAMI, token=token)
     assert answer.status == 401 and why in answer.error["message"]

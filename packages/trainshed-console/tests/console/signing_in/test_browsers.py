@@ -7,7 +7,7 @@ from urllib.parse import parse_qs, unquote, urlencode, urlsplit
 
 import pytest
 
-from tests.console.browser import Browser, ConsoleHouse, text_of
+from tests.console.browser import Browser, ConsoleService, text_of
 from tests.console.signing_in.conftest import (
     ANA,
     JOBS,
@@ -19,7 +19,7 @@ from tests.console.signing_in.conftest import (
     sign_in_with_issuer,
     state_of,
 )
-from tests.contract.api.house import Answer
+from tests.contract.api.api_service import Answer
 from tests.issuer import ScriptedIssuer, issuing
 from trainshed.access.tokens import digest_of
 from trainshed_console import sessions
@@ -27,17 +27,17 @@ from trainshed_console.signing_in import LIFETIME, SigningIn
 
 
 async def test_new_openid_user_has_no_permissions_until_a_role_is_granted(
-    house: ConsoleHouse, issuer: ScriptedIssuer
+    service: ConsoleService, issuer: ScriptedIssuer
 ) -> None:
-    browser = Browser(house)
+    browser = Browser(service)
     assert "Sign in with Corp" in text_of(await browser.get("/login"))
     assert (await sign_in_with_issuer(browser, issuer)).json["next"] == "/team"
     page = text_of(await browser.get("/team"))
     assert ANA in page and "You have no role yet" in page
     assert (await browser.get("/jobs?project=p1")).status == 403
-    await grant_viewer(house, f"user:{ANA}")
+    await grant_viewer(service, f"user:{ANA}")
     assert (await browser.get("/jobs?project=p1")).status == 200
-    [session, row] = (await house.result("GET", "/trainshed/v1/audit?project=-"))["entries"][1:]
+    [session, row] = (await service.result("GET", "/trainshed/v1/audit?project=-"))["entries"][1:]
     assert (session["who"], session["detail"]) == (ANA, {"by": "link"})
     assert (row["who"], row["method"], row["detail"]) == (
         ANA,
@@ -47,23 +47,23 @@ async def test_new_openid_user_has_no_permissions_until_a_role_is_granted(
 
 
 async def test_authorization_code_is_bound_to_the_pkce_verifier(
-    house: ConsoleHouse, issuer: ScriptedIssuer
+    service: ConsoleService, issuer: ScriptedIssuer
 ) -> None:
-    location = await redirect_to_issuer(Browser(house))
+    location = await redirect_to_issuer(Browser(service))
     code = issuer.signs_in(location)
     begun = issuer.begun[code]
-    await return_from_issuer(Browser(house), begun["state"], code)
+    await return_from_issuer(Browser(service), begun["state"], code)
     digest = hashlib.sha256(issuer.forms[-1]["code_verifier"].encode()).digest()
     assert begun["code_challenge"] == base64url(digest)
     assert begun["code_challenge_method"] == "S256"
 
 
 async def test_login_csrf_by_a_forwarded_callback_requires_confirmation(
-    house: ConsoleHouse, issuer: ScriptedIssuer
+    service: ConsoleService, issuer: ScriptedIssuer
 ) -> None:
     """Login CSRF: an attacker signs a victim's browser in as the attacker, and sees the victim's later
     actions."""
-    thief, victim = Browser(house), Browser(house)
+    thief, victim = Browser(service), Browser(service)
     location = await redirect_to_issuer(thief, mark="theirs")
     answer = await return_from_issuer(victim, state_of(location), issuer.signs_in(location))
     for site in ("cross-site", "none"):
@@ -75,10 +75,10 @@ async def test_login_csrf_by_a_forwarded_callback_requires_confirmation(
 
 
 async def test_openid_sign_in_is_not_an_open_redirect(
-    house: ConsoleHouse, issuer: ScriptedIssuer
+    service: ConsoleService, issuer: ScriptedIssuer
 ) -> None:
     for elsewhere in ("https://evil.example/", "//evil.example/", "/\\evil.example"):
-        browser = Browser(house)
+        browser = Browser(service)
         location = await redirect_to_issuer(browser, next=elsewhere)
         answer = await return_from_issuer(browser, state_of(location), issuer.signs_in(location))
         query = parse_qs(urlsplit(answer.headers["location"]).query)
@@ -88,44 +88,44 @@ async def test_openid_sign_in_is_not_an_open_redirect(
 
 
 async def test_forged_or_expired_openid_state_is_rejected(
-    house: ConsoleHouse, issuer: ScriptedIssuer
+    service: ConsoleService, issuer: ScriptedIssuer
 ) -> None:
-    location = await redirect_to_issuer(Browser(house))
+    location = await redirect_to_issuer(Browser(service))
     code = issuer.signs_in(location)
     other = SigningIn(
-        house.issuers, house.keeper, b"another key, which no service has", "", house.now
+        service.issuers, service.keeper, b"another key, which no service has", "", service.now
     )
     forged = state_of(await other.begin("Corp", "/", ""))
     for state in (forged, "", state_of(location)[:-2], f"{state_of(location)}x"):
-        assert (await return_from_issuer(Browser(house), state, code)).status == 401
-    house.clock += 601 * 10**9
+        assert (await return_from_issuer(Browser(service), state, code)).status == 401
+    service.clock += 601 * 10**9
     assert "took too long" in text_of(
-        await return_from_issuer(Browser(house), state_of(location), code)
+        await return_from_issuer(Browser(service), state_of(location), code)
     )
     assert issuer.forms == [], "the code was not sent to any issuer"
 
 
 async def test_id_token_with_a_foreign_nonce_is_rejected(
-    house: ConsoleHouse, issuer: ScriptedIssuer
+    service: ConsoleService, issuer: ScriptedIssuer
 ) -> None:
     mine, theirs = (
-        await redirect_to_issuer(Browser(house)),
-        await redirect_to_issuer(Browser(house)),
+        await redirect_to_issuer(Browser(service)),
+        await redirect_to_issuer(Browser(service)),
     )
     code = issuer.signs_in(mine)
     issuer.begun[code]["nonce"] = parse_qs(urlsplit(theirs).query)["nonce"][0]
-    answer = await return_from_issuer(Browser(house), state_of(mine), code)
+    answer = await return_from_issuer(Browser(service), state_of(mine), code)
     assert answer.status == 401 and "belongs to another sign-in" in text_of(answer)
 
 
 async def test_authorization_code_is_not_sent_to_another_issuer(
-    house: ConsoleHouse, issuer: ScriptedIssuer
+    service: ConsoleService, issuer: ScriptedIssuer
 ) -> None:
     """Mix-up attack: another issuer redirects the browser. The `iss` parameter reveals it (RFC 9207)."""
-    location = await redirect_to_issuer(Browser(house))
+    location = await redirect_to_issuer(Browser(service))
     query = {"state": state_of(location), "code": issuer.signs_in(location)}
     for sender, status in (("https://honest.example", 401), (issuer.address, 303)):
-        answer = await Browser(house).get(f"/login/back?{urlencode({**query, 'iss': sender})}")
+        answer = await Browser(service).get(f"/login/back?{urlencode({**query, 'iss': sender})}")
         assert (answer.status, len(issuer.forms)) == (status, int(status == 303))
 
 
@@ -134,45 +134,47 @@ async def test_mix_up_attack_between_issuers_gets_no_code(tmp_path: Path) -> Non
     issuer."""
     with issuing(lambda: NOW) as honest, issuing(lambda: NOW) as malicious:
         tables = [honest.settings(), malicious.settings(name="Evil Corp")]
-        house = ConsoleHouse(tmp_path, issuers=tables)
-        begun = await Browser(house).get("/login/with?issuer=Evil+Corp")
+        service = ConsoleService(tmp_path, issuers=tables)
+        begun = await Browser(service).get("/login/with?issuer=Evil+Corp")
         state = state_of(begun.headers["location"])
-        right = parse_qs(urlsplit(await redirect_to_issuer(Browser(house))).query)["redirect_uri"][
-            0
-        ]
+        right = parse_qs(urlsplit(await redirect_to_issuer(Browser(service))).query)[
+            "redirect_uri"
+        ][0]
         assert right.endswith("/login/back/Corp")
         assert "Evil%20Corp" in unquote(begun.headers["location"])
-        code = honest.signs_in(await redirect_to_issuer(Browser(house)))
+        code = honest.signs_in(await redirect_to_issuer(Browser(service)))
         query = urlencode({"state": state, "code": code})
         for path in ("/login/back", "/login/back/Corp"):
-            answer = await Browser(house).get(f"{path}?{query}")
+            answer = await Browser(service).get(f"{path}?{query}")
             assert answer.status == 401 and malicious.forms == [], path
-        location = await redirect_to_issuer(Browser(house))
+        location = await redirect_to_issuer(Browser(service))
         query = urlencode({"state": state_of(location), "code": honest.signs_in(location)})
-        assert (await Browser(house).get(f"/login/back/Corp?{query}")).status == 303
-        house.close()
+        assert (await Browser(service).get(f"/login/back/Corp?{query}")).status == 303
+        service.close()
 
 
 async def test_iss_parameter_is_required_if_the_issuer_announces_it(
-    house: ConsoleHouse, issuer: ScriptedIssuer, monkeypatch: pytest.MonkeyPatch
+    service: ConsoleService, issuer: ScriptedIssuer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     published = issuer.published() | {"authorization_response_iss_parameter_supported": True}
     monkeypatch.setattr(issuer, "published", lambda: published)
-    location = await redirect_to_issuer(Browser(house))
-    answer = await return_from_issuer(Browser(house), state_of(location), issuer.signs_in(location))
+    location = await redirect_to_issuer(Browser(service))
+    answer = await return_from_issuer(
+        Browser(service), state_of(location), issuer.signs_in(location)
+    )
     assert answer.status == 401 and issuer.forms == []
 
 
 async def test_authorization_code_is_valid_once_and_errors_are_escaped(
-    house: ConsoleHouse, issuer: ScriptedIssuer
+    service: ConsoleService, issuer: ScriptedIssuer
 ) -> None:
-    location = await redirect_to_issuer(Browser(house))
+    location = await redirect_to_issuer(Browser(service))
     code = issuer.signs_in(location)
-    assert (await return_from_issuer(Browser(house), state_of(location), code)).status == 303
+    assert (await return_from_issuer(Browser(service), state_of(location), code)).status == 303
     assert "Corp rejected this sign-in" in text_of(
-        await return_from_issuer(Browser(house), state_of(location), code)
+        await return_from_issuer(Browser(service), state_of(location), code)
     )
-    page = await Browser(house).get("/login/back?error=access_denied&error_description=<b>No</b>")
+    page = await Browser(service).get("/login/back?error=access_denied&error_description=<b>No</b>")
     assert page.status == 401 and "<b>No</b>" not in page.body.decode()
 
 
@@ -199,33 +201,35 @@ _DEX = {
     ("claims", "group"), [(_KEYCLOAK, "/ml-team/vision"), (_DEX, "corp:ml-team")]
 )
 async def test_issuer_groups_grant_roles_and_token_deletion_ends_the_session(
-    house: ConsoleHouse, issuer: ScriptedIssuer, claims: dict[str, Any], group: str
+    service: ConsoleService, issuer: ScriptedIssuer, claims: dict[str, Any], group: str
 ) -> None:
     """The claims are those that Keycloak and Dex document in addition to the standard."""
-    await grant_viewer(house, f"group:{group}")
+    await grant_viewer(service, f"group:{group}")
     issuer.claims |= claims
-    browser = Browser(house)
+    browser = Browser(service)
     await sign_in_with_issuer(browser, issuer)
     assert "roles/aiplatform.viewer" in text_of(await browser.get("/team"))
     assert (await browser.get("/jobs?project=p1")).status == 200
-    await house.call("DELETE", f"/trainshed/v1/tokens/{ANA}")
+    await service.call("DELETE", f"/trainshed/v1/tokens/{ANA}")
     assert (await browser.get("/jobs?project=p1")).status == 303
 
 
 async def test_userinfo_claims_are_used_only_for_the_same_subject(
-    house: ConsoleHouse, issuer: ScriptedIssuer
+    service: ConsoleService, issuer: ScriptedIssuer
 ) -> None:
-    await grant_viewer(house, "group:ml")
+    await grant_viewer(service, "group:ml")
     everything, some = {"sub": "7", "groups": ["ml"], **issuer.claims}, dict(issuer.claims)
     for issuer.claims in ({}, some):
         issuer.userinfo = dict(everything)
-        browser = Browser(house)
+        browser = Browser(service)
         await sign_in_with_issuer(browser, issuer)
         page = text_of(await browser.get("/team"))
         assert ANA in page and "roles/aiplatform.viewer" in page
     issuer.userinfo, issuer.claims = {**everything, "sub": "8"}, {}
-    location = await redirect_to_issuer(Browser(house))
-    answer = await return_from_issuer(Browser(house), state_of(location), issuer.signs_in(location))
+    location = await redirect_to_issuer(Browser(service))
+    answer = await return_from_issuer(
+        Browser(service), state_of(location), issuer.signs_in(location)
+    )
     assert answer.status == 401
 
 
@@ -239,40 +243,40 @@ async def request_code(browser: Browser) -> str:
     return (await browser.post(PAGE)).body.decode().partition("<code>")[2].partition("</code>")[0]
 
 
-async def redeem_code(house: ConsoleHouse, code: str, verifier: str = VERIFIER) -> Answer:
+async def redeem_code(service: ConsoleService, code: str, verifier: str = VERIFIER) -> Answer:
     form = urlencode({"code": code, "verifier": verifier}).encode()
     headers = [("accept", "application/json")]
-    return await house.call("POST", "/login/token", form, token=None, headers=headers)
+    return await service.call("POST", "/login/token", form, token=None, headers=headers)
 
 
 async def test_command_line_token_expires_with_the_browser_sign_in(
-    house: ConsoleHouse, issuer: ScriptedIssuer
+    service: ConsoleService, issuer: ScriptedIssuer
 ) -> None:
-    await grant_viewer(house, "group:ml")
+    await grant_viewer(service, "group:ml")
     issuer.claims["groups"] = ["ml"]
-    browser = Browser(house)
+    browser = Browser(service)
     await sign_in_with_issuer(browser, issuer)
-    house.clock += 3600 * 10**9
+    service.clock += 3600 * 10**9
     code = await request_code(browser)
-    token = (await redeem_code(house, code)).json["token"]
-    assert (await house.call("GET", JOBS, token=token)).status == 200
-    [row] = (await house.result("GET", "/trainshed/v1/audit?project=-"))["entries"][:1]
+    token = (await redeem_code(service, code)).json["token"]
+    assert (await service.call("GET", JOBS, token=token)).status == 200
+    [row] = (await service.result("GET", "/trainshed/v1/audit?project=-"))["entries"][:1]
     assert (row["who"], row["method"]) == (ANA, "trainshed.v1.Tokens.CreateOwn")
-    assert (await redeem_code(house, code)).status == 401, "a code is valid once"
+    assert (await redeem_code(service, code)).status == 401, "a code is valid once"
     code = await request_code(browser)
-    assert (await redeem_code(house, code, "w" * 64)).status == 401
-    assert (await redeem_code(house, code)).status == 401, "a wrong verifier invalidates the code"
+    assert (await redeem_code(service, code, "w" * 64)).status == 401
+    assert (await redeem_code(service, code)).status == 401, "a wrong verifier invalidates the code"
     code = await request_code(browser)
-    house.clock += 15 * 60 * 10**9
-    assert (await redeem_code(house, code)).status == 401
-    house.clock += (LIFETIME - 3600 - 15 * 60) * 10**9
-    assert (await house.call("GET", JOBS, token=token)).status == 401
+    service.clock += 15 * 60 * 10**9
+    assert (await redeem_code(service, code)).status == 401
+    service.clock += (LIFETIME - 3600 - 15 * 60) * 10**9
+    assert (await service.call("GET", JOBS, token=token)).status == 401
 
 
 async def test_csrf_cannot_sign_in_a_command_line(
-    house: ConsoleHouse, issuer: ScriptedIssuer
+    service: ConsoleService, issuer: ScriptedIssuer
 ) -> None:
-    browser = Browser(house)
+    browser = Browser(service)
     await sign_in_with_issuer(browser, issuer)
     for site in ("cross-site", "same-site"):
         origin = ("origin", "http://evil.example")
@@ -281,47 +285,47 @@ async def test_csrf_cannot_sign_in_a_command_line(
     assert "If you did not run this command" in page and "<code>trainshed login" in page
     for query in ("", "?challenge=short", f"?challenge={CHALLENGE}&port=1%2F@evil.example"):
         assert (await browser.get(f"/login/command-line{query}")).status == 400
-    stranger = await Browser(house).get(f"{PAGE}&port=99", ("accept", "text/html"))
+    stranger = await Browser(service).get(f"{PAGE}&port=99", ("accept", "text/html"))
     assert stranger.headers["location"].startswith("/login?next=%2Flogin%2Fcommand-line")
 
 
 async def test_command_line_and_api_tokens_cannot_create_tokens(
-    house: ConsoleHouse, issuer: ScriptedIssuer
+    service: ConsoleService, issuer: ScriptedIssuer
 ) -> None:
     """A thief could otherwise keep access after the deletion of a stolen token. Command line tokens are
     limited."""
-    made = await house.result("POST", "/trainshed/v1/tokens", {"email": "bo@corp.example"})
-    for token in (made["token"], house.token):
-        answer = await house.call("POST", "/trainshed/v1/tokens:own", {}, token=token)
+    made = await service.result("POST", "/trainshed/v1/tokens", {"email": "bo@corp.example"})
+    for token in (made["token"], service.token):
+        answer = await service.call("POST", "/trainshed/v1/tokens:own", {}, token=token)
         assert answer.status == 400 and "You already have one" in answer.error["message"]
-    browser = Browser(house)
+    browser = Browser(service)
     await sign_in_with_issuer(browser, issuer)
     tokens: list[str] = []
     for _ in range(21):
-        house.clock += 10**9
-        tokens.append((await redeem_code(house, await request_code(browser))).json["token"])
-    answer = await house.call("POST", "/trainshed/v1/tokens:own", {}, token=tokens[-1])
+        service.clock += 10**9
+        tokens.append((await redeem_code(service, await request_code(browser))).json["token"])
+    answer = await service.call("POST", "/trainshed/v1/tokens:own", {}, token=tokens[-1])
     assert answer.status == 400
-    known = (await house.result("GET", f"/trainshed/v1/tokens?email={ANA}"))["tokens"]
+    known = (await service.result("GET", f"/trainshed/v1/tokens?email={ANA}"))["tokens"]
     assert len(known) == 21, "including the token of the browser"
     path = "/trainshed/v1/whoami"
-    states = [(await house.call("GET", path, token=token)).status for token in tokens]
+    states = [(await service.call("GET", path, token=token)).status for token in tokens]
     assert states == [401] + [200] * 20
 
 
 async def test_many_sign_ins_do_not_evict_sessions_of_other_users(
-    house: ConsoleHouse, issuer: ScriptedIssuer, monkeypatch: pytest.MonkeyPatch
+    service: ConsoleService, issuer: ScriptedIssuer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sessions, "_MAX_SESSIONS", 4)
-    browser, guest = Browser(house), Browser(house)
+    browser, guest = Browser(service), Browser(service)
     await sign_in_with_issuer(browser, issuer)
     code = await request_code(browser)
-    token = (await redeem_code(house, await request_code(browser))).json["token"]
-    link = house.sessions.link_code(digest_of(token))
+    token = (await redeem_code(service, await request_code(browser))).json["token"]
+    link = service.sessions.link_code(digest_of(token))
     for _ in range(8):
-        house.sessions.offer(house.token, CHALLENGE)
-        house.sessions.link_code(digest_of(house.token))
-        await house.sessions.by_token(house.token)
-    assert (await redeem_code(house, code)).status == 200
+        service.sessions.offer(service.token, CHALLENGE)
+        service.sessions.link_code(digest_of(service.token))
+        await service.sessions.by_token(service.token)
+    assert (await redeem_code(service, code)).status == 200
     assert (await browser.get("/team")).status == 200
     assert (await guest.sign_in(code=link)).status == 200

@@ -13,7 +13,7 @@ import pytest
 import uvicorn
 from joserfc import jws
 
-from tests.console.browser import Browser, ConsoleHouse, text_of
+from tests.console.browser import Browser, ConsoleService, text_of
 from tests.console.signing_in.conftest import (
     ANA,
     JOB_SERVICE,
@@ -27,8 +27,8 @@ from tests.console.signing_in.conftest import (
     sign_in_with_issuer,
 )
 from tests.console.test_sessions import JOB
-from tests.contract.api.grpc_house import GrpcHouse
-from tests.contract.api.house import LOCATION
+from tests.contract.api.api_service import LOCATION
+from tests.contract.api.grpc_service import GrpcApiService
 from tests.issuer import GCLOUD, ScriptedIssuer, issuing, new_key
 from trainshed.access.account_tokens import MAX_CLOCK_SKEW
 from trainshed.access.authentication_limits import SOURCE
@@ -54,22 +54,22 @@ class Clock:
 
 
 async def test_token_exchange_returns_the_id_token_and_its_expiry(
-    house: ConsoleHouse, issuer: ScriptedIssuer
+    service: ConsoleService, issuer: ScriptedIssuer
 ) -> None:
     """`gcloud auth print-identity-token` prints such tokens, and Google's libraries exchange them."""
-    house.clock += 20 * 10**9
+    service.clock += 20 * 10**9
     token = issuer.id_token(now=NOW, aud="gcloud", email="Ana@Corp.Example")
-    answer = await exchange_token(house, token)
+    answer = await exchange_token(service, token)
     assert answer.status == 200 and answer.headers["cache-control"] == "no-store"
     assert (answer.json["access_token"], answer.json["expires_in"]) == (
         token,
         600 + MAX_CLOCK_SKEW - 20,
     )
-    assert (await house.call("GET", JOBS, token=token)).status == 403, (
+    assert (await service.call("GET", JOBS, token=token)).status == 403, (
         "a new user has no permissions"
     )
-    await grant_viewer(house, f"user:{ANA}")
-    assert (await house.call("GET", JOBS, token=token)).status == 200
+    await grant_viewer(service, f"user:{ANA}")
+    assert (await service.call("GET", JOBS, token=token)).status == 200
 
 
 async def test_id_token_is_accepted_by_all_apis_until_it_expires(
@@ -77,44 +77,48 @@ async def test_id_token_is_accepted_by_all_apis_until_it_expires(
 ) -> None:
     """REST, gRPC and the service's own API accept concurrent requests with the token. The token is not
     stored."""
-    async with GrpcHouse(tmp_path, [issuer.settings()]).open() as house:
-        await grant_viewer(house, "group:ml")
+    async with GrpcApiService(tmp_path, [issuer.settings()]).open() as service:
+        await grant_viewer(service, "group:ml")
         token = issuer.id_token(now=NOW, groups=["ml"])
         for _ in range(2):
-            token_browser = [house.call("GET", path, token=token) for path in (JOBS, WHOAMI) * 5]
+            token_browser = [service.call("GET", path, token=token) for path in (JOBS, WHOAMI) * 5]
             assert {answer.status for answer in await asyncio.gather(*token_browser)} == {200}
-            page = await house.ask(
+            page = await service.ask(
                 f"{JOB_SERVICE}.ListCustomJobs", {"parent": LOCATION[4:]}, token=token
             )
             assert not page.custom_jobs
         assert issuer.paths.count("/keys") == 1
         for number in range(25):
             other = issuer.id_token(now=NOW, groups=["ml"], jti=str(number))
-            await house.ask(f"{JOB_SERVICE}.ListCustomJobs", {"parent": LOCATION[4:]}, token=other)
-        assert not house.keeper.book.tokens
-        house.clock += 660 * 10**9
-        answer = await house.call("GET", JOBS, token=token)
+            await service.ask(
+                f"{JOB_SERVICE}.ListCustomJobs", {"parent": LOCATION[4:]}, token=other
+            )
+        assert not service.keeper.book.tokens
+        service.clock += 660 * 10**9
+        answer = await service.call("GET", JOBS, token=token)
         assert answer.status == 401 and "expired" in answer.error["message"]
 
 
 @pytest.mark.parametrize("is_own", [False, True])
 async def test_revoked_id_token_is_rejected_everywhere(
-    house: ConsoleHouse, issuer: ScriptedIssuer, is_own: bool
+    service: ConsoleService, issuer: ScriptedIssuer, is_own: bool
 ) -> None:
     """Revocation also covers older ID tokens of the user that the service has never received."""
-    await grant_viewer(house, f"user:{ANA}")
+    await grant_viewer(service, f"user:{ANA}")
     token, unseen = (issuer.id_token(now=NOW, jti=name) for name in "ab")
-    uid = (await house.result("POST", JOBS, JOB))["name"].rpartition("/")[2]
-    async with house.stream(f"/trainshed/v1/jobs/{uid}/watch", token=token) as lines:
+    uid = (await service.result("POST", JOBS, JOB))["name"].rpartition("/")[2]
+    async with service.stream(f"/trainshed/v1/jobs/{uid}/watch", token=token) as lines:
         assert (await lines.next())["name"].endswith(uid)
-        by, whose = (token, ANA) if is_own else (house.token, "Ana@corp.example")
-        assert (await house.call("DELETE", f"/trainshed/v1/tokens/{whose}", token=by)).status == 200
+        by, whose = (token, ANA) if is_own else (service.token, "Ana@corp.example")
+        assert (
+            await service.call("DELETE", f"/trainshed/v1/tokens/{whose}", token=by)
+        ).status == 200
         assert await lines.next() is None
     for other in (token, unseen, issuer.access_token(NOW)):
-        await expect_rejection(house, other, "were revoked after this one")
-    house.clock += (later := 62) * 10**9
+        await expect_rejection(service, other, "were revoked after this one")
+    service.clock += (later := 62) * 10**9
     for new in (issuer.id_token(now=NOW + later), issuer.access_token(NOW + later)):
-        assert (await house.call("GET", JOBS, token=new)).status == 200
+        assert (await service.call("GET", JOBS, token=new)).status == 200
 
 
 @pytest.mark.parametrize("changed", ["nothing", "issuer", "client_id", "all"])
@@ -122,22 +126,22 @@ async def test_sign_ins_of_an_issuer_removed_from_the_settings_are_invalid(
     tmp_path: Path, issuer: ScriptedIssuer, changed: str
 ) -> None:
     """This covers browsers and ID tokens, even if another issuer has the same name."""
-    house = ConsoleHouse(tmp_path, issuers=[issuer.settings()])
-    browser, token_browser, by_gcloud = Browser(house), Browser(house), Browser(house)
+    service = ConsoleService(tmp_path, issuers=[issuer.settings()])
+    browser, token_browser, by_gcloud = Browser(service), Browser(service), Browser(service)
     await sign_in_with_issuer(browser, issuer)
     await token_browser.sign_in(token=issuer.id_token(now=NOW))
     await by_gcloud.sign_in(token=issuer.access_token(NOW))
     fields = {changed: "https://other.example"} if changed in ("issuer", "client_id") else {}
     left = [] if changed == "all" else [issuer.settings(**fields)]
-    begun = Issuers(left, house.keeper, house.now)
+    begun = Issuers(left, service.keeper, service.now)
     await begun.forget()
-    house.tokens.issuers = begun.marks
+    service.tokens.issuers = begun.marks
     statuses = {
         (await visitor.get("/team")).status for visitor in (browser, token_browser, by_gcloud)
     }
     assert statuses == {200 if changed == "nothing" else 303}
-    assert len(house.keeper.book.tokens) == (changed == "nothing")
-    house.close()
+    assert len(service.keeper.book.tokens) == (changed == "nothing")
+    service.close()
 
 
 async def test_gcloud_access_token_is_verified_by_its_issuer(
@@ -145,21 +149,21 @@ async def test_gcloud_access_token_is_verified_by_its_issuer(
 ) -> None:
     """REST, gRPC and the service's own API accept the token. The issuer verifies it every three minutes, and
     it is not stored."""
-    async with GrpcHouse(tmp_path, [issuer.settings()]).open() as house:
+    async with GrpcApiService(tmp_path, [issuer.settings()]).open() as service:
         token = issuer.access_token(NOW)
-        assert (await house.call("GET", JOBS, token=token)).status == 403, "a new user"
-        await grant_viewer(house, f"user:{ANA}")
-        token_browser = [house.call("GET", path, token=token) for path in (JOBS, WHOAMI) * 5]
+        assert (await service.call("GET", JOBS, token=token)).status == 403, "a new user"
+        await grant_viewer(service, f"user:{ANA}")
+        token_browser = [service.call("GET", path, token=token) for path in (JOBS, WHOAMI) * 5]
         assert {answer.status for answer in await asyncio.gather(*token_browser)} == {200}
-        await house.ask(f"{JOB_SERVICE}.ListCustomJobs", {"parent": LOCATION[4:]}, token=token)
+        await service.ask(f"{JOB_SERVICE}.ListCustomJobs", {"parent": LOCATION[4:]}, token=token)
         for span, times in ((0, 1), (90, 1), (91, 2)):
             clock = Clock(monkeypatch)
             clock.advance(span)
-            assert (await house.call("GET", JOBS, token=token)).status == 200
+            assert (await service.call("GET", JOBS, token=token)).status == 200
             assert len(issuer.paths) == times
-        assert not house.keeper.book.tokens
-        house.clock += 3599 * 10**9
-        answer = await house.call("GET", JOBS, token=token)
+        assert not service.keeper.book.tokens
+        service.clock += 3599 * 10**9
+        answer = await service.call("GET", JOBS, token=token)
         assert answer.status == 401 and "expired" in answer.error["message"]
 
 
@@ -179,9 +183,9 @@ async def test_gcloud_access_token_is_verified_by_its_issuer(
     ],
 )
 async def test_invalid_access_token_is_rejected_with_a_reason(
-    house: ConsoleHouse, issuer: ScriptedIssuer, changes: dict[str, str], why: str
+    service: ConsoleService, issuer: ScriptedIssuer, changes: dict[str, str], why: str
 ) -> None:
-    await expect_rejection(house, issuer.access_token(NOW, **changes), why)
+    await expect_rejection(service, issuer.access_token(NOW, **changes), why)
 
 
 async def test_unauthenticated_clients_are_distinguished_by_network_on_all_ports(
@@ -202,11 +206,11 @@ async def test_unauthenticated_clients_are_distinguished_by_network_on_all_ports
 
     monkeypatch.setattr("trainshed.serve.issuers.network_of", network_of)
     monkeypatch.setattr("trainshed.api.grpc._source", peer)
-    async with GrpcHouse(tmp_path, [issuer.settings()]).open() as house:
-        await grant_viewer(house, f"user:{ANA}")
+    async with GrpcApiService(tmp_path, [issuer.settings()]).open() as service:
+        await grant_viewer(service, f"user:{ANA}")
         first, second, third = (issuer.access_token(NOW) for _ in range(3))
-        await house.ask(f"{JOB_SERVICE}.ListCustomJobs", {"parent": LOCATION[4:]}, token=first)
-        server = uvicorn.Server(uvicorn.Config(house.app, lifespan="off", log_level="warning"))
+        await service.ask(f"{JOB_SERVICE}.ListCustomJobs", {"parent": LOCATION[4:]}, token=first)
+        server = uvicorn.Server(uvicorn.Config(service.app, lifespan="off", log_level="warning"))
         serving = asyncio.create_task(server.serve([listen_unix(tmp_path / "programs")]))
         SOURCE.set("192.0.2.2")
         caller = await Liveness(tmp_path / "programs").holder(f"Bearer {second}\u2003")
@@ -222,7 +226,7 @@ async def test_unauthenticated_clients_are_distinguished_by_network_on_all_ports
 
 
 async def test_flood_of_unknown_access_tokens_does_not_block_other_users(
-    house: ConsoleHouse, issuer: ScriptedIssuer, monkeypatch: pytest.MonkeyPatch
+    service: ConsoleService, issuer: ScriptedIssuer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The service verifies each unknown token once and sequentially, and keeps the results for other
     users."""
@@ -238,7 +242,7 @@ async def test_flood_of_unknown_access_tokens_does_not_block_other_users(
 
     async def show(token: str, source: str) -> None:
         SOURCE.set(source)
-        await house.issuers.authenticate(f"Bearer {token}")
+        await service.issuers.authenticate(f"Bearer {token}")
 
     monkeypatch.setattr("trainshed.serve.issuers._request", asked)
     monkeypatch.setattr("trainshed.serve.issuers._MAX_CACHED_TOKENS", 22)
@@ -303,9 +307,9 @@ def nested_token(issuer: ScriptedIssuer) -> str:
     ],
 )
 async def test_forged_id_token_is_rejected(
-    house: ConsoleHouse, issuer: ScriptedIssuer, made: Callable[[ScriptedIssuer], str], why: str
+    service: ConsoleService, issuer: ScriptedIssuer, made: Callable[[ScriptedIssuer], str], why: str
 ) -> None:
-    await expect_rejection(house, made(issuer), why)
+    await expect_rejection(service, made(issuer), why)
 
 
 @pytest.mark.parametrize(
@@ -335,10 +339,10 @@ async def test_forged_id_token_is_rejected(
     ],
 )
 async def test_id_token_with_invalid_claims_is_rejected(
-    house: ConsoleHouse, issuer: ScriptedIssuer, claims: dict[str, Any], why: str
+    service: ConsoleService, issuer: ScriptedIssuer, claims: dict[str, Any], why: str
 ) -> None:
-    await expect_rejection(house, issuer.id_token(now=NOW, **claims), why)
-    assert not [token for token in house.services.access.book.tokens.values() if token.issuer]
+    await expect_rejection(service, issuer.id_token(now=NOW, **claims), why)
+    assert not [token for token in service.services.access.book.tokens.values() if token.issuer]
 
 
 async def test_issuer_is_trusted_only_for_its_own_domains_and_groups(
@@ -347,40 +351,40 @@ async def test_issuer_is_trusted_only_for_its_own_domains_and_groups(
     with issuing(lambda: NOW) as evil:
         known, alone = ("corp.example",), evil.settings(name="Evil", groups_claim="")
         issuers = [issuer.settings(domains=known), alone]
-        house = ConsoleHouse(tmp_path, issuers=issuers)
-        assert (await exchange_token(house, issuer.id_token(now=NOW))).status == 200
+        service = ConsoleService(tmp_path, issuers=issuers)
+        assert (await exchange_token(service, issuer.id_token(now=NOW))).status == 200
         for token, why in (
             (issuer.id_token(now=NOW, email="eve@corp.example.evil.example"), "of corp.example"),
             (evil.id_token(now=NOW, iss=issuer.address), "signed by no key"),
         ):
-            assert why in (await exchange_token(house, token)).json["error_description"]
-        await grant_viewer(house, "group:ml-team")
+            assert why in (await exchange_token(service, token)).json["error_description"]
+        await grant_viewer(service, "group:ml-team")
         for of, status in ((issuer, 200), (evil, 403)):
             token = of.id_token(now=NOW, groups=["ml-team"])
-            assert (await house.call("GET", JOBS, token=token)).status == status
-        house.close()
+            assert (await service.call("GET", JOBS, token=token)).status == status
+        service.close()
 
 
 async def test_unknown_key_ids_refresh_issuer_keys_at_a_limited_rate(
-    house: ConsoleHouse, issuer: ScriptedIssuer, monkeypatch: pytest.MonkeyPatch
+    service: ConsoleService, issuer: ScriptedIssuer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert (await exchange_token(house, issuer.id_token(now=NOW))).status == 200
+    assert (await exchange_token(service, issuer.id_token(now=NOW))).status == 200
     issuer.keys.append(new_key("2"))
     clock = Clock(monkeypatch)
-    assert (await exchange_token(house, issuer.id_token(now=NOW))).status == 400, (
+    assert (await exchange_token(service, issuer.id_token(now=NOW))).status == 400, (
         "the keys were read a moment ago"
     )
     clock.advance(31)
-    assert (await exchange_token(house, issuer.id_token(now=NOW))).status == 200
+    assert (await exchange_token(service, issuer.id_token(now=NOW))).status == 200
     read = issuer.paths.count("/keys")
     for token in (
         issuer.id_token(now=NOW, key=new_key("3")),
         issuer.id_token(now=NOW, iss="https://evil.example"),
     ):
-        assert (await house.call("GET", WHOAMI, token=token)).status == 401
+        assert (await service.call("GET", WHOAMI, token=token)).status == 401
     for _ in range(20):
         await exchange_token(
-            house, issuer.id_token(now=NOW, key=new_key("3")) if _ == 0 else unsigned(issuer)
+            service, issuer.id_token(now=NOW, key=new_key("3")) if _ == 0 else unsigned(issuer)
         )
     assert issuer.paths.count("/keys") == read
 
@@ -389,12 +393,12 @@ async def test_unreachable_issuer_keys_stay_valid_and_sign_in_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with issuing(lambda: NOW) as issuer:
-        house = ConsoleHouse(tmp_path, issuers=[issuer.settings()])
-        assert (await exchange_token(house, issuer.id_token(now=NOW))).status == 200
+        service = ConsoleService(tmp_path, issuers=[issuer.settings()])
+        assert (await exchange_token(service, issuer.id_token(now=NOW))).status == 200
     Clock(monkeypatch).advance(7200)
-    assert (await exchange_token(house, issuer.id_token(now=NOW))).status == 200
-    house.close()
-    other = ConsoleHouse(tmp_path / "other", issuers=[issuer.settings()])
+    assert (await exchange_token(service, issuer.id_token(now=NOW))).status == 200
+    service.close()
+    other = ConsoleService(tmp_path / "other", issuers=[issuer.settings()])
     for _ in range(2):
         answer = await exchange_token(other, issuer.id_token(now=NOW))
         assert answer.status == 503 and "does not answer" in answer.json["error_description"]
@@ -410,11 +414,11 @@ async def test_unreachable_issuer_keys_stay_valid_and_sign_in_fails(
 
 @pytest.mark.parametrize("keys", ["https://sso.example:99999", "https://sso..example"])
 async def test_invalid_issuer_address_is_requested_only_once(
-    house: ConsoleHouse, issuer: ScriptedIssuer, monkeypatch: pytest.MonkeyPatch, keys: str
+    service: ConsoleService, issuer: ScriptedIssuer, monkeypatch: pytest.MonkeyPatch, keys: str
 ) -> None:
     monkeypatch.setattr(issuer, "published", lambda: {"issuer": issuer.address, "jwks_uri": keys})
     for _ in range(2):
-        answer = await house.call("GET", WHOAMI, token=issuer.id_token(now=NOW))
+        answer = await service.call("GET", WHOAMI, token=issuer.id_token(now=NOW))
         assert answer.status == 503 and "does not answer" in answer.error["message"]
     assert len(issuer.paths) == 1
 
@@ -437,10 +441,10 @@ async def test_ssrf_remote_issuer_cannot_name_local_addresses(
         return 200, json.dumps(published).encode()
 
     monkeypatch.setattr("trainshed.serve.issuers._request", asked)
-    house = ConsoleHouse(tmp_path, issuers=[issuer.settings(issuer=elsewhere)])
-    answer = await house.call("GET", WHOAMI, token=issuer.id_token(now=NOW, iss=elsewhere))
+    service = ConsoleService(tmp_path, issuers=[issuer.settings(issuer=elsewhere)])
+    answer = await service.call("GET", WHOAMI, token=issuer.id_token(now=NOW, iss=elsewhere))
     assert answer.status == 503 and "does not publish data" in answer.error["message"]
-    house.close()
+    service.close()
 
 
 async def test_slow_issuer_response_is_limited_by_a_timeout(
@@ -460,14 +464,14 @@ async def test_slow_issuer_response_is_limited_by_a_timeout(
 
     async with await asyncio.start_server(trickle, "127.0.0.1", 0) as server:
         address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        house = ConsoleHouse(tmp_path, issuers=[ScriptedIssuer(address).settings()])
+        service = ConsoleService(tmp_path, issuers=[ScriptedIssuer(address).settings()])
         async with asyncio.timeout(60):
-            answer = await Browser(house).get("/login/with?issuer=Corp")
+            answer = await Browser(service).get("/login/with?issuer=Corp")
             await left.wait()
-            refusal = (await house.call("GET", WHOAMI, token="ya29.x")).error["message"]
+            refusal = (await service.call("GET", WHOAMI, token="ya29.x")).error["message"]
     assert answer.status == 503 and "Corp does not answer" in text_of(answer)
     assert "Corp does not answer" in refusal
-    house.close()
+    service.close()
 
 
 @pytest.mark.parametrize("age", [31, 7200])
@@ -476,8 +480,8 @@ async def test_requests_do_not_wait_for_issuer_reads_of_other_users(
 ) -> None:
     """A request waits neither for another issuer, nor for new keys, nor for a refresh of known keys."""
     other = issuer.settings(name="Other", issuer="https://sso.corp.example")
-    house = ConsoleHouse(tmp_path, issuers=[issuer.settings(), other])
-    assert (await exchange_token(house, issuer.id_token(now=NOW))).status == 200
+    service = ConsoleService(tmp_path, issuers=[issuer.settings(), other])
+    assert (await exchange_token(service, issuer.id_token(now=NOW))).status == 200
     Clock(monkeypatch).advance(age)
     forged = [issuer.id_token(now=NOW, key=new_key("2"))]
     forged.append(issuer.id_token(now=NOW, iss=other.issuer))
@@ -489,18 +493,18 @@ async def test_requests_do_not_wait_for_issuer_reads_of_other_users(
         raise AssertionError
 
     monkeypatch.setattr("trainshed.serve.issuers._read", read)
-    waiting = [asyncio.create_task(exchange_token(house, token)) for token in forged]
+    waiting = [asyncio.create_task(exchange_token(service, token)) for token in forged]
     for _ in waiting:
         await asyncio.wait_for(begun.get(), 60)
     async with asyncio.timeout(60):
-        assert (await exchange_token(house, issuer.id_token(now=NOW, jti="2"))).status == 200
+        assert (await exchange_token(service, issuer.id_token(now=NOW, jti="2"))).status == 200
     for task in waiting:
         task.cancel()
-    house.close()
+    service.close()
 
 
 async def test_unreadable_issuer_key_does_not_invalidate_other_keys(
-    house: ConsoleHouse,
+    service: ConsoleService,
     issuer: ScriptedIssuer,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -510,12 +514,12 @@ async def test_unreadable_issuer_key_does_not_invalidate_other_keys(
     odd: list[Any] = [{**good, "n": "!"}, {"kty": "AKP", "use": "sig"}, {"kty": "EC"}, {}, None]
     keys = [*odd, {**good, "use": "enc", "n": 7}, good]
     monkeypatch.setattr(issuer, "jwks", lambda: {"keys": keys})
-    assert (await house.call("GET", WHOAMI, token=issuer.id_token(now=NOW))).status == 200
+    assert (await service.call("GET", WHOAMI, token=issuer.id_token(now=NOW))).status == 200
     [line] = [record.getMessage() for record in caplog.records if "keys" in record.getMessage()]
     assert line.startswith(f"Corp publishes {len(odd)} keys that cannot be read")
     monkeypatch.setattr(issuer, "jwks", lambda: {"keys": "none"})
     Clock(monkeypatch).advance(7200)
-    await expect_rejection(house, issuer.id_token(now=NOW), "signed by no key")
+    await expect_rejection(service, issuer.id_token(now=NOW), "signed by no key")
 
 
 def test_slow_or_private_issuer_keys_are_ignored() -> None:

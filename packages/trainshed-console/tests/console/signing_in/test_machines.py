@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.console.browser import Browser, ConsoleHouse, text_of
+from tests.console.browser import Browser, ConsoleService, text_of
 from tests.console.signing_in.conftest import (
     ANA,
     JOBS,
@@ -41,25 +41,25 @@ _ACCOUNTS = {
 @pytest.fixture
 async def machine_house(
     tmp_path: Path, issuer: ScriptedIssuer, monkeypatch: pytest.MonkeyPatch
-) -> AsyncGenerator[ConsoleHouse]:
+) -> AsyncGenerator[ConsoleService]:
     """A service with an issuer that only signs tokens of machines."""
     published = {"issuer": issuer.address, "jwks_uri": f"{issuer.address}/keys"}
     monkeypatch.setattr(issuer, "published", lambda: published)
     audience = "https://ci.example"
     issuer.claims = {"aud": audience}
     table = issuer.settings(client_id=None, audiences=(audience,), accounts=_ACCOUNTS)
-    house = ConsoleHouse(tmp_path, issuers=[table])
-    await house.result("POST", "/v1/projects/p1/serviceAccounts", {"accountId": "nightly"})
+    service = ConsoleService(tmp_path, issuers=[table])
+    await service.result("POST", "/v1/projects/p1/serviceAccounts", {"accountId": "nightly"})
     member, role = f"serviceAccount:{ROBOT}", "roles/aiplatform.user"
     grant = {"role": role, "project": "p1", "member": member}
-    await house.result("POST", "/trainshed/v1/access:change", grant)
-    yield house
-    house.close()
+    await service.result("POST", "/trainshed/v1/access:change", grant)
+    yield service
+    service.close()
 
 
 @pytest.mark.parametrize("claims", _MACHINES.values(), ids=_MACHINES)
 async def test_machine_id_token_acts_as_its_service_account(
-    machine_house: ConsoleHouse, issuer: ScriptedIssuer, claims: dict[str, Any]
+    machine_house: ConsoleService, issuer: ScriptedIssuer, claims: dict[str, Any]
 ) -> None:
     """The claims are those that GitHub Actions, GitLab and Kubernetes document. The audit log contains the
     subject."""
@@ -110,13 +110,13 @@ async def test_machine_id_token_acts_as_its_service_account(
     ],
 )
 async def test_machine_token_of_another_subject_is_rejected(
-    machine_house: ConsoleHouse, issuer: ScriptedIssuer, claims: dict[str, Any], why: str
+    machine_house: ConsoleService, issuer: ScriptedIssuer, claims: dict[str, Any], why: str
 ) -> None:
     await expect_rejection(machine_house, issuer.id_token(now=NOW, **claims), why)
 
 
 async def test_machine_issuer_cannot_sign_in_a_browser(
-    machine_house: ConsoleHouse,
+    machine_house: ConsoleService,
     tmp_path: Path,
     issuer: ScriptedIssuer,
     monkeypatch: pytest.MonkeyPatch,
@@ -127,11 +127,11 @@ async def test_machine_issuer_cannot_sign_in_a_browser(
     monkeypatch.undo()
     issuer.claims = {"email": ANA, "email_verified": True}
     table = issuer.settings(accounts={"7": ROBOT})
-    house = ConsoleHouse(tmp_path / "other", issuers=[table])
-    browser = Browser(house)
+    service = ConsoleService(tmp_path / "other", issuers=[table])
+    browser = Browser(service)
     await sign_in_with_issuer(browser, issuer)
     assert ANA in text_of(await browser.get("/team"))
-    house.close()
+    service.close()
 
 
 def test_issuer_settings_error_lists_all_faults() -> None:

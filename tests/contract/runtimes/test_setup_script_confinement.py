@@ -54,8 +54,7 @@ def test_symlinks_of_a_package_are_not_followed_by_the_service(workshop: Worksho
 
 
 def test_unavailable_confinement_rejects_the_package_with_a_reason(workshop: Workshop) -> None:
-    """Earlier, a weaker level was used silently. Now nothing else is tried, and nothing is
-    installed."""
+    """Earlier, a weaker level was used silently. Now nothing else is tried, and nothing is installed."""
     source = sdist("termless", f"# {uuid.uuid4().hex}\nfrom setuptools import setup; setup()", {})
     workshop.objects.content["gs://b/termless.tar.gz"] = source
     terms = replace(workshop.terms, bases={"pids": "/nonexistent"})

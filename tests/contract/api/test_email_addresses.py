@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.contract.api.house import LOCATION, House
+from tests.contract.api.api_service import LOCATION, ApiService
 from tests.unit.specs_requests import custom_job
 from trainshed.access.book import AccessBook, Token, book_of, documents
 from trainshed.access.policy import Grant, Policy
@@ -20,55 +20,55 @@ TYPED, ANA = "Ana.Smith@Corp.Example", "ana.smith@corp.example"
 JOB = JobName(Api.VERTEX, "p", "us-central1", "1")
 
 
-async def token_of(house: House, email: str = TYPED) -> dict[str, Any]:
+async def token_of(service: ApiService, email: str = TYPED) -> dict[str, Any]:
     body = {"email": email, "role": "roles/owner", "project": "p1"}
-    return await house.result("POST", f"{OURS}/tokens", body)
+    return await service.result("POST", f"{OURS}/tokens", body)
 
 
-async def test_quota_for_capitalized_email_limits_the_user(house: House) -> None:
-    token = (await token_of(house))["token"]
+async def test_quota_for_capitalized_email_limits_the_user(service: ApiService) -> None:
+    token = (await token_of(service))["token"]
     quota = {"project": "p1", "metric": "jobs", "user": TYPED.upper(), "limit": 1}
-    assert (await house.result("POST", f"{OURS}/quotas:set", quota))["user"] == ANA
-    await house.result("POST", f"{LOCATION}/customJobs", custom_job(), token=token)
-    ((key, limit),) = await house.store.reader.quotas()
+    assert (await service.result("POST", f"{OURS}/quotas:set", quota))["user"] == ANA
+    await service.result("POST", f"{LOCATION}/customJobs", custom_job(), token=token)
+    ((key, limit),) = await service.store.reader.quotas()
     assert (key.person, limit) == (ANA, 1)
     for typed in (ANA, TYPED, "me"):
         path = f"{OURS}/jobs?project=p1&user={typed}"
-        (listed,) = (await house.result("GET", path, token=token))["jobs"]
+        (listed,) = (await service.result("GET", path, token=token))["jobs"]
         assert listed["user"] == key.person
     cleared = quota | {"user": TYPED, "limit": "unlimited"}
-    await house.result("POST", f"{OURS}/quotas:set", cleared)
-    assert await house.store.reader.quotas() == ()
+    await service.result("POST", f"{OURS}/quotas:set", cleared)
+    assert await service.store.reader.quotas() == ()
 
 
-async def test_tokens_and_roles_are_found_by_email_in_any_case(house: House) -> None:
-    made = await token_of(house)
+async def test_tokens_and_roles_are_found_by_email_in_any_case(service: ApiService) -> None:
+    made = await token_of(service)
     assert made["email"] == ANA
-    listed = (await house.result("GET", f"{OURS}/tokens?email={TYPED}"))["tokens"]
+    listed = (await service.result("GET", f"{OURS}/tokens?email={TYPED}"))["tokens"]
     assert [token["email"] for token in listed] == [ANA]
-    await token_of(house, ANA)
-    (grant,) = (await house.result("GET", f"{OURS}/access?project=p1"))["grants"]
+    await token_of(service, ANA)
+    (grant,) = (await service.result("GET", f"{OURS}/access?project=p1"))["grants"]
     assert grant["member"] == f"user:{ANA}", "one grant, whichever way it is typed"
     change = {"project": "p1", "role": "roles/owner", "member": f"user:{TYPED}", "remove": True}
-    await house.result("POST", f"{OURS}/access:change", change)
-    assert (await house.result("GET", f"{OURS}/access?project=p1"))["grants"] == []
-    await house.result("DELETE", f"{OURS}/tokens/{TYPED.upper()}")
-    assert (await house.result("GET", f"{OURS}/tokens"))["tokens"] == []
+    await service.result("POST", f"{OURS}/access:change", change)
+    assert (await service.result("GET", f"{OURS}/access?project=p1"))["grants"] == []
+    await service.result("DELETE", f"{OURS}/tokens/{TYPED.upper()}")
+    assert (await service.result("GET", f"{OURS}/tokens"))["tokens"] == []
 
 
-async def test_owner_and_service_account_emails_are_case_insensitive(house: House) -> None:
-    refused = await house.call("POST", f"{OURS}/tokens", {"email": "Owner@Trainshed.Local"})
+async def test_owner_and_service_account_emails_are_case_insensitive(service: ApiService) -> None:
+    refused = await service.call("POST", f"{OURS}/tokens", {"email": "Owner@Trainshed.Local"})
     assert refused.status == 400
     path = "/v1/projects/p1/serviceAccounts"
-    made = await house.result("POST", path, {"accountId": "nightly"})
+    made = await service.result("POST", path, {"accountId": "nightly"})
     spelled = made["email"].replace("nightly", "Nightly")
-    token = (await token_of(house, spelled))["token"]
-    assert (await house.call("GET", f"{OURS}/whoami", token=token)).status == 200
-    await house.result("POST", f"{path}/{spelled}:disable")
-    assert (await house.call("GET", f"{OURS}/whoami", token=token)).status == 401
+    token = (await token_of(service, spelled))["token"]
+    assert (await service.call("GET", f"{OURS}/whoami", token=token)).status == 200
+    await service.result("POST", f"{path}/{spelled}:disable")
+    assert (await service.call("GET", f"{OURS}/whoami", token=token)).status == 401
     body = custom_job()
     body["jobSpec"]["serviceAccount"] = spelled
-    refused = await house.call("POST", f"{LOCATION}/customJobs", body)
+    refused = await service.call("POST", f"{LOCATION}/customJobs", body)
     assert (refused.status, "is disabled" in str(refused.error)) == (400, True)
 
 

@@ -1,5 +1,4 @@
-"""Child processes of the service end with it, even if they are stopped or busy. The processes are
-real."""
+"""Child processes of the service end with it, even if they are stopped or busy. The processes are real."""
 
 import asyncio
 import contextlib
@@ -67,8 +66,7 @@ def setup_in(root: Path, **more: Any) -> BucketSetup:
 
 
 def ask(setup: BucketSetup, listeners: Listeners) -> tuple[int, int]:
-    """Send an anonymous request to the TCP port, and return its status and the process that
-    answered."""
+    """Send an anonymous request to the TCP port, and return its status and the process that answered."""
     port, _ = listeners.ports()
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     with contextlib.closing(connection):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.engines.conftest import House
+from tests.contract.engines.conftest import EngineHarness
 from tests.e2e.processes import wait_until_gone
 from tests.isolation import needs_mounts
 from tests.waiting import until
@@ -43,38 +43,38 @@ def shims(zygote: int) -> list[int]:
     return [shim for shim in below if programs(shim)]
 
 
-async def idle_shims(house: House) -> list[tuple[int, int]]:
+async def idle_shims(harness: EngineHarness) -> list[tuple[int, int]]:
     """Return idle shims and their main processes, after the pool is filled."""
-    await until(lambda: len(shims(house.zygote())) >= POOL)
-    return [(shim, programs(shim)[0]) for shim in shims(house.zygote())]
+    await until(lambda: len(shims(harness.zygote())) >= POOL)
+    return [(shim, programs(shim)[0]) for shim in shims(harness.zygote())]
 
 
-async def test_gang_larger_than_the_pool_starts_with_new_shims(house: House) -> None:
+async def test_gang_larger_than_the_pool_starts_with_new_shims(harness: EngineHarness) -> None:
     """The zygote must not have loaded TLS and thus Python's threads, because each fork would become
     slower."""
-    assert "_ssl." not in Path(f"/proc/{house.zygote()}/maps").read_text()
-    idle = await idle_shims(house)
+    assert "_ssl." not in Path(f"/proc/{harness.zygote()}/maps").read_text()
+    idle = await idle_shims(harness)
     replicas = [ReplicaId(1, index) for index in range(len(idle) + 2)]
-    uid = house.job()
-    await house.allocate(uid, replicas)
-    await house.engine.launch([house.plan(uid, "sleep", "60", replica=r) for r in replicas])
+    uid = harness.job()
+    await harness.allocate(uid, replicas)
+    await harness.engine.launch([harness.plan(uid, "sleep", "60", replica=r) for r in replicas])
     for replica in replicas:
-        await house.started(uid, replica)
-    serving = {house.shim(uid, replica)["shim"] for replica in replicas}
+        await harness.started(uid, replica)
+    serving = {harness.shim(uid, replica)["shim"] for replica in replicas}
     assert serving > {shim for shim, _ in idle}
 
 
-async def test_killed_idle_shims_are_skipped(house: House) -> None:
-    for shim, program in await idle_shims(house):
+async def test_killed_idle_shims_are_skipped(harness: EngineHarness) -> None:
+    for shim, program in await idle_shims(harness):
         os.kill(shim, signal.SIGKILL)
         await asyncio.to_thread(wait_until_gone, [program])
-    uid = await house.run("true")
-    assert (await house.exit(uid)).exit.exit_code == 0
+    uid = await harness.run("true")
+    assert (await harness.exit(uid)).exit.exit_code == 0
 
 
-async def test_idle_shims_end_with_the_zygote(house: House) -> None:
-    idle = await idle_shims(house)
-    os.kill(house.zygote(), signal.SIGKILL)
+async def test_idle_shims_end_with_the_zygote(harness: EngineHarness) -> None:
+    idle = await idle_shims(harness)
+    os.kill(harness.zygote(), signal.SIGKILL)
     for pair in idle:
         for pid in pair:
             await asyncio.to_thread(wait_until_gone, [pid])
@@ -82,75 +82,76 @@ async def test_idle_shims_end_with_the_zygote(house: House) -> None:
 
 @needs_mounts
 async def test_disk_mounted_after_the_shims_start_is_visible(
-    house: House, common_place: Path
+    harness: EngineHarness, common_place: Path
 ) -> None:
-    """The main processes of idle shims have left the machine's mount namespace before the mount
-    happens."""
-    if not house.engine.capabilities().process_namespace:
+    """The main processes of idle shims have left the machine's mount namespace before the mount happens."""
+    if not harness.engine.capabilities().process_namespace:
         pytest.skip("without namespaces programs see what the service sees")
     disk = common_place / "disk"
     disk.mkdir()
     subprocess.run(["mount", "--bind", common_place, common_place], check=True)
     try:
         subprocess.run(["mount", "--make-shared", common_place], check=True)
-        await house.restart(rules={"visible": (str(common_place),)})
-        await idle_shims(house)
+        await harness.restart(rules={"visible": (str(common_place),)})
+        await idle_shims(harness)
         subprocess.run(["mount", "-t", "tmpfs", "none", disk], check=True)
         (disk / "file").touch()
-        uid = await house.python(f"import os; print(os.listdir({str(disk)!r}))")
-        assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
-        assert house.texts(uid) == ["['file']"]
+        uid = await harness.python(f"import os; print(os.listdir({str(disk)!r}))")
+        assert (await harness.exit(uid)).exit.exit_code == 0, harness.texts(uid)
+        assert harness.texts(uid) == ["['file']"]
     finally:
         subprocess.run(["umount", "-lR", common_place], check=True)
 
 
-async def test_hosts_file_is_updated_for_running_programs(house: House) -> None:
+async def test_hosts_file_is_updated_for_running_programs(harness: EngineHarness) -> None:
     """spec/failures#lost-replicas: a program finds its peers by name, even those that start later."""
-    if not house.engine.capabilities().stable_hostname:
+    if not harness.engine.capabilities().stable_hostname:
         return
-    uid = house.job()
+    uid = harness.job()
     replicas = [ReplicaId(0, 0), ReplicaId(1, 0)]
-    await house.allocate(uid, replicas)
+    await harness.allocate(uid, replicas)
     watcher = "until grep later /etc/hosts; do sleep 0.01; done"
-    await house.engine.launch(
-        [house.plan(uid, "sh", "-c", watcher, hosts=(("now", "127.64.0.1"),))]
+    await harness.engine.launch(
+        [harness.plan(uid, "sh", "-c", watcher, hosts=(("now", "127.64.0.1"),))]
     )
-    await house.started(uid)
+    await harness.started(uid)
     later = (("now", "127.64.0.1"), ("later", "127.64.0.2"))
-    await house.engine.launch([house.plan(uid, "true", replica=replicas[1], hosts=later)])
-    assert (await house.exit(uid)).exit.exit_code == 0
-    assert house.texts(uid) == ["127.64.0.2\tlater"]
+    await harness.engine.launch([harness.plan(uid, "true", replica=replicas[1], hosts=later)])
+    assert (await harness.exit(uid)).exit.exit_code == 0
+    assert harness.texts(uid) == ["127.64.0.2\tlater"]
 
 
-async def test_machines_hosts_file_contains_the_gang(house: House, tmp_path: Path) -> None:
+async def test_machines_hosts_file_contains_the_gang(
+    harness: EngineHarness, tmp_path: Path
+) -> None:
     """spec/program#hostnames: this applies without namespaces, as in a Pod. Foreign lines in the
     hosts file stay, and earlier names of this gang's peers are removed."""
     file = tmp_path / "hosts"
     file.write_text("127.0.0.1\tlocalhost\n10.1.0.7\tme.service me\n")
     begun = file.read_text()
-    house.rules = ProgramRules(protocol.LEVEL_SESSION)
-    await house.restart(hosts_file=file)
-    assert house.engine.capabilities().stable_hostname
-    uid = house.job()
-    slots = await house.allocate(uid, [ReplicaId(0, 0), ReplicaId(1, 0)])
+    harness.rules = ProgramRules(protocol.LEVEL_SESSION)
+    await harness.restart(hosts_file=file)
+    assert harness.engine.capabilities().stable_hostname
+    uid = harness.job()
+    slots = await harness.allocate(uid, [ReplicaId(0, 0), ReplicaId(1, 0)])
     assert [slot.host for slot in slots] == [slot.hostname for slot in slots]
     watcher = f"until grep 10.1.0.9 {file}; do sleep 0.01; done"
     hosts = (("me", "10.1.0.7"), ("peer", "10.1.0.8"))
-    await house.engine.launch([house.plan(uid, "sh", "-c", watcher, hosts=hosts)])
-    await house.started(uid)
+    await harness.engine.launch([harness.plan(uid, "sh", "-c", watcher, hosts=hosts)])
+    await harness.started(uid)
     written = file.read_text().removeprefix(begun).splitlines()
     assert written[1:] == ["10.1.0.8\tpeer"]
-    await house.engine.write_hosts(uid, 1, (("me", "10.1.0.7"), ("peer", "10.1.0.9")))
-    assert (await house.exit(uid)).exit.exit_code == 0
-    assert house.texts(uid) == ["10.1.0.9\tpeer"]
+    await harness.engine.write_hosts(uid, 1, (("me", "10.1.0.7"), ("peer", "10.1.0.9")))
+    assert (await harness.exit(uid)).exit.exit_code == 0
+    assert harness.texts(uid) == ["10.1.0.9\tpeer"]
     assert "10.1.0.8" not in file.read_text()
 
 
-async def test_trash_is_emptied(house: House) -> None:
-    uid = await house.run("sh", "-c", "mkdir -p a/b; touch a/b/c; chmod 0 a/b")
-    await house.exit(uid)
-    await house.engine.release(uid, 1)
-    house.forget(uid)
-    trash = house.data / "slots" / ".trash"
+async def test_trash_is_emptied(harness: EngineHarness) -> None:
+    uid = await harness.run("sh", "-c", "mkdir -p a/b; touch a/b/c; chmod 0 a/b")
+    await harness.exit(uid)
+    await harness.engine.release(uid, 1)
+    harness.forget(uid)
+    trash = harness.data / "slots" / ".trash"
     assert list(trash.iterdir())
     await until(lambda: not list(trash.iterdir()))

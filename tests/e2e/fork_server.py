@@ -1,9 +1,9 @@
 """Python processes that need not load their modules: forks of a process that has loaded them (ADR 54).
 
-Loading the modules of a service or of the Vertex SDK takes longer than most tests. A nursery is a
+Loading the modules of a service or of the Vertex SDK takes longer than most tests. A fork server is a
 single-threaded process that has loaded the modules and does nothing else. `fork` is like
 `subprocess.Popen([sys.executable, ...])`, except for the visible command line. test_up.py starts real
-services. A nursery ends with the test process that started it.
+services. A fork server ends with the test process that started it.
 """
 
 import array
@@ -53,8 +53,8 @@ _SAY_WHERE = signal.SIGUSR1
 """Programs in files answer this signal with the stacks of their threads."""
 
 
-class Forked:
-    """A process of a nursery, with the required parts of `subprocess.Popen`."""
+class ForkedProcess:
+    """A process of a fork server, with the required parts of `subprocess.Popen`."""
 
     def __init__(self, pid: int, ended: int) -> None:
         self.pid = pid
@@ -66,7 +66,7 @@ class Forked:
 
     def wait(self, timeout: float | None = None) -> int:
         if (status := self._look(timeout)) is None:
-            raise subprocess.TimeoutExpired(f"process {self.pid} of a nursery", timeout or 0)
+            raise subprocess.TimeoutExpired(f"process {self.pid} of a fork server", timeout or 0)
         return status
 
     def send_signal(self, number: int) -> None:
@@ -93,7 +93,7 @@ class Forked:
         return self.returncode
 
 
-class Nursery:
+class ForkServer:
     """A process that has loaded `modules`, optionally with another Python and other variables."""
 
     def __init__(
@@ -120,7 +120,7 @@ class Nursery:
         stdin: int | None = None,
         kept: Sequence[int] = (),
         cwd: Path | None = None,
-    ) -> Forked:
+    ) -> ForkedProcess:
         """Run `-m MODULE` or a file, with arguments. `kept`: descriptors that it inherits with the same
         numbers.
         """
@@ -142,7 +142,7 @@ class Nursery:
         finally:
             os.close(writer)
             os.close(nothing)
-        return Forked(pid, reader)
+        return ForkedProcess(pid, reader)
 
     def run(
         self,
@@ -188,19 +188,19 @@ class Nursery:
 
 
 @functools.cache
-def services() -> Nursery:
-    return Nursery(SERVICE)
+def services() -> ForkServer:
+    return ForkServer(SERVICE)
 
 
 @functools.cache
-def buckets() -> Nursery:
-    """A nursery of bucket processes without a service, as small as those of a service."""
-    return Nursery(BUCKETS)
+def buckets() -> ForkServer:
+    """A fork server of bucket processes without a service, as small as those of a service."""
+    return ForkServer(BUCKETS)
 
 
 @functools.cache
-def sdk_programs() -> Nursery:
-    return Nursery(SDK)
+def sdk_programs() -> ForkServer:
+    return ForkServer(SDK)
 
 
 # --- the process itself ---

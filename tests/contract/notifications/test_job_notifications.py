@@ -26,7 +26,7 @@ import pytest
 from aiosmtpd.smtp import SMTP, AuthResult, LoginPassword
 from msgspec.structs import replace
 
-from tests.contract.api.house import LOCATION, House
+from tests.contract.api.api_service import LOCATION, ApiService
 from tests.unit.specs_requests import custom_job, ml_job
 from tests.waiting import until, until_found
 from trainshed.controller.outbox import OutboxWorker
@@ -46,8 +46,7 @@ from trainshed.store.sqlite.jobs import Intake
 
 @dataclass
 class WebhookReceiver:
-    """A web server that receives webhooks. `answers` contains the next statuses; later requests get
-    200."""
+    """A web server that receives webhooks. `answers` contains the next statuses; later requests get 200."""
 
     url: str = ""
     answers: list[int] = field(default_factory=list[int])
@@ -141,8 +140,8 @@ MINUTE = 60 * 10**9
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> Iterator[House]:
-    built = House(tmp_path)
+def service(tmp_path: Path) -> Iterator[ApiService]:
+    built = ApiService(tmp_path)
     built.serve(settings=replace(built.services.settings, notify=("ops", "team")))
     yield built
     built.close()
@@ -154,14 +153,14 @@ def ops() -> Iterator[WebhookReceiver]:
         yield receiver
 
 
-def worker(house: House, *tables: NotifyTable, **more: Any) -> OutboxWorker:
-    senders = Senders(tables, more.pop("smtp", None), house.now, ENVIRON, more.pop("trust", None))
+def worker(service: ApiService, *tables: NotifyTable, **more: Any) -> OutboxWorker:
+    senders = Senders(tables, more.pop("smtp", None), service.now, ENVIRON, more.pop("trust", None))
     return OutboxWorker(
         senders,
-        house.store.notifications,
-        house.store.intake,
-        house.now,
-        house.services.meters,
+        service.store.notifications,
+        service.store.intake,
+        service.now,
+        service.services.meters,
         page="https://train.example.org",
     )
 
@@ -175,72 +174,72 @@ async def running_outbox(outbox: OutboxWorker) -> AsyncGenerator[OutboxWorker]:
         await outbox.close()
 
 
-async def create_failed_job(house: House, outbox: OutboxWorker, **labels: str) -> str:
+async def create_failed_job(service: ApiService, outbox: OutboxWorker, **labels: str) -> str:
     """Create a job that fails, commit its end like the controller, and return its uid."""
     body = custom_job() | {"labels": labels}
-    answer = await house.result("POST", f"{LOCATION}/customJobs", body)
+    answer = await service.result("POST", f"{LOCATION}/customJobs", body)
     uid = answer["name"].rpartition("/")[2]
-    live = await house.store.ledger.load(int(uid))  # pyright: ignore[reportArgumentType] # a uid
+    live = await service.store.ledger.load(int(uid))  # pyright: ignore[reportArgumentType] # a uid
     assert isinstance(live, LiveJob)
     over = replace(
         live.job,
         state=JobState.FAILED,
-        ended=house.clock,
+        ended=service.clock,
         error=JobError(3, "The replica workerpool0-0 exited with a non-zero status of 1. ✗"),
     )
     commit = Commit(over, live.generation)  # pyright: ignore[reportArgumentType] # one of the kinds
-    epoch = await house.store.ledger.acquire("test")
-    await house.store.ledger.commit(epoch, replace(commit, notifications=outbox.of(commit)))
+    epoch = await service.store.ledger.acquire("test")
+    await service.store.ledger.commit(epoch, replace(commit, notifications=outbox.of(commit)))
     outbox.wake()
     return uid
 
 
-async def timeline_message(house: House, uid: str, kind: str) -> str:
+async def timeline_message(service: ApiService, uid: str, kind: str) -> str:
     """Wait for a timeline entry of this kind, and return its message."""
 
     async def messages() -> list[str]:
-        timeline = await house.store.reader.timeline(int(uid))  # pyright: ignore[reportArgumentType] # a uid
+        timeline = await service.store.reader.timeline(int(uid))  # pyright: ignore[reportArgumentType] # a uid
         return [entry.message for entry in timeline if entry.kind == kind]
 
     return (await until_found(messages))[0]
 
 
-async def wait_for_two_attempts(house: House, ops: WebhookReceiver) -> None:
+async def wait_for_two_attempts(service: ApiService, ops: WebhookReceiver) -> None:
     async def tried() -> bool:
-        (waiting,) = await house.store.notifications.waiting(2)
+        (waiting,) = await service.store.notifications.waiting(2)
         # The attempt is counted before the request is sent.
         return waiting.tries == 2 == len(ops.taken)
 
     await until_found(tried)
 
 
-async def wait_until_deleted(house: House, but: int = 0) -> None:
+async def wait_until_deleted(service: ApiService, but: int = 0) -> None:
     """Wait until the outbox is empty. It deletes a notification after sending it, so a crash in
     between sends it again."""
 
     async def is_deleted() -> bool:
-        return (await house.store.notifications.count())[0] <= but
+        return (await service.store.notifications.count())[0] <= but
 
     await until_found(is_deleted)
 
 
 async def test_webhook_request_has_a_verifiable_signature(
-    house: House, ops: WebhookReceiver
+    service: ApiService, ops: WebhookReceiver
 ) -> None:
-    outbox = worker(house, NotifyTable("ops", f"{ops.url}/train?a=1", "HOOK"))
+    outbox = worker(service, NotifyTable("ops", f"{ops.url}/train?a=1", "HOOK"))
     async with running_outbox(outbox):
-        uid = await create_failed_job(house, outbox, **{"trainshed-notify": "ops"})
+        uid = await create_failed_job(service, outbox, **{"trainshed-notify": "ops"})
         assert (
-            await timeline_message(house, uid, "notified")
+            await timeline_message(service, uid, "notified")
             == "ops was notified that the job has failed."
         )
-        await wait_until_deleted(house)
+        await wait_until_deleted(service)
     ((path, headers, body),) = ops.taken
     assert (path, headers["content-type"]) == ("/train?a=1", "application/json")
     signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
     right = base64.b64encode(hmac.new(b"k" * 24, signed, hashlib.sha256).digest()).decode()
     assert headers["webhook-signature"] == f"v1,{right}"
-    assert int(headers["webhook-timestamp"]) == house.clock // 10**9
+    assert int(headers["webhook-timestamp"]) == service.clock // 10**9
     content = json.loads(body)
     assert (content["type"], content["data"]["state"]) == ("job.failed", "FAILED")
     assert content["data"]["page"] == f"https://train.example.org/jobs/{uid}"
@@ -248,23 +247,23 @@ async def test_webhook_request_has_a_verifiable_signature(
 
 
 async def test_rejected_webhook_is_retried_and_shown_on_the_timeline(
-    house: House, ops: WebhookReceiver
+    service: ApiService, ops: WebhookReceiver
 ) -> None:
     """The retry continues after a restart of the service."""
     ops.answers = [503, 302]
     table = NotifyTable("ops", ops.url)
-    outbox = worker(house, table)
+    outbox = worker(service, table)
     async with running_outbox(outbox):
-        uid = await create_failed_job(house, outbox, **{"trainshed-notify": "ops"})
-        delayed = await timeline_message(house, uid, "notify_delayed")
+        uid = await create_failed_job(service, outbox, **{"trainshed-notify": "ops"})
+        delayed = await timeline_message(service, uid, "notify_delayed")
         assert f"{ops.url} answers 503 Service Unavailable" in delayed
-    house.clock += MINUTE
-    async with running_outbox(worker(house, table)):
-        await wait_for_two_attempts(house, ops)
+    service.clock += MINUTE
+    async with running_outbox(worker(service, table)):
+        await wait_for_two_attempts(service, ops)
     assert {path for path, _, _ in ops.taken} == {"/"}, "a redirect is not followed"
-    house.clock += MINUTE
-    async with running_outbox(worker(house, table)):
-        await timeline_message(house, uid, "notified")
+    service.clock += MINUTE
+    async with running_outbox(worker(service, table)):
+        await timeline_message(service, uid, "notified")
     ids = [headers["webhook-id"] for _, headers, _ in ops.taken]
     assert len(ids) == 3 and len(set(ids)) == 1
     assert len({body for _, _, body in ops.taken}) == 1
@@ -272,37 +271,37 @@ async def test_rejected_webhook_is_retried_and_shown_on_the_timeline(
 
 
 async def test_notification_stored_with_a_future_time_is_sent(
-    house: House, ops: WebhookReceiver
+    service: ApiService, ops: WebhookReceiver
 ) -> None:
-    outbox = worker(house, NotifyTable("ops", ops.url))
-    house.clock += 7 * 24 * 60 * MINUTE
-    uid = await create_failed_job(house, outbox, **{"trainshed-notify": "ops"})
-    house.clock -= 7 * 24 * 60 * MINUTE
+    outbox = worker(service, NotifyTable("ops", ops.url))
+    service.clock += 7 * 24 * 60 * MINUTE
+    uid = await create_failed_job(service, outbox, **{"trainshed-notify": "ops"})
+    service.clock -= 7 * 24 * 60 * MINUTE
     async with running_outbox(outbox):
-        assert await timeline_message(house, uid, "notified")
+        assert await timeline_message(service, uid, "notified")
 
 
 @pytest.mark.parametrize(("key", "why"), [(None, "Connection refused"), ("GONE", "$GONE")])
 async def test_notification_is_given_up_after_a_day(
-    house: House, key: str | None, why: str
+    service: ApiService, key: str | None, why: str
 ) -> None:
     # Nothing listens on this port, and no other process can bind it.
     held = hold_tcp("127.0.0.1", 0)
     table = NotifyTable("ops", f"http://127.0.0.1:{held.getsockname()[1]}", key)
-    outbox = worker(house, table)
+    outbox = worker(service, table)
     async with running_outbox(outbox):
-        uid = await create_failed_job(house, outbox, **{"trainshed-notify": "ops"})
-        assert why in await timeline_message(house, uid, "notify_delayed")
-    house.clock += 24 * 60 * MINUTE
-    async with running_outbox(worker(house, table)):
+        uid = await create_failed_job(service, outbox, **{"trainshed-notify": "ops"})
+        assert why in await timeline_message(service, uid, "notify_delayed")
+    service.clock += 24 * 60 * MINUTE
+    async with running_outbox(worker(service, table)):
         assert "The service stopped after 2 tries" in await timeline_message(
-            house, uid, "notify_failed"
+            service, uid, "notify_failed"
         )
-        await wait_until_deleted(house)
+        await wait_until_deleted(service)
 
 
 async def test_store_failure_does_not_repeat_sent_notifications(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    service: ApiService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A sent notification is not sent again in every pass while the store cannot record it. A pass
     starts only after the previous one has ended."""
@@ -315,9 +314,9 @@ async def test_store_failure_does_not_repeat_sent_notifications(
             await answered.wait()
 
     tables = [NotifyTable(target, "https://a", jobs="all") for target in ("ops", "team")]
-    outbox = worker(house, *tables)
+    outbox = worker(service, *tables)
     for _ in range(2):
-        await create_failed_job(house, outbox)
+        await create_failed_job(service, outbox)
     monkeypatch.setattr("trainshed.controller.outbox._DISK_PAUSE", 0.001)
     monkeypatch.setattr(Senders, "send", staticmethod(send))
     faults = chain((Unavailable("the disk is full"),), repeat(None))
@@ -325,33 +324,35 @@ async def test_store_failure_does_not_repeat_sent_notifications(
     async with running_outbox(outbox):
         await asyncio.sleep(0.1)
         answered.set()
-        await wait_until_deleted(house, but=1)
+        await wait_until_deleted(service, but=1)
     assert len(sent) == 4 == len(set(sent))
 
 
 async def test_slow_target_does_not_delay_new_notifications(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    service: ApiService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[str] = []
 
     async def send(target: str, _: str, __: str) -> None:
         sent.append(target)
         if target == "slow":
-            house.clock += MINUTE
+            service.clock += MINUTE
         if len(sent) == 1:
-            await create_failed_job(house, outbox, **{"trainshed-notify": "ops"})
+            await create_failed_job(service, outbox, **{"trainshed-notify": "ops"})
 
     slow, quick = NotifyTable("slow", "https://a", jobs="all"), NotifyTable("ops", "https://b")
-    outbox = worker(house, slow, quick)
+    outbox = worker(service, slow, quick)
     for _ in range(3):
-        await create_failed_job(house, outbox)
+        await create_failed_job(service, outbox)
     monkeypatch.setattr(Senders, "send", staticmethod(send))
     async with running_outbox(outbox):
-        await wait_until_deleted(house)
+        await wait_until_deleted(service)
     assert sent[:2] == ["slow", "ops"]
 
 
-async def test_mail_is_sent_over_tls_with_authentication(house: House, tmp_path: Path) -> None:
+async def test_mail_is_sent_over_tls_with_authentication(
+    service: ApiService, tmp_path: Path
+) -> None:
     made = certificates.own(tmp_path / "tls", "127.0.0.1", time.time())
     shows = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     shows.load_cert_chain(made.chain, made.key)
@@ -361,10 +362,10 @@ async def test_mail_is_sent_over_tls_with_authentication(house: House, tmp_path:
         assert server is not None and server.tls == "none", "nobody listens within a machine"
         smtp = dataclasses.replace(server, tls="starttls")
         table = NotifyTable("team", mail=("a@example.org", "gone@example.org", "b@example.org"))
-        outbox = worker(house, table, smtp=smtp, trust=trusts)
+        outbox = worker(service, table, smtp=smtp, trust=trusts)
         async with running_outbox(outbox):
-            uid = await create_failed_job(house, outbox, **{"trainshed-notify": "team"})
-            notified = await timeline_message(house, uid, "notified")
+            uid = await create_failed_job(service, outbox, **{"trainshed-notify": "team"})
+            notified = await timeline_message(service, uid, "notified")
             assert "does not accept mail for gone@example.org" in notified, (
                 "others would get it again"
             )
@@ -376,25 +377,25 @@ async def test_mail_is_sent_over_tls_with_authentication(house: House, tmp_path:
         assert "exited with a non-zero status of 1. ✗" in text
         assert f"trainshed jobs logs {uid}" in text
         # The password is not sent to a server with an untrusted certificate.
-        distrusting = worker(house, table, smtp=smtp)
+        distrusting = worker(service, table, smtp=smtp)
         async with running_outbox(distrusting):
-            other = await create_failed_job(house, distrusting, **{"trainshed-notify": "team"})
-            assert "certificate" in await timeline_message(house, other, "notify_delayed")
+            other = await create_failed_job(service, distrusting, **{"trainshed-notify": "team"})
+            assert "certificate" in await timeline_message(service, other, "notify_delayed")
     assert len(box.mails) == 1
 
 
 async def test_hanging_target_does_not_block_other_targets_or_jobs(
-    house: House, ops: WebhookReceiver
+    service: ApiService, ops: WebhookReceiver
 ) -> None:
     held: list[asyncio.StreamWriter] = []
     listener = await asyncio.start_server(lambda _, writer: held.append(writer), "127.0.0.1", 0)
     port = listener.sockets[0].getsockname()[1]
     tables = NotifyTable("hangs", f"http://127.0.0.1:{port}"), NotifyTable("ops", ops.url)
-    outbox = worker(house, *(replace(table, jobs="all") for table in tables))
+    outbox = worker(service, *(replace(table, jobs="all") for table in tables))
     async with running_outbox(outbox):
-        uid = await create_failed_job(house, outbox)
+        uid = await create_failed_job(service, outbox)
         assert (
-            await timeline_message(house, uid, "notified")
+            await timeline_message(service, uid, "notified")
             == "ops was notified that the job has failed."
         )
         # Closing the listener releases the waiting thread.
@@ -403,34 +404,36 @@ async def test_hanging_target_does_not_block_other_targets_or_jobs(
             writer.close()
 
 
-async def test_job_with_unknown_notification_target_is_rejected(house: House) -> None:
+async def test_job_with_unknown_notification_target_is_rejected(service: ApiService) -> None:
     for label in ("nobody", "ops_nobody", "_"):
         for path, body in (
             (f"{LOCATION}/customJobs", custom_job()),
             ("/v1/projects/p1/jobs", ml_job()),
         ):
-            answer = await house.call("POST", path, body | {"labels": {"trainshed-notify": label}})
+            answer = await service.call(
+                "POST", path, body | {"labels": {"trainshed-notify": label}}
+            )
             assert answer.status == 400, answer.body
             assert "Use ops, team" in str(answer.body, "utf-8")
     body = ml_job() | {"labels": {"trainshed-notify": "ops_team"}}
-    assert (await house.call("POST", "/v1/projects/p1/jobs", body)).status == 200
+    assert (await service.call("POST", "/v1/projects/p1/jobs", body)).status == 200
 
 
 async def test_budget_notification_is_sent_once_across_restarts(
-    house: House, ops: WebhookReceiver
+    service: ApiService, ops: WebhookReceiver
 ) -> None:
     table = NotifyTable("ops", ops.url, budgets=(50, 90))
     budget = Budget(QuotaKey("p", GLOBAL, GPU_HOURS), 10, 6, marks=(50, 90))
-    month = month_of(house.clock)[0]
+    month = month_of(service.clock)[0]
     taken: list[tuple[str, dict[str, str], bytes]] = []
     for amounts in ((6, 6), (6, 9.5)):
-        outbox = worker(house, table)
+        outbox = worker(service, table)
         assert outbox.marks == (50, 90)
         async with running_outbox(outbox):
             for used in amounts:
                 outbox.budgets_reached((replace(budget, used=used),), month)
             await until(lambda: ops.taken)
-            await wait_until_deleted(house)
+            await wait_until_deleted(service)
         taken += ops.taken
         ops.taken.clear()
     events = [json.loads(body) for _, _, body in taken]

@@ -16,8 +16,8 @@ from typing import Any, BinaryIO, cast
 
 from msgspec.structs import replace
 
-from tests.contract.api.exporting import MemoryFiles
-from tests.contract.api.rooms import ValueRoom
+from tests.contract.api.fake_capacity import FakeCapacity
+from tests.contract.api.memory_files import MemoryFiles
 from tests.people import owned
 from tests.unit.specs_requests import FakeRuntimes
 from trainshed.access.issuers import Issuer
@@ -103,8 +103,7 @@ class Buckets:
         return io.BytesIO(content.encode())
 
     def digest(self, uri: str, limit: Bytes) -> ContentDigest:
-        """Return the digest of a package. Its content is its own URI unless the test sets another
-        content."""
+        """Return the digest of a package. Its content is its own URI unless the test sets another content."""
         content = self.contents.get(uri, uri)
         if content is None:
             return ContentDigest(unknown="is not there yet")
@@ -126,7 +125,7 @@ class Answer:
         return self.json["error"]
 
 
-class Stand:
+class FakeTensorBoards:
     """Stands in for TensorBoard processes: has event files where the test sets them, and echoes
     each request."""
 
@@ -156,7 +155,7 @@ class Stand:
         """Do nothing: no process runs."""
 
 
-class House:
+class ApiService:
     """One data directory with everything the API needs. `clock` changes only when a test sets it."""
 
     def __init__(self, directory: Path, *, issuers: Sequence[Issuer] = ()) -> None:
@@ -168,8 +167,8 @@ class House:
         self.buckets = Buckets()
         self.log_root = directory / "logs"
         self.store: Store = open_database(directory / "data")
-        self.viewers = Stand()
-        self.capacity = ValueRoom(self.store.reader)
+        self.viewers = FakeTensorBoards()
+        self.capacity = FakeCapacity(self.store.reader)
         self.points = PointFiles(directory / "data" / POINTS)
         self.notices = Notices()
         self.files = MemoryFiles()
@@ -218,7 +217,7 @@ class House:
             outlook=_expected,
             capacity=self.capacity,
             reservations=self.reservations,
-            links=Links(b"key of the house", ADDRESS, self.now),
+            links=Links(b"key of the service", ADDRESS, self.now),
             tickets=Tickets(self.now),
             shells=NoTerminals(),
             allows_shells=False,
@@ -312,7 +311,7 @@ class House:
         *,
         token: str | None = "",
         headers: Iterable[tuple[str, str]] = (),
-        meanwhile: Callable[[], object] = lambda: None,
+        before_body: Callable[[], object] = lambda: None,
     ) -> Answer:
         """Send one request and return its complete answer. `body` is JSON unless it is bytes. Token
         None sends no token. `meanwhile` runs after the headers were sent and before the body."""
@@ -328,7 +327,7 @@ class House:
             if message is None:
                 await asyncio.Event().wait()
             assert message is not None
-            meanwhile()
+            before_body()
             return message
 
         async def send(message: Any) -> None:
@@ -381,10 +380,9 @@ class House:
             "client": ("127.0.0.1", 1),
         }
 
-    async def happen(self, name: str, *events: Event) -> Job:
-        """Act as the controller: apply events to a job, commit each step, and notify waiting
-        streams. A job that is admitted without placements gets all of its replicas placed on
-        `node-a`."""
+    async def apply_events(self, name: str, *events: Event) -> Job:
+        """Act as the controller: apply events to a job, commit each step, and notify waiting streams. A job
+        that is admitted without placements gets all of its replicas placed on `node-a`."""
         uid = (await self.store.reader.job(JobName.parse(name)))[0].uid
         self._epoch = self._epoch or await self.store.ledger.acquire("test")
         job = None
@@ -404,11 +402,11 @@ class House:
 
     async def run(self, name: str, *then: Event, at: int = 0) -> Job:
         """Start all replicas of a job at the time `at` (0: now), then apply further events."""
-        job = await self.happen(name, JobAdmitted(()), RuntimePrepared(1))
+        job = await self.apply_events(name, JobAdmitted(()), RuntimePrepared(1))
         starts = (ReplicaStarted(1, replica.id, 1, at or self.clock) for replica in job.replicas)
-        return await self.happen(name, *starts, *then)
+        return await self.apply_events(name, *starts, *then)
 
-    async def become(
+    async def update_job(
         self, name: str, commit: Mapping[str, Any] | None = None, **changes: Any
     ) -> None:
         """Act as the controller of a tuning job or pipeline: commit the job with `changes` of its

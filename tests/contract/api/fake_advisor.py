@@ -9,8 +9,8 @@ from typing import Any
 
 from msgspec.structs import force_setattr, replace
 
-from tests.contract.api.grpc_house import GrpcHouse
-from tests.contract.api.house import House
+from tests.contract.api.api_service import ApiService
+from tests.contract.api.grpc_service import GrpcApiService
 from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.names import JobUid
 from trainshed.core.study.records import Parameters, StudyUid, Trial, TrialState
@@ -37,14 +37,14 @@ OWN: dict[str, Any] = {
 """A trial that the client itself creates."""
 
 
-class Adviser:
+class FakeAdvisor:
     """Proposes one point after another. While `asleep`, every operation stays pending. `stops` is
     its answer to whether a trial should stop."""
 
-    def __init__(self, house: House) -> None:
+    def __init__(self, service: ApiService) -> None:
         self.asleep = False
         self.stops = False
-        self._house = house
+        self._house = service
         self._tasks: set[asyncio.Task[None]] = set()
         self._points = _points()
 
@@ -98,24 +98,24 @@ class Adviser:
         )
 
 
-def advised(house: House, **settings: Any) -> Adviser:
+def add_advisor(service: ApiService, **settings: Any) -> FakeAdvisor:
     """Add a fake advisor to the service, and change settings of the API."""
-    adviser = Adviser(house)
+    advisor = FakeAdvisor(service)
     # Change the settings in place: the running application already holds these services.
-    changed = replace(house.services.settings, **settings)
-    force_setattr(house.services, "suggest", adviser.wake)
-    force_setattr(house.services, "settings", changed)
-    return adviser
+    changed = replace(service.services.settings, **settings)
+    force_setattr(service.services, "suggest", advisor.wake)
+    force_setattr(service.services, "settings", changed)
+    return advisor
 
 
 @asynccontextmanager
-async def house_over(transport: str, directory: Path) -> AsyncGenerator[House]:
+async def service_over(transport: str, directory: Path) -> AsyncGenerator[ApiService]:
     """Return a new service whose `call` uses REST or gRPC."""
     if transport == "gRPC":
-        async with GrpcHouse(directory).open() as opened:
+        async with GrpcApiService(directory).open() as opened:
             yield opened
     else:
-        built = House(directory)
+        built = ApiService(directory)
         yield built
         built.close()
 

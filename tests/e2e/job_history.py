@@ -10,7 +10,7 @@ from typing import Any
 from tests.e2e.running import CUSTOM_JOBS, SKLEARN, Service, custom_job, worker_pool
 
 PRIMARY, WORKER, REDUCER = "workerpool0-0", "workerpool1-0", "workerpool2-0"
-BEGUN = "begun"
+STARTED = "begun"
 """The first output of `telling` programs."""
 
 
@@ -25,7 +25,7 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Story:
+class JobHistory:
     """A finished job. `public`: the resource in the public API. `view`: in Trainshed's API. `entries`: its
     timeline.
     """
@@ -33,7 +33,7 @@ class Story:
     view: dict[str, Any]
     public: dict[str, Any]
     entries: list[dict[str, Any]]
-    begun: Counter[str]
+    starts: Counter[str]
 
     @property
     def state(self) -> str:
@@ -56,9 +56,9 @@ class Story:
         return [entry for entry in self.entries if entry["kind"] == kind]
 
 
-def telling(script: str) -> str:
+def reporting_start(script: str) -> str:
     """Return a program that reports its start before it runs `script`."""
-    return f"print({BEGUN!r}, flush=True)\n{script}"
+    return f"print({STARTED!r}, flush=True)\n{script}"
 
 
 def make_pipe(path: Path) -> Path:
@@ -68,7 +68,7 @@ def make_pipe(path: Path) -> Path:
     return path
 
 
-def at(gate: Path, then: str = "") -> str:
+def waiting_at(gate: Path, then: str = "") -> str:
     """A program that waits at the gate."""
     return f"open({str(gate)!r}).read()\n{then}"
 
@@ -81,7 +81,7 @@ def pools(
     """
 
     def pool(script: str, count: int = 1) -> dict[str, Any]:
-        command = ["python3", "-c", f"{telling(script)}\n# {mark}"]
+        command = ["python3", "-c", f"{reporting_start(script)}\n# {mark}"]
         return worker_pool(count, machine, containerSpec={"imageUri": SKLEARN, "command": command})
 
     return custom_job(
@@ -89,14 +89,14 @@ def pools(
     )
 
 
-def story_of(service: Service, job_id: str) -> Story:
+def history_of(service: Service, job_id: str) -> JobHistory:
     """Wait for the job's end, and read its history."""
     view = service.finish(job_id)
-    return Story(
+    return JobHistory(
         view,
         service.call("GET", f"{CUSTOM_JOBS}/{job_id}"),
         timeline(service, job_id),
-        Counter(begun(service, job_id)),
+        Counter(started_replicas(service, job_id)),
     )
 
 
@@ -109,12 +109,12 @@ def _verdicts(entries: list[dict[str, Any]]) -> list[Verdict]:
     return [verdict for verdict in verdicts if verdict.effect != "job_succeeds"]
 
 
-def begun(service: Service, job_id: str) -> Iterator[str]:
+def started_replicas(service: Service, job_id: str) -> Iterator[str]:
     """Return the replicas whose programs started, once for each start."""
     view = service.call("GET", f"/trainshed/v1/jobs/{job_id}")
     for replica in view["replicas"]:
         for line in service.lines(job_id, replica["id"]):
-            if line == BEGUN:
+            if line == STARTED:
                 yield replica["id"]
 
 

@@ -1,6 +1,5 @@
 """Confined installations at every level of this machine and user: creation, limits and end
-(spec/program#isolation). tests/e2e/test_hostile_builds.py tests what an installation can see and
-change."""
+(spec/program#isolation). tests/e2e/test_hostile_builds.py tests what an installation can see and change."""
 
 import os
 import shutil
@@ -119,8 +118,7 @@ def _python(confinement: Confinement, code: str, *arguments: str) -> Result:
 
 
 def test_restrictive_umask_does_not_block_an_installation(place: Path, level: str) -> None:
-    """`trainshed up` sets such a umask. Inaccessible directories on the way to visible ones are
-    recreated."""
+    """`trainshed up` sets such a umask. Inaccessible directories on the way to visible ones are recreated."""
     hidden = place / "closed"
     (hidden / "within").mkdir(parents=True)
     room = hidden / "within" / "room"

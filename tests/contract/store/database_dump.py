@@ -1,4 +1,4 @@
-"""Write the database dump of a release: `python -m tests.contract.store.dumping > VERSION.sql`
+"""Write the database dump of a release: `python -m tests.contract.store.database_dump > VERSION.sql`
 (`dumps/README.md`)."""
 
 import asyncio

@@ -1,6 +1,6 @@
 """Read the field violations of a rejected request."""
 
-from tests.contract.api.house import Answer
+from tests.contract.api.api_service import Answer
 
 
 def violations(answer: Answer) -> dict[str, str]:

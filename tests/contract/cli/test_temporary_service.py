@@ -18,8 +18,7 @@ from trainshed.cli.connection import Endpoint, local
 
 
 def mock_services(place: Path, monkeypatch: pytest.MonkeyPatch, *services: object) -> Mock:
-    """Use these processes in place of started services, and create temporary directories in
-    `place`."""
+    """Use these processes in place of started services, and create temporary directories in `place`."""
     start = Mock(side_effect=services)
     monkeypatch.setattr(processes, "start", start)
     monkeypatch.setattr(processes, "local", Mock())
@@ -52,8 +51,7 @@ def test_temporary_service_keeps_the_exit_status_and_leaves_no_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """spec/program#local-runs: `trainshed run --local` exits with the status of its job."""
-    # Block the signal before the program reports its start: it cannot arrive between a check and
-    # the wait.
+    # Block the signal before the program reports its start: it cannot arrive between a check and the wait.
     ends = "import signal; signal.pthread_sigmask(0, [15]); print(); signal.sigwait([15])"
     with running(sys.executable, "-uc", ends, stdout=-1) as service:
         assert service.stdout is not None and service.stdout.readline()

@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from tests.contract.api.house import House
+from tests.contract.api.api_service import ApiService
 from trainshed.access.permissions import PROGRAM as PROGRAM_MAY
 from trainshed.access.principals import Principal, Rights
 from trainshed.api.rest import ApiApplication
@@ -21,7 +21,7 @@ from trainshed.serve.issuers import Issuers
 PROGRAM = Principal("job@p1.example", Rights(projects={"p1": PROGRAM_MAY}))
 
 
-class PlayedTerminal:
+class FakeTerminal:
     """Implements `core.terminals.Terminal`: echoes the input, or shows `answer` if it is set."""
 
     def __init__(self, answer: bytes = b"") -> None:
@@ -59,12 +59,12 @@ class PlayedTerminal:
         self._shown.put_nowait(b"")
 
 
-class PlayedShells:
+class FakeShells:
     """Implements `core.terminals.Terminals`."""
 
     def __init__(self) -> None:
         self.opened: list[tuple[JobUid, int, ReplicaId, int, TerminalRequest]] = []
-        self.terminals: list[PlayedTerminal] = []
+        self.terminals: list[FakeTerminal] = []
         self.kept: dict[tuple[JobUid, int, ReplicaId], Autopsy] = {}
         self.refusal = ""
         #: The response of every port of a program.
@@ -77,11 +77,11 @@ class PlayedShells:
         replica: ReplicaId,
         incarnation: int,
         wish: TerminalRequest,
-    ) -> PlayedTerminal:
+    ) -> FakeTerminal:
         if self.refusal:
             raise TerminalRefused(self.refusal)
         self.opened.append((job_uid, attempt, replica, incarnation, wish))
-        self.terminals.append(PlayedTerminal(self.answer if wish.port else b""))
+        self.terminals.append(FakeTerminal(self.answer if wish.port else b""))
         return self.terminals[-1]
 
     def autopsies(self, job_uid: JobUid) -> tuple[Autopsy, ...]:
@@ -89,7 +89,7 @@ class PlayedShells:
 
     async def open_autopsy(
         self, job_uid: JobUid, attempt: int, replica: ReplicaId, wish: TerminalRequest
-    ) -> PlayedTerminal:
+    ) -> FakeTerminal:
         return await self.open_terminal(job_uid, attempt, replica, 0, wish)
 
     async def delete_autopsy(self, job_uid: JobUid, attempt: int, replica: ReplicaId) -> bool:
@@ -134,12 +134,12 @@ class Socket:
         return data if data is not None else json.loads(message["text"])
 
 
-class Shelled(House):
+class ApiServiceWithShells(ApiService):
     """A service with shells, and with a program that has a token of its own."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
-        self.shells = PlayedShells()
+        self.shells = FakeShells()
         self.services = replace(self.services, shells=self.shells, allows_shells=True)
         self.app = self.application(authenticate=_with_program(self.issuers))
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.contract.engines.conftest import House
+from tests.contract.engines.conftest import EngineHarness
 from tests.contract.engines.warm.runtimes import Runtime
 from trainshed.core.launch import Account, WarmStart
 from trainshed.core.lifecycle.replica_events import ReplicaNoted
@@ -22,7 +22,7 @@ WARM = "started warm: framework 1.2 imported"
 
 
 async def start(
-    house: House,
+    harness: EngineHarness,
     runtime: Runtime,
     *argv: str,
     warm: WarmStart | None,
@@ -32,7 +32,7 @@ async def start(
 ) -> JobUid:
     """Start a module with its arguments, `file` with a path, or `text` with a program's text."""
     how = {FILE: (), TEXT: ("-c",)}.get(argv[0], ("-m", argv[0]))
-    return await house.run(
+    return await harness.run(
         "python3",
         *(*how, *argv[1:]),
         software=runtime.software(prefix or runtime.layer),
@@ -42,22 +42,24 @@ async def start(
     )
 
 
-async def start_notice(house: House, uid: JobUid) -> str:
+async def start_notice(harness: EngineHarness, uid: JobUid) -> str:
     """Return the notice about the start; "" for a program without preloaded imports."""
-    await house.end(uid)
-    return " ".join(event.text for event in house.seen(uid) if isinstance(event, ReplicaNoted))
+    await harness.end(uid)
+    return " ".join(
+        event.text for event in harness.events_of(uid) if isinstance(event, ReplicaNoted)
+    )
 
 
 async def prepare_preloader(
-    house: House, runtime: Runtime, *modules: str, pause: float = 0.25
+    harness: EngineHarness, runtime: Runtime, *modules: str, pause: float = 0.25
 ) -> str:
     """Run programs until a preloader exists, and return the notice of the first program after it.
     `pause`: seconds between two attempts."""
     text = ""
     for _ in range(400):
         warm = runtime.warm(*modules)
-        uid = await start(house, runtime, "none", warm=warm)
-        text = await start_notice(house, uid)
+        uid = await start(harness, runtime, "none", warm=warm)
+        text = await start_notice(harness, uid)
         if "being imported" not in text:
             return text
         await asyncio.sleep(pause)
@@ -74,9 +76,9 @@ class Outcome(NamedTuple):
     errors: list[str]
 
 
-async def outcome(house: House, uid: JobUid) -> Outcome:
-    exited = (await house.exit(uid)).exit
-    lines = [(str(line["s"]), str(line["m"])) for line in house.log(uid)]
+async def outcome(harness: EngineHarness, uid: JobUid) -> Outcome:
+    exited = (await harness.exit(uid)).exit
+    lines = [(str(line["s"]), str(line["m"])) for line in harness.log(uid)]
     names = rf"/slots/{uid}/|host-{uid}-|trainshed-[0-9a-z]+-{uid}-| at 0x\w+"
     # Prefixes of log lines of XGBoost and TensorFlow, and addresses in XGBoost's stacks.
     logged = r"\[\d\d:\d\d:\d\d\]|(?<=^[IWE]0000 00:00:)[0-9. ]+|\[0x\w+\]"
@@ -91,19 +93,18 @@ async def outcome(house: House, uid: JobUid) -> Outcome:
 
 
 async def cold_and_warm(
-    house: House, runtime: Runtime, *argv: str, prefix: Prefix | None = None
+    harness: EngineHarness, runtime: Runtime, *argv: str, prefix: Prefix | None = None
 ) -> tuple[Outcome, Outcome]:
     """Return the outcomes of a program that started cold and of the same program that started warm."""
-    cold_uid = await start(house, runtime, *argv, warm=None, prefix=prefix)
-    warm_uid = await start(house, runtime, *argv, warm=runtime.warm(), prefix=prefix)
-    assert await start_notice(house, warm_uid) == WARM
-    assert await start_notice(house, cold_uid) == ""
-    return await outcome(house, cold_uid), await outcome(house, warm_uid)
+    cold_uid = await start(harness, runtime, *argv, warm=None, prefix=prefix)
+    warm_uid = await start(harness, runtime, *argv, warm=runtime.warm(), prefix=prefix)
+    assert await start_notice(harness, warm_uid) == WARM
+    assert await start_notice(harness, cold_uid) == ""
+    return await outcome(harness, cold_uid), await outcome(harness, warm_uid)
 
 
 def differences(cold: Outcome, warm: Outcome) -> object:
-    """Return None for equal outcomes. For programs that print JSON, return only the differing
-    values."""
+    """Return None for equal outcomes. For programs that print JSON, return only the differing values."""
     if cold == warm:
         return None
     try:

@@ -74,7 +74,7 @@ def parent_of(project: str) -> str:
 
 
 @dataclass
-class Yard:
+class AttackSetup:
     """`place`: a directory that programs can reach. The files in it belong to the service's user."""
 
     level: str
@@ -105,7 +105,7 @@ class Yard:
         self.secrets.append(canary())
         return self.secrets[-1]
 
-    def heard(self, job: str, word: str) -> Any:
+    def printed_value(self, job: str, word: str) -> Any:
         """Return the value after a word in the program's output."""
         for line in self.service.follow(job):
             if line.startswith(word + " "):
@@ -247,9 +247,9 @@ def common_ground() -> Path:
 
 @contextlib.contextmanager
 def opened(
-    column: Column, kind: type[Yard] = Yard, program: Sequence[str] = PROGRAM
-) -> Generator[Yard]:
-    """Start a service at the column's level, with both projects. `kind`: of the yard. `program`: the code
+    column: Column, kind: type[AttackSetup] = AttackSetup, program: Sequence[str] = PROGRAM
+) -> Generator[AttackSetup]:
+    """Start a service at the column's level, with both projects. `kind`: the setup class. `program`: the code
     that starts the service. Skips if the level is not available on this machine.
     """
     level, user, python = column.level, os.geteuid(), sys.executable
@@ -269,7 +269,7 @@ def opened(
     try:
         service = _start(level, user, [python, *program], data, cache)
         try:
-            yield furnished(kind(level, user, place, service))
+            yield with_buckets(kind(level, user, place, service))
         finally:
             try:
                 if user == os.geteuid():
@@ -286,19 +286,19 @@ def opened(
         trees.delete(str(place))
 
 
-Y = TypeVar("Y", bound=Yard)
+Y = TypeVar("Y", bound=AttackSetup)
 
 
-def furnished(yard: Y) -> Y:
+def with_buckets(setup: Y) -> Y:
     """Create each project's bucket with an object."""
-    service = yard.service
+    service = setup.service
     for project, bucket in (*BUCKETS.items(), (OTHER, STAGING[1])):
         service.call("POST", f"/storage/v1/b?project={project}", {"name": bucket})
     for bucket in STAGING[:2]:
         service.put(bucket, STAGED, b"theirs")
     service.put("attacking", "mine", b"mine")
-    service.put("attacked", "secret", yard.secret().encode())
-    return yard
+    service.put("attacked", "secret", setup.secret().encode())
+    return setup
 
 
 def environment_of(cache: Path) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The service of `house`, called over gRPC through a real server and channel.
+"""The service of `api_service`, called over gRPC through a real server and channel.
 
 `call` accepts the arguments of the REST tests (verb, path, JSON), so the same tests run over both
 transports. Calls that are not RPCs of the public APIs use REST.
@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl
 
 import pytest
 
-from tests.contract.api.house import Answer, House
+from tests.contract.api.api_service import Answer, ApiService
 from trainshed.access.issuers import Issuer
 from trainshed.api.grpc import DETAILS, GrpcServer
 from trainshed.wire import json as wire_json
@@ -23,7 +23,7 @@ from trainshed.wire.status import StatusCode, Violation, WireError, error_body
 grpc: Any = importlib.import_module("grpc")
 
 
-class GrpcHouse(House):
+class GrpcApiService(ApiService):
     """A service with a gRPC server at `address`. `channel` is a connection to it without TLS."""
 
     def __init__(self, directory: Path, issuers: Sequence[Issuer] = ()) -> None:
@@ -33,7 +33,7 @@ class GrpcHouse(House):
         self.channel: Any = grpc.aio.insecure_channel(self.address)
 
     @asynccontextmanager
-    async def open(self) -> AsyncGenerator["GrpcHouse"]:
+    async def open(self) -> AsyncGenerator["GrpcApiService"]:
         self.server.listen(self.address)
         await self.server.start()
         try:
@@ -73,7 +73,7 @@ class GrpcHouse(House):
         body: object = None,
         *,
         token: str | None = "",
-        meanwhile: Callable[[], object] = lambda: None,
+        before_body: Callable[[], object] = lambda: None,
         **more: Any,
     ) -> Answer:
         raw, _, query = path.partition("?")
@@ -81,7 +81,9 @@ class GrpcHouse(House):
         if matched is None and (method, raw) == ("POST", "/v2/entries:tail"):
             return await self._first_response(body, token)
         if matched is None:
-            return await super().call(method, path, body, token=token, meanwhile=meanwhile, **more)
+            return await super().call(
+                method, path, body, token=token, before_body=before_body, **more
+            )
         route, variables = matched
         if isinstance(body, bytes):
             data = body
@@ -94,7 +96,7 @@ class GrpcHouse(House):
         rpc_path = route.rpc.path
         if raw.startswith("/v1beta1/"):
             rpc_path = rpc_path.replace(".aiplatform.v1.", ".aiplatform.v1beta1.")
-        meanwhile()  # The headers and the only message arrive together.
+        before_body()  # The headers and the only message arrive together.
         try:
             answer = await self.send(rpc_path, bound.SerializeToString(), token=token)
         except grpc.aio.AioRpcError as error:

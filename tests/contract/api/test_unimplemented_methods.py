@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.contract.api.grpc_house import GrpcHouse, status_of
-from tests.contract.api.house import LOCATION, House
+from tests.contract.api.api_service import LOCATION, ApiService
+from tests.contract.api.grpc_service import GrpcApiService, status_of
 from tests.contract.api.test_grpc import grpc
 from tests.unit.specs_requests import custom_job
 from trainshed.api import projects, service_accounts
@@ -24,25 +24,27 @@ STORES = "google.cloud.aiplatform.v1.FeaturestoreService"
 
 
 @pytest.fixture
-async def grpc_house(tmp_path: Path) -> AsyncGenerator[GrpcHouse]:
-    async with GrpcHouse(tmp_path).open() as opened:
+async def grpc_service(tmp_path: Path) -> AsyncGenerator[GrpcApiService]:
+    async with GrpcApiService(tmp_path).open() as opened:
         yield opened
 
 
-def is_served(house: House, verb: str, path: str) -> bool:
+def is_served(service: ApiService, verb: str, path: str) -> bool:
     match = routes.match(verb, path.replace("/v1beta1/", "/v1/", 1))
     if match is None:
         return (verb, path) in GCLOUD_METHODS
-    return match[0].rpc.full_name in house.registry.methods
+    return match[0].rpc.full_name in service.registry.methods
 
 
-async def test_every_public_method_is_served_or_explicitly_unimplemented(house: House) -> None:
+async def test_every_public_method_is_served_or_explicitly_unimplemented(
+    service: ApiService,
+) -> None:
     count = 0
     for name, verb, template in KNOWN:
         path = template.replace("*", "x")
-        if not verb or is_served(house, verb, path):
+        if not verb or is_served(service, verb, path):
             continue
-        answer = await house.call(verb, path, {})
+        answer = await service.call(verb, path, {})
         assert (answer.status, answer.error["status"]) == (400, "UNIMPLEMENTED"), (verb, path)
         # The advice comes before the list of other methods of the service.
         assert re.search(r" is not served here\. (?!Of )\w", answer.error["message"]), (name, path)
@@ -75,9 +77,9 @@ async def test_every_public_method_is_served_or_explicitly_unimplemented(house: 
     ],
 )
 async def test_unimplemented_method_returns_advice(
-    house: House, verb: str, path: str, words: str
+    service: ApiService, verb: str, path: str, words: str
 ) -> None:
-    answer = await house.call(verb, path, {})
+    answer = await service.call(verb, path, {})
     assert answer.error["status"] == "UNIMPLEMENTED"
     assert words in answer.error["message"]
 
@@ -96,10 +98,10 @@ NAME_AND_KEY: dict[str, Any] = {"displayName": "x", **KEY_ONLY}
     ],
 )
 async def test_customer_managed_encryption_key_is_rejected(
-    house: House, path: str, body: dict[str, Any]
+    service: ApiService, path: str, body: dict[str, Any]
 ) -> None:
     """Terraform sends this field. Accepting it would suggest an encryption that does not happen."""
-    answer = await house.call("POST", f"{LOCATION}/{path}", body)
+    answer = await service.call("POST", f"{LOCATION}/{path}", body)
     assert "encryption_spec; Message: Keys of customers are not" in answer.error["message"]
 
 
@@ -110,20 +112,22 @@ async def test_customer_managed_encryption_key_is_rejected(
         ("models:upload", {"model": {"displayName": "x", "description": "d" * 1_000_001}}),
     ],
 )
-async def test_size_of_a_stored_resource_is_limited(house: House, path: str, body: Any) -> None:
-    answer = await house.call("POST", f"{LOCATION}/{path}", body)
+async def test_size_of_a_stored_resource_is_limited(
+    service: ApiService, path: str, body: Any
+) -> None:
+    answer = await service.call("POST", f"{LOCATION}/{path}", body)
     assert answer.status == 400 and "1,000,000 bytes as JSON" in str(answer.error)
 
 
 @pytest.mark.parametrize("version", ["v1", "v1beta1"])
 async def test_unimplemented_method_has_the_same_error_over_grpc(
-    grpc_house: GrpcHouse, version: str
+    grpc_service: GrpcApiService, version: str
 ) -> None:
     method = f"/{STORES.replace('.v1.', f'.{version}.')}/CreateFeaturestore"
     with pytest.raises(grpc.aio.AioRpcError) as failure:
-        await grpc_house.send(method, b"")
+        await grpc_service.send(method, b"")
     path = LOCATION.replace("/v1/", f"/{version}/")
-    over_rest = await House.call(grpc_house, "POST", f"{path}/featurestores", {})
+    over_rest = await ApiService.call(grpc_service, "POST", f"{path}/featurestores", {})
     status: Any = status_of(failure.value)
     assert status.code == grpc.StatusCode.UNIMPLEMENTED.value[0]
     assert status.message == over_rest.error["message"]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.contract.api.grpc_house import GrpcHouse, status_of, violations_of
-from tests.contract.api.house import LOCATION, START, House
+from tests.contract.api.api_service import LOCATION, START, ApiService
+from tests.contract.api.grpc_service import GrpcApiService, status_of, violations_of
 from tests.contract.api.test_api_logging import end
 from tests.contract.api.test_grpc import grpc
 from tests.contract.api.test_ml_tuning import created, record, store_trials
@@ -26,8 +26,8 @@ LINES = 'textPayload:line OR textPayload:"Job is" OR textPayload:completed'
 
 
 @pytest.fixture
-async def house(tmp_path: Path) -> AsyncGenerator[GrpcHouse]:
-    async with GrpcHouse(tmp_path).open() as opened:
+async def service(tmp_path: Path) -> AsyncGenerator[GrpcApiService]:
+    async with GrpcApiService(tmp_path).open() as opened:
         yield opened
     # gRPC leaves the responses of a cancelled call to the event loop, which closes them soon afterwards.
     await until(lambda: not +tail.sessions)
@@ -36,11 +36,11 @@ async def house(tmp_path: Path) -> AsyncGenerator[GrpcHouse]:
 class Session:
     """A session whose client has sent its request and closed its side."""
 
-    def __init__(self, house: GrpcHouse, project: str, token: str, **request: Any) -> None:
+    def __init__(self, service: GrpcApiService, project: str, token: str, **request: Any) -> None:
         body = {"resourceNames": [f"projects/{project}"], **request}
         message = wire_json.from_public("google.logging.v2.TailLogEntriesRequest", body)
-        metadata = (("authorization", f"Bearer {token or house.token}"),)
-        stream = house.channel.stream_stream(METHOD)
+        metadata = (("authorization", f"Bearer {token or service.token}"),)
+        stream = service.channel.stream_stream(METHOD)
         self.call = stream(iter([message.SerializeToString()]), metadata=metadata)
         self._entries: list[dict[str, Any]] = []
 
@@ -64,11 +64,11 @@ class Session:
 
 
 async def started(
-    house: GrpcHouse, project: str = "p1", token: str = "", **request: Any
+    service: GrpcApiService, project: str = "p1", token: str = "", **request: Any
 ) -> Session:
     """Return a session that receives all lines written from now on."""
     before = tail.sessions[project]
-    session = Session(house, project, token, **request)
+    session = Session(service, project, token, **request)
     await until(lambda: tail.sessions[project] > before)
     return session
 
@@ -79,74 +79,76 @@ async def until(is_true: Callable[[], object]) -> None:
             await asyncio.sleep(0.001)
 
 
-async def job(house: GrpcHouse) -> None:
-    await house.result("POST", f"{LOCATION}/customJobs", custom_job(pool(), pool()))
+async def job(service: GrpcApiService) -> None:
+    await service.result("POST", f"{LOCATION}/customJobs", custom_job(pool(), pool()))
 
 
-async def test_tail_returns_entries_when_they_are_written(house: GrpcHouse) -> None:
-    await job(house)
-    house.write_log(1000, REPLICA, (START - 1, "before the session"))
-    session = await started(house, filter=LINES, **AT_ONCE)
-    house.write_log(1000, REPLICA, (START + 1, "line 1"), (START + 2, "x"), (START + 3, "line 2"))
+async def test_tail_returns_entries_when_they_are_written(service: GrpcApiService) -> None:
+    await job(service)
+    service.write_log(1000, REPLICA, (START - 1, "before the session"))
+    session = await started(service, filter=LINES, **AT_ONCE)
+    service.write_log(1000, REPLICA, (START + 1, "line 1"), (START + 2, "x"), (START + 3, "line 2"))
     assert await session.texts(2) == ["line 1", "line 2"]
-    house.write_log(1000, REPLICA, (START + 4, "line 3"))
+    service.write_log(1000, REPLICA, (START + 4, "line 3"))
     entry = await session.next()
     assert entry["textPayload"] == "line 3"
     assert entry["resource"]["labels"]["task_name"] == REPLICA
-    await end(house)
-    house.notices.publish(JobUid(1000))
+    await end(service)
+    service.notices.publish(JobUid(1000))
     expected = ["Job is preparing.", "Job is running.", "Job completed successfully."]
     assert await session.texts(3) == expected
     session.call.cancel()
 
 
-async def test_tail_orders_late_entries_within_the_buffer_window(house: GrpcHouse) -> None:
-    await job(house)
+async def test_tail_orders_late_entries_within_the_buffer_window(service: GrpcApiService) -> None:
+    await job(service)
     only = f'resource.labels.task_name="{REPLICA}" OR resource.labels.task_name="{OTHER}"'
-    session = await started(house, filter=only, bufferWindow="0.2s")
-    house.write_log(1000, REPLICA, (START + 5, "later"))
-    house.write_log(1000, OTHER, (START + 1, "earlier"))
+    session = await started(service, filter=only, bufferWindow="0.2s")
+    service.write_log(1000, REPLICA, (START + 5, "later"))
+    service.write_log(1000, OTHER, (START + 1, "earlier"))
     assert await session.texts(2) == ["earlier", "later"]
     session.call.cancel()
 
 
 async def test_full_tail_buffer_is_returned_before_its_window_ends(
-    house: GrpcHouse, monkeypatch: pytest.MonkeyPatch
+    service: GrpcApiService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tail, "MAX_BUFFER", 5)
     monkeypatch.setattr(tail, "_CHUNK_SIZE", 2)
-    await job(house)
-    session = await started(house, filter="textPayload:line", bufferWindow="60s")
-    house.write_log(1000, REPLICA, *((START + n, f"line {n}") for n in range(20)))
+    await job(service)
+    session = await started(service, filter="textPayload:line", bufferWindow="60s")
+    service.write_log(1000, REPLICA, *((START + n, f"line {n}") for n in range(20)))
     assert await session.texts(16) == [f"line {n}" for n in range(16)]
     session.call.cancel()
 
 
-async def test_tail_returns_only_lines_of_selected_projects_and_jobs(house: GrpcHouse) -> None:
-    await job(house)
+async def test_tail_returns_only_lines_of_selected_projects_and_jobs(
+    service: GrpcApiService,
+) -> None:
+    await job(service)
     path = LOCATION.replace("/p1/", "/p2/")
-    await house.result("POST", f"{path}/customJobs", custom_job(pool(), pool()))
-    await job(house)
+    await service.result("POST", f"{path}/customJobs", custom_job(pool(), pool()))
+    await job(service)
     only = 'resource.labels.job_id="1002" AND textPayload:line'
-    session = await started(house, filter=only, **AT_ONCE)
+    session = await started(service, filter=only, **AT_ONCE)
     for uid in (1000, 1001, 1002):
-        house.write_log(uid, REPLICA, (START + 1, f"line of {uid}"))
+        service.write_log(uid, REPLICA, (START + 1, f"line of {uid}"))
     assert await session.texts(1) == ["line of 1002"]
-    everything = await started(house, filter="textPayload:line", **AT_ONCE)
+    everything = await started(service, filter="textPayload:line", **AT_ONCE)
     for uid in (1000, 1001, 1002):
-        house.write_log(uid, REPLICA, (START + 2, f"line of {uid}"))
+        service.write_log(uid, REPLICA, (START + 2, f"line of {uid}"))
     assert sorted(await everything.texts(4)) == ["line of 1000"] * 2 + ["line of 1002"] * 2
     for open_session in (session, everything):
         open_session.call.cancel()
 
 
-async def test_tailed_lines_of_trials_belong_to_their_tuning_job(house: GrpcHouse) -> None:
-    await created(house)
-    await store_trials(house)
-    uid = (await record(house)).uid + 6
-    session = await started(house, filter="textPayload:line", **AT_ONCE)
-    trial = await started(house, filter='resource.labels.job_id="census.6"', **AT_ONCE)
-    house.write_log(uid, REPLICA, (START + 1, "line"))
+async def test_tailed_lines_of_trials_belong_to_their_tuning_job(service: GrpcApiService) -> None:
+    await created(service)
+    await store_trials(service)
+    uid = (await record(service)).uid + 6
+    session = await started(service, filter="textPayload:line", **AT_ONCE)
+    trial = await started(service, filter='resource.labels.job_id="census.6"', **AT_ONCE)
+    service.write_log(uid, REPLICA, (START + 1, "line"))
     entry = await session.next()
     assert entry["resource"]["labels"]["job_id"] == "census"
     assert entry["labels"]["ml.googleapis.com/trial_id"] == "6"
@@ -155,30 +157,30 @@ async def test_tailed_lines_of_trials_belong_to_their_tuning_job(house: GrpcHous
     trial.call.cancel()
 
 
-async def test_tail_session_ends_with_its_callers_rights(house: GrpcHouse) -> None:
-    made = await house.result("POST", "/trainshed/v1/tokens", {"email": "ana@corp.example"})
-    known(house.tokens, "ana@corp.example", project="p1")
-    session = await started(house, token=made["token"])
-    await house.result("DELETE", f"/trainshed/v1/tokens/{made['id']}")
+async def test_tail_session_ends_with_its_callers_rights(service: GrpcApiService) -> None:
+    made = await service.result("POST", "/trainshed/v1/tokens", {"email": "ana@corp.example"})
+    known(service.tokens, "ana@corp.example", project="p1")
+    session = await started(service, token=made["token"])
+    await service.result("DELETE", f"/trainshed/v1/tokens/{made['id']}")
     assert (await session.failure()).code() is grpc.StatusCode.UNAUTHENTICATED
 
 
-async def test_stopping_service_ends_tail_sessions(house: GrpcHouse) -> None:
-    session = await started(house)
-    house.services.closing.set()
+async def test_stopping_service_ends_tail_sessions(service: GrpcApiService) -> None:
+    session = await started(service)
+    service.services.closing.set()
     assert (await session.failure()).code() is grpc.StatusCode.UNAVAILABLE
 
 
 async def test_number_of_tail_sessions_per_project_is_limited(
-    house: GrpcHouse, monkeypatch: pytest.MonkeyPatch
+    service: GrpcApiService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tail, "MAX_SESSIONS", 1)
-    first = await started(house)
-    refused = await Session(house, "p1", "").failure()
+    first = await started(service)
+    refused = await Session(service, "p1", "").failure()
     assert refused.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     first.call.cancel()
     await until(lambda: not +tail.sessions)
-    (await started(house)).call.cancel()
+    (await started(service)).call.cancel()
 
 
 @pytest.mark.parametrize(
@@ -192,14 +194,14 @@ async def test_number_of_tail_sessions_per_project_is_limited(
     ],
 )
 async def test_invalid_tail_request_names_the_wrong_field(
-    house: GrpcHouse, request_: dict[str, Any], field: str
+    service: GrpcApiService, request_: dict[str, Any], field: str
 ) -> None:
-    failure = await Session(house, "p1", "", **request_).failure()
+    failure = await Session(service, "p1", "", **request_).failure()
     assert failure.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert [violation.field for violation in violations_of(status_of(failure))] == [field]
 
 
-async def test_tail_over_rest_is_rejected_with_advice(house: GrpcHouse) -> None:
-    answer = await House.call(house, "POST", "/v2/entries:tail", {})
+async def test_tail_over_rest_is_rejected_with_advice(service: GrpcApiService) -> None:
+    answer = await ApiService.call(service, "POST", "/v2/entries:tail", {})
     assert answer.error["status"] == "UNIMPLEMENTED"
     assert "over gRPC" in answer.error["message"]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.engines.conftest import House
+from tests.contract.engines.conftest import EngineHarness
 from tests.contract.runtimes.rootfs import image_root
 from tests.isolation import needs_mounts
 from trainshed.core.launch import Software
@@ -40,8 +40,7 @@ except OSError: print("read-only")
 
 @pytest.fixture
 def interception(tmp_path: Path) -> ServiceAccess:
-    """The interception settings of an engine. No test connects, so the certificate needs no valid
-    content."""
+    """The interception settings of an engine. No test connects, so the certificate needs no valid content."""
     certificate, trust = tmp_path / "relay.pem", tmp_path / "roots.pem"
     for path in (certificate, trust):
         path.write_text(OURS)
@@ -53,40 +52,40 @@ def _roots_of_the_machine() -> dict[str, bytes]:
 
 
 async def test_services_root_certificate_is_at_the_systems_paths(
-    house: House, interception: ServiceAccess
+    harness: EngineHarness, interception: ServiceAccess
 ) -> None:
     """TensorFlow 1.15 and 2.1 support no other way: the path is compiled in."""
-    if house.engine.capabilities().isolation == LEVEL_SESSION:
+    if harness.engine.capabilities().isolation == LEVEL_SESSION:
         pytest.skip("without namespaces there is one /etc")
-    await house.restart(access=interception)
+    await harness.restart(access=interception)
     before = _roots_of_the_machine()
-    uid = await house.python(_FINDS)
-    assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
-    assert house.texts(uid) == ["1"] * len({PLACE, *before}) + ["True", "read-only"]
+    uid = await harness.python(_FINDS)
+    assert (await harness.exit(uid)).exit.exit_code == 0, harness.texts(uid)
+    assert harness.texts(uid) == ["1"] * len({PLACE, *before}) + ["True", "read-only"]
     assert _roots_of_the_machine() == before
 
 
 async def test_image_keeps_its_root_certificates_and_gets_the_services(
-    house: House, interception: ServiceAccess, tmp_path: Path
+    harness: EngineHarness, interception: ServiceAccess, tmp_path: Path
 ) -> None:
-    if not house.engine.capabilities().images:
+    if not harness.engine.capabilities().images:
         pytest.skip("no images can be shown at this level")
-    await house.restart(access=interception)
+    await harness.restart(access=interception)
     theirs = "-----BEGIN CERTIFICATE-----\nTHEIRS\n-----END CERTIFICATE-----"
     for number, files in enumerate(
         ({}, {"etc/ssl/certs/ca-certificates.crt": theirs}, {PLACES[1][1:]: theirs})
     ):
         image = image_root(tmp_path / f"root{number}", files=files)
-        uid = await house.run("cat", *map(str, [PLACE, *files]), software=Software(image=image))
-        assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
-        words = [text for text in house.texts(uid) if text in ("OURS", "THEIRS")]
+        uid = await harness.run("cat", *map(str, [PLACE, *files]), software=Software(image=image))
+        assert (await harness.exit(uid)).exit.exit_code == 0, harness.texts(uid)
+        words = [text for text in harness.texts(uid) if text in ("OURS", "THEIRS")]
         assert words.count("OURS") == 1 + len(files)
         assert ("THEIRS" in words) == bool(files)
 
 
 @needs_mounts
 async def test_root_certificate_replaces_a_dangling_link(
-    house: House, interception: ServiceAccess, monkeypatch: pytest.MonkeyPatch
+    harness: EngineHarness, interception: ServiceAccess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The path is a dangling link on such a machine."""
     begin = spawner._START.replace("; zygote.run(0)", _WITH_DANGLING_LINK)  # pyright: ignore[reportPrivateUsage]
@@ -95,8 +94,8 @@ async def test_root_certificate_replaces_a_dangling_link(
     # machine lacks.
     for name in [name for name, text in os.environ.items() if text.startswith("/etc/ssl")]:
         monkeypatch.delenv(name)
-    await house.restart(access=interception)
-    uid = await house.python(_FINDS)
-    assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
+    await harness.restart(access=interception)
+    uid = await harness.python(_FINDS)
+    assert (await harness.exit(uid)).exit.exit_code == 0, harness.texts(uid)
     others = [path for path in _roots_of_the_machine() if not path.startswith("/etc/ssl/")]
-    assert house.texts(uid) == ["1"] * len({PLACE, *others}) + ["True", "read-only"]
+    assert harness.texts(uid) == ["1"] * len({PLACE, *others}) + ["True", "read-only"]

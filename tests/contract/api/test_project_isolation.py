@@ -1,6 +1,5 @@
-"""Isolation between projects: a user with rights in one project learns nothing about another one,
-not even whether a resource exists. Ana owns `vision` and knows every name, ID and uid of
-`speech`."""
+"""Isolation between projects: a user with rights in one project learns nothing about another one, not even
+whether a resource exists. Ana owns `vision` and knows every name, ID and uid of `speech`."""
 
 import re
 import sqlite3
@@ -11,10 +10,10 @@ from urllib.parse import quote
 import pytest
 
 from tests.contract.api import test_datasets
-from tests.contract.api.house import Answer, House
-from tests.contract.api.studying import OWN, SPEC
+from tests.contract.api.api_service import Answer, ApiService
+from tests.contract.api.fake_advisor import OWN, SPEC
 from tests.contract.api.test_matrix import MISSING, served
-from tests.contract.api.test_matrix import house as house  # noqa: PLC0414  a fixture
+from tests.contract.api.test_matrix import service as service  # noqa: PLC0414  a fixture
 from tests.people import known
 from tests.unit.specs_requests import custom_job, ml_job
 from tests.unit.test_specs_pipeline import inputs, pipeline
@@ -29,12 +28,12 @@ SECRET = "zebra"
 SPEECH = "/v1/projects/speech/locations/us-central1"
 
 
-async def create_resources(house: House) -> dict[str, str]:
+async def create_resources(service: ApiService) -> dict[str, str]:
     """Create resources in `speech` and return their IDs by collection."""
     there: dict[str, str] = {"projects": "speech", "locations": "us-central1"}
 
     async def make(collection: str, path: str, body: Any, id_: str = "") -> str:
-        answer = await house.result("POST", path, body)
+        answer = await service.result("POST", path, body)
         view = answer.get("response", answer)
         name = str(view.get("name") or view.get("model") or view.get("jobId") or "")
         there[collection] = id_ or name.rpartition("/")[2]
@@ -70,7 +69,7 @@ async def create_resources(house: House) -> dict[str, str]:
     await make("timeSeries", f"{path}/ee/runs/rr/timeSeries", series)
     await make("serviceAccounts", "/v1/projects/speech/serviceAccounts", {"accountId": "listener"})
     secret = {"name": "ears", "value": SECRET, "project": "speech"}
-    assert (await house.call("POST", f"{PREFIX}secrets", secret)).status == 200
+    assert (await service.call("POST", f"{PREFIX}secrets", secret)).status == 200
     there["secrets"] = "ears"
     return there
 
@@ -90,10 +89,12 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return statements
 
 
-def paths(house: House, there: dict[str, str], project: str) -> Iterator[tuple[str, str, str]]:
+def paths(
+    service: ApiService, there: dict[str, str], project: str
+) -> Iterator[tuple[str, str, str]]:
     """Return (verb, path of an existing resource, path of a missing one) for every method about a
     part of a project."""
-    for _, verb, template in served(house):
+    for _, verb, template in served(service):
         path, colon, custom = template.partition(":")
         segments = path.split("/")
         if "projects" not in segments or "*" not in segments:
@@ -121,22 +122,22 @@ def anonymized(answer: Answer, there: dict[str, str]) -> tuple[int, str]:
 
 
 async def test_no_method_reveals_resources_of_another_project(
-    house: House, reads: list[str]
+    service: ApiService, reads: list[str]
 ) -> None:
     """Each method is called with the other project's ID, with its number, and with its resource IDs
     below the caller's project. Neither the answer nor the number of reads may differ."""
-    there = await create_resources(house)
-    ana = known(house.tokens, ANA, "roles/owner", "vision")
+    there = await create_resources(service)
+    ana = known(service.tokens, ANA, "roles/owner", "vision")
     leaks: list[object] = []
     for project in ("speech", str(project_number("speech")), "vision"):
-        for verb, path, empty in paths(house, there, project):
+        for verb, path, empty in paths(service, there, project):
             body: Any = {} if verb in ("POST", "PATCH", "PUT") else None
             # Each call creates a resource in the caller's own project.
             asks = (path, empty) if path != empty or project != "vision" else (path,)
             answers: list[tuple[int, str, int]] = []
             for url in asks:
                 reads.clear()
-                answer = await house.call(verb, url, body, token=ana)
+                answer = await service.call(verb, url, body, token=ana)
                 answers.append((*anonymized(answer, there), len(reads)))
             refused = project == "vision" or answers[0][0] in (400, 403)
             if len({*answers}) > 1 or SECRET in str(answers) or not refused:
@@ -145,12 +146,12 @@ async def test_no_method_reveals_resources_of_another_project(
 
 
 async def test_trainshed_methods_reveal_no_resources_of_another_project(
-    house: House, reads: list[str]
+    service: ApiService, reads: list[str]
 ) -> None:
     """The job is selected by name, by uid and by ID, with the project in the query, in the body, or
     omitted."""
-    there = await create_resources(house)
-    ana = known(house.tokens, ANA, "roles/owner", "vision")
+    there = await create_resources(service)
+    ana = known(service.tokens, ANA, "roles/owner", "vision")
     name = quote(f"{SPEECH[4:]}/customJobs/{there['customJobs']}", safe="")
     targets = {
         "{job}": (("night", "nacht"), (there["customJobs"], MISSING), (name, name + MISSING)),
@@ -169,7 +170,7 @@ async def test_trainshed_methods_reveal_no_resources_of_another_project(
                     url = path.replace(variable, target) if variable else path
                     query = f"?project={project}{parents}" if body is None else ""
                     reads.clear()
-                    answer = await house.call(verb, f"{PREFIX}{url}{query}", body, token=ana)
+                    answer = await service.call(verb, f"{PREFIX}{url}{query}", body, token=ana)
                     text = answer.body.decode()
                     for part in (target, quote(target), target.replace("%2F", "/")):
                         text = text.replace(part, MISSING)
@@ -179,34 +180,35 @@ async def test_trainshed_methods_reveal_no_resources_of_another_project(
     assert leaks == []
 
 
-async def test_job_id_selects_only_jobs_of_readable_projects(house: House) -> None:
-    """A job of another project with the same ID must not change the result, whether it is older or
-    newer."""
-    ana = known(house.tokens, ANA, "roles/owner", "vision")
+async def test_job_id_selects_only_jobs_of_readable_projects(service: ApiService) -> None:
+    """A job of another project with the same ID must not change the result, whether it is older or newer."""
+    ana = known(service.tokens, ANA, "roles/owner", "vision")
     for project in ("vision", "speech"):
         job = ml_job() | {"jobId": "night"}
-        assert (await house.call("POST", f"/v1/projects/{project}/jobs", job)).status == 200
+        assert (await service.call("POST", f"/v1/projects/{project}/jobs", job)).status == 200
     for below in ("", "/timeline", "/usage"):
-        answer = await house.call("GET", f"{PREFIX}jobs/night{below}", token=ana)
+        answer = await service.call("GET", f"{PREFIX}jobs/night{below}", token=ana)
         assert answer.status == 200, answer.body
         assert "speech" not in answer.body.decode()
-    assert (await house.call("POST", f"{PREFIX}jobs/night:cancel", {}, token=ana)).status == 200
+    assert (await service.call("POST", f"{PREFIX}jobs/night:cancel", {}, token=ana)).status == 200
 
 
-async def test_parent_parameter_grants_no_access_to_the_services_project(house: House) -> None:
+async def test_parent_parameter_grants_no_access_to_the_services_project(
+    service: ApiService,
+) -> None:
     """Only the list of jobs accepts a parent. Without a project, a request applies to the service's
     own project."""
-    ana = known(house.tokens, ANA, "roles/owner", "vision")
+    ana = known(service.tokens, ANA, "roles/owner", "vision")
     for path in ("access:change", "access:change?parent=projects/vision/locations/x"):
         grant = {"role": "roles/owner", "member": f"user:{ANA}"}
-        assert (await house.call("POST", f"{PREFIX}{path}", grant, token=ana)).status == 200
-    assert ANA not in (await house.call("GET", f"{PREFIX}access")).body.decode()
-    assert ANA in (await house.call("GET", f"{PREFIX}access?project=vision")).body.decode()
+        assert (await service.call("POST", f"{PREFIX}{path}", grant, token=ana)).status == 200
+    assert ANA not in (await service.call("GET", f"{PREFIX}access")).body.decode()
+    assert ANA in (await service.call("GET", f"{PREFIX}access?project=vision")).body.decode()
 
 
-async def test_job_cannot_use_a_service_account_of_another_project(house: House) -> None:
+async def test_job_cannot_use_a_service_account_of_another_project(service: ApiService) -> None:
     """A bucket of the other project may admit that account."""
-    ana = known(house.tokens, ANA, "roles/owner", "vision")
+    ana = known(service.tokens, ANA, "roles/owner", "vision")
     number = project_number("speech")
     path = f"{SPEECH.replace('speech', 'vision')}/customJobs"
     for account, status in (
@@ -218,13 +220,15 @@ async def test_job_cannot_use_a_service_account_of_another_project(house: House)
     ):
         job = custom_job()
         job["jobSpec"]["serviceAccount"] = account
-        assert (await house.call("POST", path, job, token=ana)).status == status, account
+        assert (await service.call("POST", path, job, token=ana)).status == status, account
 
 
-async def test_references_in_requests_reveal_no_resources_of_another_project(house: House) -> None:
+async def test_references_in_requests_reveal_no_resources_of_another_project(
+    service: ApiService,
+) -> None:
     """The names of resources of `speech` occur in bodies and filters of requests about `vision`."""
-    there = await create_resources(house)
-    ana = known(house.tokens, ANA, "roles/owner", "vision")
+    there = await create_resources(service)
+    ana = known(service.tokens, ANA, "roles/owner", "vision")
     vision, theirs = SPEECH.replace("speech", "vision"), SPEECH[4:]
     board = f"{theirs}/tensorboards/"
     context = f"{theirs}/metadataStores/default/contexts/"
@@ -256,13 +260,15 @@ async def test_references_in_requests_reveal_no_resources_of_another_project(hou
         yield "POST", f"{PREFIX}jobs/mine:tensorboard", others
 
     stores = f"{vision}/metadataStores?metadataStoreId=default"
-    assert (await house.call("POST", stores, {}, token=ana)).status == 200
+    assert (await service.call("POST", stores, {}, token=ana)).status == 200
     mine = ml_job() | {"jobId": "mine"}
-    assert (await house.call("POST", "/v1/projects/vision/jobs", mine, token=ana)).status == 200
+    assert (await service.call("POST", "/v1/projects/vision/jobs", mine, token=ana)).status == 200
     empty = dict.fromkeys(there, MISSING)
     leaks: list[object] = []
     for wanted, other in zip(asks(there), asks(empty), strict=True):
-        answers = [anonymized(await house.call(*ask, token=ana), there) for ask in (wanted, other)]
+        answers = [
+            anonymized(await service.call(*ask, token=ana), there) for ask in (wanted, other)
+        ]
         answers = [(status, re.sub(r"\d{4,}", MISSING, text)) for status, text in answers]
         if answers[0] != answers[1] or SECRET in str(answers):
             leaks.append((wanted, answers))
@@ -271,25 +277,25 @@ async def test_references_in_requests_reveal_no_resources_of_another_project(hou
 
 @pytest.mark.parametrize(("more", "status"), [("bogus", 400), ("a" * 20_000, 403)])
 async def test_rejected_create_request_reveals_no_buckets(
-    house: House, more: str, status: int
+    service: ApiService, more: str, status: int
 ) -> None:
     """The error reveals no bucket, neither in a malformed request nor in a large one, which is
     validated early."""
-    ana = known(house.tokens, ANA, "roles/owner", "vision")
+    ana = known(service.tokens, ANA, "roles/owner", "vision")
     job = custom_job()
     job["jobSpec"]["baseOutputDirectory"] = {"outputUriPrefix": "gs://nobodys"}
     job |= {more: 1} if status == 400 else {"labels": {"a": more}}
-    answer = await house.call("POST", f"{SPEECH}/customJobs", job, token=ana)
+    answer = await service.call("POST", f"{SPEECH}/customJobs", job, token=ana)
     assert answer.status == status and "nobodys" not in answer.error["message"]
 
 
-async def test_project_in_the_path_overrides_the_body(house: House) -> None:
+async def test_project_in_the_path_overrides_the_body(service: ApiService) -> None:
     """The body names another project."""
-    known(house.tokens, "bo@corp.example", "roles/viewer", "speech")
-    ana = known(house.tokens, ANA, "roles/owner", "vision")
-    before = house.tokens.book.policy.of_project("speech")
+    known(service.tokens, "bo@corp.example", "roles/viewer", "speech")
+    ana = known(service.tokens, ANA, "roles/owner", "vision")
+    before = service.tokens.book.policy.of_project("speech")
     binding = {"role": "roles/owner", "members": [f"user:{ANA}"]}
     body = {"resource": "projects/speech", "policy": {"bindings": [binding]}}
     for version in ("v1", "v3"):
-        await house.call("POST", f"/{version}/projects/vision:setIamPolicy", body, token=ana)
-    assert house.tokens.book.policy.of_project("speech") == before
+        await service.call("POST", f"/{version}/projects/vision:setIamPolicy", body, token=ana)
+    assert service.tokens.book.policy.of_project("speech") == before

@@ -1,5 +1,4 @@
-"""Write exported files into buckets in memory, with the real implementation of
-`datasets.port.SplitFiles`."""
+"""Write exported files into buckets in memory, with the real implementation of `datasets.port.SplitFiles`."""
 
 import asyncio
 

@@ -38,9 +38,8 @@ def node(name: str, *replicas: str) -> NodeStatus:
     )
 
 
-class ValueRoom:
-    """Implements `api.calls.services.CapacityView`. `asked` contains the jobs of all preflight
-    calls."""
+class FakeCapacity:
+    """Implements `api.calls.services.CapacityView`. `asked` contains the jobs of all preflight calls."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader

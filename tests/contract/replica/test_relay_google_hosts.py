@@ -218,8 +218,7 @@ def test_requests_to_other_google_apis_are_forwarded(network: Network, api: Api)
 def test_requests_for_local_resources_are_not_forwarded(
     network: Network, api: Api, method: str, path: str, host: str
 ) -> None:
-    """These requests concern a bucket of the service, or write, or are understood only by the
-    service."""
+    """These requests concern a bucket of the service, or write, or are understood only by the service."""
     for _ in range(2):
         status, _ = api.ask(method, path, b"data" if method in ("PUT", "POST") else b"", host=host)
         assert 400 <= status < 500

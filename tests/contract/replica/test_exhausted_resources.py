@@ -153,8 +153,7 @@ def test_relay_without_file_handles_waits_and_continues(tmp_path: Path) -> None:
 
 
 def test_idle_shims_are_forked_again_after_a_failed_fork(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A lack of memory or processes is temporary. Without idle shims, each start would wait for
-    forks."""
+    """A lack of memory or processes is temporary. Without idle shims, each start would wait for forks."""
     forks: queue.Queue[socket.socket | None] = queue.Queue()
 
     def forked(*_: object, **__: object) -> socket.socket:
