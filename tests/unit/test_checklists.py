@@ -123,7 +123,9 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tree]:
 def mentions(checklist: str) -> dict[str, bool]:
     """Return the files and folders that a checklist names, and whether a test notices their omission."""
     references = re.findall(r"(?:`([\w./*-]+)`|\]\(([\w./-]+)[^)]*\))( \(checked\))?", checklist)
-    return {code or f"docs/{link.removeprefix('../')}": bool(mark) for code, link, mark in references}
+    return {
+        code or f"docs/{link.removeprefix('../')}": bool(mark) for code, link, mark in references
+    }
 
 
 def is_named(path: str, name: str) -> bool:
