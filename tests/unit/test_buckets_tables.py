@@ -54,7 +54,7 @@ def test_bucket_tables_are_read(tmp_path: Path) -> None:
         ('store = "s3"', "missing required field `name`"),
         ('name = "a-1"\nstroe = "s3"', "stroe: there is no such setting. Did you mean store?"),
         ('name = "a-1"\nshared = "yes"', "shared: 'yes' is neither true nor false"),
-        ('name = "a-1"\nregion = 7', "region: 7 is no text"),
+        ('name = "a-1"\nregion = 7', "region: 7 is not a text"),
         ('name = "a-1"\nendpoint = "x"', "endpoint: does not apply to a bucket of the kind local"),
         ('name = "a-1"\nstore = "gcs"\naccess_key_env = "X"', "access_key_env: does not apply"),
         ('name = "a-1"\nstore = "s3"\naccess_key_env = "X"', "requires secret_key_env"),

@@ -32,7 +32,7 @@ MAX_WORLD = 4096
 NONCE = 32
 GROUP = 16
 
-STRANGE = "the received data is no valid frame: the peer is not a Reduction Server, or has another version"
+STRANGE = "the received data is not a valid frame: the peer is not a Reduction Server, or has another version"
 
 
 class Malformed(ValueError):

@@ -324,7 +324,7 @@ async def test_forged_id_token_is_rejected(
         ({"iat": NOW + 120}, "not valid"),
         ({"nbf": NOW + 120}, "not valid"),
         ({"exp": None}, "not valid"),
-        ({"exp": 1e300}, "is no time"),
+        ({"exp": 1e300}, "is not a time"),
         ({"email_verified": False}, "does not confirm that the address"),
         ({"email_verified": "true"}, "does not confirm that the address"),
         ({"email": "owner@trainshed.local"}, "not an e-mail address of a user"),
@@ -526,4 +526,4 @@ def test_slow_or_private_issuer_keys_are_ignored() -> None:
     private = {"kty": "RSA", "e": "AQAB", "n": "_" * 342, "d": "v" * 342}
     keys, faults = signing_keys({"keys": [{"kty": "oct", "k": "A"}, private] * 51})
     assert not keys.keys and len(faults) == 100
-    assert all("it is no public key" in fault for fault in faults)
+    assert all("it is not a public key" in fault for fault in faults)

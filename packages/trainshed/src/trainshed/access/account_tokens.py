@@ -197,7 +197,7 @@ def check_claims(claims: Mapping[str, Any], now: int, leeway: int, **more: "Clai
     try:
         registry.validate(dict(claims))
         are_times = all(abs(claims[name]) < _MAX_TIME for name in ("exp", "iat"))
-        wrong = None if are_times else "`exp` or `iat` is no time"
+        wrong = None if are_times else "`exp` or `iat` is not a time"
     except JoseError as error:
         wrong = error.description or str(error.error)
     if wrong:

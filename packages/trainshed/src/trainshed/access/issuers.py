@@ -229,7 +229,7 @@ def signing_keys(published: Mapping[str, Any]) -> tuple["KeySet", tuple[str, ...
             if entry.get("use", "sig") == "sig":
                 # For a private key of 16,384 bits, the library would compute primes for seconds.
                 if not entry.keys().isdisjoint(("d", "k")):
-                    raise ValueError("it is no public key")
+                    raise ValueError("it is not a public key")
                 keys.append(import_key(entry))
         except Exception as error:  # The issuer's text is untrusted.
             faults.append(f"{entry!r:.100} ({error!r:.100})")

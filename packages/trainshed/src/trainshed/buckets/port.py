@@ -50,7 +50,7 @@ ALWAYS = Conditions()
 
 
 def parse_number(query: Mapping[str, str], key: str) -> int | None:
-    """Return an optional int64 of the query. Raises `InvalidRequest` if it is no decimal number."""
+    """Return an optional int64 of the query. Raises `InvalidRequest` if it is not a decimal number."""
     text = query.get(key)
     if text is None or text == "":
         return None

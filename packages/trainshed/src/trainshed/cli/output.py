@@ -63,7 +63,7 @@ def print_data(value: Any, *, stream: bool = False) -> None:
 
 
 def terminal_width() -> int | None:
-    """Return the number of characters in a line of the terminal; None if standard output is no terminal."""
+    """Return the characters in a line of the terminal; None if standard output is not a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout and sys.stdout.isatty() else None
 
 

@@ -62,15 +62,15 @@ def _misfit(value: object, wanted: inspect.Type, meaning: str) -> str | None:
         case inspect.BoolType() if not isinstance(value, bool):
             return f"{value!r} is neither true nor false; write one of them, without quotes"
         case inspect.StrType() if not isinstance(value, str):
-            return f"{value!r} is no text; put it in quotes"
+            return f"{value!r} is not a text; put it in quotes"
         case inspect.StrType(pattern=pattern) if not re.search(pattern or "", str(value)):
             return f"{value!r} does not go there; write {meaning or f'what {pattern} matches'}"
         case inspect.LiteralType(values=values) if value not in values:
             return f"{value!r} is none of {', '.join(map(repr, values))}; write one of them"
         case inspect.IntType() if isinstance(value, bool) or not isinstance(value, int):
-            return f"{value!r} is no whole number; write one, without quotes"
+            return f"{value!r} is not a whole number; write one, without quotes"
         case inspect.FloatType() if isinstance(value, bool) or not isinstance(value, (int, float)):
-            return f"{value!r} is no number; write one, without quotes"
+            return f"{value!r} is not a number; write one, without quotes"
         case inspect.IntType(ge=least) | inspect.FloatType(ge=least) if (
             least is not None and cast("float", value) < least
         ):
@@ -80,8 +80,8 @@ def _misfit(value: object, wanted: inspect.Type, meaning: str) -> str | None:
         ):
             return f"{value} is too much; write {most:g} or less"
         case inspect.ListType() | inspect.VarTupleType():
-            return f"{value!r} is no list; put it in brackets"
+            return f"{value!r} is not a list; put it in brackets"
         case inspect.DictType():
-            return f"{value!r} is no table; write NAME = VALUE below its heading"
+            return f"{value!r} is not a table; write NAME = VALUE below its heading"
         case _:
             return None

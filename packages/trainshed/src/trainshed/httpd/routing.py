@@ -2,12 +2,15 @@
 
 Templates have the form of google.api.http: `/v1/{parent=projects/*}/jobs:cancel`.
 
-- `*` is one segment. `**` is all further segments, except those that follow it in the template. - `{name}` is
-`{name=*}`. - The text after the last colon is a custom verb of the API. If no template has that verb, it is
-part of the name.
+- `*` is one segment.
+- `**` is all further segments, except those that follow it in the template.
+- `{name}` is `{name=*}`.
+- The text after the last colon is a custom verb of the API. If no template has that verb, it is part of the
+  name.
 
 Paths are percent-encoded: they are split into segments first and decoded afterwards. So `models/ID%401` and
-an encoded slash reach the right variable (spec/clients#surface), and an encoded `..` is no path traversal.
+an encoded slash reach the right variable (spec/clients#surface), and an encoded `..` causes no path
+traversal.
 """
 
 import re

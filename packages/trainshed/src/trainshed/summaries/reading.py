@@ -31,7 +31,7 @@ _crc32c = cast(Callable[[bytes], int], vars(google_crc32c)["value"])
 
 
 class NotEvents(Exception):
-    """The file contains no records from `offset` on: it is no event file, or it is damaged."""
+    """The file contains no records from `offset` on: it is not an event file, or it is damaged."""
 
     def __init__(self, offset: int) -> None:
         super().__init__(f"no record begins at byte {offset}")

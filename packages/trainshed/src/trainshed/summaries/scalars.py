@@ -16,7 +16,7 @@ from msgspec import Struct
 
 _MAX_TAG_LENGTH: Final = 1000
 _SCALARS: Final = b"scalars"
-"""The plug-in of scalar tensors. Other plug-ins write single numbers that are no measurements."""
+"""The plug-in of scalar tensors. Other plug-ins write single numbers that are not measurements."""
 
 
 class Scalar(Struct, frozen=True):
@@ -32,7 +32,7 @@ class Scalar(Struct, frozen=True):
 
 
 def read_scalars(record: bytes) -> Iterator[Scalar]:
-    """Yield the scalars of one record of an event file, in order; none if the record is no event."""
+    """Yield the scalars of one record of an event file, in order; none if the record is not an event."""
     event = _event(record)
     if event is None:
         return

@@ -129,7 +129,7 @@ async def find_job(reader: Reader, target: str) -> tuple[Job, str]:
             ) from None
     if isinstance(work, Job):
         return work, etag
-    assert isinstance(work, TuningJob), "the job of a pipeline is no pipeline"
+    assert isinstance(work, TuningJob), "the job of a pipeline is not a pipeline job"
     raise FailedPrecondition(
         f"{work.name} is a tuning job, and only the jobs of its trials have replicas. "
         f"{await _trial_job_advice(reader, work)}"

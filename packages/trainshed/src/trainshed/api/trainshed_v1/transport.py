@@ -200,7 +200,7 @@ async def stream_lines(
     """Return the lines of a streaming method for an authenticated caller."""
     matched = _find_method("GET", path)
     stream = matched[0].stream
-    assert stream is not None, f"{path} is no stream"
+    assert stream is not None, f"{path} is not a stream"
     call = _call(services, principal, matched, query, {})
     return await stream(await _authorize(call, matched[0].name))
 

@@ -1,7 +1,7 @@
 """Finds, installs and removes the files of objects, independent of requests.
 
 It owns the locks that serialise the writers of one object, and the rule for the objects `a` and `a/b`: the
-file `a` moves to its shadow place under its own lock, to make way for the directory.
+file `a` moves to its shadow place (see `tree`) under its own lock, to make way for the directory.
 """
 
 import os

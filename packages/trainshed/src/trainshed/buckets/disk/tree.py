@@ -4,9 +4,9 @@ The tree is plain: the object `a/b` is the file `a/b`, so that `/gcs/BUCKET` can
 file system cannot represent are escaped. Escaped names start with `MARK`:
 
 * `.gs~=SEGMENT`  a segment that is empty, `.`, `..` or starts with the mark;
-* `.gs~file/LEAF`  the object `a` if `a` is a directory (because `a/b` exists).
+* `.gs~file/LEAF`  the object `a` if `a` is a directory (because `a/b` exists): the shadow place of `a`.
 
-The mapping is one-to-one for valid object names. Other names with the mark are no objects.
+The mapping is one-to-one for valid object names. Other names with the mark are not objects.
 
 Programs write to the same tree through `/gcs`, so its content is untrusted (path traversal). Each step starts
 at an open directory and follows no symbolic links. Only regular files are objects. A directory may disappear
@@ -41,8 +41,7 @@ class Place(Struct, frozen=True):
 
 
 def place_of(name: str) -> Place:
-    """Return the place of a valid object name. (Its shadow place is `dirs + SHADOW_DIR` with the same
-    leaf.)"""
+    """Return the place of a valid object name. Its shadow place is `dirs + SHADOW_DIR` with the same leaf."""
     *dirs, leaf = map(encode_segment, name.split("/"))
     return Place(tuple(dirs), leaf)
 
@@ -322,7 +321,7 @@ def _collect(fd: int, members: dict[bytes, _Member | None], shadow: tuple[str, .
 
 
 def _plain(key: bytes) -> _Member | None:
-    """Return the member whose key is its name in the directory, or None if this is no valid object name."""
+    """Return the member whose key is its name in the directory, or None if the name is invalid."""
     segment, is_directory = os.fsdecode(key.removesuffix(b"/")), key.endswith(b"/")
     below = (segment,) if is_directory else ()
     return _Member(key, segment, below, segment, is_directory) if _is_text(segment) else None

@@ -341,7 +341,7 @@ def _copy(client: Client, uid: str, which: Mapping[str, Any], target: Path) -> i
         status = _run_shell(client, uid, which, "tar -c .", files=files)
     for left_out in _remove_escapes(target):
         click.echo(
-            f"{left_out}  was omitted: it is no file, or a link that leads out of the copy",
+            f"{left_out}  was omitted: it is not a file, or it is a link that leads out of the copy",
             err=True,
         )
     return status or unpacking.returncode

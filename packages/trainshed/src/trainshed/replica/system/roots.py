@@ -10,7 +10,7 @@ _MAX_BYTES = 16 << 20
 
 
 def text(path: str) -> bytes:
-    """Return the content of a file of root certificates, at most `_MAX_BYTES`; b"" if it is no regular file.
+    """Return at most `_MAX_BYTES` of a file of root certificates; b"" if it is not a regular file.
     The path may be in a container image and is not trusted."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
