@@ -224,7 +224,7 @@ class Session:
         if refusal:
             if own or self._is_aloud:
                 text = "native all-reduce is used: " + (own or refusal)
-                process.tell("native", text, "WARNING")
+                process.report("native", text, "WARNING")
             self.close()
             return False
         is_due.set()
@@ -233,7 +233,7 @@ class Session:
             text = self._communicator.describe()
             if self._nodes is not None:
                 text += ", after a sum within each of {} nodes".format(len(self._nodes))
-            process.tell("mode", text)
+            process.report("mode", text)
         return True
 
     # ---- the steps

@@ -1,7 +1,7 @@
 """Reads HTTP/1.1 messages from a connection: heads, and bodies with a known end. It makes no decisions about
 them.
 
-TensorFlow's client sends contradictory lengths, which servers reject; this module corrects them.
+It corrects contradictory lengths, which TensorFlow's client sends and servers reject.
 """
 
 import io

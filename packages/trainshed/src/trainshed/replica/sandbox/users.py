@@ -2,7 +2,7 @@
 
 A program that is root in it has no rights outside. Files need not change owners: mounts have their owners
 mapped (mount_setattr(2)), so that the service's files appear as the program's, and new files of the program
-belong to the service. Needs root; runs on Python 3.6.
+belong to the service. Needs root and Python 3.6.
 """
 
 import errno

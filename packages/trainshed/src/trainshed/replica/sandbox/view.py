@@ -1,7 +1,7 @@
 """Builds the file system view of one program: hidden and visible paths, the owners of its files, and its
 /dev.
 
-It owns the mounts of a replica. `View.enter` is called in the first process of a process namespace.
+It owns the mounts of a replica. The first process of a process namespace calls `View.enter`.
 """
 
 import contextlib

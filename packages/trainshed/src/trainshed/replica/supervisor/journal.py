@@ -156,8 +156,8 @@ class Claim:
 
 
 class Shim(NamedTuple):
-    """The service's view of a shim: process ID and start (`protocol.process_start`) in `proc`, the service's
-    /proc."""
+    """The service's view of a shim: process ID and start (`protocol.process_start`) in the service's /proc,
+    `proc`."""
 
     process: int
     since: int

@@ -149,7 +149,7 @@ def process_share(base: "str | None", kernel_settings: str = "/proc/sys/kernel")
     """Return the maximum number of processes and threads of one program; None = unknown.
 
     It is a quarter of the machine's limit, and at most half of the limits of the group `base` and its
-    parents. So fork bombs, even in several replicas, leave processes for the service and other users.
+    parents. So fork bombs, even in several replicas, leave processes for the service and others.
     """
     names = ("pid_max", "threads-max")
     known = [_count(os.path.join(kernel_settings, name)) // 4 for name in names]

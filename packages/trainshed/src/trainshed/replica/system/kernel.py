@@ -326,7 +326,7 @@ _ABSOLUTE = 1
 
 
 def boot_timer() -> int:
-    """Return the handle of a timer on `BOOT_CLOCK`. It becomes readable when the timer expires. Raises
+    """Return the handle of a timer on `BOOT_CLOCK`. It is readable after the timer expires. Raises
     OSError."""
     handle = _libc.timerfd_create(ctypes.c_int(BOOT_CLOCK), ctypes.c_int(_TIMER_FLAGS))
     _check(min(handle, 0), "timerfd_create")

@@ -112,7 +112,7 @@ def resident(shim: int) -> "dict[int, int]":
 
 def own_memory(process: int) -> int:
     """Return the private memory of a process in bytes; -1 = unknown. It excludes mapped files and divides
-    shared memory among its processes, like control groups. Slower than `resident`."""
+    shared memory among its processes, like control groups. Slow."""
     total = -1
     for line in read("/proc/%d/smaps_rollup" % process).splitlines():
         if line.startswith((b"Pss_Anon:", b"Pss_Shmem:")):
