@@ -144,7 +144,7 @@ def clients_in_jobs() -> str:
         )
         for resource, all_verbs in sorted(verbs.items())
     ]
-    table = _table(("resource", "the token of a program", "only the owner's token"), rows)
+    table = _table(("resource", "allowed for programs", "not allowed for programs"), rows)
     return _with_table("clients-in-jobs.md", "rights", table)
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-BEGIN = "<!-- made from tests/e2e/hostile/table.py -->"
-END = "<!-- end of what is made -->"
+BEGIN = "<!-- generated from tests/e2e/hostile/table.py -->"
+END = "<!-- end of generated text -->"
 
 
 class Outcome(StrEnum):

@@ -62,8 +62,8 @@ IDENTITIES = (
     Identity("the service is root", 0, "own-user"),
     Identity("`users`: another user's job", 0, "user", ("lab-bob", "lab-ada")),
     Identity("`users`: the same user's", 0, "user", ("lab-ada", "lab-ada")),
-    Identity("the service is an ordinary user", NOBODY, "user"),
-    Identity("an ordinary user's service has only `session`", NOBODY, "session"),
+    Identity("the service runs as an ordinary user at level `user`", NOBODY, "user"),
+    Identity("the service runs as an ordinary user at level `session`", NOBODY, "session"),
 )
 
 

@@ -16,8 +16,8 @@ from tests.slurm.attacks import IDENTITIES
 
 __all__ = ["BEGIN", "END", "HELD", "ROWS", "VARIES", "documented_table"]
 
-BEGIN = "<!-- made from packages/trainshed-cluster/tests/slurm/hostile_table.py -->"
-END = "<!-- end of what is made -->"
+BEGIN = "<!-- generated from packages/trainshed-cluster/tests/slurm/hostile_table.py -->"
+END = "<!-- end of generated text -->"
 
 _HERE: dict[str, tuple[Outcome, Outcome, Outcome, Outcome, Outcome]] = {
     "service files": NAMESPACED,
@@ -54,10 +54,10 @@ _HERE: dict[str, tuple[Outcome, Outcome, Outcome, Outcome, Outcome]] = {
 
 ROWS: tuple[Row, ...] = (
     *(Row(row.attempt, row.what, _HERE[row.attempt]) for row in table.ROWS if row.attempt in _HERE),
-    Row("munge", "munge's socket and key, which authenticate users to Slurm", NAMESPACED),
+    Row("munge", "reading munge's key or using its socket, which authenticate users to Slurm", NAMESPACED),
     Row(
         "Slurm's commands",
-        "Slurm's commands: listing or ending other allocations, running steps, submitting, draining the node",
+        "using Slurm's commands: listing or ending other allocations, running steps, submitting, draining the node",
         NAMESPACED,
     ),
     Row("Slurm's ports", "connecting to the ports of `slurmctld` and `slurmd`", NOWHERE),
@@ -111,10 +111,10 @@ def documented_table() -> str:
 
 def _describe(says: tuple[Outcome, ...]) -> str:
     if len(set(says)) == 1:
-        return f"{says[0]} for every identity"
+        return f"{str(says[0]).capitalize()} in all setups"
     other = (
-        f"{word} where {' or '.join(titles)}"
+        f"{word} if {' or '.join(titles)}"
         for word in (OPEN, VARIES)
         if (titles := [who.title for who, how in zip(IDENTITIES, says, strict=True) if how is word])
     )
-    return f"held, but {' and '.join(other)}"
+    return f"Held, but {' and '.join(other)}"
