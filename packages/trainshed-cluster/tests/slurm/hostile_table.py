@@ -54,7 +54,11 @@ _HERE: dict[str, tuple[Outcome, Outcome, Outcome, Outcome, Outcome]] = {
 
 ROWS: tuple[Row, ...] = (
     *(Row(row.attempt, row.what, _HERE[row.attempt]) for row in table.ROWS if row.attempt in _HERE),
-    Row("munge", "reading munge's key or using its socket, which authenticate users to Slurm", NAMESPACED),
+    Row(
+        "munge",
+        "reading munge's key or using its socket, which authenticate users to Slurm",
+        NAMESPACED,
+    ),
     Row(
         "Slurm's commands",
         "using Slurm's commands: listing or ending other allocations, running steps, submitting, draining the node",
