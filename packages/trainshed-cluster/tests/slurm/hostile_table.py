@@ -61,7 +61,7 @@ ROWS: tuple[Row, ...] = (
     ),
     Row(
         "Slurm's commands",
-        "using Slurm's commands: listing or ending other allocations, running steps, submitting, draining the node",
+        "using Slurm's commands to list or end other allocations, run steps, submit, or drain the node",
         NAMESPACED,
     ),
     Row("Slurm's ports", "connecting to the ports of `slurmctld` and `slurmd`", NOWHERE),
