@@ -27,7 +27,7 @@ from trainshed.scheduler.model import limit_of
 _EVERY: Final = 10.0
 """Seconds between two checks of all budgets."""
 _CACHE_INTERVAL: Final = 10**9
-"""Nanoseconds for which a computed usage is reused while no attempt ends. Computing the usage of running
+"""Nanoseconds for which a computed usage is reused unless an attempt ends. Computing the usage of running
 attempts takes time."""
 _UNITS: Final[Mapping[str, str]] = {CPU_HOURS: " CPU-hours", GPU_HOURS: " GPU-hours", COST: ""}
 _Account = tuple[str, str]
@@ -58,9 +58,9 @@ class Budgets:
         self.limits: Mapping[QuotaKey, float] = {}
         #: This month's usage by ended attempts.
         self._ended: _Sums = {}
-        #: Usage of other months by their start, because a clock may be set back.
+        #: Usage of other months, by the start of the month. It is kept because a clock may be set back.
         self._others: dict[Nanos, _Sums] = {}
-        #: Start and end of this month (ns). All budgets restart at the end.
+        #: Start and end of this month (ns). At its end, the usage of all budgets restarts at zero.
         self.month: tuple[Nanos, Nanos] = (0, 0)
         self._exhausted: tuple[Mapping[QuotaKey, str], frozenset[QuotaKey]] = ({}, frozenset())
         #: Time until which the last computed usage is valid (ns).
@@ -98,9 +98,9 @@ class Budgets:
         }
 
     def exhausted(self, now: Nanos) -> tuple[Mapping[QuotaKey, str], frozenset[QuotaKey]]:
-        """Return two results. The first contains the projects and users whose budget is used up, by the key
-        of their number of jobs, with a sentence for each. The second contains the keys whose hard budget is
-        used up."""
+        """Return two results. The first result contains the projects and users whose budget is used up, by
+        the key of their number of jobs, with a sentence for each. The second result contains the keys of the
+        projects and users whose hard budget is used up."""
         if self._holds_until - _CACHE_INTERVAL <= now < self._holds_until:
             return self._exhausted
         sums = self._sums(now)
@@ -132,8 +132,8 @@ class Budgets:
         )
 
     async def watch(self, now: Callable[[], int], time_passed: Callable[[], None]) -> None:
-        """Check the budgets at regular intervals, until cancelled. `time_passed`: called if budgets exist,
-        because one of them may be used up by now."""
+        """Check the budgets at regular intervals, until cancelled. `time_passed`: called at each check if
+        budgets exist, because a budget may have been used up since the last check."""
         while True:
             await asyncio.sleep(_EVERY)
             standing = self.standing(now())

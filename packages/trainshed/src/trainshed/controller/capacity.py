@@ -4,9 +4,11 @@ given times, and answers questions about capacity.
 A decision takes effect in the snapshot immediately, before its job has applied the decision. The next
 decision therefore does not assign the same capacity again. The job's next stored state corrects the snapshot.
 If a job is stored again before it has applied a decision, the decision is undone and must not be applied any
-more (`counts`). Decisions are made on a copy of the snapshot. With many jobs and nodes this happens in a
-thread, while the event loop continues. Decisions that are still valid afterwards are used, and the others are
-made again. Preflight checks run in the same way (docs/adr/0012).
+more (`counts`).
+
+Decisions are made on a copy of the snapshot. With many jobs and nodes, they are made in a thread, while the
+event loop continues. Decisions that are still valid afterwards are used. All other decisions are made again.
+Preflight checks run in the same way (docs/adr/0012).
 """
 
 import asyncio
@@ -141,8 +143,8 @@ class CapacityTracker:
         self._arriving: dict[JobUid, tuple[str, str]] = {}
         #: (attempt, delay) of placed attempts that cannot start yet, as their engine reports.
         self._delays: dict[JobUid, tuple[int, Delay]] = {}
-        #: The last state of each job in the snapshot. Entries with later decisions are removed. Jobs are
-        #: often passed repeatedly without a change.
+        #: The last state of each job in the snapshot, to skip calls of `put` without a change. Entries with
+        #: later decisions are removed.
         self._put_last: dict[JobUid, Job] = {}
         self._changed = True
         #: Whether the last plan made no decisions and no reservations.
@@ -257,8 +259,8 @@ class CapacityTracker:
         self._changed = True
 
     def stop_jobs(self, name: PersistentResourceName, reason: str) -> list[tuple[JobUid, Event]]:
-        """Request the jobs of a persistent resource to release its machines. Return the events for these
-        jobs."""
+        """Request the jobs of a persistent resource to release the resource's machines. Return the events for
+        these jobs."""
         stopped: list[tuple[JobUid, Event]] = []
         for uid in self.reserved.jobs(name):
             state, home = self._state(uid), self.reserved.snapshot_of(uid)
@@ -363,11 +365,11 @@ class CapacityTracker:
         return tuple(taken)
 
     def counts(self, uid: JobUid, event: Event) -> bool:
-        """Return whether the decision behind an event is still valid. True for other events. If False,
-        another job may have the capacity, and a new decision follows."""
+        """Return whether the decision behind an event is still valid. Return True for events without a
+        decision. If the result is False, another job may have the capacity, and a new decision follows."""
         state = self._state(uid)
         if state is None:
-            return True  # the job is over, and ignores events
+            return True  # The job has finished and ignores events.
         match event:
             case JobAdmitted(nodes):
                 return set(state.places) == set(nodes)
@@ -381,7 +383,8 @@ class CapacityTracker:
                 return True
 
     def unfit(self, node: str) -> NodeNews | None:
-        """Return why a node accepts no replicas, or None if it does or is unknown."""
+        """Return the reason if a node accepts no replicas. Return None for any other node, and for unknown
+        nodes."""
         if node in self._drains:
             drain = self._drains[node]
             reason = f": {drain.reason}" if drain.reason else ""
@@ -393,7 +396,7 @@ class CapacityTracker:
         return NodeNews(_CONDITIONS[state], cause or f"{node} is out of service", is_unheard)
 
     def on_unfit_nodes(self) -> tuple[JobUid, ...]:
-        """Return the jobs with replicas, or with newly assigned replicas, on unfit nodes."""
+        """Return the jobs with replicas on unfit nodes, including replicas that were assigned just now."""
         snapshots = (self._snapshot, *self.reserved)
         there = (node for snapshot in snapshots for node in snapshot.nodes.values() if node.holders)
         return tuple(
@@ -405,7 +408,7 @@ class CapacityTracker:
         return sum(len(snapshot.queue) for snapshot in (self._snapshot, *self.reserved))
 
     def why(self, uid: JobUid, now: Nanos) -> Waiting | None:
-        """Return why a job waits for capacity or for its start, or None if it does not wait."""
+        """Return the reason why a job waits for capacity or for its start, or None if it does not wait."""
         waiting = self.reserved.why(uid, now, lambda hold: self.why(hold, now))
         if waiting is None and self.reserved.snapshot_of(uid) is None:
             waiting = explaining.why(self._snapshot, uid, now)
@@ -426,7 +429,7 @@ class CapacityTracker:
 
     def require_admissible(self, work: Job | TuningJob) -> None:
         """Raise ResourceExhausted if a project or user already has the maximum number of waiting jobs. Raise
-        FailedPrecondition if their jobs may not have this priority."""
+        FailedPrecondition if a limit of the project or user forbids the job's priority."""
         spec = work.spec.trial if isinstance(work, TuningJob) else work.spec
         project, person = _account(work)
         priority = spec.scheduling.priority
@@ -455,7 +458,7 @@ class CapacityTracker:
     def admit(self, work: Work) -> None:
         """Count a new work that is about to be stored, so that simultaneous requests cannot exceed the limits
         together. Raises the errors of `require_admissible`."""
-        if not isinstance(work, Pipeline):  # Its job is a work of its own.
+        if not isinstance(work, Pipeline):  # The pipeline's job is also a work and is counted.
             self.require_admissible(work)
             if fault := self.reserved.require(work):
                 raise FailedPrecondition(fault)
@@ -494,8 +497,8 @@ class CapacityTracker:
         return explaining.node_statuses(self._snapshot, causes, jobs)
 
     def quota_statuses(self, now: Nanos, project_id: str | None = None) -> tuple[QuotaStatus, ...]:
-        """Return the status of all quotas that are set, used or waited for. `project_id`: None for all
-        projects. Sorted by project, region, metric and user."""
+        """Return the status of all quotas that have a limit, usage, or waiting jobs. `project_id`: None for
+        all projects. Sorted by project, region, metric and user."""
         budget_used = self.budgets.used(now)
         return tuple(
             replace(status, used=round(budget_used(status.key), 2))

@@ -1,9 +1,9 @@
-"""Executes the instructions of stored jobs: one at a time per job, each at least once.
+"""Executes the instructions of stored jobs: one at a time per job, each at least once. This module makes no
+decisions and writes no state. The results of an instruction become events.
 
-This module makes no decisions and writes no state. The results of an instruction become events. The carrier
-abandons an instruction that no longer applies at two safe points: while environments are built, and between
-two attempts. The output of builds is written to the job's log line by line. Builds run in threads and do not
-know their job. `BuildOutput` passes their lines to the event loop, collects and writes them.
+The carrier abandons an instruction that no longer applies at two safe points: while environments are built,
+and between two attempts. The output of builds is written to the job's log line by line. Builds run in threads
+and do not know their job. `BuildOutput` passes their lines to the event loop, and writes them to the log.
 """
 
 import asyncio
@@ -65,8 +65,8 @@ RETRY_INTERVAL = 1.0
 _PLANS_IN_A_TURN = 8
 """Number of launch plans that are created before other tasks run on the event loop."""
 _TOLD_AT = len(RETRY_DELAYS)
-"""Number of failed attempts after which the reason is logged and reported. Most failures of an engine last a
-shorter time."""
+"""Number of failed attempts after which the reason is logged and reported. Most failures of an engine end
+earlier."""
 _GATHER = 0.2
 """Seconds for which lines are collected before they are written."""
 
@@ -129,7 +129,7 @@ class JobCarrier:
         self._changed.set()
         if self._current not in wanted and isinstance(self._current, PrepareRuntime):
             assert self._step is not None
-            self._step.cancel()  # nothing was started yet, so there is nothing to wait for
+            self._step.cancel()  # Nothing was started yet, so no process has to be awaited.
         if self._task is None:
             if self._next() is None:
                 self._finished()
@@ -207,7 +207,7 @@ class JobCarrier:
                 if isinstance(instruction, PrepareRuntime | StartReplicas):
                     self._failed(instruction, repr(failure), Cause.SERVICE)
                     return True
-                # No other instruction would end the replica or release the slots.
+                # Only this instruction can end the replica or release the slots.
                 delay = RETRY_INTERVAL
             if not await self._pause(delay):
                 return False
@@ -224,7 +224,7 @@ class JobCarrier:
         self._ports.report(self._job().uid, failure)
 
     def _tell_delay(self, instruction: Instruction, failure: Exception, pause: float) -> None:
-        """Report a timeline entry about the reason why the engine does not start an attempt."""
+        """Report the reason why the engine does not start an attempt, as an entry of the job's timeline."""
         if isinstance(instruction, StartReplicas):
             message = (
                 f"The engine cannot start the job now and retries every {pause:g} s: {failure}"
@@ -233,7 +233,8 @@ class JobCarrier:
             self._ports.report(self._job().uid, StartDelayed(instruction.attempt, delay))
 
     async def _pause(self, seconds: float) -> bool:
-        """Wait, and return True. Return False as soon as the current instruction no longer applies."""
+        """Wait for `seconds`, and return True. Return False as soon as the current instruction no longer
+        applies."""
         self._changed.clear()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -259,8 +260,8 @@ def _cause_of(failure: Exception) -> Cause | None:
 
 
 def _includes(done: Instruction, other: Instruction) -> bool:
-    """Return whether an executed instruction includes another one. After the start of a gang, some of its
-    replicas are reported earlier than others, but the start of the others is also done."""
+    """Return whether an executed instruction includes another one. A start of a gang includes later starts of
+    replicas that have not reported their start yet."""
     if isinstance(done, StartReplicas) and isinstance(other, StartReplicas):
         return done.attempt == other.attempt and set(other.waiting) <= set(done.waiting)
     return done == other
@@ -272,7 +273,7 @@ async def _carry_out(ports: Ports, job: Job, instruction: Instruction) -> None:
         case PrepareRuntime():
             await prepare(ports, job, instruction.attempt)
         case StartReplicas():
-            # In parallel with the start, because programs need more time than this for their first line.
+            # Start the log in parallel, because programs need more time for their first line.
             beginning = begin(begin_log(ports, job), f"job {job.uid}: starting its log")
             await _launch(ports, job, instruction)
             await beginning
@@ -350,8 +351,8 @@ async def _stop(ports: Ports, job: Job, instruction: StopReplicas) -> None:
 
 
 async def _has_slots(engine: Engine, uid: JobUid, attempt: int) -> bool:
-    """Return whether the attempt has slots. If not, none of its programs has run or will run: instructions of
-    a job are executed in order, and no start remains."""
+    """Return whether the attempt has slots. Without slots, none of its programs has run or will run:
+    instructions of a job are executed in order, and no start remains."""
     return (uid, attempt) in await engine.allocations()
 
 
@@ -361,8 +362,7 @@ async def _release_before(engine: Engine, uid: JobUid, attempt: int) -> None:
 
 
 def packages(job: Job) -> tuple[Package, ...]:
-    """Return the environments that a job needs, without duplicates. Most jobs run the same program in every
-    pool."""
+    """Return the distinct environments that a job needs. Most jobs run the same program in every pool."""
     wanted = {pool.program.environment for pool in job.spec.pools}
     return tuple(sorted(wanted, key=repr))
 
@@ -410,7 +410,8 @@ async def prepare(ports: Ports, job: Job, attempt: int) -> None:
             await ports.runtimes.prepare(choice, on_top, output.hear)
         if has_reducers(job.spec):
             await ports.runtimes.prepare_reduction(output.hear)
-        if (plan := job.spec.data) is not None:  # Quick if an earlier attempt or trial has done it.
+        # Fast if an earlier attempt or trial wrote the files.
+        if (plan := job.spec.data) is not None:
             reader = Account(project, account, str(job.uid))
             for line in summary(await ports.datasets.write(plan, reader, output.hear)):
                 output.hear(line)
@@ -463,11 +464,11 @@ class BuildOutput:
     @property
     def took(self) -> int:
         """Return the duration of the builds in ns, or 0 if nothing was built."""
-        # The loop's clock may not advance for a millisecond.
+        # The loop's clock may show the same time twice within a millisecond.
         return max(1, round((self._loop.time() - self._began) * 1e9)) if self._heard else 0
 
     def hear(self, line: str) -> None:
-        """Add a line. Callable from any thread, even after the end."""
+        """Add a line. Callable from any thread, even after the end of the preparation."""
         # The service may have stopped while a build was still running.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._take, line)
@@ -482,7 +483,7 @@ class BuildOutput:
         trace: TracebackType | None,
     ) -> None:
         if kind is GeneratorExit:
-            return  # Dropped together with its loop, which does not run any more.
+            return  # The event loop has stopped, so nothing can be awaited.
         # Earlier lines are still in the loop's queue.
         await asyncio.sleep(0)
         self._left.set()

@@ -208,8 +208,8 @@ class Controller:
         self._capacity.set_nodes(await self._ports.engine.capacity())
         await self._decisions.read_usage(self._reader)
         await self._decisions.read_orders(self._reader)
-        # The jobs in their loaded state. A job that starts later may receive its slots while the engine lists
-        # its allocations.
+        # List the jobs in their loaded state. A job that starts later may receive its slots while the engine
+        # lists its allocations.
         adopted = [tracked.live.job for tracked in self._tracked.values()]
         self._crew.keep(
             lambda: settle_leftovers(self._ports.engine, self._stored, adopted, self.report),
@@ -320,7 +320,7 @@ class Controller:
         return self._capacity.quota_statuses(self._now(), project_id)
 
     async def _cancel_for(self, uid: JobUid, email: str) -> None:
-        """Cancel a job in the name of a user. Raise NotFound, or FailedPrecondition."""
+        """Cancel a job on behalf of a user. Raise NotFound, or FailedPrecondition."""
         if (job := self._stored(uid)) is not None:
             cancel = CancelRequested(CancelCause.USER, self._now(), Actor(email))
             await self._intake.request_cancel(job.name, cancel)
@@ -368,7 +368,7 @@ class Controller:
 
     async def _store_new(self, made: Sequence[NewWork]) -> None:
         job = made[0].job if len(made) == 1 else None
-        # If the uid is taken, the store rejects the new job, and the existing job continues.
+        # If a job with this uid exists, the store rejects the new job, and the existing job continues.
         if isinstance(job, Job) and job.uid not in self._tracked and not self._closing:
             await self._create_job(job, made[0])
             return
@@ -381,8 +381,8 @@ class Controller:
                 self.wake(new.job.uid)
 
     async def _create_job(self, job: Job, made: NewWork) -> None:
-        """Store a single job, as admitted if it fits at once. Other decisions made on the way are reported
-        only after the job is stored, because its name may be taken."""
+        """Store a single job, as admitted if it fits at once. Decisions about other jobs are reported only
+        after this job is stored, because its name may already exist."""
         uid = job.uid
         self._mailboxes.hold(uid)
         tracked = self._track(LiveJob(job, generation=0))
@@ -399,7 +399,7 @@ class Controller:
             self._mailboxes.drop(uid)
             self._forget(uid)
             self._capacity.forget(uid)
-            # Decisions about other jobs may depend on the job that was not stored.
+            # Decisions about other jobs may depend on the capacity of the job that was not stored.
             for other, _ in decided:
                 if (stored := self._stored(other)) is not None:
                     self._capacity.put(stored)
@@ -413,7 +413,7 @@ class Controller:
         if admitted is None:
             tracked.live = LiveJob(job, generation=1)
             if self._steps.is_crowd:
-                self._go_on(tracked)  # There is nothing to add to its timeline.
+                self._go_on(tracked)  # The timeline does not contain the reason for the wait.
             else:
                 self._mailboxes.look(uid)
         else:
@@ -490,7 +490,7 @@ class Controller:
         self._go_on(tracked)
 
     async def _measured_uses(self, job: Job, used: tuple[Use, ...]) -> tuple[Use, ...]:
-        """Return the usage of an attempt, including its busy processors."""
+        """Return the usage of an attempt, including the number of busy processors."""
         if not used:
             return ()
         try:
@@ -501,7 +501,8 @@ class Controller:
         return tuple(measured(use, usages) for use in used)
 
     def _wake_made(self, uid: JobUid) -> None:
-        """Wake the works that programs of a finished job have created. Most of them end with the job."""
+        """Wake the works that programs of a finished job have created. Most of these works end together with
+        the job."""
         for made in self._jobs_of_jobs.of(uid):
             self.wake(made)
 

@@ -45,8 +45,8 @@ _MAX_CONCURRENT_READS: Final = 2
 _END: Final = 5.0
 """Seconds that the end of a job waits for its last curves. Remaining points are read later."""
 _LATE: Final = 600.0
-"""Maximum seconds for which the late reading of one job's files delays those of other jobs. Some files never
-end."""
+"""Maximum seconds for which the late reading of one job's files delays the reading of other jobs' files. Some
+files grow forever."""
 
 _EVALUATION: Final = re.compile(r"(eval|evaluation|validation|valid|val|test)(?![a-z])", re.I)
 
@@ -160,7 +160,7 @@ class JobCurves:
             with contextlib.suppress(RequestError):
                 work, _ = await self._stores.reader.job_by_uid(uid)
                 if isinstance(work, Job) and (task := self._begin(work).task) is not None:
-                    # One after the other, because no caller waits for them.
+                    # Read the jobs one after the other, because no caller waits for them.
                     self._followed[uid].ended.set()
                     await asyncio.wait([task], timeout=_LATE)
 

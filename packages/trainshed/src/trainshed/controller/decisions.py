@@ -91,7 +91,7 @@ class Decisions:
                 self._report(uid, event)
 
     def _decided_apart(self, decisions: Sequence[Decision]) -> None:
-        """Report decisions from the thread, and process the changes since their start."""
+        """Report decisions from the thread, and process the changes since the start of the plan."""
         if not self._is_closed:
             for uid, event in self._events(decisions):
                 self._report(uid, event)
@@ -124,7 +124,7 @@ class Decisions:
         delay, loop = seconds_until(at, self._now()), asyncio.get_running_loop()
         if self._timer is not None:
             if self._timer.when() <= loop.time() + delay:
-                return  # Another snapshot has an earlier moment; then all are planned.
+                return  # All snapshots are planned at this earlier time.
             self._timer.cancel()
         self._timer = loop.call_later(delay, self._time_passed)
 

@@ -91,7 +91,7 @@ class ExportWorker:
         try:
             await self._operations.finish_operation(replace(ended, updated=self._now()))
         except StaleCommit:
-            return  # It was cancelled.
+            return  # The operation was cancelled.
         self._notices.publish(operation.subject)
 
     async def _write(self, operation: Operation, export: Export) -> tuple[str, dict[str, Any]]:

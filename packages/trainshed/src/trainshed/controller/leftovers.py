@@ -49,7 +49,7 @@ async def settle_leftovers(
             # All jobs are processed, so that a node that does not respond delays no others.
             for failure in filter(None, await asyncio.gather(*over, return_exceptions=True)):
                 raise failure
-        except (EngineUnavailable, OSError):  # A full disk, say: stops are written down first.
+        except (EngineUnavailable, OSError):  # OSError: a stop could not be stored.
             await asyncio.sleep(_RETRY_INTERVAL)
         else:
             return
@@ -69,8 +69,8 @@ async def settle_unknown(engine: Engine, uid: JobUid, events: Iterable[Event]) -
             case ReplicaStarted():
                 await engine.stop(uid, event.attempt, 0)
             case ReplicaExited() | ReplicaLost():
-                # The engine refuses while another replica of the job lives. The end of the last replica
-                # repeats this call.
+                # The engine refuses while another replica of the job lives. This call is repeated when the
+                # last replica ends.
                 with contextlib.suppress(EngineUnavailable):
                     await engine.release(uid, event.attempt)
             case _:

@@ -21,8 +21,8 @@ from trainshed.telemetry.lines import about
 log = logging.getLogger(__name__)
 
 _STALE_LIMIT = 20
-"""Maximum number of successive commits that find a changed job. More of them mean that another service is the
-leader."""
+"""Maximum number of successive commits that find a changed job. A larger number shows that another service is
+the leader."""
 _MAX_BATCH = 50
 """Maximum number of events of one job that are applied at once. Each event reads all replicas of the job,
 while other tasks wait for the loop."""
@@ -110,7 +110,7 @@ class Mailboxes:
                     )
                     await asyncio.sleep(_RETRY_INTERVAL)
             except Unavailable as failure:
-                if not refused:  # Once, since the log may be on the full disk.
+                if not refused:  # Log this only once, because the log may be on the full disk.
                     about(log, uid).warning("%s; retrying every second", failure)
                 refused += 1
                 self._put_back(uid, mailbox)
@@ -178,6 +178,6 @@ class Alarms:
             self.set(uid, ())
 
     def _rings(self, uid: JobUid, deadline: Deadline) -> None:
-        # A deadline that is set again starts a new measurement.
+        # If the same deadline is set again later, its time is measured from then.
         del self._timers[uid][deadline]
         self._ring(uid, deadline)

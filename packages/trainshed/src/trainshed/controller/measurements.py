@@ -21,8 +21,8 @@ from trainshed.store.sqlite.studies import Studies
 from trainshed.studies.port import Curve
 
 _MAX_MEASUREMENTS: Final = 1_000
-"""Number of measurements of a trial up to which all count. Of more, every second one, every fourth one, and
-so on."""
+"""Maximum number of measurements of a trial that are all used. If there are more, only every second, fourth,
+… measurement is used."""
 _MAX_CACHED: Final = 200_000
 """Maximum number of cached measurements of all jobs together, about 50 MB."""
 
@@ -50,8 +50,8 @@ def of_lines(
 
 def thinned(study: StudySpec, measured: list[Measurement], *, is_over: bool) -> list[Measurement]:
     """Return at most about `_MAX_MEASUREMENTS` of the measurements, to limit the cost of a trial with a
-    million reports. With more measurements, the selection only becomes sparser. It includes the final
-    measurement of an ended trial."""
+    million reports. The result includes the final measurement of an ended trial. If more measurements follow,
+    some of the selected ones are omitted, but no others are added between them."""
     if len(measured) <= _MAX_MEASUREMENTS:
         return measured
     kept = measured[:: 1 << ((len(measured) - 1) // _MAX_MEASUREMENTS).bit_length()]
@@ -118,8 +118,8 @@ class Curves:
             return curves
         span = missing[-1] - missing[0] + 1
         trials = await self._studies.trials(job.study, missing[0] - 1, span)
-        # One statement for each number, or a single one for all numbers: after a restart there may be a
-        # thousand of them.
+        # Use one statement for each number, or a single one for all numbers: after a restart, a thousand
+        # numbers may be missing.
         numbers_wanted = None if len(missing) > len(kept) else missing
         measured = await self._studies.measurements(job.study, numbers_wanted)
         wanted = set(missing)

@@ -35,7 +35,7 @@ from trainshed.telemetry.meters import Meters
 log = logging.getLogger(__name__)
 
 _TURN: Final = 10 * 10**9
-"""Nanoseconds after which the next notification to a slow target waits for newer notifications to other
+"""After this time (ns), the remaining notifications to a slow target wait for newer notifications to other
 targets."""
 _BATCH: Final = 500
 """Maximum number of notifications to a target in one pass. A target that does not respond delays the others
@@ -87,8 +87,8 @@ class OutboxWorker:
         return tuple(sorted(set(chain.from_iterable(t.budgets for t in self._targets))))
 
     def budgets_reached(self, budgets: Sequence[Budget], month: Nanos) -> None:
-        """Notify targets, except those already notified, that budgets have reached their marks. `month`: the
-        start of the budgets' month."""
+        """Notify targets that budgets have reached their marks, unless they were already notified. `month`:
+        the start of the budgets' month."""
         if notices := budget_notices(budgets, month, self._targets, self._now()):
             # No retry is necessary, because the next check of the budgets repeats the notification.
             self._crew.begin(self._put(notices), "storing notifications of budgets")
@@ -154,7 +154,7 @@ class OutboxWorker:
         cause, begun = None, self._now()
         for outgoing in group:
             if cause is None and self._now() - begun > _TURN:
-                return  # The rest is still due, and newer notifications may have arrived.
+                return  # The remaining notifications are still due, and newer ones may have arrived.
             due = next_try(outgoing.notification.created, outgoing.tries + 1, self._now())
             # The next attempt is stored first. Otherwise each pass would send the notification again on a
             # full disk.

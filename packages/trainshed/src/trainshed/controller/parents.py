@@ -1,9 +1,9 @@
-"""Reconciles works that run through other jobs (tuning jobs and pipelines), each time one is woken.
+"""Reconciles works that run through other jobs (tuning jobs and pipelines), each time one of these works is
+woken. The next step follows from the stored records of the works and of their jobs.
 
-The next step follows from the stored records of the works and of their jobs. Reconcilers also cache learning
-curves and the advisor's results in memory. The caches may be lost at any time. The loop that calls `apply`
-processes one work at a time. This module contains the reconciler of pipelines, and `tuning` contains the
-reconciler of tuning jobs.
+Reconcilers also cache learning curves and the advisor's results in memory. The caches may be lost at any
+time. The loop that calls `apply` processes one work at a time. This module contains the reconciler of
+pipelines, and `tuning` contains the reconciler of tuning jobs.
 """
 
 import asyncio
@@ -124,8 +124,8 @@ class Parents:
         parent = reconciled.job.parent
         if parent is not None and reconciled.job.state is not live.job.state:
             self._wake(parent.uid)
-        # Cancels come last because they may fail. They are then repeated, without a further change of the
-        # state.
+        # Cancels come last because they may fail. In this case, they are repeated, without another change of
+        # the state.
         for uid, cause in reconciled.cancel:
             await self._cancel(uid, cause)
 

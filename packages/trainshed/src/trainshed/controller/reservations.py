@@ -114,7 +114,7 @@ class Reservations:
         return self._pools.used(name)
 
     def why(self, resource: PersistentResource) -> Waiting | None:
-        """Return why machines of a resource are not reserved yet, or None if all are."""
+        """Return the reason why machines of a resource are not reserved yet, or None if all are reserved."""
         for hold in resource.holds:
             if waiting := self._capacity.why(hold.uid, self._now()):
                 return waiting
@@ -232,7 +232,7 @@ class Reservations:
     ) -> None:
         try:
             await self.change(name, change, decided=uid, error=error)
-        except NotFound:  # It was deleted in the meantime.
+        except NotFound:  # The resource was deleted in the meantime.
             self._pools.pending.discard(uid)
 
     def check(self) -> None:
@@ -266,4 +266,4 @@ class Reservations:
         try:
             await self._cancel(uid, email)
         except (NotFound, FailedPrecondition):
-            self._cancelled.discard(uid)  # It is not stored yet, or it is over.
+            self._cancelled.discard(uid)  # The job is not stored yet, or has finished.

@@ -140,7 +140,8 @@ class ReservedPools:
         return tuple(snapshot.entries) if snapshot is not None else ()
 
     def count_waiting(self, project_id: str, person: str) -> int:
-        """Return how many jobs of a project and a user ("" = all users) wait for machines of a resource."""
+        """Return the number of jobs of a project and a user ("" = all users) that wait for machines of a
+        resource."""
         return sum(
             entry.waits
             and entry.gang.project_id == project_id
@@ -152,7 +153,8 @@ class ReservedPools:
     def why(
         self, uid: JobUid, now: Nanos, hold: Callable[[JobUid], Waiting | None]
     ) -> Waiting | None:
-        """Return why a job of a resource waits, or None if it does not. `hold`: returns why a hold waits."""
+        """Return the reason why a job of a resource waits, or None if it does not wait. `hold`: returns the
+        reason why a hold waits."""
         name, snapshot = self._homes.get(uid), self.snapshot_of(uid)
         if name is None or snapshot is None:
             return None
@@ -173,7 +175,7 @@ class ReservedPools:
         return replace(waiting, message=f"{what} is {state}{cause}", hint=None)
 
     def require(self, work: Work) -> str | None:
-        """Return why a new work cannot run on its persistent resource, or None if it can."""
+        """Return an error if a new work cannot run on its persistent resource, otherwise None."""
         if isinstance(work, Pipeline):
             return None
         spec = work.spec.trial if isinstance(work, TuningJob) else work.spec

@@ -29,7 +29,7 @@ FIRST_PASS: Final = 60.0
 PASS_INTERVAL: Final = 900.0
 """Seconds between two passes."""
 _BREATH: Final = 0.01
-"""Seconds between two deletions, for the processing of requests and jobs."""
+"""Pause in seconds between two deletions, so that requests and jobs are processed."""
 _PAGE: Final = 500
 
 
@@ -81,8 +81,8 @@ class RetentionTimer:
             await self.sleep(_BREATH)
 
     async def _due(self) -> list[_Over]:
-        """Return the expired jobs of clients, and those whose creating job no longer exists, with the
-        earliest ends first. `_delete` also deletes the jobs that they created."""
+        """Return the expired jobs of clients, with the earliest ends first. Include expired jobs whose
+        creating job no longer exists. `_delete` also deletes the jobs that they created."""
         before = self.now() - self.age
         query = JobQuery(None, None, None, limit=_PAGE)
         orphans = await self.reader.children(ORPHANS)

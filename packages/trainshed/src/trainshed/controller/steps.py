@@ -83,8 +83,8 @@ class JobSteps:
         if job.phase is AttemptState.PREPARING:
             job = self._prepare(live.job, job, entries)
         is_new = live.generation == 1 and job.attempt == 0 and not entries and job.outcome is None
-        # Not in a long queue, where each job would need a commit for little information. Callers that read
-        # the job receive the reason in any case.
+        # Not in a long queue, where each job would need a commit for little information. Responses about a
+        # job always contain the reason.
         waiting = self._capacity.why(job.uid, self._now()) if is_new and not self.is_crowd else None
         if waiting is not None:
             message = "; ".join(filter(None, (waiting.message, waiting.hint)))
@@ -93,8 +93,8 @@ class JobSteps:
         return job, tuple(entries)
 
     def _leave(self, job: Job, lost: Collection[ReplicaId], entries: list[TimelineEntry]) -> Job:
-        """Request the job's replicas to leave unfit nodes. `lost`: replicas that have ended, although the job
-        has not processed this yet."""
+        """Request the job's replicas to leave unfit nodes. `lost`: replicas whose loss the job has not
+        processed yet."""
         for node in sorted({r.node for r in job.replicas if r.node and not r.leaving}):
             if job.is_placed and (news := self._capacity.unfit(node)) is not None:
                 staying = tuple(
@@ -121,8 +121,8 @@ class JobSteps:
 
     def _schedule(self, job: Job, entries: list[TimelineEntry]) -> Job:
         """Pass the job to the scheduler, and apply the decisions about the job in the same commit. A job that
-        releases capacity is passed only after it is stored, so that no other job receives the capacity too
-        early."""
+        releases capacity is passed only after it is stored. Otherwise another job could receive the capacity
+        too early."""
         if job.state.is_final or self._capacity.gives_back(job):
             return job
         self._capacity.put(job)

@@ -186,7 +186,7 @@ class StudyOperations:
             if number in trials and trials[number].state is not TrialState.INFEASIBLE
         ]
         if all(curve.number != checked.number for curve in curves):
-            return False  # It has measured nothing.
+            return False  # The trial has no measurements.
         (verdict,) = await self._advisor.should_stop(study.spec, curves, (checked.number,))
         return verdict.should_stop
 

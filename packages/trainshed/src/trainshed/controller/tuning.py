@@ -152,14 +152,14 @@ class TuningReconciler:
         exhausted = proposals.exhausted and len(pairs) < count
         begun = begin(transition, pairs, exhausted=exhausted)
         if machine.startable_trials(transition.job):
-            self._wake(job.uid)  # By now more trials are wanted than were asked for.
+            self._wake(job.uid)  # More trials can start now than when suggestions were requested.
         return begun
 
     async def _suggest(
         self, job: TuningJob, shown: tuple[TrialData, ...], count: int
     ) -> tuple[Proposals, str | None]:
-        """Return the advisor's suggested points, and the reason if they were drawn at random (None: they are
-        from the study's own algorithm). Wake the job afterwards."""
+        """Return the points that the advisor suggests. If it drew them at random instead of by the study's
+        algorithm, also return the reason. Wake the job afterwards."""
         spec, failures, drawn, pause = job.spec.study, 0, None, _RETRY_INTERVAL
         while True:
             try:

@@ -82,7 +82,7 @@ class Watchers:
             await watch.due.wait()
             watch.due.clear()
             job = watch.job
-            # A line may arrive before the report that its replica runs. Without that report, no drill fires.
+            # A line may arrive before the report that its replica runs. No drill is fired before that report.
             armed = [
                 (drill, compile_regex(drill.at_line))
                 for drill in job.drills
@@ -96,7 +96,7 @@ class Watchers:
                 about(log, job.uid).warning("log not searched: %s", failure)
 
     async def _seen(self, uid: JobUid, drill: Drill, wanted: Regex, watch: _Watch) -> bool:
-        """Return whether a new line matches that was written after the order of the drill."""
+        """Return whether the log contains a new matching line that is younger than the drill's order."""
         while True:
             page = await self._logs.page(
                 uid,

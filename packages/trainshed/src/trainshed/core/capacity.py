@@ -1,9 +1,6 @@
 """Values that describe capacity: nodes with their limits on replicas, quotas, and the reasons why a job
-waits.
-
-Engines create nodes and delays. The controller creates all other parts of the scheduler's snapshot. The
-package `api` shows these values.
-"""
+waits. Engines create nodes and delays. The scheduler and the controller create the other values. The package
+`api` shows all of them."""
 
 import enum
 from collections.abc import Mapping
@@ -18,7 +15,7 @@ from trainshed.core.units import Nanos
 class MachineWanted(Struct, frozen=True):
     """Properties that determine where a replica may run, in addition to free capacity."""
 
-    #: The public machine type. If it is None, the replica runs on nodes for machines that no route matches.
+    #: The public machine type. Without a type, the replica matches only routes for all machine types.
     type: str | None = None
     #: The public type of the replica's accelerators, or None if it has no accelerators.
     accelerator: str | None = None
@@ -81,7 +78,7 @@ class WaitReason(enum.StrEnum):
     POLICY = "policy"
     #: The job is waiting for the end of the pause before its next attempt.
     BACK_OFF = "back_off"
-    #: Every suitable node is unknown, drained, gone or otherwise unavailable.
+    #: All suitable nodes are unavailable, for example because they are drained or do not respond.
     NO_NODE = "no_node"
     #: The scheduler has placed the job, but the cluster has not provided the nodes yet. A `Delay` has this
     #: cause or one of the following causes.
@@ -98,7 +95,7 @@ class Waiting(Struct, frozen=True):
     reason: WaitReason
     #: One sentence, such as "needs 8 CPUs, 4 of 8 are used by job 17".
     message: str
-    #: An action that would let the job start, such as raising a quota, or None if none is known.
+    #: An action after which the job can start, such as raising a quota. None if no action is known.
     hint: str | None = None
     #: Names of at most five jobs that use the missing capacity.
     blockers: tuple[str, ...] = ()
@@ -124,10 +121,12 @@ class Delay(Struct, frozen=True):
     recorded: Nanos | None = None
 
     def is_news(self, before: "Delay | None", now: Nanos) -> bool:
-        """Return whether this delay is worth recording after `before`, the last recorded delay. A delay is
-        worth recording if its reason differs. It is also worth recording if the expected start has moved by
-        more than a minute and by more than a quarter of the remaining time. A new position in the queue is
-        not recorded. Frequent changes are recorded at most once a minute."""
+        """Return whether to record this delay after `before`, the last recorded delay.
+
+        Changes of the cause, the message and the expected start are recorded. A new expected start counts
+        only if it differs by more than a minute and by more than a quarter of the remaining time. A new
+        position in the queue is not recorded. Frequent changes are recorded at most once a minute.
+        """
         if before is None or self.cause is not before.cause:
             return True
         if self.expected and not before.expected:
@@ -225,8 +224,8 @@ class QuotaKey(Struct, frozen=True):
     project_id: str
     region: str
     metric: str
-    #: The user whose usage in the project is limited. `EACH` means every user without a limit of their own;
-    #: "" means all users together.
+    #: The user whose usage in the project is limited. `EACH` selects every user without a limit of their own.
+    #: "" selects all users together.
     person: str = ""
 
     def __post_init__(self) -> None:
@@ -254,7 +253,7 @@ class Load(Struct, frozen=True):
     jobs: Mapping[tuple[Api, str], int]
     #: Number of jobs that wait for capacity.
     waiting: int
-    #: The quotas of all projects that are set, used or waited for.
+    #: The quotas of all projects that have a limit, usage, or waiting jobs.
     quotas: tuple[QuotaStatus, ...]
     #: Number of unfinished jobs by project and state.
     jobs_of_projects: Mapping[tuple[str, str], int] = {}

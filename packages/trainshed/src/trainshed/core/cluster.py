@@ -42,11 +42,8 @@ def fits_cluster_spec(job_json: str, replicas: int) -> bool:
 
 
 def names_chief(spec: JobSpec) -> bool:
-    """Return whether the primary is called `chief` rather than `master` (facts/program#tf_config).
-
-    Vertex always uses chief. `ml` uses it from runtime 2.1 on, and in container jobs that request
-    it.
-    """
+    """Return whether the primary is called `chief` rather than `master` (facts/program#tf_config). Vertex
+    always uses `chief`. `ml` uses `chief` from runtime 2.1 on, and in container jobs that request it."""
     if spec.api is Api.VERTEX:
         return True
     if is_container_job(spec):
@@ -99,7 +96,7 @@ def role(spec: JobSpec, replica: ReplicaId) -> str:
 
 
 def hostname(uid: JobUid, spec: JobSpec, replica: ReplicaId) -> str:
-    """Return a replica's hostname. A replica keeps its hostname at every start. In practice, no two jobs have
-    the same hostname (facts/program#cluster_spec)."""
+    """Return a replica's hostname. It stays the same in all attempts and incarnations. In practice, no two
+    jobs have the same hostname (facts/program#cluster_spec)."""
     place = f"workerpool{replica.pool}" if spec.api is Api.VERTEX else role(spec, replica)
     return f"cmle-training-{place}-{host_token(uid)}-{replica.index}"

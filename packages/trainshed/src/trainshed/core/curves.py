@@ -50,7 +50,7 @@ def average_sections(values: Sequence[float], most: int) -> list[tuple[int, floa
 
 
 def thin(values: Sequence[float], most: int) -> Sequence[int]:
-    """Return ascending indexes of at most `most` values: the values that `fold` keeps of sections of equal
+    """Return ascending indexes of at most `most` values: those that `fold` selects from sections of equal
     length. If `most` is 1, return the last index."""
     count = len(values)
     if count <= most:
@@ -69,7 +69,8 @@ _LATEST: Final = 2**63 - 1
 class CurveSeries(Struct, frozen=True):
     """The curve of a job's values with one tag in one directory."""
 
-    #: The key of the series' points in the file of the job's uid.
+    #: The key of the series' points. The points of all series of a job are in one file, whose name is the
+    #: job's uid.
     uid: int
     #: The directory below the job's log directory. "" is the log directory itself.
     run: str
@@ -90,7 +91,7 @@ def point(step: int, at: float, value: float) -> Point:
 
 
 def last_point(series: CurveSeries) -> Point:
-    """Return the last point that was read of a series."""
+    """Return the last point of a series that was read."""
     return Point(series.step, series.at, math.nan if series.value is None else series.value)
 
 

@@ -192,10 +192,10 @@ def _cluster_variables(gang: PlacedAttempt, replica: ReplicaId) -> dict[str, str
     """Return the variables that describe a replica's position in the cluster (spec/program#cluster_spec,
     spec/program#tf_config, spec/program#ranks).
 
-    CLUSTER_SPEC: on Vertex for every replica, keyed by pool; in `ml` for container jobs, keyed by role.
-    TF_CONFIG: on Vertex for jobs with several replicas, in `ml` always. TF_CONFIG lists no evaluators, but
-    evaluators receive a task. Reducers do not receive TF_CONFIG and are not listed. Ranks: the primary is
-    first, followed by the workers. Other replicas have no rank.
+    - CLUSTER_SPEC: on Vertex for every replica, keyed by pool; in `ml` for container jobs, keyed by role.
+    - TF_CONFIG: on Vertex for jobs with several replicas, in `ml` always. It lists no evaluators, but
+      evaluators receive a task. Reducers are not listed and do not receive TF_CONFIG.
+    - Ranks: the primary is first, followed by the workers. Other replicas have no rank.
     """
     spec, variables = gang.spec, dict[str, str]()
     is_vertex = spec.api is Api.VERTEX
@@ -232,9 +232,9 @@ def _cluster(
     outside: Collection[int] = (),
     **more: str,
 ) -> str:
-    """Return the JSON of a cluster with these pool names, without the pools in `outside`, and the task of a
-    replica with `more` members. Only trials have `task.trial`, which contains the number as text. A job that
-    is too long is omitted (spec/program#cluster_spec)."""
+    """Return the JSON that describes a cluster and a replica's task. `names`: the pools' names. `outside`:
+    pools to omit. `more`: further members of the task. Only trials have `task.trial`, which contains the
+    number as text. The job is omitted if it is too long (spec/program#cluster_spec)."""
     spec = gang.spec
     trial = {"trial": spec.trial} if spec.trial else {}
     cluster = {

@@ -79,10 +79,10 @@ def listed(names: Iterable[str], most: int = 20) -> str:
 def closest(name: str, known: Iterable[str]) -> str:
     """Return `" Did you mean X?"` for the known name most similar to `name`, or "" if none is similar.
 
-    Upper and lower case are equal. For a name with a number, known names with all its words come first. Words
+    The comparison ignores case. If `name` contains a number, known names with all its words come first. Words
     count more than numbers: n1-standard-3 is nearer to n1-standard-4 than to n1-standard-32.
     """
-    import difflib  # Loaded late: an idle service does without it (docs/adr/0083).
+    import difflib  # Imported here, because an idle service does not need it (docs/adr/0083).
 
     known, meant = tuple(known), set(name.lower().split("_"))
     whole = [candidate for candidate in known if meant <= set(candidate.lower().split("_"))]
@@ -105,6 +105,6 @@ def _numbers(name: str) -> tuple[float, ...]:
 
 
 def _apart(numbers: tuple[float, ...], wanted: tuple[float, ...]) -> tuple[tuple[float, bool], ...]:
-    """Return the distance between two lists of numbers, with the first number as the most important. Of two
+    """Return the distance between two lists of numbers. The first number is the most important. Of two
     equally distant numbers, the larger one is nearer, because it provides enough capacity."""
     return tuple((abs(n - a), n < a) for n, a in zip(numbers, wanted, strict=False))

@@ -17,7 +17,7 @@ class Leftover(msgspec.Struct, frozen=True):
 
     #: The allocation's name in the cluster.
     name: str
-    #: Why the allocation was not released: the cluster's reason, or the facts that are unknown.
+    #: Why the allocation was not released: the cluster's error, or the missing information.
     why: str
     #: A command that releases the allocation, with or without a running service.
     command: tuple[str, ...]
@@ -38,5 +38,5 @@ def read(file: Path) -> tuple[Leftover, ...]:
 
 
 def text(left: Sequence[Leftover]) -> str:
-    """Return the allocations as the text of a file."""
+    """Return the contents of a file that lists these allocations."""
     return msgspec.json.format(msgspec.json.encode(list(left)).decode(), indent=1) + "\n"

@@ -73,12 +73,13 @@ class Account(Struct, frozen=True):
 
 
 class ReductionPart(Struct, frozen=True):
-    """The role of a replica in a Reduction Server (spec/reduction#reports). By default it has none."""
+    """The role of a replica in a Reduction Server (spec/reduction#reports). By default, the replica has no
+    role."""
 
     #: Directory of the package for reductions. In a container image it is mounted at `REDUCTION_PACKAGES`.
     packages: str | None = None
-    #: Number of the job's reducers. The replica's reports about them are stored. None for jobs without
-    #: reducers, whose reports are not stored.
+    #: Number of the job's reducers. The replica's reports about reducers are stored. None for jobs without
+    #: reducers: their reports are not stored.
     reducers: int | None = None
     #: Whether the user receives a warning if the program ends without using the reducers.
     is_expected: bool = False
@@ -103,7 +104,7 @@ class LaunchPlan(Struct, frozen=True):
     attempt: int
     replica: ReplicaId
     incarnation: int
-    #: The program's command line. The first item is searched on the PATH of `environ`.
+    #: The program's command line. The first item is looked up in the PATH of `environ`.
     argv: tuple[str, ...]
     #: The program's variables, except those that the engine adds for the slot: `HOME`, `TMPDIR`, the storage
     #: endpoint and the prefix of `PATH` for the slot's own Python.

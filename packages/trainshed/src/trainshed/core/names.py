@@ -229,7 +229,7 @@ def project_number(project_id: str) -> int:
 
 
 def _digest(text: str) -> str:
-    import hashlib  # Only here: the commands' help does without.
+    import hashlib  # Imported here, because the help of commands does not need it.
 
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -252,13 +252,14 @@ def normalize_emails(record: Struct, *fields: str) -> None:
 
 
 DEFAULT_BUCKET: Final = "trainshed"
-"""The bucket for staged code of the service's own project."""
+"""The bucket for staged code of the project to which the service itself belongs."""
 _MAX_BUCKET_CHARS: Final = 63
 _IN_BUCKETS: Final = re.compile(r"[a-z0-9_-]*[a-z0-9]")
 
 
 def default_bucket(own: str, project_id: str) -> str:
-    """Return the name of the bucket for a project's staged code. `own`: the service's own project."""
+    """Return the name of the bucket for a project's staged code. `own`: the project to which the service
+    itself belongs."""
     if project_id == own:
         return DEFAULT_BUCKET
     name = f"{DEFAULT_BUCKET}-{project_id}"

@@ -30,8 +30,8 @@ class JobPackage(Struct, frozen=True, order=True):
     digest: str = ""
 
     def fault(self, digest: str) -> str | None:
-        """Return an error with advice if a content with this SHA-256 does not match the pinned package.
-        Return None if it matches."""
+        """Return an error with advice if contents with this SHA-256 do not match the pinned package. Return
+        None if they match."""
         if digest.startswith(self.digest):
             return None
         bucket = self.uri.split("/")[2]

@@ -55,8 +55,8 @@ class PipelineSpec(Struct, frozen=True):
 
 
 class Pipeline(WorkRecord, frozen=True, kw_only=True):
-    """A training pipeline. It has the same states as its job. Only a cancel decides its outcome in
-    advance."""
+    """A training pipeline. It has the same states as its job. Its outcome is decided before the end of its
+    job only if it is cancelled."""
 
     spec: PipelineSpec
     #: The uid of the backing job, or 0 before its creation.
@@ -181,8 +181,8 @@ def model_fault(
     *,
     is_there: bool,
 ) -> str | None:
-    """Return why a successful job provides no model, or None if it does. `versions`: the versions of the
-    model with this name. `is_there`: whether an object exists at `uri`."""
+    """Return the reason if a successful job provides no model, otherwise None. `versions`: the versions of
+    the model with this name. `is_there`: whether an object exists at `uri`."""
     if not is_there:
         return (
             f"{uri} contains no model. The program must write its model to the directory in "

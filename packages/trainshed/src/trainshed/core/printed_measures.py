@@ -1,8 +1,6 @@
-"""Reads measurements from printed lines, such as `loss: 0.0444 - val_accuracy: 0.9863`. Pure.
-
-A number counts if the word before it is the name of a measure. Its position is the counter in the line
-(`core.progress`), or the epoch from an earlier line.
-"""
+"""Reads measurements from printed lines, such as `loss: 0.0444 - val_accuracy: 0.9863`. Pure. A *measure* is
+a metric such as `loss`. A number counts if the word before it is the name of a measure. Its position is the
+counter in the line (`core.progress`), or the epoch from an earlier line."""
 
 import math
 import operator
@@ -28,7 +26,7 @@ _PARTS: Final = {
     **dict.fromkeys(("val", "valid", "validation", "eval", "evaluation", "dev"), "validation"),
     "test": "test",
 }
-"""The measured part of the data (train, validation or test), by a word of the name."""
+"""The part of the data that was measured (train, validation or test), by a word of the name."""
 _IDLE: Final = frozenset(("average", "avg", "mean", "total", "running", "current", "epoch", "step"))
 _NUMBER: Final = r"[-+]?\d{1,15}+(?:\.\d{0,18}+)?+(?:[eE][-+]?\d{1,3}+)?+|nan|NaN|[-+]?inf"
 _PAIR: Final = re.compile(
@@ -139,7 +137,7 @@ class Measures:
                 points[:] = [replace(known, step=number) for number, known in enumerate(points)]
             point = replace(point, step=points[-1].step + 1 if points else 0)
         if series.since:
-            points.pop()  # The newest is always there.
+            points.pop()  # The newest point is always kept until the next one arrives.
         points.append(point)
         series.since = (series.since + 1) % series.every
         if len(points) > self._most:

@@ -172,7 +172,7 @@ _NEARLY: Final = 0.97
 
 
 _MIN_IDLE: Final = 60.0
-"""Minimum time in seconds without a count before it is displayed."""
+"""Minimum time in seconds without a count before this time is displayed."""
 _INTERVALS: Final = 3
 
 
@@ -201,7 +201,8 @@ class _Counter(Struct):
     has_grown: bool = False
     #: The first observed number of the counter.
     first: float = 0.0
-    #: Number of lines that appear at the end of an epoch, minus the number of other lines.
+    #: Number of lines with this counter that appear at the end of an epoch, minus the number of its other
+    #: lines.
     ends: int = 0
 
     @property
@@ -296,7 +297,7 @@ class Tracker:
         return Estimate(share, text, None if idle or is_over else max(left, 0.0))
 
     def _patience(self, last: float) -> float:
-        """Return the number of seconds without a count after which the time is displayed: a few usual
+        """Return the maximum number of seconds without a count before this time is displayed: a few usual
         intervals."""
         began = self._began if self._began is not None else self._first[0] if self._first else last
         return max(_MIN_IDLE, _INTERVALS * (last - began) / max(self._growths, 1))

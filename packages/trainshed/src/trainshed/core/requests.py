@@ -18,7 +18,7 @@ _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _DURATION = re.compile(r"(-?)(\d+)(?:\.(\d{1,9}))?s")
 _PLAIN = (str, int, float)
 _MAPPINGS = (dict, Mapping)
-"""`dict` is the first type because the check for the protocol `Mapping` is ten times slower."""
+"""`dict` comes first, because the check for the protocol `Mapping` is ten times slower."""
 
 
 def snake_case(name: str) -> str:
@@ -41,8 +41,8 @@ class Faults:
 
     @contextmanager
     def gathered(self, at: str = "") -> Generator[None]:
-        """Add the violations of an InvalidRequest that the block raises. `at`: a prefix for their fields,
-        including its dot."""
+        """Add the violations of an InvalidRequest that the block raises. `at`: a prefix for the paths of
+        their fields, including its dot."""
         try:
             yield
         except InvalidRequest as error:

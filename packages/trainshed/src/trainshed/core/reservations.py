@@ -1,9 +1,7 @@
 """Persistent resources: machines that are reserved for jobs of their project (spec/queue#reservations). Pure.
-
 A resource receives its machines like a job. Its holds wait in the scheduler's queue, count against quotas,
-and keep their machines until they are released. A job selects the resource by its name. Its replicas then run
-only on the machines of the resource, with one replica per machine.
-"""
+and keep their machines until they are released. A job selects the resource by its name. The job's replicas
+then run only on the machines of the resource, with one replica per machine."""
 
 import enum
 import re
@@ -102,13 +100,13 @@ class PersistentResource(Struct, frozen=True):
     holds: tuple[Hold, ...]
     display_name: str = ""
     labels: tuple[tuple[str, str], ...] = ()
-    #: The address of the resource's creator.
+    #: The e-mail address of the resource's creator.
     person: str = ""
     #: Time at which the resource received its first machines, or 0.
     started: Nanos = 0
     error: JobError | None = None
     is_rebooting: bool = False
-    #: The address of the user who deletes the resource. None if it is not being deleted.
+    #: The e-mail address of the user who deletes the resource. None if it is not being deleted.
     deleted_by: str | None = None
     #: The name of the operation that finishes when the resource is RUNNING, in ERROR, or deleted.
     operation: str = ""
@@ -159,7 +157,7 @@ def kind_of(machine: Machine) -> str:
 
 
 def fault_of_job(resource: PersistentResource | None, name: str, spec: JobSpec) -> str | None:
-    """Return why a job can never run on the resource with this name, or None if it can."""
+    """Return an error if a job can never run on the resource with this name, otherwise None."""
     if resource is None:
         return f"{name} does not exist. Create it first, or omit the field."
     if resource.state in (ReservationState.STOPPING, ReservationState.ERROR):
@@ -188,8 +186,8 @@ def first_hold(uid: JobUid, pools: Sequence[ResourcePool], now: Nanos) -> Hold:
 def place(
     resource: PersistentResource, uid: JobUid, places: tuple[tuple[ReplicaId, str], ...], now: Nanos
 ) -> PersistentResource:
-    """Return the resource after all machines of one of its holds were placed, or after some of them moved to
-    other nodes."""
+    """Return the resource after all machines of one of its holds were placed, or after some of these machines
+    moved to other nodes."""
 
     def moved(hold: Hold) -> Hold:
         current = dict(hold.places) | dict(places)
@@ -214,11 +212,9 @@ def refuse(resource: PersistentResource, uid: JobUid, error: JobError) -> Persis
 def resize(
     resource: PersistentResource, counts: Sequence[int], used: Used, new_uid: JobUid, now: Nanos
 ) -> PersistentResource:
-    """Return the resource with new numbers of machines in its pools.
-
-    Additional machines become a new hold. Unused machines are released, and waiting machines are released
-    first. Raise ValueError, with a complete sentence, if more machines are in use.
-    """
+    """Return the resource with new numbers of machines in its pools. Additional machines become a new hold.
+    Unused machines are released, and machines that are not placed yet are released first. Raise ValueError if
+    more machines are in use. Its message is a complete sentence."""
     left = resource.slots()
     left.subtract(used)
     dropped: set[ReplicaId] = set()
@@ -256,8 +252,8 @@ def resize(
 
 
 def settle(resource: PersistentResource, used: Used, has_jobs: bool) -> PersistentResource | None:
-    """Return the resource after a change of its jobs, or None to delete it. A reboot ends when no job uses a
-    machine. `has_jobs`: whether the resource has unfinished jobs."""
+    """Return the resource after a change of its jobs, or None to delete it. A reboot finishes when no job
+    uses a machine of the resource. `has_jobs`: whether the resource has unfinished jobs."""
     if resource.deleted_by is not None:
         return resource if has_jobs else None
     return resource if used else replace(resource, is_rebooting=False)

@@ -100,7 +100,7 @@ class Hit(Struct, frozen=True):
     drill: Drill
     #: Start of the affected incarnation.
     began: Nanos
-    #: End of the affected incarnation, or the time of the fault if the end was not recorded.
+    #: End of the affected incarnation, or the time of the fault if no end was recorded.
     ended: Nanos
     #: The timeline entry with the failure table's decision, or None before the decision.
     verdict: TimelineEntry | None
@@ -183,11 +183,9 @@ class Result(enum.StrEnum):
 
 
 class Progress(Struct, frozen=True):
-    """The steps in the log around a fault.
-
-    `source`: the replica that printed the lines, or None for all replicas. `ascending`: whether the numbers
-    only increased until the fault. Otherwise they do not show the progress of the job.
-    """
+    """The steps in the log around a fault. `source`: the replica that printed the lines, or None for all
+    replicas. `ascending`: whether the numbers never decreased before the fault. Otherwise they do not show
+    the progress of the job."""
 
     source: str | None = None
     word: str = "step"
@@ -232,7 +230,7 @@ def find(hit: Hit, progress: Progress, first_line: int, *, in_bucket: bool, over
         why, then = _unknown(hit, progress, over=over)
         advice = f"unknown: {why}; {then}."
         return Finding(hit, progress, first_line, Outcome.UNKNOWN, None, why, advice)
-    # With a program that logs only each tenth step, the numbers may differ although no step was repeated.
+    # If a program logs only every tenth step, the numbers may differ although no step was repeated.
     lost = max(0, before.number - after.number + 1)
     outcome, advice = Outcome.RESUMED, "resumed: nothing was lost."
     if after.number <= first.number:
@@ -266,7 +264,7 @@ def result(findings: tuple[Finding, ...]) -> Result:
 
 
 def _unknown(hit: Hit, progress: Progress, *, over: bool) -> tuple[str, str]:
-    """Return why it is unknown whether the program resumed, and advice."""
+    """Return the reason why it is unknown whether the program resumed, and advice."""
     later = (
         "order another drill, earlier or of a longer job"
         if over

@@ -17,7 +17,7 @@ REDUCERS = "reduction-server"
 
 
 class OldWay(Struct, frozen=True):
-    """A variable that makes a newer framework behave like the requested older one."""
+    """A variable that makes a newer framework behave like the requested older version."""
 
     variable: str
     value: str

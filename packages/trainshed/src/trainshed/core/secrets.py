@@ -39,8 +39,8 @@ class SecretRef(Struct, frozen=True, order=True):
 
     @property
     def job_uid(self) -> int:
-        """Return the uid of the job for whose replicas the service generates this token (`job_mark`,
-        spec/reduction). Return 0 for a secret of a project."""
+        """Return 0 for a secret of a project. For a token that the service generates for a job's replicas,
+        return the uid of that job (`job_mark`, spec/reduction)."""
         match = _MADE.fullmatch(self.name)
         return int(match[1]) if match else 0
 
@@ -124,7 +124,7 @@ def text_fault(text: str) -> str | None:
 
 def argument_fault(text: str) -> str | None:
     """Return an error if an argument contains a reference to a secret, otherwise None. All users of a machine
-    can read command lines, so an argument may contain a secret only through a variable."""
+    can read command lines. An argument can instead refer to a variable that contains the secret."""
     if any(match[0] != "$$(" for match in _REFERENCE.finditer(text)):
         return (
             "Arguments cannot contain secrets. Use the secret in the value of a variable "

@@ -35,7 +35,7 @@ class StreamSource(Struct, frozen=True):
 
 
 class Segment(Protocol):
-    """A part of a stream. It only grows at its end. Its methods block for the time of a small read."""
+    """A part of a stream. New data is only appended. Its methods block for the time of a small read."""
 
     def size(self) -> int:
         """Return the number of readable bytes, or 0 after the segment has been removed."""
@@ -48,11 +48,9 @@ class Segment(Protocol):
 
 
 class Streams(Protocol):
-    """All streams of an engine. They remain after the end of slots and nodes, until `remove`. Thread-safe.
-
-    Readers have no state to release. A reader that follows a stream continues from its last offset when an
-    event announces more data.
-    """
+    """All streams of an engine. Streams exist until `remove` deletes them, even after the end of their slots
+    and nodes. Thread-safe. Readers have no state to release. A reader that follows a stream continues from
+    its last offset when an event announces more data."""
 
     def sources(self, job_uid: JobUid) -> Sequence[StreamSource]:
         """Return all replicas of all attempts of a job that have streams, in no particular order. Blocks

@@ -94,8 +94,8 @@ class Autopsy(Struct, frozen=True):
 
 
 class Terminal(Protocol):
-    """A shell in a replica, from the perspective of its caller. Only one task may read and one may write at a
-    time."""
+    """A shell in a replica, from the perspective of its caller. At most one task may read, and at most one
+    may write at a time."""
 
     @property
     def status(self) -> int | None:
@@ -108,7 +108,7 @@ class Terminal(Protocol):
         ...
 
     async def write(self, data: bytes) -> None:
-        """Send input. Waits for a shell that does not read. Has no effect after the shell has ended."""
+        """Send input. Waits while the shell does not read. Has no effect after the shell has ended."""
         ...
 
     async def end_input(self) -> None:
@@ -185,11 +185,9 @@ class Terminals(Protocol):
         request: TerminalRequest,
     ) -> Terminal:
         """Open a shell next to the program of a live incarnation, or connect to a port that the program can
-        reach.
-
-        The shell has the program's view of the machine, permissions and limits, and ends with the program. It
-        does not keep the replica alive and does not affect how the replica ends. Raises TerminalRefused.
-        """
+        reach. The shell has the program's view of the machine, permissions and limits, and ends with the
+        program. The shell does not keep the replica alive and does not affect how the replica ends. Raises
+        TerminalRefused."""
         raise TerminalRefused("this engine does not support shells")
 
     def autopsies(self, job_uid: JobUid) -> tuple[Autopsy, ...]:

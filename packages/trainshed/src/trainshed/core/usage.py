@@ -42,7 +42,7 @@ class MachineTime(Struct, frozen=True):
     cpu_hours: float = 0
     gigabyte_hours: float = 0
     gpu_hours: float = 0
-    #: The part of the CPU hours with usage records of replicas, and the busy hours in these records.
+    #: The part of the CPU hours that has usage records. The next field contains the busy hours of this part.
     seen_cpu_hours: float = 0
     busy_cpu_hours: float = 0
     seen_gpu_hours: float = 0
@@ -138,8 +138,8 @@ def reserved_use(
     nodes: Mapping[str, Node],
     after: PersistentResource | None = None,
 ) -> Iterator[Use]:
-    """Yield the usage of the machines that a persistent resource reserves until a given time, except the
-    machines that it still has in the state `after`."""
+    """Yield the usage of the machines that a persistent resource reserves until a given time. Machines that
+    it still reserves in the state `after` are omitted."""
     name = resource.name
     owner = (name.project_id, resource.person, resource.labels, str(name))
     kept = {hold.uid: dict(hold.places) for hold in after.holds} if after is not None else {}
@@ -160,7 +160,7 @@ def _machines(
     nodes: Mapping[str, Node],
 ) -> tuple[Use, ...]:
     began, until = span
-    #: Processors, bytes of memory and accelerators of each node that remain after the earlier pools.
+    #: Processors, bytes of memory and accelerators of each node that earlier pools do not use.
     left = {
         node.name: (node.vcpus, node.memory_bytes, sum(count for _, count in node.accelerators))
         for node in map(nodes.get, {*places.values()})

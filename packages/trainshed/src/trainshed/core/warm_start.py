@@ -20,7 +20,7 @@ ENVIRONMENT: Final = {
     "PYTHONUNBUFFERED": "1",
     "CUDA_VISIBLE_DEVICES": "",
 }
-"""Values of variables that an import may read, for the import of frameworks."""
+"""Variables that are set while a preloader imports frameworks."""
 
 _READ_AT_IMPORT: Final = re.compile(
     "PYTHON|LD_|GLIBC_|MALLOC_|LANG|LC_|OMP_|GOMP_|KMP_|MKL_|OPENBLAS_|GOTO_|BLIS_|VECLIB_|NUMEXPR_|NPY_|NUMPY_"
@@ -59,8 +59,8 @@ _PLAIN: Final = {
     "CUDA_DEVICE_ORDER": re.compile("FASTEST_FIRST|PCI_BUS_ID"),
     "KERAS_BACKEND": re.compile("tensorflow|torch|jax"),
 }
-"""Variables whose values from a program may be used for an import of frameworks, with the form of a harmless
-value."""
+"""Variables that a program may set for the import of frameworks, each with the form of its harmless values.
+"""
 
 
 def of_program(
@@ -107,7 +107,7 @@ def own_values(environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 
 
 def differing(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the names of variables that an import may read and whose values no preloader can use. A
+    """Return the names of variables that an import may read, but whose values no preloader can use. A
     preloader has the service's permissions, and such a value may specify code to load."""
     variables = {name for name in (*environ, *ENVIRONMENT) if _READ_AT_IMPORT.match(name)}
     own = {name for name, _ in own_values(environ)}

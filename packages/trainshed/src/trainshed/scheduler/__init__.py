@@ -1,1 +1,2 @@
-"""Decides on a snapshot of the cluster which jobs run where, which wait and why, and which yield. Pure."""
+"""Decides which jobs run on which nodes, which jobs wait, and which jobs are preempted. The input is a
+snapshot of the cluster. Pure."""

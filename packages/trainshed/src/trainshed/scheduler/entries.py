@@ -40,7 +40,7 @@ class Meter(Struct):
     are in thousandths."""
 
     key: QuotaKey
-    #: Whether a single gang may exceed the limit, as with the number of replicas.
+    #: Whether a gang may exceed the limit if no other gang uses the resource, as with the number of replicas.
     alone: bool = False
     #: The limit, or None without a limit.
     limit: int | None = None
@@ -164,8 +164,8 @@ class ResourceRequest:
 
 
 class Shape:
-    """The common properties of gangs that fit equally. If one gang of a project does not fit, no other gang
-    of the project with this shape fits."""
+    """The common properties of gangs that need the same resources. If one gang of a project does not fit, no
+    other gang of the project with this shape fits."""
 
     __slots__ = ("__weakref__", "amounts", "charged", "kinds", "replicas", "request")
 
@@ -203,7 +203,7 @@ class Entry(Struct, order=True, gc=False):
     #: The kind of each replica of the gang, in the order of the replicas.
     kinds: tuple[Kind, ...]
     meters: Charged
-    #: Earliest time at which the gang could have been placed (ns). Its waiting time counts from here.
+    #: Earliest time at which the gang could have been placed (ns). Its waiting time starts here.
     eligible_at: Nanos
     #: The kinds of the gang's replicas on each node.
     held: Mapping[str, Sequence[Kind]]
@@ -218,7 +218,7 @@ class Entry(Struct, order=True, gc=False):
 
     @property
     def is_placed(self) -> bool:
-        """Return whether the gang was admitted. A part of it may have lost its node since."""
+        """Return whether the gang was admitted. Some of its replicas may have lost their nodes since then."""
         return bool(self.state.places or self.state.unplaced)
 
     @property
@@ -227,7 +227,7 @@ class Entry(Struct, order=True, gc=False):
 
     @property
     def over_at(self) -> int:
-        """Return the latest time at which the gang's resources become free, if known (ns)."""
+        """Return the latest time (ns) at which the gang's resources become free, or ENDLESS if unknown."""
         return 0 if self.state.leaving else self.state.until or ENDLESS
 
     def kinds_by_replica(self) -> dict[ReplicaId, Kind]:
@@ -266,8 +266,8 @@ def assign_replicas(entry: Entry, parts: Sequence[Placement]) -> tuple[tuple[Rep
 
 
 class Shapes:
-    """Returns the same `Shape` for equal gangs, and the same `Kind` for equal replicas, while one is in
-    use."""
+    """Returns the same `Shape` for equal gangs and the same `Kind` for equal replicas, as long as that object
+    is in use."""
 
     def __init__(self) -> None:
         self._kinds: WeakValueDictionary[Demand, Kind] = WeakValueDictionary()
@@ -343,8 +343,7 @@ class Node(Struct):
 
     @property
     def free(self) -> Vector:
-        """The free amounts of a known node. They are negative if other users took resources that gangs
-        use."""
+        """The free amounts of a known node. Negative if other users occupy resources that gangs use."""
         return plus(plus(self.has, self.used, -1), self.others, -1)
 
     def change(self, kinds: Sequence[Kind], times: int) -> None:

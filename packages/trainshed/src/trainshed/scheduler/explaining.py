@@ -53,8 +53,8 @@ SECOND = 10**9
 
 
 def why(snapshot: Snapshot, uid: JobUid, now: Nanos) -> Waiting | None:
-    """Return why the job, or a replica of it, has no node at `now` (ns), or None if all its replicas have
-    nodes. The answer describes the state after the last plan and requires no new plan."""
+    """Return the reason why the job, or a replica of it, has no node at `now` (ns). Return None if all its
+    replicas have nodes. The result describes the state after the last plan. No new plan is needed."""
     entry = snapshot.entries.get(uid)
     if entry is None or entry.state.leaving:
         return None
@@ -64,8 +64,8 @@ def why(snapshot: Snapshot, uid: JobUid, now: Nanos) -> Waiting | None:
 
 
 def preflight(snapshot: Snapshot, gang: GangRequest, now: Nanos) -> Preflight:
-    """Return whether a gang outside the snapshot would start at once and on which nodes, or why not. Runs one
-    plan and consumes the snapshot, so callers pass a copy."""
+    """Return whether a gang outside the snapshot would start at once. The result contains the nodes, or the
+    reason if the gang would wait. Runs one plan and consumes the snapshot, so callers pass a copy."""
     snapshot.put(GangState(gang, waiting_since=now))
     at = position(snapshot, gang.uid)
     planned = plan(snapshot.copy(), now)
@@ -143,7 +143,7 @@ def _no_node(snapshot: Snapshot, kinds: Kinds) -> str:
 
 
 def _away(snapshot: Snapshot, kinds: Kinds) -> list[str]:
-    """Return the nodes that could run a replica of these kinds, but accept no replicas now."""
+    """Return the nodes that could run a replica of these kinds, but do not accept replicas at present."""
     nodes = list(snapshot.known)
     if snapshot.policy.strict:
         nodes = nodes_that_hold(snapshot.known, kinds[0][0]) or nodes
@@ -161,7 +161,7 @@ def _undrain(snapshot: Snapshot, kinds: Kinds) -> str | None:
 
 
 def _condition(snapshot: Snapshot, name: str) -> str:
-    """Return why a node accepts no replicas."""
+    """Return the reason why a node accepts no replicas."""
     capacity = snapshot.nodes[name].capacity
     return _SILENT if capacity is None else _KEPT_OUT.get(capacity.condition, _SILENT)
 
@@ -187,7 +187,7 @@ def _short(snapshot: Snapshot, entry: Entry, meter: Meter, amount: int) -> Waiti
 
 
 def raised_by(key: QuotaKey, enough: float) -> str:
-    """Return which role can raise a limit, and with which command."""
+    """Return a sentence with the role that can raise a limit, and the command for it."""
     region = "" if key.region == GLOBAL else f" --region {key.region}"
     user = f" --user {key.person}" if key.person else ""
     return (
@@ -234,8 +234,8 @@ def _capacity(snapshot: Snapshot, entry: Entry) -> tuple[str, list[JobUid]]:
 
 
 def _used_by_others(snapshot: Snapshot) -> str:
-    """Return `; node3 and node4 are used by others`, or "" if no node is. With a single node, the counts of
-    used resources contain this."""
+    """Return `; programs outside the service use node3 and node4`, or "" if no node has such programs. Also
+    return "" if there is a single node, because the counts of its used resources include these programs."""
     names = [name for name in sorted(snapshot.ready) if any(snapshot.nodes[name].others)]
     if not names or len(snapshot.ready) == 1:
         return ""
@@ -301,7 +301,7 @@ def _not_its_turn(snapshot: Snapshot, entry: Entry) -> Waiting:
 
 
 def _own(snapshot: Snapshot, gang: GangRequest, uids: Iterable[JobUid]) -> list[str]:
-    """Return the names of those jobs that belong to the gang's project. Readers of a job may not see jobs of
+    """Return the names of the jobs that belong to the gang's project. Readers of a job may not see jobs of
     other projects."""
     gangs = (snapshot.entries[uid].gang for uid in uids)
     return [other.name for other in gangs if other.project_id == gang.project_id]
@@ -341,7 +341,7 @@ def node_statuses(
         capacity = node.capacity
         if capacity is None:
             continue
-        # In relaxed mode, replicas may have requested more than the node has. They then share all of it.
+        # In relaxed mode, replicas may have requested more than the node has. They then share the whole node.
         there = dict(capacity.accelerators)
         used = (
             (kind, min(count, there.get(kind, 0)))
@@ -361,8 +361,8 @@ def node_statuses(
 
 
 def quota_statuses(snapshot: Snapshot, project_id: str | None) -> tuple[QuotaStatus, ...]:
-    """Return the status of all quotas that are set, used or waited for. `project_id`: None for all projects.
-    Sorted by project, region, metric and user."""
+    """Return the status of all quotas that have a limit, usage, or waiting jobs. `project_id`: None for all
+    projects. Sorted by project, region, metric and user."""
     keys = {*snapshot.meters, *snapshot.quotas} - {CONCURRENT_REPLICAS}
     statuses: list[QuotaStatus] = []
     for key in sorted(keys, key=lambda k: (k.project_id, k.region, k.metric, k.person)):

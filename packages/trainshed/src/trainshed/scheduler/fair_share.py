@@ -15,7 +15,7 @@ from trainshed.scheduler.snapshot import Group, LevelKey, Snapshot, level_of
 
 
 class _Person:
-    """One user's candidates in a project on one level, oldest first. Of each shape, only one candidate is
+    """One user's candidates in a project on one level, oldest first. Only one candidate of each shape is
     considered at a time."""
 
     def __init__(
@@ -81,8 +81,8 @@ class _Turns:
 def candidates(
     snapshot: Snapshot, groups: dict[str, Group], is_in_vain: Callable[[Entry], bool]
 ) -> _Turns:
-    """Yield all candidates of one level, in order. The order changes with the assignments that are made in
-    the meantime. Candidates for which `is_in_vain` is true are omitted."""
+    """Yield all candidates of one level, in order. Assignments between two candidates can change the order.
+    Candidates for which `is_in_vain` is true are omitted."""
 
     def share_of(project_id: str, person: str | None) -> float:
         used = snapshot.used.get((project_id, person), {})
@@ -154,8 +154,8 @@ def _used(snapshot: Snapshot, levels: list[LevelKey], project_id: str) -> dict[s
 def _earlier(
     snapshot: Snapshot, used: Mapping[str, float], group: Group, turn: tuple[float, Entry]
 ) -> int:
-    """Return how many of a project's jobs come before this position. A binary search is possible, because the
-    shares only increase."""
+    """Return the number of a project's jobs that come before this position. A binary search is possible,
+    because the shares only increase."""
     share, entry = turn
     first, last = (
         side(range(len(group.waiting)), share, key=partial(_share_at, snapshot, used, group))

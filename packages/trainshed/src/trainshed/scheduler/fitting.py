@@ -1,9 +1,9 @@
-"""Checks whether a gang fits, and returns the missing amounts if not.
+"""Checks whether a gang fits, and returns the missing amounts if not. One check is for empty nodes and uses
+capacities only. The other check is for the free amounts during a plan, which assigns and reserves resources.
 
-One check is for empty nodes and uses capacities only. The other check is for the free amounts during a plan,
-which assigns and reserves resources. Drained nodes and nodes that do not respond may return. A gang that
-would fit on them waits and is not a stock-out. Every gang waits while no node is known. While no node of a
-cluster is known, all gangs wait that the cluster might accept.
+Drained nodes, and nodes that do not respond, may return. A gang that would fit on them waits and is not a
+stock-out. While no node is known, every gang waits. While no node of a cluster is known, every gang that the
+cluster might accept waits.
 """
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
@@ -66,8 +66,8 @@ def unreached(snapshot: Snapshot) -> list[NodeCapacity]:
 
 
 def shortage(nodes: NodeResources, kinds: Kinds) -> str:
-    """Return which requirement of a gang these nodes cannot meet even when empty, as text: "needs 8 CPUs on
-    one node; the largest node has 4"."""
+    """Return, as text, the requirement of a gang that these nodes cannot meet even if they are empty: "needs
+    8 CPUs on one node; the largest node has 4"."""
     for kind, _ in kinds:
         if not nodes_that_hold(nodes, kind):
             return _too_large(nodes, kind)
@@ -86,7 +86,7 @@ def shortage(nodes: NodeResources, kinds: Kinds) -> str:
 
 
 def nodes_that_hold(nodes: NodeResources, kind: Kind) -> list[str]:
-    """Return the nodes that can run one replica of a kind when empty."""
+    """Return the nodes that could run one replica of a kind if they were empty."""
     return [
         node
         for node in nodes
@@ -115,8 +115,8 @@ def memory(size: int) -> str:
 
 
 def _too_large(nodes: NodeResources, kind: Kind) -> str:
-    """Return why one replica fits on no node: the single insufficient resource, or that no node has all of
-    them."""
+    """Return, as text, the reason why one replica fits on no node: the single insufficient resource, or that
+    no node has all of them."""
     taking = [node for node in nodes if kind.is_taken(nodes.layout(node))]
     if not taking:
         return _not_taken(nodes, kind)
@@ -129,8 +129,9 @@ def _too_large(nodes: NodeResources, kind: Kind) -> str:
 
 
 def lacking(nodes: NodeResources, some: Sequence[str], kind: Kind) -> tuple[str, str] | None:
-    """Return the resource of which each of these nodes has too little, with the needed amount and the maximum
-    on one node. Return None if each resource is sufficient on some node, but not all on the same node."""
+    """Return the resource that is insufficient on every one of these nodes, with the needed amount and the
+    maximum on one node. Return None if each resource is sufficient on some node, but no node has enough of
+    all of them."""
     vectors, demand = [nodes.vector(node) for node in some], kind.demand
     if kind.accelerator:
         layouts = ((node, nodes.layout(node).types) for node in some)
@@ -170,7 +171,7 @@ class PlanTransaction:
     """The changes of one plan to its snapshot, which the plan consumes.
 
     Resources that are reserved on a node for later are subtracted from its free resources, unless other
-    replicas release them in time. Other gangs may use the remaining resources.
+    replicas release enough resources in time. Other gangs may use the remaining resources.
     """
 
     def __init__(self, snapshot: Snapshot, now: Nanos) -> None:
@@ -244,8 +245,8 @@ class PlanTransaction:
 
     @contextmanager
     def imagined(self, extra: Mapping[str, Vector]) -> Generator[NodeResources]:
-        """Set `free` to the unreserved free amounts plus amounts that would become free on nodes, for the
-        duration of the block."""
+        """Set `free` to the unreserved free amounts plus `extra`, the amounts that would become free on
+        nodes. At the end of the block, `free` has its former value."""
         before = {node: self.free.vector(node) for node in (*self._promised, *extra)}
         for node in before:
             base = self.base(node)
@@ -298,8 +299,8 @@ class Need:
     """The missing amounts of a gang, and a simulation of releases by other gangs.
 
     Each release is simulated separately, and the freed amounts are counted until the gang would fit. `kinds`:
-    a part of a gang that already has its quotas. `quotas_only`: whether nodes and the number of replicas are
-    ignored.
+    a part of a gang that already has its quotas. `quotas_only`: whether to ignore nodes and the number of
+    replicas.
     """
 
     def __init__(

@@ -79,7 +79,7 @@ class GangState(Struct, frozen=True, gc=False):
     gang: GangRequest
     #: (replica, node) of the placed replicas. Empty while the whole gang waits.
     places: tuple[tuple[ReplicaId, str], ...] = ()
-    #: Replicas that lost their node, each with the node that it should avoid (None: any node is suitable). It
+    #: Replicas that lost their node, each with the node to avoid (None: any node is suitable). A replica
     #: returns to that node only if no other node has space.
     unplaced: tuple[tuple[ReplicaId, str | None], ...] = ()
     #: Start of the waiting time (ns).
@@ -113,7 +113,7 @@ class Policy(Struct, frozen=True):
     half_life: int = 7 * 24 * 3600 * 10**9
     #: Maximum memory in bytes of a replica, independent of its machine. None without a maximum.
     memory_cap: Bytes | None = None
-    #: Bytes that the engine needs on a node for each replica, in addition to the replica's own memory.
+    #: Bytes that the engine needs on a node for each replica, in addition to the memory of the replica.
     memory_beside: int = 0
 
 
@@ -290,11 +290,9 @@ def _demand(machine: Machine, memory_factor: float, policy: Policy) -> Demand:
 
 
 def _memory(machine: Machine, factor: float, policy: Policy) -> int:
-    """Return the bytes of a node that a replica uses.
-
-    This is the whole memory of its machine, including memory that programs cannot use (spec/machines#memory),
-    limited to `memory_cap`. It is at least the replica's memory limit plus `memory_beside`.
-    """
+    """Return the memory of a node, in bytes, that a replica uses. This is the whole memory of its machine,
+    including memory that programs cannot use (spec/machines#memory), limited to `memory_cap`. It is at least
+    the replica's memory limit plus `memory_beside`."""
     whole, limit = round(machine.memory_bytes * factor), int(machine.memory_limit_bytes * factor)
     if not whole:
         return 0

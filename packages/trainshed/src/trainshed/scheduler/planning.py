@@ -79,7 +79,7 @@ class _Planner:
         self._failed: set[ResourceRequest] = set()
         #: (project and user, or None for all; request; spot) for which no possible preemption is sufficient.
         self._hopeless: set[tuple[tuple[str, str] | None, ResourceRequest, bool]] = set()
-        #: Requests that only a reservation can help in this plan.
+        #: Requests that no decision of this plan except a reservation can help.
         self._refused: set[ResourceRequest] = set()
         self._preemption = Preemption(snapshot, self._transaction)
         #: The gangs that this plan starts. They count as running.
@@ -119,7 +119,7 @@ class _Planner:
             turns = candidates(self._snapshot, groups, self._is_pointless)
             while (entry := turns.head) is not None:
                 if len(self._started) == MAX_ADMISSIONS:
-                    self._look_again = self._now  # the next plan continues here
+                    self._look_again = self._now  # The next plan continues at once.
                     return
                 turns.advance(provided=self._consider(entry))
         for entry in spot:
@@ -151,7 +151,7 @@ class _Planner:
         if self._transaction.allows(entry) and self._admit_if_it_fits(entry):
             return True
         if self._transaction.reservations:
-            # After its waiting time the gang may start on unreserved resources.
+            # After this time, the gang may start on unreserved resources.
             when = entry.eligible_at + self._snapshot.policy.patience
             if when > self._now and (self._look_again is None or when < self._look_again):
                 self._look_again = when
@@ -218,7 +218,7 @@ class _Planner:
         if not (reserve or hopeful):
             return False
         need = Need(self._transaction, entry)
-        if need.met:  # in another arrangement than the first that was tried
+        if need.met:  # Another arrangement than the first one fits.
             parts = need.places()
             if parts is None or not self._transaction.allows(entry):
                 return False
@@ -235,7 +235,7 @@ class _Planner:
         if reserve:
             need = Need(self._transaction, entry)
             if need.short_of_quota:
-                # The missing amounts of the resources that become free first.
+                # Consider only the missing quota amounts.
                 need = Need(self._transaction, entry, quotas_only=True)
             self._reservations += self._reserve_upcoming(entry, need)
         return False
@@ -310,7 +310,7 @@ def _reason(victim: Entry, entry: Entry) -> str:
 
 
 _LOOKED_AT = 256
-"""With more spot gangs than this number, only selected ones are checked for each need."""
+"""If there are more spot gangs, only selected ones are checked for each need."""
 
 
 class Preemption:

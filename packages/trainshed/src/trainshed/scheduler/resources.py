@@ -122,7 +122,7 @@ def plus(left: Vector, right: Vector, times: int = 1) -> Vector:
 
 
 def count_fitting(have: Vector, need: Vector) -> int:
-    """Return how many replicas that need `need` fit into `have`."""
+    """Return how many replicas fit into `have` if each requires `need`."""
     least = ENDLESS
     for there, wanted in zip(have, need, strict=True):
         if wanted:

@@ -256,8 +256,8 @@ class Snapshot:
         self._set_limits()
 
     def copy(self) -> "Snapshot":
-        """Return a copy, which another thread may change and read. It takes a few nanoseconds per gang, and
-        about a microsecond per node."""
+        """Return a copy, which another thread may change and read. Copying takes a few nanoseconds per gang,
+        and about a microsecond per node."""
         made = Snapshot.__new__(Snapshot)
         for name, value in self.__dict__.items():
             setattr(made, name, value)
@@ -265,7 +265,7 @@ class Snapshot:
             setattr(made, name, getattr(self, name).copy())
         for name in _TABLES:
             setattr(made, name, _copied(getattr(self, name)))
-        made._shapes = Shapes()  # the other's may change independently
+        made._shapes = Shapes()  # The original's shapes may change independently.
         made._weigh()
         return made
 
@@ -291,9 +291,9 @@ class Snapshot:
         self._set_limits()
 
     def set_exhausted(self, budgets: Mapping[QuotaKey, str], stopped: frozenset[QuotaKey]) -> None:
-        """Set the projects and users whose budget is used up, by the key of their number of jobs, with a
-        sentence for each. None of their jobs starts. `stopped`: the keys whose running jobs must also release
-        their nodes."""
+        """Set the projects and users whose budget is used up. `budgets`: a sentence for each, by the key of
+        their number of jobs. None of their jobs starts. `stopped`: the keys of projects and users whose
+        running jobs must also release their nodes."""
         self.stopped = stopped
         if budgets != self.exhausted:
             self.exhausted = budgets
@@ -352,7 +352,7 @@ class Snapshot:
 
     def is_behind(self, uid: JobUid) -> bool:
         """Return whether an older gang of the same project, level and shape is waiting. A plan considers this
-        gang only if the older one starts."""
+        gang only if the older gang starts."""
         entry = self.entries[uid]
         if not entry.waits or entry.state.not_before:
             return False
@@ -362,7 +362,8 @@ class Snapshot:
         return limit_of(self.quotas, key)
 
     def spent(self, key: QuotaKey) -> str | None:
-        """Return the sentence about a used-up budget by the key of a number of jobs, or None."""
+        """Return a sentence if the budget of a project or user is used up, otherwise None. `key`: the key of
+        their number of jobs."""
         # A budget of 0 for each user is also used up for users that are not known yet.
         if key not in self.exhausted and key.metric == JOBS and key.person:
             budgets = (replace(key, metric=metric) for metric in (*BUDGETS, *HARD_BUDGETS))

@@ -1,4 +1,4 @@
-"""Runs the advisor for the service: one process per call. Numeric libraries need 30 MB of memory and can
+"""Runs the advisor for the service: one process per request. Numeric libraries need 30 MB of memory and can
 crash their process."""
 
 import asyncio
@@ -18,14 +18,14 @@ from trainshed.studies.stopping import decide_all
 from trainshed.wire.trainshed_v1.jobs import Outlook
 
 _MAX_CONCURRENT: Final = 2
-"""Maximum concurrent suggestions. A request for many points does not delay the other ones."""
+"""Maximum concurrent suggestions. A request for many points then does not delay all others."""
 _TIMEOUT: Final = 600.0
-"""Seconds after which a call without an answer fails. A thousand suggestions take half of that."""
+"""Seconds after which a request without a response fails. A thousand suggestions take half of this time."""
 _ONE_THREAD: Final = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1"
 )
 """Environment of the advisor: one thread per library. Several threads add numbers in a varying order, but
-equal inputs must give equal suggestions. The CPUs also belong to the jobs."""
+equal inputs must give equal suggestions. The CPUs are also needed by jobs."""
 T = TypeVar("T")
 
 
@@ -41,8 +41,7 @@ class ProcessAdvisor:
     async def suggest(
         self, spec: StudySpec, trials: Sequence[TrialData], count: int, seed: int
     ) -> Proposals:
-        """Return the proposals of the study's algorithm, as `Algorithm.suggest` does. Raises
-        AdvisorFailed."""
+        """Return the proposals of the study's algorithm (`Algorithm.suggest`). Raises AdvisorFailed."""
         async with self._suggesting:
             return await self._ask(SuggestCall(spec, tuple(trials), count, seed), Proposals)
 
@@ -63,7 +62,7 @@ class ProcessAdvisor:
             return await self._ask(ExpectCall(spec, tuple(trials), tuple(parameters)), Outlook)
 
     async def close(self) -> None:
-        """Kill all processes. Calls in progress fail."""
+        """Kill all processes. Requests in progress fail."""
         self._closed = True
         for process in self._running:
             _kill(process)
@@ -95,10 +94,10 @@ class ProcessAdvisor:
 
 
 async def start() -> Process:
-    """Start a process that reads one call. Raises OSError."""
+    """Start a process that reads one request. Raises OSError."""
     return await asyncio.create_subprocess_exec(
         sys.executable,
-        "-P",  # A file in the working directory must not take the place of a library.
+        "-P",  # A file in the working directory must not shadow a library.
         "-m",
         "trainshed.studies.advisor_process",
         str(os.getpid()),

@@ -1,6 +1,6 @@
-"""The advisor's process: reads a call from standard input, writes the answer to standard output, and exits.
-Standard output of libraries is redirected to standard error, because the answer has its own descriptor. Only
-the algorithms import NumPy, because the service imports this module too."""
+"""The advisor's process: reads a request from standard input, writes the response to standard output, and
+exits. Standard output of libraries is redirected to standard error, because the response has its own file
+descriptor. Only the algorithms import NumPy, because the service imports this module too."""
 
 import os
 import sys
@@ -38,7 +38,7 @@ def algorithm_for(name: AlgorithmName) -> Algorithm:
 
 
 class SuggestCall(Struct, frozen=True, tag=True):
-    """A call of an algorithm for new points."""
+    """A request for new points by an algorithm."""
 
     spec: StudySpec
     trials: tuple[TrialData, ...]
@@ -52,7 +52,7 @@ class SuggestCall(Struct, frozen=True, tag=True):
 
 
 class ExpectCall(Struct, frozen=True, tag=True):
-    """A call for the model's expectation over one or two parameters of a study."""
+    """A request for the model's expectation over one or two parameters of a study."""
 
     spec: StudySpec
     trials: tuple[TrialData, ...]
@@ -68,8 +68,8 @@ Call = SuggestCall | ExpectCall
 
 
 def main() -> None:
-    """Answer one call. The only argument is the parent's process ID. The process exits early if the parent
-    dies."""
+    """Process one request. The only argument is the parent's process ID. The process exits early if the
+    parent exits."""
     kernel.become_helper(int(sys.argv[1]))
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)

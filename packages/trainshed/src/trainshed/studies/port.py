@@ -1,8 +1,6 @@
-"""The ports to algorithms and stopping rules. Every function behind them is pure.
-
-The same spec, trials and seed give the same answer on every machine of one kind and after every restart;
-algorithms store nothing. Conformance suite: tests/contract/studies.
-"""
+"""The ports to algorithms and stopping rules. Every function behind them is pure. The same spec, trials and
+seed give the same result on every machine of one kind and after every restart. Algorithms store nothing.
+Conformance suite: tests/contract/studies."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -19,7 +17,7 @@ class TrialData(Struct, frozen=True):
     number: int
     state: TrialState
     parameters: Parameters
-    #: The final measurement; None for pending and infeasible trials.
+    #: The final measurement. None for pending and infeasible trials.
     final: Measurement | None = None
 
 
@@ -44,13 +42,10 @@ class Algorithm(Protocol):
     def suggest(
         self, spec: StudySpec, trials: Sequence[TrialData], count: int, seed: int
     ) -> Proposals:
-        """Return `count` further points to try, the most promising first, in addition to pending
-        points.
-
-        `trials`: ascending by number, including pending ones (REQUESTED, ACTIVE, STOPPING). The
-        result depends only on them, `spec` and `seed`: requesting 2 points gives the same as
-        requesting 1, storing it, and requesting 1 again.
-        """
+        """Return `count` further points to try, the most promising first, in addition to pending points.
+        `trials`: ascending by number, including pending ones (REQUESTED, ACTIVE, STOPPING). The result
+        depends only on `trials`, `spec` and `seed`. One request for 2 points gives the same points as two
+        requests for 1 point, if the first point is stored in between."""
         ...
 
 
@@ -59,7 +54,7 @@ class Curve(Struct, frozen=True):
 
     #: The trial's number in its study.
     number: int
-    #: Ascending by step.
+    #: The measurements, ascending by step.
     measurements: tuple[Measurement, ...]
     #: Whether the trial has ended, so no measurements follow.
     is_over: bool
@@ -69,10 +64,11 @@ class StoppingVerdict(Struct, frozen=True):
     """The decision of a stopping rule on a trial."""
 
     should_stop: bool
-    #: The reason in words, for the timeline: the compared values, or why it is too early to decide.
+    #: The reason in words, for the timeline: the compared values, or the reason why it is too early to
+    #: decide.
     why: str
 
 
 class AdvisorFailed(Exception):
-    """The computation failed (its process died, or reached its timeout). Callers may retry; the
-    message contains the cause."""
+    """The computation failed, because its process died or reached its timeout. Callers may retry. The message
+    contains the cause."""

@@ -54,8 +54,8 @@ def grid(parameters: Sequence[Parameter]) -> Iterator[Parameters]:
     chosen: dict[int, Value] = {}
 
     def values(node: Node) -> Iterator[Value | None]:
-        """Yield the values of a parameter, given the values of the parameters before it; None = the parameter
-        is inactive."""
+        """Yield the values of a parameter, given the values of the parameters before it. None stands for an
+        inactive parameter."""
         parent, when = node.parameter.parent, node.parameter.when
         if parent is not None and not (
             parent in chosen and any(is_same(chosen[parent], trigger) for trigger in when)
@@ -66,7 +66,7 @@ def grid(parameters: Sequence[Parameter]) -> Iterator[Parameters]:
         else:
             yield from (node.value(step / (STEPS - 1)) for step in range(STEPS))
 
-    # A stack instead of recursion: there may be a thousand parameters.
+    # A stack instead of recursion, because there may be a thousand parameters.
     levels = [values(nodes[0])]
     while levels:
         chosen.pop(len(levels) - 1, None)

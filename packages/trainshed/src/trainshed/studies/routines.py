@@ -18,8 +18,8 @@ of the cube."""
 
 
 def whitening(matrix: Array) -> Array | None:
-    """Return `L⁻¹` of a symmetric matrix `L Lᵀ`; only its lower half is read. Return None if it is
-    not positive definite. The inverse of the matrix is then `L⁻ᵀ L⁻¹`."""
+    """Return `L⁻¹` of a symmetric matrix `L Lᵀ`. Only the lower half of the matrix is read. Return None if
+    the matrix is not positive definite. The inverse of the matrix is then `L⁻ᵀ L⁻¹`."""
     try:
         factor = np.linalg.cholesky(matrix)
     except np.linalg.LinAlgError:
@@ -43,7 +43,7 @@ def minimize_bounded(
     tolerance: float = 1e-9,
 ) -> tuple[Array, float]:
     """Return the point within the box that BFGS reaches from `start`, and its value. `tolerance`: stop when
-    the relative gain is below this."""
+    the relative gain is smaller."""
     at = np.clip(start, low, high)
     value, gradient = value_and_gradient(at)
     inverse = np.eye(len(at))
@@ -73,8 +73,7 @@ def minimize_bounded(
 
 
 def _step(inverse: Array, gradient: Array, may_fall: Mask, may_rise: Mask) -> tuple[Mask, Array]:
-    """Return which coordinates may decrease the value (Bertsekas 1982), and the step by the inverse
-    Hessian."""
+    """Return which coordinates may decrease the value (Bertsekas 1982), and the inverse-Hessian step."""
     free = np.where(gradient > 0.0, may_fall, may_rise)
     step = -np.where(free, inverse @ np.where(free, gradient, 0.0), 0.0)
     return free, step * (_MAX_STEP / max(_MAX_STEP, float(np.linalg.norm(step))))

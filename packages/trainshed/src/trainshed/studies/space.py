@@ -3,7 +3,7 @@ and decoding (spec/tuning#parameters, facts/tuning#ml, facts/tuning#vertex).
 
 A point is a row with one **code** per node of the tree. The code of a number is its position in [0, 1] on its
 scale. The code of a category is its index. The code of an inactive node is NaN. A **genotype** has no NaN: it
-also contains codes of inactive nodes, so that a search can change a parent and find its children's codes.
+also contains codes of inactive nodes, so that a search can change a parent and find codes for its children.
 
 A study starts at the defaults or the centre, and continues with Latin hypercubes. This module has no other
 random source, and is independent of the algorithms.
@@ -21,11 +21,11 @@ from trainshed.core.study.spec import Parameter, ParameterType, Scale, Value
 from trainshed.studies.routines import Array, Mask, Positions
 
 _HYPERCUBE_SIZE = 16
-"""Number of consecutive points that form a Latin hypercube: each parameter has one in each of as many
-intervals of its scale."""
+"""Number of consecutive points that form a Latin hypercube. The scale of each parameter is divided into as
+many intervals, and each interval contains one of these points."""
 
 SAME_CODE = 1e-14
-"""Codes with at most this difference are equal; rounding causes no larger one. In a range from 0 to a
+"""Codes with at most this difference are equal. Rounding errors are not larger. In a range from 0 to a
 million, the codes of 0 and 1e-5 differ by 1e-11."""
 
 UNKNOWN = -1.0
@@ -34,7 +34,7 @@ UNKNOWN = -1.0
 
 @dataclass(frozen=True)
 class Node:
-    """A node of the tree with its scale. `allowed`: the parent's codes for which the node is active."""
+    """A node of the tree with its scale. `allowed`: the codes of the parent for which the node is active."""
 
     parameter: Parameter
     allowed: tuple[float, ...] = ()
@@ -52,7 +52,7 @@ class Node:
 
     @cached_property
     def choices(self) -> Sequence[Value]:
-        """The legal values in order; empty for a continuous node."""
+        """The legal values in order. Empty for a continuous node."""
         match self.parameter.type:
             case ParameterType.DOUBLE:
                 return (self.parameter.low,) if self.parameter.low == self.parameter.high else ()
@@ -65,8 +65,8 @@ class Node:
 
     @property
     def size(self) -> int:
-        """The number of legal values; 0 = continuous."""
-        if self.parameter.type is ParameterType.INTEGER:  # There may be too many for `len`.
+        """The number of legal values. 0 for a continuous node."""
+        if self.parameter.type is ParameterType.INTEGER:  # The range may be too long for `len`.
             return int(self.parameter.high) - int(self.parameter.low) + 1
         return len(self.choices)
 
@@ -116,7 +116,7 @@ class Node:
                 return np.clip(np.floor(codes), 0, self.size - 1)
 
     def placed(self, shares: Array) -> Array:
-        """Return legal codes for shares in [0, 1). Listed values get equal parts; numbers are uniform on
+        """Return legal codes for shares in [0, 1). Listed values get equal parts. Numbers are uniform on
         their scale."""
         match self.parameter.type:
             case ParameterType.DOUBLE:

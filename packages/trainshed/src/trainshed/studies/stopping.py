@@ -1,5 +1,5 @@
-"""Decides whether to stop a trial early, by the median rule: its best value so far is compared with the
-averages of the other trials up to the same step. Pure, and without NumPy."""
+"""Decides whether to stop a trial early, by the median rule. The rule compares the trial's best value so far
+with the averages of the other trials up to the same step. Pure, and without NumPy."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -13,8 +13,8 @@ from trainshed.studies.port import Curve, StoppingVerdict
 
 _NS = 1_000_000_000
 _MIN_TRIALS = 5
-"""The median of fewer trials has little meaning. Not published; this service's choice
-(docs/tuning.md)."""
+"""Minimum number of other trials, because the median of fewer trials has little meaning. The public services
+do not publish their number (docs/tuning.md)."""
 
 
 class _Axes(Struct, frozen=True):
@@ -24,8 +24,8 @@ class _Axes(Struct, frozen=True):
     use_elapsed: bool
 
     def points(self, curve: Curve) -> list[tuple[float, float]]:
-        """Return (step or nanoseconds, objective) of each measurement, ascending; the objective is to be
-        maximized."""
+        """Return (step or nanoseconds, objective) of each measurement, ascending. A larger objective is
+        better."""
         return sorted(
             (
                 measurement.elapsed if self.use_elapsed else measurement.step,
@@ -39,7 +39,7 @@ class _Axes(Struct, frozen=True):
         """Return the positions of the points, and the trial's average up to each of them."""
         points = self.points(curve)
         ys = [y for _, y in points]
-        # Rounding must not raise an average above its largest value. A sum that is too large is infinite.
+        # Rounding must not raise an average above the largest value. A sum that is too large is infinite.
         sums = enumerate(zip(accumulate(ys), accumulate(ys, max), strict=True), 1)
         return [x for x, _ in points], [min(total / n, best) for n, (total, best) in sums]
 
@@ -53,16 +53,16 @@ class _Axes(Struct, frozen=True):
 def decide_all(
     spec: StudySpec, curves: Sequence[Curve], numbers: Sequence[int]
 ) -> tuple[StoppingVerdict, ...]:
-    """Return a verdict on each of the trials with these numbers, at its last measurement. It is compared with
-    all finished trials of `curves`. The best trial is never stopped, because no average exceeds its own best
-    value."""
+    """Return a verdict on each of the trials with these numbers, at its last measurement. Each trial is
+    compared with all finished trials of `curves`. The best trial is never stopped, because no average exceeds
+    its own best value."""
     rule, aims = spec.median_stopping, spec.metrics
     if rule is None or len(aims) != 1:
         why = "The study has no rule for early stopping, or does not have exactly one objective."
         return (StoppingVerdict(False, why),) * len(numbers)
     axes = _Axes(aims[0], rule.use_elapsed)
     known = {curve.number: curve for curve in curves}
-    # Computed once for all verdicts: there may be a million measurements.
+    # The averages are computed once for all verdicts, because there may be a million measurements.
     others = [axes.averages(curve) for curve in curves if curve.is_over]
     return tuple(_decide(axes, known[number], others) for number in numbers)
 
@@ -70,7 +70,7 @@ def decide_all(
 def _decide(
     axes: _Axes, trial: Curve, others: Sequence[tuple[list[float], list[float]]]
 ) -> StoppingVerdict:
-    from statistics import median  # Only here: few services stop trials.
+    from statistics import median  # Imported here, because few services stop trials.
 
     if trial.is_over:
         return StoppingVerdict(False, "The trial has ended.")

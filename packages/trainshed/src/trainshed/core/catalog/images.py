@@ -134,12 +134,9 @@ def short_names() -> tuple[str, ...]:
 @functools.cache
 def image_for_name(name: str, *, gpu: bool = False) -> str | None:
     """Return the URI of the listed image for a short name: `pytorch`, `tensorflow=2.11`, `tensorflow==2.11`
-    or `tensorflow:2.11`.
-
-    The defaults are the newest version, its newest Python, and CPUs. With `gpu`, the image is for GPUs.
-    Return None if `name` is not a short name. Raise ValueError, which lists the versions, for an unlisted
-    version.
-    """
+    or `tensorflow:2.11`. The defaults are the newest version, its newest Python, and CPUs. With `gpu`, the
+    image is for GPUs. Return None if `name` is not a short name. Raise ValueError for an unlisted version.
+    The error lists the available versions."""
     word, _, version = re.sub("==|:", "=", name, count=1).partition("=")
     framework = _FRAMEWORKS.get(word)
     if framework not in short_names():
@@ -213,8 +210,8 @@ def default_python(runtime_version: str) -> str:
 
 
 def pair_fault(runtime_version: str, python_version: str) -> str | None:
-    """Return why a runtime version and a Python version do not match, in the public wording
-    (facts/limits#error-texts), or None if they match. "" selects the default runtime or the runtime's default
+    """Return an error in the public wording (facts/limits#error-texts) if a runtime version and a Python
+    version do not match. Return None if they match. "" selects the default runtime or the runtime's default
     Python."""
     known = runtime_versions()
     pythons = known.get(runtime_version or newest())

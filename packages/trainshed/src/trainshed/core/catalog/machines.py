@@ -18,8 +18,8 @@ EVICTION_RESERVE = 100 * 2**20
 (spec/machines#memory)."""
 
 _RESERVED = ((4, 25), (4, 20), (8, 10), (112, 6))
-"""Tiers of memory: (GiB in the tier, per cent that the platform reserves). Above all tiers it reserves 2 per
-cent."""
+"""Tiers of memory: (GiB in the tier, per cent that the platform reserves). Above the last tier, the platform
+reserves 2 per cent."""
 _RESERVED_ABOVE = 2
 
 

@@ -40,7 +40,8 @@ def usage_of(
     strategy: Strategy, pools: Iterable[tuple[Machine, Disk, int]]
 ) -> tuple[tuple[str, float], ...]:
     """Return the quota usage of a placed job with these pools: (metric, amount) for CPUs, accelerators and
-    disk gigabytes, sorted by metric, without zeros. Disks count in full for spot and flex-start jobs too."""
+    disk gigabytes, sorted by metric, without zeros. Spot and flex-start jobs have separate metrics for CPUs
+    and accelerators, but not for disks."""
     sums: dict[str, float] = {}
     prefix = PREEMPTIBLE if strategy is not Strategy.STANDARD else ""
     for machine, disk, count in pools:

@@ -26,8 +26,8 @@ class Record(NamedTuple):
 
 
 def lines(blocks: Iterable[bytes], uri: str) -> Iterator[bytes]:
-    """Yield the lines of a file without their line ends. The last line need not have one. Raise BadData for a
-    compressed file or a line that is too long."""
+    """Yield the lines of a file without line endings. The last line may lack a line ending. Raise BadData for
+    a compressed file or a line that is too long."""
     rest, number = b"", 0
     for block in _strip_byte_order_mark(blocks, uri):
         pieces = (rest + block).split(b"\n")
@@ -73,7 +73,7 @@ def records(blocks: Iterable[bytes], uri: str) -> Iterator[Record]:
     row, line, problem = 0, 1, _NOT_CLOSED
     try:
         for fields in reader:
-            if is_at_end:  # The parser has looked for more of this record.
+            if is_at_end:  # The record is incomplete: the parser tried to read another line.
                 break
             if fields:
                 row += 1
@@ -99,7 +99,7 @@ _CARRIAGE_RETURN: Final = (
 
 
 class _Echo:
-    """An output for a CSV writer: its `write` returns the text, and the writer returns that to its caller."""
+    """An output for a CSV writer. `write` returns its text, so `writerow` returns the formatted row."""
 
     def write(self, text: str) -> str:
         return text
@@ -109,5 +109,5 @@ _writer: Final[Any] = csv.writer(_Echo(), lineterminator="\r\n")
 
 
 def row_of(fields: Iterable[str]) -> bytes:
-    """Return a row as a line of CSV, without a line end."""
+    """Return a row as a line of CSV, without a line ending."""
     return _writer.writerow(fields)[:-2].encode("utf-8", "surrogateescape")

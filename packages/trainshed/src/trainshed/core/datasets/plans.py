@@ -49,7 +49,7 @@ class SplitPlan(Struct, frozen=True):
     kind: DatasetKind
     files: tuple[DataFiles, ...]
     rule: SplitRule
-    #: gs:// URI of the output directory, without a `/` at its end.
+    #: gs:// URI of the output directory, without a trailing `/`.
     directory: str
     #: Whether all rows are written as one set, whose file names begin with `data-`.
     is_whole: bool = False

@@ -1,8 +1,6 @@
-"""Advice on the error in a failed program's last lines, and on the program's end. Pure.
-
-`advice.toml` contains the rows for errors that a few patterns recognize, and all other texts. Each function
-returns a few sentences that advise the user, or None if the lines contain no known error.
-"""
+"""Advice for users whose program failed, based on its last lines, its exit status and its limits. Pure.
+`advice.toml` contains all texts, and the rows for errors that a few patterns recognize. Each function returns
+a few sentences that advise the user, or None if the lines contain no known error."""
 
 import json
 import re
@@ -40,7 +38,7 @@ def advice(tail: str, spec: JobSpec, pool: int) -> str | None:
 
 
 def advice_on_end(ended: ExitRecord, status: int, spec: JobSpec, pool: int) -> str | None:
-    """Return advice on the end of a program of this pool, or None if no advice is known. `status`: the
+    """Return advice on the exit of a program of this pool, or None if no advice is known. `status`: the
     published exit status."""
     if ended.oom or ended.child_oom:
         return _on_memory(spec, pool)
@@ -91,14 +89,14 @@ def _value(row: Mapping[str, Any], tail: str) -> str | None:
 
 
 def _on_command(tail: str) -> str | None:
-    """Return advice for a job that specifies its command as one text instead of a list, or None."""
+    """Return advice for a job whose command is a single text instead of a list, or None for other jobs."""
     absent = ": command not found; looked in "
     name = next((line.partition(absent)[0] for line in tail.splitlines() if absent in line), "")
     if " " not in name:
         return None
     try:
         words = shlex.split(name)
-    except ValueError:  # Quotes without an end.
+    except ValueError:  # A quotation mark is missing.
         words = name.split()
     return (
         "The service treats the whole text as the name of the program. Write a list with one word per item: "
@@ -144,8 +142,8 @@ def _on_module(tail: str, program: Program) -> str | None:
     text = f"{own} If it is in a distribution of the package index: {install}."
     package = (program.module or "").rpartition(".")[0]
     if way == "package" and package:
-        # Programs written for Python 2, such as many public samples, import modules of their own package
-        # without the package name.
+        # Programs for Python 2, such as many public samples, import modules of their own package without the
+        # package name.
         return (
             f"If {root} is a file of your own in {package}/, import it by its package: `from {package} "
             f"import {root}`. {text}"
@@ -193,8 +191,8 @@ _DUMPED: Final = re.compile(r"Fatal Python error|Current thread 0x")
 
 
 def _on_signal(tail: str, status: int, *, is_signal: bool) -> str | None:
-    """Return the signal that an exit status represents, and how to find its cause, or None if the status
-    represents no signal. `is_signal`: the status is the bare number of a signal."""
+    """Return a text about the signal that an exit status represents and how to find its cause. Return None if
+    the status represents no signal. `is_signal`: whether a status below 128 is the number of a signal."""
     number = status if is_signal and status < 128 else status - 128 if 128 < status < 160 else 0
     number = number or _NEGATIVE.get(status, 0)
     text = _texts()["signals"].get(str(number))

@@ -27,7 +27,7 @@ _PREFIX: Final = re.compile(
 )
 """Prefixes of log lines: colors, a rank, a time, a Ray process, the frame of an exception group."""
 _GOES_ON: Final = re.compile(r"(?::|validation errors? for \S+)$")
-"""Matches the end of a line whose error text continues on the next lines."""
+"""Matches the end of a line if its error text continues on the next lines."""
 _TRACEBACK: Final = "Traceback (most recent call last):"
 _EXCEPTION_NAME: Final = re.compile(
     r"(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Exited|Expired|Timeout|NotFound)\b(?:: .*)?"
@@ -166,7 +166,7 @@ def _with_more(lines: Sequence[str], index: int) -> str:
 
 
 def _signal(number: int) -> str:
-    """Return a text about the signal with this number, or "" if the number is not that of a signal."""
+    """Return a text about the signal with this number, or "" if no signal has this number."""
     try:
         name = signal.Signals(number).name
     except ValueError:

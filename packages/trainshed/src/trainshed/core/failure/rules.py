@@ -15,7 +15,7 @@ Counters = tuple[tuple[str, int], ...]
 
 
 class Action(enum.StrEnum):
-    """The action of a failure rule after its restarts and retries are used up."""
+    """The action of a failure rule when its restarts and retries are used up."""
 
     #: The job succeeds.
     SUCCEED = "succeed"
@@ -214,7 +214,7 @@ def retry_budget(rule: Rule, spent: Spent) -> int:
 
 
 def _whole_job(rule: Rule, spent: Spent) -> bool:
-    return spent.whole_job and not rule.window  # reducers are restarted one by one
+    return spent.whole_job and not rule.window  # Reducers are always restarted one by one.
 
 
 def count(counters: Counters, name: str) -> int:

@@ -33,7 +33,7 @@ from trainshed.core.lifecycle.transition import Transition
 from trainshed.core.units import Nanos
 
 _EXPIRED_OFTEN = 2
-"""Number of ends at a cluster's time limit after which the user receives a warning, because the program may
+"""After this number of ends at a cluster's time limit, the user receives a warning, because the program may
 have made no progress."""
 _NOTHING_RUNS = (AttemptState.WAITING, AttemptState.PREPARING)
 _PREEMPTIONS = (Cause.PREEMPTED, Cause.CLUSTER_PREEMPTED, Cause.BUDGET)
@@ -83,7 +83,7 @@ def judge_end(
         decided = job.outcome.at if job.outcome else job.retry.at if job.retry else 0
         may_turn = job.outcome is None or job.outcome.state is JobState.CANCELLED
         if job.retry is not None and retry_budget(verdict.rule, spent):
-            may_turn = False  # the retry that is under way is for this end, too, and was counted
+            may_turn = False  # The current retry also handles this end.
         if may_turn and _ended_the_job_before(evidence, verdict, decided):
             _decide_by(transition, evidence, verdict)
         settle(transition)
@@ -107,8 +107,9 @@ def judge_end(
 
 
 def _warn_of_time_limit(transition: Transition, evidence: Evidence, verdict: Verdict) -> None:
-    """Record a warning when the first replica of a gang reaches this number of ends by time limits. The
-    program may never finish within the limit. Other replicas of the gang end at the same time."""
+    """Record a warning when the first replica of a gang reaches `_EXPIRED_OFTEN` ends by time limits. The
+    program may never finish within the limit. No second warning is needed, because the gang's other replicas
+    reach the limit at the same time."""
     name, replicas = verdict.rule.name, transition.job.replicas
     if all(count(replica.restarts, name) < _EXPIRED_OFTEN for replica in replicas):
         ran = max(
@@ -148,7 +149,7 @@ def decide(transition: Transition, outcome: Outcome) -> None:
 
 
 def end_attempt(transition: Transition) -> None:
-    """Begin to stop the attempt. Replicas without a process become LOST at once, because no engine reports
+    """Start to stop the attempt. Replicas without a process become LOST at once, because no engine reports
     their end."""
     nothing_runs = transition.job.phase in _NOTHING_RUNS
     if not transition.fire_attempt(AttemptTrigger.END_DECIDED):
@@ -177,9 +178,9 @@ def settle(transition: Transition) -> None:
 
 
 def _last_end(transition: Transition) -> Nanos:
-    """Return the latest end of the attempt's replicas. A restarted service receives these ends late. If an
-    end is unknown or belongs to an earlier attempt, return the current time. The result is never before the
-    start of the job."""
+    """Return the time at which the last replica of the attempt ended. A restarted service receives events
+    about earlier ends late. If a replica has no attempt record, or the last end belongs to an earlier
+    attempt, return the current time. The result is never before the start of the job."""
     job, replicas = transition.job, transition.job.replicas if transition.job.placed else ()
     ends = [replica.exit.ended if replica.exit else transition.now for replica in replicas]
     return max(min(max(ends, default=transition.now), transition.now), job.started, job.created)
@@ -205,8 +206,9 @@ def _spent(transition: Transition, replica: Replica | None) -> Spent:
 
 
 def _ended_the_job_before(evidence: Evidence, verdict: Verdict, decided: int) -> bool:
-    """Return whether a primary ended on its own and finally before a cancel or a retry was decided. The
-    primary's outcome then counts, although its end is reported later (spec/lifecycle#cancel)."""
+    """Return whether a primary ended by itself, with a verdict that ends the job, before a cancel or a retry
+    was decided. The primary's outcome then counts, although its end is reported later
+    (spec/lifecycle#cancel)."""
     return (
         evidence.replica is not None
         and evidence.replica.is_primary
@@ -276,7 +278,7 @@ def _retry(transition: Transition, evidence: Evidence, verdict: Verdict) -> None
     rule = verdict.rule
     growth = min(transition.job.memory_factor * rule.memory_growth, max(rule.memory_cap, 1.0))
     if transition.job.spec.persistent_resource is not None:
-        growth = 1.0  # Its machines are reserved with the memory that they have.
+        growth = 1.0  # The resource's machines are reserved with a fixed amount of memory.
     # With more memory, the replicas may not fit on their nodes, so the scheduler must place them again.
     grows = growth > transition.job.memory_factor
     keeps_room = not rule.gives_room and not verdict.back_off and not grows
@@ -299,7 +301,7 @@ def _next_attempt(transition: Transition, retry: Retry) -> None:
     job = transition.job
     if not retry.keeps_room or not job.replicas:
         transition.fire_attempt(AttemptTrigger.RETRY_LATER)
-        # Waits for capacity do not count as running time.
+        # Time spent waiting for capacity does not count as running time.
         waited = max(0, transition.now - job.not_before) if job.started and job.not_before else 0
         transition.change(
             retry=None, not_before=retry.not_before, waited=Nanos(job.waited + waited)

@@ -38,7 +38,7 @@ class CapacityRefused(Struct, frozen=True):
 class Preempted(Struct, frozen=True):
     """The scheduler requires the job to release its capacity."""
 
-    #: The reason as text for all readers of the job.
+    #: The human-readable reason, without secrets: every reader of the job can see it.
     reason: str
     #: BUDGET if a hard budget is used up, otherwise PREEMPTED.
     cause: Cause = Cause.PREEMPTED
@@ -48,7 +48,7 @@ class RuntimePrepared(Struct, frozen=True):
     """All environments of the attempt are built and their packages are installed."""
 
     attempt: int
-    #: Nanoseconds that the attempt waited for its environments, or 0 if they existed before.
+    #: Nanoseconds that the attempt waited for its environments, or 0 if they already existed.
     took: int = 0
 
 
@@ -57,7 +57,7 @@ class PreparationFailed(Struct, frozen=True):
 
     attempt: int
     message: str
-    #: PACKAGE and DATA are errors of the user. REJECTED and SERVICE are the other values.
+    #: PACKAGE and DATA are errors of the user. For all other errors, the cause is REJECTED or SERVICE.
     cause: Cause
 
 
@@ -89,10 +89,10 @@ class NodeLeft(Struct, frozen=True):
     """The service no longer uses a node, so its replicas must leave the node."""
 
     node: str
-    #: The reason as text.
+    #: The human-readable reason.
     reason: str
-    #: Running replicas that may stay on the node, because they may still work. Their loss would be reported
-    #: separately.
+    #: Running replicas that may stay on the node, because they may still be able to work. Their loss would be
+    #: reported separately.
     staying: tuple[ReplicaId, ...] = ()
 
 
@@ -189,7 +189,7 @@ class StartReplicas(Struct, frozen=True):
 
 
 class StopReplica(Struct, frozen=True):
-    """Request one replica to stop (SIGTERM, grace period, SIGKILL). The replica reports its end."""
+    """Stop one replica (SIGTERM, grace period, SIGKILL). The engine reports its end."""
 
     attempt: int
     replica: ReplicaId
@@ -197,11 +197,12 @@ class StopReplica(Struct, frozen=True):
 
 
 class StopReplicas(Struct, frozen=True):
-    """Request every live replica to stop (SIGTERM, grace period, SIGKILL). Each replica reports its end. No
+    """Stop every live replica (SIGTERM, grace period, SIGKILL). The engine reports the end of each. No
     replica of the attempt starts afterwards."""
 
     attempt: int
-    #: (replica, incarnation) of each replica that may not have started. These incarnations must never start.
+    #: (replica, incarnation) of each replica that may not have started yet. These incarnations must never
+    #: start.
     waiting: tuple[tuple[ReplicaId, int], ...] = ()
 
 

@@ -170,7 +170,7 @@ def deadlines(job: Job) -> tuple[Deadline, ...]:
 
 def _admitted(transition: Transition, event: JobAdmitted) -> None:
     if event.attempt not in (None, transition.job.attempt + 1):
-        return  # decided before the job's last change was known
+        return  # The scheduler decided before it received the job's last change.
     if not transition.fire_attempt(AttemptTrigger.ADMITTED):
         return
     nodes = dict(event.nodes)
@@ -287,7 +287,7 @@ def _replica_lost(transition: Transition, replica: Replica, event: ReplicaLost) 
 
 
 def _put_out(transition: Transition, replica: Replica, cause: Cause, text: str | None) -> Replica:
-    """Mark a replica whose Pod was evicted as leaving its node, so that its next incarnation runs elsewhere.
+    """Mark a replica as leaving its node if its Pod was evicted, so that its next incarnation runs elsewhere.
     Return the replica."""
     if cause is not Cause.POD_EVICTED or replica.leaving:
         return replica
@@ -303,7 +303,7 @@ def _cancel_requested(transition: Transition, event: CancelRequested) -> None:
     ):
         return
     if event.cause is CancelCause.MAX_WAIT and job.started:
-        return  # it was up just as the moment came
+        return  # All replicas were already running when the time limit was reached.
     message = timeline.cancel_reason(event, job.spec.scheduling)
     transition.cancel(event, message)
     transition.change(retry=None)
@@ -431,7 +431,7 @@ def _fire_drill(transition: Transition, drill: Drill) -> None:
     transition.record(timeline.drill_fired(transition.job, fired))
     match drill.kind:
         case DrillKind.KILL | DrillKind.OOM | DrillKind.SEGV:
-            return  # on instruction, the engine injects it; the end is reported like any other
+            return  # The engine injects the fault, and reports the end like any other end.
         case DrillKind.MAINTENANCE:
             reason = f"{replica.node} is under maintenance (drill {drill.number})"
             transition.change_replica(replica.id, leaving=reason)

@@ -41,11 +41,8 @@ class DrillKind(enum.StrEnum):
 
 
 class Drill(Struct, frozen=True):
-    """One ordered fault, which is injected once.
-
-    It waits until the replica runs and a new line of its log matches `at_line`. Without `at_line` it waits
-    only until the replica runs.
-    """
+    """One ordered fault, which is injected once. Without `at_line`, it is injected as soon as the replica
+    runs. With `at_line`, it is injected when the replica runs and a new line of its log matches."""
 
     #: Number of the drill within its job, from 1.
     number: int
@@ -215,7 +212,7 @@ class WorkRecord(Struct, frozen=True):
 
     @property
     def maker(self) -> ActingJob | None:
-        """Return the job whose program created this work, or None if a user or the service did."""
+        """Return the job whose program created this work, or None if a user or the service created it."""
         return self.creator.job if self.creator is not None and self.parent is None else None
 
 
@@ -227,7 +224,7 @@ class Job(WorkRecord, frozen=True, kw_only=True):
     waited: Nanos = 0
     #: Number of the current attempt, from 1. 0 before the first admission.
     attempt: int = 0
-    #: Time since which the attempt has nodes (ns), or 0 without nodes.
+    #: Time at which the attempt received its nodes (ns), or 0 without nodes.
     placed: Nanos = 0
     #: Start of the attempt's first program (ns), from which usage counts. 0 before any start.
     began: Nanos = 0

@@ -43,9 +43,9 @@ class ReplicaLost(Struct, frozen=True):
     replica: ReplicaId
     incarnation: int
     cause: str
-    #: Whether a failure of the service itself caused the loss.
+    #: Whether a failure of the service itself caused the replica's loss.
     by_service: bool = False
-    #: The cause of the loss that the engine knows: one of `CLUSTER_LOSSES`, or the memory or disk limit.
+    #: The cause of the loss, if the engine knows it: one of `CLUSTER_LOSSES`, or the memory or disk limit.
     loss: Cause = Cause.LOST
 
 

@@ -34,8 +34,8 @@ class JobTrigger(enum.StrEnum):
     RETRIED = "retried"
     #: A user or a limit cancels the job.
     CANCEL_ACCEPTED = "cancel accepted"
-    #: The job's outcome is decided, and all of its replicas have ended. This also applies to the next two
-    #: triggers.
+    #: The job's outcome is decided, and all of its replicas have ended. The next two triggers have the same
+    #: condition.
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"
@@ -50,7 +50,7 @@ class AttemptState(enum.StrEnum):
     PREPARING = "PREPARING"
     #: Replicas of the attempt may have processes.
     STARTING = "STARTING"
-    #: All replicas of the attempt ran or had ended at the same time.
+    #: At one moment, all replicas of the attempt were running or had ended.
     RUNNING = "RUNNING"
     #: The attempt is being stopped, for a retry or for the end of the job. Some replicas may still live.
     STOPPING = "STOPPING"
@@ -107,7 +107,7 @@ class ReplicaTrigger(enum.StrEnum):
 
 
 class OperationState(enum.StrEnum):
-    """States of a long-running operation. `done` is false in the first state."""
+    """States of a long-running operation. The public field `done` is false only in the first state."""
 
     RUNNING = "RUNNING"
     SUCCEEDED = "SUCCEEDED"

@@ -178,8 +178,8 @@ def verdict(
 
 
 def time_limit(evidence: Evidence, verdict: Verdict, ran: Nanos, now: Nanos) -> TimelineEntry:
-    """Return the warning about a replica that time limits of the cluster end repeatedly. `ran`: how long the
-    replica ran the last time."""
+    """Return the warning about a replica that repeatedly ends at a time limit of the cluster. `ran`: how long
+    the replica's last incarnation ran."""
     text = (
         f"A time limit of the cluster has stopped {evidence.public_name} "
         f"{verdict.count} times, most recently after {_format_time(ran)}. {evidence.advice}"
@@ -206,7 +206,7 @@ def _which_drill(drill: Drill) -> dict[str, object]:
 
 
 def refused_event(name: str, message: str, now: Nanos) -> TimelineEntry:
-    """Return the entry for an event that the service could not apply, so that it ended the attempt."""
+    """Return the entry for an event that the service could not apply. The event ended the attempt."""
     return TimelineEntry(now, "service_failed", f"{name}: {message}")
 
 
@@ -281,7 +281,7 @@ def _follows(evidence: Evidence, verdict: Verdict) -> str:
         return "the replica is done"
     if verdict.effect is Effect.JOB_RETRIES and not verdict.budget:
         return "the job waits for its budget, and the count does not change"
-    pause = round(verdict.back_off, -7)  # to a hundredth of a second
+    pause = round(verdict.back_off, -7)  # Rounded to a hundredth of a second.
     after = f" after {_duration(pause)}" if pause else ""
     which = f" ({verdict.count} of {verdict.budget})" if verdict.budget else ""
     return f"{_FOLLOWS[verdict.effect]}{after}{which}"
@@ -302,7 +302,7 @@ def _how(exit_record: ExitRecord) -> str:
 
 
 def _format_time(nanoseconds: int) -> str:
-    """Format a measured time: below 10 s to the tenth of a second, otherwise to the second."""
+    """Format a measured time: in tenths of a second below 10 s, otherwise in seconds."""
     seconds = nanoseconds / 10**9
     return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
 

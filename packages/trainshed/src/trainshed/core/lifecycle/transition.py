@@ -244,7 +244,7 @@ class Transition(WorkTransition[Job]):
         return changed
 
     def replica(self, replica: ReplicaId) -> Replica:
-        """Return the present state of a replica of the current attempt."""
+        """Return the current state of a replica of the current attempt."""
         return next(r for r in self.job.replicas if r.id == replica)
 
     def _so_far(self) -> Iterator[str]:
@@ -271,7 +271,7 @@ def instructions(job: Job) -> tuple[Instruction, ...]:
         case AttemptState.STARTING | AttemptState.RUNNING:
             return tuple(_while_running(job, [r for r in waiting if not r.not_before]))
         case AttemptState.STOPPING:
-            # Replicas that were requested to leave their node may not have started, either.
+            # A replica that was requested to leave its node may not have started yet.
             waiting += [
                 r for r in job.replicas if r.state is ReplicaState.STOPPING and not r.started
             ]

@@ -160,9 +160,9 @@ DEFAULT_TAG = "training/hptuning/metric"
 def _read_tuning(
     training: Section, job_id: str, max_trials: int
 ) -> tuple[StudySpec, tuple[int, int, int]]:
-    """Parse the parameters, the metric and the numbers of trials (default: 1 in total and 1 at a time).
-    Errors are added to the section's faults. The API checks whether the job exists whose trials this job
-    continues."""
+    """Parse the parameters, the metric and the numbers of trials (default: 1 in total, and 1 at a time).
+    Errors are added to the section's faults. The API checks whether the previous job (`resumePreviousJobId`)
+    exists."""
     search = training.section("hyperparameters")
     tag = search.text("hyperparameterMetricTag") or DEFAULT_TAG
     search.check("hyperparameterMetricTag", tag_fault(tag) or syntax.string_fault(tag))

@@ -110,8 +110,8 @@ def _read_task(pipeline: Section) -> Task | None:
 
 
 def _idle(pipeline: Section) -> tuple[str, ...]:
-    """Return warnings about a model id or parent without a model to upload. The SDK sends these fields in any
-    case."""
+    """Return warnings about a model id or parent without a model to upload. They are not errors, because the
+    SDK always sends these fields."""
     if pipeline.has("modelToUpload"):
         return ()
     return tuple(

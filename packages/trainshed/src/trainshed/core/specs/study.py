@@ -138,8 +138,8 @@ _RULES = (
     "convexAutomatedStoppingSpec",
     "convexStopConfig",
 )
-"""The early stopping rules. All of them are decided by the median rule (docs/tuning.md). The last is the
-deprecated form of the convex rule."""
+"""The early stopping rules. The service applies the median rule for all of them (docs/tuning.md). The last
+field is the deprecated form of the convex rule."""
 
 
 def _read_stopping(study: Section) -> MedianStopping | None:

@@ -235,7 +235,8 @@ class _TreeReader:
 
     def check_ids(self) -> None:
         """Report ids that occur at two nodes, unless the nodes' conditions exclude each other
-        (facts/tuning#vertex). They do so if no value of a common ancestor activates both branches."""
+        (facts/tuning#vertex). Conditions exclude each other if no value of a common ancestor activates both
+        branches."""
         whens = [
             frozenset[Value | None]([None] if p.parent is None else p.when) for p in self.parameters
         ]

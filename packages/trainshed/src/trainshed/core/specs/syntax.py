@@ -27,7 +27,8 @@ MAX_ENV = 100
 MAX_ARGS_CHARS = 100_000
 MAX_PACKAGES = 100
 MIN_LETTERS = 2
-"""A list with this many or more single characters is treated as a text that Python has split by mistake."""
+"""A list of single characters with at least this length is treated as a text that Python has split by
+mistake."""
 MAX_ENV_BYTES = 600_000
 """Maximum bytes of all variables of a program. Linux rejects programs whose variables and arguments exceed 2
 MiB."""
@@ -267,7 +268,7 @@ _COMMANDS = ("command", "containerCommand")
 def _words(text: str) -> list[str]:
     try:
         return shlex.split(text)
-    except ValueError:  # Quotes without an end.
+    except ValueError:  # A quotation mark is missing.
         return text.split()
 
 

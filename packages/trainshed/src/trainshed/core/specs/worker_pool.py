@@ -207,8 +207,8 @@ def are_reducers(runtime: RuntimeChoice) -> bool:
 def reducer_program(
     runtime: RuntimeChoice, image_uri: str, env: tuple[tuple[str, str], ...], *, is_chosen: bool
 ) -> Program:
-    """Return the program of a reducer. `is_chosen`: whether the job sets a program. A notice then reports
-    that program as unused, because gcloud requires one."""
+    """Return the program of a reducer. `is_chosen`: whether the job sets a program, as gcloud requires. A
+    notice then reports that the program is not used."""
     if is_chosen:
         runtime = replace(runtime, notices=(*runtime.notices, _IGNORED))
     return Program(runtime=runtime, image_uri=image_uri, env=env)
@@ -228,8 +228,8 @@ def check_reduction_variables(pools: Sequence[Section]) -> None:
 
 
 _TRAINS_ACROSS_REPLICAS = frozenset({"tensorflow", "pytorch", CONTAINER})
-"""Runtime families whose programs may use several workers. The program in a container image is unknown and
-may also do so."""
+"""Runtime families whose programs may use several workers. Container images are included, because their
+programs are unknown."""
 _HAS_PARAMETER_SERVERS = frozenset({"tensorflow", CONTAINER})
 USE_NONE = frozenset({"python", "scikit-learn", "tensorflow", "xgboost"})
 """The runtime families whose programs cannot use reducers. All other programs may use them, such as those in

@@ -1,8 +1,6 @@
 """The allowed changes of a trial: one transition table, and pure functions that return the changed `Trial`.
-
-Clients of the study APIs trigger changes, as well as the controller. Therefore an `Illegal` cell is an error
-of the caller (FailedPrecondition) and not of the service. Times are in ns since the epoch.
-"""
+Both the controller and clients of the study APIs trigger changes. Therefore an `Illegal` cell is an error of
+the caller (FailedPrecondition) and not of the service. Times are in ns since the epoch."""
 
 import enum
 from typing import Final

@@ -38,11 +38,8 @@ Scores = tuple[float, ...]
 
 def optimal_trials(spec: StudySpec, trials: Sequence[Trial]) -> tuple[Trial, ...]:
     """Return the Pareto-optimal trials, ascending by number. For one objective, return all trials with the
-    best value.
-
-    Trials without a final measurement of all metrics are omitted. The time is at most n times the size of the
-    front.
-    """
+    best value. Trials without a final measurement of all metrics are omitted. The running time grows with the
+    number of trials times the number of results."""
     rated = [(scores, trial) for trial in trials if (scores := _scores(spec, trial.final))]
     front = _front({scores for scores, _ in rated})
     best = [trial for scores, trial in rated if scores in front]

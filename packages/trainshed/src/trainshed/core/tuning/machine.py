@@ -30,7 +30,7 @@ from trainshed.core.units import Nanos
 
 _SOME_FAILED = 3
 _FAILED_RATIO = 2
-"""By default, a job fails if its first trial fails. Later it fails after three failed trials, if more than
+"""By default, a job fails if its first trial fails. Later, it fails after three failed trials if more than
 twice as many trials failed as succeeded (facts/tuning#failing-trials has no figures; docs/tuning.md)."""
 
 

@@ -22,7 +22,7 @@ class TuningSpec(Struct, frozen=True):
     parallel_trials: int
     #: Maximum number of failed trials. 0: the service decides (docs/tuning.md).
     max_failed_trials: int = 0
-    #: Earlier tuning jobs whose trials are used as history, oldest first (`ml` resumePreviousJobId).
+    #: Earlier tuning jobs whose trials the algorithm also uses, oldest first (`ml` resumePreviousJobId).
     resumed: tuple[StudyUid, ...] = ()
     #: The number of this job's first trial.
     first_trial: int = 1
@@ -61,8 +61,8 @@ class TuningJob(WorkRecord, frozen=True, kw_only=True):
     best: int = 0
     #: The objective value of the best trial.
     best_value: float = 0.0
-    #: Whether no more trials start, because the algorithm has no points left or the study has reached a limit
-    #: of its own.
+    #: Whether no more trials start, because the algorithm has no points left or the study has reached one of
+    #: its limits.
     exhausted: bool = False
 
     @property

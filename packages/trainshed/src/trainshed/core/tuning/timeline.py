@@ -71,8 +71,8 @@ def over(job: TuningJob, now: Nanos) -> TimelineEntry:
 def no_metric(
     api: Api, wanted: str, reported: tuple[str, ...], summaries: SeenSummaries | None
 ) -> str:
-    """Return why a trial has no result although its program succeeded. The most common cause is a misspelled
-    tag."""
+    """Return the reason why a trial has no result although its program succeeded. The most common cause is a
+    misspelled tag."""
     field = "hyperparameterMetricTag" if api is Api.ML else "metricId"
     names = (*reported, *(summaries.tags if summaries is not None else ()))
     if wanted in names:

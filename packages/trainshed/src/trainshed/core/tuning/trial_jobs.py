@@ -26,8 +26,8 @@ from trainshed.core.units import Nanos
 _EXACT = 2**53
 """All integers up to this number are exact as floats."""
 _SHORTENED = 110
-"""Number of characters of a tuning job's display name that the names of its trials' jobs include. The public
-limit is 128."""
+"""Maximum number of characters of a tuning job's display name that are copied into the names of its trials'
+jobs. The public limit of a name is 128."""
 
 
 def begin(

@@ -22,7 +22,7 @@ from trainshed.studies.gp.process import Posterior
 from trainshed.studies.routines import Array
 
 _MIN_SCORE = 1e-9
-"""Minimum score before weighting by the probability of success."""
+"""Minimum score before it is multiplied by the probability of success."""
 
 _SAFE_PROBABILITY = 0.6
 """Probability of success above which a score is not reduced. At the border of a failing region, each trial
@@ -72,8 +72,8 @@ _TRIALS_PER_DIMENSION = 5.0
 
 
 def trust_radius(trials: int, dimensions: int) -> float:
-    """Return half the edge length of the box around each point; 1 = the whole cube. It grows with the
-    trials."""
+    """Return half the edge length of the box around each point. 1 covers the whole cube. The length grows
+    with the number of trials."""
     share = trials / (_TRIALS_PER_DIMENSION * (dimensions + 1))
     radius = _MIN_RADIUS + (_MAX_RADIUS - _MIN_RADIUS) * share
     return radius if radius <= _MAX_RADIUS else 1.0
@@ -91,7 +91,7 @@ class TrustRegion:
         return self.radius >= 1.0 or len(self.centres) == 0 or self.centres.shape[1] == 0
 
     def excess(self, points: Array) -> Array:
-        """Return each point's distance from the region, 0 inside; shape (m,)."""
+        """Return each point's distance from the region, shape (m,). The distance is 0 inside the region."""
         if self.is_everywhere:
             return np.zeros(len(points))
         away = np.full((len(points), len(self.centres)), 0.0)
@@ -112,7 +112,8 @@ _GRADIENT_STEP = 1e-5
 """Step size for numeric gradients, in units of the cube."""
 
 _PLAIN_WEIGHT = 1e-3
-"""Weight of the plain scalarized bound, so that scores differ even if no point improves the front."""
+"""Weight of the plain scalarized bound in the score. It makes scores differ even if no point improves the
+front."""
 
 
 def directions(objectives: int, rng: np.random.Generator) -> Array:
@@ -124,7 +125,7 @@ def directions(objectives: int, rng: np.random.Generator) -> Array:
 @dataclass(frozen=True, slots=True)
 class FrontGain:
     """The gain of the Pareto front by a point's upper bounds. `reference`: labels without value, shape (k,).
-    `reached`: the best scalarized label so far, per direction."""
+    `reached`: the best scalarized label so far, for each direction."""
 
     bounds: tuple[UpperBound, ...]
     directions: Array
@@ -149,8 +150,8 @@ def scalarized(labels: Array, along: Array, reference: Array) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class LikelyScore:
-    """A score, weighted by the probability that a trial succeeds: by 1 above `_SAFE_PROBABILITY`, falling to
-    0 below it. `floor`: the score of a point without value."""
+    """A score, weighted by the probability that a trial succeeds. The weight is 1 above `_SAFE_PROBABILITY`,
+    and falls to 0 below it. `floor`: the score of a point without value."""
 
     score: Score
     success: Posterior

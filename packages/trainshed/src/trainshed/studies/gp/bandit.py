@@ -3,9 +3,11 @@ seed (docs/adr/0018).
 
 It follows the published Vizier paper (arXiv 2408.11527): a quasi-random start, warped outputs, a Gaussian
 process with MAP hyperparameters, an upper confidence bound whose variance counts pending trials, a trust
-region, and a search over the mixed space. There are four additions. Every second trial exploits: it maximizes
-the mean. The process models main effects (`process`). A separate model covers failures (`belief`). Fewer
-outputs are ranked (`belief.warp`). No state is kept between calls, so the same trials give the same answer.
+region, and a search over the mixed space.
+
+There are four additions. Every second trial exploits: it maximizes the mean. The process models main effects
+(`process`). A separate model covers failures (`belief`). Fewer outputs are ranked (`belief.warp`). No state
+is kept between calls, so the same trials give the same result.
 """
 
 from collections.abc import Sequence
@@ -81,7 +83,7 @@ class _Study:
         self._done = self._space.encode([trial.parameters for trial in self._shown.done])
         self._tried = {trial.parameters for trial in trials}
         self._running = {trial.parameters for trial in trials if not trial.state.is_over}
-        #: All points of a small space; empty for other spaces.
+        #: All points of a small space. Empty for other spaces.
         self._all: list[Parameters] = []
         if all(node.size for node in self._space.nodes):
             points = list(islice(grid(spec.parameters), _MAX_SCORED_POINTS + 1))
@@ -125,7 +127,7 @@ class _Study:
         return self._fresh(best) or self._space.decode(best.codes[0])
 
     def _score(self, pending: Array, rng: np.random.Generator, coefficient: float) -> Score:
-        """Return the score to maximize. `coefficient`: of the upper confidence bound."""
+        """Return the score to maximize. `coefficient`: the coefficient of the upper confidence bound."""
         points = self._space.embed(pending)
         return bound_score(self._beliefs, self._success, points, coefficient, rng)
 
@@ -140,8 +142,8 @@ class _Study:
         return Search(space, score, trust).maximize(space.genotypes(self._done[best]), rng)
 
     def _fresh(self, best: Candidates) -> Parameters | None:
-        """Return the best untried point. If all were tried, return the best point that is not pending; None
-        if none exists."""
+        """Return the best untried point. If all points were tried, return the best point that is not pending,
+        or None if all are pending."""
         decode, codes = self._space.decode, best.codes
         fresh = (point for point in map(decode, codes) if point not in self._tried)
         free = (point for point in map(decode, codes) if point not in self._running)
@@ -156,7 +158,8 @@ class _Study:
 
 def outlook(spec: StudySpec, trials: Sequence[TrialData], chosen: Sequence[str]) -> Outlook:
     """Return the model's expectation of the first metric over one or two chosen parameters. All other
-    parameters have their values in the best trial. Return the reason if the model has no expectation."""
+    parameters have their values in the best trial. If the model has no expectation, return the reason
+    instead."""
     if spec.algorithm is not Algorithm.DEFAULT:
         return Outlook(reason="Random and grid search use no model of the search space.")
     metric, shown, space = spec.metrics[0], choose(spec, trials), Space(spec.parameters)

@@ -56,8 +56,8 @@ class Belief:
 def fit_beliefs(
     spec: StudySpec, space: Space, shown: ModelTrials, points: Array
 ) -> tuple[Belief, ...]:
-    """Return one belief per metric, in the order of the spec. Requires `ModelTrials.is_enough`. `points`:
-    the embeddings of the model's completed trials."""
+    """Return one belief per metric, in the order of the spec. Requires that `shown.is_enough` is true.
+    `points`: the embeddings of the model's completed trials."""
     return tuple(_belief(spec, space, shown, points, at) for at in range(len(spec.metrics)))
 
 
@@ -74,10 +74,13 @@ def _belief(spec: StudySpec, space: Space, shown: ModelTrials, points: Array, at
 
 
 def successes(space: Space, shown: ModelTrials, points: Array) -> Posterior | None:
-    """Return a model of the success of trials, positive where success is more likely than failure; None if
-    all succeeded. It is separate from the metrics. If failed trials counted as bad values, they would lower
-    the metric's model near the border of the failing region, where the best points often are. An example is
-    the largest batch size that fits in memory."""
+    """Return a model of the success of trials. Its value is positive where success is more likely than
+    failure. Return None if all trials succeeded.
+
+    It is separate from the metrics. If failed trials counted as bad values, they would lower the metric's
+    model near the border of the failing region, where the best points often are. An example is the largest
+    batch size that fits in memory.
+    """
     succeeded = shown.succeeded[shown.rows]
     if succeeded.all():
         return None
@@ -88,8 +91,8 @@ def successes(space: Space, shown: ModelTrials, points: Array) -> Posterior | No
 
 
 def _representative(labels: Array) -> Positions:
-    """Return the rows for fitting hyperparameters: all, or the best ones and an even selection of the other
-    ones."""
+    """Return the rows for fitting hyperparameters: all rows, or the best ones and an even selection of the
+    other ones."""
     if len(labels) <= _MAX_FITTED_ROWS:
         return np.arange(len(labels), dtype=np.int64)
     order = np.argsort(-labels, kind="stable")
@@ -105,8 +108,8 @@ def bound_score(
     coefficient: float,
     rng: np.random.Generator,
 ) -> Score:
-    """Return the score for the search: the upper bound of one objective, or for several the gain of the
-    Pareto front. If trials failed, it is weighted by the probability of success."""
+    """Return the score for the search: the upper bound of one objective, or the gain of the Pareto front for
+    several objectives. If trials failed, the score is weighted by the probability of success."""
     bounds = [aim.bound(pending, coefficient) for aim in beliefs]
     if len(beliefs) > 1:
         score: Score = _front_gain(beliefs, bounds, pending, rng)
@@ -130,18 +133,19 @@ def _front_gain(
 
 
 _LOG_OFFSET = 1.5
-"""Stretching of the logarithm, as in the paper; 1 = no stretching."""
+"""Stretching of the logarithm, as in the paper. 1 disables the stretching."""
 
 _RANKED_SHARE = 0.2
-"""The worst trials, as a share of all, whose values are replaced by ranks."""
+"""The share of trials, starting with the worst one, whose values are replaced by ranks."""
 
 _PENALTY_FACTOR = 1e8
-"""A value whose distance from the best is this many times that of the median is replaced by its rank. It is
-probably a penalty."""
+"""A value is replaced by its rank if its distance from the best value is this many times the distance of the
+median. It is probably a penalty."""
 
 
 def warp(values: Array) -> Array:
-    """Return labels for values to maximize: monotone, within [-0.5, 0.5]; 0 if all values are equal."""
+    """Return labels for values to maximize. Labels are monotone and within [-0.5, 0.5], or 0 if all values
+    are equal."""
     ranked = _tail_ranked(_tamed(values))
     best, worst = float(ranked.max()), float(ranked.min())
     if best == worst:

@@ -19,7 +19,7 @@ import numpy as np
 from trainshed.studies.routines import Array, Positions, minimize_bounded, whitening
 
 JITTER = 1e-9
-"""Added to the diagonal, as a share of the signal's variance."""
+"""Added to the diagonal of the covariance, as a share of the signal's variance."""
 
 _MIN_VARIANCE = 1e-14
 """Minimum variance, as a share of the prior variance. Smaller values are rounding errors."""
@@ -65,7 +65,7 @@ class Data:
 
 class Posterior:
     """The model's prediction at any point, given observed points. `pending`: points, shape (k, q), that count
-    as observed for the standard deviation. If `pending` is not empty, do not use the mean."""
+    as observed for the standard deviation. The mean is not valid if `pending` is not empty."""
 
     def __init__(self, data: Data, hyper: Hyperparameters, pending: Array | None = None) -> None:
         points = data.points if pending is None else np.vstack([data.points, pending])

@@ -10,17 +10,17 @@ from trainshed.studies.routines import Array, minimize_bounded
 from trainshed.studies.space import Node, Space
 
 _OUTSIDE_SCORE = -1e6
-"""Offset far below every score, for points outside of the trust region. They are compared by their distance
-from it."""
+"""Offset far below every score, for points outside the trust region. These points are compared by their
+distance from the region."""
 
 _MAX_STEP_CATEGORIES = 64
 """Maximum categories that a single step tries. The random points cover all categories."""
 
 _MIN_REFINE_DISTANCE = 0.2
-"""Minimum distance of points to refine, in some node. Closer points would reach the same maximum."""
+"""Minimum distance between points to refine, in some node. Closer points would reach the same maximum."""
 
 _RANDOM_POINTS = 512
-"""Number of random points near the seeds, and of those anywhere."""
+"""Number of random points near the seeds, and number of random points anywhere."""
 _REFINED_POINTS = 8
 """Number of best points to refine."""
 _MAX_EVALUATIONS = 40
@@ -52,7 +52,7 @@ class Search:
 
     def maximize(self, seeds: Array, rng: np.random.Generator) -> Candidates:
         """Return points, best first. `seeds`: genotypes near which good points may be, best first, shape (s,
-        p); s may be 0."""
+        p). `s` may be 0."""
         crowd = self._sample(seeds, rng)
         scores = self._rate(crowd)
         order = np.argsort(-scores, kind="stable")

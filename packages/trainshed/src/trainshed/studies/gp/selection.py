@@ -23,14 +23,15 @@ _NEWEST_TRIALS = 80
 """Number of newest trials among them."""
 
 MAX_PENDING = 100
-"""Maximum pending trials in the model; the newest ones are used."""
+"""Maximum pending trials in the model. The newest ones are used."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelTrials:
     """The trials in the model."""
 
-    #: Values of **all** completed trials by metric, to be maximized; NaN = no value; shape (n, metrics).
+    #: Values of **all** completed trials by metric, to be maximized, shape (n, metrics). NaN marks a missing
+    #: value.
     values: Array
     #: The rows of the model's trials, ascending.
     rows: Positions
@@ -41,12 +42,12 @@ class ModelTrials:
 
     @property
     def succeeded(self) -> Mask:
-        """Return, for all completed trials, whether they have a value of every metric."""
+        """Return a mask of all completed trials: whether the trial has a value of every metric."""
         return np.asarray(np.isfinite(self.values).all(axis=1), dtype=np.bool_)
 
     @property
     def is_enough(self) -> bool:
-        """Return whether the model can be fitted: one trial has measured every metric."""
+        """Return whether the model can be fitted: at least one trial has a value of every metric."""
         return bool(self.succeeded.any())
 
     def with_pending(self, trial: TrialData) -> "ModelTrials":
