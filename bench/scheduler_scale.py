@@ -20,7 +20,7 @@ from trainshed.scheduler.model import (
     Policy,
     Preempt,
 )
-from trainshed.scheduler.planning import plan, still_holds
+from trainshed.scheduler.planning import is_still_valid, plan
 from trainshed.scheduler.snapshot import Snapshot
 
 NODES = 10_000
@@ -155,7 +155,7 @@ def timed(snapshot: Snapshot, now: int, figures: dict[str, float]) -> tuple[Plan
     took = time.perf_counter() - begun
     checked = time.perf_counter()
     for decision in made.decisions:
-        assert still_holds(snapshot, planned, decision)
+        assert is_still_valid(snapshot, planned, decision)
     applied = time.perf_counter()
     apply(snapshot, made, NOW)
     ended = time.perf_counter()

@@ -35,7 +35,7 @@ DAMAGE_RECORD = "UPDATE jobs SET record = CAST('{' AS BLOB), is_live = 0 WHERE u
 def short_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(curves_module, "_READ_INTERVAL", 0.01)
     monkeypatch.setattr(curves_module, "_MAX_READ_INTERVAL", 0.05)
-    monkeypatch.setattr(curves_module, "_END", 60)
+    monkeypatch.setattr(curves_module, "_END_TIMEOUT", 60)
 
 
 def clock() -> float:
@@ -110,7 +110,7 @@ class CurveHarness:
 
     async def logged(self, curves: JobCurves, job: Job) -> dict[int, float | bytes]:
         """Return the values of `acc` in the main run by step."""
-        logged = await curves.logged(job, "acc")
+        logged = await curves.read_points(job, "acc")
         assert logged is not None
         return {point.step: point.value for point in logged[1]}
 
@@ -149,7 +149,7 @@ async def test_waiting_reader_is_notified_of_each_written_measurement(
         assert await harness.logged(curves, OVER) == {2: 0.5, 3: 0.75}
         await harness.ended(OVER)
         assert await harness.store.curves.unfinished() == ()
-    assert await curves.logged(job(), "acc") is None
+    assert await curves.read_points(job(), "acc") is None
 
 
 async def test_job_without_event_files_stores_no_curves(harness: CurveHarness) -> None:

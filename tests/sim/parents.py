@@ -137,10 +137,10 @@ def parent_stores(
         studies=store.studies,
         models=store.models,
         advisor=advisor or CountingAdvisor(),
-        reported=reported or FakeMetrics().measurements,
+        reported_measurements=reported or FakeMetrics().measurements,
         last_written=lambda uri: Nanos(uri not in empty),
-        printed=printed or _nothing,
-        logged=logged or _no_logs,
+        printed_lines=printed or _nothing,
+        logged_points=logged or _no_logs,
         now=now,
         new_uid=lambda: JobUid(next(numbers)),
     )

@@ -257,7 +257,7 @@ async def test_event_loop_stays_responsive_while_jobs_are_loaded(
     w = World(tmp_path)
     for number in range(1, 4):
         await w.store.intake.create(NewWork(numbered(number)))
-    monkeypatch.setattr(controller, "_IN_A_TURN", 1)
+    monkeypatch.setattr(controller, "_BLOCK_SIZE", 1)
     monkeypatch.setattr(CapacityTracker, "put", counted)
     turning = asyncio.create_task(turn())
     await w.controller.start()

@@ -378,7 +378,7 @@ async def test_reserved_machine_leaves_a_drained_node_after_its_job(tmp_path: Pa
         await reserve(w, 2)
         before = await in_state(w, RUNNING)
         await w.state(await w.create(on_lab(1, 1)), JobState.RUNNING)
-        ((_, node),) = w.controller.reservations.used(NAME)
+        ((_, node),) = w.controller.reservations.usage(NAME)
         await w.store.intake.drain_node(NodeDrain(node, w.time, "new disks"))
         await w.controller.capacity_changed()
         await w.create(on_lab(2, 1, 1))

@@ -93,7 +93,7 @@ class Families:
         """
         if work.state in (JobState.CANCELLED, JobState.FAILED) or isinstance(work, Pipeline):
             return []
-        if work.exhausted or work.begun == work.spec.max_trials:
+        if work.exhausted or work.started_trials == work.spec.max_trials:
             return []  # No points were left.
         return [f"{work.name} was cancelled at {at} and is {work.state}"]
 

@@ -23,7 +23,7 @@ from trainshed.core.study.spec import Goal
 from trainshed.core.tuning import machine
 from trainshed.core.tuning.machine import Sight, Transition
 from trainshed.core.tuning.records import SeenSummaries, TuningJob
-from trainshed.core.tuning.trial_jobs import begin
+from trainshed.core.tuning.trial_jobs import start_trials
 
 
 @dataclass
@@ -85,11 +85,11 @@ class SimulatedTuning:
         count = machine.startable_trials(transition.job)
         if count == 0:
             return
-        last = transition.job.begun
+        last = transition.job.started_trials
         number = count if self.points is None else min(count, self.points - last)
         uids = itertools.count(transition.job.uid + transition.job.next_trial)
         proposals = [((("x", (last + 1 + n) / 10),), JobUid(next(uids))) for n in range(number)]
-        for job, _ in begin(transition, proposals, exhausted=number < count):
+        for job, _ in start_trials(transition, proposals, exhausted=number < count):
             assert job.parent is not None
             assert job.parent.trial not in self.trials, "a trial started twice"
             self.jobs[job.parent.trial] = job
@@ -157,8 +157,8 @@ def disagreements(job: TuningJob, trials: tuple[Trial, ...]) -> Iterator[str]:
     numbers = [trial.number for trial in trials]
     if numbers != list(range(spec.first_trial, job.next_trial)):
         yield f"trials {numbers}; the next one is to be {job.next_trial}"
-    if job.begun > spec.max_trials:
-        yield f"{job.begun} trials of at most {spec.max_trials}"
+    if job.started_trials > spec.max_trials:
+        yield f"{job.started_trials} trials of at most {spec.max_trials}"
     if len(job.running) > spec.parallel_trials:
         yield f"{len(job.running)} trials run of at most {spec.parallel_trials}"
     alive = {(trial.number, trial.job) for trial in trials if not trial.state.is_over}

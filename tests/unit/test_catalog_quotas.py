@@ -96,5 +96,5 @@ def test_replica_memory_demand_includes_engine_overhead() -> None:
     assert counted(Policy(memory_cap=400 * mib)) == 400 * mib
     assert counted(Policy(memory_cap=400 * mib), 2.0) == 400 * mib
     assert counted(Policy(memory_cap=4 * gib)) == 1024 * mib
-    assert counted(Policy(memory_beside=256 * mib)) == 1156 * mib
-    assert counted(Policy(memory_cap=400 * mib, memory_beside=256 * mib)) == 656 * mib
+    assert counted(Policy(memory_overhead=256 * mib)) == 1156 * mib
+    assert counted(Policy(memory_cap=400 * mib, memory_overhead=256 * mib)) == 656 * mib

@@ -103,12 +103,12 @@ def test_decision_uses_capacity_until_the_job_is_stored_without_it(
     made, subject = case()
     made.put(subject)
     (event,) = next_decisions(made, subject)
-    assert isinstance(event, kind) and made.counts(subject.uid, event)
+    assert isinstance(event, kind) and made.is_valid(subject.uid, event)
     assert next_decisions(made, subject) == [], "there is only one decision"
     made.put(subject)
-    assert not made.counts(subject.uid, event)
+    assert not made.is_valid(subject.uid, event)
     assert next_decisions(made, subject) == [event]
-    assert made.counts(subject.uid, event)
+    assert made.is_valid(subject.uid, event)
 
 
 class ThreadedTracker:
@@ -182,7 +182,7 @@ async def test_waiting_preflights_are_rejected_when_the_service_stops(
     await asyncio.sleep(0)
     scene.tracker.refuse(Unavailable("it stops"))
     answer.set()
-    assert (await first).admitted
+    assert (await first).is_admitted
     with pytest.raises(Unavailable):
         await second
 

@@ -39,7 +39,7 @@ async def test_all_build_lines_are_in_the_log_after_preparation(tmp_path: Path) 
     log = ServiceLog(tmp_path, published.append)
     async with BuildOutput(UID, 2, log) as hearing:
         lines = [f"line {n}" for n in range(100)]
-        thread = threading.Thread(target=lambda: [hearing.hear(line) for line in lines])
+        thread = threading.Thread(target=lambda: [hearing.add(line) for line in lines])
         thread.start()
         await asyncio.to_thread(thread.join)
     page = await LogReader(FileStreams(tmp_path), ServiceStreams(tmp_path)).page(UID)
@@ -69,7 +69,7 @@ async def test_log_write_failure_does_not_fail_the_build() -> None:
     written = RecordingLog()
     written.failure = OSError("no space left")
     async with BuildOutput(UID, 1, written) as hearing:
-        hearing.hear("lost")
+        hearing.add("lost")
         await asyncio.sleep(0)
     assert hearing.took > 0
 
@@ -80,7 +80,7 @@ async def test_cancelled_preparation_writes_its_received_lines() -> None:
 
     async def prepare() -> None:
         async with BuildOutput(UID, 1, written) as hearing:
-            hearing.hear("heard")
+            hearing.add("heard")
             await asyncio.sleep(0)
             begun.set()
             await asyncio.Event().wait()
@@ -109,7 +109,7 @@ async def test_second_preparation_appends_to_the_log_of_the_first(tmp_path: Path
     """This happens when the service restarts during a build."""
     for text in ("first", "second"):
         async with BuildOutput(UID, 1, ServiceLog(tmp_path, lambda uid: None)) as hearing:
-            hearing.hear(text)
+            hearing.add(text)
     page = await LogReader(FileStreams(tmp_path), ServiceStreams(tmp_path)).page(UID)
     assert [(line.n, line.text) for line in page.lines] == [(0, "first"), (1, "second")]
     assert page.lines[0].at < page.lines[1].at

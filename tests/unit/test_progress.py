@@ -69,7 +69,7 @@ def errors(share: float) -> Iterator[float]:
         tracker = Tracker(0.0, totals_of(first.split()[1:]))
         for at, _, text in (line.partition(" ") for line in lines):
             if at == "#":
-                tracker.restarted()
+                tracker.record_restart()
             elif float(at) <= share * end:
                 tracker.feed(float(at), text)
         estimate, rest = tracker.estimate(share * end), end * (1 - share)

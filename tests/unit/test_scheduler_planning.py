@@ -129,7 +129,7 @@ def test_retry_delay_is_respected_and_ends_at_its_time() -> None:
     cluster = SimulatedCluster([node("a")])
     cluster.wait(gang(1), not_before=NOW + 30)
     made = cluster.plan()
-    assert (made.decisions, made.look_again) == ((), NOW + 30)
+    assert (made.decisions, made.next_plan_at) == ((), NOW + 30)
     assert cluster.admitted_jobs(NOW + 30) == [1]
 
 
@@ -181,7 +181,7 @@ def test_scheduler_plan_beyond_its_limit_continues_in_the_next_plan(
     cluster.wait(gang(1, 1), gang(2, 1), gang(3, 1))
     first = cluster.step(NOW)
     assert [d.uid for d in first.decisions] == [1, 2]
-    assert first.look_again == NOW
+    assert first.next_plan_at == NOW
     assert [d.uid for d in cluster.step(NOW).decisions] == [3]
 
 

@@ -28,7 +28,7 @@ from trainshed.scheduler.model import (
     Preempt,
     StockOut,
 )
-from trainshed.scheduler.planning import plan, state_after, still_holds
+from trainshed.scheduler.planning import is_still_valid, plan, state_after
 from trainshed.scheduler.snapshot import Group, Snapshot
 
 CPUS = "cpus_n1_e2"
@@ -137,7 +137,7 @@ def contents(snapshot: Snapshot) -> Any:
     return copy.deepcopy(
         (
             sorted((name, free.layout(name).types, free.vector(name)) for name in free),
-            {id(m): (m.used, m.waiting) for m in snapshot.meters.values()},
+            {id(m): (m.usage, m.waiting) for m in snapshot.meters.values()},
             snapshot.used,
             [
                 (level, project, *ages_of(group))
@@ -193,7 +193,7 @@ def test_preflight_matches_the_decision_of_a_plan(cluster: SimulatedCluster) -> 
     cluster.wait(wanted, since=NOW)
     admitted = {d.uid: d.nodes for d in cluster.plan().decisions if isinstance(d, Admit)}
     places = tuple((str(replica), name) for replica, name in admitted.get(wanted.uid, ()))
-    assert (answer.places, answer.admitted) == (places, bool(places))
+    assert (answer.places, answer.is_admitted) == (places, bool(places))
 
 
 @given(random_clusters())
@@ -201,7 +201,7 @@ def test_scheduling_decisions_of_one_plan_do_not_conflict(cluster: SimulatedClus
     """ADR 12: the decisions of one plan do not conflict with each other."""
     planned = cluster.snapshot.copy()
     for decision in plan(planned, NOW).decisions:
-        assert still_holds(cluster.snapshot, planned, decision)
+        assert is_still_valid(cluster.snapshot, planned, decision)
         cluster.snapshot.put(state_after(cluster.snapshot.entries[decision.uid].state, decision))
 
 
@@ -220,14 +220,14 @@ def test_scheduling_decisions_after_changes_exceed_no_limit(
     for decision in cluster.plan().decisions:
         cluster.snapshot.put(state_after(cluster.snapshot.entries[decision.uid].state, decision))
     for decision in made.decisions:
-        if still_holds(cluster.snapshot, planned, decision):
+        if is_still_valid(cluster.snapshot, planned, decision):
             cluster.snapshot.put(
                 state_after(cluster.snapshot.entries[decision.uid].state, decision)
             )
     if cluster.policy.strict:
         assert {n for n, node in cluster.snapshot.nodes.items() if min(node.free) < 0} <= overloaded
     for meter in cluster.snapshot.meters.values():
-        assert meter.limit is None or meter.used <= meter.limit or len(meter.holders) == 1
+        assert meter.limit is None or meter.usage <= meter.limit or len(meter.holders) == 1
 
 
 @given(random_clusters())

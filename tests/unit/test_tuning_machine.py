@@ -185,7 +185,7 @@ def test_tuning_job_ends_when_the_grid_is_exhausted() -> None:
     assert subject.job.exhausted
     subject.succeeds(3, 0.3).run_step().succeeds(4, 0.2).run_step()
     assert subject.job.state is S.SUCCEEDED
-    assert (subject.job.best, subject.job.begun) == (3, 4)
+    assert (subject.job.best, subject.job.started_trials) == (3, 4)
     assert not subject.wrong()
 
 

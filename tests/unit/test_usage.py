@@ -210,10 +210,10 @@ def hour_of(person: str, began: int, hours: int = 1) -> Use:
 def test_used_up_budget_blocks_starts_until_the_next_month() -> None:
     month = Month(CPU_HOURS, 6)
     at = moment(2026, 11, 30)
-    month.tracker.given_back((hour_of(BO, at),))
+    month.tracker.count_usage((hour_of(BO, at),))
     month.wait(1)
     assert month.admitted_jobs(at + HOUR) == [1]
-    month.tracker.given_back((hour_of(BO, at),))
+    month.tracker.count_usage((hour_of(BO, at),))
     month.wait(2)
     assert month.admitted_jobs(at + 2 * HOUR) == []
     waiting = month.tracker.why(JobUid(2), at)
@@ -228,12 +228,12 @@ def test_used_up_budget_blocks_starts_until_the_next_month() -> None:
 def test_temporarily_advanced_clock_does_not_change_budgets() -> None:
     month = Month(CPU_HOURS, 6)
     at = moment(2026, 11, 20)
-    month.tracker.given_back((hour_of(BO, at), hour_of(BO, at)))
+    month.tracker.count_usage((hour_of(BO, at), hour_of(BO, at)))
     budgets = month.tracker.budgets
-    before = budgets.exhausted(at + 2 * HOUR)
-    assert before[0] and not budgets.exhausted(moment(2026, 12, 3))[0]
-    assert budgets.exhausted(at + 3 * HOUR) == before
-    assert budgets.used(at + 3 * HOUR)(month.key) == 8
+    before = budgets.find_exhausted(at + 2 * HOUR)
+    assert before[0] and not budgets.find_exhausted(moment(2026, 12, 3))[0]
+    assert budgets.find_exhausted(at + 3 * HOUR) == before
+    assert budgets.usage(at + 3 * HOUR)(month.key) == 8
 
 
 def test_budget_counts_running_jobs_from_the_start_of_the_month() -> None:
@@ -244,14 +244,14 @@ def test_budget_counts_running_jobs_from_the_start_of_the_month() -> None:
     assert month.admitted_jobs(moment(2026, 11, 1, 9)) == [1], "36 of 40 CPU-hours"
     month.wait(2)
     assert month.admitted_jobs(moment(2026, 11, 1, 10)) == []
-    assert month.tracker.budgets.used(moment(2026, 11, 1, 10))(month.key) == 40
+    assert month.tracker.budgets.usage(moment(2026, 11, 1, 10))(month.key) == 40
 
 
 def test_budget_of_a_user_can_limit_costs_and_affects_only_them() -> None:
     prices = Prices({"n1-standard-4": 3})
     month = Month(COST, 5, ANA, prices)
     at = moment(2026, 11, 3)
-    month.tracker.given_back((hour_of(ANA, at, hours=2), hour_of(BO, at, hours=9)))
+    month.tracker.count_usage((hour_of(ANA, at, hours=2), hour_of(BO, at, hours=9)))
     month.wait(1, ANA)
     month.wait(2, BO)
     assert month.admitted_jobs(at + 9 * HOUR) == [2]
@@ -289,7 +289,7 @@ def test_used_up_hard_budget_preempts_running_jobs_once() -> None:
 def test_budget_status_is_reported_for_each_user_of_a_default_limit() -> None:
     month = Month(CPU_HOURS, 8, EACH)
     at = moment(2026, 11, 3)
-    month.tracker.given_back((hour_of(ANA, at), hour_of(BO, at, hours=2)))
-    (ana, bo) = sorted(month.tracker.budgets.standing(at), key=lambda b: b.key.person)
-    assert (ana.key.person, ana.used, ana.reached) == (ANA, 4, 50)
-    assert (bo.key.person, bo.used, bo.reached) == (BO, 8, 90)
+    month.tracker.count_usage((hour_of(ANA, at), hour_of(BO, at, hours=2)))
+    (ana, bo) = sorted(month.tracker.budgets.statuses(at), key=lambda b: b.key.person)
+    assert (ana.key.person, ana.usage, ana.reached_mark) == (ANA, 4, 50)
+    assert (bo.key.person, bo.usage, bo.reached_mark) == (BO, 8, 90)

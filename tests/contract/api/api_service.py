@@ -276,7 +276,7 @@ class ApiService:
         """Run one decision for persistent resources, like `controller.decisions.Decisions`."""
         self.reservations.check()
         for decision in self.tracker.decide(self.clock):
-            self.reservations.decided(decision)
+            self.reservations.apply_decision(decision)
 
     async def cancel_for(self, uid: JobUid, email: str) -> None:
         """Do nothing: no test of this folder has a job on a persistent resource."""

@@ -21,9 +21,9 @@ from trainshed.core.lifecycle.records import Outcome
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobName, JobUid
 from trainshed.core.study.records import Measurement, StudyUid, Trial, TrialState
+from trainshed.core.tuning import trial_jobs
 from trainshed.core.tuning.machine import Transition
 from trainshed.core.tuning.records import TuningJob
-from trainshed.core.tuning.trial_jobs import begin
 from trainshed.store.port import NewWork
 
 OURS = "/trainshed/v1/jobs"
@@ -42,7 +42,7 @@ async def start_trials(service: ApiService, name: str, *uids: int) -> list[str]:
     assert isinstance(work, TuningJob)
     transition = Transition(work, service.clock)
     proposals = [((("x", uid / 1000), ("n", 3)), JobUid(uid)) for uid in uids]
-    made = begin(transition, proposals, exhausted=False)
+    made = trial_jobs.start_trials(transition, proposals, exhausted=False)
     stepped = transition.step().job
     works = tuple(NewWork(work, (entry,)) for work, entry in made)
     await service.update_job(

@@ -431,7 +431,7 @@ async def test_budget_notification_is_sent_once_across_restarts(
         assert outbox.marks == (50, 90)
         async with running_outbox(outbox):
             for used in amounts:
-                outbox.budgets_reached((replace(budget, used=used),), month)
+                outbox.notify_budgets((replace(budget, usage=used),), month)
             await until(lambda: ops.taken)
             await wait_until_deleted(service)
         taken += ops.taken

@@ -92,7 +92,7 @@ async def _unknown_contexts(
         if not spec.get(key):
             continue
         at = f"{path}.{snake_case(key)}"
-        with faults.gathered():
+        with faults.collect():
             name = NodeName.parse(spec[key], NodeKind.CONTEXT, of=at)
             if name.store.project_id != project:
                 # Do not reveal whether it exists in that project.

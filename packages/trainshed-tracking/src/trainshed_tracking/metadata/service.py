@@ -97,10 +97,10 @@ async def _create(stores: Stores, kind: NodeKind, call: Call, request: Any) -> M
     field = f"{kind.singular}_id"
     node_id = getattr(request, field) or f"{kind.singular}-{call.services.new_uid()}"
     faults = Faults()
-    with faults.gathered():
+    with faults.collect():
         _read_id(node_id, field)
     name = NodeName(store, kind, node_id)
-    with faults.gathered():
+    with faults.collect():
         sent = read_node(name, getattr(request, kind.singular), call.services.now())
     faults.refuse()
     return await _stored(stores, sent)
@@ -196,7 +196,7 @@ def read_node(name: NodeName, sent: Any, now: Nanos, added: Container[str] = ())
     check_texts(section, "displayName", "description", "uri", "schemaTitle", "schemaVersion")
     labels = read_labels(section)
     metadata = {key: value for key, value in public.get("metadata", {}).items() if key not in added}
-    with faults.gathered():
+    with faults.collect():
         _require_small(name, metadata)
     faults.refuse()
     state = public.get("state", "")
@@ -281,9 +281,9 @@ async def add_members(stores: Stores, call: Call, request: Any) -> Message:
     context = NodeName.parse(request.context, NodeKind.CONTEXT, of="context")
     members: list[NodeName] = []
     faults = Faults()
-    with faults.gathered():
+    with faults.collect():
         members += _names(request.artifacts, NodeKind.ARTIFACT, "artifacts")
-    with faults.gathered():
+    with faults.collect():
         members += _names(request.executions, NodeKind.EXECUTION, "executions")
     faults.refuse()
     at = call.services.now()
@@ -315,7 +315,7 @@ async def add_events(stores: Stores, call: Call, request: Any) -> Message:
         if role is None:
             faults.add(f"{field}.type", "An event is of type INPUT or OUTPUT.")
         labels = read_labels(Section({"labels": dict(event.labels)}, field, faults))
-        with faults.gathered():
+        with faults.collect():
             artifact = NodeName.parse(event.artifact, NodeKind.ARTIFACT, of=f"{field}.artifact")
             if role is not None:
                 edges.append(Edge(execution, role, artifact, at, labels))
@@ -347,7 +347,7 @@ def _names(texts: Iterable[str], kind: NodeKind, field: str) -> list[NodeName]:
     names: list[NodeName] = []
     faults = Faults()
     for number, text in enumerate(texts):
-        with faults.gathered():
+        with faults.collect():
             names.append(NodeName.parse(text, kind, of=f"{field}[{number}]"))
     faults.refuse()
     return names

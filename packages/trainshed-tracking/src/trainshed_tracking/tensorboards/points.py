@@ -49,7 +49,7 @@ async def write_run(stores: Stores, call: Call, request: Any) -> Message:
     """Add points to the series of a run: all of them, or none."""
     writes: _Write = {}
     faults = Faults()
-    with faults.gathered():
+    with faults.collect():
         await _collect(stores, request, "", writes, faults)
     return await _write(stores, writes, faults, "WriteTensorboardRunDataResponse")
 
@@ -74,7 +74,7 @@ async def write_experiment(stores: Stores, call: Call, request: Any) -> Message:
             text = f"{part.tensorboard_run!r} is not below {parent}."
             faults.add(f"{at}tensorboard_run", text)
             continue
-        with faults.gathered():
+        with faults.collect():
             await _collect(stores, part, at, writes, faults)
     return await _write(stores, writes, faults, "WriteTensorboardExperimentDataResponse")
 
@@ -109,7 +109,7 @@ async def batch_read(stores: Stores, call: Call, request: Any) -> Message:
     faults = Faults()
     for number, text in enumerate(request.time_series):
         field = f"time_series[{number}]"
-        with faults.gathered():
+        with faults.collect():
             names.append(BoardName.parse(text, Level.SERIES, of=field))
             if names[-1].at(Level.TENSORBOARD) != board:
                 faults.add(field, f"{text!r} is not below {board}.")

@@ -131,7 +131,7 @@ async def batch_create(stores: Stores, level: Level, call: Call, request: Any) -
         if not f"{parent}/".startswith(f"{request.parent}/"):
             faults.add(f"{at}parent", f"{parent!r} is not below {request.parent!r}.")
             continue
-        with faults.gathered(at):
+        with faults.collect(at):
             records.append(_new(level, call, part, parent))
     faults.refuse()
     created = await stores.tensorboards.create_all(records)

@@ -170,7 +170,7 @@ async def test_permissions(call: Call, request: Any) -> Message:
     the same for every resource of a project. Only the form of the resource's name is checked, because the
     public method does not reveal whether a resource exists."""
     faults = Faults()
-    with faults.gathered():
+    with faults.collect():
         # The form is `projects/P`, followed by pairs of collection and ID.
         parts = request.resource.split("/")
         ProjectName.parse("/".join(parts[:2]), field="resource")

@@ -83,7 +83,7 @@ class Budgets:
         self.limits = {key: limit for key, limit in quotas.items() if key.metric in budgets}
         self._holds_until = 0
 
-    def used(self, now: Nanos) -> Callable[[QuotaKey], float]:
+    def usage(self, now: Nanos) -> Callable[[QuotaKey], float]:
         """Return a function that computes the usage of a budget until now."""
         sums = self._sums(now)
         return lambda key: _of(sums, key)
@@ -97,7 +97,7 @@ class Budgets:
             for metric, amount in used.items()
         }
 
-    def exhausted(self, now: Nanos) -> tuple[Mapping[QuotaKey, str], frozenset[QuotaKey]]:
+    def find_exhausted(self, now: Nanos) -> tuple[Mapping[QuotaKey, str], frozenset[QuotaKey]]:
         """Return two results. The first result contains the projects and users whose budget is used up, by
         the key of their number of jobs, with a sentence for each. The second result contains the keys of the
         projects and users whose hard budget is used up."""
@@ -120,7 +120,7 @@ class Budgets:
         self._holds_until = min(now + _CACHE_INTERVAL, self.month[1])
         return self._exhausted
 
-    def standing(self, now: Nanos) -> tuple[Budget, ...]:
+    def statuses(self, now: Nanos) -> tuple[Budget, ...]:
         """Return all budgets with their present usage."""
         sums, marks = self._sums(now), self._marks
         return tuple(
@@ -136,8 +136,8 @@ class Budgets:
         budgets exist, because a budget may have been used up since the last check."""
         while True:
             await asyncio.sleep(_EVERY)
-            standing = self.standing(now())
-            reached = tuple(budget for budget in standing if budget.reached)
+            standing = self.statuses(now())
+            reached = tuple(budget for budget in standing if budget.reached_mark)
             if reached and self._reached is not None:
                 self._reached(reached, self.month[0])
             if standing:

@@ -68,7 +68,7 @@ from trainshed.scheduler.model import (
     gang_state,
     hold_state,
 )
-from trainshed.scheduler.planning import NEVER, plan, state_after, still_holds
+from trainshed.scheduler.planning import NEVER, is_still_valid, plan, state_after
 from trainshed.scheduler.snapshot import Snapshot
 from trainshed.store.port import NodeDrain
 
@@ -127,7 +127,7 @@ class CapacityTracker:
         #: The decision that is being made in the thread, or None.
         self._deciding: asyncio.Task[None] | None = None
         #: Jobs that arrived after the decision in the thread began.
-        self._came: list[JobUid] = []
+        self._arrivals: list[JobUid] = []
         #: The error for preflight checks, or None if they are possible.
         self._refusal: Exception | None = None
         self._snapshot = Snapshot(policy)
@@ -154,9 +154,9 @@ class CapacityTracker:
 
     def put(self, job: Job) -> None:
         """Update the snapshot with the state of a stored job, or of a job that is about to be stored."""
-        self.arrived(job.uid)
+        self.forget_arrival(job.uid)
         if job.parent is not None:
-            self.arrived(job.parent.uid)
+            self.forget_arrival(job.parent.uid)
         if job.state.is_final:
             self.forget(job.uid)
             return
@@ -173,17 +173,17 @@ class CapacityTracker:
             if before is not None:
                 self._changed = True
             elif self._deciding is not None:
-                self._came.append(job.uid)
+                self._arrivals.append(job.uid)
             else:
-                self._look_at(job.uid)
+                self._register(job.uid)
         self._put_last[job.uid] = job
 
-    def _look_at(self, uid: JobUid) -> None:
+    def _register(self, uid: JobUid) -> None:
         """Register a new job. If it follows jobs that did not fit in the last plan, it cannot change the next
         plan."""
         self._changed = self._changed or not (self._was_in_vain and self._snapshot.is_behind(uid))
 
-    def gives_back(self, job: Job) -> bool:
+    def releases_capacity(self, job: Job) -> bool:
         """Return whether the new state of the job uses less capacity than its last known state."""
         before = self._state(job.uid)
         if before is None or self._put_last.get(job.uid) is job:
@@ -198,13 +198,13 @@ class CapacityTracker:
         else:
             self._delays.pop(uid, None)
 
-    def arrived(self, uid: JobUid) -> None:
+    def forget_arrival(self, uid: JobUid) -> None:
         """Stop counting an admitted work separately, because its jobs are in the snapshot or it was not
         stored."""
         self._arriving.pop(uid, None)
 
     def forget(self, uid: JobUid) -> None:
-        self.arrived(uid)
+        self.forget_arrival(uid)
         self._delays.pop(uid, None)
         self._put_last.pop(uid, None)
         self.reserved.forget(uid)
@@ -270,7 +270,7 @@ class CapacityTracker:
                 stopped.append((uid, Preempted(reason)))
         return stopped
 
-    def given_back(self, uses: Sequence[Use]) -> None:
+    def count_usage(self, uses: Sequence[Use]) -> None:
         """Count the usage of an attempt that has ended."""
         self.budgets.add(uses)
         for use in uses:
@@ -296,7 +296,7 @@ class CapacityTracker:
 
     def _decide_reserved(self, now: Nanos) -> Iterator[Decision]:
         for name, snapshot in self.reserved.take_unplanned():
-            for decision in self._taken(plan(snapshot.copy(), now), of=snapshot):
+            for decision in self._apply_decisions(plan(snapshot.copy(), now), of=snapshot):
                 if not isinstance(decision, StockOut):
                     yield decision
                     continue
@@ -310,14 +310,14 @@ class CapacityTracker:
             return ()
         self._changed = self._was_in_vain = False
         if self.budgets.limits or self._snapshot.exhausted:
-            self._snapshot.set_exhausted(*self.budgets.exhausted(now))
+            self._snapshot.set_exhausted(*self.budgets.find_exhausted(now))
         if not (self._snapshot.queue or self._snapshot.unplaced or self._snapshot.stopped):
             self._snapshot.reservations = ()
             return ()
         self._snapshot.past.set_time(now)
         planned = self._snapshot.copy()
         if planned.size <= self._at_once:
-            return self._taken(plan(planned, now))
+            return self._apply_decisions(plan(planned, now))
         self._deciding = begin(self._decide_apart(planned, now), "scheduling jobs")
         return ()
 
@@ -326,17 +326,17 @@ class CapacityTracker:
             made = await self._apart(partial(plan, planned, now))
         finally:
             self._deciding = None
-            came, self._came = self._came, []
-        decisions = self._taken(made, planned)
+            came, self._arrivals = self._arrivals, []
+        decisions = self._apply_decisions(made, planned)
         for uid in came:
             if uid in self._snapshot.entries:
-                self._look_at(uid)
+                self._register(uid)
         self._deliver(decisions)
 
     def _apart(self, work: Callable[[], T]) -> asyncio.Future[T]:
         return asyncio.get_running_loop().run_in_executor(self._thread, work)
 
-    def _taken(
+    def _apply_decisions(
         self, made: Plan, planned: Snapshot | None = None, of: Snapshot | None = None
     ) -> tuple[Decision, ...]:
         """Apply the decisions of a plan to the snapshot, and return them.
@@ -349,7 +349,7 @@ class CapacityTracker:
             self._was_in_vain = not (made.decisions or made.reservations)
         taken: list[Decision] = []
         for decision in made.decisions:
-            if planned is not None and not still_holds(self._snapshot, planned, decision):
+            if planned is not None and not is_still_valid(self._snapshot, planned, decision):
                 self._changed = True
                 continue
             before = snapshot.entries[decision.uid].state
@@ -360,11 +360,11 @@ class CapacityTracker:
             taken.append(decision)
         snapshot.reservations = made.reservations
         held = self.budgets.month[1] if self._snapshot.exhausted else 0
-        if look_again := min(filter(None, (made.look_again, held)), default=0):
+        if look_again := min(filter(None, (made.next_plan_at, held)), default=0):
             self._wake_at(look_again)
         return tuple(taken)
 
-    def counts(self, uid: JobUid, event: Event) -> bool:
+    def is_valid(self, uid: JobUid, event: Event) -> bool:
         """Return whether the decision behind an event is still valid. Return True for events without a
         decision. If the result is False, another job may have the capacity, and a new decision follows."""
         state = self._state(uid)
@@ -460,13 +460,13 @@ class CapacityTracker:
         together. Raises the errors of `require_admissible`."""
         if not isinstance(work, Pipeline):  # The pipeline's job is also a work and is counted.
             self.require_admissible(work)
-            if fault := self.reserved.require(work):
+            if fault := self.reserved.fault(work):
                 raise FailedPrecondition(fault)
             self._arriving[work.uid] = _account(work)
 
     def adopt(self, work: Work) -> None:
         """Count a stored tuning job or pipeline that has not created a job yet."""
-        if isinstance(work, TuningJob) and not work.begun:
+        if isinstance(work, TuningJob) and not work.started_trials:
             self._arriving[work.uid] = _account(work)
 
     async def preflight(self, job: Job, now: Nanos) -> Preflight:
@@ -499,7 +499,7 @@ class CapacityTracker:
     def quota_statuses(self, now: Nanos, project_id: str | None = None) -> tuple[QuotaStatus, ...]:
         """Return the status of all quotas that have a limit, usage, or waiting jobs. `project_id`: None for
         all projects. Sorted by project, region, metric and user."""
-        budget_used = self.budgets.used(now)
+        budget_used = self.budgets.usage(now)
         return tuple(
             replace(status, used=round(budget_used(status.key), 2))
             if status.key.metric in (*BUDGETS, *HARD_BUDGETS)

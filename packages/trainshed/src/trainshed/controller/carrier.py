@@ -62,12 +62,12 @@ RETRY_DELAYS = (0.05, 0.2, 1.0, 5.0)
 """Seconds between attempts while an engine cannot respond. The last value repeats."""
 RETRY_INTERVAL = 1.0
 """Seconds before an instruction that failed for an unexpected reason is tried again."""
-_PLANS_IN_A_TURN = 8
+_PLAN_BLOCK_SIZE = 8
 """Number of launch plans that are created before other tasks run on the event loop."""
-_TOLD_AT = len(RETRY_DELAYS)
+_REPORT_AFTER = len(RETRY_DELAYS)
 """Number of failed attempts after which the reason is logged and reported. Most failures of an engine end
 earlier."""
-_GATHER = 0.2
+_COLLECT_INTERVAL = 0.2
 """Seconds for which lines are collected before they are written."""
 
 Package = tuple[RuntimeChoice, tuple[JobPackage, ...]]
@@ -134,7 +134,9 @@ class JobCarrier:
             if self._next() is None:
                 self._finished()
             else:
-                self._task = begin(self._run(), f"job {self._job().uid}: carrying out", self._died)
+                self._task = begin(
+                    self._run(), f"job {self._job().uid}: carrying out", self._restart_later
+                )
 
     def cancel(self) -> None:
         """Cancel the current instruction, and start no other."""
@@ -144,7 +146,7 @@ class JobCarrier:
         if self._step is not None:
             self._step.cancel()
 
-    def _died(self, _: Exception) -> None:
+    def _restart_later(self, _: Exception) -> None:
         """Restart the carrier after a pause. Otherwise no further instruction of the job would be
         executed."""
         self._task = None
@@ -191,21 +193,21 @@ class JobCarrier:
                 await _carry_out(self._ports, self._job(), instruction)
                 return True
             except EngineUnavailable as failure:
-                if tries == _TOLD_AT and not isinstance(failure, StillWaiting):
+                if tries == _REPORT_AFTER and not isinstance(failure, StillWaiting):
                     what = type(instruction).__name__
                     text = "%s: %s; retrying every %g s"
                     self._log(instruction).warning(text, what, failure, delay)
-                    self._tell_delay(instruction, failure, delay)
+                    self._report_delay(instruction, failure, delay)
             except Exception as failure:
                 # All exceptions are caught, because an unexpected failure must not leave the job without a
                 # carrier.
                 if (cause := _cause_of(failure)) is not None:
-                    self._failed(instruction, str(failure), cause)
+                    self._report_failure(instruction, str(failure), cause)
                     return True
                 name = type(instruction).__name__
                 self._log(instruction).exception("%s could not be carried out", name)
                 if isinstance(instruction, PrepareRuntime | StartReplicas):
-                    self._failed(instruction, repr(failure), Cause.SERVICE)
+                    self._report_failure(instruction, repr(failure), Cause.SERVICE)
                     return True
                 # Only this instruction can end the replica or release the slots.
                 delay = RETRY_INTERVAL
@@ -217,13 +219,13 @@ class JobCarrier:
         replica = instruction.replica if isinstance(instruction, StopReplica) else None
         return about(log, self._job().uid, attempt=instruction.attempt, replica=replica)
 
-    def _failed(self, instruction: Instruction, message: str, cause: Cause) -> None:
+    def _report_failure(self, instruction: Instruction, message: str, cause: Cause) -> None:
         """Report that the instruction can never succeed. The event contains the attempt, because the job may
         have started another one."""
         failure = PreparationFailed(instruction.attempt, message, cause)
         self._ports.report(self._job().uid, failure)
 
-    def _tell_delay(self, instruction: Instruction, failure: Exception, pause: float) -> None:
+    def _report_delay(self, instruction: Instruction, failure: Exception, pause: float) -> None:
         """Report the reason why the engine does not start an attempt, as an entry of the job's timeline."""
         if isinstance(instruction, StartReplicas):
             message = (
@@ -316,7 +318,7 @@ async def _launch(ports: Ports, job: Job, instruction: StartReplicas) -> None:
     buckets = ports.shown_buckets(job.name.project_id)
     plans: list[LaunchPlan] = []
     # Each plan contains the whole gang, so the plans of a large gang take some time.
-    async for some in in_turns(tuple(waiting.items()), _PLANS_IN_A_TURN):
+    async for some in in_turns(tuple(waiting.items()), _PLAN_BLOCK_SIZE):
         plans += launch_plans(
             job,
             slots,
@@ -370,7 +372,7 @@ def packages(job: Job) -> tuple[Package, ...]:
 def is_ready(runtimes: Runtimes, job: Job) -> bool:
     """Return whether a job can start without a preparation, because everything is built and no probe or split
     is necessary."""
-    if _probed(job) or job.spec.data is not None:
+    if _probe_directory(job) or job.spec.data is not None:
         return False
     if has_reducers(job.spec) and runtimes.reduction() is None:
         return False
@@ -399,7 +401,7 @@ async def prepare(ports: Ports, job: Job, attempt: int) -> None:
     await begin_log(ports, job)
     project = job.name.project_id
     account = service_account(project, job.spec)
-    if directory := _probed(job):
+    if directory := _probe_directory(job):
         try:
             await asyncio.to_thread(ports.write_probe, directory, project, account)
         except (OSError, ValueError) as failure:
@@ -407,14 +409,14 @@ async def prepare(ports: Ports, job: Job, attempt: int) -> None:
             raise PackageFailed(what) from None
     async with BuildOutput(job.uid, attempt, ports.log) as output:
         for choice, on_top in packages(job):
-            await ports.runtimes.prepare(choice, on_top, output.hear)
+            await ports.runtimes.prepare(choice, on_top, output.add)
         if has_reducers(job.spec):
-            await ports.runtimes.prepare_reduction(output.hear)
+            await ports.runtimes.prepare_reduction(output.add)
         # Fast if an earlier attempt or trial wrote the files.
         if (plan := job.spec.data) is not None:
             reader = Account(project, account, str(job.uid))
-            for line in summary(await ports.datasets.write(plan, reader, output.hear)):
-                output.hear(line)
+            for line in summary(await ports.datasets.write(plan, reader, output.add)):
+                output.add(line)
     ports.report(job.uid, RuntimePrepared(attempt, output.took))
 
 
@@ -437,11 +439,11 @@ async def _environments(ports: Ports, job: Job, attempt: int) -> dict[Package, P
     if missing := [package for package in runtimes if package not in ready]:
         async with BuildOutput(job.uid, attempt, ports.log) as output:
             for package in missing:
-                ready[package] = await ports.runtimes.prepare(*package, output.hear)
+                ready[package] = await ports.runtimes.prepare(*package, output.add)
     return ready
 
 
-def _probed(job: Job) -> str | None:
+def _probe_directory(job: Job) -> str | None:
     """Return the job directory to probe, or None. The probe detects an unwritable jobDir before the program
     starts for the first time (spec/submit#job-directory)."""
     return job.spec.job_dir if job.attempt <= 1 else None
@@ -467,7 +469,7 @@ class BuildOutput:
         # The loop's clock may show the same time twice within a millisecond.
         return max(1, round((self._loop.time() - self._began) * 1e9)) if self._heard else 0
 
-    def hear(self, line: str) -> None:
+    def add(self, line: str) -> None:
         """Add a line. Callable from any thread, even after the end of the preparation."""
         # The service may have stopped while a build was still running.
         with contextlib.suppress(RuntimeError):
@@ -504,7 +506,7 @@ class BuildOutput:
     async def _write(self) -> None:
         while self._lines:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_GATHER):
+                async with asyncio.timeout(_COLLECT_INTERVAL):
                     await self._left.wait()
             lines, self._lines = self._lines, []
             try:

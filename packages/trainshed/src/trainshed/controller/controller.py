@@ -72,13 +72,13 @@ from trainshed.telemetry.meters import Meters
 
 log = logging.getLogger(__name__)
 
-_TIDY = 10.0
+_RELEASE_TIMEOUT = 10.0
 """Maximum seconds that a stopping service spends on releasing the slots of finished jobs. A cluster keeps
 unreleased slots until the next start."""
 _METRICS_SPAN = 0.2
 """Seconds for which reports of new measurements are collected, so that a tuning job is processed at most a
 few times per second."""
-_IN_A_TURN = 50
+_BLOCK_SIZE = 50
 """Number of jobs that are loaded or processed before other tasks run on the event loop. They take some
 milliseconds."""
 
@@ -137,7 +137,7 @@ class Controller:
         self._decisions = Decisions(
             scheduling,
             now,
-            stored=self._stored,
+            stored=self._find_job,
             report=self.report,
             budgets=Budgets(
                 prices or Prices(),
@@ -146,7 +146,7 @@ class Controller:
                     self.reservations.uses(now),
                 ),
                 () if outbox is None else outbox.marks,
-                None if outbox is None else outbox.budgets_reached,
+                None if outbox is None else outbox.notify_budgets,
             ),
             at_once=at_once,
         )
@@ -170,7 +170,7 @@ class Controller:
             set_alarm=self._alarms.set,
         )
         self._tracked: dict[JobUid, _Tracked] = {}
-        self._jobs_of_jobs = JobsOfJobs(self._stored, max_child_jobs)
+        self._jobs_of_jobs = JobsOfJobs(self._find_job, max_child_jobs)
         self._steps = JobSteps(
             now,
             failures or FailurePolicy(),
@@ -195,7 +195,7 @@ class Controller:
         parents: list[JobUid] = []
         await self.reservations.load()
         # A hundred thousand jobs take seconds, during which signals and shims must be served.
-        async for some in in_turns(await self._ledger.load_live(), _IN_A_TURN):
+        async for some in in_turns(await self._ledger.load_live(), _BLOCK_SIZE):
             for live in some:
                 self._jobs_of_jobs.add(live.job)
                 if isinstance(live.job, Job):
@@ -212,22 +212,22 @@ class Controller:
         # lists its allocations.
         adopted = [tracked.live.job for tracked in self._tracked.values()]
         self._crew.keep(
-            lambda: settle_leftovers(self._ports.engine, self._stored, adopted, self.report),
+            lambda: settle_leftovers(self._ports.engine, self._find_job, adopted, self.report),
             "cleaning up jobs of earlier services",
         )
         self._crew.keep(self._watch, "receiving events of the engine")
         if self._curves is not None:
             self._curves.start(self._metrics_written)
         self._crew.begin(
-            self._look_at(tuple(self._tracked)), "checking the jobs of earlier services"
+            self._start_pending_work(tuple(self._tracked)), "checking the jobs of earlier services"
         )
         for uid in parents:
             self.wake(uid)
         self._decisions.decide()  # Persistent resources may wait without any job.
 
-    async def _look_at(self, uids: Sequence[JobUid]) -> None:
+    async def _start_pending_work(self, uids: Sequence[JobUid]) -> None:
         """Start the pending work of the jobs in blocks, so that requests are served in between."""
-        async for some in in_turns(uids, _IN_A_TURN):
+        async for some in in_turns(uids, _BLOCK_SIZE):
             for uid in some:
                 if uid in self._tracked:
                     self._mailboxes.look(uid)
@@ -248,7 +248,7 @@ class Controller:
         tidying = self._carrying(final=True)
         if tidying:
             # Finished jobs release their slots. The next start of the service releases the remaining slots.
-            await asyncio.wait(tidying, timeout=_TIDY)
+            await asyncio.wait(tidying, timeout=_RELEASE_TIMEOUT)
         carrying = self._carrying()
         for tracked in self._tracked.values():
             tracked.carrier.cancel()
@@ -273,7 +273,7 @@ class Controller:
 
     def runs(self, uid: JobUid, attempt: int) -> bool:
         """Return whether the attempt of a job has, or may have, processes now."""
-        job = self._stored(uid)
+        job = self._find_job(uid)
         return job is not None and job.attempt == attempt and job.phase in _LIVE
 
     def wake(self, uid: JobUid) -> None:
@@ -321,7 +321,7 @@ class Controller:
 
     async def _cancel_for(self, uid: JobUid, email: str) -> None:
         """Cancel a job on behalf of a user. Raise NotFound, or FailedPrecondition."""
-        if (job := self._stored(uid)) is not None:
+        if (job := self._find_job(uid)) is not None:
             cancel = CancelRequested(CancelCause.USER, self._now(), Actor(email))
             await self._intake.request_cancel(job.name, cancel)
             self.wake(uid)
@@ -356,12 +356,14 @@ class Controller:
             for new in made:
                 self._capacity.admit(new.job)
             for job in (new.job for new in made):
-                if job.maker is not None and self._jobs_of_jobs.admit(job.uid, job.maker):
+                if job.creating_job is not None and self._jobs_of_jobs.admit(
+                    job.uid, job.creating_job
+                ):
                     counted.append(job.uid)
             await self._store_new(made)
         except BaseException:
             for new in made:
-                self._capacity.arrived(new.job.uid)
+                self._capacity.forget_arrival(new.job.uid)
             for uid in counted:
                 self._jobs_of_jobs.remove(uid)
             raise
@@ -387,9 +389,9 @@ class Controller:
         self._mailboxes.hold(uid)
         tracked = self._track(LiveJob(job, generation=0))
         self._capacity.put(job)
-        decided = self._decisions.decided(job)
+        decided = self._decisions.new_decisions(job)
         own = [event for about_whom, event in decided if about_whom == uid]
-        admitted = self._steps.admitted(made, own)
+        admitted = self._steps.admit(made, own)
         try:
             if admitted is None:
                 await self._intake.create(made)
@@ -401,7 +403,7 @@ class Controller:
             self._capacity.forget(uid)
             # Decisions about other jobs may depend on the capacity of the job that was not stored.
             for other, _ in decided:
-                if (stored := self._stored(other)) is not None:
+                if (stored := self._find_job(other)) is not None:
                     self._capacity.put(stored)
             self._decisions.decide()
             if isinstance(failure, StaleCommit):
@@ -412,8 +414,10 @@ class Controller:
                 self.report(about_whom, event)
         if admitted is None:
             tracked.live = LiveJob(job, generation=1)
-            if self._steps.is_crowd:
-                self._go_on(tracked)  # The timeline does not contain the reason for the wait.
+            if self._steps.is_queue_long:
+                self._act_on_state(
+                    tracked
+                )  # The timeline does not contain the reason for the wait.
             else:
                 self._mailboxes.look(uid)
         else:
@@ -421,7 +425,7 @@ class Controller:
             tracked.live = LiveJob(admitted.job, generation=1)
             self._notices.publish_soon(uid)
             count_step(self._meters, job, admitted.job, self._now())
-            self._go_on(tracked)
+            self._act_on_state(tracked)
         self._mailboxes.release(uid)
 
     # --- one job's mailbox ---
@@ -429,12 +433,12 @@ class Controller:
     def _track(self, live: LiveJob[Job]) -> _Tracked:
         uid = live.job.uid
         carrier = JobCarrier(
-            self._ports, lambda: self._tracked[uid].live.job, lambda: self._carried(uid)
+            self._ports, lambda: self._tracked[uid].live.job, lambda: self._forget_if_finished(uid)
         )
         self._tracked[uid] = _Tracked(live, carrier)
         return self._tracked[uid]
 
-    def _stored(self, uid: JobUid) -> Job | None:
+    def _find_job(self, uid: JobUid) -> Job | None:
         tracked = self._tracked.get(uid)
         return tracked.live.job if tracked else None
 
@@ -470,7 +474,7 @@ class Controller:
     async def _advance(self, tracked: _Tracked, events: list[Event]) -> None:
         """Commit the results of the events, then act on the stored job."""
         live = tracked.live
-        job, entries = self._steps.advanced(live, events)
+        job, entries = self._steps.advance(live, events)
         if job.state.is_final and self._curves is not None:
             self._curves.follow(live.job)
             await self._curves.finish(job)
@@ -481,13 +485,13 @@ class Controller:
             commit = Commit(job, live.generation, entries, consumed, uses=used)
             generation = await self._commit(commit)
             tracked.live = LiveJob(job, generation)
-            self._capacity.given_back(used)
+            self._capacity.count_usage(used)
             count_step(self._meters, live.job, job, self._now())
             if job.state is not live.job.state and job.parent is not None:
                 self.wake(job.parent.uid)
             if job.state.is_final:
                 self._wake_made(job.uid)
-        self._go_on(tracked)
+        self._act_on_state(tracked)
 
     async def _measured_uses(self, job: Job, used: tuple[Use, ...]) -> tuple[Use, ...]:
         """Return the usage of an attempt, including the number of busy processors."""
@@ -506,7 +510,7 @@ class Controller:
         for made in self._jobs_of_jobs.of(uid):
             self.wake(made)
 
-    def _go_on(self, tracked: _Tracked) -> None:
+    def _act_on_state(self, tracked: _Tracked) -> None:
         """Act on the stored job: schedule it, set its alarms, and execute its instructions."""
         job = tracked.live.job
         if self._curves is not None:
@@ -526,7 +530,7 @@ class Controller:
         if self._outbox is not None and commit.notifications:
             self._outbox.wake()
         if commit.job.state.is_final:
-            self._capacity.arrived(commit.job.uid)
+            self._capacity.forget_arrival(commit.job.uid)
             self._jobs_of_jobs.remove(commit.job.uid)
             self._notices.publish(commit.job.uid)
         else:
@@ -543,7 +547,7 @@ class Controller:
         self._forget(job.uid)
         self._wake_made(job.uid)
 
-    def _carried(self, uid: JobUid) -> None:
+    def _forget_if_finished(self, uid: JobUid) -> None:
         tracked = self._tracked.get(uid)
         if tracked is not None and tracked.live.job.state.is_final:
             self._forget(uid)
@@ -590,7 +594,7 @@ class Controller:
     def _metrics_written(self, uid: JobUid) -> None:
         """Record that a trial has reported a measurement. Its tuning job is woken once for all measurements
         of a short time."""
-        job = self._stored(uid)
+        job = self._find_job(uid)
         parent = job.parent.uid if job and job.parent else None
         if parent is not None and parent not in self._measured and not self._closing:
             loop = asyncio.get_running_loop()

@@ -42,9 +42,9 @@ _IDLE_FACTOR: Final = 10
 """After each read, the pause is at least this many times as long as the read."""
 _MAX_CONCURRENT_READS: Final = 2
 """Maximum number of jobs whose files are read at the same time, because other tasks need threads as well."""
-_END: Final = 5.0
+_END_TIMEOUT: Final = 5.0
 """Seconds that the end of a job waits for its last curves. Remaining points are read later."""
-_LATE: Final = 600.0
+_LATE_TIMEOUT: Final = 600.0
 """Maximum seconds for which the late reading of one job's files delays the reading of other jobs' files. Some
 files grow forever."""
 
@@ -69,7 +69,7 @@ class CurveStores(Struct, frozen=True):
     now: Callable[[], Nanos]
 
 
-def _ignored(_uid: JobUid) -> None:
+def _ignore(_uid: JobUid) -> None:
     """Ignore a notification about new points."""
 
 
@@ -86,7 +86,7 @@ class _Followed(Struct):
     #: Set when the job has finished, so that its files are read for the last time.
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     #: Whether the job's timeline has an entry about too many tags.
-    was_told: bool = False
+    has_tag_notice: bool = False
     task: "asyncio.Task[None] | None" = None
 
 
@@ -97,10 +97,10 @@ class JobCurves:
         self._stores = stores
         self._followed: dict[JobUid, _Followed] = {}
         self._resuming: asyncio.Task[None] | None = None
-        self._written: Callable[[JobUid], None] = _ignored
+        self._written: Callable[[JobUid], None] = _ignore
         self._reading = asyncio.Semaphore(_MAX_CONCURRENT_READS)
 
-    def start(self, written: Callable[[JobUid], None] = _ignored) -> None:
+    def start(self, written: Callable[[JobUid], None] = _ignore) -> None:
         """Continue with finished jobs whose files were not read completely. `written`: called with each job
         that has new points."""
         self._written = written
@@ -116,17 +116,17 @@ class JobCurves:
 
     async def finish(self, job: Job) -> None:
         """Read the last points of a job whose programs have ended, before the end is stored. Waits at most
-        `_END` seconds."""
+        `_END_TIMEOUT` seconds."""
         followed = self._followed.get(job.uid)
         if followed is None or followed.task is None:
             return
         followed.job = job
         followed.ended.set()
-        done, _ = await asyncio.wait([followed.task], timeout=_END)
+        done, _ = await asyncio.wait([followed.task], timeout=_END_TIMEOUT)
         if not done:
             about(log, job.uid).info("curves not read to their ends yet; the job ends anyway")
 
-    async def logged(self, job: Job, tag: str) -> tuple[SeenSummaries, Sequence[Point]] | None:
+    async def read_points(self, job: Job, tag: str) -> tuple[SeenSummaries, Sequence[Point]] | None:
         """Return the points of a job that were read so far, or all points of a finished job.
 
         The result contains the job's tags, and the points of one tag, ascending by step. None for a job
@@ -162,7 +162,7 @@ class JobCurves:
                 if isinstance(work, Job) and (task := self._begin(work).task) is not None:
                     # Read the jobs one after the other, because no caller waits for them.
                     self._followed[uid].ended.set()
-                    await asyncio.wait([task], timeout=_LATE)
+                    await asyncio.wait([task], timeout=_LATE_TIMEOUT)
 
     def _begin(self, job: Job) -> _Followed:
         followed = self._followed[job.uid] = _Followed(job)
@@ -241,8 +241,8 @@ class JobCurves:
         if not await self._stores.curves.put(uid, progress, tuple(fresh.values())):
             await files.forget([uid])
             return False
-        if len(fresh) < len(points) and not followed.was_told:
-            followed.was_told = True
+        if len(fresh) < len(points) and not followed.has_tag_notice:
+            followed.has_tag_notice = True
             text = (
                 f"The job logs scalars under more than {MAX_SERIES} tags, counted in each "
                 "directory. The service keeps no curves for further tags. The event files "

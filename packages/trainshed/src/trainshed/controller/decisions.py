@@ -47,7 +47,7 @@ class Decisions:
         #: Receives decisions about holds of persistent resources, and checks changed resources.
         self.reservations: Reservations | None = None
         self.capacity = CapacityTracker(
-            policy, self._decide_at, self._decided_apart, at_once, budgets
+            policy, self._decide_at, self._report_from_thread, at_once, budgets
         )
         self._watching: asyncio.Task[None] | None = None
         self._remembered = _REMEMBERED * policy.half_life
@@ -87,17 +87,17 @@ class Decisions:
         if not self._is_closed:
             if self.reservations is not None:
                 self.reservations.check()
-            for uid, event in self.decided():
+            for uid, event in self.new_decisions():
                 self._report(uid, event)
 
-    def _decided_apart(self, decisions: Sequence[Decision]) -> None:
+    def _report_from_thread(self, decisions: Sequence[Decision]) -> None:
         """Report decisions from the thread, and process the changes since the start of the plan."""
         if not self._is_closed:
             for uid, event in self._events(decisions):
                 self._report(uid, event)
             self.decide()
 
-    def decided(self, current: Job | None = None) -> list[tuple[JobUid, Event]]:
+    def new_decisions(self, current: Job | None = None) -> list[tuple[JobUid, Event]]:
         """Return new decisions as events of their jobs, or no decisions if the scheduler fails. `current`: a
         job that is about to be stored."""
         try:
@@ -112,7 +112,7 @@ class Decisions:
         self, decisions: Sequence[Decision], current: Job | None = None
     ) -> Iterator[tuple[JobUid, Event]]:
         for decision in decisions:
-            if self.reservations is not None and self.reservations.decided(decision):
+            if self.reservations is not None and self.reservations.apply_decision(decision):
                 continue
             is_current = current is not None and current.uid == decision.uid
             job = current if is_current else self._stored(decision.uid)

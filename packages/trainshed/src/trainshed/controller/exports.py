@@ -81,13 +81,13 @@ class ExportWorker:
                 response_type=f"{_V1}.{kind}",
             )
         except DataRefused as failure:
-            ended = _failed(operation, INVALID_ARGUMENT, str(failure))
+            ended = _fail(operation, INVALID_ARGUMENT, str(failure))
         except DataUnwritten as failure:
-            ended = _failed(operation, _UNAVAILABLE, str(failure))
+            ended = _fail(operation, _UNAVAILABLE, str(failure))
         except Exception:
             # Any failure ends the operation. Otherwise clients would wait for it forever.
             log.exception("operation %s failed", operation.name)
-            ended = _failed(operation, INTERNAL, INTERNAL_ERROR_MESSAGE)
+            ended = _fail(operation, INTERNAL, INTERNAL_ERROR_MESSAGE)
         try:
             await self._operations.finish_operation(replace(ended, updated=self._now()))
         except StaleCommit:
@@ -115,6 +115,6 @@ def _answer(written: Written) -> dict[str, Any]:
     }
 
 
-def _failed(operation: Operation, code: int, message: str) -> Operation:
+def _fail(operation: Operation, code: int, message: str) -> Operation:
     text = f"{operation.target} was not exported: {message}"
     return replace(operation, state=OperationState.FAILED, error=JobError(code, text))

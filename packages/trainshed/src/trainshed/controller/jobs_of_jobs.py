@@ -53,8 +53,8 @@ class JobsOfJobs:
 
     def add(self, work: Work) -> None:
         """Count a stored unfinished work if a job's program has created it."""
-        if work.maker is not None:
-            self._makers[work.uid] = work.maker
+        if work.creating_job is not None:
+            self._makers[work.uid] = work.creating_job
 
     def remove(self, uid: JobUid) -> None:
         """Stop counting a work, because it has finished or was not stored."""
@@ -66,7 +66,7 @@ class JobsOfJobs:
 
     def cancels(self, work: Work, now: Nanos) -> tuple[CancelRequested, ...]:
         """Return the cancel for an unfinished work whose creating job has finished, or nothing."""
-        maker = work.maker
+        maker = work.creating_job
         if maker is None or work.state.is_final or dict(work.labels).get(OUTLIVES_LABEL) == "on":
             return ()
         job = self._stored(maker.uid)

@@ -48,7 +48,7 @@ def of_lines(
     return tuple(measured)
 
 
-def thinned(study: StudySpec, measured: list[Measurement], *, is_over: bool) -> list[Measurement]:
+def thin_out(study: StudySpec, measured: list[Measurement], *, is_over: bool) -> list[Measurement]:
     """Return at most about `_MAX_MEASUREMENTS` of the measurements, to limit the cost of a trial with a
     million reports. The result includes the final measurement of an ended trial. If more measurements follow,
     some of the selected ones are omitted, but no others are added between them."""
@@ -97,17 +97,19 @@ class Curves:
     async def of(self, transition: Transition, sights: Sequence[Sight]) -> list[Curve]:
         """Return the current learning curves of the job's trials, ascending by number. `sights`: the
         observation of each trial that ran when the transition began."""
-        curves = await self._ended(transition, {sight.trial.number for sight in sights})
+        curves = await self._ended_curves(transition, {sight.trial.number for sight in sights})
         for sight in sights:
-            points = sight.measurements or sight.stored
-            curves[sight.trial.number] = _counted(transition.current(sight.trial), points)
+            points = sight.measurements or sight.stored_measurements
+            curves[sight.trial.number] = _usable_curve(transition.current(sight.trial), points)
         return [curve for _, curve in sorted(curves.items()) if curve is not None]
 
     def forget(self, uid: JobUid) -> None:
         """Remove the cached curves of a finished job."""
         self._left += sum(_size(curve) for curve in self._kept.pop(uid, {}).values())
 
-    async def _ended(self, transition: Transition, running: set[int]) -> dict[int, Curve | None]:
+    async def _ended_curves(
+        self, transition: Transition, running: set[int]
+    ) -> dict[int, Curve | None]:
         """Return the curves of the trials that had ended before the transition, by number."""
         job = transition.job
         kept = self._kept.setdefault(job.uid, {})
@@ -126,7 +128,7 @@ class Curves:
         for trial in trials:
             if trial.number not in wanted:
                 continue
-            curve = _counted(trial, measured.get(trial.number, ()))
+            curve = _usable_curve(trial, measured.get(trial.number, ()))
             curves[trial.number] = curve
             if trial.state.is_over and (size := _size(curve)) <= self._left:
                 self._left -= size
@@ -139,7 +141,7 @@ def curve_of(trial: Trial, points: tuple[Measurement, ...]) -> Curve:
     return Curve(trial.number, points, trial.state.is_over)
 
 
-def _counted(trial: Trial, points: tuple[Measurement, ...]) -> Curve | None:
+def _usable_curve(trial: Trial, points: tuple[Measurement, ...]) -> Curve | None:
     counts = points and trial.state is not TrialState.INFEASIBLE
     return curve_of(trial, points) if counts else None
 

@@ -34,7 +34,7 @@ from trainshed.telemetry.meters import Meters
 
 log = logging.getLogger(__name__)
 
-_TURN: Final = 10 * 10**9
+_TARGET_TURN: Final = 10 * 10**9
 """After this time (ns), the remaining notifications to a slow target wait for newer notifications to other
 targets."""
 _BATCH: Final = 500
@@ -86,7 +86,7 @@ class OutboxWorker:
         """The percentages of budgets at which a target receives a notification, ascending."""
         return tuple(sorted(set(chain.from_iterable(t.budgets for t in self._targets))))
 
-    def budgets_reached(self, budgets: Sequence[Budget], month: Nanos) -> None:
+    def notify_budgets(self, budgets: Sequence[Budget], month: Nanos) -> None:
         """Notify targets that budgets have reached their marks, unless they were already notified. `month`:
         the start of the budgets' month."""
         if notices := budget_notices(budgets, month, self._targets, self._now()):
@@ -153,7 +153,7 @@ class OutboxWorker:
         would probably fail as well, and each attempt may take long."""
         cause, begun = None, self._now()
         for outgoing in group:
-            if cause is None and self._now() - begun > _TURN:
+            if cause is None and self._now() - begun > _TARGET_TURN:
                 return  # The remaining notifications are still due, and newer ones may have arrived.
             due = next_try(outgoing.notification.created, outgoing.tries + 1, self._now())
             # The next attempt is stored first. Otherwise each pass would send the notification again on a
@@ -161,7 +161,7 @@ class OutboxWorker:
             await self._outbox.put_off(outgoing.id, due or self._now())
             cause = cause or await self._try(outgoing)
             if cause is not None:
-                await self._failed(outgoing, cause, is_last=due is None)
+                await self._record_failure(outgoing, cause, is_last=due is None)
 
     async def _try(self, outgoing: Outgoing) -> str | None:
         """Send one notification. Return the reason for a failure, or None."""
@@ -187,7 +187,7 @@ class OutboxWorker:
         await self._outbox.remove(outgoing.id)
         return None
 
-    async def _failed(self, outgoing: Outgoing, cause: str, *, is_last: bool) -> None:
+    async def _record_failure(self, outgoing: Outgoing, cause: str, *, is_last: bool) -> None:
         notification, tries = outgoing.notification, outgoing.tries + 1
         word = _WORDS[notification.occasion]
         what = f"{notification.target} could not be notified that {word}: {cause}."

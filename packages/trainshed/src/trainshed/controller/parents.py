@@ -52,14 +52,14 @@ class ParentStores(Struct, frozen=True):
     advisor: ProcessAdvisor
     #: Returns the reported measurements of a trial. The second argument is the start of its elapsed time
     #: (`store.logs.metrics`). Blocks.
-    reported: Callable[[JobUid, Nanos], tuple[Measurement, ...]]
+    reported_measurements: Callable[[JobUid, Nanos], tuple[Measurement, ...]]
     #: Returns the time of the last write below a URI, 0 if nothing exists there, or None if unknown. Blocks.
     last_written: Callable[[str], Nanos | None]
     #: Returns a limited number of lines that a job's primary printed, each with its time (ns since the
     #: epoch).
-    printed: Callable[[Job], Awaitable[Sequence[tuple[Nanos, str]]]]
+    printed_lines: Callable[[Job], Awaitable[Sequence[tuple[Nanos, str]]]]
     #: Returns the points that a job has logged for a tag (`curves.JobCurves.logged`).
-    logged: Callable[[Job, str], Awaitable[tuple[SeenSummaries, Sequence[Point]] | None]]
+    logged_points: Callable[[Job, str], Awaitable[tuple[SeenSummaries, Sequence[Point]] | None]]
     now: Callable[[], int]
     new_uid: Callable[[], JobUid]
 
@@ -113,7 +113,7 @@ class Parents:
     async def apply(self, live: LiveJob[Work], events: Sequence[Event]) -> None:
         """Reconcile a work, store the result, and wake and cancel its jobs. Raises StaleCommit, and the
         errors of the reconciler."""
-        reconciled = await self._reconciled(live, events)
+        reconciled = await self._reconcile(live, events)
         made: tuple[NewWork, ...] = ()
         if reconciled.commit is not None:
             await self._commit(reconciled.commit)
@@ -129,7 +129,7 @@ class Parents:
         for uid, cause in reconciled.cancel:
             await self._cancel(uid, cause)
 
-    async def _reconciled(self, live: LiveJob[Work], events: Sequence[Event]) -> Next:
+    async def _reconcile(self, live: LiveJob[Work], events: Sequence[Event]) -> Next:
         """Reconcile a work. After repeated failures, its jobs are cancelled, and it ends with the cause of
         the failure."""
         uid = live.job.uid
@@ -166,7 +166,7 @@ class Parents:
         for uid in jobs:
             await self._cancel(uid, CancelCause.PARENT)
         over = abandon(trials, cause, now)
-        return Next(ended, Commit(ended, live.generation, entries, consumed(live), trials=over))
+        return Next(ended, Commit(ended, live.generation, entries, last_intent(live), trials=over))
 
     async def _cancel(self, uid: JobUid, cause: CancelCause) -> None:
         work = await self._stores.work(uid)
@@ -185,7 +185,7 @@ def intents(live: LiveJob[Work], events: Sequence[Event]) -> tuple[CancelRequest
     return tuple(cancel for cancel in wanted if isinstance(cancel, CancelRequested))
 
 
-def consumed(live: LiveJob[Work]) -> int:
+def last_intent(live: LiveJob[Work]) -> int:
     """Return the number of the last intent that a commit applies, or 0."""
     return live.intents[-1].seq if live.intents else 0
 
@@ -204,17 +204,17 @@ async def reconcile_pipeline(
     pipelines.observe(transition, backing)
     model = None
     if backing is not None and backing.state is JobState.SUCCEEDED:
-        model = await _succeeded(stores, transition, backing)
+        model = await _end_successful(stores, transition, backing)
     step = transition.step()
     pipeline, commit = step.job, None
     if pipeline != live.job or live.intents:
-        commit = Commit(pipeline, live.generation, step.timeline, consumed(live), model=model)
+        commit = Commit(pipeline, live.generation, step.timeline, last_intent(live), model=model)
     cancels = pipeline.outcome is not None and not pipeline.state.is_final
     cancel = ((pipeline.job, CancelCause.PARENT),) if cancels else ()
     return Next(pipeline, commit, cancel)
 
 
-async def _succeeded(
+async def _end_successful(
     stores: ParentStores, transition: WorkTransition[Pipeline], backing: Job | TuningJob
 ) -> ModelVersion | None:
     """End a pipeline whose job has succeeded. Return its model, or None if it creates none."""

@@ -110,8 +110,8 @@ class Reservations:
         )
         return tuple(sorted(of_place, key=lambda resource: resource.name))
 
-    def used(self, name: PersistentResourceName) -> Used:
-        return self._pools.used(name)
+    def usage(self, name: PersistentResourceName) -> Used:
+        return self._pools.usage(name)
 
     def why(self, resource: PersistentResource) -> Waiting | None:
         """Return the reason why machines of a resource are not reserved yet, or None if all are reserved."""
@@ -159,7 +159,7 @@ class Reservations:
         async def work() -> None:
             async with self._lock:
                 before = self.get(name)
-                after = change(before, self.used(name))
+                after = change(before, self.usage(name))
                 if begun is not None and after is not None:
                     after = replace(after, operation=begun.name)
                 if after == before:
@@ -181,7 +181,7 @@ class Reservations:
         decided: JobUid,
     ) -> None:
         name, now, endings = before.name, self._now(), list[Ending]()
-        current, used = after or before, self.used(before.name)
+        current, used = after or before, self.usage(before.name)
         if begun is not None and before.operation:
             why = JobError(CANCELLED, f"It was replaced by the operation {begun.name}.")
             endings.append(Ending(before.operation, now, public(before, used), why))
@@ -198,7 +198,7 @@ class Reservations:
             raise
         self._pools.pending.discard(decided)
         self._capacity.set_resource(name, after)
-        self._capacity.given_back(uses)
+        self._capacity.count_usage(uses)
         self._pools.unchecked.add(name)
         for ending in endings:
             self._notices.publish(JobUid(int(ending.name.rpartition("/")[2])))
@@ -206,7 +206,7 @@ class Reservations:
 
     # --- effects of jobs and decisions ---
 
-    def decided(self, decision: Decision) -> bool:
+    def apply_decision(self, decision: Decision) -> bool:
         """Store a decision about a hold. Return False if the decision is about a job."""
         if (name := self._pools.hold_of(decision.uid)) is None:
             return False
@@ -249,11 +249,11 @@ class Reservations:
             if resource.is_rebooting:
                 for uid, event in self._capacity.stop_jobs(name, f"{name} is rebooting"):
                     self._report(uid, event)
-            if self._settled(resource, self.used(name)) != resource:
-                settle = partial(self._apply, name, _NO_HOLD, self._settled, None)
+            if self._settle(resource, self.usage(name)) != resource:
+                settle = partial(self._apply, name, _NO_HOLD, self._settle, None)
                 self._crew.keep(settle, f"settling {name}")
 
-    def _settled(self, resource: PersistentResource, used: Used) -> PersistentResource | None:
+    def _settle(self, resource: PersistentResource, used: Used) -> PersistentResource | None:
         return settle(resource, used, bool(self._pools.jobs(resource.name)))
 
     def _cancel_jobs(self, name: PersistentResourceName, email: str) -> None:

@@ -127,11 +127,11 @@ class ReservedPools:
             if snapshot is not None and (snapshot.queue or snapshot.unplaced):
                 yield name, snapshot
 
-    def used(self, name: PersistentResourceName) -> Used:
+    def usage(self, name: PersistentResourceName) -> Used:
         used: Counter[tuple[str, str]] = Counter()
         snapshot = self._snapshots.get(name)
         for entry in snapshot.entries.values() if snapshot is not None else ():
-            for node, kinds in entry.held.items():
+            for node, kinds in entry.kinds_by_node.items():
                 used.update((kind.accelerator or "", node) for kind in kinds)
         return used
 
@@ -174,7 +174,7 @@ class ReservedPools:
             return replace(waiting, message=f"machines of {what} are out of service", hint=None)
         return replace(waiting, message=f"{what} is {state}{cause}", hint=None)
 
-    def require(self, work: Work) -> str | None:
+    def fault(self, work: Work) -> str | None:
         """Return an error if a new work cannot run on its persistent resource, otherwise None."""
         if isinstance(work, Pipeline):
             return None

@@ -28,12 +28,12 @@ FIRST_PASS: Final = 60.0
 """Seconds between the service's start and the first pass."""
 PASS_INTERVAL: Final = 900.0
 """Seconds between two passes."""
-_BREATH: Final = 0.01
+_PAUSE_BETWEEN_DELETIONS: Final = 0.01
 """Pause in seconds between two deletions, so that requests and jobs are processed."""
 _PAGE: Final = 500
 
 
-class _Over(Struct, frozen=True):
+class _FinishedJob(Struct, frozen=True):
     """The known facts of a finished job."""
 
     uid: JobUid
@@ -78,31 +78,31 @@ class RetentionTimer:
         """Delete all expired jobs."""
         for over in await self._due():
             await self._delete(over)
-            await self.sleep(_BREATH)
+            await self.sleep(_PAUSE_BETWEEN_DELETIONS)
 
-    async def _due(self) -> list[_Over]:
+    async def _due(self) -> list[_FinishedJob]:
         """Return the expired jobs of clients, with the earliest ends first. Include expired jobs whose
         creating job no longer exists. `_delete` also deletes the jobs that they created."""
         before = self.now() - self.age
         query = JobQuery(None, None, None, limit=_PAGE)
         orphans = await self.reader.children(ORPHANS)
-        over = [_Over(work.uid, work.name, work.ended) for work in orphans]
+        over = [_FinishedJob(work.uid, work.name, work.ended) for work in orphans]
         while True:
             # No job ends before its creation, so the index on creation finds all expired jobs.
             page = await self.reader.matching(query, Created(0, before - 1))
-            over += [_Over(work.uid, work.name, work.ended) for work, _ in page.jobs]
+            over += [_FinishedJob(work.uid, work.name, work.ended) for work, _ in page.jobs]
             if page.went_to is None:
                 return sorted(
                     (job for job in over if 0 < job.ended < before), key=lambda job: job.ended
                 )
             query = replace(query, after=page.went_to)
 
-    async def _delete(self, over: _Over) -> bool:
+    async def _delete(self, over: _FinishedJob) -> bool:
         """Delete the works that a job has created, then the job. Return False if one of them is in use and
         cannot be deleted yet."""
         try:
             for child in await self.reader.children(over.uid):
-                if not await self._delete(_Over(child.uid, child.name, child.ended)):
+                if not await self._delete(_FinishedJob(child.uid, child.name, child.ended)):
                     return False
             self._removing = joined(self.remove(over.name))
             await wait_shielded(self._removing)

@@ -50,7 +50,7 @@ class JobSteps:
         self._runtimes = runtimes
         self._report = report
 
-    def admitted(self, made: NewWork, decided: Sequence[Event]) -> NewWork | None:
+    def admit(self, made: NewWork, decided: Sequence[Event]) -> NewWork | None:
         """Return a new job after the decision that admits it. Return None if it cannot be stored as admitted,
         for example because it has to wait."""
         job, entries = made.job, list(made.timeline)
@@ -64,7 +64,7 @@ class JobSteps:
             return NewWork(job, tuple(entries))
         return None
 
-    def advanced(
+    def advance(
         self, live: LiveJob[Job], events: Sequence[Event]
     ) -> tuple[Job, tuple[TimelineEntry, ...]]:
         """Return the job after its intents and these events, and the new entries of its timeline."""
@@ -74,7 +74,7 @@ class JobSteps:
         lost = frozenset(event.replica for event in events if isinstance(event, ReplicaLost))
         if lost:
             job = self._leave(job, lost, entries)
-        current = (event for event in events if self._capacity.counts(job.uid, event))
+        current = (event for event in events if self._capacity.is_valid(job.uid, event))
         cancels = self._jobs_of_jobs.cancels(job, self._now())
         for event in (*(i.event for i in live.intents if i.event), *current, *cancels):
             job = self._fold(job, event, entries)
@@ -85,7 +85,9 @@ class JobSteps:
         is_new = live.generation == 1 and job.attempt == 0 and not entries and job.outcome is None
         # Not in a long queue, where each job would need a commit for little information. Responses about a
         # job always contain the reason.
-        waiting = self._capacity.why(job.uid, self._now()) if is_new and not self.is_crowd else None
+        waiting = (
+            self._capacity.why(job.uid, self._now()) if is_new and not self.is_queue_long else None
+        )
         if waiting is not None:
             message = "; ".join(filter(None, (waiting.message, waiting.hint)))
             details = {"reason": waiting.reason.value, "blockers": list(waiting.blockers)}
@@ -123,10 +125,10 @@ class JobSteps:
         """Pass the job to the scheduler, and apply the decisions about the job in the same commit. A job that
         releases capacity is passed only after it is stored. Otherwise another job could receive the capacity
         too early."""
-        if job.state.is_final or self._capacity.gives_back(job):
+        if job.state.is_final or self._capacity.releases_capacity(job):
             return job
         self._capacity.put(job)
-        for uid, event in self._decisions.decided(job):
+        for uid, event in self._decisions.new_decisions(job):
             if uid == job.uid:
                 job = self._fold(job, event, entries)
             else:
@@ -143,7 +145,7 @@ class JobSteps:
         return job
 
     @property
-    def is_crowd(self) -> bool:
+    def is_queue_long(self) -> bool:
         """Return whether too many jobs wait to record the reason on each timeline."""
         return self._capacity.queue_length > _MAX_EXPLAINED_QUEUE
 

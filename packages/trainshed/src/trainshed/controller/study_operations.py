@@ -98,7 +98,7 @@ class StudyOperations:
             f"The operation failed {_MAX_TRIES} times: {failure or 'its trials changed each time'}."
         )
         with contextlib.suppress(StaleCommit):  # Its study was deleted.
-            await self._finish(_failed(operation, INTERNAL, text, self._now()))
+            await self._finish(_fail(operation, INTERNAL, text, self._now()))
 
     async def _carry_out(self, operation: Operation) -> None:
         try:
@@ -108,7 +108,7 @@ class StudyOperations:
             else:
                 await self._check(study, operation)
         except NotFound as missing:
-            await self._finish(_failed(operation, _NOT_FOUND, str(missing), self._now()))
+            await self._finish(_fail(operation, _NOT_FOUND, str(missing), self._now()))
 
     async def _suggest(self, study: Study, operation: Operation) -> None:
         """Assign first the client's own active trials, then requested trials without a client, then new
@@ -197,7 +197,7 @@ class StudyOperations:
         self._notices.publish(operation.subject)
 
 
-def _failed(operation: Operation, code: int, message: str, now: Nanos) -> Operation:
+def _fail(operation: Operation, code: int, message: str, now: Nanos) -> Operation:
     return replace(
         operation, state=OperationState.FAILED, updated=now, error=JobError(code, message)
     )

@@ -12,8 +12,14 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from trainshed.controller.measurements import Curves, known_metrics, of_lines, of_summaries, thinned
-from trainshed.controller.parents import Next, ParentStores, consumed, intents
+from trainshed.controller.measurements import (
+    Curves,
+    known_metrics,
+    of_lines,
+    of_summaries,
+    thin_out,
+)
+from trainshed.controller.parents import Next, ParentStores, intents, last_intent
 from trainshed.core.lifecycle.events import Event, TimelineEntry
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid
@@ -21,7 +27,7 @@ from trainshed.core.study.spec import Algorithm
 from trainshed.core.tuning import machine, timeline
 from trainshed.core.tuning.machine import Sight, Transition
 from trainshed.core.tuning.records import TuningJob
-from trainshed.core.tuning.trial_jobs import begin
+from trainshed.core.tuning.trial_jobs import start_trials
 from trainshed.core.works import Work
 from trainshed.eventloop.background import begin as begin_task
 from trainshed.store.port import Commit, LiveJob, NewWork
@@ -72,7 +78,7 @@ class TuningReconciler:
                 step.job,
                 live.generation,
                 step.timeline,
-                consumed(live),
+                last_intent(live),
                 trials=tuple(transition.trials.values()),
                 measurements=tuple(transition.measurements),
                 made=tuple(NewWork(made, (entry,)) for made, entry in begun),
@@ -88,20 +94,20 @@ class TuningReconciler:
         if work is None or not work.attempt:
             return Sight(trial, work)
         study, is_over = job.spec.study, work.state.is_final
-        reported = await asyncio.to_thread(stores.reported, trial.job, work.started)
+        reported = await asyncio.to_thread(stores.reported_measurements, trial.job, work.started)
         measured, metric, seen = reported, study.metrics[0].id, None
         # A program's own reports have priority over the output of its libraries.
         if all(measurement.value(metric) is None for measurement in measured):
-            logged = await stores.logged(work, metric)
+            logged = await stores.logged_points(work, metric)
             if logged is not None:
                 seen, points = logged
                 measured = of_summaries(metric, points, work.started)
         if is_over and not any(measurement.value(metric) is not None for measurement in measured):
-            lines = await stores.printed(work)
+            lines = await stores.printed_lines(work)
             measured = await asyncio.to_thread(of_lines, metric, lines, work.started) or measured
         stored = (await stores.studies.measurements(job.study, (number,))).get(number, ())
         known = known_metrics(study, measured, stored)
-        wanted = tuple(thinned(study, known, is_over=is_over)) or stored
+        wanted = tuple(thin_out(study, known, is_over=is_over)) or stored
         tags = {tag for measurement in reported for tag, _ in measurement.metrics}
         return Sight(trial, work, wanted, stored, tuple(sorted(tags)), seen)
 
@@ -147,10 +153,10 @@ class TuningReconciler:
         del self._asking[job.uid]
         proposals, drawn = asking.result()
         if drawn:
-            transition.record(timeline.drawn(count, drawn, transition.now))
+            transition.record(timeline.random_suggestions(count, drawn, transition.now))
         pairs = [(point, self._stores.new_uid()) for point in proposals.parameters[:count]]
         exhausted = proposals.exhausted and len(pairs) < count
-        begun = begin(transition, pairs, exhausted=exhausted)
+        begun = start_trials(transition, pairs, exhausted=exhausted)
         if machine.startable_trials(transition.job):
             self._wake(job.uid)  # More trials can start now than when suggestions were requested.
         return begun

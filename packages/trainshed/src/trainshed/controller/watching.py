@@ -90,12 +90,12 @@ class Watchers:
             ]
             try:
                 for drill, wanted in armed:
-                    if await self._seen(job.uid, drill, wanted, watch):
+                    if await self._has_match(job.uid, drill, wanted, watch):
                         self._report(job.uid, DrillTriggered(drill.number, self._now()))
             except OSError as failure:
                 about(log, job.uid).warning("log not searched: %s", failure)
 
-    async def _seen(self, uid: JobUid, drill: Drill, wanted: Regex, watch: _Watch) -> bool:
+    async def _has_match(self, uid: JobUid, drill: Drill, wanted: Regex, watch: _Watch) -> bool:
         """Return whether the log contains a new matching line that is younger than the drill's order."""
         while True:
             page = await self._logs.page(

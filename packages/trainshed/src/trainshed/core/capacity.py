@@ -153,7 +153,7 @@ class Preflight(Struct, frozen=True):
     position: int = 0
 
     @property
-    def admitted(self) -> bool:
+    def is_admitted(self) -> bool:
         return self.waiting is None
 
 

@@ -68,7 +68,7 @@ class Unavailable(RequestError):
     """A part of the service is currently unreachable. The client may retry the request."""
 
 
-def listed(names: Iterable[str], most: int = 20) -> str:
+def format_list(names: Iterable[str], most: int = 20) -> str:
     """Return at most `most` distinct names as a list for a sentence: `1`, `1 and 2`, `1, 2, 3 and 7 more`."""
     names = tuple(dict.fromkeys(names))
     more = [f"{len(names) - most} more"] if len(names) > most else []

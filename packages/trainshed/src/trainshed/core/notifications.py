@@ -124,7 +124,7 @@ def budget_notices(
         for target in targets:
             key = budget.key
             marks = (100,) if key.metric.endswith(HARD) and target.budgets else target.budgets
-            percent = max((mark for mark in marks if mark <= budget.reached), default=0)
+            percent = max((mark for mark in marks if mark <= budget.reached_mark), default=0)
             if not percent:
                 continue
             subject = f"{key.project_id} {key.metric} {key.person} {budget.limit:g} {percent}"
@@ -133,7 +133,7 @@ def budget_notices(
                 "user": key.person,
                 "metric": key.metric,
                 "limit": budget.limit,
-                "used": round(budget.used, 2),
+                "used": round(budget.usage, 2),
                 "percent": percent,
             }
             text = _event("budget.reached", now, data)

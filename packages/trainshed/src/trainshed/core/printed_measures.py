@@ -85,7 +85,7 @@ class Measures:
         """The series, in order of their first values."""
         return tuple(self._series.values())
 
-    def restarted(self) -> None:
+    def record_restart(self) -> None:
         """Record that the program was restarted."""
         self._was_restarted = True
 

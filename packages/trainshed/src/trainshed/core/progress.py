@@ -238,7 +238,7 @@ class Tracker:
         #: Number of counter changes since the start of the program.
         self._growths = 0
 
-    def restarted(self) -> None:
+    def record_restart(self) -> None:
         """Record that the program was restarted. Its earlier work no longer counts for its speed."""
         self._began = self._first = None
         self._growths = 0
@@ -280,7 +280,7 @@ class Tracker:
         governor, share = self._governor(), self._share()
         if governor is None or share is None:
             # Users may mistake the share of one bar for the share of the whole program.
-            return Estimate(None, self._shown().count.text + idle)
+            return Estimate(None, self._displayed_counter().count.text + idle)
         text = governor.count.text + idle
         if share >= 1:
             return Estimate(1.0, text, None if idle else 0.0)
@@ -302,7 +302,7 @@ class Tracker:
         began = self._began if self._began is not None else self._first[0] if self._first else last
         return max(_MIN_IDLE, _INTERVALS * (last - began) / max(self._growths, 1))
 
-    def _shown(self) -> _Counter:
+    def _displayed_counter(self) -> _Counter:
         """Return the counter to display if no counter measures the whole program."""
         return max(
             self._counters.values(),

@@ -40,7 +40,7 @@ class Faults:
         self._found[Violation(field, description)] = None
 
     @contextmanager
-    def gathered(self, at: str = "") -> Generator[None]:
+    def collect(self, at: str = "") -> Generator[None]:
         """Add the violations of an InvalidRequest that the block raises. `at`: a prefix for the paths of
         their fields, including its dot."""
         try:
@@ -70,14 +70,14 @@ class Section(Struct, eq=False):
     path: str
     faults: Faults
 
-    def at(self, name: str) -> str:
+    def path_of(self, name: str) -> str:
         """Return the path of the field `name` (camelCase)."""
         own = _own_name(name)
         return f"{self.path}.{own}" if self.path else own
 
     def fault(self, name: str, description: str) -> None:
         """Report an error in the field `name`, or in the section itself for ""."""
-        self.faults.add(self.at(name) if name else self.path, description)
+        self.faults.add(self.path_of(name) if name else self.path, description)
 
     def check(self, name: str, fault: str | None) -> None:
         """Report `fault` for the field `name`, unless it is empty."""
@@ -131,7 +131,7 @@ class Section(Struct, eq=False):
         texts = self.texts(name)
         for index, text in enumerate(texts):
             if wrong := fault(text):
-                self.faults.add(f"{self.at(name)}[{index}]", wrong)
+                self.faults.add(f"{self.path_of(name)}[{index}]", wrong)
         return texts
 
     def duration(self, name: str) -> int | None:
@@ -141,12 +141,12 @@ class Section(Struct, eq=False):
 
     def section(self, name: str) -> "Section":
         """Return the message in the field `name`, or an empty message if unset."""
-        return Section(_mapping(self.values.get(name)), self.at(name), self.faults)
+        return Section(_mapping(self.values.get(name)), self.path_of(name), self.faults)
 
     def sections(self, name: str) -> Iterator["Section"]:
         """Yield the messages of the repeated field `name`. The path of each message contains its index."""
         for index, item in enumerate(self._items(name)):
-            yield Section(_mapping(item), f"{self.at(name)}[{index}]", self.faults)
+            yield Section(_mapping(item), f"{self.path_of(name)}[{index}]", self.faults)
 
 
 def is_blank(value: object) -> bool:

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trainshed.core.errors import listed
+from trainshed.core.errors import format_list
 from trainshed.core.job import Disk, JobError, JobSpec, Machine
 from trainshed.core.names import PLACE, JobName, JobUid, ReplicaId, read_name
 from trainshed.core.units import Nanos, text_micros
@@ -167,13 +167,13 @@ def fault_of_job(resource: PersistentResource | None, name: str, spec: JobSpec) 
         limits[kind_of(pool.machine)] += pool.count
     for wanted in spec.pools:
         needed[kind_of(wanted.machine)] += wanted.replica_count
-    there = listed(f"{count} x {kind}" for kind, count in limits.items())
+    there = format_list(f"{count} x {kind}" for kind, count in limits.items())
     wrong = [f"{n} x {kind}" for kind, n in needed.items() if n > limits[kind]]
     if not wrong:
         return None
     return (
-        f"The job needs {listed(wrong)}, and {name} has {there}. Give the worker pools machine types and "
-        "accelerators of its resource pools, and at most as many replicas."
+        f"The job needs {format_list(wrong)}, and {name} has {there}. Give the worker pools machine "
+        "types and accelerators of its resource pools, and at most as many replicas."
     )
 
 
@@ -189,12 +189,12 @@ def place(
     """Return the resource after all machines of one of its holds were placed, or after some of these machines
     moved to other nodes."""
 
-    def moved(hold: Hold) -> Hold:
+    def move(hold: Hold) -> Hold:
         current = dict(hold.places) | dict(places)
         kept = tuple((r, current[r]) for r in hold.replicas if r in current)
         return replace(hold, places=kept, since=hold.since or now)
 
-    holds = tuple(moved(hold) if hold.uid == uid else hold for hold in resource.holds)
+    holds = tuple(move(hold) if hold.uid == uid else hold for hold in resource.holds)
     return replace(resource, holds=holds, started=resource.started or now)
 
 

@@ -217,14 +217,14 @@ class Budget(Struct, frozen=True):
     key: QuotaKey
     #: The limit, which is more than 0, in the unit of the metric: hours or money.
     limit: float
-    used: float
+    usage: float
     #: Percentages of the limit that cause an action, ascending.
     marks: tuple[int, ...]
 
     @property
-    def reached(self) -> int:
+    def reached_mark(self) -> int:
         """The highest reached mark, or 0 if none is reached."""
-        reached = [mark for mark in self.marks if self.used >= self.limit * mark / 100]
+        reached = [mark for mark in self.marks if self.usage >= self.limit * mark / 100]
         return max(reached, default=0)
 
 

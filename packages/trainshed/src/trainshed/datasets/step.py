@@ -16,10 +16,10 @@ from typing import Final
 
 import msgspec
 
-from trainshed.core.datasets.lines import BadData, row_of
+from trainshed.core.datasets.lines import BadData, format_row
 from trainshed.core.datasets.plans import SPLITS, DirectoryCopy, Split, SplitPlan
 from trainshed.core.datasets.records import DataFiles
-from trainshed.core.datasets.rows import ItemFile, Table, TableFile, of_items, of_table
+from trainshed.core.datasets.rows import ItemFile, Table, TableFile, split_items, split_table
 from trainshed.datasets.port import (
     Answer,
     DataRefused,
@@ -168,9 +168,9 @@ def _rows(
 
     if not plan.kind.is_table:
         files = [ItemFile(f.uri, form, partial(blocks, f)) for f, form in sources]
-        return None, of_items(files, plan.rule, plan.dataset.dataset_id)
+        return None, split_items(files, plan.rule, plan.dataset.dataset_id)
     table = Table(TableFile(f.uri, partial(blocks, f)) for f, _ in sources)
-    return row_of(table.columns), of_table(table, plan.rule, plan.dataset.dataset_id)
+    return format_row(table.columns), split_table(table, plan.rule, plan.dataset.dataset_id)
 
 
 def _delete_stale_files(plan: SplitPlan, buckets: Storage, written: Written) -> None:

@@ -41,10 +41,10 @@ class Meter(Struct):
 
     key: QuotaKey
     #: Whether a gang may exceed the limit if no other gang uses the resource, as with the number of replicas.
-    alone: bool = False
+    is_exclusive: bool = False
     #: The limit, or None without a limit.
     limit: int | None = None
-    used: int = 0
+    usage: int = 0
     #: The total amount that all waiting gangs request.
     waiting: int = 0
     #: Amounts of the running gangs, by uid.
@@ -55,7 +55,7 @@ class Meter(Struct):
 
     def hold(self, uid: JobUid, amount: int, times: int) -> None:
         """Count the amount that a gang uses (`times` 1), or stop counting it (-1)."""
-        self.used += amount * times
+        self.usage += amount * times
         if times > 0:
             self.holders[uid] = amount
         else:
@@ -63,11 +63,11 @@ class Meter(Struct):
 
     def has(self, amount: int) -> bool:
         """Return whether `amount` more fits within the limit now."""
-        return self.limit is None or self.allows(amount, self.limit - self.used, self.used)
+        return self.limit is None or self.allows(amount, self.limit - self.usage, self.usage)
 
     def allows(self, amount: int, free: int, used: int) -> bool:
         """Return whether `amount` more fits if `free` remains and `used` is in use."""
-        return amount <= free or (self.alone and used <= 0)
+        return amount <= free or (self.is_exclusive and used <= 0)
 
 
 class Past:
@@ -125,7 +125,7 @@ class Past:
         if self._since:
             self._fading = 2 ** -((now - self._since) / self._half_life)
 
-    def beside(
+    def with_present(
         self, project_id: str, used: Mapping[str, float], person: str | None = None
     ) -> Mapping[str, float]:
         """Return the usage that counts for the fair share of a project or user: the present usage `used` plus
@@ -206,7 +206,7 @@ class Entry(Struct, order=True, gc=False):
     #: Earliest time at which the gang could have been placed (ns). Its waiting time starts here.
     eligible_at: Nanos
     #: The kinds of the gang's replicas on each node.
-    held: Mapping[str, Sequence[Kind]]
+    kinds_by_node: Mapping[str, Sequence[Kind]]
 
     @property
     def age(self) -> Age:
@@ -226,7 +226,7 @@ class Entry(Struct, order=True, gc=False):
         return not self.is_placed and not self.state.leaving
 
     @property
-    def over_at(self) -> int:
+    def free_at(self) -> int:
         """Return the latest time (ns) at which the gang's resources become free, or ENDLESS if unknown."""
         return 0 if self.state.leaving else self.state.until or ENDLESS
 
@@ -238,11 +238,11 @@ def entry_of(state: GangState, shape: Shape, kinds: tuple[Kind, ...], meters: Ch
     """Return the entry of a gang in this state."""
     gang, since, until = state.gang, state.waiting_since, state.not_before
     eligible_at = since if since > until else until
-    held = _held(state, kinds) if state.places else _NOTHING
+    held = _kinds_by_node(state, kinds) if state.places else _NOTHING
     return Entry(gang.created, gang.uid, state, gang, shape, kinds, meters, eligible_at, held)
 
 
-def _held(state: GangState, kinds: tuple[Kind, ...]) -> Mapping[str, Sequence[Kind]]:
+def _kinds_by_node(state: GangState, kinds: tuple[Kind, ...]) -> Mapping[str, Sequence[Kind]]:
     sorts = dict(zip((replica for replica, _ in state.gang.replicas), kinds, strict=True))
     held: dict[str, list[Kind]] = {}
     for replica, node in state.places:
@@ -328,7 +328,7 @@ class Node(Struct):
     #: The total amounts of the node.
     has: Vector = (0, 0)
     #: The amounts that gangs use.
-    used: Vector = (0, 0)
+    usage: Vector = (0, 0)
     #: The amounts that are used outside this service.
     others: Vector = (0, 0)
     replicas: int = 0
@@ -344,10 +344,10 @@ class Node(Struct):
     @property
     def free(self) -> Vector:
         """The free amounts of a known node. Negative if other users occupy resources that gangs use."""
-        return plus(plus(self.has, self.used, -1), self.others, -1)
+        return plus(plus(self.has, self.usage, -1), self.others, -1)
 
     def change(self, kinds: Sequence[Kind], times: int) -> None:
         """Add replicas (`times` 1) or remove them (-1)."""
         for kind in kinds:
-            self.used = plus(self.used, kind.vector(self.layout), times)
+            self.usage = plus(self.usage, kind.vector(self.layout), times)
         self.replicas += len(kinds) * times

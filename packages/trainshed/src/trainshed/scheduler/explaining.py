@@ -16,7 +16,7 @@ from trainshed.core.capacity import (
     WaitReason,
 )
 from trainshed.core.catalog.quotas import GLOBAL, JOBS, QUEUED
-from trainshed.core.errors import listed
+from trainshed.core.errors import format_list
 from trainshed.core.names import JobUid
 from trainshed.core.units import Nanos
 from trainshed.scheduler.entries import Entry, Meter
@@ -25,10 +25,10 @@ from trainshed.scheduler.fitting import (
     GIB,
     assess,
     assess_kinds,
-    described,
-    lacking,
-    nodes_that_hold,
-    unreached,
+    describe,
+    fitting_nodes,
+    scarce_resource,
+    unreachable_clusters,
 )
 from trainshed.scheduler.model import Admit, GangRequest, GangState, Preempt
 from trainshed.scheduler.planning import plan
@@ -47,7 +47,10 @@ _MAX_NAMES = 5
 _RESOURCES = "/persistentResources/"
 """A part of the names of persistent resources, whose holds use nodes like jobs."""
 _SILENT = "does not answer"
-_KEPT_OUT = {NodeCondition.DRAINED: "is drained", NodeCondition.QUARANTINED: "is quarantined"}
+_OPERATOR_CONDITIONS = {
+    NodeCondition.DRAINED: "is drained",
+    NodeCondition.QUARANTINED: "is quarantined",
+}
 """Node conditions that an operator can end."""
 SECOND = 10**9
 
@@ -60,7 +63,7 @@ def why(snapshot: Snapshot, uid: JobUid, now: Nanos) -> Waiting | None:
         return None
     if entry.waits:
         return _waiting(snapshot, entry, now)
-    return _unplaced(snapshot, entry) if entry.state.unplaced else None
+    return _explain_unplaced(snapshot, entry) if entry.state.unplaced else None
 
 
 def preflight(snapshot: Snapshot, gang: GangRequest, now: Nanos) -> Preflight:
@@ -108,7 +111,7 @@ def _waiting(snapshot: Snapshot, entry: Entry, now: Nanos) -> Waiting:
     return _not_its_turn(snapshot, entry)
 
 
-def _unplaced(snapshot: Snapshot, entry: Entry) -> Waiting:
+def _explain_unplaced(snapshot: Snapshot, entry: Entry) -> Waiting:
     replica, node = entry.state.unplaced[0]
     demand = dict(entry.gang.replicas)[replica]
     kinds = tuple((kind, 1) for kind in entry.kinds if kind.demand == demand)[:1]
@@ -121,7 +124,7 @@ def _unplaced(snapshot: Snapshot, entry: Entry) -> Waiting:
     if not possible:
         message = f"{lost}; {_no_node(snapshot, kinds)}"
         return Waiting(WaitReason.NO_NODE, message, _undrain(snapshot, kinds))
-    needs = f" and needs {described(kinds[0][0])} on another node" if snapshot.policy.strict else ""
+    needs = f" and needs {describe(kinds[0][0])} on another node" if snapshot.policy.strict else ""
     others = _used_by_others(snapshot) if snapshot.policy.strict else ""
     held = _in_the_way(snapshot, entry, kinds[0][0])
     return Waiting(
@@ -132,13 +135,13 @@ def _unplaced(snapshot: Snapshot, entry: Entry) -> Waiting:
 def _no_node(snapshot: Snapshot, kinds: Kinds) -> str:
     if not snapshot.nodes or all(node.capacity is None for node in snapshot.nodes.values()):
         return "no node is known yet"
-    if silent := unreached(snapshot):
+    if silent := unreachable_clusters(snapshot):
         return "; ".join(
             f"cluster {cluster.name} does not answer: {cluster.unreached}" for cluster in silent
         )
     away = _away(snapshot, kinds)
-    conditions = listed((f"{name} {_condition(snapshot, name)}" for name in away), _MAX_NAMES)
-    needs = f"needs {described(kinds[0][0])} on a node, and " if snapshot.policy.strict else ""
+    conditions = format_list((f"{name} {_condition(snapshot, name)}" for name in away), _MAX_NAMES)
+    needs = f"needs {describe(kinds[0][0])} on a node, and " if snapshot.policy.strict else ""
     return f"{needs}{conditions or 'the remaining nodes are too small'}"
 
 
@@ -146,7 +149,7 @@ def _away(snapshot: Snapshot, kinds: Kinds) -> list[str]:
     """Return the nodes that could run a replica of these kinds, but do not accept replicas at present."""
     nodes = list(snapshot.known)
     if snapshot.policy.strict:
-        nodes = nodes_that_hold(snapshot.known, kinds[0][0]) or nodes
+        nodes = fitting_nodes(snapshot.known, kinds[0][0]) or nodes
     return [name for name in sorted(nodes) if not snapshot.nodes[name].is_ready]
 
 
@@ -163,18 +166,18 @@ def _undrain(snapshot: Snapshot, kinds: Kinds) -> str | None:
 def _condition(snapshot: Snapshot, name: str) -> str:
     """Return the reason why a node accepts no replicas."""
     capacity = snapshot.nodes[name].capacity
-    return _SILENT if capacity is None else _KEPT_OUT.get(capacity.condition, _SILENT)
+    return _SILENT if capacity is None else _OPERATOR_CONDITIONS.get(capacity.condition, _SILENT)
 
 
 def _short(snapshot: Snapshot, entry: Entry, meter: Meter, amount: int) -> Waiting:
     """Return the explanation that a quota, or the number of concurrent replicas, is used up."""
-    if (budget := snapshot.spent(meter.key)) is not None:
+    if (budget := snapshot.budget_message(meter.key)) is not None:
         project = meter.key.project_id
         raised = f"an owner can raise the budget: trainshed quotas --project {project} shows it"
         return Waiting(WaitReason.QUOTA, budget, raised)
     holders = sorted(meter.holders, key=lambda uid: (-meter.holders[uid], uid))
-    if meter.alone:
-        used = f"{meter.used / 1000:g} of {(meter.limit or 0) / 1000:g}"
+    if meter.is_exclusive:
+        used = f"{meter.usage / 1000:g} of {(meter.limit or 0) / 1000:g}"
         what = (
             f"needs {amount / 1000:g} replicas, and {used} replicas that may run at once are in use"
         )
@@ -182,7 +185,7 @@ def _short(snapshot: Snapshot, entry: Entry, meter: Meter, amount: int) -> Waiti
     else:
         reason = WaitReason.QUOTA
         what = _over_quota(snapshot, entry, meter, amount, holders)
-    raised = None if meter.alone else raised_by(meter.key, (meter.used + amount) / 1000)
+    raised = None if meter.is_exclusive else raised_by(meter.key, (meter.usage + amount) / 1000)
     return Waiting(reason, what, raised, _names(snapshot, entry.gang, holders))
 
 
@@ -209,7 +212,7 @@ def _over_quota(
     needs = f"needs {amount / 1000:g} {key.metric} in {key.region}"
     if amount > (meter.limit or 0):
         return f"{needs}, and {whose}'s quota is {limit:g}"
-    return f"{needs}, {meter.used / 1000:g} of {limit:g} are used by {used_by}"
+    return f"{needs}, {meter.usage / 1000:g} of {limit:g} are used by {used_by}"
 
 
 def _capacity(snapshot: Snapshot, entry: Entry) -> tuple[str, list[JobUid]]:
@@ -224,7 +227,7 @@ def _capacity(snapshot: Snapshot, entry: Entry) -> tuple[str, list[JobUid]]:
             return _on_the_one_node(snapshot, entry, ready[0]), held
         if there or count > 1:
             plural = "replicas" if count > 1 else "replica"
-            needs = f"needs capacity for {count} {plural} of {described(kind)}"
+            needs = f"needs capacity for {count} {plural} of {describe(kind)}"
             return f"{needs}, and there is capacity for {there} now", held
         return f"needs {_scarce(snapshot, kind)}", held
     (kind, _), *_ = placement_orders(entry.shape.kinds)[0]
@@ -239,7 +242,7 @@ def _used_by_others(snapshot: Snapshot) -> str:
     names = [name for name in sorted(snapshot.ready) if any(snapshot.nodes[name].others)]
     if not names or len(snapshot.ready) == 1:
         return ""
-    return f"; programs outside the service use {listed(names, _MAX_NAMES)}"
+    return f"; programs outside the service use {format_list(names, _MAX_NAMES)}"
 
 
 def _on_the_one_node(snapshot: Snapshot, entry: Entry, name: str) -> str:
@@ -270,8 +273,8 @@ def _scarce(snapshot: Snapshot, kind: Kind) -> str:
     """Return the scarce resource of a replica as text: `8 CPUs on one node, and at most 4 are free on one
     now`."""
     suited = [n for n in snapshot.free if kind.suits(snapshot.free.layout(n))]
-    if (lack := lacking(snapshot.free, suited, kind)) is None:
-        return f"{described(kind)} on one node, and no node has all of it free now"
+    if (lack := scarce_resource(snapshot.free, suited, kind)) is None:
+        return f"{describe(kind)} on one node, and no node has all of it free now"
     wanted, most = lack
     return f"{wanted} on one node, and at most {most} are free on one now"
 
@@ -286,7 +289,9 @@ def _in_the_way(snapshot: Snapshot, entry: Entry, kind: Kind) -> list[JobUid]:
         return count_fitting(ready.vector(node), kind.vector(layout)) > 0
 
     others = (snapshot.entries[uid] for _, uid in snapshot.releases if uid != entry.uid)
-    return list(islice((other.uid for other in others if any(map(holds, other.held))), _MAX_NAMES))
+    return list(
+        islice((other.uid for other in others if any(map(holds, other.kinds_by_node))), _MAX_NAMES)
+    )
 
 
 def _not_its_turn(snapshot: Snapshot, entry: Entry) -> Waiting:
@@ -319,9 +324,9 @@ def _jobs(snapshot: Snapshot, gang: GangRequest, uids: Sequence[JobUid]) -> str:
     own = _own(snapshot, gang, uids)
     jobs = [name.rsplit("/", 1)[-1] for name in own if _RESOURCES not in name]
     resources = [name.rsplit("/", 1)[-1] for name in own if _RESOURCES in name]
-    mine = f"job{'s' if len(jobs) > 1 else ''} {listed(jobs, _MAX_NAMES)}" if jobs else ""
+    mine = f"job{'s' if len(jobs) > 1 else ''} {format_list(jobs, _MAX_NAMES)}" if jobs else ""
     if resources:
-        reserved = f"persistent resource {listed(resources, _MAX_NAMES)}"
+        reserved = f"persistent resource {format_list(resources, _MAX_NAMES)}"
         mine = " and ".join(filter(None, (mine, reserved)))
     others = "jobs of other projects" if len(own) < len(uids) else ""
     return " and ".join(filter(None, (mine, others)))
@@ -345,14 +350,14 @@ def node_statuses(
         there = dict(capacity.accelerators)
         used = (
             (kind, min(count, there.get(kind, 0)))
-            for kind, count in zip(node.layout.types, node.used, strict=False)
+            for kind, count in zip(node.layout.types, node.usage, strict=False)
         )
         statuses.append(
             NodeStatus(
                 **asdict(capacity),
                 cause=causes.get(name),
-                used_vcpus=min(node.used[-2] / 1000, capacity.vcpus),
-                used_memory_bytes=min(node.used[-1], capacity.memory_bytes),
+                used_vcpus=min(node.usage[-2] / 1000, capacity.vcpus),
+                used_memory_bytes=min(node.usage[-1], capacity.memory_bytes),
                 used_accelerators=tuple((kind, count) for kind, count in used if count),
                 replicas=tuple(sorted(replicas.get(name, ()))),
             )
@@ -368,7 +373,7 @@ def quota_statuses(snapshot: Snapshot, project_id: str | None) -> tuple[QuotaSta
     for key in sorted(keys, key=lambda k: (k.project_id, k.region, k.metric, k.person)):
         limit = snapshot.limit(key)
         meter = snapshot.meters.get(replace(key, metric=JOBS) if key.metric == QUEUED else key)
-        used, waiting = (meter.used, meter.waiting) if meter else (0, 0)
+        used, waiting = (meter.usage, meter.waiting) if meter else (0, 0)
         used = waiting if key.metric == QUEUED else used
         # Resources without a limit are reported only for the project as a whole.
         counts = limit is not None or ((used or waiting) and not (key.person or key.metric == JOBS))

@@ -86,8 +86,8 @@ def candidates(
 
     def share_of(project_id: str, person: str | None) -> float:
         used = snapshot.used.get((project_id, person), {})
-        used = snapshot.past.beside(project_id, used, person)
-        return _weighed(snapshot, used, project_id, person)
+        used = snapshot.past.with_present(project_id, used, person)
+        return _weighted_share(snapshot, used, project_id, person)
 
     def of_project(project_id: str, group: Group) -> _Turns:
         # The share of a single user does not affect the order.
@@ -133,17 +133,17 @@ def _turn(snapshot: Snapshot, levels: list[LevelKey], entry: Entry) -> int:
     groups, project_id = snapshot.queue.levels[level_of(entry)], entry.gang.project_id
     own = groups[project_id]
     at = bisect_left(own.waiting, entry)
-    turn = (_share_at(snapshot, _used(snapshot, levels, project_id), own, at), entry)
+    turn = (_share_at(snapshot, _usage(snapshot, levels, project_id), own, at), entry)
     others = ((other, group) for other, group in groups.items() if other != project_id)
     earlier = (
-        _earlier(snapshot, _used(snapshot, levels, other), group, turn) for other, group in others
+        _earlier(snapshot, _usage(snapshot, levels, other), group, turn) for other, group in others
     )
     return 1 + at + sum(earlier)
 
 
-def _used(snapshot: Snapshot, levels: list[LevelKey], project_id: str) -> dict[str, float]:
+def _usage(snapshot: Snapshot, levels: list[LevelKey], project_id: str) -> dict[str, float]:
     """Return the usage of a project after all waiting gangs on these levels have started."""
-    used = dict(snapshot.past.beside(project_id, snapshot.used.get((project_id, None), {})))
+    used = dict(snapshot.past.with_present(project_id, snapshot.used.get((project_id, None), {})))
     for key in levels:
         groups = snapshot.queue.levels[key]
         for what, amount in groups[project_id].sums.items() if project_id in groups else ():
@@ -172,12 +172,12 @@ def _share_at(snapshot: Snapshot, before: Mapping[str, float], group: Group, at:
     used = dict(before)
     for what, amount in group.sums.items():
         used[what] = used.get(what, 0) + amount * at // count
-    return _weighed(snapshot, used, group.waiting[0].gang.project_id)
+    return _weighted_share(snapshot, used, group.waiting[0].gang.project_id)
 
 
-def _weighed(
+def _weighted_share(
     snapshot: Snapshot, used: Mapping[str, float], project: str, person: str | None = None
 ) -> float:
     """Return the share of a project, or of a user in it, divided by its weight."""
-    due = snapshot.due(project, person)
+    due = snapshot.weight(project, person)
     return share(used, snapshot.totals) / due if due else float("inf")

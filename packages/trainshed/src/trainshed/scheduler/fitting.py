@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from itertools import cycle, islice
 
 from trainshed.core.capacity import QuotaKey
-from trainshed.core.errors import listed
+from trainshed.core.errors import format_list
 from trainshed.core.names import JobUid
 from trainshed.core.units import Nanos
 from trainshed.scheduler.entries import Entry, ResourceRequest
@@ -52,12 +52,12 @@ def assess_kinds(snapshot: Snapshot, kinds: Kinds) -> Feasibility:
         return None, False
     if find_placements(snapshot.ready, kinds):
         return None, True
-    if find_placements(snapshot.known, kinds) or unreached(snapshot):
+    if find_placements(snapshot.known, kinds) or unreachable_clusters(snapshot):
         return None, False
     return shortage(snapshot.known, kinds), False
 
 
-def unreached(snapshot: Snapshot) -> list[NodeCapacity]:
+def unreachable_clusters(snapshot: Snapshot) -> list[NodeCapacity]:
     return [
         node.capacity
         for _, node in sorted(snapshot.nodes.items())
@@ -69,12 +69,12 @@ def shortage(nodes: NodeResources, kinds: Kinds) -> str:
     """Return, as text, the requirement of a gang that these nodes cannot meet even if they are empty: "needs
     8 CPUs on one node; the largest node has 4"."""
     for kind, _ in kinds:
-        if not nodes_that_hold(nodes, kind):
+        if not fitting_nodes(nodes, kind):
             return _too_large(nodes, kind)
     size = sum(count for _, count in kinds)
     texts = "; ".join(
         (
-            f"{described(kind)} each, and there is capacity for "
+            f"{describe(kind)} each, and there is capacity for "
             f"{count_placeable(nodes, kind, count)} of them"
         )
         for kind, count in kinds
@@ -85,7 +85,7 @@ def shortage(nodes: NodeResources, kinds: Kinds) -> str:
     return f"needs {size} replicas at once, and the nodes cannot hold them together"
 
 
-def nodes_that_hold(nodes: NodeResources, kind: Kind) -> list[str]:
+def fitting_nodes(nodes: NodeResources, kind: Kind) -> list[str]:
     """Return the nodes that could run one replica of a kind if they were empty."""
     return [
         node
@@ -95,14 +95,14 @@ def nodes_that_hold(nodes: NodeResources, kind: Kind) -> list[str]:
     ]
 
 
-def described(kind: Kind) -> str:
+def describe(kind: Kind) -> str:
     """Return the requirements of a replica as text: `8 CPUs, 52 GiB and 2 NVIDIA_TESLA_T4`."""
     parts = [cpus(kind.cpus)] if kind.cpus else []
     if kind.demand.memory_bytes:
         parts.append(memory(kind.demand.memory_bytes))
     if kind.accelerator:
         parts.append(f"{kind.demand.accelerators} {kind.accelerator}")
-    return listed(parts) or "nothing"
+    return format_list(parts) or "nothing"
 
 
 def cpus(thousandths: int) -> str:
@@ -120,15 +120,17 @@ def _too_large(nodes: NodeResources, kind: Kind) -> str:
     taking = [node for node in nodes if kind.is_taken(nodes.layout(node))]
     if not taking:
         return _not_taken(nodes, kind)
-    of, lack = _destination(nodes, taking, kind), lacking(nodes, taking, kind)
+    of, lack = _destination(nodes, taking, kind), scarce_resource(nodes, taking, kind)
     if lack is None:
-        return f"needs {described(kind)} on one node; no node{of} has all of it"
+        return f"needs {describe(kind)} on one node; no node{of} has all of it"
     wanted, most = lack
     there = f"no node{of} has any" if most == "0" else f"the largest node{of} has {most}"
     return f"needs {wanted} on one node; {there}"
 
 
-def lacking(nodes: NodeResources, some: Sequence[str], kind: Kind) -> tuple[str, str] | None:
+def scarce_resource(
+    nodes: NodeResources, some: Sequence[str], kind: Kind
+) -> tuple[str, str] | None:
     """Return the resource that is insufficient on every one of these nodes, with the needed amount and the
     maximum on one node. Return None if each resource is sufficient on some node, but no node has enough of
     all of them."""
@@ -194,12 +196,12 @@ class PlanTransaction:
 
     # Free amounts of quotas
 
-    def left(self, key: QuotaKey) -> int:
+    def free_quota(self, key: QuotaKey) -> int:
         """Return the free amount on a meter without the reserved amount."""
         meter = self.snapshot.meters[key]
         if meter.limit is None:
             return ENDLESS
-        return meter.limit - meter.used - self._claims.get(key, 0)
+        return meter.limit - meter.usage - self._claims.get(key, 0)
 
     def allows(self, entry: Entry) -> bool:
         """Return whether quotas and the maximum number of replicas permit the start of a gang now."""
@@ -231,7 +233,7 @@ class PlanTransaction:
         """Charge the project and the quotas of a gang that starts."""
         self.snapshot.use(entry, 1)
         for key, amount in entry.meters:
-            self.snapshot.meters[key].used += amount
+            self.snapshot.meters[key].usage += amount
             if key in self._spares:
                 self._spares[key] -= amount
 
@@ -244,7 +246,7 @@ class PlanTransaction:
         return plus(free, promised, -1) if promised else free
 
     @contextmanager
-    def imagined(self, extra: Mapping[str, Vector]) -> Generator[NodeResources]:
+    def with_extra(self, extra: Mapping[str, Vector]) -> Generator[NodeResources]:
         """Set `free` to the unreserved free amounts plus `extra`, the amounts that would become free on
         nodes. At the end of the block, `free` has its former value."""
         before = {node: self.free.vector(node) for node in (*self._promised, *extra)}
@@ -321,22 +323,22 @@ class Need:
             (key, amount)
             for key, amount in (() if kinds else entry.meters)
             if self._all_meters[key].limit is not None
-            and not (quotas_only and self._all_meters[key].alone)
+            and not (quotas_only and self._all_meters[key].is_exclusive)
         ]
         self._freed: dict[QuotaKey, int] = dict.fromkeys((key for key, _ in self._meters), 0)
         self._extra: dict[str, Vector] = {}
-        with transaction.imagined({}) as free:
+        with transaction.with_extra({}) as free:
             self._lacking = {
                 kind: count - count_placeable(free, kind, count) for kind, count in self._kinds
             }
 
     @property
-    def met(self) -> bool:
+    def is_met(self) -> bool:
         """Return whether the gang could start after the simulated releases."""
-        return self.enough and (len(self._kinds) <= 1 or self.places() is not None)
+        return self.is_sufficient and (len(self._kinds) <= 1 or self.places() is not None)
 
     @property
-    def enough(self) -> bool:
+    def is_sufficient(self) -> bool:
         """Return whether the amounts are sufficient for each kind of replica on its own."""
         return self.quotas_met and all(lack <= 0 for lack in self._lacking.values())
 
@@ -349,7 +351,7 @@ class Need:
         """Return whether a quota of the gang's project is used up. Such a shortage does not affect other
         projects."""
         return any(
-            not self._all_meters[key].alone and not self._allows(key, amount)
+            not self._all_meters[key].is_exclusive and not self._allows(key, amount)
             for key, amount in self._meters
         )
 
@@ -363,7 +365,7 @@ class Need:
                 matters = True
         if not self._nodes:
             return matters
-        for node, there in gang.held.items():
+        for node, there in gang.kinds_by_node.items():
             base = self._transaction.base(node)
             if base is None:
                 continue
@@ -384,19 +386,19 @@ class Need:
 
     def places(self) -> list[Placement] | None:
         """Return the places of the gang after the simulated releases, or None if it does not fit."""
-        with self._transaction.imagined(self._extra) as free:
+        with self._transaction.with_extra(self._extra) as free:
             return find_placements(free, self._kinds)
 
     def reserve(self) -> list[Placement]:
         """Reserve the resources of the gang, and return its places."""
         parts = (self.places() if self._nodes else None) or []
-        spares = [(key, max(0, self._left(key) - amount)) for key, amount in self._meters]
+        spares = [(key, max(0, self._free_amount(key) - amount)) for key, amount in self._meters]
         self._transaction.reserve(self.entry, parts, self._extra, spares)
         return parts
 
     def _allows(self, key: QuotaKey, amount: int) -> bool:
         meter = self._all_meters[key]
-        return meter.allows(amount, self._left(key), meter.used - self._freed[key])
+        return meter.allows(amount, self._free_amount(key), meter.usage - self._freed[key])
 
-    def _left(self, key: QuotaKey) -> int:
-        return self._transaction.left(key) + self._freed[key]
+    def _free_amount(self, key: QuotaKey) -> int:
+        return self._transaction.free_quota(key) + self._freed[key]

@@ -114,7 +114,7 @@ class Policy(Struct, frozen=True):
     #: Maximum memory in bytes of a replica, independent of its machine. None without a maximum.
     memory_cap: Bytes | None = None
     #: Bytes that the engine needs on a node for each replica, in addition to the memory of the replica.
-    memory_beside: int = 0
+    memory_overhead: int = 0
 
 
 Quotas = dict[QuotaKey, float]
@@ -166,7 +166,7 @@ class Plan(Struct, frozen=True):
 
     decisions: tuple[Decision, ...] = ()
     #: Time at which a new plan may differ without other changes (ns), or None.
-    look_again: Nanos | None = None
+    next_plan_at: Nanos | None = None
     #: The gangs with reserved resources.
     reservations: tuple[JobUid, ...] = ()
 
@@ -292,13 +292,13 @@ def _demand(machine: Machine, memory_factor: float, policy: Policy) -> Demand:
 def _memory(machine: Machine, factor: float, policy: Policy) -> int:
     """Return the memory of a node, in bytes, that a replica uses. This is the whole memory of its machine,
     including memory that programs cannot use (spec/machines#memory), limited to `memory_cap`. It is at least
-    the replica's memory limit plus `memory_beside`."""
+    the replica's memory limit plus `memory_overhead`."""
     whole, limit = round(machine.memory_bytes * factor), int(machine.memory_limit_bytes * factor)
     if not whole:
         return 0
     if policy.memory_cap:
         whole, limit = min(whole, policy.memory_cap), min(limit, policy.memory_cap)
-    return max(whole, limit + policy.memory_beside)
+    return max(whole, limit + policy.memory_overhead)
 
 
 def gang_state(job: Job, before: GangState | None, policy: Policy) -> GangState:

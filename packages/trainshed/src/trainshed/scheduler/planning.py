@@ -115,13 +115,13 @@ class _Planner:
             heads = (heads[0] for group in groups.values() for heads in group.heads.values())
             self._eldest = min(filter(self._has_quotas, heads), default=None)
             self._consider_reserved(level, groups)
-            self._is_closed = self._is_shut_out(self._eldest)
+            self._is_closed = self._lacks_reservable_resources(self._eldest)
             turns = candidates(self._snapshot, groups, self._is_pointless)
             while (entry := turns.head) is not None:
                 if len(self._started) == MAX_ADMISSIONS:
                     self._look_again = self._now  # The next plan continues at once.
                     return
-                turns.advance(provided=self._consider(entry))
+                turns.advance(provided=self._process(entry))
         for entry in spot:
             self._relocate(entry)
 
@@ -134,11 +134,11 @@ class _Planner:
                 continue
             if entry.state.not_before <= self._now:
                 groups[entry.gang.project_id].withdraw(entry)
-                self._consider(entry)
+                self._process(entry)
 
     # --- waiting gangs ---
 
-    def _consider(self, entry: Entry) -> bool:
+    def _process(self, entry: Entry) -> bool:
         """Decide on one gang. Return True if it starts now or later, so that the next gang of its shape is
         also processed."""
         missing, possible = assess(self._snapshot, entry.shape.request)
@@ -164,9 +164,9 @@ class _Planner:
 
     def _has_quotas(self, entry: Entry) -> bool:
         meters = ((self._snapshot.meters[key], amount) for key, amount in entry.meters)
-        return all(meter.alone or meter.has(amount) for meter, amount in meters)
+        return all(meter.is_exclusive or meter.has(amount) for meter, amount in meters)
 
-    def _is_shut_out(self, entry: Entry | None) -> bool:
+    def _lacks_reservable_resources(self, entry: Entry | None) -> bool:
         """Return whether the gang's waiting time is over, but existing reservations leave too few resources
         for a reservation, regardless of how many other gangs end."""
         if entry is None or not self._reservations or not self._is_impatient(entry):
@@ -174,7 +174,7 @@ class _Planner:
         need = Need(self._transaction, entry)
         for gang in self._upcoming_ends(entry, quotas_only=False):
             need.add(gang)
-        return not need.met
+        return not need.is_met
 
     def _is_impatient(self, entry: Entry) -> bool:
         return self._now - entry.eligible_at >= self._snapshot.policy.patience
@@ -218,7 +218,7 @@ class _Planner:
         if not (reserve or hopeful):
             return False
         need = Need(self._transaction, entry)
-        if need.met:  # Another arrangement than the first one fits.
+        if need.is_met:  # Another arrangement than the first one fits.
             parts = need.places()
             if parts is None or not self._transaction.allows(entry):
                 return False
@@ -256,7 +256,7 @@ class _Planner:
         """Reserve the gang's resources for the time after enough other gangs have ended. Return whether that
         is possible."""
         for gang in self._upcoming_ends(entry, quotas_only=need.quotas_only):
-            if gang is not entry and need.add(gang) and need.met:
+            if gang is not entry and need.add(gang) and need.is_met:
                 self._preemption.claim(need.reserve())
                 return True
         return False
@@ -268,8 +268,8 @@ class _Planner:
         running = self._snapshot.releases
         if quotas_only:
             meters = [self._snapshot.meters[key] for key, _ in entry.meters]
-            holders = {uid for meter in meters if not meter.alone for uid in meter.holders}
-            running = sorted((entries[uid].over_at, uid) for uid in holders)
+            holders = {uid for meter in meters if not meter.is_exclusive for uid in meter.holders}
+            running = sorted((entries[uid].free_at, uid) for uid in holders)
         yield from (entries[uid] for _, uid in running if uid not in leaving)
         yield from self._started
 
@@ -309,7 +309,7 @@ def _reason(victim: Entry, entry: Entry) -> str:
     return f"its capacity went to {entry.gang.name if is_own else 'a job of another project'}"
 
 
-_LOOKED_AT = 256
+_MAX_CHECKED = 256
 """If there are more spot gangs, only selected ones are checked for each need."""
 
 
@@ -340,7 +340,7 @@ class Preemption:
             return None
         for gang in self.leaving.values():
             need.add(gang)
-        if need.met:
+        if need.is_met:
             return []
         chosen = victims(need, self._candidates(entry, kinds)) if not entry.gang.spot else None
         for victim in chosen or ():
@@ -364,30 +364,31 @@ class Preemption:
             and spot.gang.uid not in self.leaving
             and spot is not entry
         ]
-        if len(spots) <= _LOOKED_AT:
+        if len(spots) <= _MAX_CHECKED:
             return spots
         if not self._transaction.strict:
-            return spots[:_LOOKED_AT]
+            return spots[:_MAX_CHECKED]
         nodes = {part.node for part in self._best_places(entry, kinds)}
         short = [
             self._snapshot.meters[key]
             for key, amount in entry.meters
-            if not kinds and self._transaction.left(key) < amount
+            if not kinds and self._transaction.free_quota(key) < amount
         ]
         return [
             spot
             for spot in spots
-            if not nodes.isdisjoint(spot.held) or any(spot.gang.uid in m.holders for m in short)
+            if not nodes.isdisjoint(spot.kinds_by_node)
+            or any(spot.gang.uid in m.holders for m in short)
         ]
 
     def _best_places(self, entry: Entry, kinds: Kinds | None) -> list[Placement]:
         """Return the places of a gang if no spot gangs existed, or [] if it still does not fit. The result is
         only good enough for a first check."""
         if self._most is None:
-            with self._transaction.imagined({}) as free:
+            with self._transaction.with_extra({}) as free:
                 self._most = free.copy()
             for gang in (*self.leaving.values(), *self._spot):
-                for node, held in gang.held.items():
+                for node, held in gang.kinds_by_node.items():
                     for kind in held if node in self._most else ():
                         self._most.take(node, kind, -1)
         return find_placements(self._most, kinds or entry.shape.kinds) or []
@@ -405,7 +406,7 @@ def victims(need: Need, candidates: Sequence[Entry]) -> list[Entry] | None:
     for entry in candidates:
         if need.add(entry):
             chosen.append(entry)
-            if need.met:
+            if need.is_met:
                 break
     else:
         for entry in chosen:
@@ -413,7 +414,7 @@ def victims(need: Need, candidates: Sequence[Entry]) -> list[Entry] | None:
         return None
     for entry in chosen[::-1]:
         need.add(entry, -1)
-        if need.met:
+        if need.is_met:
             chosen.remove(entry)
         else:
             need.add(entry)
@@ -440,7 +441,7 @@ def state_after(before: GangState, decision: Decision) -> GangState:
             assert_never(decision)
 
 
-def still_holds(snapshot: Snapshot, planned: Snapshot, decision: Decision) -> bool:
+def is_still_valid(snapshot: Snapshot, planned: Snapshot, decision: Decision) -> bool:
     """Return whether a decision on a copy of the snapshot is still valid: the gang has the same placement,
     and its resources are available. `planned`: the snapshot of the decision."""
     entry = snapshot.entries.get(decision.uid)

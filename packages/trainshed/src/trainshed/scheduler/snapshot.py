@@ -50,7 +50,7 @@ K = TypeVar("K")
 V = TypeVar("V", bound=_Copied)
 
 
-def _copied(table: dict[K, V]) -> dict[K, V]:
+def _copy_values(table: dict[K, V]) -> dict[K, V]:
     return {key: value.copy() for key, value in table.items()}
 
 
@@ -83,7 +83,10 @@ class Group(Struct):
 
     def copy(self) -> "Group":
         return Group(
-            self.waiting.copy(), _copied(self.buckets), _copied(self.heads), self.sums.copy()
+            self.waiting.copy(),
+            _copy_values(self.buckets),
+            _copy_values(self.heads),
+            self.sums.copy(),
         )
 
     def add(self, entry: Entry) -> None:
@@ -141,7 +144,7 @@ class Queue:
 
     def copy(self) -> "Queue":
         made = Queue()
-        made.levels = {level: _copied(groups) for level, groups in self.levels.items()}
+        made.levels = {level: _copy_values(groups) for level, groups in self.levels.items()}
         made.order, made._size, made._back_offs = (
             self.order.copy(),
             self._size,
@@ -219,7 +222,7 @@ class Snapshot:
         #: The present usage of gangs for the fair share, by project and user (None for all users together).
         self.used: dict[tuple[str, str | None], dict[str, int]] = {}
         #: The meters of the used quotas, and `CONCURRENT_REPLICAS`.
-        self.meters = {CONCURRENT_REPLICAS: Meter(CONCURRENT_REPLICAS, alone=True)}
+        self.meters = {CONCURRENT_REPLICAS: Meter(CONCURRENT_REPLICAS, is_exclusive=True)}
         self.queue = Queue()
         #: The free amounts of READY nodes.
         self.free = NodeResources()
@@ -264,7 +267,7 @@ class Snapshot:
         for name in _COPIED:
             setattr(made, name, getattr(self, name).copy())
         for name in _TABLES:
-            setattr(made, name, _copied(getattr(self, name)))
+            setattr(made, name, _copy_values(getattr(self, name)))
         made._shapes = Shapes()  # The original's shapes may change independently.
         made._weigh()
         return made
@@ -361,7 +364,7 @@ class Snapshot:
     def limit(self, key: QuotaKey) -> float | None:
         return limit_of(self.quotas, key)
 
-    def spent(self, key: QuotaKey) -> str | None:
+    def budget_message(self, key: QuotaKey) -> str | None:
         """Return a sentence if the budget of a project or user is used up, otherwise None. `key`: the key of
         their number of jobs."""
         # A budget of 0 for each user is also used up for users that are not known yet.
@@ -371,7 +374,7 @@ class Snapshot:
                 return f"{key.person} has a budget of 0 this month"
         return self.exhausted.get(key)
 
-    def due(self, project: str, person: str | None) -> float:
+    def weight(self, project: str, person: str | None) -> float:
         """Return the fair-share weight of a user in a project. `person`: None for the project itself."""
         key = QuotaKey(project_id=project, region=GLOBAL, metric=SHARE, person=person or "")
         due = None if self._are_equal or person == "" else self.limit(key)
@@ -411,7 +414,7 @@ class Snapshot:
     def _limit(self, key: QuotaKey) -> int | None:
         if key == CONCURRENT_REPLICAS:
             return None if self.policy.strict else thousandths(self.policy.max_replicas)
-        if self.spent(key) is not None:
+        if self.budget_message(key) is not None:
             return 0
         limit = self.limit(key)
         return None if limit is None else thousandths(limit)
@@ -425,12 +428,12 @@ class Snapshot:
                 for key, value in entry.meters:
                     self.meters[key].waiting += value * times
             return
-        for name, kinds in entry.held.items():
+        for name, kinds in entry.kinds_by_node.items():
             self._load(name, entry, kinds, times)
         for key, value in entry.meters:
             self.meters[key].hold(uid, value, times)
         self.use(entry, times)
-        change(self.releases, (entry.over_at, uid))
+        change(self.releases, (entry.free_at, uid))
         if entry.state.leaving:
             if times > 0:
                 self.leaving[uid] = entry
@@ -463,13 +466,13 @@ class Snapshot:
                 rooms.discard(name)
         node.capacity = capacity
         node.layout = UNKNOWN_LAYOUT if capacity is None else layout_of(capacity)
-        node.used, node.replicas = (0,) * node.layout.size, 0
-        node.has = node.others = node.used
+        node.usage, node.replicas = (0,) * node.layout.size, 0
+        node.has = node.others = node.usage
         if capacity is not None:
             node.has = capacity_of(capacity, node.layout)
             node.others = others_of(capacity, node.layout)
         for entry in node.holders.values():
-            node.change(entry.held[name], 1)
+            node.change(entry.kinds_by_node[name], 1)
         if capacity is None:
             if not node.holders:
                 del self.nodes[name]

@@ -37,7 +37,7 @@ class Node:
     """A node of the tree with its scale. `allowed`: the codes of the parent for which the node is active."""
 
     parameter: Parameter
-    allowed: tuple[float, ...] = ()
+    allowed_codes: tuple[float, ...] = ()
 
     @property
     def is_categorical(self) -> bool:
@@ -71,11 +71,11 @@ class Node:
         return len(self.choices)
 
     @cached_property
-    def listed(self) -> Array:
+    def listed_codes(self) -> Array:
         """The codes of a DISCRETE node's values, ascending."""
-        return self.scaled(np.asarray(self.parameter.values, dtype=np.float64))
+        return self.to_codes(np.asarray(self.parameter.values, dtype=np.float64))
 
-    def scaled(self, values: Array) -> Array:
+    def to_codes(self, values: Array) -> Array:
         """Return the codes of numeric values within the bounds. A node with one value has the code 0.5."""
         low, high = self.bounds
         if low == high:
@@ -88,7 +88,7 @@ class Node:
             case Scale.REVERSE_LOG:
                 return 1.0 - np.log((low + high - values) / low) / math.log(high / low)
 
-    def unscaled(self, codes: Array, margin: float = 0.0) -> Array:
+    def to_values(self, codes: Array, margin: float = 0.0) -> Array:
         """Return the values of codes, without clipping or rounding. `margin`: distance by which both bounds
         are moved outward."""
         low, high = self.bounds
@@ -101,31 +101,33 @@ class Node:
             case Scale.REVERSE_LOG:
                 return low + high - low * np.exp((1.0 - codes) * math.log(high / low))
 
-    def snapped(self, codes: Array) -> Array:
+    def snap(self, codes: Array) -> Array:
         """Return the nearest legal codes."""
         match self.parameter.type:
             case ParameterType.DOUBLE:
                 return np.clip(codes, 0.0, 1.0) if self.size == 0 else np.full(codes.shape, 0.5)
             case ParameterType.INTEGER:
-                rounded = np.rint(self.unscaled(np.clip(codes, 0.0, 1.0)))
-                return self.scaled(np.clip(rounded, *self.bounds))
+                rounded = np.rint(self.to_values(np.clip(codes, 0.0, 1.0)))
+                return self.to_codes(np.clip(rounded, *self.bounds))
             case ParameterType.DISCRETE:
-                middles = (self.listed[1:] + self.listed[:-1]) / 2
-                return self.listed[np.searchsorted(middles, codes)]
+                middles = (self.listed_codes[1:] + self.listed_codes[:-1]) / 2
+                return self.listed_codes[np.searchsorted(middles, codes)]
             case ParameterType.CATEGORICAL:
                 return np.clip(np.floor(codes), 0, self.size - 1)
 
-    def placed(self, shares: Array) -> Array:
+    def place(self, shares: Array) -> Array:
         """Return legal codes for shares in [0, 1). Listed values get equal parts. Numbers are uniform on
         their scale."""
         match self.parameter.type:
             case ParameterType.DOUBLE:
-                return self.snapped(shares)
+                return self.snap(shares)
             case ParameterType.INTEGER:
-                values = np.rint(self.unscaled(shares, margin=0.5))
-                return self.scaled(np.clip(values, *self.bounds))
+                values = np.rint(self.to_values(shares, margin=0.5))
+                return self.to_codes(np.clip(values, *self.bounds))
             case ParameterType.DISCRETE:
-                return self.listed[np.minimum((shares * self.size).astype(np.int64), self.size - 1)]
+                return self.listed_codes[
+                    np.minimum((shares * self.size).astype(np.int64), self.size - 1)
+                ]
             case ParameterType.CATEGORICAL:
                 return np.minimum(np.floor(shares * self.size), self.size - 1)
 
@@ -139,7 +141,7 @@ class Node:
             return 0.5
         low, high = self.bounds
         near = np.array([min(max(float(value), low), high)])
-        return float(self.snapped(self.scaled(near))[0])
+        return float(self.snap(self.to_codes(near))[0])
 
     def value(self, code: float) -> Value:
         """Return the legal value of a code, in the type of the public API."""
@@ -147,15 +149,15 @@ class Node:
             case ParameterType.CATEGORICAL:
                 return self.parameter.categories[min(max(int(code), 0), self.size - 1)]
             case ParameterType.DISCRETE:
-                return self.parameter.values[int(np.argmin(np.abs(self.listed - code)))]
+                return self.parameter.values[int(np.argmin(np.abs(self.listed_codes - code)))]
             case ParameterType.INTEGER:
                 low, high = int(self.parameter.low), int(self.parameter.high)
-                return min(max(round(float(self.unscaled(np.array([code]))[0])), low), high)
+                return min(max(round(float(self.to_values(np.array([code]))[0])), low), high)
             case ParameterType.DOUBLE:
                 low, high = self.bounds
                 exact = {0.0: low, 1.0: high}.get(code)
                 return (
-                    float(min(max(float(self.unscaled(np.array([code]))[0]), low), high))
+                    float(min(max(float(self.to_values(np.array([code]))[0]), low), high))
                     if exact is None
                     else exact
                 )
@@ -199,7 +201,7 @@ class Space:
             for index, node in enumerate(self.nodes):
                 parent = node.parameter.parent
                 if parent is None or any(
-                    abs(row[parent] - code) < SAME_CODE for code in node.allowed
+                    abs(row[parent] - code) < SAME_CODE for code in node.allowed_codes
                 ):
                     row[index] = node.code(values.get(node.parameter.id))
         return table
@@ -208,10 +210,10 @@ class Space:
         """Return the nearest legal points of genotypes: legal codes, NaN for inactive nodes, shape (n, p)."""
         codes = np.empty_like(genotypes)
         for index, node in enumerate(self.nodes):
-            codes[:, index] = node.snapped(genotypes[:, index])
+            codes[:, index] = node.snap(genotypes[:, index])
             if (parent := node.parameter.parent) is not None:
                 parents = codes[:, parent, None]
-                active = (np.abs(parents - np.array(node.allowed)) < SAME_CODE).any(axis=1)
+                active = (np.abs(parents - np.array(node.allowed_codes)) < SAME_CODE).any(axis=1)
                 codes[~active, index] = np.nan
         return codes
 
@@ -219,7 +221,7 @@ class Space:
         """Return genotypes for points of the unit cube, shape (n, p): numbers uniform on their scale, lists
         uniform over their values."""
         return np.column_stack(
-            [node.placed(shares[:, index]) for index, node in enumerate(self.nodes)]
+            [node.place(shares[:, index]) for index, node in enumerate(self.nodes)]
         )
 
     def genotypes(self, codes: Array) -> Array:
@@ -264,7 +266,7 @@ class Space:
         """The genotype at which a study starts: the defaults where they exist, otherwise the middle, shape
         (p,)."""
         middle = [
-            0.0 if node.is_categorical else float(node.snapped(np.array([0.5]))[0])
+            0.0 if node.is_categorical else float(node.snap(np.array([0.5]))[0])
             for node in self.nodes
         ]
         defaults = [node.parameter.default for node in self.nodes]

@@ -234,7 +234,7 @@ def _check_uris(section: Section, field: str, uris: tuple[str, ...]) -> None:
         if not fault and patterns.count(uri) > patterns.MAX_WILDCARDS:
             fault = f"{uri!r} has more than {patterns.MAX_WILDCARDS} wildcards. Use fewer."
         if fault:
-            section.faults.add(f"{section.at(field)}[{index}]", fault)
+            section.faults.add(f"{section.path_of(field)}[{index}]", fault)
 
 
 def _in_camel_case(metadata: Any) -> Any:

@@ -428,7 +428,7 @@ def _check_upload(public: Mapping[str, Any], model_id: str, parent_model: str) -
         model.fault("artifactUri", fault)
     if model.has("containerSpec") and not model.section("containerSpec").text("imageUri"):
         model.section("containerSpec").fault("imageUri", "The serving image must be set.")
-    _check_aliases(model.texts("versionAliases"), model.at("versionAliases"), faults)
+    _check_aliases(model.texts("versionAliases"), model.path_of("versionAliases"), faults)
     if model_id and (fault := model_id_fault(model_id)):
         faults.add("model_id", fault)
     if model_id and parent_model and parent_model.rpartition("/")[2] != model_id:

@@ -71,8 +71,8 @@ class ProgressReader:
                 if state.attempt != job.attempt:
                     state.place = 0
                 state.attempt, state.incarnation = job.attempt, replica.incarnation
-                state.progress.restarted()
-                state.measures.restarted()
+                state.progress.record_restart()
+                state.measures.record_restart()
             source = StreamSource(job.uid, state.attempt, replica.id)
             sample = await logs.sampled(source, state.place, self._complete_size)
             state.place = sample.place

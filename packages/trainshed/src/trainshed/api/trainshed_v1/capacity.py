@@ -271,7 +271,7 @@ async def usage(call: JsonCall) -> records.UsageReport:
             f"{by!r} is not a grouping. Use one of {', '.join(_GROUPINGS)} and {_LABEL_PREFIX}KEY.",
         )
     now = call.services.now()
-    with faults.gathered():
+    with faults.collect():
         until = call.moment("until", now)
         since = call.moment("since", month_of(now)[0])
         if since > until:

@@ -52,7 +52,7 @@ async def explain(call: JsonCall) -> records.Explanation:
     check_labels(call.services, job.labels)
     await _require_new(call, job)
     preflight = await call.services.capacity.preflight(job)
-    if preflight.admitted:
+    if preflight.is_admitted:
         notices += tuple(_missing_type_notices(job, call.services.capacity.accelerators()))
     return _explanation(job, preflight, notices)
 
@@ -122,7 +122,7 @@ def _explanation(job: Job, preflight: Preflight, notices: tuple[str, ...]) -> re
         project=job.name.project_id,
         location=job.spec.region,
         display_name=job.display_name,
-        admitted=preflight.admitted,
+        admitted=preflight.is_admitted,
         places=tuple(
             records.Placement(replica=replica, task=tasks.get(replica, replica), node=node)
             for replica, node in preflight.places

@@ -108,6 +108,6 @@ class _Echo:
 _writer: Final[Any] = csv.writer(_Echo(), lineterminator="\r\n")
 
 
-def row_of(fields: Iterable[str]) -> bytes:
+def format_row(fields: Iterable[str]) -> bytes:
     """Return a row as a line of CSV, without a line ending."""
     return _writer.writerow(fields)[:-2].encode("utf-8", "surrogateescape")

@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 import msgspec
 from msgspec import Struct
 
-from trainshed.core.datasets.lines import BadData, Record, lines, records, row_of
+from trainshed.core.datasets.lines import BadData, Record, format_row, lines, records
 from trainshed.core.datasets.plans import SPLITS, Split, SplitMethod, SplitRule
 from trainshed.core.datasets.records import FORMATS, DataFiles, DatasetKind, ImportFormat
 
@@ -47,7 +47,7 @@ class Table:
         """Return the position of a column. Raise BadData if the table has no such column."""
         if column not in self.columns:
             raise BadData(
-                f"{self._files[0].uri} has no column {column!r}; it has {names(self.columns)}."
+                f"{self._files[0].uri} has no column {column!r}; it has {format_names(self.columns)}."
             )
         return self.columns.index(column)
 
@@ -79,23 +79,25 @@ class Table:
         return records(file.blocks(), file.uri)
 
 
-def of_table(table: Table, rule: SplitRule, dataset: str) -> Iterator[tuple[bytes, Split | None]]:
+def split_table(
+    table: Table, rule: SplitRule, dataset: str
+) -> Iterator[tuple[bytes, Split | None]]:
     """Yield each row of a table with its split. None means that the row is ignored. Raise BadData for invalid
     files."""
     if rule.method is SplitMethod.PREDEFINED:
         at = table.position(rule.key)
         for _, record in table.rows():
-            yield row_of(record.fields), parse_split(record.fields[at])
+            yield format_row(record.fields), parse_split(record.fields[at])
         return
     ends = bounds(rule.fractions)
     for file, (row, _, fields) in table.rows():
-        yield row_of(fields), split_at(word(dataset, file.uri, row), ends)
+        yield format_row(fields), split_at(row_hash(dataset, file.uri, row), ends)
 
 
 _WHOLE: Final = 1 << 64
 
 
-def word(dataset: str, content: str, row: int = 0) -> int:
+def row_hash(dataset: str, content: str, row: int = 0) -> int:
     """Return a whole number below 2**64 for a row of a file, or for an item. The numbers are evenly
     distributed, and the same row always gets the same number."""
     place = f"{dataset}\0{content}\0{row}".encode("utf-8", "surrogatepass")
@@ -129,7 +131,7 @@ def parse_split(text: str) -> Split | None:
     return _SAID.get(text.strip().lower())
 
 
-def names(columns: Iterable[str]) -> str:
+def format_names(columns: Iterable[str]) -> str:
     """Return column names in the form for error messages."""
     shown = list(columns)
     more = f" and {len(shown) - 20} more" if len(shown) > 20 else ""
@@ -213,7 +215,7 @@ def _complete_item(form: ImportFormat, item: dict[str, Any]) -> dict[str, Any]:
     return {**item, **more} if more else item
 
 
-def of_items(
+def split_items(
     files: Iterable[ItemFile], rule: SplitRule, dataset: str
 ) -> Iterator[tuple[bytes, Split]]:
     """Yield each item with its split. An item's ML use has priority over the fractions."""
@@ -221,7 +223,7 @@ def of_items(
     for file in files:
         for item in items(file):
             split = parse_split(item.labels.get(ML_USE, ""))
-            yield item.raw, split or split_at(word(dataset, item.content), ends)
+            yield item.raw, split or split_at(row_hash(dataset, item.content), ends)
 
 
 def _of_json(file: ItemFile) -> Iterator[tuple[dict[str, Any], bytes | None]]:

@@ -129,7 +129,7 @@ class Spent(Struct, frozen=True):
     #: Whether no program of the attempt can have started.
     nothing_ran: bool = False
     #: Nanoseconds since the start of the replica, or 0 if it never started.
-    lived: int = 0
+    uptime: int = 0
 
 
 class Verdict(Struct, frozen=True):
@@ -144,7 +144,7 @@ class Verdict(Struct, frozen=True):
     #: Nanoseconds before the restart or the next attempt.
     back_off: int = 0
     #: A text with the rule's limits that are used up, or None.
-    spent: str | None = None
+    exhausted_limits: str | None = None
     #: The public error of the job. None if the job continues or ends without an error.
     error: JobError | None = None
 
@@ -165,7 +165,7 @@ def _apply(rule: Rule, evidence: Evidence, spent: Spent) -> Verdict:
     used: list[str] = []
     if rule.restarts and evidence.replica is not None and not _whole_job(rule, spent):
         if restarts < rule.restarts:
-            pause = max(0, _nth(rule.spacing, restarts) - spent.lived)
+            pause = max(0, _nth(rule.spacing, restarts) - spent.uptime)
             return Verdict(
                 rule=rule,
                 effect=Effect.REPLICA_RESTARTS,
@@ -198,7 +198,9 @@ def _apply(rule: Rule, evidence: Evidence, spent: Spent) -> Verdict:
         if rule.action not in (Action.SUCCEED, Action.DONE)
         else None
     )
-    return Verdict(rule, _EFFECTS[rule.action], spent=", ".join(used) or None, error=error)
+    return Verdict(
+        rule, _EFFECTS[rule.action], exhausted_limits=", ".join(used) or None, error=error
+    )
 
 
 def _nth(pauses: tuple[int, ...], before: int) -> int:

@@ -111,7 +111,7 @@ class _Field(NamedTuple):
     #: The requirement as the end of an error sentence.
     must_be: str
     #: Converts the field's value for `Rule` or `Match`. Raises ValueError.
-    made: Callable[[Any], Any] = lambda value: value
+    convert: Callable[[Any], Any] = lambda value: value
 
 
 _Seconds = Annotated[float, Meta(ge=0, le=10**9)]
@@ -211,7 +211,7 @@ def _read(entry: Entry, *, is_built_in: bool = False) -> tuple[dict[str, Any], l
             words = converted if field == "causes" else [converted]
             if field in _WORDS and not is_built_in and not _OUR_OWN.isdisjoint(words):
                 raise ValueError
-            read[field] = rule.made(converted)
+            read[field] = rule.convert(converted)
         except ValueError:  # msgspec's errors are ValueErrors too.
             wrong.append(f"{field}: {value!r} is not {rule.must_be}")
     required = ["name", "causes", "action"]

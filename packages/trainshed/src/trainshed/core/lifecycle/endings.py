@@ -76,7 +76,7 @@ def judge_end(
     If the end of the attempt is already decided, a later event can change the outcome only if it reports the
     earlier end of a primary (spec/lifecycle#cancel).
     """
-    spent = _spent(transition, replica)
+    spent = _spent_budget(transition, replica)
     verdict = judge(evidence, spent, transition.policy.rules)
     job = transition.job
     if job.outcome is not None or job.retry is not None:
@@ -118,12 +118,12 @@ def _warn_of_time_limit(transition: Transition, evidence: Evidence, verdict: Ver
         transition.record(timeline.time_limit(evidence, verdict, ran, transition.now))
 
 
-def begin_elsewhere(transition: Transition, replica: Replica) -> bool:
+def start_elsewhere(transition: Transition, replica: Replica) -> bool:
     """Start the next incarnation of a replica that had to leave its node before it started. This is not
     counted as a restart. Return False if the attempt is about to end."""
     if transition.job.phase not in (AttemptState.STARTING, AttemptState.RUNNING):
         return False
-    _begin_again(transition, replica)
+    _start_again(transition, replica)
     return True
 
 
@@ -186,7 +186,7 @@ def _last_end(transition: Transition) -> Nanos:
     return max(min(max(ends, default=transition.now), transition.now), job.started, job.created)
 
 
-def _spent(transition: Transition, replica: Replica | None) -> Spent:
+def _spent_budget(transition: Transition, replica: Replica | None) -> Spent:
     job = transition.job
     scheduling = job.spec.scheduling
     waits = {rule.name for rule in transition.policy.rules if rule.action is Action.WAIT}
@@ -201,7 +201,7 @@ def _spent(transition: Transition, replica: Replica | None) -> Spent:
         # disableRetries overrides restartJobOnWorkerRestart (facts/lifecycle#scheduling)
         whole_job=scheduling.restart_job_on_worker_restart and not scheduling.disable_retries,
         nothing_ran=job.phase in _NOTHING_RUNS,
-        lived=max(0, transition.now - replica.started) if replica and replica.started else 0,
+        uptime=max(0, transition.now - replica.started) if replica and replica.started else 0,
     )
 
 
@@ -227,12 +227,12 @@ def _decide_by(transition: Transition, evidence: Evidence, verdict: Verdict) -> 
     else:
         state = JobState.FAILED if verdict.effect is Effect.JOB_FAILS else JobState.CANCELLED
         outcome = Outcome(
-            state, verdict.rule.name, verdict.error, transition.now, _notice(evidence)
+            state, verdict.rule.name, verdict.error, transition.now, _stop_notice(evidence)
         )
         decide(transition, outcome)
 
 
-def _notice(evidence: Evidence) -> StopNotice | None:
+def _stop_notice(evidence: Evidence) -> StopNotice | None:
     return StopNotice.PREEMPTED if evidence.cause in _PREEMPTIONS else None
 
 
@@ -245,7 +245,7 @@ def _restart(transition: Transition, replica: Replica, verdict: Verdict) -> None
         if window
         else ()
     )
-    _begin_again(
+    _start_again(
         transition,
         replica,
         restarts=increment(replica.restarts, verdict.rule.name),
@@ -254,7 +254,7 @@ def _restart(transition: Transition, replica: Replica, verdict: Verdict) -> None
     )
 
 
-def _begin_again(transition: Transition, replica: Replica, **changes: Any) -> None:
+def _start_again(transition: Transition, replica: Replica, **changes: Any) -> None:
     """Start the next incarnation of a replica that has ended."""
     leaves = bool(replica.leaving)
     transition.fire_replica(
@@ -288,7 +288,7 @@ def _retry(transition: Transition, evidence: Evidence, verdict: Verdict) -> None
             transition.now,
             keeps_room,
             transition.now + verdict.back_off,
-            _notice(evidence),
+            _stop_notice(evidence),
         ),
         retries=increment(transition.job.retries, rule.name),
         memory_factor=max(transition.job.memory_factor, growth),

@@ -16,12 +16,12 @@ from trainshed.core.failure.messages import INTERNAL, INTERNAL_ERROR_MESSAGE
 from trainshed.core.job import JobError
 from trainshed.core.lifecycle import notes, timeline
 from trainshed.core.lifecycle.endings import (
-    begin_elsewhere,
     end_attempt,
     evidence,
     judge_end,
     mark_running_if_all_up,
     settle,
+    start_elsewhere,
 )
 from trainshed.core.lifecycle.events import (
     CancelCause,
@@ -96,15 +96,15 @@ def step(job: Job, event: Event, now: Nanos, policy: FailurePolicy = _POLICY) ->
 def _take(transition: Transition, event: Event) -> None:
     match event:
         case JobAdmitted():
-            _admitted(transition, event)
+            _admit(transition, event)
         case RuntimePrepared() | StartDelayed() | NodesGiven():
-            _take_preparation(transition, event)
+            _apply_preparation(transition, event)
         case PreparationFailed():
             _preparation_failed(transition, event)
         case CapacityRefused():
             _capacity_refused(transition, event)
         case Preempted():
-            _preempted(transition, event)
+            _preempt(transition, event)
         case NodeLeft():
             _node_left(transition, event)
         case ReplicaPlaced() | ReplicaStarted() | ReplicaNoted() | ReplicaExited() | ReplicaLost():
@@ -130,14 +130,14 @@ def _take_of_replica(
         case ReplicaPlaced():
             if not replica.node and replica.state is ReplicaState.WAITING:
                 placed = transition.change_replica(replica.id, node=event.node)
-                transition.record(timeline.placed(transition.job, placed, transition.now))
+                transition.record(timeline.placement(transition.job, placed, transition.now))
         case ReplicaStarted():
-            began = _began(transition, event.at)
+            began = _start_time(transition, event.at)
             up = transition.fire_replica(replica.id, ReplicaTrigger.STARTED, started=began)
             if up is not None:
                 if transition.job.delay is not None:
                     transition.change(delay=None)
-                transition.record(timeline.started(transition.job, up))
+                transition.record(timeline.start(transition.job, up))
                 mark_running_if_all_up(transition)
         case ReplicaNoted():
             notes.take_note(transition, replica, event)
@@ -168,7 +168,7 @@ def deadlines(job: Job) -> tuple[Deadline, ...]:
     return tuple(Deadline(at, event) for at, event in due)
 
 
-def _admitted(transition: Transition, event: JobAdmitted) -> None:
+def _admit(transition: Transition, event: JobAdmitted) -> None:
     if event.attempt not in (None, transition.job.attempt + 1):
         return  # The scheduler decided before it received the job's last change.
     if not transition.fire_attempt(AttemptTrigger.ADMITTED):
@@ -186,7 +186,7 @@ def _admitted(transition: Transition, event: JobAdmitted) -> None:
         delay=None,
         replicas=tuple(Replica(r, node=nodes.get(r)) for r in job.spec.replicas()),
     )
-    transition.record(timeline.admitted(transition.job, transition.now))
+    transition.record(timeline.admission(transition.job, transition.now))
 
 
 def _preparation_failed(transition: Transition, event: PreparationFailed) -> None:
@@ -211,7 +211,7 @@ def _capacity_refused(transition: Transition, event: CapacityRefused) -> None:
         judge_end(transition, evidence(transition, Cause.STOCK_OUT, text=event.reason))
 
 
-def _preempted(transition: Transition, event: Preempted) -> None:
+def _preempt(transition: Transition, event: Preempted) -> None:
     job = transition.job
     if not job.is_placed:
         return
@@ -242,26 +242,26 @@ def _node_left(transition: Transition, event: NodeLeft) -> None:
             transition.record(timeline.asked_to_leave(job, replica, event.reason, transition.now))
 
 
-def _began(transition: Transition, at: Nanos) -> Nanos:
+def _start_time(transition: Transition, at: Nanos) -> Nanos:
     """Return the start time of a replica, limited to the range from the creation of its job to now. Clock
     errors therefore cannot affect time limits. 0 if the replica has not started."""
     return max(min(at, transition.now), transition.job.created) if at else 0
 
 
 def _replica_exited(transition: Transition, replica: Replica, event: ReplicaExited) -> None:
-    started = replica.started or _began(transition, event.exit.started)
+    started = replica.started or _start_time(transition, event.exit.started)
     ended = transition.fire_replica(
         replica.id, ReplicaTrigger.EXITED, started=started, exit=event.exit
     )
     if ended is None:
         return
-    transition.record(*timeline.exited(transition.job, ended, event.exit))
+    transition.record(*timeline.exit_entries(transition.job, ended, event.exit))
     cause, text = cause_of_exit(event.exit), None
     if cause is Cause.LEFT and (replica.leaving or event.loss is Cause.LOST):
         text = replica.leaving or _STOPPED_THERE
     elif cause is Cause.LEFT:
         cause, text = event.loss, event.cause
-        ended = _put_out(transition, ended, cause, text)
+        ended = _mark_evicted(transition, ended, cause, text)
     judge_end(
         transition, evidence(transition, cause, ended, exit_record=event.exit, text=text), ended
     )
@@ -272,9 +272,9 @@ def _replica_lost(transition: Transition, replica: Replica, event: ReplicaLost) 
     lost = transition.fire_replica(replica.id, ReplicaTrigger.LOST)
     if lost is None:
         return
-    transition.record(timeline.lost(transition.job, lost, event, transition.now))
+    transition.record(timeline.loss(transition.job, lost, event, transition.now))
     is_unbegun = event.cause == NEVER_STARTED and event.loss is Cause.LOST and not replica.started
-    if was_asked and is_unbegun and begin_elsewhere(transition, lost):
+    if was_asked and is_unbegun and start_elsewhere(transition, lost):
         return
     # Programs on a failing node also receive requests to leave. A loss that the engine can explain is the
     # more precise cause.
@@ -282,11 +282,13 @@ def _replica_lost(transition: Transition, replica: Replica, event: ReplicaLost) 
         cause, text = Cause.LEFT, replica.leaving
     else:
         cause, text = (Cause.SERVICE if event.by_service else event.loss), event.cause
-        lost = _put_out(transition, lost, cause, text)
+        lost = _mark_evicted(transition, lost, cause, text)
     judge_end(transition, evidence(transition, cause, lost, text=text), lost)
 
 
-def _put_out(transition: Transition, replica: Replica, cause: Cause, text: str | None) -> Replica:
+def _mark_evicted(
+    transition: Transition, replica: Replica, cause: Cause, text: str | None
+) -> Replica:
     """Mark a replica as leaving its node if its Pod was evicted, so that its next incarnation runs elsewhere.
     Return the replica."""
     if cause is not Cause.POD_EVICTED or replica.leaving:
@@ -333,7 +335,7 @@ def _current(
 # --- the runtime ---
 
 
-def _take_preparation(
+def _apply_preparation(
     transition: Transition, event: RuntimePrepared | StartDelayed | NodesGiven
 ) -> None:
     """Apply an event of the attempt's preparation: start prepared replicas, record delays, or set the nodes
@@ -345,12 +347,12 @@ def _take_preparation(
             if transition.fire_attempt(AttemptTrigger.PREPARED):
                 transition.record(timeline.launching(event.took, transition.now))
         case StartDelayed():
-            _tell_delay(transition, event.delay)
+            _record_delay(transition, event.delay)
         case NodesGiven():
-            _take_nodes(transition, dict(event.nodes))
+            _set_nodes(transition, dict(event.nodes))
 
 
-def _take_nodes(transition: Transition, nodes: Mapping[ReplicaId, str]) -> None:
+def _set_nodes(transition: Transition, nodes: Mapping[ReplicaId, str]) -> None:
     """Set the nodes that the cluster has chosen. The scheduler's placement on a cluster is only a
     preference."""
     if transition.job.phase not in (
@@ -370,7 +372,7 @@ def _take_nodes(transition: Transition, nodes: Mapping[ReplicaId, str]) -> None:
         transition.record(timeline.nodes_given(transition.job, moved, transition.now))
 
 
-def _tell_delay(transition: Transition, delay: Delay) -> None:
+def _record_delay(transition: Transition, delay: Delay) -> None:
     """Record why the start is delayed, unless the reason is unchanged or all replicas have started."""
     job = transition.job
     waits = job.phase in (AttemptState.STARTING, AttemptState.RUNNING) and any(

@@ -211,7 +211,7 @@ class WorkRecord(Struct, frozen=True):
     creator: Actor | None = None
 
     @property
-    def maker(self) -> ActingJob | None:
+    def creating_job(self) -> ActingJob | None:
         """Return the job whose program created this work, or None if a user or the service created it."""
         return self.creator.job if self.creator is not None and self.parent is None else None
 

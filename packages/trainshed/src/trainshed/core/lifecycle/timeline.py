@@ -39,7 +39,7 @@ def _of_replica(
     return TimelineEntry(at, kind, message, which | details)
 
 
-def admitted(job: Job, now: Nanos) -> TimelineEntry:
+def admission(job: Job, now: Nanos) -> TimelineEntry:
     noun = "replica" if len(job.replicas) == 1 else "replicas"
     text = f"Attempt {job.attempt}: {len(job.replicas)} {noun} placed."
     nodes = {str(replica.id): replica.node for replica in job.replicas}
@@ -98,7 +98,7 @@ def launching(took: Nanos, now: Nanos) -> TimelineEntry:
     return TimelineEntry(now, "launching", text, {"took": took} if took else {})
 
 
-def placed(job: Job, replica: Replica, now: Nanos) -> TimelineEntry:
+def placement(job: Job, replica: Replica, now: Nanos) -> TimelineEntry:
     text = f"continues on {replica.node}, with an empty working directory."
     return _of_replica(now, "replica_placed", job, replica, text, node=replica.node)
 
@@ -109,7 +109,7 @@ def asked_to_leave(job: Job, replica: Replica, reason: str, now: Nanos) -> Timel
     return _of_replica(now, kind, job, replica, text, node=replica.node, reason=reason)
 
 
-def started(job: Job, replica: Replica) -> TimelineEntry:
+def start(job: Job, replica: Replica) -> TimelineEntry:
     place = f" on {replica.node}" if replica.node else ""
     number = replica.incarnation
     again = f" again, for the {_ordinal(number)} time" if number > 1 else ""
@@ -121,7 +121,7 @@ def running(job: Job, at: Nanos) -> TimelineEntry:
     return TimelineEntry(at, "running", "All replicas are running.", {"attempt": job.attempt})
 
 
-def exited(job: Job, replica: Replica, exit_record: ExitRecord) -> Iterator[TimelineEntry]:
+def exit_entries(job: Job, replica: Replica, exit_record: ExitRecord) -> Iterator[TimelineEntry]:
     """Yield the entries for a replica's exit. Child processes that were killed for lack of memory have a
     separate entry, which comes first. The end of the main process decides (spec/failures#out-of-memory)."""
     ended = exit_record.ended
@@ -132,11 +132,11 @@ def exited(job: Job, replica: Replica, exit_record: ExitRecord) -> Iterator[Time
     # Why the service stopped the replica, if the outcome of its job is already known.
     why = _BECAUSE.get(job.outcome.state, "") if exit_record.stopped and job.outcome else ""
     yield _of_replica(
-        ended, "replica_exited", job, replica, f"{_how(exit_record)}{why}.", **details
+        ended, "replica_exited", job, replica, f"{_describe_end(exit_record)}{why}.", **details
     )
 
 
-def lost(job: Job, replica: Replica, event: ReplicaLost, now: Nanos) -> TimelineEntry:
+def loss(job: Job, replica: Replica, event: ReplicaLost, now: Nanos) -> TimelineEntry:
     if not event.by_service:
         return _of_replica(now, "replica_lost", job, replica, f"was lost: {event.cause}.")
     text = f"failed because of the service: {event.cause}."
@@ -170,10 +170,9 @@ def verdict(
         details["drill"] = drill
     subject = evidence.public_name if evidence.replica else "the attempt"
     reason = f" ({evidence.text})" if evidence.text else ""
-    spent = f" {verdict.spent};" if verdict.spent else ""
-    message = (
-        f"Rule {verdict.rule.name} for {subject}{reason}:{spent} {_follows(evidence, verdict)}."
-    )
+    spent = f" {verdict.exhausted_limits};" if verdict.exhausted_limits else ""
+    consequence = _describe_verdict(evidence, verdict)
+    message = f"Rule {verdict.rule.name} for {subject}{reason}:{spent} {consequence}."
     return TimelineEntry(now, "verdict", message, details)
 
 
@@ -276,7 +275,7 @@ _FOLLOWS: Final = {
 """The consequence of a verdict as text."""
 
 
-def _follows(evidence: Evidence, verdict: Verdict) -> str:
+def _describe_verdict(evidence: Evidence, verdict: Verdict) -> str:
     if verdict.effect is Effect.REPLICA_DONE and evidence.exit_code == 0:
         return "the replica is done"
     if verdict.effect is Effect.JOB_RETRIES and not verdict.budget:
@@ -287,7 +286,7 @@ def _follows(evidence: Evidence, verdict: Verdict) -> str:
     return f"{_FOLLOWS[verdict.effect]}{after}{which}"
 
 
-def _how(exit_record: ExitRecord) -> str:
+def _describe_end(exit_record: ExitRecord) -> str:
     if exit_record.oom:
         return "ran out of memory"
     if exit_record.out_of_disk:

@@ -157,7 +157,8 @@ def _read_rule(config: Section, dataset: Dataset | None) -> SplitRule:
     methods = [name for name in _METHODS if config.has(name)]
     if len(methods) > 1:
         config.fault(
-            methods[1], f"Only one split can be set, and {config.at(methods[0])} is set as well."
+            methods[1],
+            f"Only one split can be set, and {config.path_of(methods[0])} is set as well.",
         )
     if not methods:
         return SplitRule()

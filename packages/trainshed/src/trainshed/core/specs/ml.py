@@ -147,7 +147,7 @@ def _ineffective_fields(training: Section, hardware: tuple[Hardware, ...]) -> tu
         texts += syntax.ineffective_fields(config, {"tpuTfVersion": "this service has no TPUs"})
         unused = [name for name in (role.config_field, role.type_field) if training.is_set(name)]
         if unused and role.position not in running:
-            names = " and ".join(map(training.at, unused))
+            names = " and ".join(map(training.path_of, unused))
             texts.append(
                 f"{names} has no effect: the job has no {ML_ROLES[role.position]} replicas."
             )

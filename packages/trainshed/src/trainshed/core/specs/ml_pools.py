@@ -102,7 +102,7 @@ def _custom(training: Section) -> tuple[Hardware, ...]:
             elif (how_many := training.integer(role.count_field)) > 0:
                 training.fault(
                     role.type_field,
-                    f"{training.at(role.count_field)} is {how_many}, so its machine type is "
+                    f"{training.path_of(role.count_field)} is {how_many}, so its machine type is "
                     "required.",
                 )
             continue

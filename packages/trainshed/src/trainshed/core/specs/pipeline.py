@@ -115,7 +115,7 @@ def _idle(pipeline: Section) -> tuple[str, ...]:
     if pipeline.has("modelToUpload"):
         return ()
     return tuple(
-        f"{pipeline.at(name)} has no effect without model_to_upload."
+        f"{pipeline.path_of(name)} has no effect without model_to_upload."
         for name in ("modelId", "parentModel")
         if pipeline.is_set(name)
     )

@@ -150,7 +150,7 @@ def _read_stopping(study: Section) -> MedianStopping | None:
     if len(present) > 1:
         study.fault(
             present[1],
-            f"Only one early stopping rule can be set, and {study.at(present[0])} is set as well.",
+            f"Only one early stopping rule can be set, and {study.path_of(present[0])} is set as well.",
         )
     rule = study.section(present[0])
     return MedianStopping(rule.flag("useElapsedDuration") or rule.flag("useSeconds"))

@@ -130,7 +130,9 @@ def _read_condition(item: Section, parent: Parameter) -> tuple[Value, ...]:
     conditions = [name for name in CONDITIONS.values() if item.has(name)]
     if conditions != [wanted]:
         wrong = next((name for name in conditions if name != wanted), wanted)
-        item.fault(wrong, f"The parent is {parent.type}. Set its values in {item.at(wanted)} only.")
+        item.fault(
+            wrong, f"The parent is {parent.type}. Set its values in {item.path_of(wanted)} only."
+        )
         return ()
     condition, categories = item.section(wanted), frozenset(parent.categories)
     meant = {text: _parents_values(parent, text, categories) for text in condition.texts("values")}
@@ -171,14 +173,17 @@ class Words(Struct, frozen=True):
     id: str
     #: Whether the values of each type are in a separate message, which determines the type. Conditional
     #: parameters exist only in this form. Otherwise, the field `type` determines the type.
-    nested: bool
+    is_nested: bool
     discrete_values: str = "values"
     categories: str = "values"
 
 
-VERTEX = Words("parameterId", nested=True)
+VERTEX = Words("parameterId", is_nested=True)
 ML_JOB = Words(
-    "parameterName", nested=False, discrete_values="discreteValues", categories="categoricalValues"
+    "parameterName",
+    is_nested=False,
+    discrete_values="discreteValues",
+    categories="categoricalValues",
 )
 _CHILDREN = "conditionalParameterSpecs"
 
@@ -219,7 +224,7 @@ class _TreeReader:
         position = len(self.parameters)
         self._sections.append(section)
         self.parameters.append(replace(parameter, parent=parent, when=when))
-        if not self._words.nested:
+        if not self._words.is_nested:
             return
         if kind is ParameterType.DOUBLE:
             if section.is_set(_CHILDREN):
@@ -282,7 +287,7 @@ def _read_parameter(section: Section, words: Words, kind: ParameterType | None) 
     name = _read_id(section, words)
     if kind is None:
         return Parameter(name, ParameterType.CATEGORICAL)
-    space = section.section(_NESTED[kind]) if words.nested else section
+    space = section.section(_NESTED[kind]) if words.is_nested else section
     low = high = 0.0
     values: tuple[float, ...] = ()
     categories: tuple[str, ...] = ()
@@ -294,7 +299,7 @@ def _read_parameter(section: Section, words: Words, kind: ParameterType | None) 
             space.check(words.discrete_values, _discrete_fault(values))
         case ParameterType.CATEGORICAL:
             for bound in ("minValue", "maxValue"):
-                if not words.nested and space.is_set(bound):
+                if not words.is_nested and space.is_set(bound):
                     space.fault(
                         bound, "A CATEGORICAL parameter has no bounds. Set categorical_values only."
                     )
@@ -310,7 +315,7 @@ def _read_parameter(section: Section, words: Words, kind: ParameterType | None) 
 
 
 def _read_type(section: Section, words: Words) -> ParameterType | None:
-    if not words.nested:
+    if not words.is_nested:
         kind_name = section.enum("type")
         if kind_name not in tuple(ParameterType):
             section.fault("type", f"The type must be set: {', '.join(ParameterType)}.")
@@ -320,7 +325,7 @@ def _read_type(section: Section, words: Words) -> ParameterType | None:
     if len(present) != 1:
         section.fault(
             "" if not present else _NESTED[present[1]],
-            f"Exactly one of {', '.join(map(section.at, _NESTED.values()))} must be set.",
+            f"Exactly one of {', '.join(map(section.path_of, _NESTED.values()))} must be set.",
         )
         return None
     return present[0]

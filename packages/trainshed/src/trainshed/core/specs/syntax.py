@@ -146,7 +146,7 @@ def read_labels(request: Section) -> tuple[tuple[str, str], ...]:
     labels = tuple((key, str(value)) for key, value in entries.items())
     for key, value in labels:
         if fault := _label_fault(key, "key") or _label_fault(value, "value"):
-            request.faults.add(f"{request.at('labels')}.{key}", fault)
+            request.faults.add(f"{request.path_of('labels')}.{key}", fault)
     return labels
 
 
@@ -199,7 +199,7 @@ def ineffective_fields(section: Section, instead: Mapping[str, str]) -> tuple[st
     """Return warnings about fields that are set but not supported. `instead`: the actual behavior, by
     field."""
     return tuple(
-        f"{section.at(name)} is not supported by this service: {what}."
+        f"{section.path_of(name)} is not supported by this service: {what}."
         for name, what in instead.items()
         if section.is_set(name)
     )

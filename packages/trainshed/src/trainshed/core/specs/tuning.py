@@ -66,13 +66,13 @@ def read_counts(
     elif parallel > most >= 1:
         section.fault(
             fields[1],
-            f"{parallel} parallel trials are more than the job has: {section.at(fields[0])} "
+            f"{parallel} parallel trials are more than the job has: {section.path_of(fields[0])} "
             f"is {most}.",
         )
     if failed < 0 or failed > most >= 1:
         section.fault(
             fields[2],
-            f"The number must be 0 to {section.at(fields[0])} ({most}), not {failed}; 0 lets the service "
-            "decide.",
+            f"The number must be 0 to {section.path_of(fields[0])} ({most}), not {failed}; 0 lets the "
+            "service decide.",
         )
     return most, parallel, failed

@@ -99,7 +99,7 @@ def read_job_spec(spec: Section, region: str, runtimes: RuntimeCatalog) -> JobSp
     if pools and spec.is_set("tensorboard") and not read.log_directory:
         return with_warnings(
             read,
-            f"{spec.at('tensorboard')} is set without {spec.at('baseOutputDirectory')}: "
+            f"{spec.path_of('tensorboard')} is set without {spec.path_of('baseOutputDirectory')}: "
             "programs do not receive AIP_TENSORBOARD_LOG_DIR, and the service does not "
             "read event files.",
         )
@@ -140,8 +140,8 @@ def _read_scheduling(section: Section) -> Scheduling:
 def _check_tensorboard(spec: Section) -> None:
     """Check the form of the Tensorboard's name. The API checks whether the Tensorboard exists."""
     if name := spec.text("tensorboard"):
-        with spec.faults.gathered():
-            read_name(name, f"{PLACE}/tensorboards/TENSORBOARD", spec.at("tensorboard"))
+        with spec.faults.collect():
+            read_name(name, f"{PLACE}/tensorboards/TENSORBOARD", spec.path_of("tensorboard"))
 
 
 def _read_output_directory(spec: Section) -> str | None:

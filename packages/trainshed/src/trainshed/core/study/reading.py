@@ -10,7 +10,7 @@ from typing import Any, assert_never
 
 from msgspec.structs import replace
 
-from trainshed.core.errors import listed
+from trainshed.core.errors import format_list
 from trainshed.core.requests import Faults, Section
 from trainshed.core.study.progress import final_measurement
 from trainshed.core.study.records import Measurement, Parameters, StudyUid, Trial, TrialState
@@ -60,7 +60,8 @@ def read_measurement(spec: StudySpec, measurement: Section, *, final: bool) -> M
         name, value = entry.text("metricId"), entry.number("value")
         if name not in known:
             entry.fault(
-                "metricId", f"{name!r} is not a metric of the study, which has {listed(known)}."
+                "metricId",
+                f"{name!r} is not a metric of the study, which has {format_list(known)}.",
             )
         elif name in by_metric:
             entry.fault("metricId", f"{name!r} appears twice. Set each metric once.")
@@ -73,12 +74,12 @@ def read_measurement(spec: StudySpec, measurement: Section, *, final: bool) -> M
     missing = [name for name in known if name not in by_metric]
     if not by_metric:
         measurement.fault(
-            "metrics", f"The measurement has no metric. The study has {listed(known)}."
+            "metrics", f"The measurement has no metric. The study has {format_list(known)}."
         )
     elif final and missing:
         measurement.fault(
             "metrics",
-            f"A final measurement needs every metric of the study. Missing: {listed(missing)}.",
+            f"A final measurement needs every metric of the study. Missing: {format_list(missing)}.",
         )
     step, elapsed = measurement.integer("stepCount"), measurement.duration("elapsedDuration") or 0
     if step < 0:
@@ -125,7 +126,7 @@ def _report_others(spec: StudySpec, by_name: Mapping[str, Section], settled: set
     values."""
     for name, entry in by_name.items():
         conditions = [
-            f"{spec.parameters[node.parent].id} = {listed(map(_format_value, node.when))}"
+            f"{spec.parameters[node.parent].id} = {format_list(map(_format_value, node.when))}"
             for node in spec.parameters
             if node.id == name and node.parent is not None
         ]
@@ -133,7 +134,7 @@ def _report_others(spec: StudySpec, by_name: Mapping[str, Section], settled: set
             text = f"{name!r} is not active: it requires {' or '.join(conditions)}."
             entry.fault("parameterId", text)
         elif name not in settled:
-            ids = listed(node.id for node in spec.parameters)
+            ids = format_list(node.id for node in spec.parameters)
             entry.fault(
                 "parameterId", f"{name!r} is not a parameter of the study, which has {ids}."
             )
@@ -147,9 +148,9 @@ def _legal(node: Parameter) -> str:
         case ParameterType.INTEGER:
             return f"whole numbers from {_format_value(node.low)} to {_format_value(node.high)}"
         case ParameterType.DISCRETE:
-            return f"the values {listed(map(_format_value, node.values))}"
+            return f"the values {format_list(map(_format_value, node.values))}"
         case ParameterType.CATEGORICAL:
-            return f"the values {listed(node.categories)}"
+            return f"the values {format_list(node.categories)}"
 
 
 def _format_value(value: Value) -> str:

@@ -45,7 +45,7 @@ class Sight(Struct, frozen=True):
     trial: Trial
     job: Job | None
     measurements: tuple[Measurement, ...] = ()
-    stored: tuple[Measurement, ...] = ()
+    stored_measurements: tuple[Measurement, ...] = ()
     tags: tuple[str, ...] = ()
     summaries: SeenSummaries | None = None
 
@@ -53,7 +53,7 @@ class Sight(Struct, frozen=True):
     def news(self) -> tuple[Measurement, ...]:
         """The measurements that are not stored yet. An equal value at the same step is not new. It occurs if
         the program reported another metric, or if a retried attempt repeated the step."""
-        known = {(stored.step, stored.metrics) for stored in self.stored}
+        known = {(stored.step, stored.metrics) for stored in self.stored_measurements}
         return tuple(m for m in self.measurements if (m.step, m.metrics) not in known)
 
 
@@ -81,7 +81,7 @@ class Transition(WorkTransition[TuningJob]):
         """Store a new or changed trial."""
         self.trials[trial.number] = trial
 
-    def over(self, trial: Trial) -> None:
+    def end_trial(self, trial: Trial) -> None:
         """Store a trial that has ended, and remove it from the running trials."""
         self.store(trial)
         self.change(
@@ -132,7 +132,7 @@ def startable_trials(job: TuningJob) -> int:
     """Return the number of trials that can start now."""
     if job.state.is_final or job.outcome is not None or job.exhausted:
         return 0
-    left = job.spec.max_trials - job.begun
+    left = job.spec.max_trials - job.started_trials
     return max(0, min(left, job.spec.parallel_trials - len(job.running)))
 
 
@@ -192,12 +192,12 @@ def _end_trial(
     ran = job.state is JobState.SUCCEEDED or (running.stopping and job.state is JobState.CANCELLED)
     if ran and final is not None:
         done = replace(trial, state=TrialState.SUCCEEDED, final=final, ended=job.ended)
-        transition.over(done)
+        transition.end_trial(done)
         is_best = _is_best(transition.job, final)
         if is_best:
             transition.change(best=trial.number, best_value=final.value(spec.metrics[0].id))
         transition.change(succeeded=transition.job.succeeded + 1)
-        transition.record(timeline.succeeded(spec, done, is_best=is_best, now=transition.now))
+        transition.record(timeline.success(spec, done, is_best=is_best, now=transition.now))
         return
     failed = job.state is JobState.FAILED
     if job.state is JobState.SUCCEEDED:
@@ -221,7 +221,7 @@ def _infeasible(
         infeasible_reason=reason,
         ended=trial.ended or transition.now,
     )
-    transition.over(over)
+    transition.end_trial(over)
     job = transition.job
     transition.change(infeasible=job.infeasible + 1, failed=job.failed + counts)
     transition.record(timeline.infeasible(over, transition.now))
@@ -258,13 +258,13 @@ def settle(transition: Transition) -> None:
         return
     outcome = job.outcome
     if outcome is None:
-        if job.begun < job.spec.max_trials and not job.exhausted:
+        if job.started_trials < job.spec.max_trials and not job.exhausted:
             return
         if job.succeeded:
             outcome = Outcome(JobState.SUCCEEDED, "all_trials_over", at=transition.now)
         else:
-            message = f"None of the {job.begun} trials has a result. Each trial shows its reason."
-            if not job.begun:
+            message = f"None of the {job.started_trials} trials has a result. Each trial shows its reason."
+            if not job.started_trials:
                 message = (
                     "The earlier jobs tried every point of the search space. Widen the parameters."
                 )

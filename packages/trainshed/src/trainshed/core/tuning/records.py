@@ -71,6 +71,6 @@ class TuningJob(WorkRecord, frozen=True, kw_only=True):
         return StudyUid(self.uid)
 
     @property
-    def begun(self) -> int:
+    def started_trials(self) -> int:
         """Number of trials that this job has started so far."""
         return self.next_trial - self.spec.first_trial

@@ -1,7 +1,7 @@
 """The texts of a tuning job's timeline: the entries of its trials, and the reasons for its end. This module
 makes no decisions."""
 
-from trainshed.core.errors import listed
+from trainshed.core.errors import format_list
 from trainshed.core.job import JobError
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.states import JobState
@@ -19,7 +19,7 @@ def began(job: TuningJob, trial: Trial, job_name: str, now: Nanos) -> TimelineEn
     return TimelineEntry(now, "trial_began", text, details)
 
 
-def succeeded(spec: StudySpec, trial: Trial, *, is_best: bool, now: Nanos) -> TimelineEntry:
+def success(spec: StudySpec, trial: Trial, *, is_best: bool, now: Nanos) -> TimelineEntry:
     assert trial.final is not None
     metrics, step = dict(trial.final.metrics), trial.final.step
     values = ", ".join(f"{name} {value:g}" for name, value in metrics.items())
@@ -41,15 +41,15 @@ def stopping(number: int, why: str, now: Nanos) -> TimelineEntry:
     return TimelineEntry(now, "trial_stopping", text, {"trial": number, "why": why})
 
 
-def drawn(count: int, why: str, now: Nanos) -> TimelineEntry:
+def random_suggestions(count: int, why: str, now: Nanos) -> TimelineEntry:
     trials = "The next trial is" if count == 1 else f"The next {count} trials are"
     return TimelineEntry(
         now, "warning", f"{trials} drawn at random because the algorithm failed ({why})."
     )
 
 
-def exhausted(job: TuningJob, now: Nanos) -> TimelineEntry:
-    text = f"Every point of the search space was tried, so the job ends after {job.begun} trials."
+def exhaustion(job: TuningJob, now: Nanos) -> TimelineEntry:
+    text = f"Every point of the search space was tried, so the job ends after {job.started_trials} trials."
     return TimelineEntry(now, "exhausted", text)
 
 
@@ -60,7 +60,7 @@ def running(now: Nanos) -> TimelineEntry:
 def over(job: TuningJob, now: Nanos) -> TimelineEntry:
     """Return the entry for the job's end, with its best trial."""
     state = job.state.value.lower()
-    counts = f"{job.succeeded} of {job.begun} trials succeeded"
+    counts = f"{job.succeeded} of {job.started_trials} trials succeeded"
     best = f"; the best is trial {job.best} with {job.best_value:g}" if job.best else ""
     ended = "was cancelled" if job.state is JobState.CANCELLED else state
     why = f" {job.error.message}" if job.error and job.state is JobState.FAILED else ""
@@ -86,7 +86,7 @@ def no_metric(
         f"hypertune.HyperTune().report_hyperparameter_tuning_metric(...){below}."
     )
     if names:
-        text = f"its program measured {listed(map(repr, names))}, but {field} is {wanted!r}"
+        text = f"its program measured {format_list(map(repr, names))}, but {field} is {wanted!r}"
         return f"{text}: set it to one of these names. Alternatively: {way}"
     return (
         f"its program ended without reporting a finite value of the metric {wanted!r} "

@@ -30,7 +30,7 @@ _SHORTENED = 110
 jobs. The public limit of a name is 128."""
 
 
-def begin(
+def start_trials(
     transition: Transition, proposals: Sequence[tuple[Parameters, JobUid]], *, exhausted: bool
 ) -> tuple[tuple[Job, TimelineEntry], ...]:
     """Start the next trials with their proposed parameters and job uids. `exhausted`: no more trials will
@@ -59,7 +59,7 @@ def begin(
         made.append((work, TimelineEntry(transition.now, "created", text)))
     if exhausted:
         transition.change(exhausted=True)
-        transition.record(timeline.exhausted(transition.job, transition.now))
+        transition.record(timeline.exhaustion(transition.job, transition.now))
         settle(transition)
     return tuple(made)
 

@@ -134,7 +134,7 @@ class FrontGain:
 
     def values(self, points: Array) -> Array:
         labels = np.column_stack([bound.values(points) for bound in self.bounds])
-        along = scalarized(labels, self.directions, self.reference)
+        along = scalarize(labels, self.directions, self.reference)
         gain = np.maximum(along - self.reached, 0.0).mean(axis=1)
         return gain + _PLAIN_WEIGHT * along.mean(axis=1)
 
@@ -142,7 +142,7 @@ class FrontGain:
         return by_differences(self, point)
 
 
-def scalarized(labels: Array, along: Array, reference: Array) -> Array:
+def scalarize(labels: Array, along: Array, reference: Array) -> Array:
     """Return the scalarized labels: for points (m, k) and directions (d, k), shape (m, d)."""
     scaled = np.maximum((labels - reference)[:, None, :] / along, 0.0).min(axis=2)
     return scaled ** labels.shape[1]

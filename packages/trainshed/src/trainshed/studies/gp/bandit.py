@@ -93,7 +93,7 @@ class _Study:
 
     def propose(self, number: int) -> Parameters:
         """Return the point for trial `number`. It counts as pending from then on."""
-        proposed = self._modelled if self._shown.is_enough else self._start
+        proposed = self._suggest_by_model if self._shown.is_enough else self._start
         point = proposed(number)
         self._tried.add(point)
         self._running.add(point)
@@ -110,7 +110,7 @@ class _Study:
         points = [*(self._space.decode(row) for row in codes), *self._all]
         return next((point for point in points if point not in self._tried), points[0])
 
-    def _modelled(self, number: int) -> Parameters:
+    def _suggest_by_model(self, number: int) -> Parameters:
         if not self._beliefs:
             points = self._space.embed(self._done)
             self._beliefs = fit_beliefs(self._spec, self._space, self._shown, points)
@@ -203,7 +203,7 @@ def outlook(spec: StudySpec, trials: Sequence[TrialData], chosen: Sequence[str])
         expected=_short(sign * _worth(mean, aim.data.labels, values)),
         low=_short(np.minimum(*ends)),
         high=_short(np.maximum(*ends)),
-        points=_tried(nodes, places, codes[aim.rows][:, columns], sign * values),
+        points=_trial_points(nodes, places, codes[aim.rows][:, columns], sign * values),
     )
 
 
@@ -212,10 +212,10 @@ def _places(nodes: Sequence[Node]) -> list[Array]:
     along = _POINTS_ALONG_ONE if len(nodes) == 1 else _POINTS_ALONG_TWO
     counts = [max(along, min(node.size, _MAX_LISTED_POINTS)) for node in nodes]
     shares = [np.linspace(0.0, 1.0, count) for count in counts]
-    return [np.unique(node.placed(some)) for node, some in zip(nodes, shares, strict=True)]
+    return [np.unique(node.place(some)) for node, some in zip(nodes, shares, strict=True)]
 
 
-def _tried(
+def _trial_points(
     nodes: Sequence[Node], places: Sequence[Array], codes: Array, values: Array
 ) -> tuple[tuple[Value, ...], ...]:
     """Return the parameters of trials with their measured values. Parameters without codes are omitted.

@@ -15,7 +15,7 @@ from trainshed.studies.gp.acquisition import (
     Score,
     UpperBound,
     directions,
-    scalarized,
+    scalarize,
 )
 from trainshed.studies.gp.process import (
     HIGH_NOISE,
@@ -62,7 +62,7 @@ def fit_beliefs(
 
 
 def _belief(spec: StudySpec, space: Space, shown: ModelTrials, points: Array, at: int) -> Belief:
-    values, succeeded = shown.values[:, at], shown.succeeded
+    values, succeeded = shown.values[:, at], shown.success_mask
     rows = np.flatnonzero(succeeded[shown.rows])
     every = np.zeros(len(values))
     every[succeeded] = warp(values[succeeded])
@@ -81,7 +81,7 @@ def successes(space: Space, shown: ModelTrials, points: Array) -> Posterior | No
     model near the border of the failing region, where the best points often are. An example is the largest
     batch size that fits in memory.
     """
-    succeeded = shown.succeeded[shown.rows]
+    succeeded = shown.success_mask[shown.rows]
     if succeeded.all():
         return None
     data = Data(points, np.where(succeeded, 0.5, -0.5), space.groups, space.width)
@@ -128,7 +128,7 @@ def _front_gain(
     if len(pending):
         expected = np.column_stack([aim.known.predict(pending)[0] for aim in aims])
         labels = np.vstack([labels, expected])
-    reached = scalarized(labels, along, reference).max(axis=0)
+    reached = scalarize(labels, along, reference).max(axis=0)
     return FrontGain(tuple(bounds), along, reference, reached)
 
 
@@ -146,7 +146,7 @@ median. It is probably a penalty."""
 def warp(values: Array) -> Array:
     """Return labels for values to maximize. Labels are monotone and within [-0.5, 0.5], or 0 if all values
     are equal."""
-    ranked = _tail_ranked(_tamed(values))
+    ranked = _rank_tail(_rescale(values))
     best, worst = float(ranked.max()), float(ranked.min())
     if best == worst:
         return np.zeros(ranked.shape)
@@ -154,13 +154,13 @@ def warp(values: Array) -> Array:
     return 0.5 - np.log1p(share * (_LOG_OFFSET - 1.0)) / np.log(_LOG_OFFSET)
 
 
-def _tamed(values: Array) -> Array:
+def _rescale(values: Array) -> Array:
     """Return the values, scaled by one power of two if their squares would overflow or underflow."""
     peak = float(np.abs(values).max())
     return np.ldexp(values, -int(np.frexp(peak)[1])) if not 1e-100 < peak < 1e100 else values
 
 
-def _tail_ranked(values: Array) -> Array:
+def _rank_tail(values: Array) -> Array:
     """Return the values with those below the pivot replaced by quantiles of a half-normal distribution with
     the scale of the other values."""
     distinct = np.unique(values)

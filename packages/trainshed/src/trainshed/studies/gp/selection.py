@@ -41,14 +41,14 @@ class ModelTrials:
     pending: tuple[TrialData, ...]
 
     @property
-    def succeeded(self) -> Mask:
+    def success_mask(self) -> Mask:
         """Return a mask of all completed trials: whether the trial has a value of every metric."""
         return np.asarray(np.isfinite(self.values).all(axis=1), dtype=np.bool_)
 
     @property
     def is_enough(self) -> bool:
         """Return whether the model can be fitted: at least one trial has a value of every metric."""
-        return bool(self.succeeded.any())
+        return bool(self.success_mask.any())
 
     def with_pending(self, trial: TrialData) -> "ModelTrials":
         """Return a copy with one more pending trial."""
