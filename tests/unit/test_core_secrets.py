@@ -91,8 +91,8 @@ def test_launch_plan_without_secrets_is_unchanged() -> None:
         ("$(secret:1st)", "'1st' is not the name of a secret"),
         ("$(secret:db@0)", "'0' is not a version"),
         ("$(secret:db@latest)", "'latest' is not a version"),
-        ("x $(secret:db", "without an end"),
-        ("$(secret:$(NAME))", "without an end"),
+        ("x $(secret:db", "without a closing parenthesis"),
+        ("$(secret:$(NAME))", "without a closing parenthesis"),
         ("\ufdd0db\ufdd1", "U+FDD0"),
     ],
 )

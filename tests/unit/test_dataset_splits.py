@@ -107,10 +107,13 @@ def test_later_files_may_repeat_or_omit_the_header() -> None:
 @pytest.mark.parametrize(
     ("files", "words"),
     [
-        ([b"id,text\n1,a\n2\n"], "in/0.csv, row 3 (line 3): it has 1 field, and the header has 2"),
+        (
+            [b"id,text\n1,a\n2\n"],
+            "in/0.csv, row 3 (line 3): the row has 1 field, but the header has 2",
+        ),
         (
             [b'id,text\n1,"a\n\nb"\n2,b,c\n'],
-            "in/0.csv, row 3 (line 5): it has 3 fields, and the header has 2",
+            "in/0.csv, row 3 (line 5): the row has 3 fields, but the header has 2",
         ),
         ([b"id,text\n1,a\n", b"text,id\n"], "in/1.csv: the order of its columns differs from"),
         ([b'id,text\n1,"a\n2,b\n'], "in/0.csv, row 2 (line 2): a quoted field starts"),

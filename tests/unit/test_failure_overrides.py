@@ -164,7 +164,7 @@ def test_failure_rule_error_lists_all_faults_with_their_fields() -> None:
 @pytest.mark.parametrize(
     ("name", "changes", "fault"),
     [
-        ("mine", {"action": "fail"}, "causes: say it: a list of exited"),
+        ("mine", {"action": "fail"}, "causes: required; set a list of exited"),
         ("mine", {"causes": []}, "causes: [] is not a list of"),
         ("mine", {"causes": ["cancelled"]}, "causes: ['cancelled'] is not a list of"),
         ("user_code_failed", {"action": "done"}, "action: a job cannot continue without"),

@@ -105,5 +105,5 @@ def test_target_receives_its_highest_reached_percentage_and_hard_budgets() -> No
     subject, text = mail_of(json.loads(notices[1].notification.content))
     assert subject == "a@x in p: 100 % of cost_per_month_hard"
     assert (
-        "a@x in p has used 90 of 90 cost_per_month_hard.\nRunning jobs release their places" in text
+        "a@x in p has used 90 of 90 cost_per_month_hard.\nRunning jobs release their nodes" in text
     )

@@ -55,7 +55,11 @@ def test_job_retry_counts_as_a_restart_in_the_next_attempt() -> None:
         (Progress(), "the log shows no step", "make the program print its step"),
         (steps(None, 12, 5), "the log of workerpool0-0 shows no step", "make the program print"),
         (steps(1, 12, None), "no line of workerpool0-0 shows a step", "another drill, earlier"),
-        (replace(steps(1, 12, 5), ascending=False), "that only grows", "make the program print"),
+        (
+            replace(steps(1, 12, 5), ascending=False),
+            "that only increases",
+            "make the program print",
+        ),
     ],
 )
 def test_resume_outcome_without_step_lines_is_unknown_with_a_reason(

@@ -167,7 +167,7 @@ def test_runtime_version_error_has_the_public_text() -> None:
         "deprecated.  Please specify a different runtime version."
     )
     faults = violations(ml_job(pythonVersion="3.5"))
-    assert "Runtime version 2.6 goes with Python 3.7." in faults["python_version"]
+    assert "Runtime version 2.6 supports Python 3.7." in faults["python_version"]
 
 
 @pytest.mark.parametrize(

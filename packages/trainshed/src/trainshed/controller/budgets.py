@@ -38,8 +38,8 @@ _Sums = dict[_Account, dict[str, float]]
 class Budgets:
     """The configured budgets, and the usage that counts against them.
 
-    `running`: returns the usage of running attempts until a given time. `marks`: percentages of budgets that
-    are not hard, ascending, at which notifications are sent. `reached`: receives the budgets that have
+    `running`: returns the usage of running attempts until a given time. `marks`: percentages, ascending, at
+    which notifications about budgets that are not hard are sent. `reached`: receives the budgets that have
     reached a mark and the start of their month, repeatedly. None disables notifications.
     """
 

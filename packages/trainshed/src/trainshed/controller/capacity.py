@@ -73,8 +73,8 @@ from trainshed.scheduler.snapshot import Snapshot
 from trainshed.store.port import NodeDrain
 
 MAX_INLINE_SIZE: Final = 1000
-"""Maximum number of jobs and nodes for which decisions are made on the event loop. They take at most about 20
-ms."""
+"""Maximum number of jobs and nodes for which decisions are made on the event loop. Such decisions take at
+most about 20 ms."""
 _REMEMBERED: Final = 8
 """Number of half-lives for which usage counts in the fair share."""
 _STRETCH: Final = 6 * HOUR

@@ -44,9 +44,9 @@ class JobsOfJobs:
         live = sum(other.root == maker.root for other in self._makers.values())
         if live >= self._most:
             raise ResourceExhausted(
-                f"{maker.name}, and jobs of the same line, have {live} unfinished jobs, and "
-                f"this service allows {self._most} at a time (setting max_child_jobs). Wait "
-                "until one ends, cancel one, or have an operator raise the setting."
+                f"{maker.name} cannot create another job. Its chain of jobs has {live} unfinished jobs, "
+                f"and this service allows {self._most} at a time (setting max_child_jobs). Wait until one "
+                "finishes, cancel one, or ask an operator to raise the setting."
             )
         self._makers[uid] = maker
         return True

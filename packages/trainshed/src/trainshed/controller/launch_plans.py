@@ -141,7 +141,7 @@ def launch_plans(
                 ),
                 account=Account(
                     project=job.name.project_id,
-                    # Not the program's variable, because the job's own `env` may override that.
+                    # The program's variable is not used here, because the job's `env` may override it.
                     service_account=service_account(job.name.project_id, job.spec),
                     region=job.spec.region,
                     machine_type=pool.machine.type,

@@ -41,7 +41,8 @@ _BATCH: Final = 500
 """Maximum number of notifications to a target in one pass. A target that does not respond delays the others
 by ten seconds per pass."""
 _MAX_PAUSE: Final = 3600 * 10**9
-"""Maximum pause between attempts in nanoseconds. A later due time comes from a clock that was ahead."""
+"""Maximum pause between attempts in nanoseconds. A notification with a later due time is sent at once,
+because the time was computed while the clock was ahead."""
 _MAX_WAIT: Final = 600.0
 """Maximum seconds between two passes, so that a changed clock is detected."""
 _DISK_PAUSE: Final = 5.0

@@ -107,8 +107,8 @@ class Watchers:
             )
             if page.lines:
                 watch.cursors[drill.number] = page.lines[-1].cursor
-            # In a thread, because the program may have written megabytes of lines, and the pattern comes from
-            # a caller.
+            # This runs in a thread, because the program may have written megabytes of lines, and the pattern
+            # comes from a caller.
             if await asyncio.to_thread(_any_matches, wanted, page):
                 return True
             if page.next is None:

@@ -70,7 +70,7 @@ class WaitReason(enum.StrEnum):
     QUOTA = "quota"
     #: All suitable nodes are full.
     CAPACITY = "capacity"
-    #: No known node can run the job, even if the node is empty.
+    #: No known node could run the job even if the node were empty.
     STOCK_OUT = "stock_out"
     #: The service already runs its maximum number of replicas.
     REPLICA_LIMIT = "replica_limit"

@@ -61,7 +61,7 @@ def is_pipeline(job: Mapping[str, Any]) -> bool:
 
 
 def collection_of(api: Api, job: Mapping[str, Any], project: str, region: str) -> str:
-    """Return the path of the collection to which a request creates this job."""
+    """Return the path of the collection in which a request creates this job."""
     place = f"/v1/projects/{quote(project, safe='')}"
     if api is Api.ML:
         return f"{place}/jobs"

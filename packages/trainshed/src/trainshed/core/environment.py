@@ -70,12 +70,10 @@ def environment(
     image: Mapping[str, str] | None = None,
     packages: str | None = None,
 ) -> tuple[tuple[str, str], ...]:
-    """Return the variables of a replica.
-
-    They come from its container image (`image`), the service and the user, and later values override earlier
-    ones. The user cannot change the metrics file, nor the variables that authenticate a job's workers and
-    reducers. `packages`: the directory of `trainshed_reduction` as a program in the reduction sees it.
-    """
+    """Return the variables of a replica. They come from its container image (`image`), the service and the
+    user. Later values override earlier ones. The user cannot change the metrics file or the variables that
+    authenticate a job's workers and reducers. `packages`: the directory of `trainshed_reduction` in the
+    program's file system."""
     program = gang.spec.pool(replica.pool).program
     own = dict(program.env)
     variables = {

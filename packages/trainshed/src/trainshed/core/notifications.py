@@ -194,7 +194,7 @@ def _budget_mail(data: Mapping[str, Any]) -> tuple[str, str]:
     whose = f"{data['user']} in {data['project']}" if data["user"] else f"project {data['project']}"
     hard = str(data["metric"]).endswith(HARD)
     then = (
-        "Running jobs release their places and wait with the others"
+        "Running jobs release their nodes and wait like the others"
         if hard
         else "No new jobs start"
         if data["percent"] >= 100

@@ -167,8 +167,8 @@ def read_measures(line: str) -> Iterator[tuple[str, str, float]]:
 
 
 def values_of(name: str, line: str) -> Iterator[float]:
-    """Yield the finite values of one measure in a line. Another name of the same measure and part of the data
-    also matches, such as `Validation accuracy` for `val_acc`."""
+    """Yield the finite values of one measure in a line. Other names of the same measure and part of the data
+    also match, such as `Validation accuracy` for `val_acc`."""
     wanted, meant = name.lower(), split_name(name)
     for match in _PAIR.finditer(last_state(line)):
         whole = match[1].lower()

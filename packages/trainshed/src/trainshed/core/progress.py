@@ -34,7 +34,7 @@ class Count(Struct, frozen=True):
     total: float
     #: Whether the line contains further numbers, as at the end of an epoch.
     has_more: bool = False
-    #: Whether the line also contains its epoch. The counter then starts again in each epoch.
+    #: Whether the line also contains the epoch. The counter then restarts in each epoch.
     is_within: bool = False
 
     @property

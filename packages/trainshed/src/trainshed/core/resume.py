@@ -279,6 +279,6 @@ def _unknown(hit: Hit, progress: Progress, *, over: bool) -> tuple[str, str]:
         why = f"the rule {hit.verdict.details.get('rule', '')} did not restart anything"
         return why, "add restarts to the rule in the failure table (docs/failure-table.md)"
     if progress.first is None or progress.before is None or not progress.ascending:
-        why = f"the log {whose}shows no {progress.word} before the fault that only grows"
+        why = f"before the fault, the log {whose}shows no {progress.word} that only increases"
         return why, "make the program print its step (step 120)"
     return f"no line {whose}shows a {progress.word} since the restart", later

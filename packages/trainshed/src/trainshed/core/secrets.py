@@ -112,7 +112,7 @@ def text_fault(text: str) -> str | None:
             continue
         if match[1] is None:
             return (
-                "It contains a $(secret: without an end. Write $(secret:NAME) or "
+                "It contains a $(secret: without a closing parenthesis. Write $(secret:NAME) or "
                 "$(secret:NAME@VERSION), or $$(secret: for the characters themselves."
             )
         try:

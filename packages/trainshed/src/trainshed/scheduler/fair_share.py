@@ -1,7 +1,8 @@
 """The order of projects and users on one priority level, and the number of jobs ahead of a job.
 
-The project with the smallest usage relative to its share comes first. Present and recent usage count. In a
-project, the same rule orders the users. Among a user's jobs, the oldest comes first.
+The project with the smallest usage relative to its share comes first. Usage includes past usage with a
+decreasing weight. In a project, the same rule orders the users. Among a user's jobs, the oldest job comes
+first.
 """
 
 from bisect import bisect_left, bisect_right

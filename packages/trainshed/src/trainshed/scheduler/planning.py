@@ -1,13 +1,15 @@
 """The plan: the gangs that start, move, are preempted, or can never fit. Pure: the same snapshot and time
-give the same plan.
+give the same plan. A plan consumes the snapshot, so callers pass a copy.
 
-A plan consumes the snapshot, so callers pass a copy. The order is priority, on-demand before spot, fair
-share, age (spec/queue#order). Later gangs may start before a gang that does not fit until the policy's
-`patience` is over. Then its resources are reserved, and later gangs may use only the remaining resources. At
-most `MAX_RESERVATIONS` jobs have a reservation at a time. One of these reservations is for the gang with the
-longest waiting time. Therefore every job starts eventually if other jobs end, regardless of the fair share. A
-used-up quota blocks only jobs of the same project that need the same quota. The snapshot may have changed
-during planning, so this module also checks which decisions are still valid.
+The order is priority, on-demand before spot, fair share, age (spec/queue#order). If a gang does not fit,
+later gangs may start before it until it has waited for the policy's `patience`. After that, resources are
+reserved for the gang, and later gangs may use only the remaining resources.
+
+At most `MAX_RESERVATIONS` jobs have a reservation at a time. One of these reservations is for the gang with
+the longest waiting time. Therefore every job starts eventually if other jobs end, regardless of the fair
+share. A used-up quota blocks only jobs of the same project that need the same quota.
+
+The snapshot may have changed during planning, so this module also checks which decisions are still valid.
 """
 
 from collections import deque
@@ -77,7 +79,8 @@ class _Planner:
         self._now = now
         #: Requests that do not fit into the unreserved resources.
         self._failed: set[ResourceRequest] = set()
-        #: (project and user, or None for all; request; spot) for which no possible preemption is sufficient.
+        #: Keys (account, request, spot) for which no possible preemption is sufficient. An account is a
+        #: project and a user, or None for all accounts.
         self._hopeless: set[tuple[tuple[str, str] | None, ResourceRequest, bool]] = set()
         #: Requests that no decision of this plan except a reservation can help.
         self._refused: set[ResourceRequest] = set()
@@ -355,8 +358,8 @@ class Preemption:
 
     def _candidates(self, entry: Entry, kinds: Kinds | None) -> list[Entry]:
         """Return the spot gangs that may be preempted. Gangs with a higher priority are not included, because
-        they would take the resources again. Of many gangs, only those on the most suitable nodes or with a
-        scarce quota are returned."""
+        they would take the resources again. If there are many gangs, return only the gangs on the most
+        suitable nodes or with a scarce quota."""
         spots = [
             spot
             for spot in self._spot

@@ -122,7 +122,7 @@ def plus(left: Vector, right: Vector, times: int = 1) -> Vector:
 
 
 def count_fitting(have: Vector, need: Vector) -> int:
-    """Return how many replicas fit into `have` if each requires `need`."""
+    """Return the number of replicas that fit into `have` if each requires `need`."""
     least = ENDLESS
     for there, wanted in zip(have, need, strict=True):
         if wanted:
@@ -291,7 +291,7 @@ def find_placements(nodes: NodeResources, kinds: Kinds) -> list[Placement] | Non
 
 
 def count_placeable(nodes: NodeResources, kind: Kind, most: int) -> int:
-    """Return how many replicas of a kind fit on the nodes, limited to `most`."""
+    """Return the number of replicas of a kind that fit on the nodes, limited to `most`."""
     parts: list[Placement] = []
     left = nodes.fill(kind, most, parts)
     nodes.give_back(parts)

@@ -367,7 +367,7 @@ class Snapshot:
     def budget_message(self, key: QuotaKey) -> str | None:
         """Return a sentence if the budget of a project or user is used up, otherwise None. `key`: the key of
         their number of jobs."""
-        # A budget of 0 for each user is also used up for users that are not known yet.
+        # A budget of 0 for each user also applies to users that are not known yet.
         if key not in self.exhausted and key.metric == JOBS and key.person:
             budgets = (replace(key, metric=metric) for metric in (*BUDGETS, *HARD_BUDGETS))
             if any(self.limit(budget) == 0 for budget in budgets):

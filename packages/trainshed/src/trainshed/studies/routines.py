@@ -24,7 +24,8 @@ def whitening(matrix: Array) -> Array | None:
         factor = np.linalg.cholesky(matrix)
     except np.linalg.LinAlgError:
         return None
-    # In blocks: NumPy's inverse does not use the triangular form and takes seven times as long.
+    # Invert in blocks, because NumPy's inverse does not use the triangular form and takes seven times as
+    # long.
     inverse = np.zeros_like(matrix)
     for at in range(0, len(matrix), _BLOCK):
         rows = slice(at, at + _BLOCK)

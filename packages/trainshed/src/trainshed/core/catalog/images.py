@@ -49,7 +49,7 @@ _REFERENCE = re.compile(
     re.ASCII,
 )
 NO_REFERENCE = (
-    "is not an image name such as HOST/PROJECT/NAME:TAG, of small letters before the tag."
+    "is not an image name such as HOST/PROJECT/NAME:TAG, with lowercase letters before the tag."
 )
 
 
@@ -221,7 +221,7 @@ def pair_fault(runtime_version: str, python_version: str) -> str | None:
         hint = f"Known versions: {', '.join(known)}."
     else:
         subject = f"Runtime version {runtime_version}" if runtime_version else "The default runtime"
-        hint = f"{subject} goes with Python {' or '.join(pythons)}."
+        hint = f"{subject} supports Python {' or '.join(pythons)}."
     return (
         f"The specified runtime version '{runtime_version}' with the Python version "
         f"'{python_version}' is not supported or is deprecated.  Please specify a different "

@@ -62,8 +62,8 @@ class Table:
                     continue
                 if len(fields) != width:
                     raise BadData(
-                        f"{file.uri}, row {row} (line {line}): it has {len(fields)} "
-                        f"field{'s' * (len(fields) != 1)}, and the header has {width}."
+                        f"{file.uri}, row {row} (line {line}): the row has {len(fields)} "
+                        f"field{'s' * (len(fields) != 1)}, but the header has {width}."
                     )
                 yield file, record
 

@@ -108,8 +108,8 @@ def reason(lines: Sequence[str], *, status: int, number: int | None, child_oom: 
         return _cut(f"{ending}; its error: {error_text}" if error_text else f"{ending}.")
     meaning = f"{_STATUSES[status]}. " if status in _STATUSES else ""
     last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-    tells = f"the last that it printed is: {last}" if last else f"its last output is: {last}"
-    return _cut(f"{meaning}It ended with status {status}, and {tells}")
+    output = f"its last output is: {last}" if last else "it printed nothing"
+    return _cut(f"{meaning}It ended with status {status}, and {output}")
 
 
 def _find_error(lines: Sequence[str]) -> str:

@@ -120,7 +120,9 @@ _COUNT: Final = _Field(Annotated[int, Meta(ge=0)], "a whole number, 0 or more")
 _FLAG: Final = _Field(bool, "true or false")
 _FACTOR: Final = _Field(Annotated[float, Meta(ge=1, le=10**6)], "a factor, 1 or more")
 _SECONDS: Final = "a number of seconds, 0 or more"
-_PAUSES: Final = _Field(_Seconds | list[_Seconds], f"{_SECONDS}, or a list of such", _pauses)
+_PAUSES: Final = _Field(
+    _Seconds | list[_Seconds], f"{_SECONDS}, or a list of such numbers", _pauses
+)
 _MATCHES: Final = {
     "causes": _Field(
         Annotated[list[Cause], Meta(min_length=1)], f"a list of {', '.join(_CAUSES)}", frozenset
@@ -154,7 +156,7 @@ _GIVES: Final = {
 _FIELDS: Final = {
     "name": _Field(
         Annotated[str, Meta(pattern=f"^{_NAME.pattern}$")],
-        "a name; give small letters, digits and _, such as bad_gpu",
+        "a name; use lowercase letters, digits and _, such as bad_gpu",
     ),
     "before": _Field(str, "the name of a row"),
     **_MATCHES,
@@ -218,7 +220,7 @@ def _read(entry: Entry, *, is_built_in: bool = False) -> tuple[dict[str, Any], l
     if read.get("action") is Action.FAIL:
         required += ["code", *([] if "text" in entry else ["message"])]
     missing = [field for field in required if field not in entry]
-    return read, wrong + [f"{field}: say it: {_FIELDS[field].must_be}" for field in missing]
+    return read, wrong + [f"{field}: required; set {_FIELDS[field].must_be}" for field in missing]
 
 
 def _rule(read: Mapping[str, Any]) -> Rule:

@@ -442,7 +442,7 @@ def _fire_drill(transition: Transition, drill: Drill) -> None:
                 timeline.asked_to_leave(transition.job, replica, reason, transition.now)
             )
         case DrillKind.PREEMPT | DrillKind.STOCKOUT | DrillKind.INTERNAL:
-            text = f"drill {drill.number} says so"
+            text = f"caused by drill {drill.number}"
             proof = evidence(transition, _ATTEMPT_CAUSES[drill.kind], text=text)
             judge_end(transition, proof, drill=drill.number)
         case _:

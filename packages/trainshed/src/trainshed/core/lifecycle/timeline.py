@@ -122,8 +122,8 @@ def running(job: Job, at: Nanos) -> TimelineEntry:
 
 
 def exit_entries(job: Job, replica: Replica, exit_record: ExitRecord) -> Iterator[TimelineEntry]:
-    """Yield the entries for a replica's exit. Child processes that were killed for lack of memory have a
-    separate entry, which comes first. The end of the main process decides (spec/failures#out-of-memory)."""
+    """Yield the entries for a replica's exit. If child processes were killed for lack of memory, the first
+    entry is about these. Only the end of the main process affects the job (spec/failures#out-of-memory)."""
     ended = exit_record.ended
     if many := exit_record.child_oom:
         text = f"lost {many} child process{'es' * (many > 1)} to the memory limit."

@@ -236,7 +236,7 @@ def read_env(section: Section) -> tuple[tuple[str, str], ...]:
         section.fault(
             "env",
             f"The variables have {size} bytes in total; at most {MAX_ENV_BYTES} are "
-            "allowed. Put long values into a file of the bucket.",
+            "allowed. Put long values into a file in a bucket.",
         )
     return tuple(variables)
 
@@ -252,7 +252,7 @@ def read_arguments(section: Section, name: str, *, expanded: bool = False) -> tu
         section.fault(
             name,
             f"The arguments have {length} characters in total; at most {MAX_ARGS_CHARS} are "
-            "allowed. Put long values into a file of the bucket.",
+            "allowed. Put long values into a file in a bucket.",
         )
         return ()
     section.check(name, _list_fault(section.texts(name), is_command=name in _COMMANDS))
@@ -348,7 +348,7 @@ def string_fault(text: str, beside: str = "") -> str | None:
         return "It contains a zero byte, which programs cannot receive. Remove it."
     if len(f"{beside}{text}".encode()) > MAX_STRING_BYTES:
         return (
-            f"It has more than {MAX_STRING_BYTES} bytes, and programs cannot start with "
-            "that. Put it into a file of the bucket."
+            f"It has more than {MAX_STRING_BYTES} bytes, the limit of one argument or variable. Put it "
+            "into a file in a bucket."
         )
     return secrets.marks_fault(text)

@@ -176,7 +176,7 @@ def outlook(spec: StudySpec, trials: Sequence[TrialData], chosen: Sequence[str])
     best, ids = shown.done[top], [node.parameter.id for node in space.nodes]
     active = {ids[at]: at for at in np.flatnonzero(~np.isnan(codes[top]))}
     if idle := [name for name in chosen if name not in active]:
-        text = f"{' and '.join(idle)} has no effect in the best trial, {best.number}, whose values it keeps."
+        text = f"{' and '.join(idle)} has no effect in the best trial, {best.number}."
         return Outlook(reason=text)
     columns = [active[name] for name in chosen]
     nodes = [space.nodes[at] for at in columns]

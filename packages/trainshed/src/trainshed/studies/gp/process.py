@@ -208,8 +208,8 @@ HIGH_NOISE = replace(LOW_NOISE, noise=Prior(1e-4, 1.0, 0.04))
 
 
 def fit(data: Data, priors: Priors, evaluations: int) -> Hyperparameters:
-    """Return the best hyperparameters (MAP) that BFGS finds, with at most `evaluations` per start. The two
-    starts are the centres of the priors, and short waves as main effects. The same data give the same
+    """Return the best hyperparameters (MAP) that BFGS finds, with at most `evaluations` per start. One start
+    uses the centres of the priors, the other one short waves as main effects. The same data give the same
     result."""
     evidence = _Evidence(data, priors)
     wavy = evidence.centre.copy()
