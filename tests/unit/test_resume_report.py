@@ -79,7 +79,7 @@ def test_resume_outcome_of_a_failed_job_is_unknown_with_its_rule() -> None:
     finding = find(hit, steps(1, 5, None), 0, in_bucket=True, over=True)
     assert finding.outcome is Outcome.UNKNOWN
     assert finding.why is not None and "out_of_memory" in finding.why
-    assert (finding.down, finding.silent) == (None, None)
+    assert (finding.downtime, finding.silence) == (None, None)
     assert "docs/failure-table.md" in finding.advice
 
 

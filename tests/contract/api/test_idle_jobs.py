@@ -52,29 +52,29 @@ async def test_idle_job_is_warned_and_then_stopped(service: ApiService) -> None:
         publish=service.notices.publish,
         now=service.now,
     )
-    await watch.look()
+    await watch.check()
     for seconds, busy in ((60, 50.0), (590, 50.1)):
         record_usage(service, seconds, busy)
-        await watch.look()
+        await watch.check()
     assert "idle" not in await kinds(service)
     record_usage(service, 20, 50.1)
     for _ in range(2):
-        await watch.look()
+        await watch.check()
     assert (await kinds(service)).count("idle") == 1
     record_usage(service, 30, 80.0)
     record_usage(service, 599, 80.1)
-    await watch.look()
+    await watch.check()
     assert (await kinds(service)).count("idle") == 1, "it worked meanwhile"
     record_usage(service, 2, 80.1)
-    await watch.look()
+    await watch.check()
     assert (await kinds(service)).count("idle") == 2
     record_usage(service, 290, 80.2)
     service.clock += 900 * SECOND  # No poll has checked the GPUs during this time.
-    await watch.look()
+    await watch.check()
     live = await service.store.ledger.load(UID)
     assert live is not None and live.intents == ()
     record_usage(service, 11, 80.2)
-    await watch.look()
+    await watch.check()
     live = await service.store.ledger.load(UID)
     assert live is not None
     ((intent,),) = (live.intents,)

@@ -64,11 +64,11 @@ async def test_jobs_are_deleted_after_their_retention_period(service: ApiService
     young = await over(service)
     service.clock += 20 * DAY
     kept = timer(service, 90)
-    await kept.look()
+    await kept.run_pass()
     assert [await status(service, name) for name in (runs, old, young)] == [200, 404, 200]
     assert await status(service, "projects/p1/jobs/mine") == 404
     assert logs(service) == [name.rpartition("/")[2] for name in (runs, young)]
-    await kept.look()
+    await kept.run_pass()
     assert service.services.meters.deleted == 2
 
 
@@ -78,11 +78,11 @@ async def test_child_jobs_are_deleted_only_together_with_their_parent(service: A
     await service.update_job(made, state=JobState.SUCCEEDED, ended=service.clock)
     service.clock += 50 * DAY
     kept = timer(service, 30)
-    await kept.look()
+    await kept.run_pass()
     assert not service.services.meters.deleted, "what made it still runs"
     await service.update_job(parent, state=JobState.SUCCEEDED, ended=service.clock)
     service.clock += 31 * DAY
-    await kept.look()
+    await kept.run_pass()
     assert service.services.meters.deleted == 2
     assert [await status(service, name) for name in (parent, made)] == [404, 404]
     parent = await created(service)
@@ -91,7 +91,7 @@ async def test_child_jobs_are_deleted_only_together_with_their_parent(service: A
         await service.update_job(name, state=JobState.SUCCEEDED, ended=service.clock)
     assert (await service.call("DELETE", f"/v1/{parent}")).status == 200
     service.clock += 31 * DAY
-    await kept.look()
+    await kept.run_pass()
     assert await status(service, made) == 404, "what made it was deleted before"
 
 

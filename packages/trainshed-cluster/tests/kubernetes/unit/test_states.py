@@ -130,8 +130,8 @@ def test_tainted_node_accepts_only_machines_with_a_toleration() -> None:
     }
     [node_report] = report([tainted], [], table).nodes
     accepts = node_report.node.accepts
-    assert accepts.takes(MachineWanted("a2-highgpu-1g"))
-    assert not accepts.takes(MachineWanted("n1-standard-4"))
+    assert accepts.allows(MachineWanted("a2-highgpu-1g"))
+    assert not accepts.allows(MachineWanted("n1-standard-4"))
     assert report([tainted], []).nodes == ()
 
 

@@ -317,13 +317,13 @@ def test_first_matching_route_of_a_machine_applies(
 def test_node_accepts_machines_of_its_routes() -> None:
     first, second, _ = take_snapshot(settings=MACHINES).report.nodes
     highmem, gpu = MachineWanted("n1-highmem-8"), MachineWanted("n1-standard-4", "NVIDIA_TESLA_T4")
-    assert first.node.accepts.takes(highmem) and not second.node.accepts.takes(highmem)
+    assert first.node.accepts.allows(highmem) and not second.node.accepts.allows(highmem)
     # node1 is in the partitions, but lacks the feature.
-    assert second.node.accepts.takes(gpu) and not first.node.accepts.takes(gpu)
-    assert first.node.accepts.takes(MachineWanted("n1-standard-4"))
+    assert second.node.accepts.allows(gpu) and not first.node.accepts.allows(gpu)
+    assert first.node.accepts.allows(MachineWanted("n1-standard-4"))
     assert first.node.accepts.destination(gpu) == "partitions hi, short with features new"
     # No node of its route has the devices of that type.
-    assert not second.node.accepts.takes(MachineWanted("g2-standard-4", "NVIDIA_L4"))
+    assert not second.node.accepts.allows(MachineWanted("g2-standard-4", "NVIDIA_L4"))
     assert Routes(MACHINES).partitions is None
 
 

@@ -117,7 +117,7 @@ class JobCarrier:
         """The task that executes instructions now, or None."""
         return self._task
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Start executing the stored job's instructions. Called after each change of the job, and for each
         new job."""
         wanted = instructions(self._job())
@@ -150,7 +150,7 @@ class JobCarrier:
         """Restart the carrier after a pause. Otherwise no further instruction of the job would be
         executed."""
         self._task = None
-        asyncio.get_running_loop().call_later(RETRY_INTERVAL, self.look)
+        asyncio.get_running_loop().call_later(RETRY_INTERVAL, self.update)
 
     def _next(self) -> Instruction | None:
         if self._closed:
@@ -167,7 +167,7 @@ class JobCarrier:
     async def _run(self) -> None:
         while (instruction := self._next()) is not None:
             self._current = instruction
-            self._step = joined(self._do(instruction))
+            self._step = joined(self._execute(instruction))
             done = False
             try:
                 with contextlib.suppress(asyncio.CancelledError):
@@ -180,7 +180,7 @@ class JobCarrier:
         self._task = None
         self._finished()
 
-    async def _do(self, instruction: Instruction) -> bool:
+    async def _execute(self, instruction: Instruction) -> bool:
         """Execute an instruction with retries.
 
         Return True if it succeeded or was reported as impossible. Return False if it was abandoned because it
@@ -417,7 +417,7 @@ async def prepare(ports: Ports, job: Job, attempt: int) -> None:
             reader = Account(project, account, str(job.uid))
             for line in summary(await ports.datasets.write(plan, reader, output.add)):
                 output.add(line)
-    ports.report(job.uid, RuntimePrepared(attempt, output.took))
+    ports.report(job.uid, RuntimePrepared(attempt, output.duration))
 
 
 async def begin_log(ports: Ports, job: Job) -> None:
@@ -464,7 +464,7 @@ class BuildOutput:
         self._heard = False
 
     @property
-    def took(self) -> int:
+    def duration(self) -> int:
         """Return the duration of the builds in ns, or 0 if nothing was built."""
         # The loop's clock may show the same time twice within a millisecond.
         return max(1, round((self._loop.time() - self._began) * 1e9)) if self._heard else 0

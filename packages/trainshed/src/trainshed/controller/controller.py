@@ -230,7 +230,7 @@ class Controller:
         async for some in in_turns(uids, _BLOCK_SIZE):
             for uid in some:
                 if uid in self._tracked:
-                    self._mailboxes.look(uid)
+                    self._mailboxes.process(uid)
 
     async def close(self) -> None:
         """Stop making decisions. Commits in progress are finished, and running programs continue."""
@@ -378,7 +378,7 @@ class Controller:
         for new in made:
             if isinstance(new.job, Job) and not self._closing:
                 self._track(LiveJob(new.job, generation=1))
-                self._mailboxes.look(new.job.uid)
+                self._mailboxes.process(new.job.uid)
             else:
                 self.wake(new.job.uid)
 
@@ -419,7 +419,7 @@ class Controller:
                     tracked
                 )  # The timeline does not contain the reason for the wait.
             else:
-                self._mailboxes.look(uid)
+                self._mailboxes.process(uid)
         else:
             assert isinstance(admitted.job, Job)
             tracked.live = LiveJob(admitted.job, generation=1)
@@ -521,7 +521,7 @@ class Controller:
         if job.drills:
             self._watchers.lines_written(job)
         if not self._closing or job.state.is_final:
-            tracked.carrier.look()
+            tracked.carrier.update()
 
     async def _commit(self, commit: Commit) -> int:
         if self._outbox is not None:

@@ -72,9 +72,9 @@ class IdleWatch:
     async def _run(self) -> None:
         while True:
             await self.sleep(CHECK_INTERVAL)
-            await self.look()
+            await self.check()
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """Check each running job once."""
         for job in tuple(self.running()):
             if job.state is not JobState.RUNNING:

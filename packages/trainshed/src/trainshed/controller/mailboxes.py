@@ -57,7 +57,7 @@ class Mailboxes:
         self._mailboxes[uid].reload = True
         self._ensure_busy(uid)
 
-    def look(self, uid: JobUid) -> None:
+    def process(self, uid: JobUid) -> None:
         """Process a job without loading it. The controller already has its stored state."""
         self._mailboxes.setdefault(uid, Mailbox())
         self._ensure_busy(uid)

@@ -71,10 +71,10 @@ class RetentionTimer:
     async def _run(self) -> None:
         await self.sleep(FIRST_PASS)
         while True:
-            await self.look()
+            await self.run_pass()
             await self.sleep(PASS_INTERVAL)
 
-    async def look(self) -> None:
+    async def run_pass(self) -> None:
         """Delete all expired jobs."""
         for over in await self._due():
             await self._delete(over)

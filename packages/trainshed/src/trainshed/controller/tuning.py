@@ -117,7 +117,11 @@ class TuningReconciler:
         more."""
         job = transition.job
         one_is_over = any(transition.running(sight.trial.number) is None for sight in sights)
-        due = [sight for sight in sights if sight.news or (one_is_over and sight.measurements)]
+        due = [
+            sight
+            for sight in sights
+            if sight.new_measurements or (one_is_over and sight.measurements)
+        ]
         if job.spec.study.median_stopping is None or job.outcome is not None or not due:
             return
         fresh = [sight for sight in due if transition.running(sight.trial.number) is not None]

@@ -46,7 +46,7 @@ class Acceptance(Struct, frozen=True):
     #: The positions of the routes that lead to the node.
     open: frozenset[int] = frozenset()
 
-    def takes(self, machine: MachineWanted) -> bool:
+    def allows(self, machine: MachineWanted) -> bool:
         return not self.routes or self.position(machine) in self.open
 
     def position(self, machine: MachineWanted) -> int | None:

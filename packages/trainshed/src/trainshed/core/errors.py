@@ -95,7 +95,7 @@ def closest(name: str, known: Iterable[str]) -> str:
     if not words:
         return ""
     wanted = _numbers(name)
-    near = min(by_words[words[0]], key=lambda candidate: _apart(_numbers(candidate), wanted))
+    near = min(by_words[words[0]], key=lambda candidate: _distance(_numbers(candidate), wanted))
     return f" Did you mean {near}?"
 
 
@@ -104,7 +104,9 @@ def _numbers(name: str) -> tuple[float, ...]:
     return tuple(map(float, _NUMBER.findall(name)))
 
 
-def _apart(numbers: tuple[float, ...], wanted: tuple[float, ...]) -> tuple[tuple[float, bool], ...]:
+def _distance(
+    numbers: tuple[float, ...], wanted: tuple[float, ...]
+) -> tuple[tuple[float, bool], ...]:
     """Return the distance between two lists of numbers. The first number is the most important. Of two
     equally distant numbers, the larger one is nearer, because it provides enough capacity."""
     return tuple((abs(n - a), n < a) for n, a in zip(numbers, wanted, strict=False))

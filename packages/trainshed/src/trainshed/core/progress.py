@@ -276,8 +276,8 @@ class Tracker:
             return None
         last = max(counter.at for counter in self._counters.values())
         silence = now - last
-        idle = _idle_text(silence) if silence >= self._patience(last) else ""
-        governor, share = self._governor(), self._share()
+        idle = _idle_text(silence) if silence >= self._max_silence(last) else ""
+        governor, share = self._program_counter(), self._share()
         if governor is None or share is None:
             # Users may mistake the share of one bar for the share of the whole program.
             return Estimate(None, self._displayed_counter().count.text + idle)
@@ -296,7 +296,7 @@ class Tracker:
         is_over = left <= 0 and share < _NEARLY
         return Estimate(share, text, None if idle or is_over else max(left, 0.0))
 
-    def _patience(self, last: float) -> float:
+    def _max_silence(self, last: float) -> float:
         """Return the maximum number of seconds without a count before this time is displayed: a few usual
         intervals."""
         began = self._began if self._began is not None else self._first[0] if self._first else last
@@ -309,7 +309,7 @@ class Tracker:
             key=lambda seen: (not seen.is_aside, seen.count.total > 0, seen.count.level, seen.at),
         )
 
-    def _governor(self) -> _Counter | None:
+    def _program_counter(self) -> _Counter | None:
         """Return the counter that measures the whole program, or None."""
         counters = self._counters.values()
         known = [seen for seen in counters if seen.count.total > 0 and not seen.count.is_within]
@@ -329,7 +329,7 @@ class Tracker:
 
     def _share(self) -> float | None:
         """Return the completed share of the program, or None if unknown."""
-        governor = self._governor()
+        governor = self._program_counter()
         if governor is None:
             return None
         count = governor.count

@@ -210,13 +210,13 @@ class Finding(Struct, frozen=True):
     advice: str
 
     @property
-    def down(self) -> int | None:
+    def downtime(self) -> int | None:
         """Return the nanoseconds between the end of the affected incarnation and the start of the next one.
         None without a next incarnation."""
         return max(0, self.hit.restarted - self.hit.ended) if self.hit.restarted else None
 
     @property
-    def silent(self) -> int | None:
+    def silence(self) -> int | None:
         """Return the nanoseconds between the end of the affected incarnation and the first line of the next
         one. None without such a line."""
         return max(0, self.first_line - self.hit.ended) if self.first_line else None

@@ -84,7 +84,7 @@ class Autopsy(Struct, frozen=True):
     argv: tuple[str, ...] = ()
 
     @property
-    def how(self) -> str:
+    def end_text(self) -> str:
         """A text that describes how the replica ended."""
         if self.lost is not None:
             return f"lost: {self.lost}"

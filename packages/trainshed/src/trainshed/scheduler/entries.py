@@ -31,7 +31,7 @@ CPUS = "cpus"
 MEMORY = "memory"
 Age = tuple[int, JobUid]
 """(created, uid) of a gang. Older gangs sort first."""
-Takes = tuple[tuple[str, int], ...]
+Amounts = tuple[tuple[str, int], ...]
 """A gang's amounts of shared resources: replicas, CPUs, memory, and accelerators by type."""
 
 
@@ -152,13 +152,13 @@ def share(used: Mapping[str, float], totals: Mapping[str, int]) -> float:
 class ResourceRequest:
     """A gang's requirements on nodes."""
 
-    __slots__ = ("__weakref__", "feasibility", "in_order", "kinds", "takes")
+    __slots__ = ("__weakref__", "amounts", "feasibility", "in_order", "kinds")
 
     def __init__(self, kinds: Kinds) -> None:
         self.kinds = kinds
         #: The kind of each replica of a gang whose replicas are sorted by kind.
         self.in_order = _in_order(kinds)
-        self.takes = _takes(kinds)
+        self.amounts = _amounts(kinds)
         #: The version of the nodes, and the result of `fitting.assess` for it.
         self.feasibility: tuple[int, str | None, bool] = (-1, None, True)
 
@@ -213,8 +213,8 @@ class Entry(Struct, order=True, gc=False):
         return self.created, self.uid
 
     @property
-    def takes(self) -> Takes:
-        return self.shape.request.takes
+    def amounts(self) -> Amounts:
+        return self.shape.request.amounts
 
     @property
     def is_placed(self) -> bool:
@@ -306,7 +306,7 @@ def _in_order(kinds: Sequence[tuple[Kind, int]]) -> tuple[Kind, ...]:
     return tuple([kind for kind, count in kinds for _ in range(count)])
 
 
-def _takes(kinds: Kinds) -> Takes:
+def _amounts(kinds: Kinds) -> Amounts:
     sums = {REPLICAS: 0, CPUS: 0, MEMORY: 0}
     for kind, count in kinds:
         sums[REPLICAS] += count

@@ -102,7 +102,7 @@ def _waiting(snapshot: Snapshot, entry: Entry, now: Nanos) -> Waiting:
     for key, amount in entry.meters:
         meter = snapshot.meters[key]
         if not meter.has(amount):
-            return _short(snapshot, entry, meter, amount)
+            return _explain_shortage(snapshot, entry, meter, amount)
     if snapshot.policy.strict and not find_placements(snapshot.free, entry.shape.kinds):
         message, held = _capacity(snapshot, entry)
         message += _used_by_others(snapshot)
@@ -126,7 +126,7 @@ def _explain_unplaced(snapshot: Snapshot, entry: Entry) -> Waiting:
         return Waiting(WaitReason.NO_NODE, message, _undrain(snapshot, kinds))
     needs = f" and needs {describe(kinds[0][0])} on another node" if snapshot.policy.strict else ""
     others = _used_by_others(snapshot) if snapshot.policy.strict else ""
-    held = _in_the_way(snapshot, entry, kinds[0][0])
+    held = _blocking_jobs(snapshot, entry, kinds[0][0])
     return Waiting(
         WaitReason.CAPACITY, lost + needs + others, None, _names(snapshot, entry.gang, held)
     )
@@ -139,13 +139,13 @@ def _no_node(snapshot: Snapshot, kinds: Kinds) -> str:
         return "; ".join(
             f"cluster {cluster.name} does not answer: {cluster.unreached}" for cluster in silent
         )
-    away = _away(snapshot, kinds)
+    away = _unavailable_nodes(snapshot, kinds)
     conditions = format_list((f"{name} {_condition(snapshot, name)}" for name in away), _MAX_NAMES)
     needs = f"needs {describe(kinds[0][0])} on a node, and " if snapshot.policy.strict else ""
     return f"{needs}{conditions or 'the remaining nodes are too small'}"
 
 
-def _away(snapshot: Snapshot, kinds: Kinds) -> list[str]:
+def _unavailable_nodes(snapshot: Snapshot, kinds: Kinds) -> list[str]:
     """Return the nodes that could run a replica of these kinds, but do not accept replicas at present."""
     nodes = list(snapshot.known)
     if snapshot.policy.strict:
@@ -156,7 +156,11 @@ def _away(snapshot: Snapshot, kinds: Kinds) -> list[str]:
 def _undrain(snapshot: Snapshot, kinds: Kinds) -> str | None:
     """Return advice on ending the drain or quarantine of suitable nodes, or None if no such node is
     suitable."""
-    drained = [name for name in _away(snapshot, kinds) if _condition(snapshot, name) != _SILENT]
+    drained = [
+        name
+        for name in _unavailable_nodes(snapshot, kinds)
+        if _condition(snapshot, name) != _SILENT
+    ]
     if not drained:
         return None
     name, what = (drained[0], drained[0]) if len(drained) == 1 else ("NAME", "a drained node")
@@ -169,7 +173,7 @@ def _condition(snapshot: Snapshot, name: str) -> str:
     return _SILENT if capacity is None else _OPERATOR_CONDITIONS.get(capacity.condition, _SILENT)
 
 
-def _short(snapshot: Snapshot, entry: Entry, meter: Meter, amount: int) -> Waiting:
+def _explain_shortage(snapshot: Snapshot, entry: Entry, meter: Meter, amount: int) -> Waiting:
     """Return the explanation that a quota, or the number of concurrent replicas, is used up."""
     if (budget := snapshot.budget_message(meter.key)) is not None:
         project = meter.key.project_id
@@ -221,7 +225,7 @@ def _capacity(snapshot: Snapshot, entry: Entry) -> tuple[str, list[JobUid]]:
         there = count_placeable(snapshot.free, kind, count)
         if there >= count:
             continue
-        held = _in_the_way(snapshot, entry, kind)
+        held = _blocking_jobs(snapshot, entry, kind)
         ready = list(snapshot.ready)
         if len(ready) == 1:
             return _on_the_one_node(snapshot, entry, ready[0]), held
@@ -232,7 +236,7 @@ def _capacity(snapshot: Snapshot, entry: Entry) -> tuple[str, list[JobUid]]:
         return f"needs {_scarce(snapshot, kind)}", held
     (kind, _), *_ = placement_orders(entry.shape.kinds)[0]
     size = sum(count for _, count in entry.shape.kinds)
-    held = _in_the_way(snapshot, entry, kind)
+    held = _blocking_jobs(snapshot, entry, kind)
     return f"needs capacity for {size} replicas together, and the nodes do not have it now", held
 
 
@@ -279,7 +283,7 @@ def _scarce(snapshot: Snapshot, kind: Kind) -> str:
     return f"{wanted} on one node, and at most {most} are free on one now"
 
 
-def _in_the_way(snapshot: Snapshot, entry: Entry, kind: Kind) -> list[JobUid]:
+def _blocking_jobs(snapshot: Snapshot, entry: Entry, kind: Kind) -> list[JobUid]:
     """Return running jobs on nodes that could run a replica of this kind, with the earliest ends first."""
     ready = snapshot.ready
 
@@ -305,7 +309,7 @@ def _not_its_turn(snapshot: Snapshot, entry: Entry) -> Waiting:
     return Waiting(WaitReason.POLICY, message if ahead else "starts with the next decision")
 
 
-def _own(snapshot: Snapshot, gang: GangRequest, uids: Iterable[JobUid]) -> list[str]:
+def _own_names(snapshot: Snapshot, gang: GangRequest, uids: Iterable[JobUid]) -> list[str]:
     """Return the names of the jobs that belong to the gang's project. Readers of a job may not see jobs of
     other projects."""
     gangs = (snapshot.entries[uid].gang for uid in uids)
@@ -313,7 +317,7 @@ def _own(snapshot: Snapshot, gang: GangRequest, uids: Iterable[JobUid]) -> list[
 
 
 def _names(snapshot: Snapshot, gang: GangRequest, uids: Sequence[JobUid]) -> tuple[str, ...]:
-    return tuple(_own(snapshot, gang, uids)[:_MAX_NAMES])
+    return tuple(_own_names(snapshot, gang, uids)[:_MAX_NAMES])
 
 
 def _jobs(snapshot: Snapshot, gang: GangRequest, uids: Sequence[JobUid]) -> str:
@@ -321,7 +325,7 @@ def _jobs(snapshot: Snapshot, gang: GangRequest, uids: Sequence[JobUid]) -> str:
     jobs of other projects`."""
     if not uids:
         return "nobody"
-    own = _own(snapshot, gang, uids)
+    own = _own_names(snapshot, gang, uids)
     jobs = [name.rsplit("/", 1)[-1] for name in own if _RESOURCES not in name]
     resources = [name.rsplit("/", 1)[-1] for name in own if _RESOURCES in name]
     mine = f"job{'s' if len(jobs) > 1 else ''} {format_list(jobs, _MAX_NAMES)}" if jobs else ""

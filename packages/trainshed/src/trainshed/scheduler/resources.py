@@ -78,7 +78,7 @@ class Kind:
 
     def is_taken(self, layout: Layout) -> bool:
         """Return whether nodes with this layout accept the replica, if they have enough resources."""
-        return layout.accepts.takes(self.demand.machine)
+        return layout.accepts.allows(self.demand.machine)
 
 
 Kinds = tuple[tuple[Kind, int], ...]

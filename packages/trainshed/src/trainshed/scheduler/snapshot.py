@@ -126,7 +126,7 @@ class Group(Struct):
                     del self.heads[entry.gang.person]
 
     def _count(self, entry: Entry, times: int) -> None:
-        for what, taken in entry.takes:
+        for what, taken in entry.amounts:
             self.sums[what] = self.sums.get(what, 0) + taken * times
 
 
@@ -348,7 +348,7 @@ class Snapshot:
             key = entry.gang.project_id, person
             # Create a new dictionary, because copies share the old one.
             used = self.used[key] = dict(self.used.get(key, {}))
-            for what, amount in entry.takes:
+            for what, amount in entry.amounts:
                 used[what] = used.get(what, 0) + amount * times
             if not any(used.values()):
                 del self.used[key]

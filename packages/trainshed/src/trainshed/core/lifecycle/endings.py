@@ -171,7 +171,7 @@ def settle(transition: Transition) -> None:
         transition.fire_attempt(AttemptTrigger.ENDED)
         transition.fire_job(JobTrigger[job.outcome.state.name])
         transition.change(error=job.outcome.error, ended=end)
-        transition.record(timeline.over(job.outcome, transition.now))
+        transition.record(timeline.end(job.outcome, transition.now))
     elif job.retry is not None:
         transition.change(freed=end, began_before=job.began, began=0)
         _next_attempt(transition, job.retry)
@@ -316,4 +316,4 @@ def _next_attempt(transition: Transition, retry: Retry) -> None:
     transition.change(
         retry=None, attempt=job.attempt + 1, placed=transition.now, replicas=fresh, short_disks=()
     )
-    transition.record(timeline.again(transition.job, transition.now))
+    transition.record(timeline.next_attempt(transition.job, transition.now))

@@ -508,7 +508,7 @@ def give_up_parent(
     ended = replace(
         work, outcome=outcome, state=outcome.state, error=outcome.error, ended=at, updated=at
     )
-    return ended, (timeline.refused_event(name, cause, now), timeline.over(outcome, now))
+    return ended, (timeline.refused_event(name, cause, now), timeline.end(outcome, now))
 
 
 def _is_nowhere(job: Job, replica: Replica, event: Event) -> bool:

@@ -46,7 +46,7 @@ def admission(job: Job, now: Nanos) -> TimelineEntry:
     return TimelineEntry(now, "admitted", text, {"attempt": job.attempt, "nodes": nodes})
 
 
-def again(job: Job, now: Nanos) -> TimelineEntry:
+def next_attempt(job: Job, now: Nanos) -> TimelineEntry:
     unplaced = sum(not replica.node for replica in job.replicas)
     missing = f"; {unplaced} of {len(job.replicas)} replicas wait for another node" * bool(unplaced)
     text = f"Attempt {job.attempt} starts in the same places{missing}."
@@ -219,7 +219,7 @@ def cancel_requested(event: CancelRequested, message: str) -> TimelineEntry:
     return TimelineEntry(event.at, "cancel_requested", message, details)
 
 
-def over(outcome: Outcome, now: Nanos) -> TimelineEntry:
+def end(outcome: Outcome, now: Nanos) -> TimelineEntry:
     message = outcome.error.message if outcome.error else "Job completed successfully."
     return TimelineEntry(now, outcome.state.value.lower(), message, {"rule": outcome.rule})
 

@@ -85,7 +85,9 @@ def parse_pipeline(
         )
         job = replace(job, pools=pools, data=data)
     model_keys = unsupported_fields(pipeline.section("modelToUpload"))
-    job = with_warnings(job, *unsupported_fields(pipeline), *model_keys, *_idle(pipeline))
+    job = with_warnings(
+        job, *unsupported_fields(pipeline), *model_keys, *_ineffective_fields(pipeline)
+    )
     ending = _CHILD[task]
     name = display_name[: syntax.MAX_DISPLAY_NAME - len(ending)] + ending
     return ParsedPipeline(
@@ -109,7 +111,7 @@ def _read_task(pipeline: Section) -> Task | None:
     return task
 
 
-def _idle(pipeline: Section) -> tuple[str, ...]:
+def _ineffective_fields(pipeline: Section) -> tuple[str, ...]:
     """Return warnings about a model id or parent without a model to upload. They are not errors, because the
     SDK always sends these fields."""
     if pipeline.has("modelToUpload"):

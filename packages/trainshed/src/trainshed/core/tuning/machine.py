@@ -50,7 +50,7 @@ class Sight(Struct, frozen=True):
     summaries: SeenSummaries | None = None
 
     @property
-    def news(self) -> tuple[Measurement, ...]:
+    def new_measurements(self) -> tuple[Measurement, ...]:
         """The measurements that are not stored yet. An equal value at the same step is not new. It occurs if
         the program reported another metric, or if a retried attempt repeated the step."""
         known = {(stored.step, stored.metrics) for stored in self.stored_measurements}
@@ -159,7 +159,9 @@ def deadlines(job: TuningJob) -> tuple[Deadline, ...]:
 
 
 def _take(transition: Transition, running: RunningTrial, sight: Sight) -> None:
-    transition.measurements += ((running.number, measurement) for measurement in sight.news)
+    transition.measurements += (
+        (running.number, measurement) for measurement in sight.new_measurements
+    )
     job, trial = sight.job, transition.current(sight.trial)
     if job is None:
         _infeasible(transition, trial, "its job was deleted or is unreadable.", None, counts=False)
@@ -275,7 +277,7 @@ def settle(transition: Transition) -> None:
         transition.fire_job(JobTrigger.ADMITTED)
     transition.fire_job(JobTrigger[outcome.state.name])
     transition.change(error=outcome.error, ended=max(transition.now, job.updated))
-    transition.record(timeline.over(transition.job, transition.now))
+    transition.record(timeline.end(transition.job, transition.now))
 
 
 def give_up(job: TuningJob, cause: str, now: Nanos) -> tuple[TuningJob, tuple[TimelineEntry, ...]]:

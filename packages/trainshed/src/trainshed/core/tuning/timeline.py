@@ -12,7 +12,7 @@ from trainshed.core.tuning.records import SeenSummaries, TuningJob
 from trainshed.core.units import Nanos
 
 
-def began(job: TuningJob, trial: Trial, job_name: str, now: Nanos) -> TimelineEntry:
+def start(job: TuningJob, trial: Trial, job_name: str, now: Nanos) -> TimelineEntry:
     end = job.spec.first_trial + job.spec.max_trials - 1
     text = f"Trial {trial.number} of {end}: {assignment(trial.parameters)}."
     details = {"trial": trial.number, "parameters": dict(trial.parameters), "job": job_name}
@@ -57,7 +57,7 @@ def running(now: Nanos) -> TimelineEntry:
     return TimelineEntry(now, "running", "The first trial is running.")
 
 
-def over(job: TuningJob, now: Nanos) -> TimelineEntry:
+def end(job: TuningJob, now: Nanos) -> TimelineEntry:
     """Return the entry for the job's end, with its best trial."""
     state = job.state.value.lower()
     counts = f"{job.succeeded} of {job.started_trials} trials succeeded"

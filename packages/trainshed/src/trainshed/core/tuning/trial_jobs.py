@@ -54,7 +54,7 @@ def start_trials(
             running=(*job.running, RunningTrial(number, uid)),
             exhausted=False,
         )
-        transition.record(timeline.began(job, trial, str(work.name), transition.now))
+        transition.record(timeline.start(job, trial, str(work.name), transition.now))
         text = f"{work.name} evaluates trial {number} of {job.name}: {timeline.assignment(parameters)}."
         made.append((work, TimelineEntry(transition.now, "created", text)))
     if exhausted:

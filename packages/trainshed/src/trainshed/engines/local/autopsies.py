@@ -288,8 +288,8 @@ def banner(autopsy: Autopsy) -> str:
     until = datetime.fromtimestamp(autopsy.expires / 1e9, UTC)
     which = f", attempt {autopsy.attempt}" if autopsy.attempt > 1 else ""
     lines = [
-        f"{autopsy.replica}{which} after its end: {autopsy.how}. None of its processes runs. Its environment "
-        "contains no secrets.",
+        f"{autopsy.replica}{which} after its end: {autopsy.end_text}. None of its processes runs. Its "
+        "environment contains no secrets.",
         f"Command: {shlex.join(autopsy.argv)}" if autopsy.argv else "",
         f"Kept until {until:%Y-%m-%d %H:%M} UTC. Your changes here remain until then.",
     ]

@@ -120,11 +120,11 @@ class _Study:
         if number % _EXPLOIT_INTERVAL == 0:
             coefficient = _EXPLOIT_PENDING_COEFFICIENT if len(codes) else 0.0
             best = self._search(self._score(codes, rng, coefficient), codes, rng)
-            point = self._fresh(best)
+            point = self._best_untried(best)
             if point is not None and self._is_new(best.codes[:1], codes):
                 return point
         best = self._search(self._score(codes, rng, _COEFFICIENT), codes, rng)
-        return self._fresh(best) or self._space.decode(best.codes[0])
+        return self._best_untried(best) or self._space.decode(best.codes[0])
 
     def _score(self, pending: Array, rng: np.random.Generator, coefficient: float) -> Score:
         """Return the score to maximize. `coefficient`: the coefficient of the upper confidence bound."""
@@ -141,7 +141,7 @@ class _Study:
         best = aim.rows[np.argsort(-aim.data.labels, kind="stable")[:_SEEDS]]
         return Search(space, score, trust).maximize(space.genotypes(self._done[best]), rng)
 
-    def _fresh(self, best: Candidates) -> Parameters | None:
+    def _best_untried(self, best: Candidates) -> Parameters | None:
         """Return the best untried point. If all points were tried, return the best point that is not pending,
         or None if all are pending."""
         decode, codes = self._space.decode, best.codes
@@ -186,7 +186,10 @@ def outlook(spec: StudySpec, trials: Sequence[TrialData], chosen: Sequence[str])
     points[:, columns] = grid
     mean, deviation = aim.known.predict(space.embed(space.snap(points)))
     values, sign = shown.values[shown.rows][aim.rows, 0], score(metric, 1.0)
-    ends = [sign * _worth(mean + away, aim.data.labels, values) for away in (-deviation, deviation)]
+    ends = [
+        sign * _to_metric_values(mean + away, aim.data.labels, values)
+        for away in (-deviation, deviation)
+    ]
     return Outlook(
         metric=metric.id,
         is_maximized=sign > 0,
@@ -200,9 +203,9 @@ def outlook(spec: StudySpec, trials: Sequence[TrialData], chosen: Sequence[str])
             )
             for name, node, listed in zip(chosen, nodes, places, strict=True)
         ),
-        expected=_short(sign * _worth(mean, aim.data.labels, values)),
-        low=_short(np.minimum(*ends)),
-        high=_short(np.maximum(*ends)),
+        expected=_round(sign * _to_metric_values(mean, aim.data.labels, values)),
+        low=_round(np.minimum(*ends)),
+        high=_round(np.maximum(*ends)),
         points=_trial_points(nodes, places, codes[aim.rows][:, columns], sign * values),
     )
 
@@ -231,7 +234,7 @@ def _trial_points(
     )
 
 
-def _worth(labels: Array, known: Array, values: Array) -> Array:
+def _to_metric_values(labels: Array, known: Array, values: Array) -> Array:
     """Return metric values for labels, interpolated between the `known` observed values. Outside them,
     extrapolate with the slope between the middle and the end."""
     order = np.argsort(known, kind="stable")
@@ -247,6 +250,6 @@ def _worth(labels: Array, known: Array, values: Array) -> Array:
     return np.nan_to_num(worth)
 
 
-def _short(values: Array) -> tuple[float, ...]:
+def _round(values: Array) -> tuple[float, ...]:
     """Return the values rounded to the precision of a chart."""
     return tuple(float(f"{value:.6g}") for value in values)
