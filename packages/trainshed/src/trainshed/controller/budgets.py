@@ -99,7 +99,7 @@ class Budgets:
 
     def find_exhausted(self, now: Nanos) -> tuple[Mapping[QuotaKey, str], frozenset[QuotaKey]]:
         """Return two results. The first result contains the projects and users whose budget is used up, by
-        the key of their number of jobs, with a sentence for each. The second result contains the keys of the
+        the key of their `JOBS` quota, with a sentence for each. The second result contains the keys of the
         projects and users whose hard budget is used up."""
         if self._holds_until - _CACHE_INTERVAL <= now < self._holds_until:
             return self._exhausted

@@ -51,7 +51,7 @@ from trainshed.core.pipelines import Pipeline
 from trainshed.core.reservations import PersistentResource, PersistentResourceName
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.units import Nanos
-from trainshed.core.usage import HOUR, MachineTime, Prices, Use
+from trainshed.core.usage import MachineTime, Prices, Use
 from trainshed.core.works import Work
 from trainshed.engines.port import NodeState
 from trainshed.eventloop.background import begin
@@ -75,10 +75,6 @@ from trainshed.store.port import NodeDrain
 MAX_INLINE_SIZE: Final = 1000
 """Maximum number of jobs and nodes for which decisions are made on the event loop. Such decisions take at
 most about 20 ms."""
-_REMEMBERED: Final = 8
-"""Number of half-lives for which usage counts in the fair share."""
-_STRETCH: Final = 6 * HOUR
-"""Length in nanoseconds of the periods over which past usage is summed up."""
 _CONDITIONS: Final = {
     NodeState.DRAINING: NodeCondition.DRAINED,
     NodeState.QUARANTINED: NodeCondition.QUARANTINED,

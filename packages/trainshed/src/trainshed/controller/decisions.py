@@ -20,9 +20,9 @@ from trainshed.eventloop.background import keep
 from trainshed.scheduler.model import Decision, Policy, event_of_decision
 from trainshed.store.sqlite.reader import Reader
 
-_REMEMBERED: Final = 8
+_MAX_HALF_LIVES: Final = 8
 """Number of half-lives for which usage counts in the fair share."""
-_STRETCH: Final = 6 * HOUR
+_PERIOD: Final = 6 * HOUR
 """Length in nanoseconds of the periods over which past usage is summed up."""
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class Decisions:
             policy, self._decide_at, self._report_from_thread, at_once, budgets
         )
         self._watching: asyncio.Task[None] | None = None
-        self._remembered = _REMEMBERED * policy.half_life
+        self._remembered = _MAX_HALF_LIVES * policy.half_life
         self._now = now
         self._stored = stored
         self._report = report
@@ -62,8 +62,8 @@ class Decisions:
         now = self._now()
         month, _ = month_of(now)
         self.capacity.budgets.load(await reader.machine_time(None, month, now), now)
-        for used, began in await reader.past_use(now - self._remembered, _STRETCH):
-            self.capacity.remember(used, began, min(began + _STRETCH, now))
+        for used, began in await reader.past_use(now - self._remembered, _PERIOD):
+            self.capacity.remember(used, began, min(began + _PERIOD, now))
 
     async def read_orders(self, reader: Reader) -> None:
         """Load the operators' settings: drained nodes and quotas."""

@@ -286,7 +286,8 @@ class Tracker:
             return Estimate(1.0, text, None if idle else 0.0)
         began, before = self._first or (now, 1.0)
         if share <= before and self._began is not None:
-            # With an unchanged share, assume that the work took the time since the program's start.
+            # If the share has not changed since the first count, assume that the work took the time since the
+            # program's start.
             began, before = self._began, 0.0
         if share <= before or last <= began:
             return Estimate(share, text)

@@ -338,7 +338,7 @@ class Preemption:
         The result is [] if released resources are already sufficient, and None if no preemption is
         sufficient. Afterwards `need` simulates the release of all these gangs.
         """
-        # In relaxed mode, the best case does not apply.
+        # In relaxed mode, nodes have no capacities, so the best case excludes no gang.
         if self._transaction.strict and not self._best_places(entry, kinds):
             return None
         for gang in self.leaving.values():

@@ -295,8 +295,8 @@ class Snapshot:
 
     def set_exhausted(self, budgets: Mapping[QuotaKey, str], stopped: frozenset[QuotaKey]) -> None:
         """Set the projects and users whose budget is used up. `budgets`: a sentence for each, by the key of
-        their number of jobs. None of their jobs starts. `stopped`: the keys of projects and users whose
-        running jobs must also release their nodes."""
+        their `JOBS` quota. None of their jobs starts. `stopped`: the keys of projects and users whose running
+        jobs must also release their nodes."""
         self.stopped = stopped
         if budgets != self.exhausted:
             self.exhausted = budgets
@@ -366,7 +366,7 @@ class Snapshot:
 
     def budget_message(self, key: QuotaKey) -> str | None:
         """Return a sentence if the budget of a project or user is used up, otherwise None. `key`: the key of
-        their number of jobs."""
+        their `JOBS` quota."""
         # A budget of 0 for each user also applies to users that are not known yet.
         if key not in self.exhausted and key.metric == JOBS and key.person:
             budgets = (replace(key, metric=metric) for metric in (*BUDGETS, *HARD_BUDGETS))

@@ -34,7 +34,8 @@ UNKNOWN = -1.0
 
 @dataclass(frozen=True)
 class Node:
-    """A node of the tree with its scale. `allowed`: the codes of the parent for which the node is active."""
+    """A node of the tree with its scale. `allowed_codes`: the codes of the parent for which the node is
+    active."""
 
     parameter: Parameter
     allowed_codes: tuple[float, ...] = ()

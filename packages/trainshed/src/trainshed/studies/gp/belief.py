@@ -140,7 +140,7 @@ _RANKED_SHARE = 0.2
 
 _PENALTY_FACTOR = 1e8
 """A value is replaced by its rank if its distance from the best value is this many times the distance of the
-median. It is probably a penalty."""
+median. Such a value is probably a penalty."""
 
 
 def warp(values: Array) -> Array:
