@@ -106,9 +106,13 @@ def test_closed_output_pipe_is_not_a_failure(service: FakeService, tmp_path: Pat
 @pytest.mark.parametrize(
     ("where", "name", "message"),
     [
-        (">/dev/full", "p", "Error: The output cannot be written: no space is left there."),
+        (
+            ">/dev/full",
+            "p",
+            "Error: The output cannot be written: its disk is full. Free some space and try again.",
+        ),
         (">&-", "p", ""),
-        ("", r"$'caf\xe9'", r"Error: 'caf\udce9' is not UTF-8, and has to be."),
+        ("", r"$'caf\xe9'", r"Error: 'caf\udce9' is not valid UTF-8. Use a text that is."),
     ],
 )
 def test_output_and_encoding_errors_are_one_sentence(

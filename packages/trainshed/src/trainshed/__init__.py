@@ -1,1 +1,2 @@
-"""Trainshed: a self-hosted training service. The rooms and who may import whom: docs/architecture.md."""
+"""Trainshed: a self-hosted training service. docs/architecture.md describes the packages and their allowed
+imports."""

@@ -1,5 +1,5 @@
-"""The `trainshed` command, and `python -m trainshed`: the commands that build services, and all others from
-the cli package."""
+"""The `trainshed` command, and `python -m trainshed`. This module adds the commands that build services to
+the commands of the `cli` package."""
 
 import errno
 import os
@@ -14,12 +14,12 @@ from trainshed.serve import clock
 _COMMANDS = (
     ("up", "trainshed.serve.up", "Start the service."),
     ("runtimes", "trainshed.serve.runtimes", "List, build and clear cached runtimes."),
-    ("doctor", "trainshed.serve.doctor", "Show what this machine lets a service do."),
+    ("doctor", "trainshed.serve.doctor", "Check what a service can do on this machine."),
     ("backup", "trainshed.serve.backup.take", "Back up a data directory while jobs run."),
     ("restore", "trainshed.serve.backup.restore", "Restore a backup into an empty data directory."),
 )
-"""As in `cli.commands`: loaded when they are used, since loading what they need takes longer than showing
-help."""
+"""Rows as in `cli.commands`. A module is imported when its command is used, because the imports take longer
+than showing help."""
 _NAME = "trainshed"
 
 
@@ -41,38 +41,41 @@ def main() -> None:
         group(prog_name=_NAME)
     except SystemExit as end:
         if end.code == 1 and _reader_has_left():
-            # The reader wants no more (`| head`), which does not mean that the command failed.
+            # The reader of the output has closed it (`| head`). This does not mean that the command failed.
             raise SystemExit(128 + signal.SIGPIPE) from None
         raise
     except ModuleNotFoundError as missing:
         if (missing.name or "").partition(".")[0] == _NAME:
             raise
         raise SystemExit(
-            f"Error: This needs the service, and only its client is installed ({missing.name} is missing): "
-            "pip install 'trainshed[service]'"
+            f"Error: This command needs the service, but only the client is installed ({missing.name} is "
+            "missing). Install the service: pip install 'trainshed[service]'"
         ) from None
     except UnicodeEncodeError as failure:
         raise SystemExit(
-            f"Error: {str(failure.object)[:80]!r} is not UTF-8, and has to be."
+            f"Error: {str(failure.object)[:80]!r} is not valid UTF-8. Use a text that is."
         ) from None
     except OSError as failure:
         if isinstance(failure, PermissionError) and failure.filename:
             raise SystemExit(
-                f"Error: {failure.filename}: {failure.strerror}. Run this as the user that it belongs to."
+                f"Error: {failure.filename}: {failure.strerror}. Run the command as the owner of the file."
             ) from None
         if failure.errno != errno.ENOSPC or failure.filename:
             raise
-        raise SystemExit("Error: The output cannot be written: no space is left there.") from None
+        raise SystemExit(
+            "Error: The output cannot be written: its disk is full. Free some space and try again."
+        ) from None
     except RuntimeError as failure:
         if "HOME" in os.environ or "home directory" not in str(failure):
             raise
         raise SystemExit(
-            f"Error: The user {os.geteuid()} has no home directory here. Set HOME to a directory of its own."
+            f"Error: The user with the UID {os.geteuid()} has no home directory. Set HOME to a directory of "
+            "this user."
         ) from None
 
 
 def _reader_has_left() -> bool:
-    """Whether standard output is a pipe that nobody reads any more."""
+    """Return whether standard output is a pipe that no process reads any more."""
     looked = select.poll()
     looked.register(1, 0)
     return any(event & select.POLLERR for _, event in looked.poll(0))

@@ -1,1 +1,1 @@
-"""The `trainshed` command: commands that call the public API, and the packaging of users' code."""
+"""The `trainshed` command: subcommands that call the public API, and the packaging of users' programs."""

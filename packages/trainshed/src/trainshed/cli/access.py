@@ -1,5 +1,6 @@
 """`trainshed tokens`, `iam` and `secrets`: create tokens, grant and revoke roles, and store secrets. A job
-uses a secret by `$(secret:NAME)`. `trainshed list` and `delete` cover tokens, grants and secrets."""
+refers to a secret as `$(secret:NAME)`. `trainshed list` and `delete` also support tokens, grants and secrets.
+"""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""`trainshed buckets`: lists, copies and deletes objects in buckets, by the storage API."""
+"""`trainshed buckets`: lists, copies and deletes objects in buckets with the storage API."""
 
 import os
 import sys
@@ -51,7 +51,7 @@ class Place:
 
     @property
     def directory(self) -> str:
-        """The name as a prefix of the names below it: "" or a text that ends with `/`."""
+        """The name as a prefix of the names in this directory: "", or a text that ends with `/`."""
         return self.name if not self.name or self.name.endswith("/") else f"{self.name}/"
 
 
@@ -111,7 +111,7 @@ def cp(endpoint: Endpoint, *, sources: tuple[str, ...], target: str, recursive: 
     """Copy objects between this machine and a bucket, or between buckets.
 
     A target that ends with / is a directory; - is standard input or output. If there are several sources, the
-    target must be a directory. With -r, source directories keep their names there.
+    target must be a directory. With -r, a source directory is copied with its name into TARGET.
     """
     storage = endpoint.storage_client()
     several = len(sources) > 1
@@ -154,8 +154,11 @@ def rm(endpoint: Endpoint, *, places: tuple[str, ...], recursive: bool) -> None:
 def _list_directory(
     storage: Client, at: Place, *, recursive: bool
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return the objects and the directories in a directory. For the name of an object, return only the
-    object. If `recursive`, return all objects below, and no directories."""
+    """Return the objects and the subdirectories of a directory.
+
+    If `at` is the name of an object, return only that object. If `recursive`, return all objects below `at`,
+    and no subdirectories.
+    """
     if recursive:
         return list(_find_objects(storage, at)), []
     objects: list[dict[str, Any]] = []
@@ -178,8 +181,7 @@ def _find_objects(storage: Client, at: Place) -> Iterator[dict[str, Any]]:
 
 
 def _check(sources: tuple[str, ...], target: str) -> None:
-    """Check the sources and the target before copying. Raises click.UsageError if they do not fit
-    together."""
+    """Check the sources and the target before copying. Raises click.UsageError for an invalid combination."""
     to_bucket = target.startswith(_SCHEME)
     is_directory = target.endswith("/") or (
         not Place.parse(target).name if to_bucket else Path(target).is_dir()
@@ -202,12 +204,12 @@ def _check(sources: tuple[str, ...], target: str) -> None:
 def _from_bucket(
     storage: Client, source: Place, target: str, recursive: bool, keeps_name: bool
 ) -> int:
-    """Copy from a bucket and return the number of objects. If `keeps_name`, a source directory becomes a
+    """Copy objects from a bucket, and return their number. If `keeps_name`, a source directory becomes a
     directory below the target."""
     if recursive:
         names = [str(record["name"]) for record in _find_objects(storage, source)]
         if not target.startswith(_SCHEME):
-            # Some tools write such objects as markers of empty directories.
+            # Some tools write such objects to represent empty directories.
             names = [name for name in names if not name.endswith("/")]
     else:
         names = [source.name]
@@ -240,8 +242,8 @@ def _from_bucket(
 
 
 def _local(target: str, inner: str, *, recursive: bool) -> Path:
-    """Return the file for an object, always below the target if `recursive`. Raises click.ClickException if
-    the object's name would lead out of the target (path traversal)."""
+    """Return the path of the local file for an object. If `recursive`, it is always below the target. Raises
+    click.ClickException if the object's name would lead out of the target (path traversal)."""
     goal = Path(target)
     if recursive:
         if any(part in ("..", "", ".") for part in inner.split("/")):
@@ -254,7 +256,7 @@ def _local(target: str, inner: str, *, recursive: bool) -> Path:
 
 
 def _save(chunks: Iterator[bytes], goal: Path) -> None:
-    # The name of the target may have the maximum length, so the draft's name does not contain it.
+    # The name of the target may have the maximum length, so the temporary name does not contain it.
     draft = goal.with_name(f".{token_hex(8)}.part")
     try:
         if goal.exists() and not goal.is_file():
@@ -278,7 +280,7 @@ def _save(chunks: Iterator[bytes], goal: Path) -> None:
 def _to_bucket(
     storage: Client, source: str, target: Place, recursive: bool, keeps_name: bool
 ) -> int:
-    """Copy to a bucket and return the number of files. If `keeps_name`, a source directory becomes a
+    """Copy files to a bucket, and return their number. If `keeps_name`, a source directory becomes a
     directory below the target."""
     if source == "-":
         content = sys.stdin.buffer.read()
@@ -300,7 +302,8 @@ def _to_bucket(
         raise click.ClickException(f"{failure.filename} cannot be read: {failure.strerror}.")
 
     for parent, directories, files in os.walk(path, onerror=refuse):
-        # `os.walk` does not enter a link to a directory, so `_upload` rejects it.
+        # `os.walk` does not follow a link to a directory. Its name is yielded as a file, so that `_upload`
+        # rejects it.
         linked = [name for name in directories if (Path(parent) / name).is_symlink()]
         for file in sorted([*files, *linked]):
             below = Path(parent) / file

@@ -1,4 +1,4 @@
-"""`trainshed nodes` drains nodes and undrains them; `trainshed quotas` sets quotas. `trainshed list` lists
+"""`trainshed nodes` drains and undrains nodes; `trainshed quotas` sets quotas. `trainshed list` shows
 both."""
 
 import time
@@ -64,8 +64,8 @@ def _undrain(client: Client, node: str) -> None:
 
 
 def _wait_until_free(client: Client, name: str) -> None:
-    """Poll until no replica is on a drained node. Raises click.ClickException if a user undrains the node in
-    the meantime; RequestError, Unreachable."""
+    """Poll until no replica runs on a drained node. Raises click.ClickException if a user undrains the node
+    in the meantime, and RequestError or Unreachable."""
     while True:
         nodes = read(client.get(_NODES), NodeList).nodes
         node = next((other for other in nodes if other.name == name), None)
@@ -111,7 +111,7 @@ def _limit(context: click.Context, parameter: click.Parameter, value: str) -> fl
 @click.group(cls=Group)
 def quotas() -> None:
     """Limit the use of a project, or of a user in it, in a region. Without a command: list the quotas that
-    are set, used or waited for. A job that exceeds a quota waits. Running jobs continue when a quota
+    are set or in use, and those that jobs wait for. A job that exceeds a quota waits. Running jobs continue when a quota
     changes."""
 
 

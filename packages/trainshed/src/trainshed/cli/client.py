@@ -1,7 +1,8 @@
-"""The HTTP client of the commands: requests to a running service with JSON, streams of JSON lines, objects.
+"""The HTTP client of the commands. It sends requests to a running service, and reads JSON, streams of JSON
+lines, and objects. It also converts rejections and connection failures to error messages. It is independent
+of the methods of the APIs.
 
-Contains the texts of rejections and failures. Knows no method of the APIs. Imports `http.client` and `ssl`
-with the first connection, because help needs neither.
+`http.client` and `ssl` are imported with the first connection, because help texts need neither.
 """
 
 import http
@@ -22,18 +23,21 @@ if TYPE_CHECKING:
     import ssl
 
 _CHUNK = 1 << 18
-"""Bytes of an object that are sent or read at a time."""
+"""Size of a block of an object's content, in bytes."""
 REQUEST_TIMEOUT = 60.0
-"""Maximum seconds until an answer; streams wait without a limit."""
+"""Maximum seconds to wait for a response. Streams have no limit."""
 
 
 class Unreachable(click.ClickException):
-    """No service answers. Exit status 1, as for every error except usage errors."""
+    """The service does not respond. The exit status is 1, as for all errors except usage errors."""
 
 
 class RequestError(click.ClickException):
-    """The service answered with an error. `status`: the HTTP status, 0 = none; `violations`: (field,
-    description) of each wrong field. The message lists the violations, one per line."""
+    """The service returned an error.
+
+    `status` is the HTTP status; 0 means that no response arrived. `violations` has (field, description) for
+    each invalid field. The message lists the violations, one per line.
+    """
 
     def __init__(
         self, status: int, message: str, violations: tuple[tuple[str, str], ...] = ()
@@ -47,7 +51,7 @@ class RequestError(click.ClickException):
 
 
 class Client:
-    """Requests to one address with one token. Every call blocks and opens its own connection."""
+    """Sends requests to one address with one token. Every call blocks and opens its own connection."""
 
     def __init__(
         self,
@@ -62,29 +66,33 @@ class Client:
         #: `http://host:port`, or with `https`.
         self.address = address.rstrip("/")
         self._token = token
-        #: Advice for errors if nothing answers at the address.
+        #: The advice in the error if nothing responds at the address.
         self._advice = advice
-        #: Returns the current address of the service; raises Unreachable. None = unknown.
+        #: Returns the current address of the service, or raises Unreachable. None = the address is fixed.
         self._find_address = find_address
-        #: A PEM file of authorities to trust for https, in addition to the system's; None = none.
+        #: A PEM file of authorities to trust for https in addition to the system's, or None.
         self._ca = ca
-        #: True if texts in answers stay unchanged; otherwise they are made printable on a terminal.
+        #: Whether texts in responses remain unchanged. Otherwise they are made printable on a terminal.
         self.raw = raw
 
     def update_address(self) -> None:
-        """Use the current address of the service, if it can be found. Raises Unreachable while no service
+        """Use the current address of the service if it can be found. Raises Unreachable if no service
         runs."""
         if self._find_address is not None:
             self.address = self._find_address().rstrip("/")
 
     def get(self, path: str, **query: str | int | Sequence[str] | None) -> Any:
-        """Send GET and return the JSON of the answer. Query parameters that are None are omitted; one with
-        several values is repeated. Raises RequestError, Unreachable."""
+        """Send a GET request and return the JSON of the response.
+
+        A query parameter whose value is None is omitted. A parameter with several values is repeated. Raises
+        RequestError, Unreachable.
+        """
         with self._open("GET", path, query=query) as answer:
             return answer.json()
 
     def pages(self, path: str, **query: str | int | Sequence[str] | None) -> Iterator[Any]:
-        """Yield the answers to GET, page by page. Raises RequestError, Unreachable."""
+        """Yield the responses to GET requests, one for each page of a list. Raises RequestError,
+        Unreachable."""
         token = ""
         while token is not None:
             answer = self.get(path, **query, pageToken=token or None)
@@ -94,25 +102,27 @@ class Client:
     def post(
         self, path: str, body: Mapping[str, Any], *, timeout: float | None = REQUEST_TIMEOUT
     ) -> Any:
-        """Send POST and return the JSON of the answer. `timeout`: maximum seconds until the answer; None =
-        unlimited. Raises RequestError, Unreachable."""
+        """Send a POST request and return the JSON of the response. `timeout`: maximum seconds to wait for it;
+        None = unlimited. Raises RequestError, Unreachable."""
         content = json.dumps(body).encode()
         with self._open("POST", path, content=content, timeout=timeout) as answer:
             return answer.json()
 
     def post_form(self, path: str, fields: Mapping[str, str]) -> Any:
-        """Send a form by POST and return the JSON of the answer. Raises RequestError, Unreachable."""
+        """Send a form in a POST request and return the JSON of the response. Raises RequestError,
+        Unreachable."""
         content, kind = urlencode(fields).encode(), "application/x-www-form-urlencoded"
         with self._open("POST", path, content=content, content_type=kind) as answer:
             return answer.json()
 
     def delete(self, path: str, **query: str | int | None) -> None:
-        """Send DELETE. Query parameters that are None are omitted. Raises RequestError, Unreachable."""
+        """Send a DELETE request. A query parameter whose value is None is omitted. Raises RequestError,
+        Unreachable."""
         with self._open("DELETE", path, query=query) as answer:
             answer.read()
 
     def upload(self, bucket: str, name: str, content: bytes | BinaryIO, size: int) -> None:
-        """Write an object of `size` bytes, in chunks. Raises RequestError, Unreachable."""
+        """Write an object of `size` bytes in chunks. Raises RequestError, Unreachable."""
         path = f"/upload/storage/v1/b/{quote(bucket, safe='')}/o"
         query = {"uploadType": "media", "name": name}
         kind = "application/octet-stream"
@@ -124,13 +134,16 @@ class Client:
             answer.read()
 
     def open_object(self, bucket: str, name: str) -> "Answer":
-        """Return an answer with an object's content, to read in chunks. Raises RequestError, Unreachable."""
+        """Return a response with an object's content, to read in chunks. Raises RequestError, Unreachable."""
         path = f"/storage/v1/b/{quote(bucket, safe='')}/o/{quote(name, safe='')}"
         return self._open("GET", path, query={"alt": "media"})
 
     def stream(self, path: str, **query: str | int | None) -> "Answer":
-        """Return an answer of JSON lines to iterate over; it may last as long as a job. Raises RequestError,
-        Unreachable. Iterating raises Unreachable if the answer breaks off."""
+        """Return a response of JSON lines. It may last as long as a job.
+
+        Raises RequestError, Unreachable. Iterating over the response raises Unreachable if the connection
+        breaks.
+        """
         return self._open("GET", path, query=query, timeout=None)
 
     def _open(
@@ -160,7 +173,7 @@ class Client:
             except (BrokenPipeError, ConnectionResetError):
                 if content is None or connection.sock is None:
                     raise
-                # The service may have rejected the request already: then the answer contains the reason.
+                # The service may have rejected the request already. Then the response contains the reason.
             response = connection.getresponse()
         except (OSError, http.client.HTTPException) as failure:
             connection.close()
@@ -219,7 +232,7 @@ class Client:
         if isinstance(failure, http.client.BadStatusLine) and not isinstance(
             failure, http.client.RemoteDisconnected
         ):
-            # The message does not quote the answer, which may be binary.
+            # The message does not quote the response, which may be binary.
             return Unreachable(
                 f"{self.address} does not support HTTP/1. If this is the gRPC port, use the REST port, "
                 "which is 8080 by default. trainshed status shows it."
@@ -228,8 +241,9 @@ class Client:
         return Unreachable(f"The service at {self.address} did not answer: {cause}. {self._advice}")
 
     def connection_error(self, failure: Exception) -> Unreachable:
-        """Return the error for an answer that broke off."""
-        # Only the system's errors contain a helpful cause; those of the library contain a position.
+        """Return the error for a connection that broke during a response."""
+        # Only errors of the operating system contain a helpful cause. Errors of the HTTP library contain only
+        # a position.
         cause = (
             f" ({failure.strerror})" if isinstance(failure, OSError) and failure.strerror else ""
         )
@@ -239,7 +253,7 @@ class Client:
 
 
 class Answer:
-    """An HTTP response. Use it in a `with` block, and read it once."""
+    """An HTTP response. Use it in a `with` block, and read it only once."""
 
     def __init__(
         self,
@@ -259,15 +273,15 @@ class Answer:
         self._connection.close()
 
     def read(self) -> bytes:
-        """Return all of the answer. Raises Unreachable if it breaks off."""
+        """Return the whole content. Raises Unreachable if the connection breaks."""
         try:
             return self._response.read()
         except (OSError, http.client.HTTPException) as failure:
             raise self._client.connection_error(failure) from None
 
     def json(self) -> Any:
-        """Return all of the answer as JSON. Raises Unreachable if it breaks off, RequestError if it is not
-        JSON."""
+        """Return the whole content as JSON. Raises Unreachable if the connection breaks, RequestError if the
+        content is not JSON."""
         content = self.read()
         try:
             value = json.loads(content or b"{}")
@@ -275,13 +289,13 @@ class Answer:
         except ValueError:
             raise RequestError(
                 self._response.status,
-                f"The answer of {self._client.address} is not JSON. It may not be a Trainshed service. "
-                "Check the address.",
+                f"The response from {self._client.address} is not JSON, so there may be no Trainshed service "
+                "at this address. Check the address.",
             ) from None
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Yield the JSON objects, one per line, as they arrive. Raises Unreachable if the answer breaks
-        off."""
+        """Yield the JSON objects, one per line, as they arrive. Raises Unreachable if the connection
+        breaks."""
         return chain.from_iterable(map(self.values, self.blocks()))
 
     def values(self, block: bytes) -> Iterator[dict[str, Any]]:
@@ -294,8 +308,8 @@ class Answer:
             yield value if self._client.raw else cleaned(value)
 
     def blocks(self) -> Iterator[bytes]:
-        """Yield the answer in blocks of whole lines as they arrive, unchanged. Raises Unreachable if it
-        breaks off."""
+        """Yield the content in blocks of whole lines as they arrive, unchanged. Raises Unreachable if the
+        connection breaks."""
         rest = b""
         response = self._response
         try:
@@ -306,7 +320,7 @@ class Answer:
                     rest = data[end:]
                 else:
                     rest += data
-            # `read1` does not raise if the connection ends within the answer.
+            # `read1` does not raise an error if the connection ends before the end of the response.
             if response.chunk_left is not None if response.chunked else response.length:
                 raise http.client.IncompleteRead(rest)
             if rest:
@@ -315,11 +329,12 @@ class Answer:
             raise self._client.connection_error(failure) from None
 
     def chunks(self, name: str) -> Iterator[bytes]:
-        """Yield the answer, an object of this name, in chunks. Raises Unreachable if it breaks off."""
+        """Yield the content, an object called `name`, in chunks. Raises Unreachable if the connection
+        breaks."""
         chunks = iter(lambda: self._response.read(_CHUNK), b"")
         try:
             yield from show_progress(name, self._response.length or 0, chunks)
-            # `read` of a size does not raise if the connection ends within the answer.
+            # `read(size)` does not raise an error if the connection ends before the end of the response.
             if self._response.length:
                 raise http.client.IncompleteRead(b"")
         except (OSError, http.client.HTTPException) as failure:
@@ -327,8 +342,8 @@ class Answer:
 
 
 def _refused(status: int, content: bytes, unknown_to: str | None) -> RequestError | Unreachable:
-    """Return the error for an answer of this status. `unknown_to`: the address, if no token was sent; None =
-    a token was sent."""
+    """Return the error for a response with this status. `unknown_to`: the service's address if the request
+    had no token; None if it had one."""
     if status == http.HTTPStatus.UNAUTHORIZED and unknown_to:
         return RequestError(
             status,
@@ -340,8 +355,8 @@ def _refused(status: int, content: bytes, unknown_to: str | None) -> RequestErro
         error = json.loads(content)["error"]
         message = plain(str(error["message"]))
     except (ValueError, KeyError, TypeError):
-        text = f"The service answered with HTTP status {status} and no explanation."
-        # A proxy answers so while its service is down.
+        text = f"The service returned HTTP status {status} without an error message."
+        # A proxy returns these statuses while its service is down.
         return Unreachable(text) if status in (502, 503, 504) else RequestError(status, text)
     if status == http.HTTPStatus.UNAUTHORIZED:
         message += (

@@ -1,6 +1,7 @@
-"""The table of commands, except commands that build services. Using a command imports its module.
+"""The table of commands, except for the commands that build services.
 
-Contains their names and one-line descriptions, so that `trainshed --help` imports no command's module.
+The table has the names and one-line descriptions, so `trainshed --help` imports no command's module. A module
+is imported when its command is used.
 
 Groups accept shared options before the command's name: `trainshed --data D jobs list` is `trainshed jobs list
 --data D`. `trainshed models list` and `trainshed models` are `trainshed list models`. If a user omits the
@@ -38,7 +39,7 @@ _COMMANDS = (
     ("tensorboard", "trainshed.cli.links:tensorboard", "Open TensorBoard for the event files of jobs."),
     ("tokens", "trainshed.cli.access:tokens", "Create tokens for people and service accounts."),
 )  # fmt: skip
-"""(name, module, description); the click command is the module's `command`, unless the row specifies another
+"""(name, module, description). The click command is the module's `command`, unless the row specifies another
 name."""
 SECTIONS = {
     "Every day": ("run", "jobs", "up", "status", "console", "down"),
@@ -54,7 +55,7 @@ SECTIONS = {
     "People and clients": ("env", "login", "iam", "tokens"),
     "The service": ("doctor", "runtimes", "backup", "restore", "emulate"),
 }
-"""All commands by topic."""
+"""The topics of `trainshed --help`, each with its commands."""
 
 KINDS = (
     *("audit", "curves", "datasets", "experiments", "grants", "machine-types", "models", "nodes"),
@@ -66,8 +67,8 @@ KINDS = (
 def register(
     group: click.Group, now: Callable[[], Nanos], others: Iterable[tuple[str, str, str]] = ()
 ) -> None:
-    """Add the commands to `group`, and `others` in the same form. `now`: the clock of all commands; it
-    becomes their context object."""
+    """Add the commands of this module and `others` to `group`. `others` has the form of `_COMMANDS`. `now`:
+    the clock of all commands, which becomes their context object."""
     group.context_settings["obj"] = now
     add_lazily(group, (*_COMMANDS, *others))
 
@@ -80,8 +81,8 @@ def add_lazily(group: click.Group, rows: Iterable[tuple[str, str, str]]) -> None
 
 
 class LazyCommand(click.Command):
-    """A placeholder of a command until its call; the group's help needs only its description. `where`:
-    `module:name`."""
+    """A placeholder that imports its command when the command is called. `where`: `module:name` of the
+    command."""
 
     def __init__(self, name: str, where: str, description: str) -> None:
         super().__init__(name, help=description)
@@ -108,21 +109,21 @@ class LazyCommand(click.Command):
 _SHARED_OPTIONS = frozenset(
     {"--data", "--url", "--token", "--ca", "--format", "--project", "--region"}
 )
-"""Options that most commands have; each has a value."""
+"""Options that most commands have. Each option has a value."""
 _HELP = frozenset({"-h", "--help", "--version"})
 VERBS = ("list", "describe", "delete")
-"""Commands with a kind of thing as an argument."""
+"""Commands that have a kind of thing as an argument."""
 
 
 class Group(click.Group):
     """A group that accepts shared options before the command's name."""
 
-    #: The command to run if the user omits it; None = none.
+    #: The command to run if the user omits the command, or None.
     default: str | None = None
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Move shared options after the command's name, where click expects them."""
-        # During completion by a shell, the command may not have been typed yet.
+        # During shell completion, the user may not have typed the command yet.
         is_typed = not ctx.resilient_parsing
         if ctx.parent is None:
             args = in_order(args, {*self.commands, *KINDS}, None)
@@ -132,7 +133,7 @@ class Group(click.Group):
         )
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the table of commands; those of `trainshed` itself by topic."""
+        """Write the table of commands. The commands of `trainshed` itself are grouped by topic."""
         if ctx.parent is not None:
             super().format_commands(ctx, formatter)
             return
@@ -144,8 +145,8 @@ class Group(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Resolve a command as click does. Raises click.UsageError if it does not exist, with the group of a
-        command of this name."""
+        """Resolve a command as click does. If the command exists only in another group, the error contains
+        that group. Raises click.UsageError."""
         try:
             return super().resolve_command(ctx, args)
         except NoSuchCommand as error:
@@ -158,7 +159,7 @@ class Group(click.Group):
             raise click.UsageError(f"{error.message} {advice}", ctx) from None
 
     def _groups_with(self, name: str) -> list[str]:
-        """Return the names of the groups in this group that contain a command of that name. Imports them."""
+        """Return the names of the subgroups that contain a command with this name. Imports the subgroups."""
         groups: list[str] = []
         for group, command in self.commands.items():
             loaded = command.load() if isinstance(command, LazyCommand) else command
@@ -170,10 +171,11 @@ class Group(click.Group):
 def verb_first(
     args: Sequence[str], commands: Container[str], default: str | None = "list"
 ) -> list[str]:
-    """Return the words of `KIND VERB …` as `VERB KIND …`, other words unchanged.
+    """Convert the words `KIND VERB …` to `VERB KIND …`. Return other words unchanged.
 
-    `commands`: those of the group; a kind among them has commands of its own. `default`: the verb if the
-    words contain none; None = none. Raises click.UsageError for a kind with another word.
+    `commands`: the commands of the group. A kind among them has its own subcommands. `default`: the verb to
+    insert if the words contain none, or None. Raises click.UsageError if a kind is followed by an unknown
+    word.
     """
     if not args or args[0] not in KINDS:
         return [*args]
@@ -191,8 +193,8 @@ def verb_first(
 
 
 def in_order(args: Sequence[str], commands: Container[str], default: str | None) -> list[str]:
-    """Return the words with the command before shared options, or unchanged if they contain no command.
-    `default`: the command if the words contain none; None = none."""
+    """Move the command before the shared options. Return words without a command unchanged, unless there is a
+    default. `default`: the command to insert if the words contain none, or None."""
     end = 0
     while end < len(args):
         word = args[end]

@@ -1,5 +1,9 @@
-"""Finds the service for a command: by the command line, the environment, the login of this user, or on this
-machine. A service writes `service.json` into its data directory, with its addresses, token and process id."""
+"""Finds the service that a command uses: from the command line, the environment, the user's login, or on this
+machine.
+
+A running service writes `service.json` into its data directory. The file contains its addresses, token and
+process ID.
+"""
 
 import functools
 import json
@@ -23,51 +27,53 @@ R = TypeVar("R")
 
 _START = "Start one: trainshed up"
 PROJECT, REGION = "trainshed.project", "trainshed.region"
-"""Keys of a command's context with the values of `takes_project` and `takes_place`."""
+"""Keys of a command's context. Their values come from `takes_project` and `takes_place`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """The addresses of a service and other facts for clients, as in its `service.json`; None = unknown."""
+    """The addresses of a service and other facts for clients, as in its `service.json`. None = unknown."""
 
-    #: `http://host:port`, or with `https`; `storage` has the same form.
+    #: The URL of the REST API, `http://host:port` or `https://host:port`. `storage` has the same form.
     rest: str
     #: Secret: errors and dumps do not contain it.
     token: str = field(repr=False)
     storage: str | None = None
-    #: `host:port`, as in the next two fields.
+    #: `host:port` of storage with TLS. The next two fields have the same form.
     storage_tls: str | None = None
-    #: Without TLS.
+    #: gRPC without TLS.
     grpc: str | None = None
     grpc_tls: str | None = None
     #: A PEM file of authorities for gRPC clients to trust.
     ca_bundle: str | None = None
     #: A PEM file of authorities to trust for https.
     ca: str | None = None
-    #: Defaults: those of the environment, else of the service; "" = not requested yet.
+    #: Default project and region: from the environment, otherwise from the service; "" = not requested yet.
     project: str = ""
     region: str = ""
-    #: The default bucket of that project; "" = not requested yet.
+    #: The default bucket of `project`; "" = not requested yet.
     bucket: str = ""
-    #: The service's process id. Only for a service on this machine, as the next three; 0 = unknown.
+    #: The service's process ID. This field and the next three are set only for a service on this machine; 0 =
+    #: unknown.
     pid: int = 0
-    #: Start of that process (`protocol.process_start`): after a reboot another one may have its id.
+    #: Start time of the service's process (`protocol.process_start`). After a reboot, another process may
+    #: have its ID.
     since: int = 0
-    #: Its data directory.
+    #: The service's data directory.
     data: Path | None = None
-    #: The directory whose sub-directories are the buckets.
+    #: The directory whose subdirectories are the buckets.
     buckets: Path | None = None
-    #: Advice for errors if the service does not answer.
+    #: The advice in the error if the service does not respond.
     advice: str = _START
 
     def client(self, *, raw: bool = False) -> Client:
-        """Return a client of the APIs. `raw`: texts in answers stay unchanged, for output as JSON."""
+        """Return a client of the APIs. `raw`: texts in responses remain unchanged, for output as JSON."""
         data = self.data
         find_address = (lambda: local(data, self.token).rest) if data is not None else None
         return Client(self.rest, self.token, self.advice, find_address, ca=self.ca, raw=raw)
 
     def storage_client(self) -> Client:
-        """Return a client for the objects of buckets. Their names stay unchanged."""
+        """Return a client for the objects of buckets. It does not change the objects' names."""
         return Client(self.storage or self.rest, self.token, self.advice, ca=self.ca, raw=True)
 
 
@@ -78,8 +84,11 @@ def data_directory(directory: Path | None) -> Path:
 
 
 def find(url: str | None, token: str | None, data: Path | None, ca: str | None = None) -> Endpoint:
-    """Return the service that these options, the environment, the login or the data directory specify. Raises
-    Unreachable if none does and no service runs with the data directory. Does not call the service."""
+    """Return the service that these options, the environment, the login or the data directory specify.
+
+    Does not connect to the service. Raises Unreachable if no service is specified and none runs in the data
+    directory.
+    """
     if url is None and data is None and (address := os.environ.get("TRAINSHED_ENDPOINT")):
         return remote(
             address,
@@ -97,21 +106,21 @@ def find_here(url: str | None, token: str | None, data: Path | None, ca: str | N
         return remote(url, token, "Check the address of --url.", ca)
     login = known_login() if data is None and "TRAINSHED_DATA" not in os.environ else {}
     if login:
-        # A token of the environment may belong to another service.
+        # A token in the environment may belong to another service.
         token, ca = token or login["token"], ca or login["ca"]
         return remote(login["url"], token, "To use another service: trainshed login URL", ca)
     return local(data_directory(data), token)
 
 
 def login_file() -> Path:
-    """Return the file with the service and the token of `trainshed login`. A relative XDG_CONFIG_HOME is
-    ignored, as its specification requires."""
+    """Return the file that contains the service and the token of `trainshed login`. A relative
+    XDG_CONFIG_HOME is ignored, as the XDG specification requires."""
     place = Path(os.environ.get("XDG_CONFIG_HOME", ""))
     return (place if place.is_absolute() else Path.home() / ".config") / "trainshed/login.json"
 
 
 def known_login() -> dict[str, str]:
-    """Return `url`, `token` and `ca` of this user's login; {} = none."""
+    """Return `url`, `token` and `ca` of this user's login, or {} without a login."""
     try:
         login: dict[str, str] = json.loads(login_file().read_bytes())
         return {key: str(login[key]) for key in ("url", "token", "ca")}
@@ -120,15 +129,15 @@ def known_login() -> dict[str, str]:
 
 
 def local(data: Path, token: str | None = None) -> Endpoint:
-    """Return the service of a data directory. Raises Unreachable if none runs there, click.ClickException if
-    its file cannot be read."""
+    """Return the service of a data directory. Raises Unreachable if no service runs there,
+    click.ClickException if its file cannot be read."""
     file = data / "service.json"
     try:
         service = msgspec.json.decode(
             file.read_bytes(), type=Endpoint, strict=False, dec_hook=lambda kind, text: kind(text)
         )
         if service.data and service.data.exists() and not service.data.samefile(data):
-            # The directory is a copy of another one. The service belongs to the original.
+            # The directory is a copy of another data directory. The service belongs to the original.
             raise FileNotFoundError
     except FileNotFoundError:
         raise Unreachable(
@@ -153,7 +162,7 @@ def local(data: Path, token: str | None = None) -> Endpoint:
 
 
 def data_option(data: Path) -> str:
-    """Return the shell words that make a command use that data directory; "" for `~/.trainshed`."""
+    """Return the shell words that select this data directory in a command; "" for `~/.trainshed`."""
     return "" if data == Path.home() / ".trainshed" else f" --data {shlex.quote(str(data))}"
 
 
@@ -162,8 +171,8 @@ def _start_at(data: Path) -> str:
 
 
 def takes_endpoint(command: Callable[..., R]) -> Callable[..., R]:
-    """Add --url, --token, --ca and --data to a command, and pass the specified service as its first
-    argument."""
+    """Add --url, --token, --ca and --data to a command. The decorator passes the selected service as the
+    command's first argument."""
 
     @takes_service
     @functools.wraps(command)
@@ -174,7 +183,8 @@ def takes_endpoint(command: Callable[..., R]) -> Callable[..., R]:
 
 
 def takes_service(command: Callable[..., R]) -> Callable[..., R]:
-    """Add the same options to a command that may run without a service, and pass a function that finds it."""
+    """Add --url, --token, --ca and --data to a command that may run without a service. The decorator passes a
+    function that returns the selected service."""
 
     @takes_address
     @functools.wraps(command)
@@ -199,7 +209,7 @@ def takes_service(command: Callable[..., R]) -> Callable[..., R]:
 
 
 def takes_address(command: Callable[..., R]) -> Callable[..., R]:
-    """Add --url, --token, --ca and --data to a command, and pass their values."""
+    """Add --url, --token, --ca and --data to a command. The decorator passes their values."""
     takes_url = click.option(
         "--url", metavar="URL", help="Address of the service, such as http://host:8080."
     )
@@ -218,33 +228,33 @@ def takes_address(command: Callable[..., R]) -> Callable[..., R]:
 
 
 def require_local_service(endpoint: Endpoint, url: str, command: str) -> None:
-    """Raise click.UsageError unless --url is the address of the service of the data directory. `command`
-    needs the service's files or process."""
+    """Raise click.UsageError unless --url is the address of the service of the data directory. Use it if
+    `command` needs the service's files or process."""
     if _address(url) != _address(endpoint.rest):
         raise click.UsageError(
-            f"This command needs the machine of the service. The service with its data in {endpoint.data} "
-            f"is at {endpoint.rest}, not at {url}. On the machine of {url}, run: trainshed {command} "
+            "This command must run on the machine of the service. The service with its data in "
+            f"{endpoint.data} is at {endpoint.rest}, not at {url}. On the machine of {url}, run: trainshed {command} "
             "--data DIRECTORY"
         )
 
 
 def _address(url: str) -> tuple[str, int | None]:
-    """Return (host, port) of a URL; each name of this machine becomes 127.0.0.1."""
+    """Return (host, port) of a URL. All names of this machine become 127.0.0.1."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     return ("127.0.0.1" if host in ("localhost", "::1") else host, parts.port)
 
 
 def remote(url: str, token: str | None, advice: str, ca: str | None = None) -> Endpoint:
-    """Return the service at an address. Missing values come from the environment; missing tokens and
-    authorities also from the login at this address."""
+    """Return the service at an address. If the token or `ca` is not specified, it comes from the environment,
+    or else from the login at this address."""
     environ, login = os.environ, known_login()
     known = login if login.get("url") == url.rstrip("/") else {}
     trusted = ca or environ.get("TRAINSHED_CA") or known.get("ca")
     return Endpoint(
         rest=url.rstrip("/"),
         token=token or environ.get("TRAINSHED_TOKEN") or known.get("token", ""),
-        # Absolute: the shell that receives the variable may be in another directory.
+        # Absolute, because the shell that receives the variable may be in another directory.
         ca=str(Path(trusted).absolute()) if trusted else None,
         project=environ.get("GOOGLE_CLOUD_PROJECT") or environ.get("GCLOUD_PROJECT", ""),
         region=environ.get("GOOGLE_CLOUD_REGION", ""),
@@ -255,8 +265,8 @@ def remote(url: str, token: str | None, advice: str, ca: str | None = None) -> E
 def with_defaults(endpoint: Endpoint, project: str | None = None) -> Endpoint:
     """Request the status of the service, and return the endpoint with the service's defaults.
 
-    `project`: the project of the default bucket; None = that of the endpoint, else the default of the
-    service. Raises RequestError, Unreachable.
+    `project`: the project whose default bucket is returned. None = the endpoint's project, otherwise the
+    service's default. Raises RequestError, Unreachable.
     """
     whose = project or endpoint.project or None
     status = read(endpoint.client().get("/trainshed/v1/status", project=whose), Status)
@@ -269,19 +279,19 @@ def with_defaults(endpoint: Endpoint, project: str | None = None) -> Endpoint:
 
 
 def project_of(endpoint: Endpoint) -> str:
-    """Return the project of a command without --project: the environment's, else the service's default.
-    Raises RequestError, Unreachable."""
+    """Return the project of a command without --project: from the environment, otherwise the service's
+    default. Raises RequestError, Unreachable."""
     return endpoint.project or with_defaults(endpoint).project
 
 
 def takes_project(text: str) -> Callable[[Callable[..., R]], Callable[..., R]]:
-    """Add `--project` to a command with `takes_endpoint`. `text`: the beginning of the help."""
+    """Add `--project` to a command that has `takes_endpoint`. `text`: the beginning of the help text."""
     return _context_option("project", text)
 
 
 def takes_place(what: str) -> Callable[[Callable[..., R]], Callable[..., R]]:
-    """Add `--project` and `--region` to such a command. `what`: the kind of thing that they locate, for the
-    help."""
+    """Add `--project` and `--region` to a command that has `takes_endpoint`. `what`: the kind of thing that
+    they locate, for the help text."""
     project = takes_project(f"Project of the {what}.")
     region = _context_option("region", f"Region of the {what}.")
     return lambda command: project(region(command))
@@ -298,8 +308,8 @@ def _context_option(name: str, text: str) -> Callable[[Callable[..., R]], Callab
 
 
 def place_of(endpoint: Endpoint) -> dict[str, str]:
-    """Return the project and region as parameters of a request. They are those of the command, else of the
-    environment, else the service's defaults. Raises RequestError, Unreachable."""
+    """Return the project and region as parameters of a request. They come from the command, otherwise from
+    the environment, otherwise from the service's defaults. Raises RequestError, Unreachable."""
     if not endpoint.project or not endpoint.region:
         endpoint = with_defaults(endpoint)
     return {"project": endpoint.project, "region": endpoint.region}

@@ -14,8 +14,10 @@ from trainshed.cli.processes import own_service
 
 @contextlib.contextmanager
 def emulator(port: int, plan: Path | None, capture: Path | None) -> Generator[dict[str, str]]:
-    """Run an emulator, and yield the variables for its clients, and `TRAINSHED_PID`. `port`: 0 = any free
-    port; `plan`, `capture`: as in `serve.emulation`. Raises click.ClickException."""
+    """Run an emulator, and yield the environment variables for its clients, and `TRAINSHED_PID`.
+
+    `port`: 0 = any free port. `plan` and `capture`: see `serve.emulation`. Raises click.ClickException.
+    """
     files = {"--plan": plan, "--capture": capture}
     words = [word for name, path in files.items() if path for word in (name, str(path.absolute()))]
     with own_service(None, "--emulate", "--port", str(port), *words) as endpoint:
@@ -57,7 +59,7 @@ def command(
                 ) from None
             raise SystemExit(ended.returncode if ended.returncode >= 0 else 128 - ended.returncode)
         click.echo("\n".join(setting(values)))
-        # Ends the output, so that `$(trainshed emulate &)` is complete.
+        # Close the output, so that `$(trainshed emulate &)` does not wait for more of it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         with contextlib.suppress(KeyboardInterrupt):
             os.waitid(os.P_PID, int(values["TRAINSHED_PID"]), os.WEXITED | os.WNOWAIT)

@@ -1,8 +1,6 @@
-"""Variables that point gcloud and the client libraries at a service: `trainshed env` prints them.
-
-Also contains the files that a service writes for clients: Google credentials, and gsutil's configuration. For
-the variables of each official client see spec/clients#recipes.
-"""
+"""`trainshed env`: prints the environment variables that point gcloud and the client libraries at a service.
+This module also creates the files that a service writes for clients: Google credentials, and gsutil's
+configuration. For the variables of each official client see spec/clients#recipes."""
 
 import os
 import shlex
@@ -21,7 +19,8 @@ from trainshed.cli.output import output_format, print_data
 _GCLOUD_APIS = (
     *("AIPLATFORM", "ML", "LOGGING", "CLOUDRESOURCEMANAGER", "IAM", "IAMCREDENTIALS"),
     "SERVICEUSAGE",
-    # Not served: the service rejects these calls at once, and Google receives no token of this service.
+    # The service does not implement these APIs. It rejects their calls at once, and Google receives no token
+    # of this service.
     *("ARTIFACTREGISTRY", "CLOUDBUILD"),
 )
 
@@ -29,14 +28,15 @@ _TRUST = (
     *("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "HTTPLIB2_CA_CERTS"),
     "NODE_EXTRA_CA_CERTS",
 )
-"""Variables of the authorities that clients in Python, curl and Node trust for https."""
+"""Variables with the file of authorities that clients in Python, curl and Node trust for https."""
 
 _LOUD_PROJECT = "GOOGLE_CLOUD_PROJECT"
 
 BOTO_FILE = "boto.cfg"
-"""Name of gsutil's configuration in the data directory. Mode 0600, because it contains the owner's token."""
+"""Name of gsutil's configuration file in the data directory. Its mode is 0600, because it contains the
+owner's token."""
 
-# Printed after the variables: a shell that receives everything as one line has read them before the first
+# Printed after the variables. If a shell joins the output into one line, the variables must precede the first
 # comment.
 _NOTES = """\
 #
@@ -53,7 +53,8 @@ _NOTES = """\
 # Cloud Storage       google.cloud.storage.Client(); gsutil as it is:  gsutil ls
 # Other gRPC clients  need no change: the roots file contains public roots and this service's
 """
-# First if the service has gRPC: over REST the SDK treats every answer of 409 as a Conflict.
+# Shown before REST if the service has gRPC: over REST, the SDK treats every response with status 409 as a
+# Conflict.
 _SDK_BY_GRPC = """\
 # Vertex AI SDK       aiplatform.init(api_endpoint=os.environ["TRAINSHED_GRPC_ENDPOINT"],
 #                                     api_transport="grpc")
@@ -61,22 +62,22 @@ _SDK_BY_GRPC = """\
 
 
 def variables(endpoint: Endpoint) -> dict[str, str | None]:
-    """Return every variable with its value; None = unknown."""
+    """Return every variable with its value, or None if the value is unknown."""
     rest, storage = endpoint.rest, endpoint.storage or endpoint.rest
     with_key = address_with_key(storage, endpoint.token) if endpoint.token else storage
-    # Each of these variables replaces the system's authorities, which `ca_bundle` therefore contains.
+    # Each of these variables replaces the system's authorities, so `ca_bundle` also contains those.
     trusted = (endpoint.ca_bundle or endpoint.ca) if rest.startswith("https:") else None
     return {
         "TRAINSHED_ENDPOINT": rest,
         "TRAINSHED_TOKEN": endpoint.token,
         "TRAINSHED_CA": endpoint.ca if trusted else None,
         **dict.fromkeys(_TRUST, trusted),
-        # With TLS for the Vertex SDK, which requires it; without TLS for clients that allow it.
+        # gRPC with TLS for the Vertex SDK, which requires TLS. gRPC without TLS for clients that allow it.
         "TRAINSHED_GRPC_ENDPOINT": endpoint.grpc_tls,
         "TRAINSHED_GRPC_INSECURE_ENDPOINT": endpoint.grpc,
-        # It replaces gRPC's own authorities, which the file therefore contains.
+        # This variable replaces gRPC's own authorities, so the file also contains those.
         "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": endpoint.ca_bundle,
-        # gcloud sends and renews the token of its own user without this variable.
+        # Without this variable, gcloud sends and renews the token of the user's Google account.
         "CLOUDSDK_AUTH_ACCESS_TOKEN": None
         if is_google_access_token(endpoint.token)
         else endpoint.token,
@@ -86,20 +87,23 @@ def variables(endpoint: Endpoint) -> dict[str, str | None]:
         "CLOUDSDK_COMPUTE_REGION": endpoint.region,
         **{f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api}": f"{rest}/" for api in _GCLOUD_APIS},
         "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{storage}/storage/v1/",
-        # `gcloud config set compute/region` checks the region there, and crashes offline.
+        # `gcloud config set compute/region` checks the region with this API, and crashes offline without this
+        # variable.
         "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE": f"{rest}/compute/v1/",
-        # Otherwise `--stream-logs` polls only once a minute.
+        # Without this variable, `--stream-logs` polls only once a minute.
         "CLOUDSDK_ML_ENGINE_POLLING_INTERVAL": "1",
-        # Clients that read it send no token, so the address has a key that identifies the caller.
+        # Clients that read this variable send no token, so the address contains a key that identifies the
+        # caller.
         "STORAGE_EMULATOR_HOST": with_key,
-        # The same for Google's C++ library, which PyArrow uses. Only for a service on this machine: to others
-        # the library would also send the user's own credentials.
+        # The same address for Google's C++ library, which PyArrow uses. It is set only for a service on this
+        # machine, because the library would also send the user's own credentials to other hosts.
         "CLOUD_STORAGE_EMULATOR_ENDPOINT": with_key if endpoint.data else None,
-        # Otherwise gcsfs checks over gRPC, for a minute at each call, whether a bucket is of a kind that does
-        # not exist here.
+        # Without this variable, each call of gcsfs uses gRPC for up to a minute to check whether a bucket is
+        # hierarchical. No bucket here is.
         "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
-        # Not GOOGLE_CLOUD_PROJECT: if it is set and init() has no project, the Vertex SDK sends it with the
-        # token to Google's own resource manager, and waits a minute for an answer.
+        # The variable is not GOOGLE_CLOUD_PROJECT. With that variable, if init() has no project, the Vertex
+        # SDK sends the project and the token to Google's own resource manager, and waits a minute for a
+        # response.
         "GCLOUD_PROJECT": endpoint.project,
         "GOOGLE_CLOUD_REGION": endpoint.region,
         "GOOGLE_APPLICATION_CREDENTIALS": (
@@ -108,16 +112,17 @@ def variables(endpoint: Endpoint) -> dict[str, str | None]:
         "BOTO_CONFIG": (
             str(endpoint.data / BOTO_FILE) if endpoint.data and endpoint.storage_tls else None
         ),
-        # Otherwise gcloud's configured file of authorities replaces the one in BOTO_CONFIG.
+        # Without this variable, gcloud's configured file of authorities replaces the file in BOTO_CONFIG.
         "CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE": endpoint.ca_bundle or trusted,
-        # Otherwise gcloud's own gsutil uses the account of gcloud's login, not the credentials of
-        # BOTO_CONFIG.
+        # Without this variable, gcloud's own gsutil uses the account of gcloud's login instead of the
+        # credentials in BOTO_CONFIG.
         "CLOUDSDK_CORE_PASS_CREDENTIALS_TO_GSUTIL": "false" if endpoint.storage_tls else None,
     }
 
 
 def setting(values: Mapping[str, str | None]) -> Iterator[str]:
-    """Yield a line per variable that sets it in a shell. Variables without a value are omitted."""
+    """Yield one line per variable that sets the variable in a shell. Variables without a value are
+    omitted."""
     for name, value in values.items():
         if value:
             yield f"export {name}={shlex.quote(value)}"
@@ -153,14 +158,14 @@ def command(
         else:
             click.echo("\n".join(f"unset {name}" for name in names))
         return
-    # Variables of this shell are ignored: they may belong to a service that has ended.
+    # Ignore TRAINSHED_ENDPOINT of this shell, because it may belong to a service that no longer runs.
     endpoint = find_here(url, token, data, ca)
     endpoint = replace(endpoint, project=project or endpoint.project)
     if endpoint.data is None:
         endpoint = with_defaults(endpoint)
     values = variables(endpoint)
     if _LOUD_PROJECT in os.environ:
-        # Otherwise a shell with this variable would use the project of another service.
+        # Without this value, a shell with this variable would use the project of another service.
         values[_LOUD_PROJECT] = endpoint.project
     if form == "json":
         print_data({name: value for name, value in values.items() if value})
@@ -199,15 +204,15 @@ _NEVER = "9999-12-31T00:00:00Z"
 
 
 def boto_document(storage: str, address: str, roots: str, token: str, project: str) -> str:
-    """Return the content of a file for BOTO_CONFIG. The content contains `token`.
+    """Return the content of a file for BOTO_CONFIG. It contains `token`.
 
     Args:
         storage: the URL of storage without TLS
         address: HOST:PORT of storage with TLS
-        roots: a file of authorities to trust there
+        roots: a file of authorities to trust for storage with TLS
     """
     host, _, port = address.rpartition(":")
-    # Without TLS, because the code that fetches the token does not read `ca_certificates_file`.
+    # Without TLS, because the code that requests the token does not read `ca_certificates_file`.
     exchange = storage + PATH
     return _BOTO.format(
         host=host, port=port, token=token, exchange=exchange, roots=roots, project=project
@@ -229,13 +234,13 @@ def credentials_document(token: str, project: str, storage: str) -> dict[str, An
         storage: the URL of storage
     """
     return {
-        # Google's C++ library (PyArrow's file system) ignores `token` and fetches one here. The key in the
-        # address opens only buckets. All other clients ignore this field.
+        # Google's C++ library (PyArrow's file system) ignores `token` and requests one at this address. The
+        # key in the address gives access only to buckets. All other clients ignore this field.
         "token_uri": address_with_key(storage, token) + PATH,
         "type": "authorized_user",
         "token": token,
         "expiry": _NEVER,
         "quota_project_id": project,
-        # Clients require these three fields. A refresh with them can only fail, and reveals nothing.
+        # Clients require these three fields. A refresh with these values fails, and reveals no secret.
         **dict.fromkeys(("client_id", "client_secret", "refresh_token"), "unused"),
     }

@@ -1,4 +1,4 @@
-"""`trainshed list`, `describe` and `delete`: for every kind of thing in `cli.resources`."""
+"""`trainshed list`, `describe` and `delete` for every kind of thing in `cli.resources`."""
 
 import csv
 import sys
@@ -18,7 +18,7 @@ from trainshed.cli.text.tables import table_of
 
 
 class _KindName(click.ParamType[Kind]):
-    """Converts a kind's name, plural or singular. `fits`: a predicate for kinds that the command accepts."""
+    """Converts the name of a kind, plural or singular. `fits`: returns whether the command accepts a kind."""
 
     name = "kind"
 
@@ -26,7 +26,7 @@ class _KindName(click.ParamType[Kind]):
         self._kinds = {name: kind for name, kind in KINDS.items() if fits(kind)}
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Kind:
-        """Return the kind of that name. Fails with the list of kinds."""
+        """Return the kind with this name. Fails with the list of kinds."""
         if isinstance(value, Kind):
             return value
         for name, kind in self._kinds.items():
@@ -115,8 +115,8 @@ def describe(service: Callable[[], Endpoint], *, kind: Kind, name: str, form: st
     """Show all details of NAME, a thing of a KIND. NAME is an ID, a full name or a display name. `trainshed
     KIND describe NAME` is the same.
 
-    The kinds are those of trainshed list, and two whose NAME is a job: curves (values that its programs
-    logged as summaries) and usage (resources that its replicas use and have used).
+    The kinds are those of trainshed list. If KIND is curves or usage, NAME is a job: curves shows the values
+    that its programs logged as summaries, usage the resources that its replicas use and have used.
     """
     if kind.local:
         record = next((made for made in machine_type_records() if made["name"] == name), None)

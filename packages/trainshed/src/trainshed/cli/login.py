@@ -1,8 +1,9 @@
-"""`trainshed login`: signs the command line of this machine in to a service, as the user of a browser.
+"""`trainshed login`: signs in this machine's command line to a service as the user who is signed in to the
+browser.
 
-A page of the console (`/login/command-line`) asks for consent and returns a code. The page sends it to a port
-on which the command waits (RFC 8252). Without a browser, the user pastes the code. Only the command that
-created the request can exchange the code for a token (RFC 7636).
+A page of the console (`/login/command-line`) asks the user for consent and creates a code. The browser sends
+the code to a port on which the command waits (RFC 8252). Without a browser, the user pastes the code. Only
+the command that created the request can exchange the code for a token (RFC 7636).
 """
 
 import base64
@@ -28,7 +29,7 @@ from trainshed.wire.trainshed_v1.record import read
 _SIGN_IN_TIMEOUT = 600.0
 """Maximum seconds for the user to sign in with the browser."""
 _SOCKET_TIMEOUT = 1.0
-"""Maximum seconds without data on a connection: browsers open connections that they do not use."""
+"""Maximum seconds without data on a connection. Browsers open connections that they do not use."""
 _ADVICE = "Check the address."
 
 
@@ -38,7 +39,7 @@ _ADVICE = "Check the address."
 @click.option("--ca", metavar="FILE", help="PEM file to trust for https. Default: $TRAINSHED_CA.")
 @click.option("--no-browser", is_flag=True, help="Print the address and prompt for the code.")
 @click.option(
-    "--forget", is_flag=True, help="Delete the login, and the token that a browser created."
+    "--forget", is_flag=True, help="Delete the login. Revoke its token if a browser created it."
 )
 def command(
     url: str | None, *, token: str | None, ca: str | None, no_browser: bool, forget: bool
@@ -47,8 +48,8 @@ def command(
     unless TRAINSHED_ENDPOINT, TRAINSHED_DATA, --url or --data specify another one. Default of URL: the
     current service.
 
-    A token that the browser creates is valid for at most twelve hours. It is stored in login.json below
-    $XDG_CONFIG_HOME or ~/.config, readable by this user only.
+    A token that the browser creates is valid for at most twelve hours. The login is stored in login.json
+    below $XDG_CONFIG_HOME or ~/.config. Only this user can read it.
     """
     known, file = known_login(), login_file()
     if forget:
@@ -84,7 +85,8 @@ def command(
 
 
 def _revoke_token(known: Mapping[str, str]) -> str:
-    """Revoke the token that a browser created for the service. Return a remark if the token remains valid."""
+    """Revoke the token that was created with a browser for the service. Return a warning if the token remains
+    valid."""
     token = known["token"]
     client = Client(known["url"], token, _ADVICE, ca=known["ca"])
     try:
@@ -92,15 +94,15 @@ def _revoke_token(known: Mapping[str, str]) -> str:
             return " The token remains valid until it is deleted."
         client.delete(f"/trainshed/v1/tokens/{hashlib.sha256(token.encode()).hexdigest()[:12]}")
     except RequestError:
-        return ""  # The service does not know the token any more.
+        return ""  # The token no longer exists at the service.
     except Unreachable:
         return " The service does not answer, so the token remains valid until it expires."
     return ""
 
 
 def _sign_in_with_browser(client: Client, *, has_browser: bool) -> str:
-    """Return the token that the user creates in a browser. Raises RequestError, Unreachable."""
-    # Raises an error before the user is sent to a page that does not exist.
+    """Return the token that the user creates with a browser. Raises RequestError, Unreachable."""
+    # If the service does not respond, raises an error before the user opens a page that does not exist.
     client.get("/healthz")
     verifier = secrets.token_urlsafe(48)
     digest = hashlib.sha256(verifier.encode()).digest()
@@ -119,13 +121,13 @@ def _sign_in_with_browser(client: Client, *, has_browser: bool) -> str:
 
 
 def _open_page(page: str) -> bool:
-    # Without a screen, Python would open a browser in this terminal.
+    # Without a display, Python would open a text browser in this terminal.
     has_screen = sys.platform != "linux" or {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys()
     return bool(has_screen) and webbrowser.open(page)
 
 
 class _Listener(HTTPServer):
-    """Waits on a port of this machine for the code."""
+    """Waits for the code on a port of this machine."""
 
     timeout = _SIGN_IN_TIMEOUT
 
@@ -134,13 +136,13 @@ class _Listener(HTTPServer):
         self.received = ""
 
     def code(self) -> str:
-        """Return the code when a browser sends it. Raises RequestError."""
+        """Wait until a browser sends the code, and return it. Raises RequestError."""
         while not self.received:
             self.handle_request()
         return self.received
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Print nothing: the client was not a browser, or it has gone."""
+        """Print nothing: the client is not a browser, or has closed its connection."""
 
     def handle_timeout(self) -> None:
         raise RequestError(
@@ -162,4 +164,4 @@ class _CodeHandler(BaseHTTPRequestHandler):
         self.wfile.write(text)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name
-        """Print no log of requests on the terminal."""
+        """Do not print requests on the terminal."""

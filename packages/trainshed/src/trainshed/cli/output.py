@@ -1,4 +1,4 @@
-"""How commands print: text or tables for people, JSON or YAML for programs."""
+"""Output of commands: text or tables for people, JSON or YAML for programs."""
 
 import json
 import shutil
@@ -17,8 +17,10 @@ _YAML = "trainshed.yaml"
 def output_format(
     first: str, help_text: str, *, more: tuple[str, ...] = ()
 ) -> Callable[[Any], Any]:
-    """Return a decorator that adds --format to a command and passes `form`: `first` or "json". For YAML,
-    `form` is "json" as well, and `print_data` prints YAML. `more`: further forms."""
+    """Return a decorator that adds --format to a command and passes `form`, which is `first` or "json".
+
+    With --format yaml, `form` is "json" as well, and `print_data` prints YAML. `more`: further formats.
+    """
 
     def chosen(context: click.Context, _: click.Parameter, value: str) -> str:
         context.meta[_YAML] = value == "yaml"
@@ -40,11 +42,11 @@ takes_form = output_format("table", "Output as a table, or as JSON or YAML for p
 
 
 _MIN_SHOWN_SIZE = 8 << 20
-"""Minimum bytes of a transfer for which a terminal shows the progress."""
+"""Minimum size in bytes of a transfer whose progress a terminal shows."""
 
 
 def show_progress(name: str, size: int, chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield chunks of `size` bytes in all. On a terminal, show the progress of large transfers."""
+    """Yield chunks with `size` bytes in total. On a terminal, show the progress of large transfers."""
     hidden = size < _MIN_SHOWN_SIZE or not sys.stderr.isatty()
     label = f"{plain(name)[-40:]}, {amount(size)}"
     with click.progressbar(length=size, label=label, file=sys.stderr, hidden=hidden) as bar:
@@ -54,8 +56,8 @@ def show_progress(name: str, size: int, chunks: Iterable[bytes]) -> Iterator[byt
 
 
 def print_data(value: Any, *, stream: bool = False) -> None:
-    """Print a value as JSON or YAML, depending on the --format of this command. `stream`: the value is one of
-    many, each a line of JSON or a document of YAML."""
+    """Print a value as JSON or YAML, depending on --format. `stream`: the value is one of many; print it as
+    one line of JSON or one YAML document."""
     if click.get_current_context().meta.get(_YAML):
         click.echo(f"---\n{yaml_text(value)}" if stream else yaml_text(value))
         return
@@ -63,13 +65,14 @@ def print_data(value: Any, *, stream: bool = False) -> None:
 
 
 def terminal_width() -> int | None:
-    """Return the characters in a line of the terminal; None if standard output is not a terminal."""
+    """Return the number of characters per line of the terminal, or None if standard output is not a
+    terminal."""
     return shutil.get_terminal_size().columns if sys.stdout and sys.stdout.isatty() else None
 
 
 def yaml_text(value: Any) -> str:
-    """Return a value as a YAML document, without a final line end."""
-    import yaml  # Slow to import, and JSON and tables do not need it.
+    """Return a value as a YAML document, without a final newline."""
+    import yaml  # Slow to import. JSON and tables do not need it.
 
     text: str = yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=sys.maxsize)
     return text.rstrip("\n")

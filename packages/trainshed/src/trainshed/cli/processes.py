@@ -1,5 +1,5 @@
-"""Starts a service process on this machine and waits until it is ready; stops one and waits for its end.
-Waits only for events of the kernel; nothing polls."""
+"""Starts a service process on this machine and waits until it is ready; stops one and waits for its exit.
+Waits for kernel events, without polling."""
 
 import contextlib
 import json
@@ -18,20 +18,19 @@ import click
 from trainshed.cli.connection import Endpoint, local, with_defaults
 
 _START_TIMEOUT = 120
-"""Maximum seconds until a new service is ready."""
+"""Maximum seconds until a new service must be ready."""
 
 _STOP_TIMEOUT = 60
 
 _TAIL_LINES = 15
-"""Number of last lines of a service's output in an error."""
+"""Number of last lines of a service's output that an error contains."""
 
 
 def start(words: Sequence[str], data: Path) -> "subprocess.Popen[bytes]":
-    """Start a service by the words of a `trainshed` command line, with its data in `data`, and wait until it
-    is ready.
+    """Start a service and wait until it is ready. The service continues after this command ends.
 
-    The service continues after this command ends. Raises click.ClickException with the end of the service's
-    output if it does not become ready.
+    `words`: the words of a `trainshed` command line. `data`: the data directory. Raises click.ClickException
+    with the last lines of the service's output if the service does not become ready.
     """
     data.mkdir(mode=0o700, parents=True, exist_ok=True)
     output = data / "up.log"
@@ -46,7 +45,7 @@ def start(words: Sequence[str], data: Path) -> "subprocess.Popen[bytes]":
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 pass_fds=(writing,),
-                # Ctrl-C reaches only this command, which then decides about the service.
+                # Ctrl-C reaches only this command, which then decides whether to stop the service.
                 start_new_session=True,
             )
     finally:
@@ -61,14 +60,15 @@ def start(words: Sequence[str], data: Path) -> "subprocess.Popen[bytes]":
                 f"The service did not start. The end of {output}:\n{_tail(output, before)}"
             ) from None
     except BaseException:
-        # Also on Ctrl-C: the user has not been notified of the service.
+        # On Ctrl-C too: the user does not know about the service yet.
         process.terminate()
         raise
     return process
 
 
 def _first_line(descriptor: int) -> bytes:
-    """Return the line of a service that is ready; b"" if it ended or took too long."""
+    """Return the line that a service prints when it is ready; b"" if it exits or does not become ready in
+    time."""
     message = b""
     while not message.endswith(b"\n"):
         readable, _, _ = select.select([descriptor], [], [], _START_TIMEOUT)
@@ -80,7 +80,7 @@ def _first_line(descriptor: int) -> bytes:
 
 
 def _runs(data: Path) -> bool:
-    """Return whether a service runs already and writes to the same file."""
+    """Return whether another service already runs and writes to the same file."""
     try:
         return bool(local(data).pid)
     except click.ClickException:
@@ -88,7 +88,7 @@ def _runs(data: Path) -> bool:
 
 
 def _tail(file: Path, before: int) -> str:
-    """Return the last lines of a service's output after the first `before` bytes."""
+    """Return the last lines of a service's output, without its first `before` bytes."""
     with file.open("rb") as output:
         output.seek(before)
         lines = output.read().decode(errors="replace").splitlines()[-_TAIL_LINES:]
@@ -106,15 +106,15 @@ _COMMAND = (
 
 @contextlib.contextmanager
 def own_service(data: Path | None, *arguments: str) -> Generator[Endpoint]:
-    """Run a service on a free port of this machine; at the end it cancels its jobs and stops.
+    """Run a service on a free port of this machine. At the end, cancel its jobs and stop it.
 
-    In the meantime SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does, so that the service stops. It
-    also stops after SIGKILL of this process; then the directory remains. Raises click.ClickException if the
-    service does not start or does not stop.
+    Within the context, SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does, so that the service is
+    stopped. If this process is killed by SIGKILL, the service also stops, but its directory remains. Raises
+    click.ClickException if the service does not start or does not stop.
 
     Args:
-        data: its data directory, which is kept; None = a temporary one, which is deleted
-        arguments: more arguments of `trainshed up`
+        data: the data directory, which is kept; None = a temporary directory, which is deleted
+        arguments: further arguments of `trainshed up`
     """
     before = {number: signal.getsignal(number) for number in _STOP_SIGNALS}
     for number in _STOP_SIGNALS:
@@ -127,7 +127,7 @@ def own_service(data: Path | None, *arguments: str) -> Generator[Endpoint]:
         try:
             yield with_defaults(local(directory))
         finally:
-            # Until the service ends, its programs run and its directory is in use.
+            # Until the service exits, its programs run and its directory is in use.
             for number in _STOP_SIGNALS:
                 signal.signal(number, signal.SIG_IGN)
             try:
@@ -136,7 +136,7 @@ def own_service(data: Path | None, *arguments: str) -> Generator[Endpoint]:
                 is_temporary = False  # The service still uses it.
                 raise
             if status < 0:
-                # Its jobs continue until another service adopts and cancels them.
+                # The jobs of the killed service continue. Start another service that adopts and cancels them.
                 _stop(start(words, directory), directory)
                 raise click.ClickException(
                     f"The service was killed by signal {-status}, and its jobs were cancelled. The machine "
@@ -150,8 +150,8 @@ def own_service(data: Path | None, *arguments: str) -> Generator[Endpoint]:
 
 
 def _stop(service: "subprocess.Popen[bytes]", data: Path) -> int:
-    """Stop a service, wait for its end, and return its status, negative after a signal. Raises
-    click.ClickException if it does not end within 60 s."""
+    """Stop a service, wait for its exit, and return its exit status, which is negative after a signal. Raises
+    click.ClickException if it does not exit within 60 s."""
     service.send_signal(signal.SIGTERM)
     try:
         return service.wait(_STOP_TIMEOUT)

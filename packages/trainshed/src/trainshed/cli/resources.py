@@ -1,7 +1,7 @@
-"""The kinds of things for `trainshed list`, `describe` and `delete`: a table (resources.toml) for each kind.
+"""The kinds of things for `trainshed list`, `describe` and `delete`. Each kind is a table in resources.toml.
 
-A kind specifies where its records are, and its columns. The records are those of the public APIs if these
-have them, else of the service's own API. Nothing here prints.
+The table specifies the columns, and the location of the records: in a public API if it has them, otherwise in
+the service's own API. This module prints nothing.
 """
 
 import tomllib
@@ -30,41 +30,42 @@ class Kind:
 
     name: str
     fields: tuple[Field, ...]
-    #: Path of the list, with `{project}` and `{region}`; "" = no list exists.
+    #: URL path of the list, with `{project}` and `{region}`; "" = the kind has no list.
     listed: str = ""
-    #: The list's field in the answer; None = `name`.
+    #: The field of the response that contains the list; None = the kind's name.
     key: str | None = None
-    #: Query of requests to the service's own API; `{project}` and `{region}` are replaced. `listing`:
-    #: additional parameters for the list.
+    #: Query parameters for the service's own API; `{project}` and `{region}` are replaced. `listing`:
+    #: additional parameters of the list method.
     query: Mapping[str, str] | None = None
     listing: Mapping[str, str] | None = None
-    #: The field with a record's name; the last part of a resource's name is its id.
+    #: The field with a record's name. The last part of the name is the record's ID.
     id: str = "name"
-    #: Path of one record, with `{id}`; "" = it is searched in the list.
+    #: URL path of one record, with `{id}`; "" = find the record in the list.
     path: str = ""
-    #: Further parts of a described record: field to (HTTP method, path below the record's own, field of the
-    #: answer).
+    #: Further parts of a described record. Key: the field to add. Value: HTTP method, path relative to the
+    #: record's path, field of the response.
     parts: Mapping[str, tuple[str, str, str]] | None = None
-    #: The field of a described record for its children, and the filter of `listed` for them; `{name}` is the
-    #: record's full name.
+    #: Adds a record's children to its description: the field to add, and the filter of the list method. In
+    #: the filter, `{name}` is the record's full name.
     children: tuple[str, str] | None = None
-    #: Path to delete a record, and one of its versions; None = impossible. A version outside the path is a
-    #: query parameter.
+    #: URL paths to delete a record, or one of its versions; None = impossible. If the path does not contain
+    #: the version, the version is a query parameter.
     deleted: str | None = None
     version_deleted: str | None = None
-    #: Values of a record that is listed only with --all; None = all records are listed without it.
+    #: Fields with their usual values. A record whose fields all have these values is listed only with --all.
+    #: None = always list all records.
     unusual: Mapping[str, Any] | None = None
-    #: Whether the records need no service: those of `machine_type_records`.
+    #: Whether the records come from `machine_type_records`, without a service.
     local: bool = False
     #: Advice if no record exists.
     none: str | None = None
-    #: For parts of a job: the field of the job's view that identifies them in requests; None = no part of a
-    #: job.
+    #: For a part of a job: the field of the job's view that identifies the job in requests. None = the kind
+    #: is not part of a job.
     of_job: str | None = None
 
     @property
     def is_placed(self) -> bool:
-        """Return whether it belongs to a project."""
+        """Return whether the records belong to a project."""
         return bool(self.query) or self.listed.startswith(_PUBLIC)
 
 
@@ -77,7 +78,7 @@ class Place:
     region: str
 
     def filled(self, template: str, name: str = "", version: str = "") -> str:
-        """Return a path or a value with its placeholders replaced by encoded values."""
+        """Return a template with its placeholders replaced by URL-encoded values."""
         values = {"project": self.project, "region": self.region, "id": name, "version": version}
         return template.format_map({key: quote(value, safe="") for key, value in values.items()})
 
@@ -86,7 +87,7 @@ class Place:
     ) -> list[Json]:
         """Return all records of a kind, in the service's order. Raises RequestError, Unreachable.
 
-        `every`: include unused records; `wanted`: additional query parameters.
+        `every`: include unused records. `wanted`: additional query parameters.
         """
         path, key = self.filled(kind.listed), kind.key or kind.name
         query = {"all": "true"} if every and kind.unusual else {}
@@ -104,8 +105,8 @@ class Place:
         return [r for r in records if any((r.get(name) or 0) != value for name, value in unusual)]
 
     def describe(self, kind: Kind, name: str) -> Json:
-        """Return the record with this id, full name or display name. Raises click.ClickException if it does
-        not exist; RequestError, Unreachable."""
+        """Return the record with this ID, full name or display name. Raises click.ClickException if it does
+        not exist, and RequestError or Unreachable."""
         place, ident, version = self.of_name(kind, name)
         at_version = f"@{version}" if version else ""
         ident += at_version
@@ -114,7 +115,7 @@ class Place:
             try:
                 record = place.one(kind, ident)
             except RequestError as refused:
-                # A display name may not be a valid id.
+                # The name may be a display name that is not a valid ID.
                 if refused.status not in (400, 404) or not kind.path.startswith(_PUBLIC):
                     raise
         if record is None:
@@ -144,12 +145,13 @@ class Place:
             query = {"filter": wanted.format(name=record["name"])}
             path, key = place.filled(kind.listed), kind.key or kind.name
             record[field] = list(place._pages(path, key, query))
-        # The fields of columns first.
+        # Columns of the list come first.
         first = [(field.path or "").partition(".")[0] for field in kind.fields]
         return {key: record[key] for key in dict.fromkeys((*first, *record)) if key in record}
 
     def one(self, kind: Kind, name: str) -> Json:
-        """Return the record with this id, with all pages of its lists. Raises RequestError, Unreachable."""
+        """Return the record with this ID. If its lists have several pages, they are joined. Raises
+        RequestError, Unreachable."""
         record: Json = {}
         path = self.filled(kind.path, name)
         for answer in self.client.pages(path, **self._query(kind, path)):
@@ -162,8 +164,8 @@ class Place:
         return record
 
     def delete(self, kind: Kind, name: str) -> None:
-        """Delete the thing with this id or full name, or with `@` one of its versions. Raises RequestError,
-        Unreachable."""
+        """Delete the record with this ID or full name. A name with `@` deletes only that version. Raises
+        RequestError, Unreachable."""
         place, ident, version = self.of_name(kind, name)
         template = kind.version_deleted if version else kind.deleted
         assert template is not None, "commands accept only kinds that can be deleted"
@@ -173,7 +175,7 @@ class Place:
         place.client.delete(place.filled(template, ident, version), **query)
 
     def of_name(self, kind: Kind, name: str) -> tuple["Place", str, str]:
-        """Split a name into its place, its id and its version; "" = no version."""
+        """Split a name into its place, ID and version; "" = no version."""
         whole, _, version = name.partition("@") if kind.version_deleted else (name, "", "")
         match whole.split("/"):
             case ["projects", project, "locations", region, *collection, ident] if (
@@ -199,7 +201,7 @@ class Place:
 
 
 def short(name: str) -> str:
-    """Return the id at the end of a resource's name."""
+    """Return the ID at the end of a resource's name."""
     return name.rpartition("/")[2]
 
 
@@ -208,8 +210,8 @@ def _moment(text: str) -> str:
 
 
 def _verb(method: str) -> str:
-    """Return `CreateCustomJob` of a public method's full name, and `Quotas.Set` of a method of the own
-    API."""
+    """Shorten a method's full name: to `CreateCustomJob` for a public API, to `Quotas.Set` for the service's
+    own API."""
     return ".".join(method.split(".")[-2 if method.startswith("trainshed.v1.") else -1 :])
 
 
@@ -230,7 +232,7 @@ def _used(used: str, whole: str, text: Callable[[Any], str]) -> Callable[[Json],
 
 
 def _others(node: Json) -> str:
-    """Return the use of a node by others than the service: `2 CPUs, 4.0 GiB, 1 NVIDIA_L4`."""
+    """Return the resources of a node that other programs use, such as `2 CPUs, 4.0 GiB, 1 NVIDIA_L4`."""
     vcpus, size = node.get("othersVcpus") or 0, node.get("othersMemoryBytes") or 0
     parts = [f"{vcpus:g} CPU{'s' * (vcpus != 1)}"] if vcpus else []
     parts += [gibibytes(size)] if size else []

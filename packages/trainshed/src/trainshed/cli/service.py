@@ -1,5 +1,5 @@
 """`trainshed down`: cancels all jobs and stops the service. `trainshed status` shows a service. `down` also
-shows, or releases, the allocations that a stopped service may have left in its cluster."""
+shows, or releases, cluster allocations that a stopped service may have left behind."""
 
 import contextlib
 import os
@@ -40,11 +40,11 @@ from trainshed.wire.trainshed_v1.record import read
 _MAX_REQUESTS = 32
 """Maximum concurrent requests to the service."""
 _MAX_LISTED = 20
-"""Maximum jobs, or allocations, that are listed individually."""
+"""Maximum number of jobs, or of allocations, that are listed individually."""
 _POLL_INTERVAL = 0.2
-"""Seconds between two polls of unfinished jobs."""
+"""Seconds between two polls of the unfinished jobs."""
 _RELEASE_TIMEOUT = 60.0
-"""Maximum seconds for a cluster's command that releases an allocation."""
+"""Maximum seconds for a cluster command that releases an allocation."""
 
 
 @click.command()
@@ -89,8 +89,8 @@ def down(
     def left() -> float:
         return max(0.0, deadline - time.monotonic())
 
-    # Opened before the first request, so that the signal reaches the process that answers, not a later one
-    # with its id.
+    # Opened before the first request, so that the signal is sent to the process that responds, not to a later
+    # process with the same ID.
     process = os.pidfd_open(endpoint.pid)
     client = endpoint.client()
     jobs = live_jobs(client)
@@ -108,8 +108,8 @@ def down(
 
 
 def _report_leftovers(data: Path, *, release: bool) -> None:
-    """Raise click.ClickException with the allocations that a stopped service may have left. `release`: first
-    release those that the cluster accepts."""
+    """Raise click.ClickException with the allocations that a stopped service may have left behind. `release`:
+    first try to release them."""
     if release:
         _release(data)
     left = [leftover for file in held.files(data) for leftover in _read(file)]
@@ -131,7 +131,7 @@ def _report_leftovers(data: Path, *, release: bool) -> None:
 
 
 def _release(data: Path) -> None:
-    """Release the recorded allocations, as far as the cluster accepts it."""
+    """Release the recorded allocations. Keep the records of those that the cluster does not release."""
     for file in held.files(data):
         left = [leftover for leftover in _read(file) if not _is_released(leftover)]
         if left:
@@ -165,7 +165,7 @@ def _read(file: Path) -> tuple[held.Leftover, ...]:
 
 
 def _require_chosen_service(endpoint: Endpoint, *, chosen: bool) -> None:
-    """Raise click.ClickException if TRAINSHED_ENDPOINT is the address of another service. An option or
+    """Raise click.ClickException if TRAINSHED_ENDPOINT is the address of another service. Any option or
     variable that selects the service prevents this error."""
     address = os.environ.get("TRAINSHED_ENDPOINT", "").rstrip("/")
     if address and address != endpoint.rest and not chosen:
@@ -177,7 +177,8 @@ def _require_chosen_service(endpoint: Endpoint, *, chosen: bool) -> None:
 
 
 def _cancel(client: Client, jobs: Sequence[JobView]) -> None:
-    """Cancel all jobs, with concurrent requests, because the service can store several in one commit."""
+    """Cancel all jobs with concurrent requests, because the service can store several cancellations in one
+    commit."""
     for job in jobs[:_MAX_LISTED]:
         click.echo(f"Cancelling {job.job_id} {job.display_name}".rstrip())
     if len(jobs) > _MAX_LISTED:
@@ -187,7 +188,7 @@ def _cancel(client: Client, jobs: Sequence[JobView]) -> None:
         try:
             client.post(job_path(job.uid, ":cancel"), {})
         except RequestError as refused:
-            # The job had finished, so nothing is left to do.
+            # The job has already finished, so nothing remains to be cancelled.
             if refused.status not in (400, 404):
                 raise
 
@@ -198,8 +199,8 @@ def _cancel(client: Client, jobs: Sequence[JobView]) -> None:
 def _wait_until_finished(
     client: Client, jobs: Sequence[JobView], left: Callable[[], float]
 ) -> None:
-    """Poll until all jobs have finished. Raises click.ClickException with the unfinished jobs after the
-    timeout."""
+    """Poll until all jobs have finished. After the timeout, raises click.ClickException with the unfinished
+    jobs."""
     while jobs:
         live = {job.uid for job in live_jobs(client)}
         if not (late := [job for job in jobs if job.uid in live]):
@@ -223,7 +224,7 @@ def _wait_until_finished(
 @takes_endpoint
 @click.pass_obj
 def status(now: Callable[[], Nanos], endpoint: Endpoint, form: str) -> None:
-    """Show the address, start and jobs of the service. Exits with 1 if no service answers."""
+    """Show the address, start and jobs of the service. Exits with 1 if no service responds."""
     client = endpoint.client()
     answer: dict[str, Any] = client.get("/trainshed/v1/status")
     states = Counter[str]()

@@ -1,1 +1,2 @@
-"""Composes the service and its commands: settings, clock, entry points. Builds objects, decides nothing."""
+"""Composes the service and its commands: settings, clock, entry points. This package builds objects and makes
+no other decisions."""

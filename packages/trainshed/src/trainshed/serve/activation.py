@@ -1,5 +1,5 @@
-"""Adopts listening sockets from systemd (`LISTEN_FDS`, sd_listen_fds(3)). systemd keeps them open while the
-service is down, so that callers wait for the next service."""
+"""Adopts listening sockets from systemd (`LISTEN_FDS`, sd_listen_fds(3)). While the service is down, systemd
+keeps the sockets open, so that callers wait for the next service."""
 
 import os
 import socket
@@ -9,18 +9,19 @@ from typing import Final
 from trainshed.httpd.hosts import is_loopback
 
 _FIRST: Final = 3
-"""Number of the first descriptor that systemd passes."""
+"""The first file descriptor that systemd passes."""
 
 
 class ActivationUnusable(Exception):
-    """A socket is unusable. The message contains the cause and the fix."""
+    """A socket from systemd is unusable. The message contains the cause and the fix."""
 
 
 class PassedSockets:
-    """The listening TCP sockets that this process has inherited, by port, until the service uses them."""
+    """The listening TCP sockets that systemd has passed to this process, by port, until the service uses
+    them."""
 
     def __init__(self, environ: MutableMapping[str, str]) -> None:
-        """Remove the variables from `environ`, so that no child process uses them. Raises
+        """Remove systemd's variables from `environ`, so that no child process uses them. Raises
         ActivationUnusable."""
         process, count = (environ.pop(name, "") for name in ("LISTEN_PID", "LISTEN_FDS"))
         environ.pop("LISTEN_FDNAMES", None)
@@ -44,11 +45,9 @@ class PassedSockets:
                 ) from None
 
     def take(self, port: int, host: str) -> socket.socket | None:
-        """Return the socket with a port, None = systemd has passed none.
-
-        `host`: the address to listen on in the settings. Raises ActivationUnusable if other machines could
-        reach a port that is only for this machine.
-        """
+        """Return the socket that systemd has passed for a port, or None. `host`: the address in the settings
+        to listen on. Raises ActivationUnusable if other machines could reach a port that only this machine
+        may use."""
         listener = self._sockets.pop(port, None)
         here = str(listener.getsockname()[0]).removeprefix("::ffff:") if listener else host
         if is_loopback(host) and not is_loopback(here):
@@ -60,8 +59,8 @@ class PassedSockets:
         return listener
 
     def require_none(self, ports: Sequence[int]) -> None:
-        """Raise ActivationUnusable if a socket is unused: its callers would wait forever. `ports`: all ports
-        of the service."""
+        """Raise ActivationUnusable if a passed socket is unused, because its callers would wait forever.
+        `ports`: all ports of the service."""
         if left := sorted(self._sockets):
             raise ActivationUnusable(
                 f"systemd listens on {', '.join(map(str, left))}, which no setting uses. The service has "

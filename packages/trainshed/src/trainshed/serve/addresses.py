@@ -13,18 +13,19 @@ from trainshed.replica.system import durable
 from trainshed.serve.settings import Settings, speaks_tls
 
 SERVICE_FILE = "service.json"
-"""A file in the data directory, mode 0600, with the addresses of the service and its owner's token."""
+"""The file in the data directory, with mode 0600, that contains the addresses of the service and its owner's
+token."""
 
 
 class GrpcPorts(Struct, frozen=True):
-    """The host and port of gRPC without and with TLS."""
+    """The host and port of gRPC without TLS and with TLS."""
 
     plain: tuple[str, int]
     secure: tuple[str, int]
 
 
 def own_hosts(settings: Settings) -> Hosts:
-    """Return the allowed host names of the service, and the origins of pages that may call it."""
+    """Return the allowed host names of the service, and the origins of web pages that may call it."""
     page = urlsplit(settings.web_url or "")
     mine = (settings.host, socket.gethostname(), page.hostname or "")
     names = {name.lower() for name in mine if name} | {"*.googleapis.com"}
@@ -36,14 +37,14 @@ _WILDCARDS = ("", "0.0.0.0", "::")
 
 
 def secure_address(settings: Settings, port: int) -> str:
-    """Return where clients have to call a port with TLS: by a name of the certificate."""
+    """Return the `host:port` at which clients call a port with TLS. The host is a name in the certificate."""
     host = settings.host
     return address_of("localhost" if is_loopback(host) or host in _WILDCARDS else host, port)
 
 
 def web_address(settings: Settings, port: int) -> str:
-    """Return the URL of a port for clients on this machine, or where `host` is reachable; https if others can
-    reach it only by TLS."""
+    """Return the URL of a port for clients on this machine, or on any machine if the service is open to
+    others. The scheme is https if other machines must use TLS."""
     host = settings.host
     if speaks_tls(settings) and not is_loopback(host):
         return f"https://{secure_address(settings, port)}"
@@ -55,9 +56,11 @@ def browsers_address(settings: Settings, port: int) -> str:
 
 
 def pages_host(settings: Settings, address: str) -> str | None:
-    """Return the parent host name of job pages, with the port of `address`; None = pages of jobs are
-    unavailable. `address`: the service's URL for browsers. Browsers resolve all names below `localhost` to
-    their own machine."""
+    """Return the parent host name of job pages, with the port of `address`; None = job pages are unavailable.
+
+    `address`: the service's URL for browsers. Browsers resolve all names below `localhost` to their own
+    machine.
+    """
     here = urlsplit(address)
     port = f":{here.port}" if here.port else ""
     if here.hostname == "localhost" or is_loopback(here.hostname or ""):

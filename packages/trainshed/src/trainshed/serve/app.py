@@ -1,4 +1,4 @@
-"""Builds and connects the parts of a service: engine, runtimes, controller, API services."""
+"""Builds and connects the parts of a service: engine, runtimes, controller and API services."""
 
 import asyncio
 import hmac
@@ -71,7 +71,7 @@ from trainshed.studies.advisor_client import ProcessAdvisor
 from trainshed.telemetry.meters import LagMeter, Meters
 
 _ANY_NUMBER = 1 << 30
-"""The limit of concurrent replicas if a cluster sets its own limit."""
+"""The limit of concurrent replicas if a cluster applies its own limit."""
 
 
 class _Basics(Struct, frozen=True):
@@ -79,7 +79,7 @@ class _Basics(Struct, frozen=True):
 
     bootstrap: Bootstrap
     engine: Engine
-    #: Set when the service stops accepting work.
+    #: An event that is set when the service stops accepting work.
     stopping: asyncio.Event
     #: The address of the service for browsers.
     address: str
@@ -91,7 +91,7 @@ class _Basics(Struct, frozen=True):
 
 
 class _Stores(Struct, frozen=True):
-    """Files of the data directory, in addition to the database of the bootstrap."""
+    """Files of the data directory, except for the database that the bootstrap opens."""
 
     objects: ObjectStore
     buckets: BucketAdapter
@@ -101,10 +101,10 @@ class _Stores(Struct, frozen=True):
 
 
 class App:
-    """The parts of a service, built and connected. Nothing runs yet."""
+    """The parts of a service, built and connected, but not started."""
 
     def __init__(self, bootstrap: Bootstrap, stopping: asyncio.Event) -> None:
-        """`stopping`: set when the service stops accepting work."""
+        """`stopping`: an event that is set when the service stops accepting work."""
         settings, store, now = bootstrap.settings, bootstrap.store, clock.now
         self.meters, self.lag, self.advisor = Meters(), LagMeter(), ProcessAdvisor()
         interpreters = Interpreters()
@@ -134,7 +134,7 @@ class App:
         brought = (addition.tracking for addition in self.additions.values())
         tracking = next(filter(None, brought), None)
         self.suggesting = StudyOperations(store.studies, self.advisor, basics.notices, now)
-        # Exports have their own processes, so that many of them do not delay the splits of jobs.
+        # Exports have their own processes, so that many exports do not delay the splits of jobs.
         writing = SplitProcesses(bootstrap.bucket_socket.resolve())
         self.exports = ExportWorker(store.studies, writing, basics.notices, now)
         password = os.environ.get("TRAINSHED_SMTP_PASSWORD", "")
@@ -279,7 +279,7 @@ def _build_controller(
             shown_buckets=stores.buckets.visible_buckets,
             write_probe=stores.buckets.write_probe,
             log=ServiceLog(stores.log_directory, basics.notices.publish),
-            # Nodes of a cluster have no preloaders.
+            # The nodes of a cluster have no preloaders.
             launch_defaults=LaunchDefaults(
                 memory_cap, settings.warm_starts if settings.engine == "local" else "off"
             ),
@@ -387,7 +387,7 @@ def _build_engine(bootstrap: Bootstrap, interpreters: Interpreters) -> Engine:
         settings=engine_settings(settings),
         secrets=Vault(bootstrap.store.secrets, bootstrap.sealer, bootstrap.jobs.reduction_token),
         now=clock.now,
-        # A program sees its own runtime of the cache, but not those of other programs.
+        # A program sees its own runtime in the cache, but not the runtimes of other programs.
         hidden=(settings.data, settings.cache),
         kept_ports=bootstrap.ports,
         access=ServiceAccess(

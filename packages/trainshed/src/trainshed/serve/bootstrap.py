@@ -1,4 +1,5 @@
-"""Opens the resources that must exist before the event loop: data directory, store, listening sockets."""
+"""Opens the resources that the service needs before its event loop starts: data directory, store, listening
+sockets."""
 
 import contextlib
 import os
@@ -31,10 +32,10 @@ from trainshed.store.sqlite.database import Store, open_database
 
 
 class Bootstrap:
-    """The resources that exist before the event loop."""
+    """The resources that exist before the event loop starts."""
 
     def __init__(self, settings: Settings, cleanup: contextlib.ExitStack) -> None:
-        """Open everything, first the store: its lock determines the owner of the data directory. Raises
+        """Open all resources, starting with the store: the holder of its lock owns the data directory. Raises
         ServiceStartFailed."""
         self.settings = settings
         if (settings.data / UNFINISHED).exists():
@@ -56,7 +57,8 @@ class Bootstrap:
                 self.store.access, self.tokens, owner, settings.data, clock.now
             )
             self.sealer = sealing.Sealer(settings.data / sealing.FILE, os.environ)
-            # Later child processes, including setup scripts of users, inherit the environment.
+            # Remove the sealing key, because later child processes, including setup scripts of users, inherit
+            # the environment.
             os.environ.pop(sealing.VARIABLE, None)
         except (StoreInUse, StoreUnreadable, JobKeyUnreadable, sealing.KeyUnusable) as failure:
             raise ServiceStartFailed(str(failure)) from failure
@@ -67,28 +69,28 @@ class Bootstrap:
                 "cause, or choose another directory with --data or $TRAINSHED_DATA."
             ) from failure
         passed = SystemdSockets(settings, cleanup)
-        #: The listening socket of REST, and whether systemd keeps it.
+        #: The listening socket of REST, and whether systemd holds it.
         self.is_activated = passed.rest is not None
         self.listener = passed.rest or open_socket(
             listen_tcp, settings.host, settings.port, "--port"
         )
         self.listener.setblocking(False)
         cleanup.callback(self.listener.close)
-        #: The Unix sockets on which replicas' endpoints reach the APIs: REST, and gRPC, which creates its own
-        #: socket. Programs do not see them. The paths are the same at each start, because replicas survive
-        #: the service.
+        #: The Unix sockets on which replicas' endpoints reach REST and gRPC. gRPC creates its socket itself.
+        #: Programs do not see the sockets. The paths are the same at each start, because replicas survive the
+        #: service.
         self.programs_path = settings.data / "programs.sock"
         self.programs_grpc_path = settings.data / "programs-grpc.sock"
         with start_errors(f"The socket for programs in {settings.data} cannot be opened"):
-            #: The listening socket of REST.
+            #: The listening Unix socket of REST.
             self.programs = listen_unix(self.programs_path)
         cleanup.callback(self.programs.close)
         threads = ThreadPoolExecutor(1, "certificates")
-        #: Done when the certificates exist, which are created while the service starts.
+        #: A future that finishes when the certificates exist. They are created while the service starts.
         self.certified = threads.submit(_certify, settings)
         threads.shutdown(wait=False)
         if settings.tls_cert:
-            self.certified.result()  # Checks the user's certificate before anything starts.
+            self.certified.result()  # Check the user's certificate before any other part starts.
         #: Listening sockets of gRPC that systemd keeps, by the fields of `GrpcPorts`.
         self.passed_grpc = passed.grpc
         self.grpc = open_grpc_ports(settings, cleanup, passed.grpc)
@@ -99,9 +101,9 @@ class Bootstrap:
         cleanup.callback(listeners.close)
         self.buckets = BucketKeeper(setup, listeners)
         self.bucket_rules = setup.rules
-        #: The bucket process's own TCP ports, without and with TLS.
+        #: The TCP ports of the bucket process, without TLS and with TLS.
         self.storage_port, self.storage_tls_port = listeners.ports()
-        #: The bucket process's Unix sockets: for replicas, and for the service's gateway only.
+        #: The Unix sockets of the bucket process: one for replicas, one only for the service's gateway.
         self.bucket_socket, self.gateway_socket = Path(setup.replicas), Path(setup.gateway)
         self.issuers = Issuers(settings.oidc, self.access, clock.now)
         self.tokens.issuers, self.tokens.hosts = self.issuers.marks, own_hosts(settings)
@@ -114,7 +116,8 @@ class Bootstrap:
 
 
 def _bucket_setup(settings: Settings, service: Path) -> BucketSetup:
-    """Return the setup of the bucket process. Raises ServiceStartFailed for buckets that cannot be served."""
+    """Return the setup of the bucket process. Raises ServiceStartFailed if the settings of buckets are
+    invalid."""
     root = settings.data / "buckets"
     local = [path.name for path in root.iterdir()] if root.is_dir() else []
     if cause := cannot_serve(settings.buckets, local):
@@ -140,8 +143,8 @@ def _bucket_setup(settings: Settings, service: Path) -> BucketSetup:
 
 
 def _certify(settings: Settings) -> Certificates:
-    """Create or renew the certificates for TLS, unless the user provides one, and the files of
-    `certificates.prepare_interception`. Raises ServiceStartFailed."""
+    """Create or renew the files of `certificates.prepare_interception`, and the certificates for TLS unless
+    the user provides one. Raises ServiceStartFailed."""
     directory, now = settings.data / "tls", clock.now() / 1e9
     with start_errors(f"The certificates in {directory} cannot be stored"):
         try:
@@ -158,9 +161,12 @@ def _certify(settings: Settings) -> Certificates:
 
 
 def owner_token(data: Path) -> str:
-    """Return the owner's token, created at the first start and readable only by its owner (docs/adr/0007). If
-    the file is missing or empty, a new token is created. The owner can thus replace a lost or exposed
-    token."""
+    """Return the owner's token. It is created at the first start, and only its owner can read it
+    (docs/adr/0007).
+
+    If the file is missing or empty, a new token is created. The owner can replace a lost or exposed token in
+    this way.
+    """
     path = data / "owner.token"
     if path.exists() and (token := path.read_text().strip()):
         return token
@@ -170,7 +176,7 @@ def owner_token(data: Path) -> str:
 
 
 def _token_authority(data: Path, store: Store, token: str, jobs: JobTokens) -> TokenAuthority:
-    """Return the authority of tokens, and write the bucket process's copy of its data. Raises
+    """Return the authority that checks tokens, and write the bucket process's copy of its data. Raises
     StoreUnreadable, OSError."""
     entries, _ = store.access.load()
     try:

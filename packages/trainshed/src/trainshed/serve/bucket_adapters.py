@@ -1,5 +1,5 @@
-"""Adapts the bucket store to the protocols of other packages: packages, job directories, bucket names,
-accesses, summaries, copies."""
+"""Adapts the bucket store to the protocols of other packages: packages, job directories, bucket names, access
+checks, summaries and copies."""
 
 import hashlib
 from collections.abc import Generator, Iterable, Iterator
@@ -25,27 +25,27 @@ from trainshed.summaries.reading import MARK, Directory, EventFile
 
 
 class BucketAdapter:
-    """Adapts buckets to `runtimes.port.PackageSource`, `api.calls.services.BucketProbe`, and two calls of
+    """Adapts buckets to `runtimes.port.PackageSource`, `api.calls.services.BucketProbe`, and two methods of
     `controller.carrier.Ports`."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
 
     def open(self, uri: str) -> BinaryIO:
-        """Open the object's content. Raises FileNotFoundError, and OSError for an existing object that cannot
-        be read."""
+        """Open the object's content. Raises FileNotFoundError if the object does not exist, OSError if it
+        cannot be read."""
         with _reading(uri):
             return self._store.content(*parse_gs_uri(uri))
 
     def fingerprint(self, uri: str) -> str:
-        """Return a text that changes whenever the object does. Raises FileNotFoundError, OSError as `open`
+        """Return a text that changes whenever the object changes. Raises FileNotFoundError, OSError as `open`
         does."""
         with _reading(uri):
             return str(self._record(*parse_gs_uri(uri)).generation)
 
     def visible_buckets(self, project: str) -> tuple[tuple[str, str], ...]:
-        """Return the buckets that a project's programs see as /gcs/NAME, by name and directory. Raises
-        EngineUnavailable, so that a job waits for the directory."""
+        """Return the buckets that a project's programs see as /gcs/NAME: the directory of each, by name.
+        Raises EngineUnavailable if they cannot be read; the job then waits."""
         try:
             return self._store.catalog.visible_buckets(project)
         except OSError as failure:
@@ -67,11 +67,11 @@ class BucketAdapter:
     def last_written(self, uri: str) -> Nanos | None:
         """Return the time of the last write below the URI; 0 = no object exists, None = unknown."""
         try:
-            # As a directory: `model-old/` is not below `model`.
+            # With a final slash, because `model-old/` is not below `model`.
             bucket, prefix = parse_gs_uri(f"{uri.rstrip('/')}/")
             return Nanos(self._store.at(bucket).last_written(bucket, prefix))
         except NotFound:
-            return Nanos(0)  # The bucket does not exist, so nothing is below it.
+            return Nanos(0)  # The bucket does not exist, so it contains no objects.
         except BucketsError:
             return None
 
@@ -85,7 +85,7 @@ class BucketAdapter:
             self._store.catalog.remove_members(set(map(member_of, accounts)))
 
     def bucket_location(self, name: str) -> str | None:
-        """Return a bucket's location; None if the bucket does not exist, as with an invalid name."""
+        """Return a bucket's location. Return None if the name is invalid or the bucket does not exist."""
         try:
             return self._store.catalog.get(name).location
         except BucketsError:
@@ -154,11 +154,13 @@ def _reading(uri: str) -> Generator[None]:
 
 _BLOCK: Final = 1 << 20
 _MAX_REMOTE_SIZE: Final = 256 << 20
-"""Maximum bytes of a remote object that is read; it is fetched as a whole after each change."""
+"""Maximum size in bytes of a remote object that is read. The whole object is fetched again after each change.
+"""
 
 
 def find_summaries(store: ObjectStore, uri: str, project: str, account: str) -> Directory | None:
-    """Return the directory of a URI; None if no program of the project may read it as the account."""
+    """Return the directory of a URI. Return None if programs of the project that run as the account may not
+    read it."""
     try:
         bucket, name = _readable(store, uri, project, account)
     except BucketsError:
@@ -169,8 +171,8 @@ def find_summaries(store: ObjectStore, uri: str, project: str, account: str) -> 
 
 
 def _readable(store: ObjectStore, uri: str, project: str, account: str) -> tuple[str, str]:
-    """Return the bucket and the directory of a URI. Raises NotFound also for unreadable ones,
-    InvalidRequest."""
+    """Return the bucket and the directory of a URI. Raises InvalidRequest, and NotFound for missing and for
+    unreadable buckets."""
     bucket, name = parse_gs_uri(uri)
     if not store.catalog.exists(bucket) or store.catalog.is_closed(bucket, project, account):
         raise no_such_bucket(bucket)
@@ -178,7 +180,7 @@ def _readable(store: ObjectStore, uri: str, project: str, account: str) -> tuple
 
 
 def find_shown(store: ObjectStore, wanted: LogDirectory) -> ShownDirectory | None:
-    """Return a directory's place on disk if it contains an event file, otherwise None. Raises
+    """Return the location of a directory on disk, or None if it contains no event file. Raises
     FailedPrecondition for a remote bucket."""
     try:
         bucket, name = _readable(store, wanted.uri, wanted.project, wanted.account)
@@ -200,12 +202,12 @@ def find_shown(store: ObjectStore, wanted: LogDirectory) -> ShownDirectory | Non
 
 
 def path_below(name: str) -> tuple[str, ...]:
-    """Return the directories of a bucket's tree that lead to `name`."""
+    """Return the names of the directories on the way to `name` in a bucket's tree."""
     return tuple(map(encode_segment, name.split("/"))) if name else ()
 
 
 class _RemoteDirectory:
-    """A directory in a bucket of a remote store, as `summaries.reading.Directory`."""
+    """A directory in a bucket of a remote store, in the form of `summaries.reading.Directory`."""
 
     def __init__(self, store: ObjectStore, bucket: str, prefix: str) -> None:
         self._store = store

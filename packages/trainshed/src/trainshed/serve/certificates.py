@@ -1,14 +1,15 @@
-"""Creates and renews the certificates of gRPC with TLS: the user's, or those of the service's own authority.
+"""Creates and renews the certificates for TLS. Either the user provides a certificate, or the service's own
+authority signs one. The authority also signs other certificates of the service.
 
-The authority also signs other certificates of the service. It is created at the first start and stays the
-same, so that clients need no new configuration. The server's certificate is renewed at a start when it
-expires soon or the service's names have changed. A separate process (`python -m
-trainshed.serve.certificates`) creates them, because a service that runs for weeks does not need the library.
-Blocks on disks and processes; the service has no event loop yet.
+The authority is created at the first start and remains the same, so that clients need no new configuration.
+At a start, the server's certificate is renewed if it expires soon or if the names of the service have
+changed. A separate process (`python -m trainshed.serve.certificates`) creates certificates, because a service
+that runs for weeks does not need the library. Blocks on disks and processes, because the event loop of the
+service has not started yet.
 
-Also contains the files with which replicas' endpoints replace Google's hosts (`Interception`). TensorFlow's
-gs://, the Vertex SDK and Google's other clients only know these host names. Only programs that are configured
-to trust that certificate do so.
+This module also creates the files with which replicas' endpoints replace Google's hosts (`Interception`).
+TensorFlow's gs://, the Vertex SDK and Google's other clients only support these host names. Only programs
+that are configured to trust the replacement certificate use it.
 """
 
 import contextlib
@@ -31,14 +32,14 @@ from trainshed.replica.system import durable, roots
 _DAY: Final = 86_400
 AUTHORITY_DAYS: Final = 3_650
 SERVER_DAYS: Final = 825
-"""Some vendors' clients reject certificates that are valid for longer."""
+"""Days of validity. Some vendors' clients reject certificates that are valid for longer."""
 RENEW_DAYS: Final = 275
-"""Minimum days of validity at a start; then the service may run for most of a year."""
+"""Minimum days of validity at a start. The service may then run for most of a year."""
 _AUTHORITY: Final = "ca.pem"
 _SERVER: Final = "server"
 _ROOTS: Final = "roots.pem"
 _TRUSTED_BY: Final = ("SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE")
-"""Variables with which the operator configures the roots that programs trust."""
+"""Variables with which the operator selects the authorities that programs trust."""
 _END: Final = "-----END CERTIFICATE-----"
 
 
@@ -47,27 +48,27 @@ class CertificatesUnusable(Exception):
 
 
 class Certificates(Struct, frozen=True):
-    """A certificate with its key, and the certificates that clients must trust: files in PEM."""
+    """A certificate with its key, and the certificates that clients must trust, as PEM files."""
 
     chain: Path
     key: Path
-    #: The certificate that a client must trust.
+    #: The certificate of the authority that a client must trust.
     ca: Path
-    #: The same together with the usual roots of gRPC clients.
+    #: The same certificate together with the default roots of gRPC clients.
     roots: Path
 
 
 class Interception(Struct, frozen=True):
     """The files with which replicas' endpoints replace Google's hosts."""
 
-    #: PEM with the key and the chain, only for relays.
+    #: PEM file with the key and the chain, only for relays.
     certificate: Path
-    #: The usual roots and the service's own, readable by all users.
+    #: The default roots and the service's own root, readable by all users.
     trust: Path
 
 
 def given(chain: Path, key: Path, directory: Path) -> Certificates:
-    """Return the user's own certificates; clients must trust the content of `chain`. Raises
+    """Return the user's own certificates. Clients must trust the certificates in `chain`. Raises
     CertificatesUnusable."""
     _check(chain, key)
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -77,14 +78,13 @@ def given(chain: Path, key: Path, directory: Path) -> Certificates:
 
 
 def own(directory: Path, host: str, now: float, further: tuple[str, ...] = ()) -> Certificates:
-    """Return certificates of the service's own authority, in `directory`; created or renewed if necessary.
-
+    """Return certificates of the service's own authority in `directory`, created or renewed if necessary.
     Raises CertificatesUnusable.
 
     Args:
         host: the address that the service listens on
         now: seconds since the epoch
-        further: names of the setting `allowed_hosts`
+        further: names in the setting `allowed_hosts`
     """
     is_wildcard = host in ("", "0.0.0.0", "::")
     own_names = ("localhost", "127.0.0.1", "::1", socket.gethostname())
@@ -96,17 +96,17 @@ def own(directory: Path, host: str, now: float, further: tuple[str, ...] = ()) -
 
 
 def server_files(directory: Path) -> tuple[Path, Path]:
-    """Return the paths of the chain and the key of `own`, whether or not they exist."""
+    """Return the paths of the server's chain and key in `directory`. The files may not exist."""
     return directory / f"{_SERVER}.pem", directory / f"{_SERVER}.key"
 
 
 def signed(directory: Path, name: str, names: tuple[str, ...], now: float) -> Certificates:
-    """Return a certificate signed by the service's own authority, in files `name` in `directory`; created or
-    renewed if necessary. Raises CertificatesUnusable."""
+    """Return a certificate signed by the service's own authority, created or renewed if necessary. It is in
+    files `name` in `directory`. Raises CertificatesUnusable."""
     files = _files_of(directory / f"{name}.pem")
     if not _is_good(files, names, now):
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # The same interpreter and import path, without the working directory, whose files are untrusted.
+        # The same interpreter and import path, except for the working directory, whose files are untrusted.
         command = [sys.executable, "-P", "-m", __name__, str(files.chain), str(now), *names]
         made = subprocess.run(command, capture_output=True, text=True, check=False)
         if made.returncode:
@@ -128,8 +128,8 @@ def _note(files: Certificates) -> Path:
 
 
 def _is_good(files: Certificates, names: tuple[str, ...], now: float) -> bool:
-    """Return whether the existing files are valid for these names, and for long enough. Reads the note next
-    to them, because reading a certificate needs a library."""
+    """Return whether the existing files are valid for these names, and for long enough. Reads the JSON file
+    next to them, because reading a certificate requires a library."""
     try:
         note: dict[str, Any] = json.loads(_note(files).read_text())
         ends = min(float(note["ends"]), float(note["authority_ends"]))
@@ -176,14 +176,14 @@ def _check(chain: Path, key: Path) -> None:
 
 
 def _write_roots(made: Certificates) -> None:
-    """Write the file of roots for GRPC_DEFAULT_SSL_ROOTS_FILE_PATH. This variable replaces gRPC's own roots,
-    so the file also contains the public ones: users' programs may call other services."""
+    """Write the file of roots for GRPC_DEFAULT_SSL_ROOTS_FILE_PATH. This variable replaces gRPC's own roots.
+    The file therefore also contains the public roots, because users' programs may call other services."""
     parts = (*public_roots(), made.ca.read_text())
     _put(made.roots, "\n".join(part.strip() for part in parts) + "\n", 0o600)
 
 
 def public_roots() -> Iterable[str]:
-    """Yield the public roots in the installed gRPC package, without importing it."""
+    """Yield the public roots in the installed gRPC package, without importing the package."""
     spec = importlib.util.find_spec("grpc")
     for place in (spec.submodule_search_locations or ()) if spec is not None else ():
         path = Path(place, "_cython", "_credentials", "roots.pem")
@@ -192,9 +192,9 @@ def public_roots() -> Iterable[str]:
 
 
 def _make(files: Certificates, names: tuple[str, ...], now: float) -> None:
-    """Create a server certificate, and the authority if none exists. The note is written last, so that the
-    files are created again after a crash. Raises ValueError if the authority's key is missing."""
-    # Imported only here: the library needs 12 MB of memory.
+    """Create a server certificate, and the authority if it does not exist. The JSON file is written last, so
+    that an interrupted creation is repeated. Raises ValueError if the authority's key is missing."""
+    # Imported here, because the library needs 12 MB of memory and only this process uses it.
     from trainshed.access.authority import Authority
 
     ca, ca_key = files.ca, files.ca.with_suffix(".key")
@@ -227,13 +227,16 @@ def _make(files: Certificates, names: tuple[str, ...], now: float) -> None:
 
 
 def interception_files(data: Path) -> Interception:
-    """Return the paths of a data directory's files, whether or not they exist."""
+    """Return the paths of the files in a data directory. The files may not exist."""
     return Interception(data / "tls" / "storage-relay.pem", data / "trust" / "roots.pem")
 
 
 def prepare_interception(data: Path, now: float, environ: Mapping[str, str]) -> Interception:
-    """Create or renew the files if necessary, and return their paths. `now`: seconds since the epoch.
-    `environ`: the service's environment. Raises CertificatesUnusable, OSError."""
+    """Create or renew the files if necessary, and return their paths.
+
+    `now`: seconds since the epoch. `environ`: the service's environment. Raises CertificatesUnusable,
+    OSError.
+    """
     interception = interception_files(data)
     names = (*regions.STORAGE, "*.storage.googleapis.com", *regions.apis())
     storage = signed(data / "tls", "storage", names, now)
@@ -245,13 +248,13 @@ def prepare_interception(data: Path, now: float, environ: Mapping[str, str]) -> 
 
 
 def _roots(ca: Path, environ: Mapping[str, str]) -> Iterable[str]:
-    """Return the service's root and all roots of this machine and of `environ`, without duplicates. Programs
-    trust only the file of these roots."""
+    """Return the service's own root and all roots of this machine and of `environ`, without duplicates.
+    Programs that use the file trust no other roots."""
     usual = ssl.get_default_verify_paths().cafile
     paths = [environ[name] for name in _TRUSTED_BY if environ.get(name)]
     texts = [ca.read_text()]
     for path in (*paths, *([usual] if usual else []), *roots.PLACES):
-        # The program would not have found a missing file either.
+        # Without this service, the program could not read such a file either.
         with contextlib.suppress(OSError):
             texts.append(Path(path).read_text(errors="replace"))
     if not (usual or any(map(os.path.isfile, roots.PLACES))):
@@ -267,7 +270,7 @@ def _roots(ca: Path, environ: Mapping[str, str]) -> Iterable[str]:
 
 def _put(path: Path, text: str, mode: int) -> None:
     """Write a file atomically, unless it already has this text and mode."""
-    with contextlib.suppress(OSError):  # It may not exist yet.
+    with contextlib.suppress(OSError):  # The file may not exist yet.
         if path.read_text() == text and path.stat().st_mode & 0o777 == mode:
             return
     durable.write(str(path), text)

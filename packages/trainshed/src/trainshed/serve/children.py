@@ -1,8 +1,8 @@
-"""Starts and supervises the bucket process.
+"""Starts and supervises the bucket process. The service holds the listening sockets, and starts the bucket
+process at the first connection.
 
-The service holds the listening sockets, and starts the bucket process with the first connection. The bucket
-process never survives the service: the kernel kills it together with the service. The service kills it if it
-does not exit.
+The bucket process never survives the service: if the service is killed, the kernel kills the bucket process
+too. If the bucket process does not exit when it is stopped, the service kills it.
 """
 
 import asyncio
@@ -21,25 +21,26 @@ from trainshed.eventloop.background import keep
 log = logging.getLogger(__name__)
 
 RESTART_DELAY = 0.2
-"""Seconds before a failed bucket process is restarted; doubled each time, until one has lived for long."""
+"""Seconds before a failed bucket process is restarted. The delay doubles after each failure, until a process
+has run for `_MAX_RESTART_DELAY` seconds."""
 _MAX_RESTART_DELAY = 5.0
-"""Callers wait in the meantime."""
+"""Maximum delay in seconds. Clients wait during the delay."""
 STOP_TIMEOUT = 8.0
-"""Maximum seconds for a bucket process to exit after SIGTERM; its requests have five of them. Then it is
-killed."""
+"""Maximum seconds for a bucket process to exit after SIGTERM. Its open requests have five of these seconds.
+Then it is killed."""
 _SPAWNER = ThreadPoolExecutor(1, thread_name_prefix="spawner")
-"""Starts child processes. The kernel treats a child as orphaned when the *thread* that started it ends; this
-thread lives as long as the process."""
+"""Starts child processes. A child process is killed when the *thread* that started it ends. This thread lives
+as long as the service."""
 
 
 class BucketKeeper:
-    """Starts a bucket process when a client connects and none is running. The connection waits until the
-    process accepts it."""
+    """Starts a bucket process when a client connects and no bucket process runs. The connection waits until
+    the new process accepts it."""
 
     def __init__(self, setup: BucketSetup, listeners: Listeners) -> None:
         self._setup = setup
         self._listeners = listeners
-        #: None: there is none at the moment.
+        #: None = no bucket process runs.
         self._process: subprocess.Popen[bytes] | None = None
         self._called = asyncio.Event()
         self._closing = asyncio.Event()
@@ -49,7 +50,7 @@ class BucketKeeper:
         self._keeping = keep(self._keep, "keeping the bucket process")
 
     async def close(self) -> None:
-        """Send SIGTERM to the process, which then finishes its requests, and wait for its exit. Kill it after
+        """Send SIGTERM to the process, and wait until it has finished its requests and exited. Kill it after
         `STOP_TIMEOUT`. Then close the listeners."""
         self._closing.set()
         self._called.set()
@@ -94,13 +95,13 @@ class BucketKeeper:
         return not self._closing.is_set()
 
     async def _served(self) -> str | None:
-        """Run a process until it ends. Return its failure, None = it exited normally."""
+        """Run a bucket process until it exits. Return its failure, or None if it exited normally."""
         try:
             loop = asyncio.get_running_loop()
             process = await loop.run_in_executor(
                 _SPAWNER, spawn_buckets, self._setup, self._listeners
             )
-        except OSError as failure:  # Such as a lack of memory or processes.
+        except OSError as failure:  # For example, memory or processes are exhausted.
             return f"it cannot be started: {failure}"
         self._process = process
         if self._closing.is_set():
@@ -118,10 +119,11 @@ class BucketKeeper:
 
 
 def spawn_buckets(setup: BucketSetup, listeners: Listeners) -> "subprocess.Popen[bytes]":
-    """Start a bucket process as a new interpreter, since this process has threads. Raises OSError."""
+    """Start a bucket process as a new interpreter, because this process has threads and cannot fork safely.
+    Raises OSError."""
     handles = {name: listener.fileno() for name, listener in listeners.sockets().items()}
     command = [
-        # Without the working directory on the import path, whose files are untrusted.
+        # The import path does not contain the working directory, whose files are untrusted.
         *(sys.executable, "-P", "-m", "trainshed.buckets"),
         *(str(os.getpid()), setup.encode(), encode(handles)),
     ]

@@ -1,4 +1,4 @@
-"""The only clock of the service; all other modules receive these functions
+"""The only clock of the service. All other modules receive its functions as arguments
 (spec/invariants#pure-decisions)."""
 
 import os
@@ -7,22 +7,22 @@ import time
 from typing import TYPE_CHECKING, Final, cast
 
 if TYPE_CHECKING:
-    # Every command needs the clock, but few need the records, which are slow to import.
+    # Every command needs the clock, but few commands need the records, which are slow to import.
     from trainshed.core.names import JobUid
 
 _RANDOM_BITS: Final = 22
 
 
 def now() -> int:
-    """Return the nanoseconds since the epoch."""
+    """Return the current time in nanoseconds since the epoch."""
     return time.time_ns()
 
 
 class JobUids:
-    """Makes job uids: ascending with time, unique in this process, hard to guess.
+    """Creates UIDs of jobs: ascending with time, unique in this process, hard to guess.
 
-    A uid has 41 bits of milliseconds since the epoch and 22 random bits; if that does not ascend, it is the
-    last uid plus one.
+    A UID consists of 41 bits of milliseconds since the epoch and 22 random bits. If the result is not larger
+    than the last UID, the new UID is the last UID plus one.
     """
 
     def __init__(self) -> None:

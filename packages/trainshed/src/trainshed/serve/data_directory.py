@@ -1,4 +1,4 @@
-"""Closes the data directory to other users of the machine, because it contains tokens and secrets."""
+"""Removes other users' access to the data directory, because it contains tokens and secrets."""
 
 import os
 import stat
@@ -9,16 +9,16 @@ import click
 
 
 class Exposed(click.ClickException):
-    """Other users can write to the data directory, and the service cannot change that. The message contains
-    advice."""
+    """Other users can write to the data directory, and the service cannot change its mode. The message
+    contains advice."""
 
 
 _OTHERS: Final = stat.S_IRWXO | stat.S_IWGRP
 
 
 def close_to_others(data: Path) -> str | None:
-    """Remove the access of other users to the data directory, except for a group that may read. Return a text
-    about the change; None = no change. Raises Exposed."""
+    """Remove the access of other users to the data directory, except read access of its group. Return a
+    message about the change, or None without a change. Raises Exposed."""
     status = data.stat()
     mode = stat.S_IMODE(status.st_mode)
     if not mode & _OTHERS:
@@ -38,5 +38,6 @@ def close_to_others(data: Path) -> str | None:
         raise Exposed(
             f"All users can write to {data}. Run chmod go-w on it, or choose another directory with --data."
         )
-    # A volume of another user, as in Kubernetes. Our files in it have private modes.
+    # The directory is a volume of another user, as in Kubernetes. The service's files in it have private
+    # modes.
     return None

@@ -1,10 +1,12 @@
 """Obtains a control group of version 2 in which the service may limit replicas (`replica.system.cgroups`).
 
-A group with processes cannot enable controllers for its children. With systemd, only the groups of units with
-`Delegate=yes` may be changed. So replicas get groups in a unit next to the service's own, `NAME-jobs.service`
-for `NAME.service`. The service's own unit is unusable, because replicas survive the service: systemd cannot
-restart a unit whose group enables controllers (EBUSY). A service without a unit requests a scope from systemd
-(the user's own, unless it is root), and moves the scope's processes into a child.
+A group that contains processes cannot enable controllers for its children. With systemd, the service may
+change only the groups of units with `Delegate=yes`. Replicas therefore get groups in a unit next to the
+service's own: `NAME-jobs.service` for `NAME.service`. They cannot use the service's own unit, because they
+survive the service, and systemd cannot restart a unit whose group enables controllers (EBUSY).
+
+A service without a unit requests a scope from systemd: from the user's systemd instance, or from the system's
+if it is root. It then moves the processes of the scope into a child group.
 """
 
 import contextlib
@@ -17,10 +19,11 @@ from typing import Final
 from trainshed.replica.system import cgroups, kernel, processes
 
 _TIMEOUT: Final = 5.0
-"""Maximum seconds for systemd to create a scope. Without an answer the service starts without it."""
+"""Maximum seconds for systemd to create a scope. After that, the service starts without a scope."""
 _POLL_INTERVAL: Final = 0.01
 _MOVE_ROUNDS: Final = 10
-"""Maximum attempts to move the members of a group that start new ones at the same time."""
+"""Maximum number of attempts to move all members of a group, because members may start new processes at the
+same time."""
 _START_SCOPE: Final = (
     "busctl {} call org.freedesktop.systemd1 /org/freedesktop/systemd1 org.freedesktop.systemd1.Manager "
     "StartTransientUnit ssa(sv)a(sa(sv)) {}{}.scope fail 4 Description s Trainshed PIDs au 1 {} "
@@ -29,8 +32,11 @@ _START_SCOPE: Final = (
 
 
 def prepare() -> None:
-    """Enable this process to limit replicas by control groups, if the machine allows it. Call this before
-    starting other processes, which inherit the group. Blocks for a tenth of a second."""
+    """Enable this process to limit replicas with control groups, if the machine allows it.
+
+    Call this function before other processes are started, because they inherit the group. Blocks for a tenth
+    of a second.
+    """
     own, is_booted = cgroups.own_group(), Path(cgroups.BOOTED).is_dir()
     if jobs := cgroups.jobs_unit(own):
         _divide(jobs)
@@ -43,9 +49,13 @@ def prepare() -> None:
 
 
 def situation(service: int) -> tuple[str, str]:
-    """Return why the kernel cannot enforce limits for a service, and the name of its unit. The reason is
-    `none` (control groups v1 without rights), `container`, `unit`, `user_unit`, `user` (a user without a
-    systemd instance) or `bus`. `service`: its process ID, or that of this process if the service is down."""
+    """Return the reason why the kernel cannot enforce limits for a service, and the name of the service's
+    unit.
+
+    The reason is `none` (control groups v1 without rights), `container`, `unit`, `user_unit`, `user` (a user
+    without a systemd instance) or `bus`. `service`: the service's process ID, or the ID of this process if
+    the service is down.
+    """
     own = cgroups.own_group(membership=f"/proc/{service}/cgroup")
     unit = own.rpartition("/")[2].removesuffix(".service")
     if not own or not Path(cgroups.BOOTED).is_dir():
@@ -56,14 +66,15 @@ def situation(service: int) -> tuple[str, str]:
 
 
 def _divide(group: str) -> None:
-    """Enable all controllers for the children of a group, and move its own processes into one of them."""
+    """Enable all controllers for the children of a group, and move the group's processes into one of the
+    children."""
     place = Path(group)
     enabled = (place / "cgroup.subtree_control").read_text().split()
     offered = (place / "cgroup.controllers").read_text().split()
-    # `find_bases` returns only groups whose controllers could be enabled.
+    # If a controller cannot be enabled, `find_bases` does not return the group.
     with contextlib.suppress(OSError):
         (place / cgroups.SERVICE).mkdir(exist_ok=True)
-        # Only the topmost group may have processes in addition to children.
+        # Only the root group of a hierarchy may contain processes in addition to children.
         for _ in range(_MOVE_ROUNDS if (place / "cgroup.type").exists() and not enabled else 0):
             for member in (place / "cgroup.procs").read_text().split():
                 if (
@@ -75,14 +86,14 @@ def _divide(group: str) -> None:
 
 
 def _is_main_process(process: int) -> bool:
-    """Return whether systemd has started a process of this user as the main one of a unit (since version
-    248)."""
+    """Return whether systemd has started a process of this user as the main process of a unit. Requires
+    systemd 248."""
     variables = processes.read(f"/proc/{process}/environ").split(b"\0")
     return b"SYSTEMD_EXEC_PID=%d" % process in variables
 
 
 def _get_scope(own: str) -> str:
-    """Move this process into a new scope. Return its group, or `own` if no scope was created."""
+    """Move this process into a new scope. Return the scope's group, or `own` if no scope was created."""
     uid, pid = os.geteuid(), os.getpid()
     manager = "--user" if uid else "--system"
     with contextlib.suppress(OSError, subprocess.SubprocessError):
@@ -95,7 +106,7 @@ def _get_scope(own: str) -> str:
             check=True,
         )
         deadline = time.monotonic() + _TIMEOUT
-        # systemd answers before it moves the process, and sends no notification of the move.
+        # systemd responds before it moves the process, and sends no notification after the move.
         while cgroups.own_group() == own and time.monotonic() < deadline:
             time.sleep(_POLL_INTERVAL)
         return cgroups.own_group()

@@ -1,5 +1,5 @@
-"""`trainshed doctor`: checks what a service can do on this machine, and shows causes and fixes. Starts no
-service."""
+"""`trainshed doctor`: checks which features of a service work on this machine, and shows causes and fixes. It
+starts no service."""
 
 import asyncio
 import os
@@ -57,21 +57,22 @@ def command(data: Path | None, config: Path | None, form: str) -> None:
 
 
 def examine(settings: Settings) -> Iterator[Finding]:
-    """Yield every finding, the most important first. Blocks for seconds, because each feature is tried."""
+    """Yield every finding, the most important first. Blocks for several seconds, because it tries each
+    feature."""
     from trainshed.runtimes.interpreters import Interpreters
 
     yield from _disks(settings)
     yield from _database(settings)
     if settings.engine != "local" and (examine_cluster := registry.doctor(settings.engine)):
         yield from examine_cluster(engine_settings(settings), settings.cache)
-        # No job runs here, but builds, TensorBoard and shells in files of failed replicas do.
+        # With a cluster, no job runs on this machine, but builds, TensorBoard and autopsy shells do.
         for finding in asyncio.run(_engine(settings)):
             if finding.about == "isolation":
                 text = f"for builds and autopsy shells on this machine: {finding.text}"
                 yield msgspec.structs.replace(finding, about="isolation here", text=text)
     else:
         yield from asyncio.run(_engine(settings))
-    if settings.engine != "kubernetes":  # Kubernetes refuses them.
+    if settings.engine != "kubernetes":  # Kubernetes rejects container images.
         yield _images(settings)
     pythons = sorted(Interpreters().found())
     yield _finding("interpreters", versions=", ".join(f"{a}.{b}" for a, b in pythons))
@@ -103,8 +104,8 @@ def _disks(settings: Settings) -> Iterator[Finding]:
 
 
 def _database(settings: Settings) -> Iterator[Finding]:
-    """Yield the finding of a complete read of the database, which takes some seconds per GB; nothing if no
-    database exists."""
+    """Read the whole database, and yield the finding. Yield nothing if no database exists. Reading takes some
+    seconds per GB."""
     from trainshed.api.additions import import_additions
     from trainshed.store.codec import ADVICE
     from trainshed.store.port import StoreOfOtherVersion, StoreUnreadable
@@ -138,7 +139,7 @@ def _database(settings: Settings) -> Iterator[Finding]:
 
 
 def _refusal(place: Path) -> str | None:
-    """Return why a directory is not writable; None if it is."""
+    """Return the reason why a directory is not writable, or None if it is writable."""
     if not place.is_dir():
         return "not a directory"
     if not os.access(place, os.W_OK):
@@ -155,7 +156,7 @@ def _nearest(path: Path) -> Path:
 
 
 async def _engine(settings: Settings) -> list[Finding]:
-    """Return the findings of a start of the local engine, on the file system of its slots."""
+    """Start the local engine on the file system of its slots, and return the findings."""
     from trainshed.engines.local.engine import LocalEngine
     from trainshed.engines.local.options import Options
     from trainshed.engines.port import LevelUnavailable, ProgramRules
@@ -184,8 +185,8 @@ async def _engine(settings: Settings) -> list[Finding]:
 
 
 def promises(can: Capabilities, node: Node, advice: str) -> Iterator[Finding]:
-    """Yield the capabilities of an engine on a machine, which `node` describes. Pure. `advice`: how to let
-    the kernel enforce limits there."""
+    """Yield the capabilities of an engine on the machine that `node` describes. Pure. `advice`: how to let
+    the kernel enforce limits on that machine."""
     reasons: dict[str, list[str]] = {}
     for level, why in can.not_stronger:
         reasons.setdefault(why, []).append(level)
@@ -214,6 +215,6 @@ def _images(settings: Settings) -> Finding:
         tool = tools.search()
     if tool is not None:
         return _finding("images", tool=tool.name)
-    # Its last sentence is the remedy.
+    # The last sentence of the message is the remedy.
     cause, _, remedy = tools.missing().rpartition(". ")
     return _finding("images_without_tool", cause=cause, remedy=remedy)

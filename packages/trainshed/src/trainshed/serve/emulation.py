@@ -1,8 +1,8 @@
-"""Makes a service an emulator for tests of other programs (`trainshed emulate`).
+"""Turns a service into an emulator for tests of other programs (`trainshed emulate`).
 
-Every caller is its owner, jobs end as a plan specifies, the buckets of requests exist, and requests are
-recorded. With a plan, a tiny program replaces a job's own. The rest of the job's life is real: its states,
-logs, retries and timeline are those of that program.
+Every caller is the owner of the service, a plan specifies the results of jobs, buckets that a request refers
+to are created, and requests are recorded. If a rule of the plan matches a job, a tiny program replaces the
+job's own program. The job then has the real states, logs, retries and timeline of the tiny program.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ from trainshed.wire import pool, routes
 from trainshed.wire.routes import Route
 
 _SMALL: Final = "us-docker.pkg.dev/vertex-ai-restricted/training/reductionserver:latest"
-"""An image whose environment is built in seconds."""
+"""A prebuilt image whose environment is built in seconds."""
 _BUCKET: Final = re.compile(r"gs://([^/\"\\]+)")
 _PROJECT: Final = re.compile(r"/projects/([^/:]+)")
 _VARIABLE: Final = re.compile(r"\{([^={}]++)[^{}]*+\}")
@@ -41,17 +41,17 @@ _VARIABLE: Final = re.compile(r"\{([^={}]++)[^{}]*+\}")
 class Rule(Struct, frozen=True, forbid_unknown_fields=True):
     """The planned result of jobs."""
 
-    #: Pattern of display names, or of AI Platform job ids, as for file names: `train-*`.
+    #: Pattern of display names, or of AI Platform job IDs, with wildcards as for file names: `train-*`.
     job: str
     #: The exit status of each replica.
     exit_code: Annotated[int, Meta(ge=0, le=255)] = 0
     #: The running time of each replica in seconds.
     seconds: Annotated[float, Meta(ge=0)] = 0
-    #: Text that each replica prints to standard error at its end.
+    #: Text that each replica prints to standard error before it exits.
     prints: str = ""
-    #: The measurements of a trial, by the ids of metrics; 0 for other metrics.
+    #: The measurements of a trial, by metric ID. Missing metrics have the value 0.
     metrics: dict[str, float] = field(default_factory=dict[str, float])
-    #: Whether the service rejects the job because it would exceed a quota.
+    #: Whether the service rejects the job, as if it exceeded a quota.
     over_quota: bool = False
 
 
@@ -76,7 +76,7 @@ sys.exit(rule["exit_code"])
 
 
 class _AnyImage:
-    """A catalog that accepts every image: an image that a plan replaces need not exist."""
+    """A runtime catalog that accepts every image, because an image that a plan replaces may not exist."""
 
     def __init__(self, catalog: RuntimeCatalog) -> None:
         self._catalog = catalog
@@ -100,11 +100,11 @@ class Emulation:
     """The plan and the capture of one emulator."""
 
     def __init__(self, plan: Path | None, capture: Path | None) -> None:
-        """`plan`: a JSON list of rules, read again for each job, so that a test can change it. `capture`: a
-        file for the requests, one line of JSON each. Raises FailedPrecondition."""
+        """`plan`: a JSON file with a list of rules. It is read again for each job, so that a test can change
+        it. `capture`: a file for the requests, one line of JSON each. Raises FailedPrecondition."""
         self._plan = plan
         try:
-            # Without a buffer, which would keep data after a failed write.
+            # Unbuffered, because a buffer would keep data after a failed write.
             self._file = capture.open("ab", buffering=0) if capture else None
         except OSError as failure:
             raise FailedPrecondition(
@@ -133,7 +133,7 @@ class Emulation:
             ) from None
 
     def _instead(self, name: str, spec: JobSpec, metrics: tuple[str, ...]) -> JobSpec:
-        """Return the replacement of a job's specification. `metrics`: the ids of a trial's metrics."""
+        """Return the specification that replaces a job's own. `metrics`: the metric IDs of a trial."""
         catalog = self._services.runtimes
         rule = next((rule for rule in self._rules() if fnmatchcase(name, rule.job)), None)
         if rule is not None:
@@ -152,7 +152,7 @@ class Emulation:
         return spec
 
     def _receive(self, method: str, request: Message) -> None:
-        """Record a request, and create the buckets in it."""
+        """Record a request, and create the buckets that it refers to."""
         form = http_form(method, request)
         line = json.dumps(form)
         if self._file is not None:
@@ -160,13 +160,13 @@ class Emulation:
         if form["method"] == "POST" and (parent := _PROJECT.search(form["path"])):
             services, project = self._services, parent[1]
             for bucket in _BUCKET.findall(line):
-                # The handler reports invalid names of buckets.
+                # The handler of the request reports invalid bucket names.
                 with contextlib.suppress(BucketsError):
                     services.buckets.ensure(bucket, services.settings.region, project)
 
 
 def _append(file: FileIO, line: bytes) -> None:
-    """Add all of a line to a capture, or nothing. Raises FailedPrecondition."""
+    """Append a whole line to a capture file, or nothing. Raises FailedPrecondition."""
     rest = line
     try:
         while rest:
@@ -181,8 +181,10 @@ def _append(file: FileIO, line: bytes) -> None:
 
 
 def _emulated(rule: Rule, spec: JobSpec, runtime: RuntimeChoice) -> JobSpec:
-    """Return a specification whose programs, other than reducers, follow the rule. `runtime`: any with
-    Python. Raises ResourceExhausted if the rule rejects the job."""
+    """Return a specification whose programs, except for reducers, follow the rule.
+
+    `runtime`: any runtime with Python. Raises ResourceExhausted if the rule rejects the job.
+    """
     if rule.over_quota:
         kinds = {pool.machine.accelerators.type for pool in spec.pools if pool.machine.accelerators}
         names = sorted(kind.removeprefix("NVIDIA_").lower() for kind in kinds)
@@ -206,8 +208,8 @@ def _emulated(rule: Rule, spec: JobSpec, runtime: RuntimeChoice) -> JobSpec:
 
 
 def http_form(method: str, request: Message) -> dict[str, Any]:
-    """Return a request of any transport in the form of REST: `method`, `path`, `query`, `body`. `method`: the
-    full name of its RPC."""
+    """Return a request of REST or gRPC in the form of REST: `method`, `path`, `query`, `body`. The argument
+    `method` is the full name of its RPC."""
     route = _routes()[method]
     fields = wire_json.to_public(request)
     path = _VARIABLE.sub(
@@ -224,7 +226,7 @@ def http_form(method: str, request: Message) -> dict[str, Any]:
 
 
 def _json_name(request: Message, name: str) -> str:
-    """Return the JSON name of a request's field; "" for a field of a nested message (`job.name`)."""
+    """Return the JSON name of a request's field, or "" for a field of a nested message (`job.name`)."""
     known = request.DESCRIPTOR.fields_by_name.get(name)
     return known.json_name if known is not None else ""
 

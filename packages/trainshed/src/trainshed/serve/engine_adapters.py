@@ -1,5 +1,5 @@
-"""Adapters between the engine and the service: secrets for programs, the key of links, and terms of
-installations."""
+"""Adapters between the service and its engine: secrets for programs, the key that signs links, and limits of
+package installations."""
 
 import hashlib
 from collections.abc import Callable, Collection, Mapping
@@ -17,36 +17,37 @@ from trainshed.store.sqlite.resources import Secrets
 
 
 def link_key(owner_token: str) -> bytes:
-    """Return the key that signs the links of jobs: the same after a restart, another one when the owner's
-    token has changed."""
+    """Return the key that signs links to jobs. It remains the same after a restart, and changes when the
+    owner's token changes."""
     return hashlib.sha256(b"trainshed web access " + owner_token.encode()).digest()
 
 
 _CPU_WEIGHT = 400
-"""The weight of a program with four vCPUs."""
+"""The CPU weight of an installation, the same as for a program with four vCPUs."""
 _MEMORY = 8 << 30
-"""Bytes of memory of one installation if no setting limits memory."""
+"""Memory limit of one installation in bytes, unless a setting limits memory."""
 _BUILD_DISK = 32 << 30
-"""Maximum bytes that an installation may write."""
+"""Maximum bytes that one installation may write."""
 _BUILD_TIME = 1800.0
-"""Maximum seconds of an installation."""
+"""Maximum duration of one installation in seconds."""
 _REPLICA_PORTS = tuple(range(PROGRAM_PORT, PROGRAM_PORT + socket_calls.PORTS))
 
 
 def build_terms(
     settings: Settings, engine: Engine, ports: tuple[int, ...] = ()
 ) -> Callable[[], InstallationTerms]:
-    """Return the terms on which packages of jobs are installed: at the isolation level of the engine's
-    programs, with the same directories hidden from them.
+    """Return a function that returns the limits and isolation of package installations: the isolation level
+    of the engine's programs, and the directories that are hidden from them.
 
-    The returned function must be called after the engine has started. `ports`: those that the service listens
+    Call the returned function only after the engine has started. `ports`: the ports that the service listens
     on.
     """
 
     def terms() -> InstallationTerms:
         if not isinstance(engine, HasBuildPlace):
             raise BuildFailed(
-                f"The engine {settings.engine} does not report how programs are isolated on this machine, "
+                f"The engine {settings.engine} does not report how programs are isolated on this machine, so "
+                "packages of jobs cannot be installed. Use an image that contains them."
             )
         try:
             place = engine.build_place()
@@ -73,7 +74,7 @@ def build_terms(
 
 class Vault:
     """Decrypts secrets for programs that are about to start. `job_token`: returns the token with which the
-    replicas of a job authenticate each other, given the job's uid."""
+    replicas of a job authenticate each other, by the job's UID."""
 
     def __init__(self, secrets: Secrets, sealer: Sealer, job_token: Callable[[int], str]) -> None:
         self._secrets = secrets
@@ -81,8 +82,8 @@ class Vault:
         self._job_token = job_token
 
     async def values(self, project_id: str, refs: Collection[SecretRef]) -> Mapping[SecretRef, str]:
-        """Return the values of secrets. Each costs one lookup in the store and a few microseconds of
-        decryption."""
+        """Return the values of secrets. Each stored secret costs one lookup in the store and a few
+        microseconds of decryption."""
         made = {ref: self._job_token(ref.job_uid) for ref in refs if ref.job_uid}
         stored = [ref for ref in refs if ref not in made]
         return made | await self._stored(project_id, stored) if stored else made

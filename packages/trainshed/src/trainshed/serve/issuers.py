@@ -1,8 +1,6 @@
-"""Authenticates users and machines by ID tokens of OpenID Connect issuers, and by access tokens of Google.
-
-Token formats are in `access.issuers`. Fetches the published data of issuers, also for additions that sign
-browsers in.
-"""
+"""Authenticates users and machines by ID tokens of OpenID Connect issuers, and by Google's access tokens.
+`access.issuers` implements the token formats. This module fetches the published data of issuers, also for
+additions that sign browsers in."""
 
 import asyncio
 import json
@@ -49,28 +47,28 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 _MAX_CACHED_TOKENS: Final = 4_096
-"""Maximum cached tokens of an issuer that are not verified again."""
+"""Maximum number of cached tokens per issuer. Cached tokens are not verified again."""
 _MAX_REQUESTS: Final = 8
-"""Maximum concurrent requests about access tokens."""
+"""Maximum number of concurrent requests about access tokens."""
 _ANSWER_LIFETIME: Final = 180.0
-"""Seconds for which the answer about an access token is valid."""
+"""Seconds for which a response about an access token is valid."""
 _FACTS_LIFETIME: Final = 3600.0
-"""Seconds after which an issuer's facts and keys are read again."""
+"""Seconds after which an issuer's published data and keys are read again."""
 _RETRY_INTERVAL: Final = 30.0
-"""Minimum seconds between two reads for an unknown key, which any caller can send, or of an issuer that does
-not answer."""
+"""Minimum seconds before data of an issuer are read again after an unknown key, which any caller can send, or
+after a read that failed."""
 _TIMEOUT: Final = 10.0
-"""Maximum seconds to connect to an issuer, and again to receive its whole answer."""
+"""Maximum seconds to connect to an issuer. The same limit applies to receiving its whole response."""
 _MAX_ANSWER_BYTES: Final = 1 << 18
 _TOKENINFO: Final = "https://oauth2.googleapis.com/tokeninfo"
 
 
 class _Facts(Struct, frozen=True):
-    """The published data of an issuer, and the time of the read (seconds of the monotonic clock)."""
+    """The published data of an issuer. `at`: the time of the read (seconds of the monotonic clock)."""
 
     published: Mapping[str, Any]
     keys: "KeySet"
-    #: Returns the bearer of an ID token, as `bearer_of`. Invalid tokens are not cached.
+    #: Returns the bearer of an ID token, as `bearer_of` does. Only valid tokens are cached.
     bearer: Callable[[str], Bearer]
     at: float
 
@@ -87,15 +85,17 @@ class Issuers:
         self._keeper = keeper
         self._now = now
         self._facts: dict[str, _Facts] = {}
-        #: The last time at which an issuer did not answer (seconds of the monotonic clock), and the reason.
+        #: When an issuer last failed to respond (seconds of the monotonic clock), and the reason.
         self._failures: dict[str, tuple[float, str]] = {}
         self._reading = defaultdict[str, asyncio.Lock](asyncio.Lock)
-        #: The issuer that answers requests about access tokens; there is only one Google.
+        #: The issuer that verifies access tokens. At most one issuer can be Google.
         answering = (known for known in issuers if known.tokeninfo or known.issuer == GOOGLE)
         self._token_issuer = next(answering, None)
-        #: By digest: the end of the answer's validity (monotonic clock), and the bearer or the error.
+        #: Responses about access tokens, by digest: the end of their validity (monotonic clock), and the
+        #: bearer or the error.
         self._answers: dict[str, tuple[float, Bearer | Unauthenticated | Unavailable]] = {}
-        #: Requests of one source wait for each other, so each source has one place in the queue.
+        #: One lock per source: requests of one source wait for each other, so each source has at most one
+        #: request in progress.
         self._asking = WeakValueDictionary[str, asyncio.Lock]()
         self._room = asyncio.Semaphore(_MAX_REQUESTS)
         self.marks = frozenset(
@@ -103,9 +103,9 @@ class Issuers:
         )
 
     async def authenticate(self, header: str | None) -> Principal:
-        """Return the principal of an `Authorization` header, and assign the request's connection to it.
-        Accepts ID tokens and access tokens of Google without conversion. Raises Unauthenticated,
-        Unavailable."""
+        """Return the principal of an `Authorization` header, and assign the request's connection to the
+        principal. ID tokens and Google's access tokens are accepted directly, without an exchange. Raises
+        Unauthenticated, Unavailable."""
         scheme, _, token = (header or "").partition(" ")
         issuer = None
         if self._by_url and scheme.lower() == "bearer":
@@ -126,7 +126,8 @@ class Issuers:
         return (await self._read(issuer)).published
 
     async def verify_token(self, issuer: Issuer, token: str, nonce: str) -> Mapping[str, Any]:
-        """Return the claims of an ID token at the end of a sign-in. Raises Unauthenticated, Unavailable."""
+        """Return the claims of an ID token at the end of a sign-in with a browser. Raises Unauthenticated,
+        Unavailable."""
         now = self._seconds()
         return await self._by_keys(
             issuer, lambda facts: verify(token, facts.keys, issuer, now, nonce)
@@ -148,14 +149,14 @@ class Issuers:
             bearer = await self._by_keys(issuer, lambda facts: facts.bearer(token))
         if bearer.expires <= self._seconds():
             raise Unauthenticated("The token has expired. Get a new one from the issuer.")
-        # Links contain the bearer, and unused groups would make them long.
+        # Keep only groups with roles: links contain the bearer, and unused groups would make them long.
         return replace(bearer, groups=self._keeper.book.policy.groups_with_roles(bearer.groups))
 
     async def _holder(self, token: str, issuer: Issuer) -> Bearer:
-        """Return the bearer of an access token, from the cache or its issuer."""
+        """Return the bearer of an access token, from the cache or from the issuer."""
         digest = digest_of(token)
         if not self._is_answered(digest):
-            # A known bearer does not wait for unauthenticated callers with the same address.
+            # A known bearer does not wait for unauthenticated callers from the same network.
             is_known = digest in self._answers and isinstance(self._answers[digest][1], Bearer)
             whose = digest if is_known else network_of(SOURCE.get())
             own = self._asking.setdefault(whose, asyncio.Lock())
@@ -175,22 +176,21 @@ class Issuers:
 
     async def _ask(self, token: str, digest: str, issuer: Issuer) -> None:
         address = f"{issuer.tokeninfo or _TOKENINFO}?{urlencode({'access_token': token})}"
-        refusal = (
-            f"{issuer.name} does not know this access token, or it has expired. Get a new one."
-        )
+        refusal = f"{issuer.name} rejected this access token: it is unknown or has expired. Get a new one."
         try:
             answer = await _fetch_json(issuer, address, refusal)
             span, holder = _ANSWER_LIFETIME, holder_of(answer, issuer, self._seconds())
         except (Unauthenticated, Unavailable) as error:
-            # Its traceback would contain the token.
+            # Copied without its traceback, which would contain the token.
             span, holder = _RETRY_INTERVAL, type(error)(str(error))
         if len(self._answers) >= _MAX_CACHED_TOKENS:
-            # Errors expire first, so a flood of them displaces no known bearer.
+            # Errors expire before bearers, so a flood of invalid tokens displaces no known bearer.
             del self._answers[min(self._answers, key=lambda known: self._answers[known][0])]
         self._answers[digest] = time.monotonic() + span, holder
 
     async def _by_keys(self, issuer: Issuer, read: Callable[[_Facts], T]) -> T:
-        """Return the result of `read` with the keys of an issuer, which change now and then."""
+        """Call `read` with the facts of an issuer, and return its result. If a key is unknown, read the facts
+        again, because issuers replace keys now and then."""
         try:
             return read(await self._read(issuer))
         except UnknownKey:
@@ -201,10 +201,10 @@ class Issuers:
             raise Unauthenticated(str(error)) from None
 
     async def _read(self, issuer: Issuer, age: float = _FACTS_LIFETIME) -> _Facts:
-        """Return an issuer's facts, at most `age` seconds old; older ones if it does not answer. Raises
-        Unavailable."""
-        # Any caller can cause a read with an unknown key. Callers with a known key do not wait for it, nor
-        # for a refresh of old facts.
+        """Return an issuer's facts, at most `age` seconds old. If the issuer does not respond, return older
+        facts. Raises Unavailable if there are none."""
+        # Any caller can cause a read by sending an unknown key. Callers with a known key wait neither for
+        # this read nor for a refresh of old facts.
         reading = self._reading[issuer.name]
         is_old = age == _FACTS_LIFETIME and issuer.name in self._facts and reading.locked()
         if self._is_fresh(issuer, age) or is_old:
@@ -213,7 +213,8 @@ class Issuers:
             if self._is_fresh(issuer, age):
                 return self._facts[issuer.name]
             known, now = self._facts.get(issuer.name), time.monotonic()
-            # An issuer that does not answer is not contacted again and again; other issuers are not delayed.
+            # Do not contact an issuer again immediately after it failed to respond. Other issuers are not
+            # delayed.
             failure = self._failures.get(issuer.name)
             if failure is None or now - failure[0] >= _RETRY_INTERVAL:
                 try:
@@ -263,8 +264,8 @@ async def _fetch_json(
     form: bytes | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Mapping[str, Any]:
-    """Return the JSON object at an address of an issuer. Raises Unavailable; Unauthenticated with the text
-    `refusal` if the issuer rejects the request."""
+    """Return the JSON object at an address of an issuer. Raises Unavailable. Raises Unauthenticated with the
+    text `refusal` if the issuer rejects the request."""
     try:
         status, content = await _request(address, form, headers or {})
     except (OSError, NoAnswer, ValueError) as failure:
@@ -280,17 +281,20 @@ async def _fetch_json(
         answer = None
     if not isinstance(answer, dict):
         raise Unavailable(
-            f"The answer of {issuer.name} has status {status} and is not JSON. Try again later."
+            f"The response from {issuer.name} has status {status} and is not JSON. Try again later."
         )
     return cast("dict[str, Any]", answer)
 
 
 async def _request(address: str, form: bytes | None, more: Mapping[str, str]) -> tuple[int, bytes]:
-    """Return the status and the content of an answer; overlong content is cut. Follows no redirect, because
-    the form may contain a code or a secret (SSRF). Raises OSError, NoAnswer, ValueError."""
+    """Return the status and the content of a response. Content that is too long is cut.
+
+    Redirects are not followed, because the form may contain a code or a secret (SSRF). Raises OSError,
+    NoAnswer, ValueError.
+    """
     parts = urlsplit(address)
     is_tls = parts.scheme == "https"
-    # Reads the authorities that the machine trusts.
+    # Loads the certificate authorities that the machine trusts.
     trusted = await asyncio.to_thread(ssl.create_default_context) if is_tls else None
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     # Kubernetes does not return its keys to clients that accept only JSON.

@@ -15,10 +15,10 @@ from trainshed.serve.start_errors import ServiceStartFailed
 
 
 class SystemdSockets:
-    """The listening sockets that systemd keeps for the service."""
+    """The listening sockets that systemd holds for the service."""
 
     def __init__(self, settings: Settings, cleanup: contextlib.ExitStack) -> None:
-        """Raises ServiceStartFailed if systemd keeps a socket that the service does not serve."""
+        """Raises ServiceStartFailed if systemd holds a socket that the service does not serve."""
         first, host = settings.port, settings.host
         plain, secure = settings.grpc_port or first + 2, settings.grpc_tls_port or first + 3
         try:
@@ -39,15 +39,16 @@ class SystemdSockets:
 
 
 def _plain_host(host: str) -> str:
-    """Return the address of gRPC without TLS: only on loopback, because tokens are sent unencrypted."""
+    """Return the address of gRPC without TLS. It is always a loopback address, because tokens are sent
+    unencrypted."""
     return host if is_loopback(host) else "127.0.0.1"
 
 
 def open_grpc_ports(
     settings: Settings, cleanup: contextlib.ExitStack, passed: Mapping[str, socket.socket | None]
 ) -> GrpcPorts:
-    """Choose the ports, and hold them for gRPC, which binds its own sockets in addition. `passed`: existing
-    sockets of systemd."""
+    """Choose the ports of gRPC, and hold each with a socket, so that no other program uses it before gRPC
+    binds its own socket. `passed`: existing sockets from systemd."""
     ports = [
         ("--grpc-port", _plain_host(settings.host), settings.grpc_port, 2),
         ("--grpc-tls-port", settings.host, settings.grpc_tls_port, 3),
@@ -57,7 +58,7 @@ def open_grpc_ports(
         for name, listener in passed.items()
         if listener is not None
     }
-    # Ports that the user has chosen come before default ports.
+    # Ports that the user has chosen are opened before default ports.
     for option, host, port, distance in sorted(ports, key=lambda port: not port[2]):
         if option not in held:
             holder = open_socket(
@@ -71,8 +72,8 @@ def open_grpc_ports(
 
 
 def port_near_rest(settings: Settings, distance: int, host: str) -> int:
-    """Return the port that is `distance` above REST's, so that it stays the same at each start; 0 if it is in
-    use."""
+    """Return the REST port plus `distance`, so that the port is the same at each start. Return 0 if this port
+    is in use."""
     port = settings.port + distance
     if not settings.port or port > 65535:
         return 0

@@ -1,9 +1,11 @@
-"""Forwards gRPC connections from a listening socket to the Unix socket of the server.
+"""Forwards gRPC connections from a listening socket to the Unix socket of the gRPC server. The relay is
+needed because gRPC accepts no socket that another process has opened.
 
-gRPC accepts no socket that another process has opened. The name of the connection to the Unix socket contains
-the caller's address, so that gRPC reports it as the peer (`api.grpc`). gRPC also cancels calls that arrive
-while it stops, so a closed relay forwards no new call. A GOAWAY frame (RFC 9113, 6.8) contains the last call
-that was forwarded, and clients send later ones to the next service.
+The address of the relay's end of the Unix connection contains the caller's address, so that gRPC reports it
+as the peer (`api.grpc`).
+
+gRPC cancels calls that arrive while it stops. A closed relay therefore forwards no new calls: a GOAWAY frame
+(RFC 9113, 6.8) contains the last forwarded call, and clients send later calls to the next service.
 """
 
 import asyncio
@@ -23,15 +25,15 @@ from trainshed.replica.system.unix_sockets import reachable
 _numbers: Final = itertools.count()
 _PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _HEAD: Final = 9
-"""Bytes before each frame: length (3), type, flags, stream (4)."""
+"""Length of the header of a frame: length (3 bytes), type (1), flags (1), stream (4)."""
 _READ: Final = 1 << 16
 _PREFACE_TIMEOUT: Final = 20.0
-"""Maximum seconds for the first bytes, and for the TLS handshake, of a client."""
+"""Maximum seconds for a client to send its first bytes, and to finish the TLS handshake."""
 
 
 class Relay:
-    """Forwards connections between its start and its close. `limit`: maximum concurrent connections. `tls`:
-    for callers; None = without TLS."""
+    """Forwards connections until it is closed. `limit`: maximum number of concurrent connections. `tls`: the
+    TLS settings for callers, or None without TLS."""
 
     def __init__(
         self, listener: socket.socket, target: Path, limit: int, tls: ssl.SSLContext | None = None
@@ -47,7 +49,7 @@ class Relay:
         )
 
     async def close(self, seconds: float) -> None:
-        """Stop forwarding connections and calls. Wait at most `seconds` for those in progress."""
+        """Forward no new connections and calls. Wait at most `seconds` for calls in progress."""
         self._is_closing = True
         self._server.close()
         for calls in self._open:
@@ -60,7 +62,7 @@ class Relay:
         self._open[calls] = asyncio.current_task()
         if self._is_closing:
             calls.drain()
-        # The client has left or sends nothing, or the server has ended.
+        # The client has disconnected or sends nothing, or the server has closed the connection.
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
             async with asyncio.timeout(_PREFACE_TIMEOUT):
                 preface = await reader.readexactly(len(_PREFACE))
@@ -75,7 +77,8 @@ class Relay:
         writer.close()
 
     async def _reach(self, caller: tuple[str, int] | None) -> tuple[StreamReader, StreamWriter]:
-        """Return a new connection to the server, whose name contains the caller's address. Raises OSError."""
+        """Return a new connection to the server. Its local address contains the caller's address. Raises
+        OSError."""
         connection = socket.socket(socket.AF_UNIX)
         connection.setblocking(False)
         try:
@@ -90,20 +93,23 @@ class Relay:
 
 
 async def _pass(reader: StreamReader, writer: StreamWriter, frames: "_Frames") -> None:
-    with contextlib.suppress(OSError):  # One side has ended.
+    with contextlib.suppress(OSError):  # One side has closed its connection.
         while data := await reader.read(_READ):
             writer.write(frames.passed(data))
             await writer.drain()
 
 
 class _Frames:
-    """Parses the frames of one direction, in pieces of any size. `passes`: whether to forward a frame of a
-    stream. `between`: returns bytes to add after a frame."""
+    """Parses the frames of one direction, in pieces of any size.
+
+    `passes`: returns whether to forward the frames of a stream. `between`: returns bytes to insert after a
+    frame.
+    """
 
     def __init__(self, passes: Callable[[int], bool], between: Callable[[], bytes]) -> None:
         self._passes, self._between = passes, between
         self._head, self._left, self._is_passed = b"", 0, False
-        #: Whether a frame has ended and no other one has begun.
+        #: Whether the last piece ended with a complete frame.
         self.is_between = False
 
     def passed(self, data: bytes) -> bytes:
@@ -128,7 +134,7 @@ class _Frames:
 
 
 class _Calls:
-    """The calls of one connection. `writer`: to its client."""
+    """The calls of one connection. `writer`: the connection to the client."""
 
     def __init__(self, writer: StreamWriter) -> None:
         self._writer = writer
@@ -138,7 +144,7 @@ class _Calls:
         self.answers = _Frames(lambda _: True, self._goaway)
 
     def drain(self) -> None:
-        """Forward no further calls."""
+        """Forward no new calls."""
         self._is_draining = True
         if self.answers.is_between:
             self._writer.write(self._goaway())

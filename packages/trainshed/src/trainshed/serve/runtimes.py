@@ -79,7 +79,7 @@ def build(
     from trainshed.runtimes.shelf import settle
 
     def say(line: str) -> None:
-        # The output of the build, which may contain text of users' setup scripts.
+        # A line of the build's output. It may contain text of users' setup scripts.
         click.echo(coloured(line))
 
     inventory = _inventory(load(config, {"cache": cache}))

@@ -1,4 +1,4 @@
-"""Runs a service: starts children first, then the store, the engine, the controller and the API's port."""
+"""Runs a service. The start order is: child processes, store, engine, controller, API port."""
 
 import asyncio
 import contextlib
@@ -56,13 +56,13 @@ if TYPE_CHECKING:
 DRAIN = 2
 """Maximum seconds for open requests when the service stops."""
 _ACTIVATED_DRAIN = 10
-"""Maximum seconds for open requests at the stop, if systemd keeps the sockets for new callers."""
+"""Maximum seconds for open requests when the service stops, if systemd holds the sockets for new callers."""
 STOP_JOBS = 60
-"""Seconds in addition to their grace period for jobs that stop together with the service."""
+"""Seconds, in addition to their grace period, for jobs that are cancelled when the service stops."""
 
 
 class Service:
-    """A running service. It calls `announce` with the contents of `service.json` when it is ready."""
+    """A running service. When it is ready, it calls `announce` with the contents of `service.json`."""
 
     def __init__(
         self,
@@ -73,8 +73,8 @@ class Service:
         last_sign: Nanos = 0,
         stop_jobs: bool,
     ) -> None:
-        """`last_sign`: the last activity of the previous service of this data directory (ns since the epoch),
-        0 = no such service."""
+        """`last_sign`: the last activity of the previous service with this data directory, in nanoseconds
+        since the epoch; 0 = no previous service."""
         self._bootstrap = bootstrap
         self._announce = announce
         self._stop_jobs = stop_jobs
@@ -88,13 +88,13 @@ class Service:
             bootstrap.tokens.is_open = True
             self._app.services = emulation.around(self._app.services)
         self._watching = Crew()
-        # Tokens of programs that have ended.
+        # Reject the tokens of programs that have ended.
         bootstrap.tokens.refuse(
             lambda claims: not self._app.controller.runs(JobUid(claims.job_uid), claims.attempt)
         )
 
     async def run(self) -> None:
-        """Serve until SIGTERM or SIGINT. Jobs continue, unless they stop together with the service."""
+        """Serve until SIGTERM or SIGINT. Jobs continue unless `stop_jobs` is set."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)
@@ -102,7 +102,8 @@ class Service:
         try:
             await self._serve()
         finally:
-            # In any case: a thread waits for the bucket process, and this process for the thread.
+            # Always close it: a thread waits for the bucket process, and this process waits for the thread
+            # when it exits.
             await self._bootstrap.buckets.close()
             self._app.lag.close()
 
@@ -153,7 +154,7 @@ class Service:
             await self._app.services.tracking.close()
         self._app.runtimes.close()
         with contextlib.suppress(OSError):
-            # The disk may be read-only; readers of the file check whether the process exists.
+            # The disk may be read-only. Readers of the file check whether the process still exists.
             (self._bootstrap.settings.data / SERVICE_FILE).unlink()
         if live := self._app.controller.running():
             many = len(live) > 1
@@ -167,7 +168,8 @@ class Service:
         await server.stop(DRAIN)
 
     async def _listen_by_grpc(self, authenticate: Authenticate) -> GrpcServer:
-        """Serve gRPC on both ports, and on the socket of programs. Raises errors of the certificates."""
+        """Serve gRPC on both ports, and on the Unix socket for programs. Raises errors of the
+        certificates."""
         ports, programs = self._bootstrap.grpc, str(self._bootstrap.programs_grpc_path)
         shown = await asyncio.wrap_future(self._bootstrap.certified)
         path = self._bootstrap.settings.data / "grpc.sock"
@@ -182,7 +184,7 @@ class Service:
                     server.listen(address_of(*address), identity)
                 except (
                     RuntimeError
-                ):  # Another program can listen on a port that the service only holds.
+                ):  # The service only holds the port, so another program can start to listen on it.
                     option = "--grpc-port" if identity is None else "--grpc-tls-port"
                     raise ServiceStartFailed(
                         f"gRPC cannot listen on {address_of(*address)}: another program has started to "
@@ -191,7 +193,7 @@ class Service:
             else:
                 tls = _context_of_grpc(shown) if identity is not None else None
                 self._relays.append(Relay(listener, path, most, tls))
-        # Callers have their own socket, so that they cannot use up the connections of programs.
+        # Callers have their own Unix socket, so that they cannot exhaust the connections of programs.
         for place in (programs, *([str(path)] if self._relays else [])):
             with reachable(place) as short:
                 server.listen(f"unix:{short}")
@@ -202,7 +204,7 @@ class Service:
         return server
 
     async def _begin_work(self) -> None:
-        """Start background work."""
+        """Start the background work."""
         await self._app.suggesting.start()
         await self._app.exports.start()
         self._app.retention.start()
@@ -213,8 +215,8 @@ class Service:
         self._app.runtimes.search()
 
     async def _end_work(self) -> None:
-        """Stop the background work and the controller. The outbox stops last, because the controller's last
-        commits may still use it."""
+        """Stop the background work and the controller. The outbox stops last, because the last commits of the
+        controller may still use it."""
         await self._watching.close()
         await self._bootstrap.access.flush()
         await self._app.idling.close()
@@ -231,7 +233,7 @@ class Service:
             "rest": web_address(settings, self._bootstrap.listener.getsockname()[1]),
             "token": self._bootstrap.token,
             "pid": os.getpid(),
-            # A text, because some readers limit numbers to 53 bits.
+            # A string, because some JSON readers limit numbers to 53 bits.
             "since": str(protocol.process_start(os.getpid())),
             "storage": web_address(settings, self._bootstrap.storage_port),
             "project": settings.project,
@@ -246,7 +248,7 @@ class Service:
             "ca_bundle": str(certificates.roots),
         }
         write_private(settings.data / SERVICE_FILE, document)
-        # This machine uses plain HTTP in any case.
+        # Clients on this machine always use plain HTTP.
         plain = f"http://{urlsplit(str(document['storage'])).netloc}"
         write_private(
             settings.data / "credentials.json",
@@ -257,8 +259,8 @@ class Service:
         write_private(settings.data / BOTO_FILE, boto)
         owner, additions = digest_of(self._bootstrap.token), self._app.additions.values()
         pages = [addition.link for addition in additions if addition.link is not None]
-        # A link signs in as the owner. A journal or a container's log would store it, so only a terminal
-        # shows it.
+        # A link signs its reader in as the owner. It is shown only on a terminal, because a journal or a
+        # container's log would store it.
         links = [link(owner) for link in pages] if sys.stderr.isatty() else []
         taken = [f"{job.uid} {job.display_name}".rstrip() for job in self._taken_over]
         self._announce({**document, "links": links, "has_pages": bool(pages), "taken_over": taken})
@@ -267,7 +269,7 @@ class Service:
 
     async def _take_over(self) -> None:
         """Add the absence of the service to the timelines of jobs with an attempt. The engine reports later
-        which of their programs have survived."""
+        which of their programs survived."""
         self._taken_over = [job for job in self._app.controller.running() if job.attempt]
         if not self._last_sign:
             return
@@ -286,13 +288,14 @@ class Service:
         cancel, cancelled = CancelRequested(CancelCause.USER, clock.now()), set[JobUid]()
         try:
             async with asyncio.timeout(self._bootstrap.settings.grace + STOP_JOBS):
-                # A create request that was in progress at the stop may have finished since.
+                # A create request that was in progress when the service began to stop may have added a job
+                # since.
                 while live := await self._bootstrap.store.ledger.load_live():
                     if fresh := [work.job for work in live if work.job.uid not in cancelled]:
                         say(f"Stopping {counted(len(fresh), 'job')} ...")
                     for job in fresh:
                         cancelled.add(job.uid)
-                        # A job that has just finished cannot be cancelled.
+                        # Ignore errors: a job that has just finished cannot be cancelled.
                         with contextlib.suppress(Exception):
                             await self._bootstrap.store.intake.request_cancel(job.name, cancel)
                         self._app.controller.wake(job.uid)
@@ -309,7 +312,7 @@ class Service:
 
 
 class _Server(SecureServer):
-    """Uvicorn that reports when it is ready, and leaves signals to the service."""
+    """A Uvicorn server that reports when it is ready, and does not handle signals."""
 
     def __init__(
         self,

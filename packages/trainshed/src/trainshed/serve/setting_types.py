@@ -1,7 +1,7 @@
-"""The types of settings, with their bounds, choices and checks, and the conversion of values to them.
+"""The types of settings, and the conversion of values to them.
 
-Bounds and choices are part of the type (`Port`, `Literal[...]`), and `msgspec.convert` enforces them. A
-`Checked` function checks other rules.
+Bounds and choices are part of a type (`Port`, `Literal[...]`), and `msgspec.convert` enforces them. A
+`Checked` function enforces other rules.
 """
 
 import re
@@ -39,30 +39,30 @@ _WORDS: dict[Any, str] = {
     tuple[dict[str, Any], ...]: "a list of tables",
 }
 _FLAGS = {"yes": "true", "on": "true", "no": "false", "off": "false"}
-"""Words for a flag in addition to those of msgspec."""
+"""Words for booleans in addition to those that msgspec accepts."""
 _MAX_NUMBER = 1e308
 """The upper bound of numbers, which excludes infinity."""
 
 
 class Checked(Struct, frozen=True):
-    """Part of a type: `check` raises ValueError with the allowed values for an invalid value of the type."""
+    """Annotation of a type: for an invalid value, `check` raises ValueError with the allowed values."""
 
     check: Callable[[Any], object]
 
 
 class Tables(Struct, frozen=True):
-    """Part of a type: the setting is written as tables `[[name]]` in the file."""
+    """Annotation of a type: the TOML file contains the setting as tables `[[name]]`."""
 
-    #: A table's type. Its method `faults` yields errors in values, as `field: words`.
+    #: The type of a table. Its method `faults` yields errors in the values, in the form `field: text`.
     type: type[Any]
-    #: The fields whose values must differ between tables.
+    #: The fields whose values must be unique among the tables.
     unique: tuple[str, ...] = ("name",)
 
 
 def convert(name: str, kind: Any, value: Any) -> Any:
-    """Return the value of the setting `name` in its type. Raises ValueError with the allowed values."""
+    """Convert the value of the setting `name` to its type. Raises ValueError with the allowed values."""
     if NoneType in get_args(kind):
-        if value == "":  # The same as no setting.
+        if value == "":  # An empty text means that the setting is not set.
             return None
         kind = get_args(kind)[0]
     base, *extras = get_args(kind) if get_origin(kind) is Annotated else (kind,)
@@ -110,8 +110,8 @@ def _allowed(base: Any, extras: list[Any], value: Any) -> str:
 
 
 def _read(name: str, value: Any, tables: Tables) -> tuple[Any, ...]:
-    """Return the tables of a setting. Raises ValueError with a line for each error. Only tables whose fields
-    have the right types are checked for invalid values."""
+    """Return the tables of a setting. Raises ValueError with one line per error. A table's values are checked
+    only if its fields have the right types."""
     wrong: list[str] = []
     made: list[Any] = []
     try:
@@ -126,7 +126,7 @@ def _read(name: str, value: Any, tables: Tables) -> tuple[Any, ...]:
             wrong += faults
             continue
         optional = {field.name for field in structs.fields(tables.type) if field.default is None}
-        # An empty text is the same as no field.
+        # An empty text means that the field is not set.
         fields = {key: entry for key, entry in row.items() if entry != "" or key not in optional}
         try:
             table = msgspec.convert(fields, tables.type)
@@ -146,7 +146,7 @@ def _read(name: str, value: Any, tables: Tables) -> tuple[Any, ...]:
 
 
 def accelerators_of(text: str) -> tuple[tuple[str, int], ...]:
-    """Return `NVIDIA_TESLA_T4=2,NVIDIA_L4=1` as pairs. Raises ValueError."""
+    """Convert a text such as `NVIDIA_TESLA_T4=2,NVIDIA_L4=1` to pairs. Raises ValueError."""
     return tuple(
         (kind, int(count))
         for kind, count in _pairs(text, accelerator_types(Api.VERTEX), "[0-9]*[1-9][0-9]*", "count")
@@ -154,14 +154,14 @@ def accelerators_of(text: str) -> tuple[tuple[str, int], ...]:
 
 
 def prices_of(text: str) -> dict[str, float]:
-    """Return `n1-standard-8=0.38,NVIDIA_L4=0.7` as a mapping. Raises ValueError."""
+    """Convert a text such as `n1-standard-8=0.38,NVIDIA_L4=0.7` to a mapping. Raises ValueError."""
     types = [*machine_types(), *accelerator_types(Api.VERTEX)]
     pairs = _pairs(text, types, r"[0-9]+(\.[0-9]*)?|\.[0-9]+", "amount")
     return {kind: float(amount) for kind, amount in pairs}
 
 
 def _pairs(text: str, types: Collection[str], number: str, what: str) -> Iterator[tuple[str, str]]:
-    """Yield the pairs of a type and a number, by its pattern. Raises ValueError."""
+    """Yield the pairs (type, number) of a text. `number`: the pattern of the number. Raises ValueError."""
     for part in filter(None, text.split(",")):
         kind, _, value = part.strip().partition("=")
         if kind not in types:
@@ -217,13 +217,13 @@ def _check_project(project: str) -> None:
 
 
 def parse_age(text: str) -> int:
-    """Return `12h`, `30d` or `4w` in nanoseconds. Raise ValueError for anything else."""
+    """Convert `12h`, `30d` or `4w` to nanoseconds. Raises ValueError for other texts."""
     # The store cannot compare numbers with more digits.
     return _amount(text, _AGES, 4, "age such as 12h, 30d or 4w")
 
 
 def parse_size(text: str) -> int:
-    """Return `500MB`, `50GB` or `2TiB` in bytes. Raise ValueError for anything else."""
+    """Convert `500MB`, `50GB` or `2TiB` to bytes. Raises ValueError for other texts."""
     return _amount(text, _SIZES, 9, "size such as 500MB, 50GB or 2TiB")
 
 

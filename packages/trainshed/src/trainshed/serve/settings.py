@@ -1,5 +1,5 @@
-"""Reads settings from defaults, a TOML file, the environment and the command line; each source overrides the
-previous."""
+"""Reads settings from defaults, a TOML file, the environment and the command line. Each source overrides the
+previous ones."""
 
 import os
 import tomllib
@@ -57,42 +57,42 @@ _DISTANCES = {
     "grpc_tls_port": 3,
     "the TLS port of buckets": 4,
 }
-"""Offsets of ports from the REST port, unless a setting specifies them."""
+"""Offset of each port from the REST port, unless a setting specifies the port."""
 
 
 def default_cache() -> Path:
-    """Return the directory of built runtimes, shared by all services of a user: $TRAINSHED_CACHE or
-    ~/.cache/trainshed."""
+    """Return the directory of built runtimes, $TRAINSHED_CACHE or ~/.cache/trainshed. All services of a user
+    share it."""
     fallback = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trainshed"
     return Path(os.environ.get("TRAINSHED_CACHE") or fallback).expanduser()
 
 
 class Settings(Struct, frozen=True):
-    """All settings of a service; their types specify the allowed values.
+    """All settings of a service. Their types specify the allowed values.
 
-    Their names are the keys of the TOML file and, in upper case after TRAINSHED_, environment variables.
-    docs/settings.md describes them for users.
+    The name of a field is the key in the TOML file. The name of the environment variable is TRAINSHED_ and
+    the key in upper case. docs/settings.md describes the settings for users.
     """
 
     #: Address to listen on.
     host: str = "127.0.0.1"
     #: Port of the REST APIs; 0 = any free port.
     port: Port = 8080
-    #: Ports of gRPC without and with TLS; 0 = the REST port + 2 and + 3.
+    #: Ports of gRPC without TLS and with TLS; 0 = the REST port + 2 and the REST port + 3.
     grpc_port: Port = 0
     grpc_tls_port: Port = 0
-    #: Use TLS on all ports; only this machine may use plain HTTP.
+    #: Use TLS on all ports. Only clients on this machine may use plain HTTP.
     tls: bool = False
-    #: Use plain HTTP also with other machines, behind a proxy that terminates TLS.
+    #: Allow plain HTTP from other machines, behind a proxy that terminates TLS.
     insecure: bool = False
-    #: PEM files of the certificate and its key, both or neither. They enable TLS on all ports.
+    #: PEM files of the certificate and its key. Specify both or neither. They enable TLS on all ports.
     tls_cert: str | None = None
     tls_key: str | None = None
     #: Directory of all data that must not be lost.
     data: Path = Path()
     #: Directory of built runtimes, shared by all services of a user.
     cache: Path = Path()
-    #: Maximum size of the cache, as for `setting_types.parse_size`; None = no limit.
+    #: Maximum size of the cache, in the form of `setting_types.parse_size`; None = unlimited.
     cache_size: Size | None = None
     #: Engine that runs replicas.
     engine: Engine = "local"
@@ -107,19 +107,22 @@ class Settings(Struct, frozen=True):
     grace: Amount = 30.0
     #: Memory limit in MiB of one replica; 0 = the memory of its machine type.
     memory_per_replica: Count = 0
-    #: Refuse jobs whose exact runtime is not available (spec/runtimes#substitutes).
+    #: Reject jobs whose exact runtime is not available (spec/runtimes#substitutes).
     exact_runtimes: bool = False
-    #: Whether nodes have limits (spec/queue#quotas); None = strict for clusters, relaxed for this machine.
+    #: Whether jobs wait for the capacity of nodes (spec/queue#quotas); None = strict for clusters, relaxed
+    #: for this machine.
     capacity: Capacity | None = None
-    #: CPUs, memory in GiB and accelerators (TYPE=COUNT,…) of each node; 0 and "" = its share of the machine.
+    #: CPUs, memory in GiB and accelerators (TYPE=COUNT,…) of each node; 0 and "" = an equal share of the
+    #: machine.
     node_cpus: Amount = 0.0
     node_memory: Amount = 0.0
     node_accelerators: NodeAccelerators = ""
     #: Days after which past usage counts half in the fair share.
     half_life: Days = 7.0
-    #: Maximum number of unfinished jobs that one job may create, including jobs created by those; 0 = none.
+    #: Maximum number of unfinished jobs that one job may create, including jobs created by those jobs; 0 =
+    #: none.
     max_child_jobs: Count = 20
-    #: Programs that start warm, with their frameworks imported, unless their jobs specify otherwise.
+    #: Which programs start warm, with their frameworks already imported, unless their jobs specify it.
     warm_starts: WarmStarts = "trials"
     #: Address of the service for browsers; None = the address to listen on.
     web_url: WebUrl | None = None
@@ -137,35 +140,35 @@ class Settings(Struct, frozen=True):
     shell: Literal["on", "off"] = "on"
     #: Hours to keep the files of failed replicas; 0 = keep none.
     autopsy_ttl: Amount = 24.0
-    #: How long to keep a job after its end; None = forever.
+    #: Minimum age of finished jobs before they are deleted; None = they are never deleted.
     retention_jobs: Age | None = None
-    #: Prices per hour of machine types and accelerator types: TYPE=AMOUNT,…; missing types are free.
+    #: Prices per hour of machine types and accelerator types: TYPE=AMOUNT,…. Types without a price are free.
     prices: PriceList = ""
-    #: Mail server for `notify`, as smtp://USER@HOST:PORT/SENDER; None = no mail.
+    #: Mail server for `notify`, as smtp://USER@HOST:PORT/SENDER; None = mail is disabled.
     smtp: MailServer | None = None
-    #: Seconds for which all GPUs of a job must be idle before its timeline has a warning; 0 = no warning.
+    #: Seconds for which all GPUs of a job must be idle before its timeline shows a warning; 0 = no warning.
     idle_gpus: Amount = 0.0
-    #: Seconds after that warning until a job that is still idle is stopped; 0 = never.
+    #: Seconds after the idle warning before a job that is still idle is stopped; 0 = never.
     idle_stop: Amount = 0.0
     #: Format of the service's log.
     log_format: LogFormat = "text"
     #: Minimum level of log lines; `info` includes every request.
     log_level: LogLevel = "warning"
-    #: Tables that take precedence over rows of the failure table (spec/failures#rules).
+    #: Tables that take precedence over the rows of the failure table (spec/failures#rules).
     failure_rules: FailureRules = ()
     #: Tool that pulls container images.
     container_tool: ContainerTool = "auto"
-    #: Tables that map container images to runtimes or other images; the first match wins
+    #: Tables that map container images to runtimes or to other images. The first match wins
     #: (spec/runtimes#images).
     images: MappedImages = ()
-    #: Tables of buckets in another store, of other projects, or open to all.
+    #: Tables of buckets that are in another store, belong to other projects, or are open to all callers.
     buckets: BucketTables = ()
     #: Tables of issuers for single sign-on.
     oidc: IssuerTables = ()
     #: Tables of notification targets.
     notify: NotifyTables = ()
-    #: Tables of engines other than the local one, by name, unchanged; each engine checks its own. The
-    #: settings of the local engine are those of `LOCAL_ENGINE`.
+    #: Tables of all engines except the local one, by name and unchanged. Each engine checks its own table.
+    #: The settings of the local engine are listed in `LOCAL_ENGINE`.
     engines: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
 
     @property
@@ -175,21 +178,22 @@ class Settings(Struct, frozen=True):
 
     @property
     def is_handed_down(self) -> bool:
-        """Return whether the queue of a cluster, not the service's own, assigns nodes to jobs."""
+        """Return whether a cluster's queue, instead of the service's own, assigns nodes to jobs."""
         return (self.engine, engine_settings(self).get("queue")) in _HANDED_DOWN
 
 
 _HANDED_DOWN = {("slurm", "slurm"): "Slurm", ("kubernetes", "kueue"): "Kueue"}
-"""The scheduler that assigns nodes instead of the service, by engine and its setting `queue`."""
+"""The scheduler that assigns nodes instead of the service, by engine and the engine's setting `queue`."""
 LOCAL_ENGINE = ("nodes", "node_cpus", "node_memory", "node_accelerators")
-"""Settings that only the local engine has."""
+"""Settings of the local engine."""
 
 
 def load(config: Path | None, overrides: dict[str, Any], *, to_serve: bool = False) -> Settings:
-    """Return the effective settings. `overrides` are those of the command line; None there = not set.
+    """Return the effective settings.
 
-    Only `to_serve` needs the secrets of tables, which only the service's environment contains. Raises
-    SettingsError for unknown keys, invalid values and contradictory settings, with all of them.
+    `overrides`: settings from the command line; None = not set. `to_serve`: whether to require the secrets of
+    tables, which only the service's environment contains. Raises SettingsError that lists all unknown keys,
+    invalid values and contradictory settings.
     """
     known = Settings.__annotations__
     wrong: list[str] = []
@@ -204,7 +208,7 @@ def load(config: Path | None, overrides: dict[str, Any], *, to_serve: bool = Fal
             for key in document
             if key not in known
         ]
-    # The defaults of these two settings read their variables.
+    # The defaults of `data` and `cache` read their environment variables.
     for name in known.keys() - {"data", "cache"}:
         variable = f"TRAINSHED_{name.upper()}"
         if (text := os.environ.get(variable)) is not None:
@@ -242,7 +246,7 @@ def engine_settings(settings: Settings) -> dict[str, Any]:
 
 
 def _engine_tables(config: Path, value: Any) -> Iterator[str]:
-    """Yield the errors in the tables of engines that a service can detect; each engine checks its own."""
+    """Yield errors in the tables of engines, except for errors that only the engine itself can detect."""
     tables = cast("dict[str, Any]", value) if isinstance(value, dict) else {"NAME": value}
     for name, table in tables.items():
         if not isinstance(table, dict):
@@ -255,12 +259,12 @@ def _engine_tables(config: Path, value: Any) -> Iterator[str]:
 
 
 def speaks_tls(settings: Settings) -> bool:
-    """Return whether REST and storage use TLS, as gRPC always does."""
+    """Return whether REST and storage use TLS. gRPC with TLS is always available."""
     return settings.tls or bool(settings.tls_cert)
 
 
 def _ports(settings: Settings) -> Iterator[tuple[str, int]]:
-    """Yield the service's ports with their names; 0 = any free port."""
+    """Yield the service's ports with the names of their settings; 0 = any free port."""
     yield "port", settings.port
     for name, distance in _DISTANCES.items():
         if own := getattr(settings, name, 0):
@@ -300,7 +304,7 @@ def _missing_variables(settings: Settings) -> Iterator[str]:
             for key in table.__struct_fields__:
                 variable = key.endswith("_env") and getattr(table, key)
                 if variable and not os.environ.get(variable):
-                    # Its value is not shown, because it may be the secret.
+                    # The error does not contain the value, because it may be the secret.
                     at = f"{name}[{number}].{key}"
                     yield (
                         f"{at}: the environment variable of this name does not exist; set it for the "
@@ -309,7 +313,7 @@ def _missing_variables(settings: Settings) -> Iterator[str]:
 
 
 def exposed(settings: Settings) -> str | None:
-    """Return why a service would be open to all users of the network; None = it is not."""
+    """Return the reason why tokens would cross the network unencrypted, or None if they would not."""
     if is_loopback(settings.host) or speaks_tls(settings) or settings.insecure:
         return None
     host = settings.host or "0.0.0.0"
@@ -328,7 +332,7 @@ def _absolute(file: str | None) -> str | None:
 
 
 def _with_source(source: str, name: str, line: str) -> str:
-    """Return an error with its source, without repeating the name of the setting."""
+    """Add the source to an error, without repeating the name of the setting."""
     names_it = line.startswith((f"{name} ", f"{name}["))
     return f"{source.removesuffix(f': {name}') if names_it else source}: {line}"
 

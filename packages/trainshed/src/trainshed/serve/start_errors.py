@@ -1,4 +1,4 @@
-"""Defines the error of a service that cannot start, and its advice for errors of the operating system."""
+"""The error of a service that cannot start, with advice for errors of the operating system."""
 
 import contextlib
 from collections.abc import Generator
@@ -12,11 +12,12 @@ class ServiceStartFailed(click.ClickException):
 
 @contextlib.contextmanager
 def start_errors(what: str) -> Generator[None]:
-    """Convert an OSError to ServiceStartFailed with advice."""
+    """Convert an OSError within the context to ServiceStartFailed with advice. `what`: the operation that
+    failed."""
     try:
         yield
     except OSError as failure:
-        # `up` handles a full disk.
+        # `up` handles the error of a full disk.
         raise ServiceStartFailed(
             f"{what}: {failure}. Fix the cause, or choose another directory on a local file system with "
             "--data, or another --port or --host."

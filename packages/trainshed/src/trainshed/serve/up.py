@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from trainshed.serve.settings import Settings
 
 _MAX_LISTED = 10
-"""Maximum adopted jobs that the terminal lists."""
+"""Maximum number of adopted jobs that the terminal lists."""
 
 _SETTINGS = {
     "host": "Address to listen on. Default: 127.0.0.1.",
@@ -49,7 +49,7 @@ _SETTINGS = {
     "max-replicas": "Maximum number of running replicas. Default: 256.",
     "log-level": "Minimum level of log lines: debug, info, warning or error.",
 }
-"""Help of the options whose values have the form of environment variables."""
+"""Help of options whose values have the same form as environment variables."""
 
 
 def _add_settings(function: Callable[..., None]) -> Callable[..., None]:
@@ -77,7 +77,7 @@ def _add_settings(function: Callable[..., None]) -> Callable[..., None]:
 @click.option(
     "--detach",
     is_flag=True,
-    help="Return when the service is ready. It continues to log to up.log.",
+    help="Return when the service is ready. The service then logs to up.log.",
 )
 @click.option("--stop-jobs-on-exit", is_flag=True, help="Cancel all jobs when the service stops.")
 @click.option("--stop-with-parent", is_flag=True, hidden=True)
@@ -111,13 +111,13 @@ def command(
     if stop_with_parent:
         from trainshed.replica.system import kernel
 
-        # Also if the parent is killed, so that no unknown service remains.
+        # Even if the parent is killed, so that no forgotten service remains.
         kernel.die_with_parent(signal.SIGTERM)
     if verbose and overrides.get("log_level") is None:
         overrides["log_level"] = "info"
     settings = load(config, overrides, to_serve=True)
-    # Only the owner may read the service's files, including jobs' variables and logs; programs have their own
-    # umask.
+    # Only the owner may read the service's files, which include jobs' variables and logs. Programs have their
+    # own umask.
     os.umask(0o077)
     try:
         settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -141,7 +141,7 @@ def command(
 
     def announce(document: dict[str, Any]) -> None:
         if emulate:
-            # The parent process also deletes it, unless it is killed.
+            # The parent process also deletes the directory, unless the parent is killed.
             atexit.register(shutil.rmtree, settings.data, ignore_errors=True)
         _print_addresses(settings, document)
         if ready_fd is not None:
@@ -156,7 +156,7 @@ def command(
             emulation = Emulation(plan, capture)
         _serve(settings, announce, emulation, stop_jobs=stop_jobs_on_exit)
     except Exception as failure:
-        # Any exception: a full disk causes errors of the store, of the engine and of the file system.
+        # Any type of exception: a full disk causes errors of the store, the engine and the file system.
         if _is_disk_full(failure):
             raise click.ClickException(
                 f"The disk of the data directory {settings.data} is full, so the service cannot store "
@@ -172,11 +172,9 @@ def command(
 
 
 def close_directory(data: Path) -> None:
-    """Remove the rights of other users from the data directory.
-
-    Files of programs in it, such as buckets, belong to the user of the service. Raises ClickException for a
-    directory that also serves other purposes, such as `/tmp`.
-    """
+    """Remove the access of other users to the data directory. Files of programs in it, such as buckets,
+    belong to the user of the service. Raises ClickException for a directory with other purposes, such as
+    `/tmp`."""
     mode = stat.S_IMODE(data.stat().st_mode)
     if not mode & 0o077:
         return
@@ -197,7 +195,7 @@ def close_directory(data: Path) -> None:
 
 
 def _running(data: Path) -> str | None:
-    """Return a text about the running service of a data directory; None if no service runs."""
+    """Return a message about the running service of a data directory, or None if no service runs."""
     from trainshed.cli.connection import data_option, local
 
     try:
@@ -219,8 +217,8 @@ def _serve(
     *,
     stop_jobs: bool,
 ) -> None:
-    # Loaded objects are not garbage, and repeated searches would delay the start. `Service` enables the
-    # collector when it is ready.
+    # Modules and objects of the start are not garbage. Collections would delay the start. `Service` enables
+    # the collector when it is ready.
     gc.disable()
     last_sign = _last_written(settings.data)
     import uvloop
@@ -287,8 +285,8 @@ def _print_addresses(settings: "Settings", document: Mapping[str, Any]) -> None:
 
 
 def _last_written(data: Path) -> Nanos:
-    """Return when the last service of a data directory wrote to its database (ns since the epoch), 0 = never.
-    The service may have run somewhat longer."""
+    """Return the time of the last write to the database in a data directory, in nanoseconds since the epoch;
+    0 = never. The last service may have run for somewhat longer."""
     times: list[int] = []
     for name in ("trainshed.db", "trainshed.db-wal"):
         with contextlib.suppress(OSError):

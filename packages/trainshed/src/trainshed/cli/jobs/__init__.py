@@ -1,1 +1,1 @@
-"""The commands about jobs: they list, describe, follow, enter and drill them."""
+"""The commands about jobs: list, describe, follow, open a shell, and drill."""

@@ -1,5 +1,5 @@
-"""`trainshed jobs`: the group, with list, describe, timeline, cancel, wait and delete. The other commands
-have their own modules."""
+"""`trainshed jobs`: the group, and its commands list, describe, timeline, cancel, wait and delete. The other
+commands have their own modules."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -149,7 +149,7 @@ def list_(
 @takes_endpoint
 @click.pass_obj
 def describe(now: Callable[[], Nanos], endpoint: Endpoint, job: str, form: str) -> None:
-    """Show all details of a job: state, reason of its wait or failure, replicas, restarts, trials."""
+    """Show all details of a job: state, reason why it waits or failed, replicas, restarts, trials."""
     client = endpoint.client(raw=form == "json")
     answer = find_job(client, job, endpoint.project)
     if form == "json":
@@ -184,7 +184,7 @@ def timeline(endpoint: Endpoint, job: str, form: str) -> None:
 @takes_endpoint
 def cancel(endpoint: Endpoint, *, job: tuple[str, ...], user: str | None, every: bool) -> None:
     """Cancel one or more jobs, or all jobs of a user or a project. If one job cannot be cancelled, the others
-    are."""
+    are still cancelled."""
     if bool(job) + bool(user) + every != 1:
         raise click.UsageError(
             "It is not clear which jobs to cancel. Specify one or more jobs, --user, or --all."
@@ -206,7 +206,7 @@ def cancel(endpoint: Endpoint, *, job: tuple[str, ...], user: str | None, every:
 
 
 def job_fields(jobs: Sequence[JobView], now: Nanos) -> tuple[Field, ...]:
-    """Return the columns of a list of these jobs."""
+    """Return the columns of a table of these jobs."""
     kinds = any(job.kind != "custom" for job in jobs)
     projects = len({job.project for job in jobs}) > 1
     people = len({job.user for job in jobs}) > 1
@@ -228,7 +228,7 @@ def job_fields(jobs: Sequence[JobView], now: Nanos) -> tuple[Field, ...]:
 
 
 _TIMEOUT_STATUS = 124
-"""Exit status after --timeout; the same as that of the command `timeout`."""
+"""Exit status after --timeout. It is the same as for the command `timeout`."""
 _POLL_INTERVAL = 0.5
 """Seconds between two polls of the jobs."""
 _EXIT_STATUS = {JobState.SUCCEEDED: 0, JobState.FAILED: 1, JobState.CANCELLED: 2}
@@ -268,14 +268,14 @@ def wait(endpoint: Endpoint, job: tuple[str, ...], timeout: float | None, form: 
         click.echo(f"Not finished after {timeout:g} s: {', '.join(late)}", err=True)
         raise SystemExit(_TIMEOUT_STATUS)
     results = {_EXIT_STATUS[over.state] for over in overs}
-    # A failed job has priority over a cancelled one.
+    # A failed job takes precedence over a cancelled one.
     raise SystemExit(1 if 1 in results else max(results))
 
 
 def _wait_for_end(
     client: Client, jobs: Sequence[JobView], timeout: float | None
 ) -> dict[str, dict[str, Any]]:
-    """Return the descriptions of the finished jobs, once all have finished or after the timeout. Raises
+    """Return the descriptions of the finished jobs, when all have finished or after the timeout. Raises
     RequestError, Unreachable."""
     waiter = OutageWaiter(client, f"trainshed jobs wait {jobs[0].job_id}")
     began, ended = time.monotonic(), dict[str, dict[str, Any]]()
@@ -298,7 +298,7 @@ def _wait_for_end(
 @takes_endpoint
 def delete(endpoint: Endpoint, *, job: tuple[str, ...]) -> None:
     """Delete finished jobs, with their logs, curves and autopsies. Their files in buckets are not deleted. If
-    one job cannot be deleted, the others are."""
+    one job cannot be deleted, the others are still deleted."""
     _for_all(endpoint, job, lambda client, uid: client.delete(job_path(uid)), "is deleted")
 
 
@@ -308,8 +308,8 @@ def _for_all(
     act: Callable[[Client, str], object],
     outcome: str,
 ) -> None:
-    """Call `act` with the uid of each job, and print its `outcome` or the error. After an error it continues
-    with the next job, and raises SystemExit at the end."""
+    """Call `act` with the UID of each job, and print its `outcome` or the error. After an error, continue
+    with the next job. Raises SystemExit at the end if there was an error."""
     client, well = endpoint.client(), True
     for reference in references:
         try:

@@ -1,4 +1,4 @@
-"""Describes a job as lines of text: facts, causes of a wait or failure, replicas, the timeline. Pure."""
+"""Describes a job as lines of text: facts, causes of a wait or failure, replicas, and the timeline. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -17,14 +17,17 @@ from trainshed.wire.trainshed_v1.jobs import Failure, Replica, Trial, Tuning
 from trainshed.wire.trainshed_v1.timeline import TimelineEntry
 
 _MAX_AUTOPSIES = 3
-"""Maximum failed replicas for which the autopsy command is shown."""
+"""Maximum number of failed replicas for which the `autopsy` command is shown."""
 
 
 def description(
     job: JobView, now: Nanos, width: int | None, resource: Mapping[str, Any]
 ) -> list[str]:
-    """Return the lines that describe a job. `width`: maximum characters per line of a table of trials, None =
-    unlimited. `resource`: the public record, for the job's request."""
+    """Return the lines that describe a job.
+
+    `width`: maximum characters per line of a table of trials, or None. `resource`: the public record of the
+    job, which contains its request.
+    """
     state = click.style(job.state.value, fg=state_colour(job.state), bold=True)
     waits = "\n".join(waiting_lines(job.waiting)) if job.waiting else "\n".join(job.waits)
     facts = [
@@ -67,7 +70,7 @@ def description(
 
 
 def _requested_facts(resource: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the request of a job: machines, images and programs of each pool, and its output directory."""
+    """Yield the request of a job: machines, images and programs of each pool, and the output directory."""
     wanted = summarize_resource(resource)
     pools: list[str] = []
     for pool in wanted.pools:
@@ -95,7 +98,7 @@ def _tuning_facts(job: JobView, tuning: Tuning) -> list[tuple[str, str]]:
 
 
 def counts(tuning: Tuning) -> str:
-    """Return the numbers of trials as text, such as `7 of 12 done, 4 running, 1 without a result`."""
+    """Return the number of trials in each state, such as `7 of 12 done, 4 running, 1 without a result`."""
     parts = [f"{tuning.succeeded + tuning.infeasible} of {tuning.max_trials} done"]
     if tuning.running:
         parts.append(f"{tuning.running} running")
@@ -107,18 +110,19 @@ def counts(tuning: Tuning) -> str:
 
 
 def best_trial(job: JobView) -> Trial | None:
-    """Return the best trial of a tuning job so far; None if none has a result."""
+    """Return the best trial of a tuning job so far, or None if no trial has a result."""
     best = job.tuning.best if job.tuning else 0
     return next((trial for trial in job.trials or () if trial.number == best), None)
 
 
 def best_text(tuning: Tuning, best: Trial) -> str:
-    """Return the best trial's result as text, such as `trial 5: accuracy 0.9667 at step 12`."""
+    """Return the result of the best trial as text, such as `trial 5: accuracy 0.9667 at step 12`."""
     return f"trial {best.number}: {tuning.metric} {format_value(best.value, 6)} at step {best.step}"
 
 
 def best_lines(job: JobView) -> Iterator[str]:
-    """Yield the best trial of a tuning job and its parameters, if it has one."""
+    """Yield lines about the best trial of a tuning job and its parameters. Yield nothing if no trial has a
+    result."""
     if job.tuning and (best := best_trial(job)):
         yield f"best is {click.style(best_text(job.tuning, best), fg='green')}"
         yield f"with {assignment(best, 6)}"
@@ -137,8 +141,8 @@ def trial_table(tuning: Tuning, trials: Sequence[Trial], width: int | None) -> l
 
 
 def _trial_note(trial: Trial) -> str:
-    """Return why a trial has no result, or that it was stopped early. For a failed program it is the
-    program's last line, which is between the first and the last line of the public message."""
+    """Return the reason why a trial has no result, or a note that it was stopped early. For a failed program,
+    the reason is the last line of its output, which is the second-to-last line of the public message."""
     lines = [line.strip() for line in trial.reason.splitlines() if line.strip()]
     return (lines[-2:] if len(lines) > 2 else [*lines, "stopped early" * trial.stopped_early])[0]
 
@@ -159,7 +163,8 @@ def assignment(trial: Trial, digits: int = 4) -> str:
 
 
 def waiting_lines(waiting: Waiting) -> Iterator[str]:
-    """Yield why a job has no capacity, advice, the jobs that hold it, and the number of jobs before it."""
+    """Yield the reason why a job waits for capacity, advice, the jobs that hold the capacity, and the number
+    of jobs before it."""
     yield f"{waiting.message} ({waiting.reason})"
     if waiting.hint:
         yield waiting.hint
@@ -196,7 +201,8 @@ def replica_table(replicas: Sequence[Replica], now: Nanos) -> list[str]:
 
 
 def format_counters(counters: Iterable[tuple[str, int]]) -> str:
-    """Return counts by rule as text: `2 (replica_lost 1, preempted 1)`, `2 replica_lost`; "" for none."""
+    """Return counts by rule as text, such as `2 (replica_lost 1, preempted 1)` or `2 replica_lost`; ""
+    without counts."""
     nonzero = [(rule, count) for rule, count in counters if count]
     if len(nonzero) == 1:
         return f"{nonzero[0][1]} {nonzero[0][0]}"
@@ -205,7 +211,8 @@ def format_counters(counters: Iterable[tuple[str, int]]) -> str:
 
 
 def _start_lines(replicas: Sequence[Replica]) -> Iterator[str]:
-    """Yield how programs were started, warm or cold: each text once, with its replicas if they differ."""
+    """Yield how programs were started, warm or cold. Each text appears once, with the names of its replicas
+    if there are several texts."""
     texts = {replica.began: list[str]() for replica in replicas}
     for replica in replicas:
         texts[replica.began].append(replica.task)
@@ -216,7 +223,7 @@ def _start_lines(replicas: Sequence[Replica]) -> Iterator[str]:
 
 
 def _failure_lines(failure: Failure, message: str) -> Iterator[str]:
-    """Yield the cause of a failure, with details that the public message omits."""
+    """Yield the cause of a failure, with details that the public error message omits."""
     status = "" if failure.status is None else f"status {failure.status}"
     facts = ", ".join(filter(None, (failure.task, status)))
     yield f"{failure.cause}: {facts}" if facts else failure.cause
@@ -225,7 +232,7 @@ def _failure_lines(failure: Failure, message: str) -> Iterator[str]:
 
 
 def _autopsy_lines(job: JobView) -> Iterator[str]:
-    """Yield the replicas with an autopsy, and the commands that open them."""
+    """Yield the replicas that have an autopsy, and the commands that open the autopsies."""
     autopsies = job.autopsies or ()
     latest = max((autopsy.attempt for autopsy in autopsies), default=0)
     kept = [autopsy for autopsy in autopsies if autopsy.attempt == latest]
@@ -248,7 +255,8 @@ def timeline_lines(entries: Sequence[TimelineEntry], width: int | None = None) -
     maximum characters of a line; None = unlimited."""
     if not entries:
         return []
-    # The service stores entries in the order in which it learns of them, not in that of their times.
+    # The service stores entries in the order in which it receives them, which may differ from the order of
+    # their times.
     entries = sorted(entries, key=lambda entry: parse_moment(entry.at))
     began = parse_moment(entries[0].at)
     fields = (
@@ -261,8 +269,8 @@ def timeline_lines(entries: Sequence[TimelineEntry], width: int | None = None) -
 
 
 def _first_line(entry: TimelineEntry) -> str:
-    """Return the first line of an entry's message; `describe` shows the others, such as the end of a log. A
-    verdict's effect follows its evidence, so it is added to the first line."""
+    """Return the first line of an entry's message. `describe` shows the other lines, such as the end of a
+    log. The first line of a verdict contains only evidence, so the effect of the verdict is appended."""
     first, *more = entry.message.splitlines() or [""]
     if not more or entry.kind != "verdict":
         return first.strip()

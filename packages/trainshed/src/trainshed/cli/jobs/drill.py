@@ -1,4 +1,5 @@
-"""`trainshed drill`: injects a fault into a job and shows its recovery, or reports the results of drills."""
+"""`trainshed drill`: injects a fault into a job and shows its recovery, or prints the results of earlier
+drills."""
 
 import time
 
@@ -26,7 +27,7 @@ _POLL_INTERVAL = 0.5
 @click.option(
     "--kind",
     type=click.Choice([kind.value for kind in DrillKind]),
-    help="Fault to inject. Without it: report the result of each drill.",
+    help="Fault to inject. Without this option: report the result of each drill.",
 )
 @click.option(
     "--replica",
@@ -57,8 +58,8 @@ def command(
     """Inject a fault into a running job and report whether it resumed. Without --kind, report the result of
     each drill of the job.
 
-    The fault is injected at once, or --at-line. The exit status is 1 if the job started over, and 130 after
-    Ctrl-C (the drill remains ordered).
+    The fault is injected at once, or at the line that --at-line matches. The exit status is 1 if the job
+    started over, and 130 after Ctrl-C (the drill is not cancelled).
     """
     if kind is None:
         if replica or at_line:
@@ -81,7 +82,7 @@ def command(
         finding = _watch(client, target, drill, is_data=is_data)
     except KeyboardInterrupt:
         click.echo(
-            f"The drill remains ordered. To see its result: trainshed drill {target.job_id}",
+            f"The drill is not cancelled. To see its result: trainshed drill {target.job_id}",
             err=True,
         )
         raise SystemExit(130) from None
@@ -94,8 +95,8 @@ def command(
 
 
 def _watch(client: Client, job: JobView, drill: Drill, *, is_data: bool) -> ResumeFinding:
-    """Print the events of the job until the drill has a result or the job has finished. Return the finding of
-    the resume report about the drill."""
+    """Print the events of the job until the drill has a result or the job has finished. Return the resume
+    report's finding about the drill."""
     ordered, entries = parse_moment(drill.order_time), Entries(client, job.uid)
     nothing = ResumeFinding(drill=drill, why="the service has not started it yet")
     while True:
@@ -107,7 +108,7 @@ def _watch(client: Client, job: JobView, drill: Drill, *, is_data: bool) -> Resu
         ours = (part for part in report.drills if part.drill.order_time == drill.order_time)
         finding = next(ours, nothing)
         has_steps = finding.step_before is None or finding.step_after is not None
-        # Each line of the program may contain the missing step.
+        # Poll again: a later line of the program may contain the missing step.
         if is_over or (finding.restart_time and has_steps):
             return finding
         time.sleep(_POLL_INTERVAL)
@@ -133,7 +134,7 @@ def _report(endpoint: Endpoint, job: str, form: str) -> None:
 
 
 def _lines(finding: ResumeFinding) -> list[str]:
-    """Return the lines of a report about one drill."""
+    """Return the lines of the report about one drill."""
     outcome = finding.outcome.replace("_", " ") or finding.why
     if finding.lost is not None:
         outcome += f", {finding.lost} {finding.unit}{'s' * (finding.lost != 1)} lost"

@@ -1,5 +1,5 @@
-"""Follows a job until it has finished: reads its timeline and its log after each notification of the service.
-It continues across restarts of the service, and yields nothing twice."""
+"""Follows a job until it finishes: after each notification from the service, reads the job's timeline and
+log. It continues across restarts of the service, and yields nothing twice."""
 
 import time
 from collections.abc import Generator, Iterator, Sequence
@@ -20,32 +20,32 @@ from trainshed.wire.trainshed_v1.timeline import Timeline, TimelineEntry
 Update = JobView | TimelineEntry | Sequence[Line]
 
 _KINDS_IN_LOG = frozenset({"notice", "warning"})
-"""Kinds of timeline entries that are also in the log; they are omitted if the log is read."""
+"""Kinds of timeline entries that the log also contains. They are omitted if the log is read."""
 OUTAGE_TIMEOUT = 60.0
-"""Maximum seconds to wait for an unavailable service."""
+"""Maximum seconds to wait for a service that does not respond."""
 _RETRY_INTERVAL = 0.1
-"""Seconds before the next request to an unavailable service."""
+"""Seconds before the next request to a service that does not respond."""
 _MAX_POSITIONS = 500
-"""Maximum replicas whose last line is sent to the service. Lines of other replicas arrive again and are
-dropped."""
+"""Maximum number of replicas whose last line number is sent to the service. Lines of other replicas arrive
+again and are dropped."""
 
 _decode_lines = msgspec.json.Decoder(Line).decode_lines
 
 
 class OutageWaiter:
-    """Waits for an unavailable service: prints a notice once, and gives up after `OUTAGE_TIMEOUT` seconds.
-    `again`: the command with which the user can continue later."""
+    """Waits for a service that does not respond. It prints one message, and raises an error after
+    `OUTAGE_TIMEOUT` seconds. `again`: the command with which the user can continue later."""
 
     def __init__(self, client: Client, again: str) -> None:
         self._client = client
         self._again = again
-        #: Start of the outage; None = the service is available. Readers of streams reset it themselves.
+        #: Start of the outage, or None while the service responds. Readers of streams reset it themselves.
         self.since: float | None = None
 
     @contextmanager
     def tolerate(self) -> Generator[None]:
-        """Wait a moment if the service does not answer within this context; the caller then repeats its
-        request. Raises Unreachable after the timeout."""
+        """Handle a service that does not respond within this context: wait a moment, so that the caller can
+        repeat its request. Raises Unreachable after the timeout."""
         try:
             yield
             self.since = None
@@ -69,8 +69,8 @@ class OutageWaiter:
 
 
 class Lines:
-    """Reads new lines of the log of a job. `replica`: only of this one; `first`: the beginning, by `tail` and
-    `since`."""
+    """Reads new lines of a job's log. `replica`: read only the lines of this replica. `first`: where to
+    start, as the parameters `tail` and `since`."""
 
     def __init__(
         self, client: Client, target: str, replica: str | None = None, **first: str | int | None
@@ -79,16 +79,16 @@ class Lines:
         self._path = job_path(target, "/logs")
         self._replica = replica
         self._first = first
-        #: The last yielded line of each replica, and the time of the first line of all.
+        #: The last yielded line of each replica, and the time of the first yielded line.
         self._last: dict[str, tuple[int, int]] = {}
         self._began = ""
 
     def fresh(self) -> Iterator[Sequence[Line]]:
-        """Yield the lines that were not yielded yet, as they arrive. Raises RequestError, Unreachable."""
+        """Yield lines that were not yielded before, as they arrive. Raises RequestError, Unreachable."""
         query = self._first
         if self._last:
             positions = [f"{replica}/{attempt}/{n}" for replica, (attempt, n) in self._last.items()]
-            # Replicas without a yielded line must not send lines from before the beginning.
+            # For replicas without a yielded line, request no lines from before the start.
             since = self._began if any(self._first.values()) else None
             query = {"after": ",".join(positions[-_MAX_POSITIONS:]), "since": since}
         with self._client.stream(self._path, replica=self._replica, **query) as answer:
@@ -120,7 +120,7 @@ class Entries:
         self._count = 0
 
     def fresh(self) -> list[TimelineEntry]:
-        """Return the new entries; [] if the job was deleted. Raises RequestError, Unreachable."""
+        """Return the new entries, or [] if the job was deleted. Raises RequestError, Unreachable."""
         try:
             answer = self._client.get(self._path, skip=self._count or None)
         except RequestError as refused:
@@ -134,14 +134,14 @@ class Entries:
 
 
 def follow(client: Client, uid: str, again: str, lines: Lines | None = None) -> Iterator[Update]:
-    """Yield updates from the job's beginning until it has finished and all were yielded.
+    """Yield the updates of a job, from its creation until it has finished.
 
-    The last update is a description. A timeline entry precedes the description of its effect. Changes of
-    continuous values, such as progress, cause no update. Raises RequestError, Unreachable.
+    The last update is a description. A timeline entry precedes the description that contains its effect.
+    Changes of continuous values, such as progress, cause no update. Raises RequestError, Unreachable.
 
     Args:
         again: see `OutageWaiter`
-        lines: those of the log, or None
+        lines: the reader of the job's log, or None
     """
     waiter = OutageWaiter(client, again)
     own, below = Entries(client, uid), None
@@ -150,19 +150,20 @@ def follow(client: Client, uid: str, again: str, lines: Lines | None = None) -> 
         began = time.monotonic()
         with waiter.tolerate(), client.stream(job_path(uid, "/watch")) as news:
             for block in news.blocks():
-                # Handles all news of a block together; blank lines announce timeline entries or log lines.
-                # The description is read first, so that nothing is missing after that of a finished job.
+                # Handle all notifications of a block together. A blank line announces timeline entries or log
+                # lines. Read the description first: then no entry or line is missing after the description of
+                # a finished job.
                 for description in news.values(block):
                     job = JobView.parse(description)
                 for entry in own.fresh():
                     if lines is None or entry.kind not in _KINDS_IN_LOG:
                         yield entry
                 if job.child and job.child.tuning:
-                    # A pipeline's own timeline has no entries about its trials.
+                    # A pipeline's own timeline has no entries about the trials of its tuning job.
                     below = below or Entries(client, job.child.uid)
                     yield from (entry for entry in below.fresh() if entry.kind.startswith("trial_"))
                 yield from lines.fresh() if lines is not None else ()
-                # A service whose streams break off at once is unavailable.
+                # A service whose streams break off immediately does not count as available.
                 if time.monotonic() > began + 1:
                     waiter.since = None
                 before = shown

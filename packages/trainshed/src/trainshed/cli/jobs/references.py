@@ -1,4 +1,4 @@
-"""Finds a user's job by id, full name, display name, beginning of an id, or `@last`; lists jobs."""
+"""Finds a user's job by ID, full name, display name, beginning of an ID, or `@last`. Also lists jobs."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -16,44 +16,48 @@ from trainshed.wire.trainshed_v1.record import read
 R = TypeVar("R")
 _JOBS = "/trainshed/v1/jobs"
 _SEARCH_LIMIT = 500
-"""Maximum jobs with the text in their name, id or a label that are searched for the beginning of an id."""
+"""Maximum number of jobs in which the beginning of an ID is searched. They contain the text in their name, ID
+or a label."""
 _NAMESAKE_LIMIT = 100
-"""Maximum jobs of one display name that are listed."""
+"""Maximum number of jobs with the same display name that are listed."""
 _MAX_SUGGESTIONS = 5
-"""Maximum jobs in an error."""
+"""Maximum number of jobs in an error message."""
 _PAGE = 500
-"""The largest page that the service returns."""
+"""The largest page size that the service supports."""
 EVERY_PROJECT = "-"
-"""The value for all projects."""
+"""The value of `project` that selects all projects."""
 LAST = "@last"
 """The reference of the newest job."""
 _NO_JOB = "No job exists yet. Submit one: trainshed run task.py"
 
 
 def takes_job(command: Callable[..., R], nargs: int = 1) -> Callable[..., R]:
-    """Add the argument of a command about one job, and the option for its project."""
+    """Add the argument for one job and the option `--project` to a command."""
     option = takes_project("Project of a job specified by its name.")
     return click.argument("job", nargs=nargs, required=True)(option(command))
 
 
 def takes_jobs(command: Callable[..., R]) -> Callable[..., R]:
-    """Add the same for one job or more."""
+    """Add the argument for one or more jobs and the option `--project` to a command."""
     return takes_job(command, nargs=-1)
 
 
 def job_path(reference: str, rest: str = "") -> str:
-    """Return the path of a job, or of its part `rest` (`/logs`, `:cancel`)."""
+    """Return the URL path of a job, or of a part of it, such as `/logs` or `:cancel`."""
     return f"{_JOBS}/{quote(reference, safe='')}{rest}"
 
 
 def list_jobs(
     client: Client, project: str | None, *, limit: int | None, **query: str | Sequence[str] | None
 ) -> list[dict[str, Any]]:
-    """Return summaries of a project's newest jobs, newest first. Raises RequestError, Unreachable. `limit`:
-    None = all jobs; `query`: further parameters of the service's list."""
+    """Return summaries of a project's newest jobs, newest first.
+
+    `limit`: None = all jobs. `query`: further parameters of the list method. Raises RequestError,
+    Unreachable.
+    """
     jobs: list[dict[str, Any]] = []
     size = min(_PAGE, limit or _PAGE)
-    # A page can be short although another one follows.
+    # A page can be short even if another page follows.
     for page in client.pages(_JOBS, project=project, limit=size, **query):
         jobs += page["jobs"]
         if limit is not None and len(jobs) >= limit:
@@ -62,19 +66,21 @@ def list_jobs(
 
 
 def live_jobs(client: Client) -> list[JobView]:
-    """Return every unfinished job of all projects. Raises RequestError, Unreachable."""
-    # One list of all states: separate lists could contain a job twice or never if its state changes.
+    """Return all unfinished jobs of all projects. Raises RequestError, Unreachable."""
+    # One request for all states. With one request per state, a job whose state changes could be listed twice
+    # or not at all.
     live = ",".join(state.value for state in JobState if not state.is_final)
     return [JobView.parse(job) for job in list_jobs(client, EVERY_PROJECT, state=live, limit=None)]
 
 
 def find_job(client: Client, reference: str, project: str) -> dict[str, Any]:
-    """Return the description of the job of a reference. Prints its choice to standard error.
+    """Return the description of the job that a reference identifies. If several jobs match, print the choice
+    to standard error.
 
-    `reference` is a full name, or an id in the project of --project. Else it is, in `project` ("" = the
-    service's default), `@last`, a display name, or the beginning of an id.
-
-    Raises click.ClickException, with near misses if no job matches, and with the choices if several do.
+    `reference` is a full name, or an ID in the project of --project. Otherwise it is one of these in
+    `project` ("" = the service's default): `@last`, a display name, or the beginning of an ID. Raises
+    click.ClickException: with similar jobs if none matches, or with the matching jobs if the reference is
+    ambiguous.
     """
     only: str | None = click.get_current_context().meta.get(PROJECT)
     if reference != LAST:
@@ -83,9 +89,9 @@ def find_job(client: Client, reference: str, project: str) -> dict[str, Any]:
             if "/" in reference or only in (None, "", EVERY_PROJECT, job["project"]):
                 return job
         except RequestError as refused:
-            # Any other text may be a display name, which allows all characters. A rejection with status 400
-            # and no violations refers to a job with an unreadable record. A caller with rights in some
-            # projects only receives 403 for unknown ids.
+            # Any other text may be a display name, which allows all characters. Status 400 without violations
+            # means that the job's record is unreadable. For an unknown ID, callers whose rights are limited
+            # to some projects receive 403.
             is_name = refused.status in (403, 404) or (refused.status == 400 and refused.violations)
             if not is_name or "/" in reference:
                 raise
@@ -98,7 +104,7 @@ def find_job(client: Client, reference: str, project: str) -> dict[str, Any]:
     else:
         jobs = list_jobs(client, project, limit=_NAMESAKE_LIMIT, displayName=reference)
         if not any(job["displayName"] == reference for job in jobs):
-            # It may be the beginning of an id.
+            # The reference may be the beginning of an ID.
             jobs = list_jobs(client, project, limit=_SEARCH_LIMIT, search=reference)
         view, choice = match_reference(reference, [JobView.parse(job) for job in jobs])
     if choice:
@@ -107,10 +113,11 @@ def find_job(client: Client, reference: str, project: str) -> dict[str, Any]:
 
 
 def match_reference(reference: str, jobs: Sequence[JobView]) -> tuple[JobView, str | None]:
-    """Return the matching job of `jobs` (newest first), and a text about the choice for the user, or None.
+    """Return the job of `jobs` (newest first) that matches, and a message about the choice, or None.
 
-    It is the newest job with this display name, else the job whose id begins with the reference. Raises
-    click.ClickException, with near misses if no job matches, and with the choices if several do.
+    It is the newest job with this display name, otherwise the job whose ID begins with the reference. Raises
+    click.ClickException: with similar jobs if none matches, or with the matching jobs if the reference is
+    ambiguous.
     """
     if namesakes := [job for job in jobs if reference and job.display_name == reference]:
         count = f"{len(namesakes)}{' or more' if len(namesakes) >= _NAMESAKE_LIMIT else ''}"

@@ -1,4 +1,5 @@
-"""`trainshed jobs shell`: opens a shell in a running replica, in this terminal or with input from a pipe."""
+"""`trainshed jobs shell`: opens a shell in a running replica, in this terminal or with piped input. Also
+contains `jobs forward` and `jobs autopsy`."""
 
 import contextlib
 import json
@@ -26,11 +27,11 @@ if TYPE_CHECKING:
     from websockets.sync.client import ClientConnection
 
 _NO_STATUS = 255
-"""Exit status if the shell's own is unknown; the same as that of ssh."""
+"""Exit status if the exit status of the shell is unknown. It is the same as for ssh."""
 _OPEN_TIMEOUT = 60.0
 """Maximum seconds until the service opens the shell."""
 _ESCAPE = b"~."
-"""Closes the connection when typed at the beginning of a line."""
+"""Typed at the beginning of a line, it closes the connection."""
 
 
 @click.command()
@@ -65,7 +66,7 @@ def _run_shell(
     Args:
         which: the replica, in the form of a request for a ticket
         line: a command line to run instead of a shell
-        files: handles of its input and its output; None = those of this process
+        files: file descriptors for input and output; None = those of this process
     """
     ticket = read(client.post(job_path(uid, ":shell"), which), ShellTicket)
     files = files or (sys.stdin.fileno(), sys.stdout.fileno())
@@ -91,7 +92,7 @@ def _run_shell(
 
 
 class _Session:
-    """Copies bytes from a file to the shell, and from the shell to another file."""
+    """Copies bytes from a file descriptor to the shell, and from the shell to another one."""
 
     def __init__(
         self, connection: "ClientConnection", files: tuple[int, int], *, is_terminal: bool
@@ -116,7 +117,8 @@ class _Session:
     def _resized(self, number: int, frame: object) -> None:
         size = _size()
         order = json.dumps({"resize": [size.lines, size.columns]})
-        # Not in this thread: the signal may have interrupted it while it holds the connection's lock.
+        # Send it in another thread: the signal may have interrupted this thread while it held the
+        # connection's lock.
         _run_in_thread(partial(self._connection.send, order))
 
     def _receive(self) -> None:
@@ -134,9 +136,9 @@ class _Session:
                     self._error = "The replica has ended, and the shell with it." if ended else ""
                     self._status = _NO_STATUS if ended else order["exit"]
         except OSError:
-            self._error = ""  # The reader of standard output has gone.
+            self._error = ""  # The reader of standard output has exited.
         except _connection_closed():
-            pass  # The service has gone; `_error` contains the message.
+            pass  # The service has closed the connection. `_error` contains the message.
 
     def _send_input(self) -> None:
         typed = b"\n"
@@ -154,8 +156,8 @@ class _Session:
 def _connect(
     client: Client, path: str, order: Mapping[str, Any]
 ) -> Generator[tuple["ClientConnection", Any]]:
-    """Open a WebSocket; yield it with the answer to `order`. Raises RequestError, Unreachable."""
-    # Slow to import, and no other command needs it.
+    """Open a WebSocket, and yield it with the response to `order`. Raises RequestError, Unreachable."""
+    # Slow to import. Other commands do not need it.
     from websockets.exceptions import WebSocketException
     from websockets.sync.client import connect
 
@@ -167,7 +169,7 @@ def _connect(
                 address,
                 ssl=trust,
                 compression=None,
-                proxy=None,  # As in all other commands.
+                proxy=None,  # The same authorities as in all other commands.
                 open_timeout=_OPEN_TIMEOUT,
                 max_size=None,
             )
@@ -182,7 +184,7 @@ def _connect(
 
 
 def _run_in_thread(work: Callable[[], None]) -> None:
-    """Call `work` in a thread, and ignore the end of a connection."""
+    """Call `work` in a thread. Ignore errors of a closed connection."""
 
     def until_closed() -> None:
         with contextlib.suppress(OSError, _connection_closed()):
@@ -199,7 +201,7 @@ def _connection_closed() -> type[Exception]:
 
 @contextlib.contextmanager
 def _raw_mode(handle: int) -> Generator[None]:
-    """Set the terminal to raw mode, so that the shell receives every key, and restore its mode at the end."""
+    """Set the terminal to raw mode, so that the shell receives every key. Restore the mode at the end."""
     import termios
     import tty
 
@@ -212,7 +214,7 @@ def _raw_mode(handle: int) -> Generator[None]:
 
 
 def _size() -> os.terminal_size:
-    """Return the current size of this terminal. Environment variables may be outdated and are ignored."""
+    """Return the current size of this terminal. Ignore environment variables, which may be outdated."""
     try:
         return os.get_terminal_size(sys.stdout.fileno())
     except (OSError, ValueError):
@@ -256,7 +258,7 @@ def forward(endpoint: Endpoint, job: str, port: str, replica: str) -> None:
 def _forward_connection(
     client: Client, path: str, which: Mapping[str, Any], connection: socket.socket
 ) -> None:
-    """Forward one connection to a port of a replica, and print an error to stderr if it fails."""
+    """Forward one connection to a port of a replica. Print an error to stderr if that fails."""
     with connection:
         try:
             ticket = read(client.post(path, which), ShellTicket)
@@ -268,9 +270,10 @@ def _forward_connection(
         except (RequestError, Unreachable) as failure:
             click.echo(plain(str(failure)), err=True)
         except (OSError, _connection_closed()):
-            pass  # One end has gone.
+            pass  # One side has closed its connection.
         finally:
-            # `_send_to_replica` may be reading from it, so closing it would not notify the other end.
+            # `_send_to_replica` may still read from the connection. Closing it in this thread would not
+            # notify the other side.
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
 
@@ -323,11 +326,11 @@ def autopsy(
 
 
 def _copy(client: Client, uid: str, which: Mapping[str, Any], target: Path) -> int:
-    """Copy the program's directory and return the exit status. Its contents are untrusted: tar keeps absolute
-    names, names with `..` and links inside `target`."""
+    """Copy the program's directory, and return the exit status of tar. The contents are untrusted: tar keeps
+    absolute names, names with `..`, and links inside `target`."""
     try:
         target.mkdir(mode=0o700, parents=True)
-        # Also as root, without bits that would give its users rights here.
+        # For root too: drop the permission bits that would give the archive's users rights on this machine.
         words = ("tar", "-x", "--no-same-owner", "--no-same-permissions", "-C", target)
         unpacking = subprocess.Popen(words, stdin=subprocess.PIPE, umask=0o077)
     except OSError as failure:
@@ -348,7 +351,7 @@ def _copy(client: Client, uid: str, which: Mapping[str, Any], target: Path) -> i
 
 
 def _remove_escapes(root: Path) -> list[str]:
-    """Remove links that lead out of a copy (path traversal), and special files. Return their paths."""
+    """Remove special files, and links that lead out of a copy (path traversal). Return their paths."""
     top, removed = root.resolve(), list[str]()
     for directory, directories, files in os.walk(root):
         for path in (Path(directory, name) for name in (*directories, *files)):

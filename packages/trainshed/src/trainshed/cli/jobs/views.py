@@ -1,5 +1,5 @@
-"""The jobs of `/trainshed/v1`, and lines of their logs, for display. Pure. Fields that an older service does
-not send are empty. Times are nanoseconds since the epoch; 0 = not yet."""
+"""The jobs of `/trainshed/v1`, and the lines of their logs, for display. Pure. A field that an older service
+does not send is empty. Times are nanoseconds since the epoch; 0 = not reached yet."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -21,11 +21,11 @@ from trainshed.wire.trainshed_v1.record import read
 from trainshed.wire.trainshed_v1.timeline import LogLine as Line
 
 _PAGE = re.compile(r"(?<=please check the logs: )https?://\S{1,4000}")
-"""The address of a page, in the message of a public error."""
+"""The URL of a page in the message of a public error."""
 
 
 class JobView(records.JobDescription, frozen=True):
-    """A job's description, or its summary, which has some of the fields."""
+    """A job's description, or its summary, which has only some of the fields."""
 
     api: Api = Api.VERTEX
     state: JobState = JobState.QUEUED
@@ -33,7 +33,7 @@ class JobView(records.JobDescription, frozen=True):
 
     @staticmethod
     def parse(answer: Mapping[str, Any]) -> "JobView":
-        """Parse a summary or a description. Raises ValueError for any other answer."""
+        """Parse a summary or a description. Raises ValueError for other JSON."""
         return read(answer, JobView)
 
     @property
@@ -50,13 +50,15 @@ class JobView(records.JobDescription, frozen=True):
 
     @property
     def error_text(self) -> str:
-        """Its public error, with our own command in place of the link to a page of logs; "" = no error."""
+        """The job's public error. Our own command replaces the link to the page with the logs. "" = no
+        error."""
         message = self.error.message.strip() if self.error else ""
         return _PAGE.sub(f"trainshed jobs logs {self.job_id}", message)
 
     @property
     def progress_words(self) -> str:
-        """Its progress and remaining time, such as `45 %, epoch 3 of 10, about 12 min left`; "" = unknown."""
+        """The job's progress and remaining time, such as `45 %, epoch 3 of 10, about 12 min left`; "" =
+        unknown."""
         progress = self.progress or records.Progress()
         share = f"{progress.done * 100:.0f} %" if progress.done is not None else ""
         rest = remaining_text(progress.remaining_seconds)
@@ -65,22 +67,22 @@ class JobView(records.JobDescription, frozen=True):
 
     @property
     def model(self) -> str:
-        """The model that a pipeline registered; "" = no model."""
+        """The model that a pipeline has registered; "" = no model."""
         return self.pipeline.model if self.pipeline else ""
 
     @property
     def program(self) -> "JobView":
-        """The job that does the work: the child of a pipeline, else the job."""
+        """The job that runs the program: the child of a pipeline, otherwise this job."""
         return self.child or self
 
     def lasted(self, now: Nanos) -> str:
-        """Return how long it ran, as text: from its start to its end, or to `now`; "" if it has not
+        """Return the job's running time as text: from its start to its end, or to `now`; "" if it has not
         started."""
         return duration((self.ended or now) - self.started) if self.started else ""
 
 
 def exit_text(ending: records.ReplicaExit | None) -> str:
-    """Return how a program ended, as text; "" if it has not."""
+    """Return how a program ended, as text; "" if it has not ended."""
     if ending is None:
         return ""
     if ending.out_of_memory:
@@ -93,7 +95,7 @@ def exit_text(ending: records.ReplicaExit | None) -> str:
 
 
 class LineTexts:
-    """Formats the lines of one job, each after the name of its replica."""
+    """Formats the log lines of one job. Each text begins with the name of the replica."""
 
     def __init__(self, job: JobView, *, timestamps: bool = False) -> None:
         self._timestamps = timestamps

@@ -1,5 +1,5 @@
-"""`trainshed jobs watch` prints the events of a job until it has finished; `jobs logs` prints its lines. Both
-continue across restarts of the service."""
+"""`trainshed jobs watch` prints the events of a job until it finishes; `jobs logs` prints the lines of its
+log. Both continue across restarts of the service."""
 
 import contextlib
 from collections.abc import Callable, Generator, Iterable
@@ -24,7 +24,7 @@ from trainshed.wire.trainshed_v1.timeline import TimelineEntry
 
 
 def timeline_line(entry: TimelineEntry) -> str:
-    """Return the text of a timeline entry between a job's lines."""
+    """Return a timeline entry as text to print between a job's log lines."""
     first = (entry.message.strip().splitlines() or [""])[0].strip()
     return faint(f"{local_clock(parse_moment(entry.at))}  {entry.kind}: {first}")
 
@@ -65,18 +65,18 @@ def follow_to_end(
     known: Iterable[str] = (),
     results: Iterable[str] = (),
 ) -> None:
-    """Print the events of a job until it finishes, and its result.
+    """Print the events of a job until it finishes, and then its result.
 
-    Raises SystemExit unless the job succeeded; RequestError, Unreachable.
+    Raises RequestError or Unreachable, and SystemExit unless the job succeeded.
 
     Args:
-        lines: print every line of its replicas
-        goes_on: the job continues after Ctrl-C; otherwise raise KeyboardInterrupt
-        known: lines of the service that the user has seen
-        results: lines that are printed after a success
+        lines: whether to print every log line of its replicas
+        goes_on: whether the job continues after Ctrl-C; otherwise Ctrl-C raises KeyboardInterrupt
+        known: lines of the service's log that the user has seen
+        results: lines to print after a success
     """
     left_out = frozenset(known)
-    # The lines of hundreds of trials are not readable.
+    # The log lines of hundreds of trials would be unreadable.
     log = Lines(client, job.uid) if lines and not job.program.tuning else None
     with _going_on(job) if goes_on else contextlib.nullcontext():
         for update in follow(client, job.uid, _again(job), log):
@@ -101,7 +101,7 @@ def follow_to_end(
 
 @contextlib.contextmanager
 def _going_on(job: JobView) -> Generator[None]:
-    """On Ctrl-C print that the job continues, and raise SystemExit with status 130."""
+    """On Ctrl-C, print that the job continues, and raise SystemExit with status 130."""
     try:
         yield
     except KeyboardInterrupt:
@@ -118,7 +118,7 @@ def _again(job: JobView) -> str:
 
 
 def ending(over: JobView, now: Nanos) -> list[str]:
-    """Return the lines about the end of a job: its state and duration, best trial, model and error."""
+    """Return the lines about the end of a job: state and duration, best trial, model and error."""
     state = click.style(over.state.value, fg=state_colour(over.state), bold=True)
     lines = [f"{state} after {text}" if (text := over.lasted(now)) else state]
     lines += best_lines(over.program)
@@ -172,7 +172,7 @@ def logs(endpoint: Endpoint, *, job: str, follows: bool, form: str, **options: A
             for line in lines:
                 print_data(plain(line), stream=True)
     except KeyboardInterrupt:
-        # No message: it is no error to stop following, and the job continues.
+        # Print no message: to stop following is not an error, and the job continues.
         raise SystemExit(130) from None
     if follows:
         view = JobView.parse(client.get(job_path(view.uid)))
@@ -181,7 +181,8 @@ def logs(endpoint: Endpoint, *, job: str, follows: bool, form: str, **options: A
 
 
 def _name_a_trial(view: JobView) -> str:
-    """Return the error for the log of a tuning job, with the command for one of its trials."""
+    """Return the error for a request of a tuning job's log. It contains the command for the log of one
+    trial."""
     trials = (view.child or view).trials or ()
     text = f"{view.job_id} is a tuning job. Only its trials have logs."
     if not trials:

@@ -39,7 +39,7 @@ from trainshed.wire.trainshed_v1.jobs import Status
 from trainshed.wire.trainshed_v1.record import read
 
 _MAX_LISTED = 6
-"""Maximum files and requirements that are listed."""
+"""Maximum number of files, and of requirements, that are listed."""
 _EXAMPLE = "trainshed run task.py --image pytorch -- --epochs 3"
 
 
@@ -245,7 +245,7 @@ def _run(
     *,
     is_own: bool = False,
 ) -> None:
-    """Submit a job, and follow it. `is_own`: the service ends with this command."""
+    """Submit a job, and follow it. `is_own`: whether the service stops together with this command."""
     arguments: tuple[str, ...] = context.meta["trainshed.arguments"]
     form: str = options["form"]
     client = endpoint.client()
@@ -324,16 +324,16 @@ def follow_on(
     known: Sequence[str] = (),
     results: Sequence[str] = (),
 ) -> None:
-    """Print the name of a new job, and follow it or print how to follow it.
+    """Print the name of a new job. Then follow the job, or print how to follow it.
 
     Raises SystemExit unless the job succeeded.
 
     Args:
-        follow: None = follow on a terminal
-        is_named: the name was printed already
-        goes_on: the job continues after Ctrl-C
-        known: lines of its log that the user has seen
-        results: lines that are printed after a success
+        follow: whether to follow the job; None = follow on a terminal
+        is_named: whether the name was printed already
+        goes_on: whether the job continues after Ctrl-C
+        known: lines of the job's log that the user has seen
+        results: lines to print after a success
     """
     if not is_named:
         click.echo(job.name)
@@ -342,15 +342,15 @@ def follow_on(
         for line in results:
             click.echo(line, err=True)
         return
-    # Slower to import than the rest of the command.
+    # Slow to import compared with the rest of the command.
     from trainshed.cli.jobs import watch
 
     watch.follow_to_end(client, job, now, lines=True, goes_on=goes_on, known=known, results=results)
 
 
 def _results(endpoint: Endpoint, output: str | None, uid: str | None) -> list[tuple[str, str]]:
-    """Return the places of the job's output and of its page in the console. `uid`: the job's; None = the
-    service has ended, so no page exists."""
+    """Return lines with the job's output directory and its console page. `uid`: the job's UID, or None if the
+    service has stopped, so that no page exists."""
     bucket, _, path = (output or "").removeprefix("gs://").partition("/")
     on_disk = endpoint.buckets / bucket / path if endpoint.buckets and path else None
     page = uid and f"{endpoint.rest}/jobs/{uid}"
@@ -456,7 +456,7 @@ def _job_from_program(
     }
     gpus, kind = options["gpus"], options["accelerator"]
     node_types: tuple[str, ...] = ()
-    if gpus and not kind:  # The service's nodes determine the type.
+    if gpus and not kind:  # The GPUs of the service's nodes determine the type.
         node_types = read(endpoint.client().get("/trainshed/v1/status"), Status).accelerators
     job = custom_job(
         Run(
@@ -508,7 +508,7 @@ def _sweep(options: dict[str, Any]) -> Sweep:
 
 
 def _program_text(wanted: ResourceSummary, packed: Program | None) -> str | None:
-    """Return the program and its image as text; None if unknown."""
+    """Return the program and its image as text, or None if they are unknown."""
     if not wanted.pools:
         return None
     pool = wanted.pools[0]

@@ -1,5 +1,5 @@
-"""Reads job files in YAML or JSON: the resource of either API, or the content of gcloud's `--config`.
-Pure."""
+"""Reads job files in YAML or JSON. A file contains a resource of either API, or the content of gcloud's
+`--config`. Pure."""
 
 import json
 from collections.abc import Mapping
@@ -10,19 +10,19 @@ from trainshed.core.names import Api
 
 
 class JobFileError(Exception):
-    """The file is not a job; the message contains the reason and advice."""
+    """The file does not contain a job. The message contains the reason and advice."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobFile:
-    """A job in the form of its API's create method."""
+    """A job in the form that its API's create method accepts."""
 
     api: Api
     job: dict[str, Any]
 
 
 _JOB_SPEC = frozenset({"jobSpec", "job_spec", "trialJobSpec", "trial_job_spec"})
-"""Fields with the specification of a custom job, or of a tuning job's trials, in both spellings."""
+"""Fields that contain the specification of a custom job, or of a tuning job's trials, in both spellings."""
 _PIPELINE = frozenset({"trainingTaskInputs", "training_task_inputs"})
 _POOLS = frozenset({"workerPoolSpecs", "worker_pool_specs"})
 _TRAINING = frozenset({"trainingInput", "training_input"})
@@ -33,11 +33,11 @@ _LISTS = frozenset(
         *("parameters", "params", "reservedipranges", "values", "workerpoolspecs"),
     }
 )
-"""Fields of jobs with lists, in lower case and without underscores."""
+"""Fields of jobs whose values are lists, in lower case and without underscores."""
 
 
 def read(text: str) -> dict[str, Any]:
-    """Return the object in a file's text. Raises JobFileError."""
+    """Return the object that a file's text contains. Raises JobFileError."""
     try:
         value = json.loads(text)
     except ValueError:
@@ -50,12 +50,12 @@ def read(text: str) -> dict[str, Any]:
 
 
 def recognize(fields: Mapping[str, Any], api: Api | None, name: str, job_id: str) -> JobFile:
-    """Return the job of a file's fields. Raises JobFileError.
+    """Return the job that a file's fields describe. Raises JobFileError.
 
     Args:
-        api: the job's API; None = find it by the fields
-        name: display name of a Vertex job without one
-        job_id: id of an `ml` job without one
+        api: the job's API; None = determine it by the fields
+        name: display name of a Vertex job if the file has none
+        job_id: ID of an `ml` job if the file has none
     """
     keys = fields.keys()
     if keys & _PIPELINE:
@@ -82,7 +82,7 @@ def recognize(fields: Mapping[str, Any], api: Api | None, name: str, job_id: str
 
 
 def _with_lists(name: str, value: Any) -> Any:
-    """Return a field's content, with a list where gcloud accepts a single value for one."""
+    """Return a field's content. If gcloud accepts a single value for a list, convert it to a list."""
     if isinstance(value, list):
         return [_with_lists("", item) for item in cast(list[Any], value)]
     content: Any = value
@@ -93,13 +93,13 @@ def _with_lists(name: str, value: Any) -> Any:
 
 
 def as_id(name: str) -> str:
-    """Convert a name to the beginning of an `ml` job's id, of letters, digits and underscores."""
+    """Convert a name to the beginning of an `ml` job's ID, of letters, digits and underscores."""
     word = "".join(c if c.isascii() and c.isalnum() else "_" for c in name)
     return word if word[:1].isalpha() else f"job_{word}"
 
 
 def with_region(file: JobFile, region: str) -> JobFile:
-    """Return an `ml` job with `region` as its default. A Vertex job stays unchanged, because it contains no
+    """Return an `ml` job with `region` as its default. Return a Vertex job unchanged, because it contains no
     region."""
     if file.api is not Api.ML or not region:
         return file
@@ -112,15 +112,15 @@ def with_region(file: JobFile, region: str) -> JobFile:
 
 
 def _with_default(job: Mapping[str, Any], keys: tuple[str, str], value: str) -> dict[str, Any]:
-    """Return the job with a value for the first of the keys, unless it has one of them."""
+    """Set the first of the keys to a default value, unless the job has one of the keys."""
     return {**job} if job.keys() & set(keys) else {keys[0]: value, **job}
 
 
 def _yaml(text: str) -> Any:
-    import yaml  # Slow to import, and JSON does not need it.
+    import yaml  # Slow to import. JSON does not need it.
 
     try:
-        # Through JSON, so that dates become texts: every value of a job has a JSON form.
+        # Converted through JSON, so that dates become texts. Every value of a job has a JSON form.
         return json.loads(json.dumps(yaml.safe_load(text), default=str))
     except (yaml.YAMLError, TypeError, ValueError) as failure:
         mark: Any = getattr(failure, "problem_mark", None)

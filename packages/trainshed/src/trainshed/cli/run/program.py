@@ -1,8 +1,6 @@
-"""Packs a program of this machine, so that a job's replicas can install and run it.
-
-Determines which files belong to a program, and how it is started. Runs no code of it and uploads nothing. The
-same files produce the same bytes.
-"""
+"""Packs a program of this machine, so that a job's replicas can install and run it. This module determines
+which files belong to the program, and how to start it. It does not run the program's code and uploads
+nothing. The same files produce the same bytes."""
 
 import ast
 import csv
@@ -34,21 +32,21 @@ JUPYTERLAB = "jupyterlab==4.3.8"
 """The package that `run --notebook` installs."""
 _PACKAGE = PACKED_PROGRAM
 _REQUIREMENTS_PACKAGE = "trainshed_requirements"
-"""The package with only requirements."""
+"""The package that contains only requirements."""
 _ENTRIES = ("__main__.py", "task.py", "train.py", "main.py")
-"""Names of files that start a program, the most likely first."""
+"""Names of files that may start a program, the most likely first."""
 _ARCHIVES = (".whl", ".tar.gz", ".zip")
 _ADVICE = {".ipynb": " Convert the notebook to a file first: jupyter nbconvert --to script."}
-"""Advice for files of other kinds, by their suffixes."""
+"""Advice for files of other types, by suffix."""
 _MAX_SIZE = 200 * 2**20
-"""Maximum bytes of packed files; data belong into a bucket."""
+"""Maximum bytes of packed files. Larger data belong in a bucket."""
 _MAX_REFERENCED_SIZE = 10 * 2**20
-"""Maximum bytes of a file that is packed because a shell script contains its path."""
+"""Maximum bytes of a file that is packed only because a shell script contains its path."""
 _WORD = re.compile(r"[\w.][\w./-]*")
 _MODULE = re.compile(r"\s-m\s+([A-Za-z_]\w*)")
-"""The top-level name of a module that a shell script runs."""
+"""Matches the top-level name of a module that a shell script runs."""
 _MAX_LISTED = 5
-"""Maximum files in an error."""
+"""Maximum number of files in an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +59,14 @@ class Package:
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """The start of a program: a file or a module."""
+    """How a program is started: by a file or a module."""
 
     file: str = ""
     module: str = ""
 
     @property
     def starter(self) -> str:
-        """The name of the generated module that starts it; the job's description contains it."""
+        """The name of the generated module that starts the program. The job's description contains it."""
         last = self.file.rpartition("/")[2].rpartition(".")[0] or self.module.rpartition(".")[2]
         word = re.sub(r"\W", "_", last)
         return word if word.isidentifier() and not word.startswith("_") else "main"
@@ -78,25 +76,25 @@ class _Start:
 class Program:
     """A packed program."""
 
-    #: Packages to install, in this order.
+    #: Packages to install, in order.
     packages: tuple[Package, ...]
-    #: The module in them that `python -m` runs.
+    #: The module of the packages that `python -m` runs.
     module: str
-    #: The file or module that is run, as the user specified it.
+    #: The file or module to run, as the user specified it.
     entry: str
-    #: Its name: that of its file or directory, without a suffix.
+    #: The program's name: the name of its file or directory, without a suffix.
     name: str
-    #: The packed files, as paths below its directory; () = all files of a project.
+    #: The packed files, as paths relative to the program's directory; () = all files of a project.
     files: tuple[str, ...] = ()
-    #: Other packages that are installed with it.
+    #: Other packages to install.
     requirements: tuple[str, ...] = ()
 
 
 def pack(path: Path, entry: str | None, requirements: Sequence[str]) -> Program:
     """Pack the program at `path`. Blocks on the disk. Raises PackagingError.
 
-    A program is a file with the local modules that it imports, a directory, a project or a built package.
-    `entry`: the module, or the file of a directory, to run; None = find it.
+    A program is a file with the local modules that it imports, a directory, a project, or a built package.
+    `entry`: the module, or the file in a directory, to run; None = determine it.
     """
     if not path.exists():
         raise PackagingError(f"The file or directory {path} does not exist on this machine.")
@@ -139,8 +137,8 @@ def notebook(requirements: Sequence[str]) -> Program:
 
 
 def local_imports(source: bytes, name: str) -> Iterator[str]:
-    """Yield the top-level names of the modules that a program imports. `name`: the file's, for errors. Raises
-    PackagingError for invalid Python."""
+    """Yield the top-level names of the modules that a program imports. `name`: the file's name, for errors.
+    Raises PackagingError for invalid Python code."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError) as failure:
@@ -168,8 +166,8 @@ def _parse_requirements(texts: Sequence[str]) -> list[str]:
 
 
 def _script(path: Path, needed: list[str]) -> Program:
-    """Pack a file with the local modules that it imports and, for a shell script, the files whose paths it
-    contains. If the file is in a package, pack the whole package."""
+    """Pack a file with the local modules that it imports. For a shell script, also pack the files whose paths
+    it contains. If the file is in a package, pack the whole package."""
     root = path.parent
     while (root / "__init__.py").is_file():
         root = root.parent
@@ -187,7 +185,7 @@ def _local_files(script: Path) -> dict[str, Path]:
     root = script.parent
     files: dict[str, Path] = {}
     seen = {(root, script.stem)} if script.suffix == ".py" else set[tuple[Path, str]]()
-    # Files, each with the directory of its modules.
+    # Files to scan, each with the directory of its modules.
     waiting = [(script, root)]
     while waiting:
         file, base = waiting.pop()
@@ -219,7 +217,7 @@ def _local_files(script: Path) -> dict[str, Path]:
 
 
 def _referenced_files(source: bytes, directory: Path) -> dict[str, Path]:
-    """Return the files of a directory whose paths a shell script contains, by path."""
+    """Return the files of a directory whose paths a shell script contains, by relative path."""
     files: dict[str, Path] = {}
     for word in sorted(set(_WORD.findall(source.decode(errors="replace")))):
         name = PurePosixPath(word).as_posix()
@@ -296,7 +294,8 @@ def _project(path: Path, entry: str | None, needed: list[str]) -> Program:
 
 
 def _with_requirements(package: Package, needed: Sequence[str]) -> tuple[Package, ...]:
-    """Return a package and, if there are requirements, one that contains only them."""
+    """Return a package and, if requirements are not empty, a second package that contains only the
+    requirements."""
     if not needed:
         return (package,)
     return package, _build_wheel(_REQUIREMENTS_PACKAGE, {}, needed)
@@ -340,8 +339,11 @@ def _program(
 
 
 def _require_packable(files: Mapping[str, Path], root: Path) -> None:
-    """Raise PackagingError before reading, if the files are too large together, or one cannot be packed.
-    Links must not lead to other files: an untrusted program could link to a user's keys."""
+    """Raise PackagingError if the files are too large in total, or if one cannot be packed. Does not read
+    their contents.
+
+    Links must not lead to files outside `root`: an untrusted program could contain a link to a user's keys.
+    """
     for name in files:
         if not {category(character) for character in name}.isdisjoint({"Cc", "Cs"}):
             raise PackagingError(

@@ -1,4 +1,4 @@
-"""Converts the options of `trainshed run` to fields of its job. Pure."""
+"""Converts the options of `trainshed run` to fields of the job. Pure."""
 
 import re
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ from trainshed.core.units import Nanos
 DEFAULT_IMAGE = "scikit-learn"
 DEFAULT_MACHINE = "n1-standard-4"
 _SIZED = ("n1-standard-", "n1-highmem-", "n1-highcpu-")
-"""Machine types that errors propose for a number of CPUs or an amount of memory."""
+"""Machine types that errors suggest for a number of CPUs or an amount of memory."""
 _SIZE_OPTIONS = {
     **dict.fromkeys(("--cpu", "--cpus", "--cores", "--vcpus"), "CPUs"),
     **dict.fromkeys(("--mem", "--memory", "--ram"), "memory"),
@@ -58,7 +58,7 @@ def image_uri(image: str, *, gpus: bool) -> str:
 
 
 def machine_advice(option: str, words: Sequence[str]) -> str | None:
-    """Return the machine type for an option such as --cpus 8 or --memory=64G of `words`; None for other
+    """Return the machine type for an option of `words` such as --cpus 8 or --memory=64G, or None for other
     options. The machine type determines CPUs and memory."""
     kind = _SIZE_OPTIONS.get(option)
     if kind is None:
@@ -81,7 +81,7 @@ def read_pairs(texts: Sequence[str], option: str) -> dict[str, str]:
     pairs: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
-        # Errors do not contain the value, which may be secret.
+        # The error does not contain the value, which may be secret.
         if not equals:
             raise click.UsageError(f"{option}: {name!r} has no value. Write NAME=VALUE.")
         if not _NAME.fullmatch(name):
@@ -108,7 +108,7 @@ def read_labels(texts: Sequence[str]) -> dict[str, str]:
 
 
 def read_ports(texts: Sequence[str]) -> list[str]:
-    """Parse the values `NAME=PORT` of --port into entries of a job's label. Raises click.UsageError."""
+    """Parse the values `NAME=PORT` of --port into entries of the job's label. Raises click.UsageError."""
     try:
         return [page_entry(name, port) for name, _, port in (text.partition("=") for text in texts)]
     except ValueError as wrong:
@@ -116,7 +116,8 @@ def read_ports(texts: Sequence[str]) -> list[str]:
 
 
 def timeout(text: str | None) -> str | None:
-    """Convert `2h` or `90m` to a duration of the API; None stays None. Raises click.UsageError."""
+    """Convert a time such as `2h` or `90m` to a duration of the API. None remains None. Raises
+    click.UsageError."""
     if not text:
         return None
     try:
@@ -131,7 +132,7 @@ def timeout(text: str | None) -> str | None:
 
 
 def output_directory(bucket: str, name: str, now: Nanos) -> str:
-    """Return a new output directory for a job without one. `now`: nanoseconds since the epoch."""
+    """Return a new output directory for a job without --output. `now`: nanoseconds since the epoch."""
     word = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "job"
     moment = datetime.fromtimestamp(now // 10**9, UTC)
     return f"gs://{bucket}/runs/{word}-{moment:%Y%m%d-%H%M%S}-{now % 10**9 // 10**6:03d}"
@@ -143,8 +144,8 @@ def machine_spec(
     """Return the `machineSpec` of replicas. Raises click.UsageError.
 
     Args:
-        name: the machine type; None = `DEFAULT_MACHINE`, or the smallest one with the GPUs
-        kind: the GPU type; None = the first of `on_nodes` that a machine offers, else a usual one
+        name: the machine type; None = `DEFAULT_MACHINE`, or the smallest type with the GPUs
+        kind: the GPU type; None = the first of `on_nodes` that a machine type offers, otherwise a common type
         on_nodes: the GPU types of the nodes
     """
     if not gpus:

@@ -1,4 +1,5 @@
-"""Explains a job (spec/submit#preflight), uploads its packages to a bucket, and creates it by its API."""
+"""Submits a job: requests its preflight (spec/submit#preflight), uploads its packages to a bucket, and
+creates it."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -25,7 +26,7 @@ from trainshed.wire.trainshed_v1.capacity import Explanation
 
 
 def package_uri(bucket: str, package: Package) -> str:
-    """Return the gs:// URI of a package. It contains a digest, so that equal packages have the same URI."""
+    """Return the gs:// URI of a package. The URI contains a digest, so equal packages have the same URI."""
     digest = hashlib.sha256(package.content).hexdigest()
     return f"gs://{bucket}/{staged_name(digest, package.filename)}"
 
@@ -65,7 +66,7 @@ def create(client: Client, job: JobFile, place: dict[str, str]) -> str:
 
 
 WOULD_WAIT = 3
-"""Exit status for a valid job that would wait, or that no set of nodes can run."""
+"""Exit status for a valid job that would wait, or that does not fit on any set of nodes."""
 
 TOO_LARGE = (
     "use fewer or smaller replicas; or, as the operator, declare larger nodes (trainshed up --node-cpus "
@@ -75,7 +76,7 @@ TOO_LARGE = (
 
 
 def explanation(answer: Explanation) -> Iterator[str]:
-    """Yield the lines of the answer of a preflight."""
+    """Yield the lines that describe the response of a preflight."""
     where = f"{answer.project}, {answer.location}"
     waiting = answer.waiting
     if waiting is None:
@@ -86,7 +87,7 @@ def explanation(answer: Explanation) -> Iterator[str]:
             ("Does not fit any node", "red") if stock_out else ("Would wait", "yellow")
         )
         yield click.style(verdict, fg=colour, bold=True) + faint(f"  {where}")
-        # A job that can never fit does not wait in the queue, so it has no position.
+        # A job that can never fit is not in the queue, so it has no position.
         shown = replace(waiting, position=0) if stock_out else waiting
         yield from (f"  {line}" for line in waiting_lines(shown))
         if stock_out and not waiting.hint:

@@ -1,8 +1,6 @@
-"""Finds the files and requirements of a user's program, and packs the files of a project.
-
-The same files produce the same archive, so that an uploaded package is found again. Runs no code of the
-program (no `setup.py`).
-"""
+"""Finds the files and requirements of a user's program, and packs the files of a project. The same files
+produce the same archive, so a package is not uploaded twice. This module does not run the program's code (no
+`setup.py`)."""
 
 import gzip
 import io
@@ -19,8 +17,8 @@ from typing import NoReturn
 PROJECT_ARCHIVE = "project.tar.gz"
 """The file name of a packed project. Installers read the project's name from its metadata."""
 
-# Time of all files, in seconds since 1970. Wheels built from the archive are zip files, whose local times
-# begin in 1980; one day later is valid in every zone.
+# Modification time of all files, in seconds since 1970. Wheels built from the archive are zip files, whose
+# local times begin in 1980. One day later is valid in every time zone.
 _TIME = 315_619_200
 
 _EXCLUDED_NAMES = frozenset({"__pycache__", "node_modules"})
@@ -33,8 +31,8 @@ class PackagingError(Exception):
 
 
 def is_project(directory: Path) -> bool:
-    """Return whether a directory is an installable project. Its `pyproject.toml` may be for other tools
-    only."""
+    """Return whether a directory is an installable project. A `pyproject.toml` may only configure other
+    tools."""
     if (directory / "setup.py").is_file():
         return True
     try:
@@ -45,10 +43,12 @@ def is_project(directory: Path) -> bool:
 
 
 def pack_project(directory: Path) -> bytes:
-    """Return an archive (.tar.gz) of a project, which installers accept as a source distribution. It keeps
-    only executable bits, not times, owners or other permissions. Raises PackagingError."""
+    """Return an archive (.tar.gz) of a project, which installers accept as a source distribution.
+
+    Executable bits are kept. Times, owners and other permissions are not. Raises PackagingError.
+    """
     made = io.BytesIO()
-    # Without the time and the file name that gzip stores by default, which differ between runs.
+    # Omit the time and the file name that gzip stores by default, because they differ between runs.
     with (
         gzip.GzipFile(filename="", mode="wb", fileobj=made, mtime=0) as compressed,
         tarfile.open(mode="w", fileobj=compressed, format=tarfile.PAX_FORMAT) as archive,
@@ -64,10 +64,9 @@ def pack_project(directory: Path) -> bytes:
 
 
 def project_files(directory: Path) -> Iterator[tuple[str, Path]]:
-    """Yield (path below the directory, file) for the files of a program. Raises PackagingError while
-    iterating.
+    """Yield (relative path, file) for the files of a program. Raises PackagingError while iterating.
 
-    Hidden files, byte code, virtual environments and results of builds (`build`, `dist`, `*.egg-info`) are
+    Hidden files, byte code, virtual environments and build results (`build`, `dist`, `*.egg-info`) are
     omitted.
     """
     for parent, directories, files in os.walk(directory, onerror=_refuse):
@@ -86,7 +85,7 @@ def project_files(directory: Path) -> Iterator[tuple[str, Path]]:
 
 
 def size_of(file: Path) -> int:
-    """Return the bytes of an ordinary file. Raises PackagingError."""
+    """Return the size of a regular file in bytes. Raises PackagingError."""
     try:
         status = file.stat()
     except OSError as error:
@@ -134,15 +133,17 @@ _HASH = re.compile(r"\s--hash=\S+")
 
 
 def split_requirements(texts: tuple[str, ...]) -> list[str]:
-    """Split lists of requirements at commas, except for commas within a requirement: `a>=1,<2,b`. NAME.txt is
-    replaced by the requirements of that file. Raises PackagingError if it cannot be read."""
+    """Split lists of requirements at commas, except for commas within a requirement: `a>=1,<2,b`.
+
+    A file NAME.txt is replaced by its requirements. Raises PackagingError if the file cannot be read.
+    """
     requirements: list[str] = []
     for text in texts:
         begun = False
         for part in filter(None, (part.strip() for part in text.split(","))):
             if part.endswith(".txt"):
-                # Never treated as a package: indexes have malicious packages with such names, for users who
-                # forget `-r`.
+                # Never treated as a package name: indexes have malicious packages with such names, for users
+                # who forget `-r`.
                 requirements.extend(read_requirements(Path(part)))
                 begun = False
                 continue
@@ -157,8 +158,8 @@ def split_requirements(texts: tuple[str, ...]) -> list[str]:
 
 
 def read_requirements(path: Path) -> list[str]:
-    """Return the requirements of a file and of the files below its directory that it includes. Raises
-    PackagingError with the invalid lines."""
+    """Return the requirements of a file, and of the files that it includes. Included files must be in its
+    directory. Raises PackagingError with the invalid lines."""
     requirements: list[str] = []
     wrong: list[str] = []
     _read(path, requirements, wrong, (), path.parent.resolve())
@@ -192,7 +193,9 @@ def requirement(text: str) -> str:
 def _read(
     path: Path, requirements: list[str], wrong: list[str], above: tuple[Path, ...], root: Path
 ) -> None:
-    if not path.resolve().is_relative_to(root):  # An untrusted list could include a user's keys.
+    if not path.resolve().is_relative_to(
+        root
+    ):  # An untrusted list of requirements could include a user's keys.
         wrong.append(f"{path} is outside of {root}. Use --requirements for it instead.")
         return
     try:
@@ -218,7 +221,7 @@ def _read(
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield (number, text) of each line; lines that end with a backslash are joined with the next ones."""
+    """Yield (number, text) of each line. Join lines that end with a backslash with the next line."""
     whole, first = "", 0
     for number, line in enumerate(text.splitlines(), 1):
         first = first if whole else number

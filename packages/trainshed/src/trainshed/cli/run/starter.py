@@ -1,7 +1,8 @@
-"""Starts a program of `trainshed run`: copies its files into the working directory and executes it.
-
-It is packed with the program, so it imports no other module of ours, and runs on any Python from 3.6 on. A
+"""Starts a program of `trainshed run`: copies its files into the working directory and executes it. A
 restarted replica keeps files that the program has changed.
+
+This module is packed with the program, so it imports no other module of Trainshed, and supports Python 3.6
+and later.
 """
 
 import json
@@ -14,7 +15,8 @@ _HERE = Path(__file__).resolve().parent
 
 
 def place(files: Path, directory: Path) -> None:
-    """Copy the files that the directory does not contain yet. Each file appears there whole or not at all."""
+    """Copy the files that the directory does not contain yet. Each file appears there complete or not at
+    all."""
     for path in sorted(files.rglob("*")):
         goal = directory / path.relative_to(files)
         if path.is_dir() or "__pycache__" in path.parts or goal.exists():
@@ -32,8 +34,8 @@ def place_files() -> None:
 
 
 def start() -> None:
-    """Replace this process with the program: the `file` or `module` of `begin.json`. A replica that starts
-    warm does this itself (docs/warm-starts.md)."""
+    """Replace this process with the program, which is the `file` or `module` in `begin.json`. A replica that
+    starts warm does not call this function (docs/warm-starts.md)."""
     place_files()
     begin = json.loads((_HERE / "begin.json").read_text(encoding="utf-8"))
     if begin["module"]:

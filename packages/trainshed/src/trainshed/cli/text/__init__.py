@@ -1,1 +1,1 @@
-"""Text for a terminal: tables, colours, times and sizes; makes untrusted texts safe to print."""
+"""Text for a terminal: tables, colours, times and sizes, and untrusted texts that are made safe to print."""

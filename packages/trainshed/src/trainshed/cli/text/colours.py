@@ -1,5 +1,5 @@
 """Text for terminals: makes untrusted texts printable, and colours states and replicas. `click.echo` removes
-the colours for pipes."""
+the colours if the output is not a terminal."""
 
 import re
 import zlib
@@ -10,35 +10,35 @@ import click
 from trainshed.core.lifecycle.states import JobState, ReplicaState
 
 _SIGNS: Final = r"\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff"
-"""The control codes of ASCII and Latin-1 except for tab and line feed, marks that change the direction of
-text, and surrogates."""
+"""The control codes of ASCII and Latin-1 except for tab and line feed, characters that change the direction
+of text, and surrogates."""
 _CONTROL: Final = re.compile(f"[{_SIGNS}]")
 _CONTROL_OR_COLOUR: Final = re.compile(rf"\x1b\[[0-9;:]*m|[{_SIGNS}]")
 _RETURN: Final = re.compile(r"\r+\n?")
 _PLAIN: Final = ("\x1b[m", "\x1b[0m")
-"""Sequences that end all colours."""
+"""Escape sequences that end all colours."""
 
 
 def plain(text: str) -> str:
-    """Return a text for a terminal, without colours. Line feeds and tabs stay."""
+    """Return a text that is safe to print on a terminal, without colours. Line feeds and tabs remain."""
     return text if text.isprintable() else _CONTROL.sub(_shown, text)
 
 
 def one_line(text: str) -> str:
-    """Return a text as `plain` does, in one line: line feeds become spaces."""
+    """Return a text as `plain` does, but in one line: line feeds become spaces."""
     return " ".join(plain(text).split("\n"))
 
 
 def coloured(text: str) -> str:
-    """Return a program's line for a terminal, with its colours, which end with the line. Parts that the
-    program overwrote with carriage returns, as progress bars do, become separate lines."""
+    """Return a line of a program's output for a terminal. Its colours are kept, and end with the line. Parts
+    that the program overwrote with carriage returns, as progress bars do, become separate lines."""
     if text.isprintable():
         return text
     return "\n".join(_line(line) for line in _RETURN.sub("\n", text.removesuffix("\r")).split("\n"))
 
 
 def cleaned(value: Any) -> Any:
-    """Return a JSON value with `plain` applied to all texts and names."""
+    """Return a JSON value whose texts and names are changed by `plain`."""
     match value:
         case str():
             return plain(value)
@@ -95,7 +95,8 @@ def state_colour(state: JobState | ReplicaState) -> str:
 
 
 def replica_colour(replica: str) -> str:
-    """Return the colour of a replica, the same in every command. The first replicas of a job differ."""
+    """Return the colour of a replica, which is the same in every command. The first replicas of a job have
+    different colours."""
     if replica == _SERVICE:
         return "bright_black"
     pool, _, index = replica.removeprefix("workerpool").partition("-")

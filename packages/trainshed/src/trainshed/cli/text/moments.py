@@ -1,7 +1,5 @@
-"""Formats times, durations, sizes and counts for people, and parses times and durations. Pure.
-
-Times are nanoseconds since the epoch, durations nanoseconds, sizes bytes.
-"""
+"""Formats times, durations, sizes and counts for people, and parses times and durations. Pure. Times are in
+nanoseconds since the epoch, durations in nanoseconds, sizes in bytes."""
 
 import re
 from datetime import UTC, datetime
@@ -16,7 +14,7 @@ _LENGTH = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)([smhd]?)", re.ASCII)
 _AGO = re.compile(r"(\d{1,9})([smhd])")
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _CENTURY = 100 * 365 * 86400
-"""Seconds. The API accepts no longer durations, and Python cannot wait much longer."""
+"""A century in seconds. The API rejects longer durations, and Python cannot wait much longer."""
 _SECOND = 10**9
 _MINUTE = 60 * _SECOND
 _HOUR = 60 * _MINUTE
@@ -24,13 +22,11 @@ _DAY = 24 * _HOUR
 
 
 def parse_moment(text: str) -> int:
-    """Convert an RFC 3339 text such as `2026-11-20T05:55:42.123456Z` to nanoseconds; "" = 0.
-
-    Raises ValueError for anything else.
-    """
+    """Convert an RFC 3339 text such as `2026-11-20T05:55:42.123456Z` to nanoseconds, and "" to 0. Raises
+    ValueError for other texts."""
     if not text:
         return 0
-    # `datetime` has microseconds only; times of log lines have nanoseconds.
+    # `datetime` supports only microseconds, but times of log lines have nanoseconds.
     match = _MOMENT.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is not a moment such as 2026-11-20T05:55:42.123456Z")
@@ -39,12 +35,15 @@ def parse_moment(text: str) -> int:
 
 
 def moment(text: str, now: Nanos, option: str) -> Nanos:
-    """Convert `10m` or `2h` (ago), or a date and time, to nanoseconds since the epoch, at least 1. A date and
-    time without a zone is in this machine's zone. Raises click.UsageError."""
+    """Convert a date and time, or a time ago such as `10m` or `2h`, to nanoseconds since the epoch. The
+    result is at least 1.
+
+    A date and time without a zone is in this machine's time zone. Raises click.UsageError.
+    """
     if match := _AGO.fullmatch(text):
         return max(1, now - int(match[1]) * _SECONDS[match[2]] * _SECOND)
     try:
-        # `astimezone` treats a time without a zone as one of this machine's zone.
+        # `astimezone` assumes this machine's time zone for a time without one.
         at = datetime.fromisoformat(text).astimezone().timestamp()
     except (ValueError, OverflowError):
         raise click.UsageError(
@@ -55,13 +54,13 @@ def moment(text: str, now: Nanos, option: str) -> Nanos:
 
 
 def since(context: click.Context, _: click.Parameter, text: str | None) -> str | None:
-    """Return the value of --since in the form of the service's API."""
+    """Return the value of --since in the form that the service's API accepts."""
     return text_nanos(moment(text, context.obj(), "--since")) if text else None
 
 
 def seconds_of(text: str) -> float:
-    """Convert `45`, `0.5`, `90s`, `10m`, `2h` or `1d` to seconds. Raises ValueError for any other text, and
-    for more than a hundred years."""
+    """Convert `45`, `0.5`, `90s`, `10m`, `2h` or `1d` to seconds. Raises ValueError for other texts, and for
+    more than a hundred years."""
     match = _LENGTH.fullmatch(text)
     seconds = float(match[1]) * _SECONDS[match[2]] if match else -1.0
     if not 0 <= seconds <= _CENTURY:
@@ -70,28 +69,30 @@ def seconds_of(text: str) -> float:
 
 
 def local_moment(at: Nanos) -> str:
-    """Return a time as `2026-11-20 06:05:12` in this machine's zone; "–" for 0."""
+    """Return a time as `2026-11-20 06:05:12` in this machine's time zone; "–" for 0."""
     return f"{_local(at):%Y-%m-%d %H:%M:%S}" if at else "–"
 
 
 def short_moment(at: Nanos, now: Nanos) -> str:
-    """Return a time as `local_moment` does: without the date for today, else without the seconds."""
+    """Return a time as `local_moment` does, but shorter: today without the date, other days without the
+    seconds."""
     text, today = local_moment(at), local_moment(now)[:10]
     return text[11:] if text.startswith(today) else text[:16]
 
 
 def exact_moment(at: Nanos) -> str:
-    """Return a time with milliseconds, as `2026-11-20 06:05:12.345`."""
+    """Return a time with milliseconds, such as `2026-11-20 06:05:12.345`."""
     return f"{local_moment(at)}.{at % _SECOND // 1_000_000:03d}"
 
 
 def local_clock(at: Nanos) -> str:
-    """Return the time of day, as `06:05:12.345`."""
+    """Return the time of day, such as `06:05:12.345`."""
     return f"{_local(at):%H:%M:%S}.{at % _SECOND // 1_000_000:03d}"
 
 
 def duration(length: int) -> str:
-    """Return a duration as `0.42s`, `7.3s`, `42s`, `3m 12s`, `2h 05m` or `3d 4h`; a negative one as 0."""
+    """Return a duration such as `0.42s`, `7.3s`, `42s`, `3m 12s`, `2h 05m` or `3d 4h`. A negative duration
+    becomes 0."""
     length = max(0, length)
     if length < _SECOND:
         return f"{length / _SECOND:.2f}s"
@@ -108,7 +109,7 @@ def duration(length: int) -> str:
 
 
 def gibibytes(size: int) -> str:
-    """Return a size as `13.6 GiB` or `960 GiB`, from 100 GiB on without a fraction; "–" for 0 (unknown)."""
+    """Return a size such as `13.6 GiB`, or `960 GiB` (no fraction from 100 GiB on); "–" for 0 (unknown)."""
     if not size:
         return "–"
     gib = size / 2**30
@@ -116,7 +117,7 @@ def gibibytes(size: int) -> str:
 
 
 def size(count: float) -> str:
-    """Return a number of bytes as text, such as `24.1 MB`, in powers of ten."""
+    """Return a number of bytes as text, such as `24.1 MB`, with decimal prefixes."""
     for unit, name in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if count >= unit:
             return f"{count / unit:.1f} {name}"
@@ -128,7 +129,7 @@ def _local(at: Nanos) -> datetime:
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number with its noun, as `1 job` or `2 jobs`."""
+    """Return a number with its noun, such as `1 job` or `2 jobs`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
@@ -140,7 +141,7 @@ class TimeLimit(click.ParamType[float]):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        """Return the seconds. A float is the default of a command, in seconds already."""
+        """Return the seconds. A float is a command's default, which is in seconds already."""
         if isinstance(value, float):
             return value
         try:

@@ -1,4 +1,4 @@
-"""Aligns text in columns, at most as wide as the terminal; formats records as tables. Pure."""
+"""Aligns text in columns, at most as wide as the terminal, and formats records as tables. Pure."""
 
 import textwrap
 import unicodedata
@@ -12,11 +12,11 @@ from trainshed.cli.text.colours import faint
 
 _GAP = "  "
 _MIN_FLEXIBLE = 8
-"""Minimum width to which a flexible column is cut."""
+"""Flexible columns are not cut to fewer cells."""
 _MIN_WRAPPED = 24
-"""Width of wrapped text on terminals that are too narrow for more."""
+"""Minimum width of wrapped text, even if the terminal is narrower."""
 _MIN_READABLE = 12
-"""Minimum width of a flexible column before other columns are omitted in its favour."""
+"""A flexible column has at least this width if other columns can be omitted instead."""
 
 NOTHING = "–"
 """The text of an empty cell."""
@@ -27,19 +27,19 @@ class Field:
     """A column of a table of records."""
 
     title: str
-    #: The field of the record, with dots between names; None = the whole record.
+    #: The field of the record, with dots between nested names; None = the whole record.
     path: str | None
     #: Formats the field's value, which is never None.
     show: Callable[[Any], str] = str
-    #: Whether cells are aligned to the right, as numbers are.
+    #: Whether cells are aligned to the right, as for numbers.
     right: bool = False
     #: Whether cells may be cut if the terminal is too narrow.
     flexible: bool = False
-    #: Whether long cells continue on further lines; only for the last column.
+    #: Whether long cells continue on further lines. Allowed only for the last column.
     wraps: bool = False
     #: Whether the column is omitted if it is empty.
     optional: bool = False
-    #: Whether the column is omitted if the terminal is too narrow for all.
+    #: Whether the column is omitted if the terminal is too narrow for all columns.
     spare: bool = False
     #: The colour of a record's cell; None = no colour.
     colour: Callable[[Any], str | None] = lambda _: None
@@ -58,10 +58,11 @@ class Field:
 def table_of(
     fields: Sequence[Field], records: Sequence[Any], max_width: int | None = None
 ) -> list[str]:
-    """Return the lines of a table of records, titles first.
+    """Return the lines of a table of records, starting with the titles.
 
-    `max_width`: maximum characters of a line, None = unlimited. To fit it, spare columns are omitted, the
-    first one first; then flexible columns are cut, the widest one first. Lines can remain wider.
+    `max_width`: maximum characters per line, or None. If the table is too wide, spare columns are omitted,
+    the first one first. Then flexible columns are cut, the widest one first. Lines can still be wider than
+    `max_width`.
     """
     cells = [(field, [field.cell(record) for record in records]) for field in fields]
     shown = [(field, texts) for field, texts in cells if any(texts) or not field.optional]
@@ -105,14 +106,14 @@ def table_of(
 
 
 def first_few(names: Sequence[str], limit: int) -> str:
-    """Return the first `limit` names in one line, and the number of the others."""
+    """Return the first `limit` names in one line, and the number of omitted names."""
     more = f" and {len(names) - limit} more" if len(names) > limit else ""
     return ", ".join(names[:limit]) + more
 
 
 def wrap(text: str, cells: int) -> list[str]:
-    """Return `text` as lines of at most `cells` cells, broken at spaces. Longer words, such as names to copy,
-    are not broken."""
+    """Split `text` at spaces into lines of at most `cells` cells. Longer words, such as names to copy, are
+    not split."""
     if width(text) <= cells:
         return [text]
     lines = textwrap.wrap(
@@ -126,8 +127,8 @@ def wrap(text: str, cells: int) -> list[str]:
 
 
 def pairs(rows: Sequence[tuple[str, str]], max_width: int | None = None) -> list[str]:
-    """Return lines `label  value` with aligned values. Further lines of a value are below its first line.
-    `max_width`: maximum characters of a line, if its words fit; None = unlimited."""
+    """Return lines `label value` with aligned values. Further lines of a value start below its first line.
+    `max_width`: maximum characters per line if the words are short enough; None = unlimited."""
     label_width = max((width(label) for label, _ in rows), default=0)
     lines: list[str] = []
     for label, value in rows:
@@ -142,7 +143,7 @@ def pairs(rows: Sequence[tuple[str, str]], max_width: int | None = None) -> list
 
 
 def width(text: str) -> int:
-    """Return the cells of a text on a terminal: two for wide characters, none for combining ones."""
+    """Return the number of terminal cells of a text: two for a wide character, none for a combining one."""
     if text.isascii():
         return len(text)
     return sum(
@@ -152,7 +153,7 @@ def width(text: str) -> int:
 
 
 def cut(text: str, cells: int) -> str:
-    """Return `text` in at most `cells` cells; if it is cut, it ends with an ellipsis."""
+    """Return `text` in at most `cells` cells. If it is cut, it ends with an ellipsis."""
     if width(text) <= cells:
         return text
     kept = ""
@@ -164,15 +165,15 @@ def cut(text: str, cells: int) -> str:
 
 
 def _in_one_line(text: str) -> str:
-    """Replace everything unprintable by spaces: untrusted names must neither break the table nor control the
-    terminal."""
+    """Replace all unprintable characters by spaces: untrusted names must neither break the table nor control
+    the terminal."""
     if text.isprintable():
         return text
     return "".join(character if character.isprintable() else " " for character in text)
 
 
 def _readable(field: Field, texts: Sequence[str]) -> int:
-    """Return the minimum width of a readable column, with its gap."""
+    """Return the minimum width at which a column is readable, with the gap after it."""
     widest = max(map(width, (field.title, *texts)))
     limit = _MIN_READABLE if field.flexible else _MIN_WRAPPED if field.wraps else widest
     return len(_GAP) + min(widest, limit)

@@ -1,5 +1,6 @@
 """The manifest of a backup, in JSON: describes the backup, and lists every file with its size and checksum.
-It is written last, so a backup without a manifest is incomplete. Also writes a backup's files."""
+It is written last, so a backup without a manifest is incomplete. This module also writes the files of a
+backup."""
 
 import hashlib
 import os
@@ -13,14 +14,16 @@ from trainshed.core.units import Bytes, Nanos
 
 FILE = "MANIFEST"
 UNFINISHED = ".restoring"
-"""Name of the directory of an unfinished restore in a data directory; no service starts there."""
+"""Name of the directory of an unfinished restore in a data directory. No service starts in such a data
+directory."""
 FORMAT = 1
-"""The format of backups; this version refuses backups with a higher one."""
+"""Format of backups. This version rejects backups with a higher format."""
 _HOLE = bytes(1 << 20)
 
 
 class BackupUnusable(Exception):
-    """The backup is incomplete, or made for another version. The message contains the reason and advice."""
+    """The backup is incomplete, or was made for another version. The message contains the reason and
+    advice."""
 
 
 class RunningJob(Struct, frozen=True):
@@ -38,9 +41,9 @@ class Entry(Struct, frozen=True):
     path: str
     mode: int
     size: Bytes = 0
-    #: Nanoseconds since the epoch.
+    #: Modification time, in nanoseconds since the epoch.
     mtime: int = 0
-    #: "" = a directory.
+    #: Checksum of the content; "" = the entry is a directory.
     sha256: str = ""
 
 
@@ -48,13 +51,13 @@ class Contents(Struct, frozen=True):
     """The description of a backup."""
 
     format: int
-    #: Version of the service.
+    #: Version of the service that created the backup.
     version: str
     #: Schema version of the database.
     schema: int
-    #: The time of the database, in ns since the epoch.
+    #: The time at which the database was copied, in nanoseconds since the epoch.
     created: Nanos
-    #: The source directory.
+    #: The data directory that was backed up.
     data: str
     jobs: int
     objects: int
@@ -65,8 +68,8 @@ class Contents(Struct, frozen=True):
 
 
 def fill(file: BinaryIO, blocks: Iterable[bytes]) -> tuple[str, int]:
-    """Write a file; return its checksum and its size. Blocks of zeros become holes: a program's sparse file
-    may be larger than the disk."""
+    """Write a file, and return its checksum and its size. Blocks of zeros become holes, because a program's
+    sparse file may be larger than the disk."""
     digest = hashlib.sha256()
     for block in blocks:
         digest.update(block)
@@ -86,11 +89,11 @@ def decode(manifest: bytes) -> Contents:
         ) from failure
     if contents.format > FORMAT:
         raise BackupUnusable(
-            f"Version {contents.version} has created it, in a format that this version does not support. "
-            "Restore it with that version, or a later one."
+            f"This version does not support its format. Restore it with version {contents.version}, which "
+            "created it, or a later version."
         )
     for entry in contents.entries:
-        # Path traversal: it might lead out of the directory.
+        # The path might lead out of the directory (path traversal).
         path = entry.path
         if path.startswith("/") or not path or {"", ".", ".."} & set(path.split("/")):
             raise BackupUnusable(

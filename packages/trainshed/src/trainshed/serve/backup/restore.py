@@ -1,5 +1,5 @@
-"""`trainshed restore FROM`: restores a backup into an empty data directory, completely and checked, or not at
-all."""
+"""`trainshed restore FROM`: restores a backup into an empty data directory. All files are checked first. If a
+check or a copy fails, nothing is restored."""
 
 import hashlib
 import os
@@ -28,14 +28,12 @@ from trainshed.store.sqlite.copying import check_database
 
 _BLOCK = 1 << 20
 _MAX_LISTED = 10
-"""Maximum jobs that are listed."""
+"""Maximum number of jobs that are listed."""
 
 
 def restore(source: Path, data: Path) -> Contents:
-    """Restore the backup in a directory. Blocks.
-
-    Raises BackupUnusable, FileExistsError (the directory is not empty), OSError.
-    """
+    """Restore the backup in a directory. Blocks. Raises BackupUnusable, OSError, and FileExistsError if
+    `data` is not empty."""
     is_new = not data.exists()
     data.mkdir(mode=0o700, parents=True, exist_ok=True)
     if any(data.iterdir()):
@@ -47,7 +45,7 @@ def restore(source: Path, data: Path) -> Contents:
     try:
         contents = _fill(source, place)
         os.sync()
-        # The database last: without it, a service that starts too early would create an empty one.
+        # Move the database last. Without it, a service that starts too early would create an empty database.
         for path in sorted(place.iterdir(), key=lambda path: path.name == DATABASE_FILE):
             path.rename(data / path.name)
         durable.sync_directory(str(data))
@@ -65,7 +63,7 @@ def _fill(source: Path, place: Path) -> Contents:
         contents = decode((source / FILE).read_bytes())
     except FileNotFoundError:
         raise BackupUnusable(
-            f"{source} has no file {FILE}: it is not a backup, or an unfinished one. Use another backup."
+            f"{source} has no file {FILE}, so it is not a complete backup. Use another backup."
         ) from None
     for entry in contents.entries:
         if entry.sha256:
@@ -81,7 +79,7 @@ def _fill(source: Path, place: Path) -> Contents:
         check_database(place / DATABASE_FILE)
     except StoreUnreadable as failure:
         raise BackupUnusable(
-            f"This version cannot use its database ({failure}). Restore the backup with version "
+            f"This version cannot use the backup's database ({failure}). Restore the backup with version "
             f"{contents.version}."
         ) from failure
     for entry in contents.entries:
@@ -92,7 +90,7 @@ def _fill(source: Path, place: Path) -> Contents:
 
 
 def _copy(source: Path, place: Path, entry: Entry) -> None:
-    """Copy a file, and check the result. Raises BackupUnusable if its checksum is wrong."""
+    """Copy a file, and check the copy. Raises BackupUnusable if its checksum is wrong."""
     path = place / entry.path
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle = os.open(source / entry.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -103,7 +101,7 @@ def _copy(source: Path, place: Path, entry: Entry) -> None:
             raise BackupUnusable(f"The checksum of {entry.path} is wrong. Use another backup.")
 
 
-@click.command(name="restore", short_help="Put a backup into an empty data directory.")
+@click.command(name="restore", short_help="Restore a backup into an empty data directory.")
 @click.argument("source", metavar="FROM")
 @click.option(
     "--data", type=click.Path(path_type=Path), help="Data directory. Default: ~/.trainshed."

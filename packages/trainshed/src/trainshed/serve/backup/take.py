@@ -1,10 +1,12 @@
 """`trainshed backup DIR`: creates a backup of a data directory, whether or not its service runs.
 
-The database is copied first, in one read transaction, which is the time of the backup. All files that it
-refers to were on disk before its commit (the last lines of a job before its end, the files of a model before
-the model). They are copied after it, so none is missing. Objects that were written later do no harm. Only
-logs of attempts in the database are copied. Otherwise a later attempt of a restored job would write into the
-log of another attempt.
+The database is copied first, in one read transaction. The time of the transaction is the time of the backup.
+All files that the database refers to were written before its commit: the last lines of a job before its end,
+the files of a model before the model. The files are copied after the database, so none is missing. Objects
+that were written later do no harm.
+
+Only logs of attempts in the database are copied. Otherwise a later attempt of a restored job would append to
+the log of another attempt.
 
 The file of generations is copied after the objects, so that no generation is used twice.
 """
@@ -61,8 +63,8 @@ def _private(path: Path) -> BinaryIO:
 
 
 class Backup:
-    """A backup in progress of the data directory `data` into an empty or new directory, readable only by its
-    owner. `temporary`: a directory on the disk of the data."""
+    """Creates a backup of the data directory `data` in an empty or new directory that only its owner can
+    read. `temporary`: a directory on the same disk as `data`."""
 
     def __init__(self, data: Path, into: Path, temporary: Path) -> None:
         self._data = data
@@ -73,9 +75,13 @@ class Backup:
         self._objects = 0
 
     def take(self, now: Nanos, config: Path | None) -> Contents:
-        """Write all of it as of `now` (ns since the epoch), the manifest last. Blocks during the copy.
-        `config`: a file of settings to include. Raises StoreUnreadable (the database is damaged), OSError."""
-        # Read before and after the database: one of the two reads contains the key of each sealed value.
+        """Write the whole backup, the manifest last. Blocks during the copy.
+
+        `now`: the current time in nanoseconds since the epoch. `config`: a file of settings to include.
+        Raises OSError, and StoreUnreadable if the database is damaged.
+        """
+        # The keys are read before and after the database. One of the two reads contains the key of each
+        # sealed value.
         sealing_keys = _lines(self._data / sealing.FILE)
         copy = self._temporary / DATABASE_FILE
         copy_database(self._data / DATABASE_FILE, copy)
@@ -106,7 +112,7 @@ class Backup:
             left_out=tuple(self._left_out),
             entries=tuple(self._entries),
         )
-        # All files must be on disk before the file that completes the backup.
+        # All other files must be on disk before the manifest, which completes the backup.
         os.sync()
         unfinished = self._into / f"{FILE}.new"
         with _private(unfinished) as file:
@@ -134,11 +140,12 @@ class Backup:
                     self._file(self._data / path, path)
 
     def _file(self, source: Path, path: str) -> None:
-        """Copy a file up to its current length. It may be missing. Other processes may append to it."""
+        """Copy a file up to its current length, because other processes may append to it. Ignore a missing
+        file."""
         try:
             fd = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except FileNotFoundError:
-            return  # It never existed, or its job was deleted in the meantime.
+            return  # The file never existed, or its job was deleted in the meantime.
         try:
             status = os.fstat(fd)
             if not self._write(path, fd, status.st_mode, status.st_size, status.st_mtime_ns):
@@ -147,7 +154,8 @@ class Backup:
             os.close(fd)
 
     def _write(self, path: str, fd: int, mode: int, size: int, mtime: int) -> bool:
-        """Copy the first `size` bytes of an open file. Return False, and no entry, if it has fewer."""
+        """Copy the first `size` bytes of an open file. If it has fewer bytes, return False and add no
+        entry."""
         target = self._into / path
         target.parent.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
         with _private(target) as file:
@@ -192,7 +200,7 @@ class Backup:
             for entry in store.walk(bucket):
                 parents = ["/".join(entry.dirs[:depth]) for depth in range(1, len(entry.dirs) + 1)]
                 if files.intersection(parents):
-                    # An object was replaced by a directory, whose contents are therefore newer than the
+                    # An object was replaced by a directory. The contents of the directory are newer than the
                     # backup.
                     continue
                 path = "/".join((*entry.dirs, entry.leaf))
@@ -217,7 +225,7 @@ class Backup:
             kept.note(bucket, name, record)
 
     def _object(self, store: ObjectStore, bucket: str, name: str, path: str) -> ObjectRecord | None:
-        """Copy an object. Return its record, or None if it was deleted in the meantime, or cannot be
+        """Copy an object and return its record. Return None if it was deleted in the meantime or cannot be
         copied."""
         for _ in range(_MAX_ATTEMPTS):
             try:
@@ -236,7 +244,8 @@ class Backup:
         return None
 
     def _content(self, opened: OpenObject, path: str) -> bool:
-        """Copy an open object. Return False if a program has rewritten it; appending does no harm."""
+        """Copy an open object. Return False if a program has rewritten it in the meantime. Appending to it
+        does no harm."""
         record, mode = opened.record, os.fstat(opened.fd).st_mode
         if not self._write(path, opened.fd, mode, record.size, record.file.mtime_ns):
             return False
@@ -250,7 +259,7 @@ class Backup:
 
 
 def _blocks(fd: int, size: int) -> Iterator[bytes]:
-    """Yield the first `size` bytes of an open file, or all if it has fewer."""
+    """Yield the first `size` bytes of an open file, or all its bytes if it has fewer."""
     start = 0
     while start < size and (block := os.pread(fd, min(_BLOCK, size - start), start)):
         start += len(block)
@@ -272,8 +281,8 @@ def _names(directory: Path) -> list[str]:
 
 
 def _files(top: Path, directory: str) -> Iterator[str]:
-    """Yield the regular files below a directory of `top`, relative to `top`, in order; none if it does not
-    exist."""
+    """Yield the regular files below a directory of `top`, in order, as paths relative to `top`. Yield none if
+    the directory does not exist."""
     for name in _names(top / directory):
         path = top / directory / name
         if path.is_dir() and not path.is_symlink():
@@ -307,14 +316,14 @@ def command(*, target: str, data: Path | None, config: Path | None, url: str | N
         require_local_service(local(settings.data), url, "backup")
     _require_own_directory(place)
     os.umask(0o077)
-    # SIGTERM then removes an unfinished backup.
+    # SIGTERM then raises KeyboardInterrupt, so that an unfinished backup is removed.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     into = Path(target)
     _require_empty(into.resolve(), place)
     is_new = not into.exists()
     into.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
     into.chmod(_DIRECTORY_MODE)
-    # One backup at a time, so that the remains of a killed one can be removed.
+    # Only one backup at a time, so that this one can remove the remains of a killed backup.
     lock = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
     fcntl.flock(lock, fcntl.LOCK_EX)
     for left in place.glob(f"{_TEMPORARY}*"):
@@ -348,7 +357,7 @@ def _require_own_directory(data: Path) -> None:
     owner = data.stat().st_uid
     if owner != os.geteuid():
         raise click.ClickException(
-            f"{data} belongs to the user with number {owner}. Create the backup as that user: files of "
+            f"{data} belongs to the user with the UID {owner}. Create the backup as that user: files of "
             "other users would prevent the service from starting."
         )
 
