@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainshed.cli.jobs.views import JobView, LineTexts
-from trainshed.cli.text.colours import cleaned, coloured, one_line, plain
+from trainshed.cli.text.colours import keep_colours, make_plain, one_line, plain
 from trainshed.wire.trainshed_v1.timeline import LogLine
 
 RED, NONE = "\x1b[31m", "\x1b[0m"
@@ -34,25 +34,25 @@ ANY_TEXT = st.text(st.characters(exclude_categories=[]), max_size=30) | st.lists
 )
 def test_control_characters_are_escaped_in_terminal_output(text: str, shown: str) -> None:
     assert plain(text) == shown
-    assert coloured(text) == shown
+    assert keep_colours(text) == shown
 
 
 def test_colours_are_kept_only_in_log_lines() -> None:
     assert plain(f"{RED}a{NONE}") == "\\x1b[31ma\\x1b[0m"
-    assert coloured(f"{RED}a{NONE} b") == f"{RED}a{NONE} b"
-    assert coloured("\x1b[38;5;196mx\x1b[m") == "\x1b[38;5;196mx\x1b[m"
-    assert coloured("\x1b[38:2:1:2:3mx") == f"\x1b[38:2:1:2:3mx{NONE}"
+    assert keep_colours(f"{RED}a{NONE} b") == f"{RED}a{NONE} b"
+    assert keep_colours("\x1b[38;5;196mx\x1b[m") == "\x1b[38;5;196mx\x1b[m"
+    assert keep_colours("\x1b[38:2:1:2:3mx") == f"\x1b[38:2:1:2:3mx{NONE}"
 
 
 def test_unfinished_colour_is_reset_at_the_end_of_its_line() -> None:
-    assert coloured(f"{RED}a") == f"{RED}a{NONE}"
-    assert coloured(f"{RED}a\nb") == f"{RED}a{NONE}\nb"
-    assert coloured(f"{NONE}{RED}") == f"{NONE}{RED}{NONE}"
+    assert keep_colours(f"{RED}a") == f"{RED}a{NONE}"
+    assert keep_colours(f"{RED}a\nb") == f"{RED}a{NONE}\nb"
+    assert keep_colours(f"{NONE}{RED}") == f"{NONE}{RED}{NONE}"
 
 
 def test_carriage_returns_of_a_progress_bar_become_lines() -> None:
-    assert coloured(" 1%\r 2%\r\n") == " 1%\n 2%\n"
-    assert coloured("windows\r") == "windows"
+    assert keep_colours(" 1%\r 2%\r\n") == " 1%\n 2%\n"
+    assert keep_colours("windows\r") == "windows"
 
 
 def test_names_are_printed_on_one_line() -> None:
@@ -61,7 +61,7 @@ def test_names_are_printed_on_one_line() -> None:
 
 def test_json_output_escapes_control_characters_in_keys_and_values() -> None:
     value = {"a\x1b": ["\x07", 1, None, {"b": "\u202e"}]}
-    assert cleaned(value) == {"a\\x1b": ["\\x07", 1, None, {"b": "\\u202e"}]}
+    assert make_plain(value) == {"a\\x1b": ["\\x07", 1, None, {"b": "\\u202e"}]}
 
 
 def test_continuation_lines_of_a_log_message_are_indented() -> None:
@@ -76,7 +76,7 @@ def test_continuation_lines_of_a_log_message_are_indented() -> None:
 def test_no_text_can_inject_control_characters_into_the_terminal(text: str) -> None:
     control = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
     assert not control.search(plain(text))
-    left = re.sub(r"\x1b\[[0-9;:]*m", "", coloured(text))
+    left = re.sub(r"\x1b\[[0-9;:]*m", "", keep_colours(text))
     assert not control.search(left)
     # The terminal can always encode the text.
-    coloured(text).encode()
+    keep_colours(text).encode()

@@ -77,7 +77,7 @@ def test_doctor_advice_depends_on_the_way_of_starting(
     systemd.own.side_effect = None
     systemd.own.return_value = "/sys/fs/cgroup/system.slice/lab.service"
     by_hand = "user" if os.geteuid() else "bus"
-    assert delegation.situation(os.getpid()) == (by_hand, "lab")
+    assert delegation.diagnose(os.getpid()) == (by_hand, "lab")
     script = tmp_path / "main.py"
     script.write_text(_MAIN)
     with subprocess.Popen([sys.executable, script], stdin=subprocess.PIPE) as main:
@@ -85,13 +85,13 @@ def test_doctor_advice_depends_on_the_way_of_starting(
         environ = Path(f"/proc/{main.pid}/environ")
         while variable not in environ.read_bytes():
             assert main.poll() is None
-        assert delegation.situation(main.pid) == ("unit", "lab")
+        assert delegation.diagnose(main.pid) == ("unit", "lab")
         systemd.own.return_value = "/sys/fs/cgroup/user@1.service/app.slice/lab.service"
-        assert delegation.situation(main.pid) == ("user_unit", "lab")
+        assert delegation.diagnose(main.pid) == ("user_unit", "lab")
         assert main.stdin is not None
         main.stdin.close()
         main.kill()
     monkeypatch.setattr(cgroups, "BOOTED", "/nowhere")
-    assert delegation.situation(os.getpid())[0] == "container"
+    assert delegation.diagnose(os.getpid())[0] == "container"
     systemd.own.return_value = ""
-    assert delegation.situation(os.getpid())[0] == "none"
+    assert delegation.diagnose(os.getpid())[0] == "none"

@@ -111,8 +111,8 @@ def _limit(context: click.Context, parameter: click.Parameter, value: str) -> fl
 @click.group(cls=Group)
 def quotas() -> None:
     """Limit the use of a project, or of a user in it, in a region. Without a command: list the quotas that
-    are set or in use, and those that jobs wait for. A job that exceeds a quota waits. Running jobs continue when a quota
-    changes."""
+    are set or in use, and those that jobs wait for. A job that exceeds a quota waits. Running jobs continue
+    when a quota changes."""
 
 
 @quotas.command(

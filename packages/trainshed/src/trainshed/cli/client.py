@@ -16,7 +16,7 @@ from urllib.parse import quote, urlencode, urlsplit
 import click
 
 from trainshed.cli.output import show_progress
-from trainshed.cli.text.colours import cleaned, plain
+from trainshed.cli.text.colours import make_plain, plain
 
 if TYPE_CHECKING:
     import http.client
@@ -133,12 +133,12 @@ class Client:
         ) as answer:
             answer.read()
 
-    def open_object(self, bucket: str, name: str) -> "Answer":
+    def open_object(self, bucket: str, name: str) -> "Response":
         """Return a response with an object's content, to read in chunks. Raises RequestError, Unreachable."""
         path = f"/storage/v1/b/{quote(bucket, safe='')}/o/{quote(name, safe='')}"
         return self._open("GET", path, query={"alt": "media"})
 
-    def stream(self, path: str, **query: str | int | None) -> "Answer":
+    def stream(self, path: str, **query: str | int | None) -> "Response":
         """Return a response of JSON lines. It may last as long as a job.
 
         Raises RequestError, Unreachable. Iterating over the response raises Unreachable if the connection
@@ -156,7 +156,7 @@ class Client:
         content_type: str = "application/json",
         length: int | None = None,
         timeout: float | None = REQUEST_TIMEOUT,
-    ) -> "Answer":
+    ) -> "Response":
         parameters = {key: value for key, value in (query or {}).items() if value is not None}
         target = path + ("?" + urlencode(parameters, doseq=True) if parameters else "")
         headers = {"Accept": "application/json"}
@@ -178,10 +178,10 @@ class Client:
         except (OSError, http.client.HTTPException) as failure:
             connection.close()
             raise self._unreachable(failure) from None
-        answer = Answer(connection, response, self)
+        answer = Response(connection, response, self)
         if response.status >= 400:
             with answer:
-                raise _refused(
+                raise _response_error(
                     response.status, answer.read(), None if self._token else self.address
                 )
         return answer
@@ -252,7 +252,7 @@ class Client:
         )
 
 
-class Answer:
+class Response:
     """An HTTP response. Use it in a `with` block, and read it only once."""
 
     def __init__(
@@ -285,7 +285,7 @@ class Answer:
         content = self.read()
         try:
             value = json.loads(content or b"{}")
-            return value if self._client.raw else cleaned(value)
+            return value if self._client.raw else make_plain(value)
         except ValueError:
             raise RequestError(
                 self._response.status,
@@ -305,7 +305,7 @@ class Answer:
                 value = json.loads(line)
             except ValueError as failure:
                 raise self._client.connection_error(failure) from None
-            yield value if self._client.raw else cleaned(value)
+            yield value if self._client.raw else make_plain(value)
 
     def blocks(self) -> Iterator[bytes]:
         """Yield the content in blocks of whole lines as they arrive, unchanged. Raises Unreachable if the
@@ -341,7 +341,9 @@ class Answer:
             raise self._client.connection_error(failure) from None
 
 
-def _refused(status: int, content: bytes, unknown_to: str | None) -> RequestError | Unreachable:
+def _response_error(
+    status: int, content: bytes, unknown_to: str | None
+) -> RequestError | Unreachable:
     """Return the error for a response with this status. `unknown_to`: the service's address if the request
     had no token; None if it had one."""
     if status == http.HTTPStatus.UNAUTHORIZED and unknown_to:

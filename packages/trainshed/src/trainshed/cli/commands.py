@@ -126,10 +126,10 @@ class Group(click.Group):
         # During shell completion, the user may not have typed the command yet.
         is_typed = not ctx.resilient_parsing
         if ctx.parent is None:
-            args = in_order(args, {*self.commands, *KINDS}, None)
+            args = command_first(args, {*self.commands, *KINDS}, None)
             args = verb_first(args, self.commands, default="list" if is_typed else None)
         return super().parse_args(
-            ctx, in_order(args, self.commands, self.default if is_typed else None)
+            ctx, command_first(args, self.commands, self.default if is_typed else None)
         )
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -180,7 +180,7 @@ def verb_first(
     if not args or args[0] not in KINDS:
         return [*args]
     kind, *rest = args
-    rest = in_order(rest, VERBS, default)
+    rest = command_first(rest, VERBS, default)
     if rest and rest[0] in VERBS:
         return [rest[0], kind, *rest[1:]]
     if kind in commands or not rest:
@@ -192,7 +192,7 @@ def verb_first(
     )
 
 
-def in_order(args: Sequence[str], commands: Container[str], default: str | None) -> list[str]:
+def command_first(args: Sequence[str], commands: Container[str], default: str | None) -> list[str]:
     """Move the command before the shared options. Return words without a command unchanged, unless there is a
     default. `default`: the command to insert if the words contain none, or None."""
     end = 0

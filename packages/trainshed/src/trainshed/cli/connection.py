@@ -233,8 +233,8 @@ def require_local_service(endpoint: Endpoint, url: str, command: str) -> None:
     if _address(url) != _address(endpoint.rest):
         raise click.UsageError(
             "This command must run on the machine of the service. The service with its data in "
-            f"{endpoint.data} is at {endpoint.rest}, not at {url}. On the machine of {url}, run: trainshed {command} "
-            "--data DIRECTORY"
+            f"{endpoint.data} is at {endpoint.rest}, not at {url}. On the machine of {url}, run: trainshed "
+            f"{command} --data DIRECTORY"
         )
 
 

@@ -46,7 +46,7 @@ _takes_place = takes_place("things")
 @click.command(
     "list", short_help="List datasets, experiments, models, nodes, secrets, tokens and more."
 )
-@click.argument("kind", type=_KindName(lambda kind: kind.listed or kind.local))
+@click.argument("kind", type=_KindName(lambda kind: kind.list_path or kind.local))
 @click.option("--all", "every", is_flag=True, help="Include quotas that are neither set nor used.")
 @click.option(
     "--by", metavar="WHAT", help="Group usage by user, project, node, machine or labels.KEY."
@@ -128,7 +128,7 @@ def describe(service: Callable[[], Endpoint], *, kind: Kind, name: str, form: st
         endpoint = service()
         client = endpoint.client(raw=form == "json")
         job = JobView.parse(find_job(client, name, endpoint.project))
-        record = Place(client, "", "").one(kind, attrgetter(kind.of_job)(job))
+        record = Place(client, "", "").get(kind, attrgetter(kind.of_job)(job))
     else:
         record = _place(kind, service(), raw=form == "json").describe(kind, name)
     if form == "json":
@@ -138,7 +138,7 @@ def describe(service: Callable[[], Endpoint], *, kind: Kind, name: str, form: st
 
 
 @click.command(short_help="Delete a dataset, model, secret, study or token.")
-@click.argument("kind", type=_KindName(lambda kind: kind.deleted))
+@click.argument("kind", type=_KindName(lambda kind: kind.delete_path))
 @click.argument("name", nargs=-1, required=True)
 @_takes_place
 @takes_endpoint

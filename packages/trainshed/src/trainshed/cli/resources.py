@@ -31,7 +31,7 @@ class Kind:
     name: str
     fields: tuple[Field, ...]
     #: URL path of the list, with `{project}` and `{region}`; "" = the kind has no list.
-    listed: str = ""
+    list_path: str = ""
     #: The field of the response that contains the list; None = the kind's name.
     key: str | None = None
     #: Query parameters for the service's own API; `{project}` and `{region}` are replaced. `listing`:
@@ -50,11 +50,10 @@ class Kind:
     children: tuple[str, str] | None = None
     #: URL paths to delete a record, or one of its versions; None = impossible. If the path does not contain
     #: the version, the version is a query parameter.
-    deleted: str | None = None
-    version_deleted: str | None = None
-    #: Fields with their usual values. A record whose fields all have these values is listed only with --all.
-    #: None = always list all records.
-    unusual: Mapping[str, Any] | None = None
+    delete_path: str | None = None
+    version_delete_path: str | None = None
+    #: A record whose fields have these values is listed only with --all. None = always list all records.
+    hidden_if: Mapping[str, Any] | None = None
     #: Whether the records come from `machine_type_records`, without a service.
     local: bool = False
     #: Advice if no record exists.
@@ -66,7 +65,7 @@ class Kind:
     @property
     def is_placed(self) -> bool:
         """Return whether the records belong to a project."""
-        return bool(self.query) or self.listed.startswith(_PUBLIC)
+        return bool(self.query) or self.list_path.startswith(_PUBLIC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +76,7 @@ class Place:
     project: str
     region: str
 
-    def filled(self, template: str, name: str = "", version: str = "") -> str:
+    def fill(self, template: str, name: str = "", version: str = "") -> str:
         """Return a template with its placeholders replaced by URL-encoded values."""
         values = {"project": self.project, "region": self.region, "id": name, "version": version}
         return template.format_map({key: quote(value, safe="") for key, value in values.items()})
@@ -89,8 +88,8 @@ class Place:
 
         `every`: include unused records. `wanted`: additional query parameters.
         """
-        path, key = self.filled(kind.listed), kind.key or kind.name
-        query = {"all": "true"} if every and kind.unusual else {}
+        path, key = self.fill(kind.list_path), kind.key or kind.name
+        query = {"all": "true"} if every and kind.hidden_if else {}
         try:
             query = {**query, **self._query(kind, path), **(kind.listing or {}), **(wanted or {})}
             records = list(self._pages(path, key, query))
@@ -99,21 +98,21 @@ class Place:
             if refused.status != 404 or "/metadataStores/" not in str(refused):
                 raise
             return []
-        if every or not kind.unusual:
+        if every or not kind.hidden_if:
             return records
-        unusual = kind.unusual.items()
-        return [r for r in records if any((r.get(name) or 0) != value for name, value in unusual)]
+        hidden = kind.hidden_if.items()
+        return [r for r in records if any((r.get(name) or 0) != value for name, value in hidden)]
 
     def describe(self, kind: Kind, name: str) -> Json:
         """Return the record with this ID, full name or display name. Raises click.ClickException if it does
         not exist, and RequestError or Unreachable."""
-        place, ident, version = self.of_name(kind, name)
+        place, ident, version = self.split_name(kind, name)
         at_version = f"@{version}" if version else ""
         ident += at_version
         record: Json | None = None
         if kind.path:
             try:
-                record = place.one(kind, ident)
+                record = place.get(kind, ident)
             except RequestError as refused:
                 # The name may be a display name that is not a valid ID.
                 if refused.status not in (400, 404) or not kind.path.startswith(_PUBLIC):
@@ -143,17 +142,17 @@ class Place:
         if kind.children:
             field, wanted = kind.children
             query = {"filter": wanted.format(name=record["name"])}
-            path, key = place.filled(kind.listed), kind.key or kind.name
+            path, key = place.fill(kind.list_path), kind.key or kind.name
             record[field] = list(place._pages(path, key, query))
         # Columns of the list come first.
         first = [(field.path or "").partition(".")[0] for field in kind.fields]
         return {key: record[key] for key in dict.fromkeys((*first, *record)) if key in record}
 
-    def one(self, kind: Kind, name: str) -> Json:
+    def get(self, kind: Kind, name: str) -> Json:
         """Return the record with this ID. If its lists have several pages, they are joined. Raises
         RequestError, Unreachable."""
         record: Json = {}
-        path = self.filled(kind.path, name)
+        path = self.fill(kind.path, name)
         for answer in self.client.pages(path, **self._query(kind, path)):
             for key, value in answer.items():
                 if isinstance(value, list) and key in record:
@@ -166,20 +165,20 @@ class Place:
     def delete(self, kind: Kind, name: str) -> None:
         """Delete the record with this ID or full name. A name with `@` deletes only that version. Raises
         RequestError, Unreachable."""
-        place, ident, version = self.of_name(kind, name)
-        template = kind.version_deleted if version else kind.deleted
+        place, ident, version = self.split_name(kind, name)
+        template = kind.version_delete_path if version else kind.delete_path
         assert template is not None, "commands accept only kinds that can be deleted"
         query = place._query(kind, template)
         if version and "{version}" not in template:
             query["version"] = version
-        place.client.delete(place.filled(template, ident, version), **query)
+        place.client.delete(place.fill(template, ident, version), **query)
 
-    def of_name(self, kind: Kind, name: str) -> tuple["Place", str, str]:
+    def split_name(self, kind: Kind, name: str) -> tuple["Place", str, str]:
         """Split a name into its place, ID and version; "" = no version."""
-        whole, _, version = name.partition("@") if kind.version_deleted else (name, "", "")
+        whole, _, version = name.partition("@") if kind.version_delete_path else (name, "", "")
         match whole.split("/"):
             case ["projects", project, "locations", region, *collection, ident] if (
-                kind.listed.endswith(f"/{'/'.join(collection)}")
+                kind.list_path.endswith(f"/{'/'.join(collection)}")
             ):
                 return replace(self, project=project, region=region), ident, version
             case _:
@@ -227,11 +226,11 @@ def number(value: float | str) -> str:
     return value if isinstance(value, str) else f"{value:.10g}"
 
 
-def _used(used: str, whole: str, text: Callable[[Any], str]) -> Callable[[Json], str]:
+def _format_usage(used: str, whole: str, text: Callable[[Any], str]) -> Callable[[Json], str]:
     return lambda record: f"{text(record.get(used) or 0)}/{text(record.get(whole) or 0)}"
 
 
-def _others(node: Json) -> str:
+def _format_other_usage(node: Json) -> str:
     """Return the resources of a node that other programs use, such as `2 CPUs, 4.0 GiB, 1 NVIDIA_L4`."""
     vcpus, size = node.get("othersVcpus") or 0, node.get("othersMemoryBytes") or 0
     parts = [f"{vcpus:g} CPU{'s' * (vcpus != 1)}"] if vcpus else []
@@ -307,10 +306,10 @@ _SHOWS: Final[Mapping[str, Callable[[Any], str]]] = {
     "gibibytes": gibibytes,
     "count": lambda things: str(len(things)),
     "choices": _counts,
-    "cpus": _used("usedVcpus", "vcpus", "{:g}".format),
-    "memory": _used("usedMemoryBytes", "memoryBytes", gibibytes),
+    "cpus": _format_usage("usedVcpus", "vcpus", "{:g}".format),
+    "memory": _format_usage("usedMemoryBytes", "memoryBytes", gibibytes),
     "accelerators": _node_accelerators,
-    "others": _others,
+    "others": _format_other_usage,
     "versions": lambda versions: ", ".join(str(version["version"]) for version in versions),
     "newest": _newest,
     "metrics": _metrics,

@@ -86,7 +86,7 @@ def down(
     _require_chosen_service(endpoint, chosen=bool(url or data) or "TRAINSHED_DATA" in os.environ)
     deadline = time.monotonic() + timeout
 
-    def left() -> float:
+    def remaining_time() -> float:
         return max(0.0, deadline - time.monotonic())
 
     # Opened before the first request, so that the signal is sent to the process that responds, not to a later
@@ -95,10 +95,10 @@ def down(
     client = endpoint.client()
     jobs = live_jobs(client)
     _cancel(client, jobs)
-    _wait_until_finished(client, jobs, left)
+    _wait_until_finished(client, jobs, remaining_time)
     with contextlib.suppress(ProcessLookupError):
         signal.pidfd_send_signal(process, signal.SIGTERM)
-    if not select.select([process], [], [], left())[0]:
+    if not select.select([process], [], [], remaining_time())[0]:
         raise click.ClickException(
             f"The service (process {endpoint.pid}) did not stop in time. Its log in {endpoint.data} may "
             f"contain the reason. To end it by force: kill {endpoint.pid}"

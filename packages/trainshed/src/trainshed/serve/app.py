@@ -57,7 +57,7 @@ from trainshed.scheduler.model import Policy
 from trainshed.serve import certificates, clock
 from trainshed.serve.addresses import browsers_address, pages_host
 from trainshed.serve.bootstrap import Bootstrap
-from trainshed.serve.bucket_adapters import BucketAdapter, find_shown, find_summaries
+from trainshed.serve.bucket_adapters import BucketAdapter, find_log_directory, find_summaries
 from trainshed.serve.engine_adapters import Vault, build_terms, link_key
 from trainshed.serve.setting_types import parse_age, parse_size, prices_of
 from trainshed.serve.settings import Settings, SettingsError, engine_settings
@@ -241,7 +241,7 @@ def _addition_context(
         new_uid=basics.new_uid,
         runtimes=runtimes,
         terms=build_terms(bootstrap.settings, basics.engine),
-        event_files=partial(find_shown, stores.objects),
+        event_files=partial(find_log_directory, stores.objects),
     )
 
 

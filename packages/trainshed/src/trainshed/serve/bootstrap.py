@@ -150,7 +150,7 @@ def _certify(settings: Settings) -> Certificates:
         try:
             if settings.tls_cert and settings.tls_key:
                 chain, key = Path(settings.tls_cert), Path(settings.tls_key)
-                served = certificates.given(chain, key, directory)
+                served = certificates.provided_certificates(chain, key, directory)
             else:
                 further = parse_list(settings.allowed_hosts)
                 served = certificates.own(directory, settings.host, now, further)

@@ -179,7 +179,7 @@ def _readable(store: ObjectStore, uri: str, project: str, account: str) -> tuple
     return bucket, name.rstrip("/")
 
 
-def find_shown(store: ObjectStore, wanted: LogDirectory) -> ShownDirectory | None:
+def find_log_directory(store: ObjectStore, wanted: LogDirectory) -> ShownDirectory | None:
     """Return the location of a directory on disk, or None if it contains no event file. Raises
     FailedPrecondition for a remote bucket."""
     try:

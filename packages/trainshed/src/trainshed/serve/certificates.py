@@ -67,7 +67,7 @@ class Interception(Struct, frozen=True):
     trust: Path
 
 
-def given(chain: Path, key: Path, directory: Path) -> Certificates:
+def provided_certificates(chain: Path, key: Path, directory: Path) -> Certificates:
     """Return the user's own certificates. Clients must trust the certificates in `chain`. Raises
     CertificatesUnusable."""
     _check(chain, key)
@@ -104,7 +104,7 @@ def signed(directory: Path, name: str, names: tuple[str, ...], now: float) -> Ce
     """Return a certificate signed by the service's own authority, created or renewed if necessary. It is in
     files `name` in `directory`. Raises CertificatesUnusable."""
     files = _files_of(directory / f"{name}.pem")
-    if not _is_good(files, names, now):
+    if not _is_valid(files, names, now):
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         # The same interpreter and import path, except for the working directory, whose files are untrusted.
         command = [sys.executable, "-P", "-m", __name__, str(files.chain), str(now), *names]
@@ -127,7 +127,7 @@ def _note(files: Certificates) -> Path:
     return files.chain.with_suffix(".json")
 
 
-def _is_good(files: Certificates, names: tuple[str, ...], now: float) -> bool:
+def _is_valid(files: Certificates, names: tuple[str, ...], now: float) -> bool:
     """Return whether the existing files are valid for these names, and for long enough. Reads the JSON file
     next to them, because reading a certificate requires a library."""
     try:
@@ -179,7 +179,7 @@ def _write_roots(made: Certificates) -> None:
     """Write the file of roots for GRPC_DEFAULT_SSL_ROOTS_FILE_PATH. This variable replaces gRPC's own roots.
     The file therefore also contains the public roots, because users' programs may call other services."""
     parts = (*public_roots(), made.ca.read_text())
-    _put(made.roots, "\n".join(part.strip() for part in parts) + "\n", 0o600)
+    _write_if_changed(made.roots, "\n".join(part.strip() for part in parts) + "\n", 0o600)
 
 
 def public_roots() -> Iterable[str]:
@@ -191,7 +191,7 @@ def public_roots() -> Iterable[str]:
             yield path.read_text()
 
 
-def _make(files: Certificates, names: tuple[str, ...], now: float) -> None:
+def _create(files: Certificates, names: tuple[str, ...], now: float) -> None:
     """Create a server certificate, and the authority if it does not exist. The JSON file is written last, so
     that an interrupted creation is repeated. Raises ValueError if the authority's key is missing."""
     # Imported here, because the library needs 12 MB of memory and only this process uses it.
@@ -240,10 +240,12 @@ def prepare_interception(data: Path, now: float, environ: Mapping[str, str]) -> 
     interception = interception_files(data)
     names = (*regions.STORAGE, "*.storage.googleapis.com", *regions.apis())
     storage = signed(data / "tls", "storage", names, now)
-    _put(interception.certificate, storage.key.read_text() + storage.chain.read_text(), 0o600)
+    _write_if_changed(
+        interception.certificate, storage.key.read_text() + storage.chain.read_text(), 0o600
+    )
     interception.trust.parent.mkdir(mode=0o755, exist_ok=True)
     interception.trust.parent.chmod(0o755)
-    _put(interception.trust, "".join(_roots(storage.ca, environ)), 0o644)
+    _write_if_changed(interception.trust, "".join(_roots(storage.ca, environ)), 0o644)
     return interception
 
 
@@ -268,7 +270,7 @@ def _roots(ca: Path, environ: Mapping[str, str]) -> Iterable[str]:
     return blocks
 
 
-def _put(path: Path, text: str, mode: int) -> None:
+def _write_if_changed(path: Path, text: str, mode: int) -> None:
     """Write a file atomically, unless it already has this text and mode."""
     with contextlib.suppress(OSError):  # The file may not exist yet.
         if path.read_text() == text and path.stat().st_mode & 0o777 == mode:
@@ -279,6 +281,6 @@ def _put(path: Path, text: str, mode: int) -> None:
 
 if __name__ == "__main__":
     try:
-        _make(_files_of(Path(sys.argv[1])), tuple(sys.argv[3:]), float(sys.argv[2]))
+        _create(_files_of(Path(sys.argv[1])), tuple(sys.argv[3:]), float(sys.argv[2]))
     except (OSError, ValueError) as failure:
         sys.exit(str(failure))

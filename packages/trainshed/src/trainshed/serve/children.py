@@ -64,9 +64,9 @@ class BucketKeeper:
 
     async def _keep(self) -> None:
         pause = 0.0
-        while await self._is_called():
+        while await self._wait_for_connection():
             begun = time.monotonic()
-            failure = await self._served()
+            failure = await self._run_process()
             lived = time.monotonic() - begun
             pause = (
                 min(2 * pause, _MAX_RESTART_DELAY)
@@ -81,7 +81,7 @@ class BucketKeeper:
             else:
                 pause = 0.0
 
-    async def _is_called(self) -> bool:
+    async def _wait_for_connection(self) -> bool:
         """Wait for a connection. Return False if the keeper is closed."""
         if not self._closing.is_set():
             loop, listeners = asyncio.get_running_loop(), self._listeners.sockets().values()
@@ -94,7 +94,7 @@ class BucketKeeper:
                     loop.remove_reader(listener.fileno())
         return not self._closing.is_set()
 
-    async def _served(self) -> str | None:
+    async def _run_process(self) -> str | None:
         """Run a bucket process until it exits. Return its failure, or None if it exited normally."""
         try:
             loop = asyncio.get_running_loop()

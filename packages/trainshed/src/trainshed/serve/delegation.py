@@ -48,7 +48,7 @@ def prepare() -> None:
             _divide(own)
 
 
-def situation(service: int) -> tuple[str, str]:
+def diagnose(service: int) -> tuple[str, str]:
     """Return the reason why the kernel cannot enforce limits for a service, and the name of the service's
     unit.
 

@@ -175,7 +175,7 @@ async def _engine(settings: Settings) -> list[Finding]:
         try:
             await engine.start()
             node = (await engine.capacity())[0]
-            which, unit = delegation.situation(process)
+            which, unit = delegation.diagnose(process)
             advice = _finding(f"groups_{which}", unit=unit, uid=os.geteuid()).remedy
             return list(promises(engine.capabilities(), node, advice))
         except LevelUnavailable as failure:

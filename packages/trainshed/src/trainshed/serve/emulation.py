@@ -117,7 +117,7 @@ class Emulation:
         return replace(
             services,
             runtimes=_AnyImage(services.runtimes),
-            replace_spec=self._instead,
+            replace_spec=self._replace_spec,
             on_request=self._receive,
         )
 
@@ -132,7 +132,7 @@ class Emulation:
                 f'as [{{"job": "train-*", "exit_code": 1}}].'
             ) from None
 
-    def _instead(self, name: str, spec: JobSpec, metrics: tuple[str, ...]) -> JobSpec:
+    def _replace_spec(self, name: str, spec: JobSpec, metrics: tuple[str, ...]) -> JobSpec:
         """Return the specification that replaces a job's own. `metrics`: the metric IDs of a trial."""
         catalog = self._services.runtimes
         rule = next((rule for rule in self._rules() if fnmatchcase(name, rule.job)), None)
@@ -140,7 +140,7 @@ class Emulation:
             small = catalog.for_image(_SMALL)
             assert isinstance(small, RuntimeChoice), "it runs on every Python of the service"
             measured = dict.fromkeys(metrics, 0.0) | rule.metrics
-            return _emulated(replace(rule, metrics=measured), spec, small)
+            return _emulate(replace(rule, metrics=measured), spec, small)
         refused = [
             Violation("", f"{answer.reason} Or add a rule for the job to the emulator's plan.")
             for pool in spec.pools
@@ -180,7 +180,7 @@ def _append(file: FileIO, line: bytes) -> None:
         ) from None
 
 
-def _emulated(rule: Rule, spec: JobSpec, runtime: RuntimeChoice) -> JobSpec:
+def _emulate(rule: Rule, spec: JobSpec, runtime: RuntimeChoice) -> JobSpec:
     """Return a specification whose programs, except for reducers, follow the rule.
 
     `runtime`: any runtime with Python. Raises ResourceExhausted if the rule rejects the job.
@@ -197,11 +197,11 @@ def _emulated(rule: Rule, spec: JobSpec, runtime: RuntimeChoice) -> JobSpec:
         )
     command = ("python3", "-c", _PROGRAM, msgspec.json.encode(rule).decode())
 
-    def emulated(program: Program) -> Program:
+    def emulate(program: Program) -> Program:
         return Program(runtime, program.image_uri, command=command, env=program.env)
 
     pools = (
-        pool if is_reducer(spec, pool.position) else replace(pool, program=emulated(pool.program))
+        pool if is_reducer(spec, pool.position) else replace(pool, program=emulate(pool.program))
         for pool in spec.pools
     )
     return replace(spec, pools=tuple(pools))

@@ -86,9 +86,11 @@ class Vault:
         microseconds of decryption."""
         made = {ref: self._job_token(ref.job_uid) for ref in refs if ref.job_uid}
         stored = [ref for ref in refs if ref not in made]
-        return made | await self._stored(project_id, stored) if stored else made
+        return made | await self._read_stored(project_id, stored) if stored else made
 
-    async def _stored(self, project_id: str, refs: Collection[SecretRef]) -> dict[SecretRef, str]:
+    async def _read_stored(
+        self, project_id: str, refs: Collection[SecretRef]
+    ) -> dict[SecretRef, str]:
         try:
             secrets = await self._secrets.find(project_id, refs)
         except Unavailable as failure:

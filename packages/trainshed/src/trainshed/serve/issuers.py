@@ -1,5 +1,5 @@
 """Authenticates users and machines by ID tokens of OpenID Connect issuers, and by Google's access tokens.
-`access.issuers` implements the token formats. This module fetches the published data of issuers, also for
+`access.issuers` implements the token formats. This module fetches the published metadata of issuers, also for
 additions that sign browsers in."""
 
 import asyncio
@@ -53,7 +53,7 @@ _MAX_REQUESTS: Final = 8
 _ANSWER_LIFETIME: Final = 180.0
 """Seconds for which a response about an access token is valid."""
 _FACTS_LIFETIME: Final = 3600.0
-"""Seconds after which an issuer's published data and keys are read again."""
+"""Seconds after which an issuer's published metadata and keys are read again."""
 _RETRY_INTERVAL: Final = 30.0
 """Minimum seconds before data of an issuer are read again after an unknown key, which any caller can send, or
 after a read that failed."""
@@ -64,9 +64,9 @@ _TOKENINFO: Final = "https://oauth2.googleapis.com/tokeninfo"
 
 
 class _Facts(Struct, frozen=True):
-    """The published data of an issuer. `at`: the time of the read (seconds of the monotonic clock)."""
+    """The published metadata of an issuer. `at`: the time of the read (seconds of the monotonic clock)."""
 
-    published: Mapping[str, Any]
+    metadata: Mapping[str, Any]
     keys: "KeySet"
     #: Returns the bearer of an ID token, as `bearer_of` does. Only valid tokens are cached.
     bearer: Callable[[str], Bearer]
@@ -122,14 +122,14 @@ class Issuers:
         return principal
 
     async def read_metadata(self, issuer: Issuer) -> Mapping[str, Any]:
-        """Return the published data of an issuer. Raises Unavailable."""
-        return (await self._read(issuer)).published
+        """Return the published metadata of an issuer. Raises Unavailable."""
+        return (await self._read(issuer)).metadata
 
     async def verify_token(self, issuer: Issuer, token: str, nonce: str) -> Mapping[str, Any]:
         """Return the claims of an ID token at the end of a sign-in with a browser. Raises Unauthenticated,
         Unavailable."""
         now = self._seconds()
-        return await self._by_keys(
+        return await self._call_with_facts(
             issuer, lambda facts: verify(token, facts.keys, issuer, now, nonce)
         )
 
@@ -144,15 +144,15 @@ class Issuers:
 
     async def _bearer(self, token: str, issuer: Issuer) -> Bearer:
         if is_google_access_token(token):
-            bearer = await self._holder(token, issuer)
+            bearer = await self._bearer_of_access_token(token, issuer)
         else:
-            bearer = await self._by_keys(issuer, lambda facts: facts.bearer(token))
+            bearer = await self._call_with_facts(issuer, lambda facts: facts.bearer(token))
         if bearer.expires <= self._seconds():
             raise Unauthenticated("The token has expired. Get a new one from the issuer.")
         # Keep only groups with roles: links contain the bearer, and unused groups would make them long.
         return replace(bearer, groups=self._keeper.book.policy.groups_with_roles(bearer.groups))
 
-    async def _holder(self, token: str, issuer: Issuer) -> Bearer:
+    async def _bearer_of_access_token(self, token: str, issuer: Issuer) -> Bearer:
         """Return the bearer of an access token, from the cache or from the issuer."""
         digest = digest_of(token)
         if not self._is_answered(digest):
@@ -188,7 +188,7 @@ class Issuers:
             del self._answers[min(self._answers, key=lambda known: self._answers[known][0])]
         self._answers[digest] = time.monotonic() + span, holder
 
-    async def _by_keys(self, issuer: Issuer, read: Callable[[_Facts], T]) -> T:
+    async def _call_with_facts(self, issuer: Issuer, read: Callable[[_Facts], T]) -> T:
         """Call `read` with the facts of an issuer, and return its result. If a key is unknown, read the facts
         again, because issuers replace keys now and then."""
         try:
@@ -236,11 +236,11 @@ class Issuers:
 
 
 async def _read(issuer: Issuer, now: Callable[[], int]) -> _Facts:
-    published = await _fetch_json(
+    metadata = await _fetch_json(
         issuer, f"{issuer.issuer.rstrip('/')}/.well-known/openid-configuration"
     )
-    jwks = address_in(published, "jwks_uri", issuer)
-    if published.get("issuer") != issuer.issuer or not jwks:
+    jwks = address_in(metadata, "jwks_uri", issuer)
+    if metadata.get("issuer") != issuer.issuer or not jwks:
         raise Unavailable(
             f"{issuer.name} does not publish data of the issuer {issuer.issuer}. Check the table [[oidc]] "
             "in the settings."
@@ -254,7 +254,7 @@ async def _read(issuer: Issuer, now: Callable[[], int]) -> _Facts:
     def bearer(id_token: str) -> Bearer:
         return bearer_of(id_token, keys, issuer, now())
 
-    return _Facts(published, keys, bearer, time.monotonic())
+    return _Facts(metadata, keys, bearer, time.monotonic())
 
 
 async def _fetch_json(

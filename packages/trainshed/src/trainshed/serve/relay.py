@@ -95,7 +95,7 @@ class Relay:
 async def _pass(reader: StreamReader, writer: StreamWriter, frames: "_Frames") -> None:
     with contextlib.suppress(OSError):  # One side has closed its connection.
         while data := await reader.read(_READ):
-            writer.write(frames.passed(data))
+            writer.write(frames.forward(data))
             await writer.drain()
 
 
@@ -112,7 +112,7 @@ class _Frames:
         #: Whether the last piece ended with a complete frame.
         self.is_between = False
 
-    def passed(self, data: bytes) -> bytes:
+    def forward(self, data: bytes) -> bytes:
         """Return the bytes to forward."""
         parts: list[bytes] = []
         while data:

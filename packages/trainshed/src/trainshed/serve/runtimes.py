@@ -10,7 +10,7 @@ from msgspec.structs import asdict
 
 from trainshed.cli.commands import Group
 from trainshed.cli.output import print_data, takes_form
-from trainshed.cli.text.colours import coloured
+from trainshed.cli.text.colours import keep_colours
 from trainshed.cli.text.moments import TimeLimit, duration, gibibytes
 from trainshed.serve import clock
 from trainshed.serve.settings import Settings, load
@@ -80,7 +80,7 @@ def build(
 
     def say(line: str) -> None:
         # A line of the build's output. It may contain text of users' setup scripts.
-        click.echo(coloured(line))
+        click.echo(keep_colours(line))
 
     inventory = _inventory(load(config, {"cache": cache}))
     for wanted in families or ("",):

@@ -77,7 +77,7 @@ def convert(name: str, kind: Any, value: Any) -> Any:
     try:
         converted = msgspec.convert(raw, str if base is Path else kind, strict=False)
     except msgspec.ValidationError:
-        raise ValueError(f"{value!r} is not {_allowed(base, extras, raw)}") from None
+        raise ValueError(f"{value!r} is not {_allowed_values(base, extras, raw)}") from None
     if base is Path:
         return _directory(converted)
     for extra in extras:
@@ -97,7 +97,7 @@ def _directory(text: str) -> Path:
         ) from None
 
 
-def _allowed(base: Any, extras: list[Any], value: Any) -> str:
+def _allowed_values(base: Any, extras: list[Any], value: Any) -> str:
     if get_origin(base) is Literal and isinstance(value, str):
         choices = get_args(base)
         return f"one of {', '.join(choices)}.{closest(value, choices)}"

@@ -227,7 +227,7 @@ def load(config: Path | None, overrides: dict[str, Any], *, to_serve: bool = Fal
     missing = _missing_variables(settings) if to_serve else ()
     if wrong := wrong or [*_contradictions(settings), *missing]:
         raise SettingsError("Wrong settings:\n  " + "\n  ".join(sorted(wrong)))
-    if cause := exposed(settings):
+    if cause := exposure(settings):
         raise SettingsError(cause)
     return replace(
         settings,
@@ -312,7 +312,7 @@ def _missing_variables(settings: Settings) -> Iterator[str]:
                     )
 
 
-def exposed(settings: Settings) -> str | None:
+def exposure(settings: Settings) -> str | None:
     """Return the reason why tokens would cross the network unencrypted, or None if they would not."""
     if is_loopback(settings.host) or speaks_tls(settings) or settings.insecure:
         return None

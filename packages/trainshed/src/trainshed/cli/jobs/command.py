@@ -58,7 +58,7 @@ _ORDERS: Final[dict[str, Callable[[JobView, Nanos], Any]]] = {
     "name": lambda job, _: job.display_name.lower(),
     "user": lambda job, _: job.user,
     "state": lambda job, _: job.state.value,
-    "lasted": lambda job, now: job.started and job.started - (job.ended or now),
+    "lasted": lambda job, now: job.started_at and job.started_at - (job.ended_at or now),
 }
 
 
@@ -222,7 +222,7 @@ def job_fields(jobs: Sequence[JobView], now: Nanos) -> tuple[Field, ...]:
         ),
         Field("STATE", "state.value", colour=lambda job: state_colour(job.state)),
         Field("CREATED", "created", lambda at: short_moment(at, now)),
-        Field("LASTED", None, lambda job: job.lasted(now), right=True),
+        Field("LASTED", None, lambda job: job.running_time(now), right=True),
         Field("PROGRESS", "progress_words", flexible=True, optional=True, spare=True),
     )
 

@@ -106,7 +106,7 @@ class _Session:
     def run(self) -> int:
         """Copy until the shell ends, and return its exit status."""
         if self._is_terminal:
-            signal.signal(signal.SIGWINCH, self._resized)
+            signal.signal(signal.SIGWINCH, self._on_resize)
         _run_in_thread(self._send_input)
         self._receive()
         if self._error:
@@ -114,7 +114,7 @@ class _Session:
             sys.stderr.write(f"{plain(self._error)}{ending}")
         return self._status
 
-    def _resized(self, number: int, frame: object) -> None:
+    def _on_resize(self, number: int, frame: object) -> None:
         size = _size()
         order = json.dumps({"resize": [size.lines, size.columns]})
         # Send it in another thread: the signal may have interrupted this thread while it held the

@@ -10,7 +10,7 @@ from typing import Any
 import click
 from msgspec import UNSET, UnsetType
 
-from trainshed.cli.text.colours import coloured, faint, one_line, plain, replica_colour
+from trainshed.cli.text.colours import faint, keep_colours, one_line, plain, replica_colour
 from trainshed.cli.text.moments import duration, exact_moment, parse_moment
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import Api
@@ -37,15 +37,15 @@ class JobView(records.JobDescription, frozen=True):
         return read(answer, JobView)
 
     @property
-    def created(self) -> Nanos:
+    def created_at(self) -> Nanos:
         return parse_moment(self.create_time)
 
     @property
-    def started(self) -> Nanos:
+    def started_at(self) -> Nanos:
         return parse_moment(self.start_time)
 
     @property
-    def ended(self) -> Nanos:
+    def ended_at(self) -> Nanos:
         return parse_moment(self.end_time)
 
     @property
@@ -75,10 +75,10 @@ class JobView(records.JobDescription, frozen=True):
         """The job that runs the program: the child of a pipeline, otherwise this job."""
         return self.child or self
 
-    def lasted(self, now: Nanos) -> str:
+    def running_time(self, now: Nanos) -> str:
         """Return the job's running time as text: from its start to its end, or to `now`; "" if it has not
         started."""
-        return duration((self.ended or now) - self.started) if self.started else ""
+        return duration((self.ended_at or now) - self.started_at) if self.started_at else ""
 
 
 def exit_text(ending: records.ReplicaExit | None) -> str:
@@ -109,7 +109,7 @@ class LineTexts:
             before = f"{click.style(name, fg=replica_colour(replica))}  "
             below = f"\n{' ' * (len(name) + 2)}"
             for line in own:
-                message = below.join(coloured(line.message).split("\n"))
+                message = below.join(keep_colours(line.message).split("\n"))
                 at = faint(f"{exact_moment(parse_moment(line.at))}  ") if self._timestamps else ""
                 texts.append(f"{at}{before}{message}\n")
         return texts

@@ -46,7 +46,7 @@ def command(now: Callable[[], Nanos], endpoint: Endpoint, job: str, form: str) -
         follow_to_end(client, submitted, now)
         return
     over = submitted
-    with _going_on(submitted):
+    with _handle_interrupt(submitted):
         for update in follow(client, submitted.uid, _again(submitted)):
             if isinstance(update, JobView):
                 over = update
@@ -61,7 +61,7 @@ def follow_to_end(
     now: Callable[[], Nanos],
     *,
     lines: bool = False,
-    goes_on: bool = True,
+    job_continues: bool = True,
     known: Iterable[str] = (),
     results: Iterable[str] = (),
 ) -> None:
@@ -71,14 +71,14 @@ def follow_to_end(
 
     Args:
         lines: whether to print every log line of its replicas
-        goes_on: whether the job continues after Ctrl-C; otherwise Ctrl-C raises KeyboardInterrupt
+        job_continues: whether the job continues after Ctrl-C; otherwise Ctrl-C raises KeyboardInterrupt
         known: lines of the service's log that the user has seen
         results: lines to print after a success
     """
     left_out = frozenset(known)
     # The log lines of hundreds of trials would be unreadable.
     log = Lines(client, job.uid) if lines and not job.program.tuning else None
-    with _going_on(job) if goes_on else contextlib.nullcontext():
+    with _handle_interrupt(job) if job_continues else contextlib.nullcontext():
         for update in follow(client, job.uid, _again(job), log):
             match update:
                 case JobView():
@@ -100,7 +100,7 @@ def follow_to_end(
 
 
 @contextlib.contextmanager
-def _going_on(job: JobView) -> Generator[None]:
+def _handle_interrupt(job: JobView) -> Generator[None]:
     """On Ctrl-C, print that the job continues, and raise SystemExit with status 130."""
     try:
         yield
@@ -120,7 +120,7 @@ def _again(job: JobView) -> str:
 def ending(over: JobView, now: Nanos) -> list[str]:
     """Return the lines about the end of a job: state and duration, best trial, model and error."""
     state = click.style(over.state.value, fg=state_colour(over.state), bold=True)
-    lines = [f"{state} after {text}" if (text := over.lasted(now)) else state]
+    lines = [f"{state} after {text}" if (text := over.running_time(now)) else state]
     lines += best_lines(over.program)
     if over.model:
         lines.append(f"model {over.model}")
@@ -158,7 +158,7 @@ def logs(endpoint: Endpoint, *, job: str, follows: bool, form: str, **options: A
     texts = LineTexts(view, timestamps=options["timestamps"])
     trial = options["trial"]
     if view.program.tuning and not trial:
-        raise click.ClickException(_name_a_trial(view))
+        raise click.ClickException(_missing_trial_error(view))
     writer = _job_of_trial(view, trial) if trial else view.program.uid
     log = Lines(client, writer, **which)
     again = f"trainshed jobs logs -f {view.job_id}"
@@ -180,7 +180,7 @@ def logs(endpoint: Endpoint, *, job: str, follows: bool, form: str, **options: A
         click.echo(view.error_text, err=True)
 
 
-def _name_a_trial(view: JobView) -> str:
+def _missing_trial_error(view: JobView) -> str:
     """Return the error for a request of a tuning job's log. It contains the command for the log of one
     trial."""
     trials = (view.child or view).trials or ()

@@ -294,7 +294,7 @@ def _run(
         view,
         follow=options["watch"],
         is_named=form == "json",
-        goes_on=not is_own,
+        job_continues=not is_own,
         known=(*plan.notices, *plan.warnings),
         results=pairs([] if form == "json" else results),
     )
@@ -320,7 +320,7 @@ def follow_on(
     *,
     follow: bool | None,
     is_named: bool,
-    goes_on: bool = True,
+    job_continues: bool = True,
     known: Sequence[str] = (),
     results: Sequence[str] = (),
 ) -> None:
@@ -331,7 +331,7 @@ def follow_on(
     Args:
         follow: whether to follow the job; None = follow on a terminal
         is_named: whether the name was printed already
-        goes_on: whether the job continues after Ctrl-C
+        job_continues: whether the job continues after Ctrl-C
         known: lines of the job's log that the user has seen
         results: lines to print after a success
     """
@@ -345,7 +345,9 @@ def follow_on(
     # Slow to import compared with the rest of the command.
     from trainshed.cli.jobs import watch
 
-    watch.follow_to_end(client, job, now, lines=True, goes_on=goes_on, known=known, results=results)
+    watch.follow_to_end(
+        client, job, now, lines=True, job_continues=job_continues, known=known, results=results
+    )
 
 
 def _results(endpoint: Endpoint, output: str | None, uid: str | None) -> list[tuple[str, str]]:

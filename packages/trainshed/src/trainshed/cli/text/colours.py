@@ -29,7 +29,7 @@ def one_line(text: str) -> str:
     return " ".join(plain(text).split("\n"))
 
 
-def coloured(text: str) -> str:
+def keep_colours(text: str) -> str:
     """Return a line of a program's output for a terminal. Its colours are kept, and end with the line. Parts
     that the program overwrote with carriage returns, as progress bars do, become separate lines."""
     if text.isprintable():
@@ -37,16 +37,16 @@ def coloured(text: str) -> str:
     return "\n".join(_line(line) for line in _RETURN.sub("\n", text.removesuffix("\r")).split("\n"))
 
 
-def cleaned(value: Any) -> Any:
+def make_plain(value: Any) -> Any:
     """Return a JSON value whose texts and names are changed by `plain`."""
     match value:
         case str():
             return plain(value)
         case dict():
             members = cast("dict[str, Any]", value)
-            return {plain(name): cleaned(member) for name, member in members.items()}
+            return {plain(name): make_plain(member) for name, member in members.items()}
         case list():
-            return [cleaned(element) for element in cast("list[Any]", value)]
+            return [make_plain(element) for element in cast("list[Any]", value)]
         case _:
             return value
 

@@ -88,7 +88,7 @@ def table_of(
     texts: list[str] = []
     for number, line in enumerate(lines):
         padded = [
-            _padded(cell, widths[index], columns[index].right, index == len(columns) - 1)
+            _pad(cell, widths[index], columns[index].right, index == len(columns) - 1)
             for index, cell in enumerate(line)
         ]
         if number:
@@ -137,7 +137,7 @@ def pairs(rows: Sequence[tuple[str, str]], max_width: int | None = None) -> list
             cells = max(max_width - label_width - len(_GAP), _MIN_WRAPPED)
             parts = [line for part in parts for line in wrap(part, cells)]
         first, *more = parts or [""]
-        lines.append(_GAP.join((_padded(label, label_width), first)).rstrip())
+        lines.append(_GAP.join((_pad(label, label_width), first)).rstrip())
         lines.extend((" " * (label_width + len(_GAP)) + line).rstrip() for line in more)
     return lines
 
@@ -189,7 +189,7 @@ def _shrink(columns: Sequence[Field], widths: list[int], max_width: int) -> None
         widths[widest] -= 1
 
 
-def _padded(cell: str, size: int, right: bool = False, last: bool = False) -> str:
+def _pad(cell: str, size: int, right: bool = False, last: bool = False) -> str:
     cell = cut(cell, size)
     padding = " " * (size - width(cell))
     if right:

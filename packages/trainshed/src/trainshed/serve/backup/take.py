@@ -87,17 +87,17 @@ class Backup:
         copy_database(self._data / DATABASE_FILE, copy)
         schema = check_database(copy)
         works = list(works_in(copy))
-        self._file(copy, DATABASE_FILE)
-        self._secrets(sealing_keys)
+        self._copy_file(copy, DATABASE_FILE)
+        self._copy_sealing_keys(sealing_keys)
         for path in [*_KEYS, *_files(self._data, "tls")]:
-            self._file(self._data / path, path)
+            self._copy_file(self._data / path, path)
         if config is not None:
-            self._file(config.resolve(), "settings.toml")
+            self._copy_file(config.resolve(), "settings.toml")
         for work in works:
-            self._logs(work)
+            self._copy_logs(work)
         for path in _files(self._data, POINTS):
-            self._file(self._data / path, path)
-        self._buckets()
+            self._copy_file(self._data / path, path)
+        self._copy_buckets()
         from importlib.metadata import version  # Slow to import.
 
         contents = Contents(
@@ -123,23 +123,23 @@ class Backup:
         durable.sync_directory(str(self._into))
         return contents
 
-    def _secrets(self, before: list[bytes]) -> None:
+    def _copy_sealing_keys(self, before: list[bytes]) -> None:
         now = _lines(self._data / sealing.FILE)
         keys = [*now, *(key for key in before if key not in now)]
         if keys:
             path = self._temporary / sealing.FILE
             path.write_bytes(b"".join(key + b"\n" for key in keys))
-            self._file(path, sealing.FILE)
+            self._copy_file(path, sealing.FILE)
 
-    def _logs(self, work: StoredWork) -> None:
+    def _copy_logs(self, work: StoredWork) -> None:
         job = f"logs/{work.uid}"
         for attempt in _names(self._data / job):
             later = work.attempt is not None and attempt.isdecimal() and int(attempt) > work.attempt
             if not later:
                 for path in _files(self._data, f"{job}/{attempt}"):
-                    self._file(self._data / path, path)
+                    self._copy_file(self._data / path, path)
 
-    def _file(self, source: Path, path: str) -> None:
+    def _copy_file(self, source: Path, path: str) -> None:
         """Copy a file up to its current length, because other processes may append to it. Ignore a missing
         file."""
         try:
@@ -148,12 +148,12 @@ class Backup:
             return  # The file never existed, or its job was deleted in the meantime.
         try:
             status = os.fstat(fd)
-            if not self._write(path, fd, status.st_mode, status.st_size, status.st_mtime_ns):
+            if not self._copy_bytes(path, fd, status.st_mode, status.st_size, status.st_mtime_ns):
                 raise OSError(f"{source} was truncated during the copy. Create the backup again")
         finally:
             os.close(fd)
 
-    def _write(self, path: str, fd: int, mode: int, size: int, mtime: int) -> bool:
+    def _copy_bytes(self, path: str, fd: int, mode: int, size: int, mtime: int) -> bool:
         """Copy the first `size` bytes of an open file. If it has fewer bytes, return False and add no
         entry."""
         target = self._into / path
@@ -169,31 +169,31 @@ class Backup:
 
     # --- buckets ---
 
-    def _buckets(self) -> None:
+    def _copy_buckets(self) -> None:
         root = self._data / "buckets"
         if not root.is_dir():
             return
         state = state_directory(root)
         with closing(ObjectStore(root)) as store:
-            self._directory("buckets", 0o700)
+            self._add_directory("buckets", 0o700)
             with (
                 closing(RecordTable(self._temporary / RECORDS)) as table,
                 closing(Generations(self._temporary)) as kept,
             ):
                 for bucket in store.catalog.names():
-                    self._bucket(store, table, bucket)
-                    self._noncurrent(store, kept, bucket)
+                    self._copy_bucket(store, table, bucket)
+                    self._copy_noncurrent(store, kept, bucket)
                 if table.count() != self._objects:
                     raise OSError(
                         "The objects' metadata could not be written. Free some space and try again"
                     )
         for name in (RECORDS, GENERATIONS):
-            self._file(self._temporary / name, f"{state.name}/{name}")
+            self._copy_file(self._temporary / name, f"{state.name}/{name}")
         for path in (*_files(state, "buckets"), "generation"):
-            self._file(state / path, f"{state.name}/{path}")
+            self._copy_file(state / path, f"{state.name}/{path}")
 
-    def _bucket(self, store: ObjectStore, table: RecordTable, bucket: str) -> None:
-        self._directory(f"buckets/{bucket}", DIRECTORY_MODE)
+    def _copy_bucket(self, store: ObjectStore, table: RecordTable, bucket: str) -> None:
+        self._add_directory(f"buckets/{bucket}", DIRECTORY_MODE)
         files: set[str] = set()
         directories: set[str] = set()
         try:
@@ -207,8 +207,8 @@ class Backup:
                 for parent in parents:
                     if parent not in directories:
                         directories.add(parent)
-                        self._directory(f"buckets/{bucket}/{parent}", DIRECTORY_MODE)
-                record = self._object(store, bucket, entry.name, f"buckets/{bucket}/{path}")
+                        self._add_directory(f"buckets/{bucket}/{parent}", DIRECTORY_MODE)
+                record = self._copy_object(store, bucket, entry.name, f"buckets/{bucket}/{path}")
                 if record is not None:
                     files.add(path)
                     self._objects += 1
@@ -216,15 +216,17 @@ class Backup:
         except NotFound:
             return  # The bucket was deleted in the meantime, or is in a remote store.
 
-    def _noncurrent(self, store: ObjectStore, kept: Generations, bucket: str) -> None:
+    def _copy_noncurrent(self, store: ObjectStore, kept: Generations, bucket: str) -> None:
         """Copy the noncurrent generations of a bucket with versioning."""
         state = state_directory(store.root)
         for name, record in store.generations.all_of(bucket):
             content = store.generations.content(bucket, name, record.generation)
-            self._file(content, f"{state.name}/{content.relative_to(state)}")
+            self._copy_file(content, f"{state.name}/{content.relative_to(state)}")
             kept.note(bucket, name, record)
 
-    def _object(self, store: ObjectStore, bucket: str, name: str, path: str) -> ObjectRecord | None:
+    def _copy_object(
+        self, store: ObjectStore, bucket: str, name: str, path: str
+    ) -> ObjectRecord | None:
         """Copy an object and return its record. Return None if it was deleted in the meantime or cannot be
         copied."""
         for _ in range(_MAX_ATTEMPTS):
@@ -236,25 +238,25 @@ class Backup:
                 self._left_out.append(str(failure))
                 return None
             try:
-                if self._content(opened, path):
+                if self._copy_content(opened, path):
                     return opened.record
             finally:
                 opened.close()
         self._left_out.append(f"A program was rewriting gs://{bucket}/{name}.")
         return None
 
-    def _content(self, opened: OpenObject, path: str) -> bool:
+    def _copy_content(self, opened: OpenObject, path: str) -> bool:
         """Copy an open object. Return False if a program has rewritten it in the meantime. Appending to it
         does no harm."""
         record, mode = opened.record, os.fstat(opened.fd).st_mode
-        if not self._write(path, opened.fd, mode, record.size, record.file.mtime_ns):
+        if not self._copy_bytes(path, opened.fd, mode, record.size, record.file.mtime_ns):
             return False
         if record.crc32c and FileIdentity.of(os.fstat(opened.fd)) != record.file:
             self._entries.pop()
             return False
         return True
 
-    def _directory(self, path: str, mode: int) -> None:
+    def _add_directory(self, path: str, mode: int) -> None:
         self._entries.append(Entry(path, mode))
 
 
