@@ -1,1 +1,2 @@
-"""Benchmarks. Every figure is compared with a floor measured in the same run, because machines are noisy."""
+"""Benchmarks. Each figure is compared with a floor that is measured in the same run, because machines are
+noisy."""

@@ -1,7 +1,7 @@
 """`./dev bench`: all budgets for time and memory, as ratios to floors of the same run.
 
 Prints a table for each part and writes the tables to build/bench/main.md. Exits with 1 if a target is missed
-or one of Trainshed's own parts fails. The figures of other systems (`peers`) never change the exit status.
+or a part of Trainshed fails. The figures of other systems (`peers`) never change the exit status.
 """
 
 import argparse
@@ -41,9 +41,8 @@ BARE = "bare interpreter, same run"
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part. `seconds`: its approximate duration on two cores. `disk`: GB of temporary files. `counts`:
-    whether it can fail the run.
-    """
+    """A part of the benchmark. `seconds`: its approximate duration on two cores. `disk`: GB of temporary
+    files. `counts`: whether its failure changes the exit status."""
 
     name: str
     about: str
@@ -190,9 +189,10 @@ def main() -> int:
 
 
 def _leave_tmp() -> None:
-    """Store temporary files, including data directories, below build/bench, unless TMPDIR is set. Few users
-    have their data below /tmp. There each start takes a millisecond longer, because a program has its own
-    /tmp, in which the path to its files must be created.
+    """Store temporary files, including data directories, below build/bench, unless TMPDIR is set.
+
+    Few users have their data below /tmp. With data below /tmp, each start takes a millisecond longer: a
+    program has its own /tmp, in which the path to its files must be created.
     """
     if "TMPDIR" not in os.environ:
         tempfile.tempdir = str(ROOT / "build" / "bench")
@@ -229,7 +229,7 @@ def _names(known: list[str]) -> Callable[[str], list[str]]:
 
 
 def run(part: Part, options: argparse.Namespace) -> tuple[Section, bool]:
-    """Run one part and return whether it failed. After any error the next parts still run."""
+    """Run one part and return whether it failed. After an error, the next parts still run."""
     load = os.getloadavg()[0]
     ours = part.ours.format(finished=options.finished)
     free = shutil.disk_usage(tempfile.gettempdir()).free / 1e9

@@ -1,8 +1,8 @@
 """The first job of a runtime and a repeated job, compared with a new virtual environment and with `podman
 run`.
 
-Both sides build from uv's downloads in the same cache. An unmeasured round fills it first, so that no network
-is measured. A cold round of the service starts with an empty cache of runtimes.
+Both sides build from uv's downloads in the same cache. An unmeasured round fills the cache first, so the
+network is not measured. A cold round of the service starts with an empty cache of runtimes.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from bench.measures import STAMP, Connection, Row, median, medians
 from trainshed.runtimes.trees import remove_tree
 
 ADDED = 20.0
-"""Milliseconds that a repeated job may add to the manual start of its program."""
+"""Maximum milliseconds that a repeated job adds to the start of its program without Trainshed."""
 FORGIVEN = 2
 """Warm-up rounds whose times do not count."""
 _IMAGE = "trainshed-bench-cold"
@@ -37,9 +37,8 @@ _RUNS = f"{STAMP}\nimport os, sys; print('runs', sys.executable, flush=True)"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A run. `directory`: its directory. `downloads`: uv's cache, shared by all runs. `package`: the job's
-    package.
-    """
+    """The location of a run. `directory`: its files. `downloads`: uv's cache, which all runs share.
+    `package`: the job's package."""
 
     directory: Path
     downloads: Path
@@ -54,7 +53,7 @@ class Place:
 
 
 def measure(rounds: int) -> list[Row]:
-    """Measure `rounds` warm rounds and a few cold rounds, each of which takes half a minute."""
+    """Measure `rounds` warm rounds and a few cold rounds. Each cold round takes half a minute."""
     with tempfile.TemporaryDirectory(prefix="trainshed-bench-") as directory:
         place = Place(Path(directory), Path(directory, "downloads"))
         place.package.write_bytes(source_package(_RUNS, _SETUP))
@@ -139,7 +138,7 @@ def _service(place: Place, name: str) -> Generator[Service]:
 
 @contextlib.contextmanager
 def _uv_downloads_in(directory: Path) -> Generator[None]:
-    """Set uv's cache for services and for the new environment."""
+    """Set uv's cache directory, for services and for the new virtual environment."""
     before = os.environ.get("UV_CACHE_DIR")
     os.environ["UV_CACHE_DIR"] = str(directory)
     try:
@@ -159,9 +158,8 @@ def _warm_up(place: Place) -> list[str]:
 
 
 def _first_line(service: Service, place: Place) -> tuple[float, str]:
-    """Return the time from submit to the first statement of a job with a package, and the job's
-    interpreter.
-    """
+    """Return the time from the submission of a job with a package to its first statement, and the job's
+    interpreter."""
     uri = upload(service, "pkg-1.0.tar.gz", place.package.read_bytes())
     return _submitted(Connection(service), uri)
 
@@ -181,9 +179,8 @@ def _submitted(connection: Connection, uri: str) -> tuple[float, str]:
 
 
 def fresh_environment(place: Place, directory: Path, content: list[str]) -> float:
-    """Return the time to create a virtual environment, install the same packages and run the
-    first statement.
-    """
+    """Return the time to create a virtual environment, install the same packages, and run the first
+    statement."""
     shutil.rmtree(directory, ignore_errors=True)
     uv = shutil.which("uv") or str(Path(sys.executable).with_name("uv"))
     python = str(directory / "bin" / "python")
@@ -215,7 +212,7 @@ def _first_statement(python: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Podman:
-    """A podman that runs on this machine, with the required options and variables."""
+    """A podman that works on this machine, with the options and variables that it requires."""
 
     options: tuple[str, ...]
     variables: dict[str, str]
@@ -236,7 +233,7 @@ def container_tool(place: Place) -> Podman | None:
     if shutil.which("podman") is None:
         return None
     settings = place.directory / "containers.conf"
-    # podman's defaults prevent every start if the limits of this process cannot be raised.
+    # With podman's defaults, every start fails if the limits of this process cannot be raised.
     settings.write_text("[containers]\ndefault_ulimits=[]\n")
     archive = _root_file_system(place.directory / "image")
     for options in ((), ("--runtime", "runc")):
@@ -264,9 +261,8 @@ def _root_file_system(directory: Path) -> Path:
 
 
 def contained_first_line(podman: Podman) -> float:
-    """Return the time from spawn to the moment that a program in a container reports. The container uses the
-    host's network, like a job.
-    """
+    """Return the time from spawn to the time that a program in a container prints. As in a job, the program
+    uses the host's network."""
     begun = time.time_ns()
     done = podman.run("run", "--rm", "--network", "host", _IMAGE, "/bin/date", "+%s%N")
     return (int(done.stdout) - begun) / 1e6

@@ -1,7 +1,7 @@
 """The cost of store calls and scheduler passes with a long history.
 
-It compares 1,000,000 finished jobs with 1,000, each with 10,000 queued jobs. Both stores are open at once and
-are called in turn, so that a slow moment of the machine affects both.
+A store with 1,000,000 finished jobs is compared with one that has 1,000. Both have 10,000 queued jobs. Both
+stores are open at once and are called in turn, so that a slow moment of the machine affects both.
 """
 
 import asyncio
@@ -31,16 +31,15 @@ from trainshed.store.sqlite.database import DATABASE_FILE, Store, open_database
 FINISHED = (1_000, 1_000_000)
 QUEUED = 10_000
 LIMIT = 1.5
-"""Maximum ratio of a call's p50 and p99 with the long history to those with the short history (issue 3, point
-11).
-"""
+"""Maximum ratio of a call's p50 and p99 with the long history to its p50 and p99 with the short history
+(issue 3, point 11)."""
 
 _PAGE = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Milliseconds of a call with the short and with the long history: (p50, p99) of each."""
+    """Milliseconds of a call as (p50, p99), with the short history and with the long one."""
 
     short: tuple[float, float]
     long: tuple[float, float]
@@ -48,7 +47,7 @@ class Comparison:
 
 @dataclass(slots=True)
 class _Side:
-    """A store with its jobs: numbers 1 to `finished` have finished, the next `QUEUED` wait."""
+    """A store with its jobs. Jobs 1 to `finished` have finished. The next `QUEUED` jobs wait."""
 
     store: Store
     finished: int
@@ -73,10 +72,10 @@ class _Side:
 def measure(
     directory: Path, finished: tuple[int, int] = FINISHED, queued: int = QUEUED, rounds: int = 3_000
 ) -> dict[str, Comparison]:
-    """Fill two stores below `directory` and compare all calls.
+    """Fill two stores below `directory`, and compare all calls.
 
-    `rounds`: of the writes; `CALLS` contains the counts of the other calls. Both files are locked in memory,
-    so that reads contain no disk time: some machines swap out unused memory within seconds.
+    `rounds`: the number of writes. `CALLS` contains the number of other calls per round. Both files are
+    locked in memory, so that reads contain no disk time: some machines swap out unused memory within seconds.
     """
     for count in finished:
         fill(directory / str(count), count, queued)
@@ -90,14 +89,13 @@ with open(sys.argv[1], "rb") as file:
 print(len(pages), flush=True)
 sys.stdin.read()
 """
-"""MAP_LOCKED. Python has no constant for it."""
+"""The value of MAP_LOCKED, for which Python has no constant."""
 
 
 @contextlib.contextmanager
 def _kept_in_memory(file: Path) -> Generator[None]:
-    """Lock the file in a separate process: closing the file here would drop the locks that SQLite holds on
-    it.
-    """
+    """Lock the file in memory, in a separate process. If this process closed the file, it would drop the
+    locks that SQLite holds on it."""
     command = [sys.executable, "-c", _KEEP, str(file)]
     pipe = subprocess.PIPE
     # The process exits when its input closes, at the end of this block.
@@ -122,13 +120,13 @@ async def _measure(
         after = count + queued + 1
         sides.append(_Side(store, count, queued, epoch, after, random.Random(count), passes))
     try:
-        # Warm the caches; these results do not count.
+        # Warm the caches. The results of this round do not count.
         for what, (call, share) in CALLS.items():
             await _call_in_turn(sides, what, call, max(5, int(rounds * share / 10)))
         for side in sides:
             side.spans.clear()
-        # Like the service: otherwise each of some hundred pages would pay for a garbage collection over both
-        # stores.
+        # The service also disables garbage collection. Otherwise each of some hundred pages would contain a
+        # collection over both stores.
         settle()
         with contextlib.ExitStack() as kept:
             for count in finished:
@@ -196,7 +194,7 @@ def _page(
             side.draws.choice(PROJECTS) if project else "",
             Api.VERTEX if location else None,
             side.draws.choice(LOCATIONS) if location else None,
-            # Jobs that are finished in both stores, and enough of them for a full page.
+            # A job that is finished in both stores, and old enough for a full page.
             after=side.draws.randint(side.finished // 2, side.finished) if in_the_middle else 0,
             limit=_PAGE,
         )
@@ -219,7 +217,7 @@ CALLS: dict[str, tuple[Callable[[_Side], Awaitable[float]], float]] = {
     "scheduling pass, a job has ended": (_ended, 0.3),
     "scheduling pass, a job has arrived": (_came, 0.3),
 }
-"""Return the call of each row, and its count per round."""
+"""For each row: the call, and the number of calls per round."""
 
 
 async def _timed(call: Awaitable[Any]) -> float:
@@ -229,7 +227,7 @@ async def _timed(call: Awaitable[Any]) -> float:
 
 
 def _percentiles(spans: list[float]) -> tuple[float, float]:
-    """Return (p50, p99). For fewer than a hundred calls, the second value is p90."""
+    """Return (p50, p99). With fewer than a hundred calls, the second value is p90."""
     percent = statistics.quantiles(spans, n=100, method="inclusive")
     return statistics.median(spans), percent[98] if len(spans) >= 100 else percent[89]
 

@@ -1,4 +1,5 @@
-"""One decision with 10,000 nodes and 100,000 queued jobs, as rows (`bench.scheduler_scale` measures)."""
+"""One scheduling decision with 10,000 nodes and 100,000 queued jobs, as rows. `bench.scheduler_scale`
+measures it."""
 
 from bench import scheduler_scale
 from bench.measures import Row, within
@@ -21,9 +22,9 @@ _DECISIONS = {
 
 
 def measure(nodes: int = scheduler_scale.NODES, jobs: int = scheduler_scale.JOBS) -> list[Row]:
-    """Return the rows of the decisions; building and changing the snapshot have separate rows. Then the same
-    where nearly every gang has another shape, without quotas and with quotas that block most gangs.
-    """
+    """Return the rows of the decisions. Building and changing the snapshot are separate rows. Further rows
+    have a queue in which nearly every gang has another shape: without quotas, and with quotas that block most
+    gangs."""
     figures = scheduler_scale.measure(nodes, jobs)
     build = f"building the snapshot, {nodes:,} nodes and {jobs:,} jobs, measured separately"
     return [

@@ -1,8 +1,8 @@
-"""From engine.launch() to the program's first readable line, compared with a bare interpreter in the same
-run.
+"""The time from engine.launch() to the program's first readable line, compared with a bare interpreter in the
+same run.
 
 `python -m bench.engine_start` prints medians in milliseconds over interleaved rounds, for one replica and for
-eight in parallel. At the end it prints the CPU time of this process, in which the engine runs.
+eight in parallel. It then prints the CPU time of this process, in which the engine runs.
 """
 
 import argparse
@@ -28,7 +28,8 @@ PROGRAM = [sys.executable, "-c", "print(1)"]
 
 
 def bare(count: int) -> float:
-    """Return the milliseconds until `count` interpreters, started together, have each written their line."""
+    """Start `count` interpreters at the same time. Return the milliseconds until each has written its
+    line."""
     begin = time.perf_counter()
     children = [subprocess.Popen(PROGRAM, stdout=subprocess.PIPE) for _ in range(count)]
     for child in children:
@@ -41,7 +42,8 @@ def bare(count: int) -> float:
 
 
 async def launched(engine: LocalEngine, data: Path, uid: JobUid, count: int) -> float:
-    """Return the same time through the engine, until each log has its line on disk."""
+    """Start the same number of replicas with the engine. Return the milliseconds until each log has its line
+    on disk."""
     replicas = [ReplicaId(0, 0), *(ReplicaId(1, index) for index in range(count - 1))]
     slots = await engine.allocate(
         uid, 1, [SlotRequest(replica, f"h-{replica}", "local") for replica in replicas]

@@ -1,7 +1,7 @@
 """Experiments and their curves: a million points over gRPC, and the SDK's table of 100 runs.
 
 The floor of the points is a bare process that reads the same requests, appends them to a file and syncs after
-each. The floor of the table is the CPU time of the SDK itself.
+each request. The floor of the table is the CPU time of the SDK itself.
 """
 
 import importlib
@@ -30,9 +30,8 @@ MIN_POINTS_PER_SECOND: Final = 100_000
 MAX_TABLE_SECONDS: Final = 2.0
 """Maximum seconds of a table (issue 16, point 6)."""
 MAX_TABLE_RATIO: Final = 1.5
-"""Maximum ratio of a table with curves. The SDK creates eight clients for each run, which takes 40 to 70 ms
-per run with any service.
-"""
+"""Maximum ratio of a table with curves to its floor. The SDK creates eight clients for each run, which takes
+40 to 70 ms per run with any service."""
 PLACE: Final = f"projects/{PROJECT}/locations/{REGION}"
 _WRITE: Final = "/google.cloud.aiplatform.v1.TensorboardService/WriteTensorboardRunData"
 _barrier: Barrier
@@ -82,7 +81,7 @@ def _keep(barrier: Barrier) -> None:
 
 
 def write(address: str, token: str, run: str, curve: str, points: int) -> tuple[float, float]:
-    """Write a curve in a separate process, in parallel with others. Return its start and end."""
+    """Write a curve in a separate process, in parallel with other writers. Return the start and end time."""
     grpc: Any = importlib.import_module("grpc")
     ready = requests(run, curve, points)
     with grpc.insecure_channel(address) as channel:
@@ -96,7 +95,7 @@ def write(address: str, token: str, run: str, curve: str, points: int) -> tuple[
 
 
 def append(directory: str) -> float:
-    """Return the floor: seconds to read all points and append them durably, without a service."""
+    """Return the floor: the seconds to read all points and append them durably, without a service."""
     ready = requests("run", "curve", POINTS)
     kind = _request_type()
     with tempfile.TemporaryFile(dir=directory) as file:
@@ -179,13 +178,12 @@ def _tables(service: Service, connection: Connection, board: str) -> Sequence[Ro
 def tables(
     endpoint: str, token: str, variables: dict[str, str]
 ) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Return the seconds and CPU seconds of the table, without and with curves. Runs in a
-    separate process.
-    """
+    """Return the seconds and the CPU seconds of the table, without and with curves. Runs in a separate
+    process."""
     os.environ.update(variables)
     aiplatform: Any = importlib.import_module("google.cloud.aiplatform")
     credentials: Any = importlib.import_module("google.oauth2.credentials")
-    importlib.import_module("pandas")  # The SDK imports it with the first table.
+    importlib.import_module("pandas")  # The SDK imports this module with the first table.
     aiplatform.init(
         project=PROJECT,
         location=REGION,

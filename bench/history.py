@@ -1,6 +1,5 @@
-"""Databases with a long history, as the service would store it, created in a minute: all rows of a kind are
-copies of one job.
-"""
+"""Databases with a long history, as the service would store it. Creating one takes a minute, because all rows
+of a kind are copies of one job."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -35,9 +34,8 @@ _WORKS = load_statements("works.sql")
 
 
 def fill(directory: Path, finished: int, queued: int, over: Job | None = None) -> None:
-    """Insert `count` jobs into a database, as the service would store them. `over`: a finished job to copy;
-    None creates one.
-    """
+    """Insert jobs into a database, as the service would store them. `over`: a finished job to copy; None =
+    create one."""
     over = over or _OVER
     directory.mkdir(parents=True, exist_ok=True)
     connection = sqlite3.connect(directory / DATABASE_FILE, isolation_level=None)
@@ -60,14 +58,14 @@ def fill(directory: Path, finished: int, queued: int, over: Job | None = None) -
 
 
 def name_of(uid: int) -> JobName:
-    """Distribute names over projects and locations by their number."""
+    """Return the name of the job with this number. Names are distributed over projects and locations."""
     project = PROJECTS[uid % len(PROJECTS)]
     location = LOCATIONS[uid // len(PROJECTS) % len(LOCATIONS)]
     return JobName(Api.VERTEX, project, location, str(uid))
 
 
 def job_of(uid: int, *, is_over: bool) -> Job:
-    """Return the job with this number, waiting or finished."""
+    """Return the waiting or finished job with this number."""
     return _numbered(_OVER if is_over else _WAITS, uid)
 
 
@@ -83,7 +81,7 @@ def _labels(uids: range, example: Job) -> Iterator[dict[str, Any]]:
 
 
 def _examples() -> tuple[Job, Job]:
-    """Return a job of a chief and a worker, once waiting and once finished."""
+    """Return two versions of a job with a chief and a worker: one waits, one has finished."""
     program = Program(
         RuntimeChoice("python", "", "3.11"),
         package_uris=("gs://bucket/trainer-0.1.tar.gz",),

@@ -1,9 +1,9 @@
-"""The Kubernetes engine compared with manual Pods, on a real cluster of two nodes on this machine
+"""The Kubernetes engine compared with manually created Pods, on a real cluster of two nodes on this machine
 (`tests.kubernetes.lab`).
 
-`python -m bench.kubernetes` starts the cluster and a service on it. In turn with the service it creates Pods
-manually, one or a whole gang, which run the same statement with the image's Python. It prints each start as
-soon as it has finished. It needs the requirements of the lab and reports if they are missing.
+`python -m bench.kubernetes` starts the cluster and a service on it. In turn with the service, it creates
+single Pods and whole gangs of Pods, which run the same statement with the Python of the image. It prints each
+result as soon as it is measured. It requires the same tools as the lab, and reports missing ones.
 """
 
 import argparse
@@ -36,18 +36,18 @@ FORGIVEN = 1
 GANG = 16
 IN_PLACE = 100.0
 CALLS = 3.0
-"""Budgets: milliseconds, and API calls per Pod."""
+"""Budgets: milliseconds of a start, and API calls per Pod."""
 _PODS = "/api/v1/namespaces/default/pods"
 _HEADERS = {"Authorization": f"Bearer {ADMIN}", "Content-Type": "application/json"}
 _BEGUN = ("running", "terminated")
 """API states of a container whose program may have written its line."""
 _STAYING = f"{measures.STAMP}; import signal; signal.pause()"
-"""The program of a gang's replicas. They run until all have started, and are then stopped."""
+"""The program of a gang's replicas. The replicas run until all have started, and are then stopped."""
 
 
 @dataclass
 class ByHand:
-    """Creates Pods over one API connection and follows them with a watch, like `kubectl get --watch`."""
+    """Creates Pods over one API connection, and follows them with a watch, as `kubectl get --watch` does."""
 
     lab: KubernetesLab
     _numbers: Any = field(default_factory=itertools.count)
@@ -56,9 +56,8 @@ class ByHand:
         self._api = self._connected()
 
     def start(self, count: int, **shape: bool) -> float:
-        """Return the milliseconds until the last Pod has run its first statement. `shape`: as
-        in `_manifest`.
-        """
+        """Return the milliseconds until the last Pod has run its first statement. `shape`: the arguments of
+        `_manifest`."""
         mark = f"bare-{next(self._numbers)}"
         names = [f"{mark}-{n}" for n in range(count)]
         program = measures.STAMP if count == 1 else _STAYING
@@ -71,7 +70,7 @@ class ByHand:
         return (max(stamps) - begun) / 1e6
 
     def _begun(self, mark: str, count: int) -> Iterator[str]:
-        """Yield the names of Pods as soon as their containers run or have run."""
+        """Yield the names of Pods as soon as their containers run, or have run."""
         yielded: set[str] = set()
         with contextlib.closing(self._connected()) as api:
             api.request("GET", f"{_PODS}?watch=true&labelSelector=bench%3D{mark}", None, _HEADERS)
@@ -109,9 +108,10 @@ class ByHand:
 def _manifest(
     name: str, mark: str, program: str, *, token: bool = True, shm: bool = False
 ) -> dict[str, Any]:
-    """Return a Pod manifest like that of `kubectl run`, which mounts its account's token. `token`: False
-    omits the token and its volume. `shm`: with more than 64 MiB of shared memory, as training with loader
-    processes needs.
+    """Return a Pod manifest as `kubectl run` creates it, with a mounted account token.
+
+    `token`: whether to mount the token and its volume. `shm`: whether to provide more than 64 MiB of shared
+    memory, which training with loader processes requires.
     """
     container: dict[str, Any] = {
         "name": "bare",
@@ -133,9 +133,8 @@ def _manifest(
 
 
 def measure(rounds: int, gangs: int) -> list[Row]:
-    """Measure `rounds` of single starts and `gangs` of gangs; 0 = none. Without a cluster, return no rows and
-    print a note.
-    """
+    """Measure `rounds` single starts and `gangs` starts of gangs; 0 = none. Without a cluster, print a note
+    and return no rows."""
     if reason := unavailable_reason():
         print(f"bench: kubernetes is SKIPPED: {reason}", file=sys.stderr, flush=True)
         return []
@@ -146,7 +145,7 @@ def measure(rounds: int, gangs: int) -> list[Row]:
         with KubernetesLab(directory / "lab") as lab:
             config = configure(lab, directory / "service", overcommit=100.0)
             with service_on(lab, config) as service:
-                # Before all others: it sends the environments of programs to all nodes.
+                # This start comes first, because it sends the environments of programs to all nodes.
                 rows = [
                     *([_gangs(lab, service, gangs)] if gangs else []),
                     *_starts(lab, service, rounds),
@@ -162,7 +161,7 @@ def _log(what: str) -> None:
 
 
 def _one(lab: KubernetesLab, what: str, start: Callable[[], float]) -> Callable[[], float]:
-    """Measure and print a start after everything before it is cleaned up."""
+    """Wait until everything that ran before is cleaned up. Then measure a start and print it."""
 
     def settled() -> float:
         lab.clear()
@@ -174,7 +173,7 @@ def _one(lab: KubernetesLab, what: str, start: Callable[[], float]) -> Callable[
 
 
 def _counted(rounds: int, *starts: Callable[[], float]) -> Iterator[list[float]]:
-    """Measure each in turn. Return the times without the warm-up rounds."""
+    """Measure each start in turn. Return the times without the warm-up rounds."""
     spans = measures.interleaved(rounds + FORGIVEN, *starts)
     return (values[FORGIVEN:] for values in spans)
 
@@ -188,7 +187,8 @@ def _starts(lab: KubernetesLab, service: Service, rounds: int) -> list[Row]:
             lab, "a Pod with a volume at /dev/shm", lambda: by_hand.start(1, shm=True, token=False)
         ),
         _one(lab, "a Pod without any volume", lambda: by_hand.start(1, token=False)),
-        # The service closes connections that were idle while old kubelets removed their Pods.
+        # A new connection, because the service closed connections that were idle while old kubelets removed
+        # their Pods.
         _one(lab, "a job", lambda: measures.first_line(Connection(service))[0]),
     )
     return [
@@ -239,7 +239,7 @@ def _again(lab: KubernetesLab, service: Service, rounds: int) -> Row:
 
 
 def _calls(lab: KubernetesLab) -> Row:
-    """Return the API server's count of the service's requests."""
+    """Return the number of the service's requests that the API server has counted."""
     counts = Counter(lab.api_calls("httpx"))
     own = sum(count for what, count in counts.items() if what.partition(" ")[2].startswith("pods"))
     per_pod = (own - counts["list pods"] - counts["watch pods"]) / counts["create pods"]

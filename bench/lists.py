@@ -1,7 +1,7 @@
 """Lists over REST with a long history, and the shutdown of the service.
 
-It compares 1,000,000 stored finished jobs with 1,000, all copies of a job that a service has really run. Both
-services run at once and are called in turn.
+A service with 1,000,000 stored finished jobs is compared with one that has 1,000. The stored jobs are copies
+of a job that a service has run. Both services run at once and are called in turn.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from trainshed.store.sqlite.database import open_database
 
 FINISHED = (1_000, 1_000_000)
 LIMIT = 1.2
-"""Maximum ratio of the times of an empty list with the long and with the short history."""
+"""Maximum ratio of the times of an empty list, with the long history and with the short one."""
 DOWN = 2000.0
 """Maximum milliseconds of the shutdown of a service without live jobs."""
 _JOBS = "/v1/projects/research/locations/us-central1/customJobs"
@@ -43,7 +43,8 @@ CALLS = {
 
 
 def measure(directory: Path, finished: int = FINISHED[1], rounds: int = 100) -> list[Row]:
-    """Return a row for each call: p50 with the long history, with p50 of the short history as the floor."""
+    """Return a row for each call. The value is p50 with the long history, the floor is p50 with the short
+    history."""
     over = _really_run(directory / "example")
     counts = FINISHED[0], finished
     services: list[Service] = []
@@ -62,7 +63,7 @@ def measure(directory: Path, finished: int = FINISHED[1], rounds: int = 100) -> 
 
 
 def _really_run(data: Path) -> Job:
-    """Return a job with a label that has run and succeeded, as a service has stored it."""
+    """Run a job with a label until it has succeeded, and return it as the service has stored it."""
     service = start(data)
     try:
         connection = Connection(service)
@@ -90,7 +91,7 @@ def _lists(services: list[Service], rounds: int) -> list[Row]:
                 begun = time.perf_counter()
                 connection.call("GET", path)
                 spans.append((time.perf_counter() - begun) * 1e3)
-        # The first calls load modules and do not count.
+        # The first calls load modules, so they do not count.
         short, long = (statistics.median(spans[5:]) for spans in times)
         rows.append(beside(f"{name}, p50", long, short, LIMIT, digits=2))
     return rows

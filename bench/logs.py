@@ -1,7 +1,6 @@
-"""The cost of capturing a program's lines, and the speed of reading logs over REST and of printing them,
-compared with a plain reader of the same bytes. Budgets are shares of the reader's speed, which depends on the
-machine.
-"""
+"""The cost of capturing a program's lines, and the speed of reading logs over REST and of printing them. The
+floor is a plain reader of the same bytes. Budgets are fractions of the reader's speed, which depends on the
+machine."""
 
 import http.client
 import json
@@ -37,11 +36,12 @@ for _ in range({LINES} // 1000):
 open({{done!r}}, "w").close()
 signal.pause()
 """
-"""Writes each line separately, like a program that flushes after each line."""
+"""The program, which writes each line separately, as a program that flushes after each line does."""
 
 
 def measure() -> list[Row]:
-    """Return lines per second, and captured lines per second of the shim's CPU time."""
+    """Return the rows: lines per second of the readers, and captured lines per second of the shim's CPU
+    time."""
     with (
         tempfile.TemporaryDirectory(prefix="trainshed-bench-") as directory,
         running(Path(directory) / "data") as service,
@@ -71,12 +71,14 @@ def _row(name: str, rate: float, floor: float, least: float) -> Row:
 
 
 def _capture(service: Service, connection: Connection) -> tuple[str, float]:
-    """Return a finished job that has written all its lines, and its shim's lines per second of CPU time."""
+    """Run a job that writes all lines. Return the finished job, and the number of lines that its shim
+    captured per second of CPU time."""
     done = common_place() / "written"
     os.mkfifo(done)
     done.chmod(0o666)
     job = connection.submit(container_job(PROGRAM.format(done=str(done))))
-    # The program opens it after it has written all lines. The pipe then contains a thousandth of them.
+    # The program opens `done` after it has written all lines. At this time, the output pipe contains only a
+    # thousandth of the lines.
     with done.open():
         pass
     done.unlink()
@@ -88,7 +90,7 @@ def _capture(service: Service, connection: Connection) -> tuple[str, float]:
 
 
 def _plain(files: Sequence[Path], clock: Callable[[], float]) -> float:
-    """Return the lines per second of a reader of the files that only decodes each line."""
+    """Return the lines per second of a reader that only decodes each line of the files."""
     begun = clock()
     count = sum(1 for file in files for line in file.open("rb") if json.loads(line))
     return count / (clock() - begun)

@@ -1,7 +1,8 @@
-"""The latency of status calls while the service is busy with a gang of 200, a build, a flood of lines, a
+"""The latency of status requests while the service is busy with a gang of 200, a build, a flood of lines, a
 listing of 100,000 objects, or a hung zygote.
 
-A separate process calls `GET /trainshed/v1/status` every few milliseconds, in turn with its own echo server.
+A separate process sends `GET /trainshed/v1/status` every few milliseconds, in turn with requests to its own
+echo server.
 """
 
 import tempfile
@@ -15,7 +16,7 @@ from bench import loop_load
 from bench.measures import Row, bound, percentile
 
 LIMIT = 100.0
-"""Maximum milliseconds (issue 14, point 9)."""
+"""Maximum latency in milliseconds (issue 14, point 9)."""
 IDLE = 5.0
 """Seconds of the row without load."""
 
@@ -30,7 +31,7 @@ SCENES: tuple[tuple[str, Callable[[Service], None]], ...] = (
 
 
 def measure() -> list[Row]:
-    """Return a row per scene."""
+    """Return one row for each kind of load."""
     with (
         tempfile.TemporaryDirectory(prefix="trainshed-bench-") as directory,
         running(Path(directory) / "data") as service,

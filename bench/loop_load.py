@@ -1,6 +1,5 @@
-"""Load for the service's event loop, and a client process that calls the service during the load. Used by
-`bench/loop.py`.
-"""
+"""Load for the service's event loop, and a process that sends requests to the service during the load.
+`bench/loop.py` uses them."""
 
 import asyncio
 import contextlib
@@ -27,7 +26,8 @@ _CALL_INTERVAL = 0.005
 
 
 class Caller:
-    """A process that calls the service's status, and in turn its own echo server, until it is stopped."""
+    """A process that requests the service's status, in turn with requests to its own echo server, until it is
+    stopped."""
 
     def __init__(self, service: Service) -> None:
         self._process = subprocess.Popen(
@@ -38,10 +38,10 @@ class Caller:
             cwd=ROOT,
         )
         assert self._process.stdout is not None
-        self._process.stdout.readline()  # It has started.
+        self._process.stdout.readline()  # The process has started.
 
     def stop(self) -> tuple[list[float], list[float]]:
-        """Return the seconds of each call to the service and to the echo server."""
+        """Return the seconds of each request to the service and to the echo server."""
         output, _ = self._process.communicate()
         calls, echoes = json.loads(output)
         return calls, echoes
@@ -49,9 +49,8 @@ class Caller:
 
 @contextlib.contextmanager
 def calling(service: Service) -> Generator[list[list[float]]]:
-    """Run calls during the block. At its end, fill the lists with the seconds of the calls and
-    of the echoes.
-    """
+    """Send requests during the block. At its end, add the seconds of the requests and of the echoes to the
+    lists."""
     series: list[list[float]] = []
     caller = Caller(service)
     try:
@@ -62,8 +61,7 @@ def calling(service: Service) -> Generator[list[list[float]]]:
 
 def start_gang(service: Service, count: int = GANG) -> None:
     """Run a gang of sleepers: submit it, wait until all replicas have started, cancel it, and wait until all
-    have ended.
-    """
+    replicas have ended."""
     pool = {
         "machineSpec": {"machineType": "n1-standard-4"},
         "containerSpec": {"imageUri": SKLEARN, "command": ["sleep", "300"]},
@@ -89,7 +87,8 @@ def build(service: Service) -> None:
 
 
 def flood(service: Service, lines: int = 150_000) -> None:
-    """Run two programs that print as fast as they are read, and a client that follows the log of one."""
+    """Run two programs that print as fast as their output is read, and a client that follows the log of one
+    program."""
     jobs = [submit(service, container_job(_FLOOD.format(lines=lines))) for _ in range(2)]
     request = urllib.request.Request(
         f"{service.rest}/trainshed/v1/jobs/{jobs[0]}/logs?follow=true",
@@ -103,7 +102,7 @@ def flood(service: Service, lines: int = 150_000) -> None:
 
 
 def fill(service: Service, objects: int = OBJECTS) -> None:
-    """Create objects for `list_objects`: empty files of the default bucket."""
+    """Create objects for `list_objects`. They are empty files in the default bucket."""
     for block in range(objects // 1000):
         directory = Path(service.data, "buckets", "trainshed", "many", f"{block:03d}")
         directory.mkdir(parents=True)
@@ -112,7 +111,7 @@ def fill(service: Service, objects: int = OBJECTS) -> None:
 
 
 def list_objects(service: Service, pages: int = 10) -> None:
-    """List this many pages of the objects through the service's main port."""
+    """List `pages` pages of the objects through the service's main port."""
     token = ""
     for _ in range(pages):
         query = urllib.parse.urlencode({"prefix": "many/", "pageToken": token})
@@ -122,7 +121,7 @@ def list_objects(service: Service, pages: int = 10) -> None:
 
 
 def hang_zygote(service: Service, count: int = 40) -> None:
-    """Run a gang after stopping its zygote."""
+    """Stop the zygote, and then run a gang."""
     (zygote,) = (
         pid
         for pid in children(service.pid)

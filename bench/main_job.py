@@ -1,4 +1,5 @@
-"""The main job's rows: start-up, throughput, submit cost and memory, as ratios to floors of the same run."""
+"""The rows of the main job: start-up, throughput, cost of a submission, and memory, as ratios to floors of
+the same run."""
 
 import shutil
 import sys
@@ -12,15 +13,14 @@ from bench import measures
 from bench.measures import Connection, Row, beside, median, medians, percentile, within
 
 START = 3.0
-"""Budget of a start on two cores, as a ratio to a bare start."""
+"""Budget of a start on two cores, as a ratio to the start of a bare interpreter."""
 FORGIVEN = 2
 """Warm-up rounds whose times do not count."""
 
 
 def measure(rounds: int, jobs: int, seconds: int) -> list[Row]:
-    """Return all rows. `rounds`: of each start-up row. `jobs`: of the throughput row. `seconds`: of submit
-    load.
-    """
+    """Return all rows. `rounds`: of each start-up row. `jobs`: number of jobs in the throughput row.
+    `seconds`: duration of the submission load."""
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="trainshed-bench-") as directory:
         with running(Path(directory, "main"), forked=False) as service:
@@ -114,7 +114,7 @@ def submit_cost(service: Service, seconds: int) -> list[Row]:
 
 
 def idle_memory(service: Service) -> Row:
-    # The background work of a start has ended by then.
+    # By then, the background work of a start has finished.
     time.sleep(3)
     megabytes = measures.pss_megabytes(measures.family(service.pid))
     return Row(
@@ -128,11 +128,11 @@ def idle_memory(service: Service) -> Row:
 
 
 REPLICAS = 10
-"""Return the memory that `replica_memory` adds for one replica."""
+"""Number of replicas in `replica_memory`."""
 
 
 def replica_memory(service: Service) -> Row:
-    """Return the memory of an idle service, which has just been measured."""
+    """Return the memory that each additional replica needs, as a row. `service` is idle."""
     before = _memory_beside_programs(service)
     connection = Connection(service)
     body = container_job("import time; print('up', flush=True); time.sleep(600)")
@@ -156,7 +156,7 @@ def replica_memory(service: Service) -> Row:
 
 
 def _memory_beside_programs(service: Service) -> float:
-    """Return the megabytes of the service and all of its processes except programs."""
+    """Return the megabytes of the service and all its processes, except for programs."""
     ours = [
         pid
         for pid in measures.family(service.pid)

@@ -1,4 +1,4 @@
-"""The measurements, one function per row. Each returns a `Row`. Times are in milliseconds."""
+"""The measurements. Each function returns times in milliseconds, or a `Row` of the report."""
 
 import functools
 import http.client
@@ -24,7 +24,7 @@ STAMP = "import time; print(time.time_ns(), flush=True)"
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the report. `ratio`: to the floor of the same run. `target`: its limit."""
+    """A row of the report. `ratio`: the ratio to the floor of the same run. `target`: the limit."""
 
     name: str
     value: str
@@ -35,7 +35,7 @@ class Row:
 
 
 class Connection:
-    """A kept-alive connection, so that the cost of a submit does not contain the cost of a connect."""
+    """A connection that is kept alive, so that the cost of a submission does not include connecting."""
 
     def __init__(self, service: Service) -> None:
         split = urlsplit(service.rest)
@@ -64,7 +64,7 @@ class Connection:
         for line in response:
             if line.strip():
                 yield json.loads(line)
-        response.read()  # reads the last chunk, which iteration leaves in the connection
+        response.read()  # Reads the last chunk, which the iteration leaves in the connection.
 
     def messages(self, job: str) -> Iterator[str]:
         """Yield a job's log messages, live, until it ends."""
@@ -73,7 +73,7 @@ class Connection:
 
 
 def runtime_interpreter(connection: Connection) -> str:
-    """Return the interpreter of jobs, as a path outside of their mount namespace."""
+    """Return the interpreter of jobs, as a path outside their mount namespace."""
     program = "import os, sys; print('runs', os.path.realpath(sys.executable))"
     job = connection.submit(container_job(program))
     (path,) = (m.split()[1] for m in connection.messages(job) if m.startswith("runs "))
@@ -81,16 +81,15 @@ def runtime_interpreter(connection: Connection) -> str:
 
 
 def bare_first_line(python: str = sys.executable) -> float:
-    """Return the time from spawn to the program's first statement."""
+    """Return the time from spawn to the program's first statement, for a bare interpreter."""
     begun = time.time_ns()
     process = subprocess.run([python, "-c", STAMP], stdout=subprocess.PIPE, check=True)
     return (int(process.stdout) - begun) / 1e6
 
 
 def bare_together(count: int, python: str = sys.executable) -> float:
-    """Return the time from the first spawn until the last of `count` interpreters has run its first
-    statement.
-    """
+    """Start `count` bare interpreters. Return the time from the first spawn until the last interpreter has
+    run its first statement."""
     begun = time.time_ns()
     processes = [
         subprocess.Popen([python, "-c", STAMP], stdout=subprocess.PIPE) for _ in range(count)
@@ -124,9 +123,8 @@ def gcloud_local_train() -> float:
 
 
 def first_line(connection: Connection, **labels: str) -> tuple[float, float]:
-    """Return the times from submit to the program's first statement, and to the first line that a follower
-    receives.
-    """
+    """Return the times from the submission to the program's first statement, and to the first line that a
+    follower of the log receives."""
     begun = time.time_ns()
     job = connection.submit({**container_job(STAMP), "labels": labels})
     stamp, seen = 0, 0
@@ -137,9 +135,8 @@ def first_line(connection: Connection, **labels: str) -> tuple[float, float]:
 
 
 def together(connection: Connection, count: int, hold: float = 1.0) -> float:
-    """Return the time from submit until the last of `count` replicas has run its first statement. `hold`:
-    seconds for which each replica then sleeps, so that all others can start.
-    """
+    """Return the time from the submission until the last of `count` replicas has run its first statement.
+    `hold`: seconds for which each replica then sleeps, so that all replicas can start."""
     begun = time.time_ns()
     program = f"{STAMP}\ntime.sleep({hold})"
     job = connection.submit(container_job(program, pools=(1, count - 1)))
@@ -151,7 +148,8 @@ def together(connection: Connection, count: int, hold: float = 1.0) -> float:
 
 
 def jobs_per_second(service: Service, count: int, callers: int) -> float:
-    """Run trivial jobs end to end, submitted by `callers` in parallel. Wait for each job."""
+    """Run `count` trivial jobs from submission to end. `callers` parallel callers submit them, and wait for
+    each job."""
     body = container_job("pass")
 
     def one(connection: Connection) -> None:
@@ -172,7 +170,7 @@ def jobs_per_second(service: Service, count: int, callers: int) -> float:
 
 
 def bare_per_second(count: int) -> float:
-    """Start interpreters one after the other."""
+    """Start bare interpreters one after another. Return the number per second."""
     begun = time.perf_counter()
     for _ in range(count):
         subprocess.run([sys.executable, "-c", "pass"], check=True)
@@ -180,10 +178,10 @@ def bare_per_second(count: int) -> float:
 
 
 def submit_cpu(service: Service, connections: int, seconds: int) -> tuple[float, float]:
-    """Return (CPU milliseconds of the service per submit, submits per second). Each caller submits jobs one
-    after another over its own connection.
+    """Return (CPU milliseconds of the service per submission, submissions per second).
 
-    The jobs wait behind a running job, so that only submits are measured.
+    Each caller submits jobs one after another over its own connection. The jobs wait behind a running job, so
+    that only submissions are measured.
     """
     body = container_job("pass")
     deadline = time.perf_counter() + seconds
@@ -208,13 +206,13 @@ def cpu_seconds(pid: int) -> float:
 
 def family(pid: int) -> list[int]:
     """Return a process and all its descendants."""
-    # Children of any of its threads.
+    # Read all threads, because any thread may have started a child process.
     lists = [task.joinpath("children").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
     return [pid, *(p for child in " ".join(lists).split() for p in family(int(child)))]
 
 
 def pss_megabytes(pids: list[int]) -> float:
-    """Return the proportional set size of some processes. Shared pages count once."""
+    """Return the proportional set size of processes in megabytes. Shared pages count only once."""
     total = 0
     for pid in pids:
         rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
@@ -258,9 +256,8 @@ def medians(name: str, values: list[float], floor: list[float], target: float | 
 
 
 def within(name: str, value: float, floor: float | None, most: float, *, digits: int = 0) -> Row:
-    """Return a row of milliseconds with an absolute budget. On a machine slower than the reference machine,
-    the budget grows in proportion.
-    """
+    """Return a row of milliseconds with an absolute budget. On a machine that is slower than the reference
+    machine, the budget grows in proportion."""
     of_floor, ratio = ("–", None) if floor is None else (f"{floor:.{digits}f} ms", value / floor)
     here, target = bound(most, digits)
     return Row(name, f"{value:.{digits}f} ms", of_floor, ratio, target, value <= here)
@@ -273,13 +270,13 @@ def bound(most: float, digits: int = 0) -> tuple[float, str]:
 
 
 SPAWNED = 9.0
-"""Milliseconds of the program of `slowness` on the reference machine of the budgets."""
+"""Milliseconds that the program of `slowness` takes on the reference machine of the budgets."""
 
 
 @functools.cache
 def slowness() -> float:
-    """Return the ratio of this machine's best time to run an interpreter to the reference machine's, but at
-    least 1. It is measured once per run, so that all budgets grow alike.
+    """Return how much slower this machine is than the reference machine: the ratio of the best times to run
+    an interpreter, at least 1. It is measured only once per run, so that all budgets grow by the same factor.
     """
     spans: list[float] = []
     for _ in range(9):

@@ -1,6 +1,5 @@
-"""The scheduler's part of a change, through the controller's interface to it: one job ends or arrives while
-many wait.
-"""
+"""The scheduler's part of a change, called through the controller's interface: one job ends or arrives while
+many wait."""
 
 import time
 from collections.abc import Iterable
@@ -16,13 +15,12 @@ from trainshed.core.lifecycle.states import JobState
 from trainshed.scheduler.model import Admit, Policy
 
 RUNNING = 500
-"""`fit`: the number of jobs that find capacity; the others wait."""
+"""Default number of jobs for which capacity is available. The other jobs wait."""
 
 
 class Passes:
-    """Return a scheduler with the jobs of `live`, and nodes for `RUNNING` of them. More jobs have the uids
-    from `next_uid`.
-    """
+    """A scheduler with the jobs of `live`, and with nodes for `RUNNING` of them. Further jobs have the UIDs
+    from `next_uid` on."""
 
     def __init__(self, live: Iterable[Job], next_uid: int) -> None:
         self._room = CapacityTracker(Policy(strict=True), _never, lambda _: None, 10**9)
@@ -32,7 +30,7 @@ class Passes:
         for job in live:
             self._put(job)
         fit = min(RUNNING, len(self._live) // 2)
-        # A job of `history` uses two replicas with four CPUs.
+        # The jobs of `history` have two replicas with four CPUs each.
         self._room.set_nodes([Node(f"node-{i}", 8.0, 64 << 30) for i in range(fit)])
         self._running: list[int] = []
         # A decision starts a limited number of jobs. The next one follows immediately.
@@ -43,7 +41,7 @@ class Passes:
             raise RuntimeError(f"{len(self._running)} jobs were admitted where {fit} have room")
 
     def ended(self) -> float:
-        """Return the milliseconds from the end of a running job to the decision about the next one."""
+        """Return the milliseconds from the end of a running job to the decision about the next job."""
         job = self._live.pop(self._running.pop(0))
         over = replace(job, state=JobState.SUCCEEDED)
         begun = time.perf_counter()
@@ -58,9 +56,8 @@ class Passes:
         return took
 
     def came(self) -> float:
-        """Return the milliseconds for a job that must wait: it is admitted, nothing is scheduled, and its
-        wait reason is reported.
-        """
+        """Return the milliseconds for a job that must wait, from its arrival until its wait reason is
+        reported."""
         job = next(self._new)
         begun = time.perf_counter()
         self._room.put(job)
@@ -83,4 +80,4 @@ class Passes:
 
 
 def _never(at: int) -> None:
-    """A clock that stands still."""
+    """A clock whose time never changes."""

@@ -1,4 +1,4 @@
-"""A service that a benchmark kills and restarts, and its jobs."""
+"""A service that a benchmark kills and restarts repeatedly, and its jobs."""
 
 import contextlib
 import os
@@ -22,7 +22,7 @@ _CALLERS = 8
 
 
 class Spoilt(Exception):
-    """The measured situation did not occur. The message contains the observed one."""
+    """The situation to measure did not occur. The message contains the observed situation."""
 
 
 @dataclass(slots=True)
@@ -30,29 +30,30 @@ class Patient:
     """A service that is killed and restarted repeatedly."""
 
     service: Service
-    #: Options of the service.
+    #: Options of the command that starts the service.
     args: tuple[str, ...]
     #: Number of unfinished jobs.
     jobs: int = 0
-    #: The pipe of each job that ends when the pipe is opened, oldest first.
+    #: The pipe of each job that ends when its pipe is opened, oldest job first.
     readers: dict[str, Path] = field(default_factory=dict[str, Path])
     #: Jobs that may be cancelled.
     victims: list[str] = field(default_factory=list[str])
-    #: A mark in the environment of its programs.
+    #: A mark in the environment of the service's programs.
     mark: str = field(default_factory=lambda: f"mark-{uuid.uuid4().hex}")
 
     def kill(self) -> None:
         """Send SIGKILL to the service and its zygote."""
         zygotes = [pid for pid in children(self.service.pid) if "zygote" in command_line(pid)]
         for pid in (self.service.pid, *zygotes):
-            with contextlib.suppress(ProcessLookupError):  # A zygote may end with its service.
+            with contextlib.suppress(
+                ProcessLookupError
+            ):  # The zygote may have ended together with the service.
                 os.kill(pid, signal.SIGKILL)
         self.service.process.wait()
 
     def start(self) -> tuple[int, float, Connection]:
-        """Restart the service. Return the start time (ns), the milliseconds until it answered, and the
-        connection.
-        """
+        """Restart the service. Return the start time (ns), the milliseconds until the service responded, and
+        the connection."""
         begun = time.perf_counter_ns()
         again = start(self.service.data, *self.args, forked=False)
         # `running` records the values.
@@ -65,7 +66,7 @@ class Patient:
         return begun, since(begun), connection
 
     def end_oldest_reader(self) -> str:
-        """Open the pipe of the oldest job that reads one. Return the job, which then ends."""
+        """Open the pipe of the oldest job that waits for its pipe. Return the job, which then ends."""
         job = next(iter(self.readers))
         with self.readers.pop(job).open("wb"):
             return job
@@ -91,7 +92,7 @@ class Patient:
         self.readers[self.add(connection, ["cat", str(pipe)])] = pipe
 
     def add_sleepers(self, count: int) -> None:
-        """Submit jobs that run until they are ended."""
+        """Submit jobs that run until they are cancelled."""
 
         def some(share: int) -> list[str]:
             connection = Connection(self.service)
@@ -138,5 +139,5 @@ def state_at_end(connection: Connection, job: str) -> dict[str, Any]:
 
 
 def since(begun: int) -> float:
-    """Return the milliseconds since a time."""
+    """Return the milliseconds since `begun`."""
     return (time.perf_counter_ns() - begun) / 1e6

@@ -1,8 +1,9 @@
-"""The recovery of a killed service with 1,000 running and with 1,000 queued jobs.
+"""The recovery of a killed service with 1,000 running jobs, and with 1,000 queued jobs. The measured time is
+from the start of the service until it controls its jobs again.
 
-It measures from the start of the service until it controls its jobs again. It starts its own services, kills
-each with its zygote (SIGKILL), restarts it and observes it from outside, in turn with a service without jobs.
-Programs are `sleep`s and readers of a pipe that end on command.
+The benchmark starts its own services. It kills each service and its zygote (SIGKILL), restarts the service
+and observes it from outside, in turn with a service without jobs. Programs are `sleep`s, and readers of a
+pipe that end on command.
 """
 
 import contextlib
@@ -23,27 +24,28 @@ JOBS = 1_000
 LIMIT = 1_200.0
 """Maximum milliseconds."""
 MEGABYTES_PER_JOB = 6
-"""Memory of a shim and a `sleep` with their kernel memory. Measured: 4."""
+"""Memory in MB of a shim and a `sleep`, including kernel memory. The measured value is 4."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """Milliseconds from the exec of the new process to each event."""
+    """Milliseconds from the exec of the new service process to each event."""
 
-    #: A request was answered.
+    #: The service responded to a request.
     served: float
-    #: CPU time of the service until `adopted`, which does not depend on the load of the machine.
+    #: CPU time of the service until `adopted`. It does not depend on the load of the machine.
     cpu: float
-    #: Every job was seen in its state, and a cancel of one was carried out.
+    #: The API showed every job in its state, and one job was cancelled.
     adopted: float = 0.0
-    #: The end of a program during the absence of the service was seen.
+    #: The API showed the end of a program that ended while the service was down.
     missed: float = 0.0
-    #: The end of a later program was seen, or the start of the job that waited for it.
+    #: The API showed the end of a later program, or the start of the job that waited for it.
     next: float = 0.0
 
 
 def measure(rounds: int, jobs: int = JOBS) -> list[Row]:
-    """Return the rows of both kinds. A kind with too little memory is skipped, with a note on stderr."""
+    """Return the rows for running and for queued jobs. If the memory is too small for one kind, skip it with
+    a note on stderr."""
     measured: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="trainshed-bench-") as name:
         directory = Path(name)
@@ -138,7 +140,7 @@ def recover_queued(patient: Patient) -> Recovered:
 def in_turn(
     rounds: int, empty: Patient, recover: Callable[[], Recovered]
 ) -> tuple[list[Recovered], list[Recovered]]:
-    """Return recoveries of the measured service and of the empty one."""
+    """Restart the empty service and the measured service in turn. Return the recoveries of both."""
     times: list[Recovered] = []
     bare: list[Recovered] = []
     for _ in range(rounds):
@@ -150,10 +152,13 @@ def in_turn(
 
 
 def cancel_all(patient: Patient) -> None:
-    """Cancel all remaining jobs: programs that were not adopted would not end."""
+    """Cancel all remaining jobs. If a program was not adopted, its job does not end."""
     connection = Connection(patient.service)
     begun = time.perf_counter_ns()
-    left = (*reversed(patient.victims), *reversed(patient.readers))  # the newest first: none starts
+    left = (
+        *reversed(patient.victims),
+        *reversed(patient.readers),
+    )  # Newest first, so that no waiting job starts.
     for job in left:
         connection.call("POST", f"/trainshed/v1/jobs/{job}:cancel")
     for job in left:
@@ -192,7 +197,7 @@ def row(name: str, values: list[float], floor: list[float]) -> Row:
 
 
 def wait_for(connection: Connection, job: str, state: str) -> None:
-    """Wait until a job has a state. The stream stays open, so do not reuse its connection."""
+    """Wait until a job has a state. The stream remains open, so the connection cannot be reused."""
     for view in connection.stream(f"/trainshed/v1/jobs/{job}/watch"):
         if view["state"] == state:
             return

@@ -1,6 +1,5 @@
-"""Tables of the rows in Markdown, for the terminal and for build/bench. The documentation site includes them
-from there.
-"""
+"""Tables of the rows in Markdown, for the terminal and for files in build/bench. The documentation site
+includes these files."""
 
 import os
 import platform
@@ -14,9 +13,8 @@ from bench.measures import Row
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """The results of a part. `ours`, `floor`: headings of its two figure columns. `load`: the machine's load
-    before it. `lost`: the reason for missing rows.
-    """
+    """The results of a part. `ours`, `floor`: headings of its two columns with figures. `load`: the load of
+    the machine before the part. `lost`: the reason why rows are missing."""
 
     part: str
     ours: str
@@ -35,7 +33,7 @@ def machine() -> str:
 
 
 def commit() -> str:
-    """Return the short commit of this checkout, with "+" if files have changed, or "" without git."""
+    """Return the short commit of this checkout, with "+" if files have changed. Return "" without git."""
     command = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
     described = subprocess.run(
         command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False
@@ -44,7 +42,7 @@ def commit() -> str:
 
 
 def tell(rows: Sequence[Row]) -> int:
-    """Print a line per row. Returns the exit status: 1 if a target is missed."""
+    """Print one line per row. Return the exit status, which is 1 if a target is missed."""
     for row in rows:
         held = "" if row.held is None else ("held" if row.held else "MISSED")
         ratio = "" if row.ratio is None else f"{row.ratio:.2f}×"
@@ -53,7 +51,7 @@ def tell(rows: Sequence[Row]) -> int:
 
 
 def table(section: Section) -> str:
-    """Return the section as Markdown, with the previous load and the commit below."""
+    """Return the section as a Markdown table. The earlier load and the commit are below the table."""
     lines = [
         f"| what | {section.ours} | {section.floor} | ratio | target |",
         "|---|---|---|---|---|",
@@ -73,5 +71,5 @@ def table(section: Section) -> str:
 
 
 def text(sections: Sequence[Section]) -> str:
-    """Return all sections, each below its part's name."""
+    """Return all sections, each after the name of its part."""
     return "\n\n".join(f"## {section.part}\n\n{table(section)}" for section in sections)

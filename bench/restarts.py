@@ -1,7 +1,7 @@
-"""From a replica's death to the first statement of its next incarnation, compared with a bare interpreter of
-the same run.
+"""The time from a replica's death to the first statement of its next incarnation, compared with a bare
+interpreter of the same run.
 
-Two cases: a killed worker that is restarted in place while the other processes continue, and a job that is
+There are two cases: a killed worker that is restarted while the other processes continue, and a job that is
 retried because its primary exited with 139.
 """
 
@@ -21,10 +21,11 @@ FORGIVEN = 2
 """Warm-up rounds whose times do not count."""
 
 IN_PLACE, WHOLE_JOB = 3.0, 7.5
-"""Maximum ratios to a bare start of the job's interpreter: for one replica, and for all replicas of a job."""
+"""Maximum ratios to a bare start of the job's interpreter: for one restarted replica, and for all replicas of
+a retried job."""
 
 STEADY = 0.3
-"""Seconds that a program runs before it dies, so that its gang has completely started."""
+"""Seconds that a program runs before it dies, so that all replicas of its gang have started."""
 
 BIRTH = """\
 import time; now = time.time_ns()
@@ -42,23 +43,25 @@ if rank == {rank} and not marker.exists():
     {death}
 signal.pause()
 """
-"""Every replica prints its start time. One of them dies once; a persistent file records it."""
+"""The program of every replica, which prints its start time. One replica dies once. A file in the working
+directory records this."""
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """The output of a job's replicas: rank and time (ns since the epoch)."""
+    """The lines that a job's replicas printed: the rank and the time (ns since the epoch)."""
 
     firsts: tuple[tuple[int, int], ...]
     exit: tuple[int, int]
 
     def after(self) -> dict[int, float]:
-        """Milliseconds from the exit to the first statement of each later incarnation, by rank."""
+        """Return, by rank, the milliseconds from the exit to the first statement of each later
+        incarnation."""
         return {rank: (at - self.exit[1]) / 1e6 for rank, at in self.firsts if at > self.exit[1]}
 
 
 def measure(rounds: int) -> list[Row]:
-    """Return the rows from a new service with a warm runtime."""
+    """Start a service with a warm runtime and return the rows."""
     with (
         tempfile.TemporaryDirectory(prefix="trainshed-bench-") as directory,
         running(Path(directory, "restarts")) as service,
@@ -67,7 +70,7 @@ def measure(rounds: int) -> list[Row]:
 
 
 def rows(service: Service, rounds: int) -> list[Row]:
-    """Return the rows from a running service."""
+    """Return the rows of a running service."""
     connection = Connection(service)
     own = measures.runtime_interpreter(connection)
     gangs: list[float] = []
@@ -103,12 +106,11 @@ def rows(service: Service, rounds: int) -> list[Row]:
 
 
 def restart(service: Service) -> float:
-    """Kill a worker once. Return the milliseconds to its next first statement. Raises if another replica
-    restarted.
-    """
+    """Kill a worker once. Return the milliseconds to the first statement of its next incarnation. Raises an
+    error if another replica restarted."""
     script = BIRTH.format(
         steady=STEADY,
-        marker="died-once",  # in the working directory, which a restarted replica keeps
+        marker="died-once",  # The file is in the working directory, which a restarted replica keeps.
         rank=1,
         death="last(); os.kill(os.getpid(), signal.SIGKILL)",
     )
@@ -120,9 +122,8 @@ def restart(service: Service) -> float:
 
 
 def retry(service: Service) -> tuple[float, float]:
-    """End the primary with 139 once. Return the milliseconds to the next first statement of the primary and
-    of the last replica.
-    """
+    """Let the primary exit with 139 once. Return the milliseconds to the first statement of the next primary,
+    and of the last replica."""
     script = BIRTH.format(
         steady=STEADY,
         marker=f"/gcs/trainshed/died-{uuid.uuid4().hex}",
@@ -136,7 +137,7 @@ def retry(service: Service) -> tuple[float, float]:
 
 
 def run(service: Service, script: str, births: int) -> Said:
-    """Run a gang until that many first statements were printed, then cancel it."""
+    """Run a gang until `births` first statements were printed, then cancel it."""
     connection, control = Connection(service), Connection(service)
     job = connection.submit(container_job(script, pools=(1, REPLICAS - 1)))
     firsts: list[tuple[int, int]] = []

@@ -1,7 +1,7 @@
-"""The duration of one scheduling decision on an existing snapshot: 10,000 nodes, 100,000 queued jobs.
+"""The duration of one scheduling decision on an existing snapshot, with 10,000 nodes and 100,000 queued jobs.
 
-Run it with `python -m bench.scheduler_scale`. It prints seconds of wall time, with the building of the
-snapshot separate.
+`python -m bench.scheduler_scale` prints seconds of wall time. The building of the snapshot is measured
+separately.
 """
 
 import gc
@@ -37,7 +37,7 @@ DEVICES = ("NVIDIA_TESLA_T4", "NVIDIA_TESLA_V100", "NVIDIA_TESLA_A100")
 
 
 def nodes(count: int = NODES) -> list[NodeCapacity]:
-    """Create nodes: one in four has devices, the others have three sizes."""
+    """Create nodes. One in four has devices. The others have three sizes."""
     capacities: list[NodeCapacity] = []
     for at in range(count):
         cpus = (16, 32, 64, 96)[at % 4]
@@ -47,7 +47,7 @@ def nodes(count: int = NODES) -> list[NodeCapacity]:
 
 
 def shapes(draw: random.Random, count: int = SHAPES) -> list[tuple[tuple[ReplicaId, Demand], ...]]:
-    """Create mostly small gangs, some with many replicas, some with two pools."""
+    """Create gangs. Most are small, some have many replicas, some have two pools."""
     drawn: list[tuple[tuple[ReplicaId, Demand], ...]] = []
     for _ in range(count):
         cpus = draw.choice((2, 4, 8, 8, 16, 16, 32, 64))
@@ -82,7 +82,7 @@ def gang(
 
 
 def apply(snapshot: Snapshot, made: Plan, now: int) -> None:
-    """Apply a plan to the snapshot, like a controller."""
+    """Apply a plan to the snapshot, as a controller does."""
     for decision in made.decisions:
         if isinstance(decision, Admit):
             whole = snapshot.entries[decision.uid].gang
@@ -94,13 +94,18 @@ def apply(snapshot: Snapshot, made: Plan, now: int) -> None:
 def measure(
     nodes_count: int = NODES, jobs: int = JOBS, shapes_count: int = SHAPES, cpus_of_each: float = 0
 ) -> dict[str, float]:
-    """Measure with a quota of `cpus_of_each` for each project; 0 = none.
+    """Measure decisions with a quota of `cpus_of_each` CPUs for each project; 0 = no quotas. The figures are:
 
-    `build`: seconds to build the snapshot. `first`: the first decision. `admitted`: jobs that it starts.
-    `settling`: the last decision that fills the nodes. `full`: a decision without free capacity. `impatient`:
-    the same after all jobs have waited too long. `freed`: after one job in a hundred has ended. `change`: one
-    change, in microseconds. `held`: the longest time that the event loop is blocked, to copy the snapshot for
-    the planning thread or to apply the decisions.
+    - `build`: seconds to build the snapshot
+    - `first`: the first decision
+    - `admitted`: number of jobs that it starts
+    - `settling`: the last decision that fills the nodes
+    - `full`: a decision without free capacity
+    - `impatient`: the same, after all jobs have waited too long
+    - `freed`: a decision after one job in a hundred has ended
+    - `change`: one change, in microseconds
+    - `held`: the longest time for which the event loop is blocked, to copy the snapshot for the planning
+      thread or to apply the decisions
     """
     draw = random.Random(7)
     forms = shapes(draw, shapes_count)
@@ -110,7 +115,7 @@ def measure(
     figures: dict[str, float] = {}
 
     begun = time.perf_counter()
-    # Like a service when it starts.
+    # As a service does when it starts.
     gc.disable()
     if cpus_of_each:
         projects = {item.project_id for item in gangs}
@@ -145,9 +150,8 @@ def _decisions(snapshot: Snapshot) -> dict[str, float]:
 
 
 def timed(snapshot: Snapshot, now: int, figures: dict[str, float]) -> tuple[Plan, float]:
-    """Return an applied plan and the seconds that it took. Record the longest time for which it would block
-    the event loop.
-    """
+    """Apply a plan to the snapshot. Return the plan and its duration in seconds. Add the longest time for
+    which it would block the event loop to `figures`."""
     begun = time.perf_counter()
     planned = snapshot.copy()
     copied = time.perf_counter()

@@ -1,8 +1,9 @@
 """The Slurm engine compared with manual Slurm commands, on a real cluster of three nodes on this machine
 (`tests.slurm.lab`).
 
-It starts the cluster and a service on it. In turn with the service it runs `srun` in an existing allocation,
-`salloc` and `srun`, and `sbatch`. It needs root and Debian's Slurm packages, and reports if they are missing.
+It starts the cluster and a service on it. In turn with the service, it runs `srun` in an existing allocation,
+`salloc` with `srun`, and `sbatch`. It requires root and Debian's Slurm packages, and reports missing
+requirements.
 """
 
 import contextlib
@@ -28,22 +29,20 @@ FORGIVEN = 2
 GANG = 16
 CALLERS = 6
 FIRST, FIRST_IN_KEPT, GANG_RATIO, IN_PLACE, ELSEWHERE = 160.0, 60.0, 1.3, 100.0, 5.0
-"""Budgets: ms above the floor in new and in existing allocations, ratio, ms, seconds."""
+"""Budgets: ms above the floor in a new and in an existing allocation, a ratio, ms, and seconds."""
 _SIZE = 64, 100_000
 """Declared CPUs and MB of each node: six replicas of the smallest machine type fit on one."""
 _HOLD = 3.0
-"""Seconds for which a gang's replicas sleep until all have started. On a busy machine the last of sixteen
-starts late.
-"""
+"""Seconds for which a gang's replicas sleep, so that all replicas have started before the first one ends. On
+a busy machine, the last of sixteen starts late."""
 _WHOLE_NODE = "n1-highcpu-64"
 _COMMANDS = ("salloc", "srun", "squeue", "sinfo", "scancel", "scontrol")
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A cluster with a service. `python`: interpreter of the jobs. `counted`: file to which each Slurm
-    command of the service adds a line, if commands are counted.
-    """
+    """A cluster with a service. `python`: the interpreter of the jobs. `counted`: if commands are counted,
+    the file to which each Slurm command of the service adds a line."""
 
     lab: SlurmLab
     service: Service
@@ -51,21 +50,20 @@ class Site:
     counted: Path
 
     def slurm(self, *command: str) -> list[str]:
-        """The prefix that runs a Slurm command manually, without counting."""
+        """The prefix that runs a Slurm command manually. Such commands are not counted."""
         return [str(self.lab.commands / command[0]), *command[1:]]
 
     def commands_sent(self) -> int:
         return self.counted.read_text().count("\n")
 
     def controller_seconds(self) -> float:
-        """CPU time of slurmctld so far."""
+        """CPU seconds of slurmctld so far."""
         return sum(map(measures.cpu_seconds, self.lab.processes(HUB, "slurmctld")))
 
 
 def measure(rounds: int, jobs: int) -> list[Row]:
-    """Measure `rounds` of each start row and `jobs` of the throughput row. Without a cluster, return None and
-    print a note.
-    """
+    """Measure `rounds` starts for each start row, and `jobs` jobs for the throughput row. Without a cluster,
+    print a note and return None."""
     if reason := unavailable_reason():
         print(f"bench: slurm is SKIPPED: {reason}", file=sys.stderr, flush=True)
         return []
@@ -85,9 +83,8 @@ def measure(rounds: int, jobs: int) -> list[Row]:
 
 @contextlib.contextmanager
 def site(slurm: str = "", *, counts: bool = False) -> Generator[Site]:
-    """`slurm`: additional lines of `[engines.slurm]`. `counts`: the service's commands are counted, which
-    costs a shell per command.
-    """
+    """Start a service on the cluster. `slurm`: additional lines of `[engines.slurm]`. `counts`: whether to
+    count the service's commands, which costs one shell per command."""
     CACHE.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="trainshed-bench-") as name:
         directory = Path(name)
@@ -109,7 +106,7 @@ def site(slurm: str = "", *, counts: bool = False) -> Generator[Site]:
 
 
 def counting(lab: SlurmLab, directory: Path, counted: Path) -> Path:
-    """Return a directory of counting wrappers of the commands for the service."""
+    """Return a directory with wrappers of the Slurm commands that count their calls."""
     commands = directory / "commands"
     commands.mkdir()
     for name in _COMMANDS:
@@ -124,7 +121,7 @@ def counting(lab: SlurmLab, directory: Path, counted: Path) -> Path:
 
 @contextlib.contextmanager
 def allocation(here: Site, *options: str) -> Generator[str]:
-    """Allocate nodes with `salloc`; return the job number."""
+    """Allocate nodes with `salloc`, and return the number of the Slurm job."""
     answer = subprocess.run(
         here.slurm("salloc", "--no-shell", *options), capture_output=True, text=True, check=True
     ).stderr
@@ -139,7 +136,7 @@ ONE = ("--nodes=1", "--ntasks=1", "--cpus-per-task=4", "--mem=15G")
 
 
 def kept(here: Site, job: str) -> float:
-    """Run `srun` in an existing allocation: milliseconds to the program's first statement."""
+    """Run `srun` in an existing allocation. Return the milliseconds to the program's first statement."""
     begun = time.time_ns()
     done = subprocess.run(
         here.slurm("srun", f"--jobid={job}", "--overlap", "--ntasks=1", here.python, "-c", measures.STAMP),
@@ -150,7 +147,7 @@ def kept(here: Site, job: str) -> float:
 
 
 def fresh(here: Site) -> float:
-    """Run `salloc`, and `srun` in the allocation."""
+    """Run `salloc`, and `srun` in its allocation."""
     begun = time.time_ns()
     with allocation(here, *ONE) as job:
         between = (time.time_ns() - begun) / 1e6
@@ -171,7 +168,8 @@ def batch(here: Site) -> float:
 
 
 def kept_gang(here: Site, job: str) -> float:
-    """Run `srun` with sixteen tasks, until the last has run its first statement."""
+    """Run `srun` with sixteen tasks. Return the milliseconds until the last task has run its first
+    statement."""
     program = here.python, "-c", measures.STAMP
     begun = time.time_ns()
     done = subprocess.run(
@@ -185,12 +183,13 @@ def kept_gang(here: Site, job: str) -> float:
     return (max(stamps) - begun) / 1e6
 
 
-# Allocate little, so that Trainshed's job fits too: the service sees other jobs' usage some seconds later.
+# Allocate only a small part of each node, so that Trainshed's job fits too: the service detects the usage of
+# other jobs some seconds later.
 _ALL = ("--nodes=3", f"--ntasks={GANG}", "--cpus-per-task=1", "--mem=1G")
 
 
 def fresh_gang(here: Site, of_srun: list[float]) -> float:
-    """Run `salloc` with sixteen tasks in it; append the time of the tasks to `of_srun`."""
+    """Run `salloc`, and sixteen tasks in its allocation. Append the time of the tasks to `of_srun`."""
     begun = time.time_ns()
     with allocation(here, *_ALL) as job:
         between = (time.time_ns() - begun) / 1e6
@@ -199,9 +198,8 @@ def fresh_gang(here: Site, of_srun: list[float]) -> float:
 
 
 def per_second(here: Site, count: int) -> float:
-    """Run trivial programs, each with its own allocating `srun`, with as many callers as
-    Trainshed's row has.
-    """
+    """Run trivial programs, each with an `srun` that allocates its node, with the same number of callers as
+    in Trainshed's row."""
 
     def many(_: int) -> None:
         for _ in range(count // CALLERS):
@@ -239,7 +237,8 @@ def first_lines(here: Site, rounds: int) -> list[Row]:
 
 
 def kept_first_lines(here: Site, rounds: int) -> list[Row]:
-    """Measure a service that keeps nodes for the next job: it starts no allocation and no agent."""
+    """Measure a service that keeps nodes for the next job, so that it starts neither an allocation nor an
+    agent."""
     connection = Connection(here.service)
     with allocation(here, *ONE) as job:
         in_kept, ours = (
@@ -255,7 +254,7 @@ def kept_first_lines(here: Site, rounds: int) -> list[Row]:
 
 
 def kept_gangs(here: Site, rounds: int) -> list[Row]:
-    """Measure the same for a gang."""
+    """Measure a service that keeps nodes, with a gang."""
     connection = Connection(here.service)
     with allocation(here, *_ALL) as job:
         in_kept, ours = (
@@ -271,7 +270,7 @@ def kept_gangs(here: Site, rounds: int) -> list[Row]:
 
 
 def settled(here: Site, measure_ours: Callable[[], float]) -> float:
-    """Measure a Trainshed row after everything before it is cleaned up."""
+    """Wait until everything that ran before is cleaned up. Then measure a row of Trainshed."""
     took = measure_ours()
     for _ in until("the end of the service's allocations"):
         if not here.lab.slurm("squeue", "-h", "-o", "%j").count("trainshed-"):
@@ -298,9 +297,8 @@ def gangs(here: Site, rounds: int) -> list[Row]:
 
 
 def wanted(row: Row) -> Row:
-    """Note whether a gang in a new allocation meets the budget for kept nodes. On two CPUs it does not yet
-    (docs/adr/0083), so it does not fail the run.
-    """
+    """Print a note whether a gang in a new allocation meets the budget for kept nodes. On two CPUs it does
+    not meet it yet (docs/adr/0083), so the result does not fail the run."""
     assert row.ratio is not None
     reached = "reached" if row.ratio <= GANG_RATIO else "NOT reached"
     return replace(row, target=f"≤ {GANG_RATIO:g}× wanted, {reached}")
@@ -354,9 +352,8 @@ signal.pause()"""
 
 
 def lost_node(here: Site) -> list[Row]:
-    """Cut the power of a worker's node: measure the time until the worker's first statement on
-    another node.
-    """
+    """Cut the power of a worker's node. Measure the time until the worker's first statement on another
+    node."""
     connection = Connection(here.service)
     body = container_job(_STAY, pools=(1, 1))
     for pool in body["jobSpec"]["workerPoolSpecs"]:
@@ -375,7 +372,7 @@ def lost_node(here: Site) -> list[Row]:
             off = time.time_ns()
             here.lab.kill_node(killed)
         elif len(stamps) == 3:
-            # Use a new connection: the service closes an idle one before it declares the node lost.
+            # Use a new connection, because the service closes an idle one before it declares the node lost.
             Connection(here.service).call("POST", f"{view}:cancel")
     here.lab.boot(killed)
     here.lab.await_states({killed: ("idle", "mixed")})

@@ -1,7 +1,7 @@
 """The rate of durable jobs: the store compared with a bare write-and-fdatasync loop on the same disk.
 
-Rounds alternate with the floor, so that ratios are stable on a busy machine. Run `python
-bench/store_commits.py [DIRECTORY]`; it takes about ten seconds.
+Rounds of the store and of the loop alternate, so that ratios are stable on a busy machine. Run `python
+bench/store_commits.py [DIRECTORY]`. It takes about ten seconds.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ _numbers = itertools.count(1)
 
 
 def _job() -> Job:
-    """A job of eight replicas, a record of about 4 kB."""
+    """Return a job with eight replicas, whose record has about 4 kB."""
     uid = next(_numbers)
     program = Program(
         RuntimeChoice("python", "", "3.11"), module="trainer.task", args=("--steps", "9")
@@ -52,7 +52,7 @@ def _job() -> Job:
 
 
 def _floor(directory: Path) -> list[float]:
-    """Return the seconds of each durable append of 4 kB, one after the other."""
+    """Return the seconds of each durable append of 4 kB. The appends run one after another."""
     spans: list[float] = []
     until = time.perf_counter() + _SECONDS
     descriptor = os.open(directory / "floor", os.O_CREAT | os.O_WRONLY | os.O_APPEND)

@@ -1,8 +1,9 @@
-"""Warm starts of programs (docs/warm-starts.md): PyTorch's first statement, and trials per hour.
+"""Warm starts of programs (docs/warm-starts.md): the first statement of a PyTorch program, and trials per
+hour.
 
-`python -m bench.warm_starts` prints the rows; `--cache DIRECTORY` selects a cache with the runtime. The first
-statement of a PyTorch program is the one after `import torch`. Trials train for a fixed time, so the
-comparison shows the overhead.
+`python -m bench.warm_starts` prints the rows. `--cache DIRECTORY` selects a cache that contains the runtime.
+The first statement of a PyTorch program is the one after `import torch`. Trials train for a fixed time, so
+the comparison shows the overhead.
 """
 
 import argparse
@@ -23,7 +24,7 @@ from bench.measures import Connection, Row, interleaved, medians
 from trainshed.core.launch import WARM_LABEL
 
 MAX_FIRST_STATEMENT_RATIO = 5.0
-"""Maximum time to the first statement, in bare starts of the plain interpreter."""
+"""Maximum time to the first statement, as a multiple of a bare start of the plain interpreter."""
 _TRIALS, _PARALLEL = 8, 2
 _TASK = """
 import torch
@@ -53,7 +54,8 @@ print("runs", sys.executable)
 
 
 def measure(rounds: int, cache: Path = CACHE, *, trials: bool = True) -> list[Row]:
-    """Measure `rounds` of single programs. With `trials`, also two tuning jobs for each trial length."""
+    """Measure `rounds` single programs. If `trials` is set, also measure two tuning jobs for each duration of
+    a trial."""
     with tempfile.TemporaryDirectory(prefix="trainshed-bench-") as directory:
         config = Path(directory, "service.toml")
         config.write_text(f'cache = "{cache}"\n')
@@ -89,8 +91,7 @@ def _first_statements(service: Service, uri: str, rounds: int) -> list[Row]:
 
 def _bare(python: str) -> float:
     """Return the time from spawn to the first statement of a program without imports, in the job's
-    interpreter.
-    """
+    interpreter."""
     begun = time.time_ns()
     done = subprocess.run(
         [python, "-c", "import time; print(time.time_ns())"], capture_output=True, check=True
@@ -99,7 +100,8 @@ def _bare(python: str) -> float:
 
 
 def _submitted(connection: Connection, uri: str, label: str) -> tuple[str, str]:
-    """Return the finished job and its output: the time of its first statement, `runs`, its interpreter."""
+    """Run a job. Return the job and its output: the time of its first statement, `runs`, and its
+    interpreter."""
     job = connection.submit({"labels": {WARM_LABEL: label}, **_job(uri)})
     lines = [
         line for line in connection.messages(job) if line.isdigit() or line.startswith("runs ")
@@ -125,7 +127,7 @@ def _pool(uri: str, args: list[str]) -> dict[str, Any]:
 
 
 def _beginnings(connection: Connection, job: str) -> str:
-    """Return the timeline's description of the job's start."""
+    """Return the timeline's text about the start of the job's program."""
     entries = connection.call("GET", f"/trainshed/v1/jobs/{job}/timeline")["entries"]
     return " ".join(entry["message"] for entry in entries if entry["kind"] == "warm_start")
 

@@ -1,6 +1,5 @@
-"""Generate the reference of `/trainshed/v1` (docs/api.md of the site) from the method table, the handlers and
-the records.
-"""
+"""Generates the reference of `/trainshed/v1` (docs/api.md of the site) from the method table, the handlers
+and the records."""
 
 import inspect
 import re
@@ -24,7 +23,7 @@ _FIELD: Final = re.compile(r"    (\w+): ")
 
 
 def page(introduction: str) -> str:
-    """Return the whole page. `introduction`: its handwritten part."""
+    """Return the whole page. `introduction`: the handwritten part."""
     parts = [introduction, "\n## Methods\n"]
     for (verb, path), method in METHODS.items():
         parts.append(_method(verb, path, method))
@@ -35,7 +34,7 @@ def page(introduction: str) -> str:
 
 
 def records_of(module: ModuleType) -> Iterator[type[Record]]:
-    """Return the records of a module, in order of definition."""
+    """Return the records that a module defines, in order."""
     for value in vars(module).values():
         if (
             isinstance(value, type)
@@ -90,7 +89,7 @@ def _record(record: type[Record]) -> str:
 
 
 def _meanings(record: type[Record]) -> dict[str, str]:
-    """Return the comments above the fields of a record and of its base classes."""
+    """Return the comments above the fields of a record, including those of its base classes."""
     result: dict[str, str] = {}
     for base in reversed(record.__mro__):
         if not issubclass(base, Record):
@@ -106,7 +105,7 @@ def _meanings(record: type[Record]) -> dict[str, str]:
 
 
 def _type(kind: Any) -> str:
-    """Return the name of a type in JSON terms, with a link if it is a record."""
+    """Return a type's name in JSON terms, with a link if the type is a record."""
     if kind in _ALL:
         return _link(kind)
     arguments = get_args(kind)

@@ -34,7 +34,7 @@ from http_rules import calls_of
 from known_methods import DOCUMENTS, known_methods
 
 PACKAGES = ("@google-cloud/aiplatform@6.11.0", "google-proto-files@5.0.3")
-"""Search paths. The first with the file is used."""
+"""npm packages that are search paths for imports. If several contain a file, the first one is used."""
 PROTOS = ("build/protos", ".")
 """Directories of the .proto files in the packages."""
 SERVICES = (
@@ -53,7 +53,7 @@ SETS = {
 }
 """The file with the services, by API."""
 AUDIT_LOG = "google/cloud/audit/audit_log.proto"
-"""Types that log entries contain for the audit log."""
+"""Types that log entries of the audit log contain."""
 PUBLIC = (
     "google/cloud/aiplatform/v1/*_service.proto",
     "google/cloud/aiplatform/v1beta1/*_service.proto",
@@ -76,7 +76,7 @@ SHARED = (
     "google/protobuf/struct.proto",
     "google/protobuf/wrappers.proto",
 )
-# Only these files define options. The options are removed, so the files are not needed at run time.
+# These files define only options. Options are removed, so the files are not needed at run time.
 OPTION_FILES = frozenset(
     {
         "google/api/annotations.proto",
@@ -88,9 +88,9 @@ OPTION_FILES = frozenset(
         "google/protobuf/descriptor.proto",
     }
 )
-# Marked as output only in the protos, although clients send them: measurements added to or completing a trial
-# (spec/clients#surface, VizierService), trials that a client creates, imported evaluations and their slices,
-# IDs of uploaded blobs, and over gRPC the name of the resource in an update.
+# The protos mark these fields as output only, although clients send them: measurements that are added to a
+# trial or complete it (spec/clients#surface, VizierService), trials that a client creates, imported
+# evaluations and their slices, IDs of uploaded blobs, and over gRPC the name of the resource in an update.
 _RESOURCES_WITH_NAMES_IN_UPDATES = (
     "Artifact",
     "Context",
@@ -137,15 +137,15 @@ INPUT_FIELDS = {
     },
 }
 STREAMS = frozenset({"ReadTensorboardBlobData", "TailLogEntries"})
-"""The streaming methods that are served."""
-# Reserved in the protos but present in the discovery document that clients are generated from: (name, number)
-# of repeated strings.
+"""The streaming methods that the service supports."""
+# Fields that the protos reserve, although the discovery document from which clients are generated contains
+# them: (name, number) of repeated strings.
 STILL_SENT = {"google.logging.v2.ListLogEntriesRequest": ("project_ids", 1)}
 DATA = Path(__file__).resolve().parent.parent / "packages/trainshed/src/trainshed/wire/data"
 
 
 def main() -> None:
-    """Build all files. The sets depend on each other."""
+    """Build all files. The descriptor sets depend on each other."""
     argparse.ArgumentParser(description=__doc__).parse_args()
     DATA.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
@@ -174,9 +174,8 @@ def main() -> None:
 
 
 def compile_protos(scratch: Path) -> list[descriptor_pb2.FileDescriptorProto]:
-    """Fetch the packages. Compile the served protos, then those of all other services, with all imports, in
-    build order.
-    """
+    """Fetch the packages. Compile the protos of the served APIs, then those of all other services. Return the
+    files with all imports, in build order."""
     folders = [
         fetched(package, scratch / str(number)) / "package" / protos
         for number, (package, protos) in enumerate(zip(PACKAGES, PROTOS, strict=True))
@@ -213,7 +212,7 @@ def compile_protos(scratch: Path) -> list[descriptor_pb2.FileDescriptorProto]:
 
 
 def every_service(folders: Iterable[Path]) -> list[str]:
-    """Return the files of `PUBLIC` in the folders, each by its import name."""
+    """Return the files of `PUBLIC` in the folders, by the names under which they are imported."""
     result = {
         str(path.relative_to(folder)): None
         for folder in folders
@@ -235,9 +234,8 @@ def fetched(package: str, folder: Path) -> Path:
 
 
 def reduced(file: descriptor_pb2.FileDescriptorProto) -> descriptor_pb2.FileDescriptorProto:
-    """Remove all options except http routes, field behaviour, packing and map entries. Remove streaming
-    methods except `STREAMS`.
-    """
+    """Remove all options except HTTP routes, field behaviour, packing and map entries. Remove all streaming
+    methods except `STREAMS`."""
     file.ClearField("options")
     file.ClearField("source_code_info")
     file.ClearField("extension")
@@ -269,7 +267,7 @@ def reduced(file: descriptor_pb2.FileDescriptorProto) -> descriptor_pb2.FileDesc
 
 
 def reduce_message(message: descriptor_pb2.DescriptorProto, full_name: str) -> None:
-    """Apply `reduced` to a message and its nested types."""
+    """Apply `reduced` to a message and the types that it contains."""
     if full_name in STILL_SENT:
         name, number = STILL_SENT[full_name]
         message.ClearField("reserved_name")
@@ -339,7 +337,7 @@ def discovery_document(name: str) -> dict[str, Any]:
 
 
 def folder_of(module: str, *, up: int) -> Path:
-    """Return the directory `up` levels above the module's file."""
+    """Return the directory that is `up` levels above the module's file."""
     spec = importlib.util.find_spec(module)
     if spec is None or spec.origin is None:
         raise SystemExit(f"{module} is not installed: install the dev dependency group, run again")
@@ -347,7 +345,7 @@ def folder_of(module: str, *, up: int) -> Path:
 
 
 def write(name: str, content: bytes) -> None:
-    """Compress without a time stamp, so that the same input gives the same bytes."""
+    """Write compressed content, without a time stamp: the same input gives the same bytes."""
     (DATA / name).write_bytes(gzip.compress(content, 9, mtime=0))
     print(f"{name}: {len(content)} bytes, {(DATA / name).stat().st_size} compressed")  # noqa: T201  a tool speaks on its terminal
 

@@ -1,6 +1,5 @@
-"""Generate the reference of the `trainshed` command (docs/commands.md of the site) from the command
-definitions.
-"""
+"""Generates the reference of the `trainshed` command (docs/commands.md of the site) from the command
+definitions."""
 
 import inspect
 import re
@@ -17,11 +16,11 @@ _CONNECTION: Final = ("--url", "--token", "--ca", "--data")
 """Options of all commands that call a service. The page lists them once."""
 _WHERE_TAKEN_FROM: Final = ("jobs", "list")
 _COMMAND: Final = re.compile(r"(?<=: )(?:eval |trainshed )[^;]+?(?=\.?(?:;|$)|[.,] )")
-"""A command after a colon, as help texts show it."""
+"""Matches a command after a colon in a help text."""
 
 
 def page(introduction: str) -> str:
-    """Return the whole page. `introduction`: its handwritten part."""
+    """Return the whole page. `introduction`: the handwritten part."""
     connection = _options(_context_of(_WHERE_TAKEN_FROM), of_connection=True)
     parts = [introduction, "\n## Options of the connection\n\n", *connection]
     for words, command in commands():
@@ -31,7 +30,7 @@ def page(introduction: str) -> str:
 
 
 def commands() -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    """Return all commands by their words, groups before their commands. () is `trainshed` itself."""
+    """Return all commands by their words, groups before their subcommands. () is `trainshed` itself."""
     yield from _below((), group)
 
 
@@ -78,13 +77,13 @@ def _commands_of(words: tuple[str, ...], command: click.Group) -> str:
 
 
 def _paragraphs(text: str) -> list[str]:
-    """Return the paragraphs of a help text as Markdown, one line each."""
+    """Return the paragraphs of a help text as Markdown, with one line per paragraph."""
     plain = inspect.cleandoc(text).replace("\b\n", "")
     return [_markdown(re.sub(r"\s+", " ", part)) for part in plain.split("\n\n")]
 
 
 def _markdown(text: str) -> str:
-    """Return a terminal text with Markdown's special characters in code spans."""
+    """Convert a text for terminals to Markdown: put special characters into code spans."""
     return (
         _COMMAND.sub(lambda match: f"`{match[0]}`", text).replace("|", "\\|").replace("<", "&lt;")
     )
@@ -109,7 +108,8 @@ def _options(context: click.Context, of_connection: bool) -> Iterator[str]:
 
 
 def _is_of_connection(option: click.Option, context: click.Context) -> bool:
-    """`--data` has another meaning in commands that do not call a service."""
+    """Return whether the option selects the service. `--data` has another meaning in commands that do not
+    call a service."""
     asks = any("--url" in other.opts for other in context.command.params)
     return asks and any(name in _CONNECTION for name in option.opts)
 
@@ -123,7 +123,7 @@ def _row(option: click.Option, context: click.Context) -> str:
     meaning = re.sub(r"\s+", " ", record[1])
     value = option.make_metavar(context)
     if isinstance(option.type, click.Choice):
-        # The option's meaning without a value. Some of these options also accept values.
+        # List the choices in the description, not after the name.
         values = value.strip("[]").split("|")
         meaning += " One of " + ", ".join(f"`{word}`" for word in values) + "."
     elif not option.is_flag:

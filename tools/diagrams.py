@@ -1,10 +1,9 @@
-"""Write docs/failure-table.md and the generated tables of other pages.
-
-The tables are the permissions of programs in docs/clients-in-jobs.md and the versions in
-docs/coming-from-vertex.md. The module also generates the diagrams of docs/lifecycle.md for the site.
+"""Writes docs/failure-table.md and the generated tables of other pages: the permissions of programs in
+docs/clients-in-jobs.md, and the versions in docs/coming-from-vertex.md. It also generates the diagrams of
+docs/lifecycle.md for the site.
 
 Run in the root: `python -m tools.diagrams`. tests/unit/test_lifecycle_docs.py compares the pages with the
-tables.
+tables in the source.
 """
 
 import re
@@ -51,7 +50,7 @@ def main() -> None:
 
 
 def pages() -> Mapping[str, str]:
-    """Return all pages by their names in docs/."""
+    """Return all generated pages by their names in docs/."""
     return {
         "failure-table.md": failure_table(),
         "clients-in-jobs.md": clients_in_jobs(),
@@ -60,7 +59,7 @@ def pages() -> Mapping[str, str]:
 
 
 def lifecycle() -> str:
-    """Return the page of a job's states for the site."""
+    """Return the page about the states of a job, for the site."""
     parts = [(DOCS / "lifecycle.md").read_text()]
     for table, about in _ABOUT:
         parts.append(f"\n## {table.name.capitalize()}\n{about}\n\n{diagram(table)}")
@@ -72,7 +71,7 @@ def lifecycle() -> str:
 
 
 def diagram(table: AnyTable) -> str:
-    """Return a mermaid state diagram. Triggers between the same states share an arrow."""
+    """Return a mermaid state diagram. Triggers between the same two states share an arrow."""
     arrows: dict[tuple[str, str], list[str]] = {}
     for (state, trigger), cell in table.cells.items():
         if isinstance(cell, Next):
@@ -100,7 +99,7 @@ def _reasons(table: AnyTable, kind: type[Ignore] | type[Illegal], title: str) ->
 
 
 def _cells(table: AnyTable, by_trigger: Mapping[str, list[str]]) -> str:
-    """Group the triggers that occur in the same states."""
+    """Group the triggers that have an effect in the same states."""
     by_states: dict[tuple[str, ...], list[str]] = {}
     for trigger, states in by_trigger.items():
         by_states.setdefault(tuple(states), []).append(trigger)
@@ -131,7 +130,7 @@ def failure_table() -> str:
 
 
 def clients_in_jobs() -> str:
-    """Return the page with a new table of the permissions of a program's token."""
+    """Return the page with an updated table of the permissions of a program's token."""
     held, verbs = PROGRAM, defaultdict[str, set[str]](set)
     for permission in PERMISSIONS.values():
         resource, _, verb = permission.rpartition(".")
@@ -149,7 +148,7 @@ def clients_in_jobs() -> str:
 
 
 class _EveryPython(Interpreters):
-    """A machine with every Python version that a runtime supports."""
+    """A machine that has every Python version that a runtime supports."""
 
     def usual(self) -> Minor:
         return (3, 11)
@@ -162,7 +161,7 @@ class _EveryPython(Interpreters):
 
 
 def coming_from_vertex() -> str:
-    """Return the page with a new table of the runtimes behind prebuilt images."""
+    """Return the page with an updated table of the runtimes that replace prebuilt images."""
     listed = (parse_prebuilt(f"{PREBUILT_IMAGES}{name}") for name in list_images())
     images = [image for image in listed if image is not None]
     rows: list[tuple[str, str, str]] = []
@@ -189,7 +188,7 @@ def coming_from_vertex() -> str:
 
 
 def _with_table(page: str, name: str, table: str) -> str:
-    """Return the page with a new table between its marks."""
+    """Replace the table between its marks in a page."""
     marks = re.compile(rf"(?<=<!-- table {name} -->\n).*?(?=<!-- end -->)", re.DOTALL)
     return marks.sub(lambda _: table, (DOCS / page).read_text(), count=1)
 

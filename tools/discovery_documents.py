@@ -1,7 +1,5 @@
-"""Reduce a discovery document to the served methods, without prose.
-
-Part of `build_descriptors.py`. `discovery_protos.Selection` selects the methods.
-"""
+"""Reduces a discovery document to the methods that `discovery_protos.Selection` selects, without
+descriptions. Part of `build_descriptors.py`."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
@@ -12,7 +10,7 @@ Schema = Mapping[str, Any]
 
 
 def without_prose(document: Schema, selection: Selection) -> dict[str, Any]:
-    """Return the document with only the selected methods and their schemas, without descriptions."""
+    """Return the document without descriptions, and with only the selected methods and their schemas."""
     reached: set[str] = set()
     resources = _resources(document, selection)["resources"]
     waiting = list(_references(resources))
@@ -50,9 +48,8 @@ def _resources(resource: Schema, selection: Selection) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Remove prose: each `description` whose value is a string. A property may have that name too; its value
-    is an object.
-    """
+    """Remove descriptions: each `description` whose value is a string. A property may also be called
+    `description`; its value is an object."""
     if isinstance(value, dict):
         items = cast(dict[str, Any], value)
         return {

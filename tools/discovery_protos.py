@@ -1,11 +1,14 @@
-"""Convert a discovery document into a FileDescriptorProto.
+"""Converts a discovery document into a FileDescriptorProto. Part of `build_descriptors.py`.
 
-Part of `build_descriptors.py`. Owns the selection of methods and the naming. Messages with a public .proto
-(operations, policies, status) are references and are never redefined.
+This module selects the methods and determines the names. Messages that have a public .proto (operations,
+policies, status) are references and are never redefined.
 
-Rules: int64, double and byte formats keep their types. google-datetime, -duration and -fieldmask become the
-well-known messages. A map of strings becomes a map, a map of `any` a Struct, `any` a Value. An inline enum is
-nested in its message under the field's name; its numbers are the positions.
+Rules:
+
+- The formats int64, double and byte keep their types.
+- google-datetime, -duration and -fieldmask become the well-known messages.
+- A map of strings becomes a map, a map of `any` a Struct, `any` a Value.
+- An inline enum is nested in its message, with the field's name. Its numbers are the positions of the values.
 """
 
 import re
@@ -28,20 +31,20 @@ class Selection:
     """The served methods of a document and their names in the protos."""
 
     package: str
-    #: Prefix of the schema names. The rest is the name of the message.
+    #: Prefix of the schema names. The rest of the name is the name of the message.
     prefix: str
-    #: Discovery ID without the API's name -> (service, RPC).
+    #: Discovery ID without the API's name → (service, RPC).
     methods: Mapping[str, tuple[str, str]]
     structs: frozenset[tuple[str, str]] = frozenset()
-    #: Schema -> fields that only the service writes, although the document does not mark them.
+    #: Schema → fields that only the service writes, although the document does not mark them as output.
     output_only: Mapping[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
-    #: (schema, field) that the document marks as output, although clients send them.
+    #: (schema, field) pairs that the document marks as output, although clients send them.
     taken_as_input: frozenset[tuple[str, str]] = frozenset()
-    #: Schema -> oneof name -> its fields. A oneof distinguishes zero from unset.
+    #: Schema → oneof name → fields of the oneof. A oneof distinguishes zero from unset.
     oneofs: Mapping[str, Mapping[str, tuple[str, ...]]] = field(
         default_factory=dict[str, Mapping[str, tuple[str, ...]]]
     )
-    #: Schemas that occur only inside an Any: responses of operations, and their metadata.
+    #: Schemas that occur only in an Any: responses and metadata of operations.
     details: tuple[str, ...] = ()
 
 
@@ -110,7 +113,7 @@ LOGGING = Selection(
     },
 )
 
-# schema (without prefixes) -> public message and the file that defines it
+# Schema (without prefixes) → public message and the file that defines it.
 KNOWN = {
     "GoogleApi__HttpBody": ("google.api.HttpBody", "google/api/httpbody.proto"),
     "GoogleIamV1__Policy": ("google.iam.v1.Policy", "google/iam/v1/policy.proto"),
@@ -139,7 +142,7 @@ KNOWN = {
     "GoogleType__Expr": ("google.type.Expr", "google/type/expr.proto"),
     "Status": ("google.rpc.Status", "google/rpc/status.proto"),
 }
-# RPCs whose request has a public message of its own
+# RPCs whose request is a public message.
 KNOWN_REQUESTS = {
     "GetIamPolicy": ("google.iam.v1.GetIamPolicyRequest", "google/iam/v1/iam_policy.proto"),
     "SetIamPolicy": KNOWN["GoogleIamV1__SetIamPolicyRequest"],
@@ -181,12 +184,12 @@ STRUCT = ("google.protobuf.Struct", "google/protobuf/struct.proto")
 
 
 def file_descriptor(document: Schema, selection: Selection) -> descriptor_pb2.FileDescriptorProto:
-    """Return the selected methods as services, with every schema that they reference."""
+    """Return a file with the selected methods as services, and all schemas that they reference."""
     return _Builder(document, selection).build()
 
 
 class _Builder:
-    """Builds one file. Use an instance only once."""
+    """Builds one file. An instance can be used only once."""
 
     def __init__(self, document: Schema, selection: Selection) -> None:
         self.schemas: Mapping[str, Schema] = document["schemas"]
@@ -239,7 +242,7 @@ class _Builder:
         path = template(method["path"], parameters)
         for known in service.method:
             if known.name == rpc:
-                # The same RPC below another path already has its messages.
+                # The messages exist already, because the same RPC has another path.
                 rule: Any = known.options.Extensions[HTTP].additional_bindings.add(
                     body="*" if body_schema else ""
                 )
@@ -347,8 +350,8 @@ class _Builder:
         taken = {value.name for enum in message.enum_type for value in enum.value}
         scope = message
         if taken.intersection(names):
-            # Enum values share the scope of their enum, so a second enum with the same value name gets its
-            # own scope.
+            # Enum values share the scope of the enum. If another enum has a value with the same name, this
+            # enum gets its own scope.
             scope = message.nested_type.add(name=f"{name}Enum")
         enum = scope.enum_type.add(name=name)
         for number, value in enumerate(names):
@@ -357,7 +360,7 @@ class _Builder:
 
 
 def methods(document: Schema) -> Iterator[tuple[str, Schema]]:
-    """Yield every method of a document with its dotted ID, without the API's name."""
+    """Yield every method of a document by its dotted ID, without the API's name."""
     waiting: list[Schema] = [document]
     while waiting:
         resource = waiting.pop(0)
@@ -367,7 +370,8 @@ def methods(document: Schema) -> Iterator[tuple[str, Schema]]:
 
 
 def template(path: str, parameters: Mapping[str, Schema]) -> str:
-    """Convert `v1/{+name}:cancel` and the parameter's pattern into the template of an http rule."""
+    """Convert a path such as `v1/{+name}:cancel` and the pattern of its parameter to the template of an HTTP
+    rule."""
 
     def variable(match: re.Match[str]) -> str:
         name = match.group(1)
@@ -378,16 +382,16 @@ def template(path: str, parameters: Mapping[str, Schema]) -> str:
 
 
 def output_only(prop: Schema) -> bool:
-    """Return whether only the service writes the field. Older documents state it only in prose."""
+    """Return whether only the service writes the field. Older documents mention it only in descriptions."""
     return bool(prop.get("readOnly")) or str(prop.get("description", "")).startswith("Output only")
 
 
 def snake(name: str) -> str:
-    """Convert `consumedMLUnits` into `consumed_ml_units`."""
+    """Convert a name such as `consumedMLUnits` to `consumed_ml_units`."""
     split = re.sub(r"([a-z0-9])([A-Z])|([A-Z])(?=[A-Z][a-z])", r"\1\3_\2", name)
     return split.lower()
 
 
 def camel(name: str) -> str:
-    """Convert `scale_tier` into `ScaleTier`."""
+    """Convert a name such as `scale_tier` to `ScaleTier`."""
     return "".join(part.capitalize() for part in name.split("_"))

@@ -1,8 +1,6 @@
-"""List the calls of the served APIs and their REST bindings. Part of `build_descriptors.py`.
-
-Reads the protos of the services and their http annotations. The service reads the list when it starts, and
-the protos only with the first message.
-"""
+"""Lists the methods of the served APIs and their REST bindings. Part of `build_descriptors.py`. It reads the
+protos of the services and their HTTP annotations. The service reads the list at its start, but the protos
+only with the first message."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -13,22 +11,21 @@ from google.protobuf import descriptor_pb2
 _HTTP: Any = annotations_pb2.http
 
 Binding = tuple[str, str, str]
-"""Return the HTTP method, the path template, and the request field that contains the body."""
+"""The HTTP method, the path template, and the request field that contains the body."""
 Call = tuple[str, str, str, str, tuple[Binding, ...], bool]
-"""Return the full name of the service, the names of the method, its request and its response, its bindings,
-and whether it returns a stream.
-"""
+"""The full name of the service; the names of the method, its request and its response; its bindings; and
+whether the response is a stream."""
 
 
 def calls_of(files: Iterable[descriptor_pb2.FileDescriptorProto]) -> list[Call]:
-    """Return the calls of all services of the files, in order."""
+    """Return the methods of all services in the files, in order."""
     return [
         (
             f"{file.package}.{service.name}",
             method.name,
             method.input_type.removeprefix("."),
             method.output_type.removeprefix("."),
-            # REST has no streaming requests.
+            # REST does not support streaming requests.
             () if method.client_streaming else tuple(_bindings(method.options.Extensions[_HTTP])),
             method.server_streaming,
         )

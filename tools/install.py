@@ -1,7 +1,8 @@
-"""Install the packages of a lock file into this environment: `tools/install.py LOCK`. ./dev calls it.
+"""Installs the packages of a lock file into this environment: `tools/install.py LOCK`. ./dev calls it.
 
-Uses the uv version of the lock and pip's configured indexes: uv takes ten seconds where pip takes two minutes
-of CPU time. If uv fails, pip installs. Uses only the standard library, because nothing else is installed yet.
+It uses the uv version in the lock, and the package indexes that pip uses. uv takes ten seconds, pip takes two
+minutes of CPU time. If uv fails, pip installs the packages. This program uses only the standard library,
+because nothing else is installed yet.
 """
 
 import os
@@ -49,7 +50,7 @@ def main() -> None:
 
 
 def _by_uv(lock: Path) -> bool:
-    """Return whether uv installed all packages."""
+    """Return whether uv has installed all packages."""
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as alone:
         alone.write(locked("uv", lock.read_text()))
         alone.flush()
@@ -65,8 +66,8 @@ def _by_uv(lock: Path) -> bool:
         sys.executable,
     ]
     environ = os.environ | index_environment(os.environ)
-    # Compile the modules that a service loads now, as a user with write access. Other modules are compiled at
-    # first import.
+    # Compile the modules that a service loads, because this user has write access. Other modules are compiled
+    # when they are first imported.
     for words in (
         ("--compile-bytecode", "--require-hashes", "-r", str(_RUN)),
         ("--require-hashes", "-r", str(lock)),

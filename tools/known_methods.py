@@ -1,7 +1,8 @@
-"""List the methods of the public APIs, served or not. Part of `build_descriptors.py`.
+"""Lists the methods of the public APIs, whether or not the service supports them. Part of
+`build_descriptors.py`.
 
-The protos of the services provide the gRPC methods and the paths of their annotations. The discovery
-documents provide methods configured elsewhere (operations, policies) and APIs without protos.
+The protos of the services contain the gRPC methods and the paths in their annotations. The discovery
+documents contain methods that are configured elsewhere (operations, policies), and APIs without protos.
 """
 
 import re
@@ -24,21 +25,22 @@ DOCUMENTS = (
     "serviceusage.v1.json",
     "bigquery.v2.json",
 )
-"""The APIs whose clients connect to this service, and APIs that the same clients also call."""
+"""The APIs whose clients connect to this service, and other APIs that these clients call."""
 _BETA = "v1beta1"
 _VARIABLE = re.compile(r"\{[^{}=]+(?:=([^{}]+))?\}")
 
 Row = tuple[str, str, str]
 """A method's name (full RPC name or discovery ID), an HTTP verb, and a path with `*` for each variable
-segment. Verb and path are "" for a method that exists only in gRPC.
-"""
+segment. The verb and the path are "" if the method exists only in gRPC."""
 
 
 def known_methods(
     files: Iterable[descriptor_pb2.FileDescriptorProto], documents: Iterable[Mapping[str, Any]]
 ) -> list[Row]:
-    """Return every method of the services and the documents. A path occurs once, under its first name.
-    Methods in both `v1` and `v1beta1` have their `v1` name.
+    """Return every method of the services and the documents.
+
+    A path occurs only once, with its first name. Methods that are in both `v1` and `v1beta1` have their `v1`
+    name.
     """
     rows: dict[tuple[str, str], str] = {}
     without_path: dict[str, None] = {}
@@ -85,9 +87,8 @@ def _of_resource(resource: Mapping[str, Any], before: str) -> Iterator[Row]:
 
 
 def _path(method: Mapping[str, Any]) -> str:
-    """Return the flat path, or the path itself if its last variable may have any number of segments, as in
-    `predict`.
-    """
+    """Return the flat path of a method. If the last variable of the path may have any number of segments, as
+    in `predict`, return the path itself."""
     for name, parameter in method.get("parameters", {}).items():
         pattern = str(parameter.get("pattern", "")).strip("^$")
         if pattern.endswith("/.*") and "[" not in pattern:
@@ -96,5 +97,6 @@ def _path(method: Mapping[str, Any]) -> str:
 
 
 def _plain(template: str) -> str:
-    """Convert `/v1/{parent=projects/*/locations/*}/datasets` into `/v1/projects/*/locations/*/datasets`."""
+    """Convert a path such as `/v1/{parent=projects/*/locations/*}/datasets` to
+    `/v1/projects/*/locations/*/datasets`."""
     return _VARIABLE.sub(lambda match: match[1] or "*", template)

@@ -1,8 +1,8 @@
-"""Resolve the locks of the runtimes again (`./dev lock`), or some: `tools/lock_runtimes.py FAMILY[=VERSION]
-...`.
+"""Resolves the locks of all runtimes again (`./dev lock`), or of some: `tools/lock_runtimes.py
+FAMILY[=VERSION] ...`.
 
-Reads the package index and downloads no packages. A lock is valid for all Python versions of its release. If
-one version of a package does not support all of them, or lacks wheels for some, the lock contains several
+It reads the package index and downloads no packages. A lock is valid for all Python versions of its release.
+If one version of a package does not support all of them, or lacks wheels for some, the lock contains several
 versions with markers.
 """
 
@@ -48,12 +48,12 @@ _OF_TODAY = ("pip", "setuptools", "wheel", "packaging", "certifi")
 def resolve(sheet: Sheet, release: Release, interpreter: str) -> str:
     """Return the pinned requirements for every Python and platform of the release, one per line.
 
-    The resolver searches for one version that supports all Pythons. If some packages have no wheel for the
-    newest Python, that Python gets its own pins.
+    The resolver searches for package versions that support all Pythons. If some packages have no wheel for
+    the newest Python, the lock contains separate pins for that Python.
     """
     pins = _resolved(sheet, release, interpreter)
     newest = release.pythons[1]
-    # Locks for x86 only contain packages that were never released as wheels.
+    # Locks that are only for x86 contain packages that were never released as wheels.
     if not release.only_x86 and _lacks_wheels(sheet, release, pins, newest):
         since = f"python_full_version >= '{format_minor(newest)}'"
         before = f"python_full_version < '{format_minor(newest)}'"
@@ -83,7 +83,7 @@ def _only_where(marker: str, pin: str) -> str:
 def _resolved(
     sheet: Sheet, release: Release, interpreter: str, only: str | None = None
 ) -> list[str]:
-    """Resolve a release. `only`: a marker that selects Pythons; None selects all Pythons of the release."""
+    """Resolve a release. `only`: a marker that selects Pythons; None = all Pythons of the release."""
     low, high = release.pythons
     sources = sheet.built_from(release)
     platforms = f"{only} and {_X86}" if only else _X86
@@ -114,9 +114,8 @@ def _resolved(
 
 
 def _lacks_wheels(sheet: Sheet, release: Release, pins: Sequence[str], python: Minor) -> bool:
-    """Return whether a pin lacks a wheel for that Python on Linux x86-64 and is not built from source on
-    purpose.
-    """
+    """Return whether a pinned package has no wheel for that Python on Linux x86-64, unless it is built from
+    source on purpose."""
     by_intent = {_name(text) for text in sheet.built_from(release)}
     with tempfile.TemporaryDirectory() as directory:
         wanted = Path(directory, "wanted.txt")

@@ -1,10 +1,11 @@
 """Measures how easy the project's texts are to read, and fails above `LIMITS`: `./dev check`.
 
-A hit is a construction that docs/style.md advises against. Its sentence may still be correct, so each
-group of texts has a limit per 10,000 words. A commit that gives the reason may raise a limit.
+A hit is a construction that docs/style.md advises against. The sentence of a hit may still be correct, so
+each group of texts has a limit per 10,000 words. A commit may raise a limit if its message contains the
+reason.
 
-    python -m tools.prose              the figures of all groups
-    python -m tools.prose GROUP FILE   the hits in a group, and in a file
+    python -m tools.prose              prints the figures of all groups
+    python -m tools.prose GROUP FILE   prints the hits in a group, and in a file
 """
 
 import ast
@@ -29,7 +30,7 @@ GROUPS: Final = {
 }
 MAX_PRIVATE_NAMES: Final = 8
 LIMITS: Final = {"pages": 4, "records": 6, "source": 5, "tests": 8}
-"""Hits per 10,000 words, by group."""
+"""Maximum hits per 10,000 words, by group."""
 
 HITS: Final = {
     "name the role": r"(?:^|[.;:,] |\b(?:by|of|for|to|and|or|that|if|than) )(?:[Ww]ho|[Ww]hoever|whom)\b"
@@ -40,18 +41,19 @@ HITS: Final = {
     r"|\b(?:stands?|lies?) (?:in|at|there|on|below|beside|here)\b",
     "unclear reference": r"\bas (?:it|they) (?:is|are|was|were)\b",
 }
-"""Patterns by the advice about them."""
+"""Patterns by the advice that is printed about them."""
 
 PRIVATE_NAMES: Final = re.compile(
     r"^\s*_?(?:MOST|LEAST|LONGEST|SHORTEST|FEWEST|LARGEST|PATIENCE|PAUSE|SILENCE|SOON|AWAY|CROWD|LOOK|TRIES|AT_ONCE|"
     r"TAKEN|OURS|SHOWN|NAMED|PASSED_ON|LEFT_OUT|AGAIN|BY_ITSELF|LEAVE|LINGER|SHARE)(?:_[A-Z_]+)?\b *[:=]",
     re.MULTILINE,
 )
-"""Constants whose names are not terms of the field: use MAX_X, MIN_X, X_TIMEOUT, X_INTERVAL, X_LIMIT."""
+"""Constants whose names are not terms of the field. Use MAX_X, MIN_X, X_TIMEOUT, X_INTERVAL or X_LIMIT
+instead."""
 
 
 class Hit(Struct, frozen=True):
-    """A sentence that matched, and the advice about it."""
+    """A sentence that matches a pattern, and the advice about it."""
 
     path: str
     advice: str
@@ -71,7 +73,7 @@ def texts(path: Path) -> Iterator[str]:
     ]
     yield "\n".join(comments)
     for node in ast.walk(ast.parse(source)):
-        # Docstrings, and strings below constants and attributes.
+        # Docstrings, and strings after constants and attributes.
         match node:
             case ast.Expr(value=ast.Constant(value=str(text))):
                 yield text
@@ -90,7 +92,7 @@ def hits(path: Path, text: str) -> Iterator[Hit]:
 
 
 def main(*arguments: str) -> int:
-    """Print the figures of all groups, or the hits in files or groups; return 1 if a limit is exceeded."""
+    """Print the figures of all groups, or the hits in files or groups. Return 1 if a limit is exceeded."""
     chosen = {argument for argument in arguments if argument in GROUPS}
     files = [Path(argument).resolve() for argument in arguments if argument not in GROUPS]
     for path in [*files, *(path for group in chosen for path in paths(group))]:

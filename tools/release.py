@@ -30,7 +30,7 @@ from trainshed_reduction.native.__main__ import FLAGS
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 _LOCK: Final = ROOT / "locks/kubernetes.txt"
-"""Requirements of the service with all engines."""
+"""A C compiler for all platforms, which pip installs."""
 _LOCKED: Final = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)")
 _ZIG: Final = (
     *(str(Path(sys.executable).with_name("uv")), "run", "--no-project", "--quiet"),
@@ -38,7 +38,7 @@ _ZIG: Final = (
 )
 """A C compiler for all platforms, installed by pip."""
 _GLIBC: Final = "2.17"
-"""The platform tag of the oldest supported C library: manylinux_2_17."""
+"""The C library version of the platform tag: manylinux_2_17. Older C libraries are not supported."""
 _HASH: Final = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 
 
@@ -70,8 +70,7 @@ def main() -> None:
 
 def build(place: Path, *names: str) -> None:
     """Build all files in a directory. `names`: the distributions, including the service. Raises
-    subprocess.CalledProcessError.
-    """
+    subprocess.CalledProcessError."""
     environ = os.environ | {"SOURCE_DATE_EPOCH": _moment()}
     for package in sorted((ROOT / "packages").iterdir()):
         if names and package.name not in names:
@@ -88,7 +87,7 @@ def build(place: Path, *names: str) -> None:
 
 
 def pack(directory: Path, name: str, archive: Path) -> None:
-    """Write a directory into an archive under the path `name`. The same files give the same bytes."""
+    """Write a directory into an archive, under the path `name`. The same files produce the same bytes."""
     moment = int(_moment())
 
     def plain(info: tarfile.TarInfo) -> tarfile.TarInfo:
@@ -112,7 +111,7 @@ def compiled_wheel(place: Path, compiler: Sequence[str], machine: str, tag: str)
     with tempfile.TemporaryDirectory() as workspace:
         made = Path(workspace) / "library.so"
         sources = [library.DIRECTORY / name for name in library.SOURCES if name.endswith(".c")]
-        # Strip: debugging information contains directory names.
+        # Strip the library, because debugging information contains directory names.
         subprocess.run([*compiler, *FLAGS, "-s", "-o", made, *sources], check=True)
         added = {f"trainshed_reduction/native/{library.name(machine)}": made.read_bytes()}
     wheel = plain.with_name(plain.name.replace("-any.whl", f"-{tag}.whl"))
@@ -121,7 +120,7 @@ def compiled_wheel(place: Path, compiler: Sequence[str], machine: str, tag: str)
 
 
 def _repack(plain: Path, wheel: Path, added: Mapping[str, bytes], tag: str | None = None) -> None:
-    """Write a wheel with additional files, and with a platform tag if it has one."""
+    """Write a copy of a wheel with additional files. `tag`: the platform tag of the copy, if it has one."""
     with zipfile.ZipFile(plain) as old:
         moment = old.infolist()[0].date_time
         members = {info.filename: old.read(info) for info in old.infolist()}
@@ -148,7 +147,7 @@ def _digest(content: bytes) -> str:
 
 
 def bill() -> dict[str, Any]:
-    """Return the bill of materials: each package of `requirements.txt` with its version and hashes."""
+    """Return the bill of materials: each package in `requirements.txt` with its version and hashes."""
     project = tomllib.loads((ROOT / "packages/trainshed/pyproject.toml").read_text())["project"]
     components: list[dict[str, Any]] = []
     for line in _LOCK.read_text().splitlines():
@@ -171,7 +170,7 @@ def bill() -> dict[str, Any]:
 
 
 def digests(place: Path) -> dict[str, str]:
-    """Return the SHA-256 of each file, by name."""
+    """Return the SHA-256 of each file, by the file's name."""
     files = sorted(file for file in place.iterdir() if file.is_file())
     return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 

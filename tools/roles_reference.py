@@ -1,4 +1,5 @@
-"""Generate the permissions of each role from the service's own table, for the site's page on teams."""
+"""Generates the list of permissions of each role, for the site's page on teams. The source is the service's
+own table."""
 
 from itertools import groupby
 
@@ -6,7 +7,7 @@ from trainshed.access.permissions import ROLES
 
 
 def page(text: str) -> str:
-    """Return the page with a section for each role."""
+    """Return the page with one section per role."""
     sections = [text, "## The roles\n"]
     for role, held in ROLES.items():
         rows = [

@@ -1,12 +1,11 @@
-"""Build the documentation site in build/site/html: `python -m tools.site` (./dev docs-site).
+"""Builds the documentation site in build/site/html: `python -m tools.site` (./dev docs-site).
 
-The site contains the pages of the checkout, the generated references of the commands and the project's own
-API, and the tables of the last `./dev bench` if build/bench contains some. Linked files outside docs/ are
-copied. Each page also exists as text, listed in `llms.txt` (llmstxt.org).
+The site contains the pages of the checkout, and the generated references of the commands and of the project's
+own API. It also contains the tables of the last `./dev bench`, if build/bench has some. Linked files outside
+docs/ are copied. Each page also exists as text, listed in `llms.txt` (llmstxt.org). The build fails if a link
+or heading does not exist, or if a page would load something from another machine.
 
-The build is strict: it fails on a dead link or heading, and on anything that a page would load from another
-machine. A release stores the site in a directory of its version, so that the sites of several versions can
-coexist.
+A release stores the site in a directory of its version, so that the sites of several versions can coexist.
 """
 
 import re
@@ -30,7 +29,8 @@ _CODE: Final = re.compile(r"^```.*?^```$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 _LINK: Final = re.compile(r"\]\(([^)\s#]+)")
 _LINKED: Final = re.compile(r"\[([^]]+)\]\([^)]+\)")
 _DIRECTORY: Final = re.compile(r"(\]\((?!\w+:)[^)\s]*/)\)")
-#: A shim that makes the search worker run in pages opened as files. Pages from a server do not need it.
+#: A shim with which the search also works in pages that are opened as files. Pages from a server do not need
+#: it.
 _SHIM: Final = re.compile(r'<script src="https://unpkg\.com/iframe-worker/shim"[^>]*></script>')
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
 _LOADED: Final = re.compile(
@@ -43,7 +43,7 @@ _ARROW: Final = re.compile(r"^ *(\S+) --> (\S+)(?:: (.+))?$", re.MULTILINE)
 
 
 class SiteError(Exception):
-    """The pages have errors; the message lists them."""
+    """The pages contain errors. The message lists the errors."""
 
 
 def main() -> None:
@@ -56,7 +56,8 @@ def main() -> None:
 
 
 def build(target: Path) -> Path:
-    """Build the site below `target`, replacing old contents. Return its directory. Raises SiteError."""
+    """Build the site in a directory below `target`, replacing old contents. Return the directory. Raises
+    SiteError."""
     shutil.rmtree(target, ignore_errors=True)
     stage(target / "pages")
     about = CONFIG.read_text().replace('name = "Trainshed"', f'name = "Trainshed {VERSION}"', 1)
@@ -90,12 +91,12 @@ def stage(pages: Path) -> None:
         for linked in _linked(page.relative_to(pages), text):
             (pages / linked).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / linked, pages / linked)
-        # A browser that opens files shows a list of files for a directory.
+        # If a link leads to a directory, a browser that opens files would show a list of its files.
         page.write_text(diagrams_as_tables(_DIRECTORY.sub(r"\1README.md)", text)))
 
 
 def add_texts(pages: Path, site: Path) -> None:
-    """Write the text of each page next to it, and a list of the texts for programs."""
+    """Write a text version of each page next to the page, and a list of the texts for programs."""
     lines: list[str] = []
     for page in pages_in_order():
         text = (pages / page).read_text()
@@ -110,7 +111,7 @@ def add_texts(pages: Path, site: Path) -> None:
 
 
 def with_tables(name: str, text: str) -> str:
-    """Return a page with the tables that only the site has."""
+    """Return a page with the tables that are only on the site."""
     match name:
         case "commands.md":
             return command_reference.page(text)
@@ -128,8 +129,10 @@ def with_tables(name: str, text: str) -> str:
 
 
 def diagrams_as_tables(text: str) -> str:
-    """Return a page with a table in place of each state diagram. To draw them, a browser would have to load a
-    library of several megabytes from another machine. Code hosts draw the diagrams.
+    """Return a page with a table in place of each state diagram.
+
+    To draw diagrams, a browser would load a library of several megabytes from another machine. Code hosts
+    draw the diagrams themselves.
     """
 
     def table(match: re.Match[str]) -> str:
@@ -154,7 +157,7 @@ def _linked(page: Path, text: str) -> Iterator[Path]:
 
 
 def pages_in_order() -> list[str]:
-    """Return the pages of the navigation, as paths in the checkout."""
+    """Return the pages in the order of the navigation, as paths in the checkout."""
     return list(_leaves(tomllib.loads(CONFIG.read_text())["project"]["nav"]))
 
 
@@ -170,7 +173,8 @@ def _leaves(nav: Any) -> Iterator[str]:
 
 
 def loads_from_elsewhere(site: Path) -> Iterator[str]:
-    """Return `PAGE: TAG` for each script, style or picture that a page would load from another machine."""
+    """Return `PAGE: TAG` for each script, style sheet or image that a page would load from another
+    machine."""
     for page in site.rglob("*.html"):
         for tag in _LOADED.findall(page.read_text()):
             yield f"{page.relative_to(site)}: {tag}"

@@ -1,8 +1,5 @@
-"""Measures the size of the project: `./dev size`.
-
-CI fails if a figure of `FIGURES` grows by more than `MAX_GROWTH`. A commit that gives the reason may raise
-a figure.
-"""
+"""Measures the size of the project: `./dev size`. CI fails if a figure in `FIGURES` grows by more than
+`MAX_GROWTH`. A commit may raise a figure if its message contains the reason."""
 
 import ast
 import re
@@ -22,21 +19,20 @@ from trainshed_cluster.slurm.settings import SlurmSettings
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 LOCAL_MARK, CLUSTER_MARK = "¹", "²"
-"""Suffix of the glossary terms that a user meets on the way to a first job: on one machine, and with a
-cluster as well.
-"""
+"""Suffix of the glossary terms that a user meets before the first job runs: on one machine, and in addition
+on a cluster."""
 
 VAGUE: Final = frozenset({"asked", "each", "found", "given", "named", "one", "said", "told"})
-"""Names that do not describe a variable's contents."""
+"""Names of variables that do not describe the contents."""
 _MAY_BE_VAGUE: Final = re.compile(
     rf"(?<![\w.])(?:{'|'.join(sorted(VAGUE))})\s*(?:[-+*/%@&|^<>:]*=|[:,)\]#\\]|in\b)"
 )
-"""A vague name followed by a binding. Only modules that match are parsed for vague names."""
+"""A vague name followed by a binding. A module is parsed for vague names only if this pattern matches."""
 
 
 MAX_GROWTH: Final = 0.05
 FIGURES: Final = {"lines": 116_000, "lines of tests": 99_000, "words of documents": 85_000}
-"""Figures at the time of release 0.3.0."""
+"""Figures of release 0.3.0."""
 
 
 class Size(Struct, frozen=True):
@@ -47,7 +43,7 @@ class Size(Struct, frozen=True):
 
     @property
     def limit(self) -> int | None:
-        """The highest value that CI accepts; None = any."""
+        """The highest value that CI accepts; None = any value."""
         figure = FIGURES.get(self.name)
         return None if figure is None else int(figure * (1 + MAX_GROWTH))
 
@@ -57,7 +53,7 @@ class Size(Struct, frozen=True):
 
 
 def sizes() -> tuple[Size, ...]:
-    """Measure the tree that contains this file."""
+    """Return the figures of the tree that contains this file."""
     one_machine = _python("packages/trainshed/src")
     source = _python("packages/*/src")
     start = [
@@ -110,7 +106,7 @@ def vague_names(path: Path) -> tuple[str, ...]:
 
 @cache
 def _read(path: Path) -> tuple[int, tuple[str, ...]]:
-    """Return the lines of code and the vague names of a module, which is parsed once for both."""
+    """Return the lines of code and the vague names of a module. The module is parsed once for both."""
     text = path.read_text()
     without = set(range(1, text.count("\n") + 2))
     vague: list[str] = []
@@ -133,7 +129,7 @@ def _words(paths: Iterable[Path]) -> int:
 
 
 def main() -> None:
-    """Print all figures. Exit with status 1 if one is above its limit."""
+    """Print all figures. Exit with status 1 if a figure is above its limit."""
     measured = sizes()
     for size in measured:
         note = f"  above its limit of {size.limit:,}" if size.is_exceeded else ""

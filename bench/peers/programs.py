@@ -1,6 +1,5 @@
-"""The programs of the peers, and common helpers for their clusters. This module does not depend
-on any peer.
-"""
+"""The programs that the other systems run, and helpers for their clusters. This module does not depend on any
+of the systems."""
 
 import os
 import shutil
@@ -11,18 +10,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 PEER_TIMEOUT = 60.0
-"""Seconds after which a peer that does not start or answer is skipped."""
+"""Seconds after which a system that does not start or respond is skipped."""
 
 
 class Unavailable(Exception):
-    """A peer cannot be measured on this machine. The message contains the reason and a remedy."""
+    """A system cannot be measured on this machine. The message contains the reason and a remedy."""
 
 
 def dying(stamp: Path) -> str:
-    """Return a program that writes the time (ns since the epoch) to `stamp` and kills itself.
-
-    It writes to a file, because Slurm drops the last output of a killed program.
-    """
+    """Return a program that writes the time (ns since the epoch) to the file `stamp`, and then kills itself.
+    It writes to a file because Slurm drops the last output of a killed program."""
     return (
         "import os, pathlib, signal, time; "
         f"pathlib.Path({str(stamp)!r}).write_text(str(time.time_ns())); "
@@ -35,7 +32,7 @@ def say(message: str) -> None:
 
 
 def install(packages: tuple[str, ...]) -> None:
-    """Install Debian packages. Raises Unavailable if this user or machine cannot."""
+    """Install Debian packages. Raises Unavailable if this user or this machine cannot install them."""
     if os.geteuid() or shutil.which("apt-get") is None:
         raise Unavailable(
             f"it requires the Debian packages {', '.join(packages)}, and they can only be installed as root "
@@ -64,7 +61,7 @@ def install(packages: tuple[str, ...]) -> None:
 
 
 def until(what: str, ready: Callable[[], bool], pause: float = 0.05) -> None:
-    """Poll for a condition without a signal. Raises TimeoutError with `what` after PEER_TIMEOUT."""
+    """Poll for a condition that has no notification. Raises TimeoutError with `what` after PEER_TIMEOUT."""
     deadline = time.monotonic() + PEER_TIMEOUT
     while not ready():
         if time.monotonic() > deadline:
@@ -73,7 +70,7 @@ def until(what: str, ready: Callable[[], bool], pause: float = 0.05) -> None:
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Terminate a child process. Kill it if it does not end within ten seconds."""
+    """Terminate a child process. Kill it if it does not exit within ten seconds."""
     process.terminate()
     try:
         process.wait(timeout=10)

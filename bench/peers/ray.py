@@ -1,7 +1,8 @@
-"""Ray on this machine: one head with only a loopback interface, and all files in a temporary directory.
+"""Ray on this machine: one head that uses only a loopback interface, with all files in a temporary directory.
 
-Ray listens on every address that it finds, so it runs in a network namespace with only a loopback. A process
-namespace ends all of its processes together. Its environment is built once, in build/peers/ray.
+Ray listens on every address that it finds, so it runs in a network namespace that has only a loopback
+interface. It also runs in a process namespace, so that all its processes end together. Its environment is
+built once, in build/peers/ray.
 """
 
 import contextlib
@@ -29,7 +30,7 @@ VERSION = REQUIREMENT.rpartition("=")[2]
 ENVIRONMENT = ROOT / "build" / "peers" / "ray"
 DRIVER = Path(__file__).with_name("ray_driver.py")
 FORGIVEN = 3
-"""Warm-up restarts that do not count: they use the workers that Ray starts in advance."""
+"""Warm-up restarts. They do not count, because they use the workers that Ray starts in advance."""
 
 
 class Head:
@@ -52,17 +53,17 @@ class Head:
         assert self._driver.stdin is not None
         with contextlib.suppress(
             BrokenPipeError
-        ):  # a dead driver returns nothing, which is reported
+        ):  # A driver that has exited returns nothing, which is reported below.
             self._driver.stdin.write(f"{command}\n".encode())
             self._driver.stdin.flush()
         return self.answer()
 
 
 def measure(rounds: int, jobs: int) -> list[Row]:
-    """Return the rows of Ray, or none, with a note on stderr, if it cannot run. `jobs`: as many as in
-    Trainshed's row.
+    """Return the rows of Ray. If Ray cannot run, print a note to stderr and return no rows.
 
-    Ray's own jobs take a second or more each, so a tenth of that number is measured.
+    `jobs`: the number of jobs in Trainshed's row. Ray's own jobs take a second or more each, so only a tenth
+    of this number is measured.
     """
     try:
         python = environment()
@@ -79,7 +80,7 @@ def restart(ray: Head, rounds: int) -> Row:
     """Return the times from the exit of an actor's process to the first statement of the actor's next
     incarnation.
 
-    Only restarts in a new process count. A head's first restart, and few others, use a waiting worker.
+    Only restarts in a new process count. A head's first restart, and a few others, use a waiting worker.
     """
 
     def again() -> float:
@@ -151,7 +152,8 @@ def environment() -> Path:
 
 @contextlib.contextmanager
 def head(python: Path, *, jobs: bool) -> Generator[Head]:
-    """Start a head with as many CPUs as the machine has. Only `jobs` need Ray's dashboard."""
+    """Start a head with as many CPUs as the machine has. `jobs`: start Ray's dashboard, which Ray's own jobs
+    require."""
     if shutil.which("unshare") is None:
         raise Unavailable("it needs `unshare` to run on its own loopback.")
     with tempfile.TemporaryDirectory(prefix="ray-") as name:
@@ -178,9 +180,8 @@ def head(python: Path, *, jobs: bool) -> Generator[Head]:
 
 
 def namespaces() -> list[str]:
-    """The shell is the first process of the namespaces and collects the orphans. All processes
-    end with it.
-    """
+    """Return the command that runs a shell in new namespaces. The shell is their first process and collects
+    orphaned processes. All processes end with the shell."""
     own = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
     return ["unshare", *own, "--net", "--pid", "--mount-proc", "--fork", "--kill-child", "--"]
 

@@ -1,8 +1,8 @@
-"""The part of Ray's rows that runs in Ray's own environment: one head, commands on stdin, results as JSON on
-stdout.
+"""The part of the Ray benchmark that runs in Ray's own environment. It starts one head, reads commands from
+stdin, and writes results as JSON to stdout.
 
-bench/peers/ray.py runs it as a script, in a network namespace with only a loopback. Commands: `restart`,
-`tasks N`, `jobs N`. The head stops at the end of the input.
+bench/peers/ray.py runs it as a script, in a network namespace that has only a loopback interface. Commands:
+`restart`, `tasks N`, `jobs N`. The head stops at the end of the input.
 """
 
 import contextlib
@@ -24,11 +24,12 @@ CALLERS = 6
 ADDRESS = "127.0.0.1"
 CPUS = os.cpu_count() or 1
 SET_FLAGS = 0x8914
-"""SIOCSIFFLAGS of Linux; 0x41 below is IFF_UP | IFF_RUNNING."""
+"""The constant SIOCSIFFLAGS of Linux. The value 0x41 below is IFF_UP | IFF_RUNNING."""
 
 
 class Phoenix:
-    """An actor that dies on command. Its first statement belongs to a new incarnation."""
+    """An actor that kills its process on command. A call that succeeds afterwards is the first statement of a
+    new incarnation."""
 
     def __init__(self) -> None:
         self._first = time.time_ns()
@@ -43,14 +44,13 @@ class Phoenix:
 
 
 def trivial(python: str) -> None:
-    """A task that starts an interpreter, like a Trainshed job."""
+    """A task that starts an interpreter, as a Trainshed job does."""
     subprocess.run([python, "-c", "pass"], check=True)
 
 
 class Head:
-    """A Ray head that lives as long as this process. `python`: the interpreter of tasks and jobs, the same as
-    the floor's.
-    """
+    """A Ray head that lives as long as this process. `python`: the interpreter of tasks and jobs, which is
+    also the floor's."""
 
     def __init__(self, directory: Path, python: str, jobs: bool) -> None:
         self._ray: Any = importlib.import_module("ray")
@@ -69,9 +69,8 @@ class Head:
         self._actor: Any = None
 
     def restart(self) -> dict[str, Any]:
-        """Return the milliseconds from the actor's exit to its next first statement, and whether the process
-        is new.
-        """
+        """Return the milliseconds from the actor's exit to the first statement of its next incarnation, and
+        whether the process is new."""
         if self._actor is None:
             actor = self._ray.remote(Phoenix).options(max_restarts=-1, max_task_retries=-1)
             self._actor = actor.remote()
@@ -84,14 +83,15 @@ class Head:
         return {"ms": (first - int(stamp.read_text())) / 1e6, "reused": process in before}
 
     def tasks(self, count: int) -> dict[str, Any]:
-        """Return tasks per second."""
+        """Return the number of tasks per second."""
         task = self._ray.remote(trivial)
         begun = time.perf_counter()
         self._ray.get([task.remote(self._python) for _ in range(count)])
         return {"rate": count / (time.perf_counter() - begun)}
 
     def jobs(self, count: int) -> dict[str, Any]:
-        """Return Ray jobs per second. A few callers submit jobs and wait for the end of each."""
+        """Return the number of Ray jobs per second. A few callers submit jobs, and wait for the end of each
+        job."""
         submission: Any = importlib.import_module("ray.job_submission")
         client = submission.JobSubmissionClient(f"http://{self._dashboard}")
 
@@ -116,14 +116,14 @@ def processes() -> set[int]:
 
 
 def raise_loopback() -> None:
-    """Bring the loopback of the new network namespace up."""
+    """Enable the loopback interface of the new network namespace."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         fcntl.ioctl(control, SET_FLAGS, struct.pack("16sH14x", b"lo", 0x41))
 
 
 def main(directory: str, python: str, jobs: str) -> None:
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # Ray's own output is not a result
+    os.dup2(2, 1)  # Ray's own output must not be mixed with the results.
     raise_loopback()
     head = Head(Path(directory), python, jobs == "jobs")
     try:

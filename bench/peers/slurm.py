@@ -1,8 +1,8 @@
-"""Slurm on this machine: one node, its own configuration, on loopback, with all files in a temporary
-directory.
+"""Slurm on this machine: one node with its own configuration, on the loopback interface, with all files in a
+temporary directory.
 
 The settings favor Slurm: no accounting, no cgroups, a scheduler that reads the queue immediately, and at
-least 16 declared CPUs. It needs Debian's packages, and installs them if it can.
+least 16 declared CPUs. It requires Debian packages, and installs them if possible.
 """
 
 import contextlib
@@ -33,7 +33,8 @@ ARRAY = "trivial"
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A running cluster. `directory` contains its whole state. `completed` has a line per finished job."""
+    """A running cluster. `directory` contains all its state. The file `completed` has one line per finished
+    job."""
 
     directory: Path
     environment: dict[str, str]
@@ -56,9 +57,8 @@ class Cluster:
 
 
 def measure(rounds: int, jobs: int) -> list[Row]:
-    """Return the rows of Slurm, or none, with a note on stderr, if it cannot run. `jobs`: as many as in
-    Trainshed's row.
-    """
+    """Return the rows of Slurm. If Slurm cannot run, print a note to stderr and return no rows. `jobs`: the
+    number of jobs in Trainshed's row."""
     try:
         with cluster() as slurm:
             return [restart(slurm, rounds), throughput(slurm, jobs)]
@@ -68,9 +68,8 @@ def measure(rounds: int, jobs: int) -> list[Row]:
 
 
 def restart(slurm: Cluster, rounds: int) -> Row:
-    """Return the times from the exit of a step's program to the first statement of its replacement, in an
-    existing allocation.
-    """
+    """Return the times from the exit of a step's program to the first statement of the next step, in an
+    existing allocation."""
     message = slurm.run("salloc", "--no-shell", "--ntasks=1", "--job-name=held").stderr
     allocation = next(word for word in message.split() if word.isdigit())
     stamp = slurm.directory / "exit"
@@ -99,9 +98,8 @@ def restart(slurm: Cluster, rounds: int) -> Row:
 
 
 def throughput(slurm: Cluster, jobs: int) -> Row:
-    """Run trivial jobs end to end: an array submitted by one sbatch, until the last one is recorded as
-    complete.
-    """
+    """Run an array of trivial jobs, which one sbatch submits, until the last job is recorded as complete.
+    Return the jobs per second."""
     ours: list[float] = []
     bare: list[float] = []
     for _ in range(3):
@@ -127,7 +125,7 @@ def throughput(slurm: Cluster, jobs: int) -> Row:
 
 
 def completed(slurm: Cluster) -> int:
-    """Return the number of array jobs recorded as complete. Raises if one has failed."""
+    """Return the number of array jobs that are recorded as complete. Raises an error if a job has failed."""
     if not slurm.completed.exists():
         return 0
     lines = [line for line in slurm.completed.read_text().splitlines() if f"Name={ARRAY} " in line]
@@ -147,7 +145,7 @@ def cluster() -> Generator[Cluster]:
     with contextlib.ExitStack() as stack:
         name = stack.enter_context(tempfile.TemporaryDirectory(prefix="trainshed-slurm-"))
         directory = Path(name)
-        directory.chmod(0o711)  # munge requires a socket that every user can reach
+        directory.chmod(0o711)  # munge requires a socket that all users can reach.
         for part in ("state", "spool"):
             (directory / part).mkdir()
         configuration = directory / "slurm.conf"
@@ -169,7 +167,7 @@ def cluster() -> Generator[Cluster]:
 
 
 def executable(command: str) -> str:
-    """Return the path of a command. Daemons may only be on root's PATH."""
+    """Return the path of a command. Daemons may only be in root's PATH."""
     return shutil.which(command) or f"/usr/sbin/{command}"
 
 
@@ -178,13 +176,13 @@ def nodes(slurm: Cluster) -> str:
 
 
 def empty(slurm: Cluster) -> None:
-    """End all jobs, so that no step outlives the daemons."""
+    """End all jobs, so that no step runs longer than the daemons."""
     slurm.run("scancel", "--partition=main", check=False)
     programs.until("the end of Slurm's jobs", lambda: not slurm.run("squeue", "--noheader").stdout)
 
 
 def daemon(stack: contextlib.ExitStack, slurm: Cluster, command: list[str]) -> None:
-    """Start a daemon in the foreground, as a child that ends with `stack`."""
+    """Start a daemon in the foreground, as a child process that ends when `stack` is closed."""
     with (slurm.directory / f"{command[0]}.log").open("wb") as log:
         process = subprocess.Popen(
             [executable(command[0]), *command[1:]],
@@ -197,7 +195,7 @@ def daemon(stack: contextlib.ExitStack, slurm: Cluster, command: list[str]) -> N
 
 
 def munge(directory: Path) -> list[str]:
-    """Return the command of a separate munged, with a key that lives as long as the cluster."""
+    """Start a separate munged with a temporary key. Return the command."""
     key = directory / "munge.key"
     key.touch(0o600)
     key.write_bytes(os.urandom(1024))
@@ -213,7 +211,8 @@ def munge(directory: Path) -> list[str]:
 
 
 def settings(directory: Path, controller: int, node: int) -> str:
-    """Return slurm.conf. On two cores, these scheduler settings gave the most jobs per second."""
+    """Return the content of slurm.conf. On two cores, these scheduler settings gave the most jobs per
+    second."""
     host = socket.gethostname().partition(".")[0]
     user = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
     return f"""\

@@ -1,3 +1,2 @@
-"""All-reduce by reducers compared with gloo's ring, over links of a known rate, on one machine (`./dev
-bench-reduction`).
-"""
+"""Compares all-reduce by reducers with gloo's ring, over links of a known rate, on one machine (`./dev
+bench-reduction`)."""

@@ -1,9 +1,10 @@
 """`./dev bench-reduction`: all-reduce by reducers compared with gloo's ring, on links of a known rate.
 
-Every host is a network namespace of this machine. The links between them are shaped both ways, and the sides
-take turns with separate processes. A run of all cases takes about 20 minutes. Results are stored in
-build/bench/reduction, one file per case. Exits with 1 if a budget is missed or a side fails, and with 3 if
-this machine cannot run it.
+Every host is a network namespace of this machine. The links between hosts are shaped in both directions. The
+compared sides have separate processes and are measured in turn. A run of all cases takes about 20 minutes.
+Results are stored in build/bench/reduction, one file per case.
+
+Exits with 1 if a budget is missed or a side fails, and with 3 if this machine cannot run the benchmark.
 """
 
 import argparse
@@ -49,7 +50,7 @@ def main() -> int:
             say("interrupted; what was finished is kept, --report shows it")
             return INTERRUPTED
     if options.plot:
-        # Use stored results of the other cases: a plot with only some cases would look complete.
+        # Add stored results of the other cases, because a plot with only some cases would look complete.
         cases, tests = list(EVERY), list(FAULTS)
     results = {case: case_results for case in cases if (case_results := kept(RESULTS, case.name))}
     findings = [finding for test in tests for finding in faults.kept(RESULTS, test.name)]
@@ -92,7 +93,8 @@ def _wanted(options: argparse.Namespace, name: str) -> bool:
 
 
 def measure(options: argparse.Namespace, cases: Sequence[Case], tests: Sequence[Fault]) -> bool:
-    """Return whether all sides succeeded. Results are stored as they arrive. Raises CannotRun."""
+    """Run all cases and tests. Return whether all sides succeeded. Each result is stored when it is
+    available. Raises CannotRun."""
     sound = True
     python = options.python or environments.python_with_torch()
     with tempfile.TemporaryDirectory(prefix="trainshed-bench-") as directory:
@@ -125,9 +127,8 @@ def _came_through(run: Callable[[], None]) -> bool:
 def show(
     options: argparse.Namespace, results: Mapping[Case, Results], findings: Sequence[Finding]
 ) -> bool:
-    """Print the tables, write them to build/bench, and draw the plot on request. Return whether all budgets
-    are met.
-    """
+    """Print the tables, write them to build/bench and, if requested, draw the plot. Return whether all
+    budgets are met."""
     usual = {case: case_results for case, case_results in results.items() if not case.about}
     best = _compared(usual, REDUCERS)
     adverse = {case: case_results for case, case_results in results.items() if case.about}
@@ -172,7 +173,7 @@ def _about(results: Mapping[Case, Results]) -> str:
 
 
 def _draw(compared: Sequence[Comparison]) -> None:
-    # Import the plot's libraries only on request.
+    # Import the plot's libraries only if the plot is requested.
     from bench.reduction import plot
 
     swept = [comparison for comparison in compared if comparison.case.name == SWEEP]
@@ -188,7 +189,7 @@ def _versions(results: Mapping[Case, Results]) -> str:
 
 
 def _circumstances(results: Mapping[Case, Results]) -> str:
-    """Return notes about the reliability of the figures."""
+    """Return notes about conditions that make the figures less reliable."""
     rounds = [len(case_results.rounds) for case_results in results.values()]
     loads = [
         case_results.about["load"]

@@ -7,9 +7,10 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Operations of one kind. `dtype`: "" for training steps. `bucket`: MB of gradients per bucket; None uses
-    the framework's default. `target`: minimum speedup over gloo. `count`: timed operations per round, after
-    one that is not timed.
+    """Operations of one kind.
+
+    `dtype`: "" = training steps. `bucket`: MB of gradients per bucket; None = the framework's default.
+    `target`: minimum speedup over gloo. `count`: timed operations per round, after one that is not timed.
     """
 
     title: str
@@ -26,14 +27,16 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Tasks on one network, for all sides in turn. `rate`, `reducer_rate`: Mbit/s each way. `seconds`:
-    approximate duration of a round. `wire`: maximum ratio of bytes sent by a worker to the tensor's size, in
-    a task of full size.
+    """Tasks on one network, which all sides run in turn.
+
+    `rate`, `reducer_rate`: Mbit/s in each direction. `seconds`: approximate duration of a round. `wire`:
+    maximum ratio of the bytes that a worker sends to the size of the tensor, in tasks with tensors of at
+    least `WHOLE` bytes.
 
     `about`: the handicap of the reducers. The first operations of such a case do not count (`WARM`).
-    `declared_rate`, `declared_reducer_rate`: Mbit/s that the program receives instead of the real rates; 0 =
-    the real ones. `slowest`: rate of the first worker's link. `delay`: ms each way on every link. `loss`:
-    fraction of segments that a link loses each way.
+    `declared_rate`, `declared_reducer_rate`: Mbit/s that the program is configured with; 0 = the real rates.
+    `slowest`: Mbit/s of the first worker's link. `delay`: ms in each direction on every link. `loss`:
+    fraction of segments that a link loses in each direction.
     """
 
     name: str
@@ -58,15 +61,15 @@ class Case:
 
     @property
     def warm_up(self) -> int:
-        """Operations before those that count."""
+        """Number of operations before the operations that count."""
         return WARM if self.about else 1
 
 
 WARM = 40
-"""Operations until connections are warm."""
+"""Number of operations until connections are warm."""
 WIRE = 1.02
 WHOLE = 32 * MIB
-"""Minimum tensor size for the budget of bytes sent."""
+"""Minimum size of a tensor to which the budget of sent bytes applies."""
 _SIZES = ((64 << 10, 100), (256 << 10, 60), (MIB, 30), (2 * MIB, 16), (4 * MIB, 10), (16 * MIB, 4))
 
 
@@ -98,7 +101,7 @@ CASES = (
 def _against(
     name: str, about: str, target: float, mib: int = 8, count: int = 8, **more: float
 ) -> Case:
-    """Return a case with 4 workers and 4 reducers at 200 Mbit/s; arguments override the values."""
+    """Return a case with 4 workers and 4 reducers at 200 Mbit/s. Arguments override these values."""
     task = _whole(mib, target, count=count)
     rates = {"rate": 200.0, **more}
     return Case(name, 4, 4, tasks=(task,), seconds=60, about=about, **rates)
@@ -112,4 +115,4 @@ ADVERSE = (
     _against("delay", "5 ms of delay on each link", 1.40, delay=5, mib=16),
     _against("loss", "1 % of all segments are lost on each link", 1.2, loss=0.01, rate=100, mib=4),
 )  # fmt: skip
-"""Return the cases that must not cost the workers their gain."""
+"""Cases in which a handicap must not make the reducers slower than the target."""

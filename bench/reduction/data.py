@@ -1,8 +1,8 @@
-"""The summands, different in each operation, and the expected sums.
+"""The summands, which differ in each operation, and the expected sums.
 
-Every rank draws its numbers from a seed. Each operation rotates them by a different amount, so that the sum
-of another operation is wrong, and the expected sum needs no new addition. NumPy lacks bfloat16, so its upper
-16 bits are stored.
+Every rank draws its numbers from a seed. Each operation rotates them by a different amount. A sum of another
+operation is therefore wrong, but the expected sum requires no new addition. NumPy has no bfloat16, so only
+its upper 16 bits are stored.
 """
 
 from dataclasses import dataclass
@@ -14,15 +14,17 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 _STORED: dict[str, Any] = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16}
 _EPSILON = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
-"""Relative error of one rounding."""
+"""Relative error of one rounding, by type."""
 _STRIDE = 4099
 _BLOCK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """The sum over all ranks. `ordered`: added in the order of ranks, in float32, and rounded once. `exact`:
-    in float64. `tolerance`: maximum difference to `exact` in any order.
+    """The sum over all ranks.
+
+    `ordered`: computed in the order of ranks, in float32, and rounded once. `exact`: computed in float64.
+    `tolerance`: maximum difference from `exact` in any order.
     """
 
     ordered: Array
@@ -32,9 +34,8 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The difference of a result from the expectation. `largest`, `rms`: of the difference to
-    the exact sum.
-    """
+    """The difference between a result and the expected sum. `largest`, `rms`: of the difference from the
+    exact sum."""
 
     ordered: bool
     largest: float
@@ -46,7 +47,7 @@ def itemsize(dtype: str) -> int:
 
 
 def drawn(rank: int, nbytes: int, dtype: str) -> Array:
-    """Return the numbers of a rank: normally distributed, `nbytes` of them."""
+    """Return the numbers of a rank: `nbytes` bytes of normally distributed numbers."""
     count = nbytes // itemsize(dtype)
     return _stored(np.random.default_rng(rank).standard_normal(count, dtype=np.float32), dtype)
 
@@ -63,14 +64,14 @@ def expected(world: int, nbytes: int, dtype: str) -> Expected:
 
 
 def rotate(target: Array, source: Array, number: int) -> None:
-    """Fill in the summands of operation `number`."""
+    """Fill `target` with the summands of the operation `number`."""
     shift = number * _STRIDE % len(source)
     target[: len(source) - shift] = source[shift:]
     target[len(source) - shift :] = source[:shift]
 
 
 def compare(result: Array, dtype: str, number: int, right: Expected) -> Finding:
-    """Compare every element with the expected sum of operation `number`."""
+    """Compare every element with the expected sum of the operation `number`."""
     shift = number * _STRIDE % len(result)
     split = len(result) - shift
     halves = ((result[:split], slice(shift, None)), (result[split:], slice(None, shift)))
@@ -88,20 +89,20 @@ def compare(result: Array, dtype: str, number: int, right: Expected) -> Finding:
 
 
 def _same(array: Array, other: Array) -> bool:
-    """Compare bit by bit: 0 and -0 differ."""
+    """Compare bit by bit. The values 0 and -0 differ."""
     bits = f"u{array.itemsize}"
     return np.array_equal(array.view(bits), other.view(bits))
 
 
 def _widened(values: Array) -> Array:
-    """Convert to float32, which represents all numbers of these types."""
+    """Convert values to float32, which represents all numbers of these types."""
     if values.dtype == np.uint16:
         return (values.astype(np.uint32) << 16).view(np.float32)
     return values.astype(np.float32, copy=False)
 
 
 def _stored(values: Array, dtype: str) -> Array:
-    """Round to nearest, ties to even."""
+    """Convert values to the stored type. Round to nearest, ties to even."""
     if dtype == "bfloat16":
         bits = values.view(np.uint32)
         return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)

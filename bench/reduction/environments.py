@@ -1,6 +1,5 @@
-"""The environments of the benchmark's programs: a Python with PyTorch, and the package as a job's workers
-receive it.
-"""
+"""The environments of the benchmark's programs: a Python with PyTorch, and the installed package, as in the
+workers of a job."""
 
 import os
 import subprocess
@@ -18,9 +17,8 @@ VERSION = "2.13"
 
 
 def python_with_torch() -> Path:
-    """Return the interpreter of the service's own runtime, built into the cache if missing (minutes the first
-    time). Raises CannotRun.
-    """
+    """Return the interpreter of the service's own PyTorch runtime. If the cache does not contain the runtime,
+    it is built, which takes minutes. Raises CannotRun."""
     try:
         offer = Inventory(default_cache(), now=time.monotonic_ns).build("pytorch", print, VERSION)
     except BuildFailed as failure:
@@ -32,7 +30,7 @@ def python_with_torch() -> Path:
 
 
 def package(directory: Path, python: Path) -> None:
-    """Install the distribution into the directory for PYTHONPATH, including its C part. Raises CannotRun."""
+    """Install the distribution, including its C part, into a directory for PYTHONPATH. Raises CannotRun."""
     unpack(directory)
     build = subprocess.run(
         [str(python), "-m", "trainshed_reduction.native"],

@@ -1,6 +1,5 @@
-"""The effects of faults: one reducer killed during an operation, a hundred kills, and the cost of fault
-tolerance.
-"""
+"""The effects of faults: one reducer that is killed during an operation, a hundred kills, and the cost of
+fault tolerance."""
 
 import json
 import random
@@ -29,17 +28,18 @@ KILLS = 100
 OPERATIONS = 1000
 COST = 0.03
 ROUNDS = 5
-"""Operations of both clients, for the cost of fault tolerance."""
+"""Number of operations of both clients to measure the cost of fault tolerance."""
 _SEED = 6
 _KILL_DELAY = 1.0
 """Seconds from the start of the operation to the kill, and from the kill to the new reducer."""
 _CALM = 10
-"""Operations before the first kill, for an estimate of their duration."""
+"""Number of operations before the first kill, to estimate the duration of an operation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A row. `held`: None without a budget. `figures`: by name, in seconds unless stated otherwise."""
+    """A row of the table of faults. `held`: whether the budget is met; None = the row has no budget.
+    `figures`: by name, in seconds unless the name has another unit."""
 
     what: str
     value: str
@@ -49,7 +49,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A fault case. `name`: for `--only`. `seconds`: approximate duration."""
+    """A fault case. `name`: the value for `--only`. `seconds`: its approximate duration."""
 
     name: str
     about: str
@@ -58,9 +58,8 @@ class Fault:
 
 
 def once(bench: Bench, side: Side) -> list[Finding]:
-    """Send SIGKILL during an operation, and start a new process without state a second later. Raises
-    SideFailed.
-    """
+    """Kill a reducer with SIGKILL during an operation. A second later, start a new process without state.
+    Raises SideFailed."""
     with _series(bench, ONCE, side) as (processes, series):
         series.operation(counts=False)
         before = series.operation()
@@ -85,9 +84,8 @@ def once(bench: Bench, side: Side) -> list[Finding]:
 def often(
     bench: Bench, side: Side, kills: int = KILLS, operations: int = OPERATIONS
 ) -> list[Finding]:
-    """Kill reducers at random moments, spread evenly over operations, and restart each immediately. Raises
-    SideFailed at the first wrong result, or if a worker fails.
-    """
+    """Kill reducers at random times, spread evenly over the operations, and restart each immediately. Raises
+    SideFailed at the first wrong result, or if a worker fails."""
     draw = random.Random(_SEED)
     hit: list[float] = []
     calm: list[float] = []
@@ -125,17 +123,18 @@ def often(
 def steady(
     bench: Bench, side: Side, rounds: int = ROUNDS, cases: Sequence[Case] = STEADY
 ) -> list[Finding]:
-    """Measure the cost of fault tolerance without faults. A client keeps data that other ranks may need if a
-    reducer is lost. It is compared with a client that keeps nothing, in the same processes and in turns. The
-    work of both is not included: results are received apart from the tensor, and reducers hold nothing.
-    Raises SideFailed.
+    """Measure the cost of fault tolerance without faults.
+
+    A client that keeps data which other ranks may need after the loss of a reducer is compared with a client
+    that keeps nothing. Both are measured in the same processes, in turn. Work that both clients must do is
+    not included: results are received apart from the tensor, and reducers hold nothing. Raises SideFailed.
     """
     findings: list[Finding] = []
     for case in cases:
         seconds: dict[bool, list[float]] = {True: [], False: []}
         with _series(bench, case, side) as (processes, series):
             for number in range(rounds):
-                # Reverse the order every other time, so that drift affects both.
+                # Reverse the order in every second round, so that drift affects both clients.
                 for on in (True, False) if number % 2 == 0 else (False, True):
                     processes.ask(do="keep", on=on)
                     series.operation(counts=False)

@@ -1,4 +1,4 @@
-"""From samples to figures: medians, ratios, theoretical values and budget checks. Pure."""
+"""Computes figures from samples: medians, ratios, theoretical values, and checks of budgets. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ from bench.reduction.sides import GLOO
 from trainshed_reduction import layout
 
 LOSS = 1e-5
-"""Maximum relative difference between losses, and between parameter sums, of training with reducers and with
-gloo.
-"""
+"""Maximum relative difference of losses and of parameter sums between training with reducers and training
+with gloo."""
 
 
 @dataclass(frozen=True, slots=True)
 class Theory:
-    """Seconds that the links need at least, and the maximum speedup of reducers over the ring."""
+    """The minimum seconds that the links allow, for the ring and for reducers, and the maximum speedup of
+    reducers over the ring."""
 
     ring: float
     reducers: float
@@ -28,8 +28,10 @@ class Theory:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Figures of a task on one side, over all rounds. `seconds`: median of all operations. `low`, `high`: of
-    the rounds' medians. The others are as in `Sample`. `sent`, `sent_on_wire`: as multiples of the tensor.
+    """Figures of a task on one side, over all rounds.
+
+    `seconds`: median of all operations. `low`, `high`: lowest and highest median of a round. `sent`,
+    `sent_on_wire`: as multiples of the tensor's size. The other fields are as in `Sample`.
     """
 
     seconds: float
@@ -48,9 +50,11 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One side with reducers compared with gloo. `ratio`: gloo's time divided by this side's time.
-    `part_of_bound`: fraction of the links' limit that the side reaches. `ring_part`: fraction of the ring's
-    limit that gloo reaches. Both are 0 without a known rate.
+    """One side with reducers, compared with gloo.
+
+    `ratio`: gloo's time divided by this side's time. `part_of_bound`: fraction of the links' limit that this
+    side reaches. `ring_part`: fraction of the ring's limit that gloo reaches. Both fractions are 0 if the
+    rate is unknown.
     """
 
     case: Case
@@ -73,7 +77,7 @@ class Comparison:
 
     @property
     def fast(self) -> bool | None:
-        """None: no budget."""
+        """Whether the speedup reaches the target; None = the task has no budget."""
         return self.ratio >= self.task.target if self.task.target else None
 
     @property
@@ -83,7 +87,7 @@ class Comparison:
 
     @property
     def same_training(self) -> bool | None:
-        """Whether losses and parameters equal gloo's. None without training."""
+        """Whether losses and parameters equal gloo's; None = the task is not training."""
         if not self.gloo.losses:
             return None
         pairs = (
@@ -98,7 +102,7 @@ class Comparison:
 
 
 def theory(case: Case, nbytes: int) -> Theory | None:
-    """Return the theory, or None if the links have no rate or different rates."""
+    """Return the theoretical values, or None if links have no rate or different rates."""
     if not case.rate or case.about:
         return None
     once = nbytes * 8 / (case.rate * 1e6 * PAYLOAD_SHARE)
@@ -108,7 +112,7 @@ def theory(case: Case, nbytes: int) -> Theory | None:
 
 
 def figures(samples: Sequence[Sample], nbytes: int) -> Figures:
-    """Return the figures. `samples`: of each round, at least one."""
+    """Return the figures. `samples`: one sample per round, at least one."""
     rounds = [median(sample.seconds) for sample in samples]
     return Figures(
         median(seconds for sample in samples for seconds in sample.seconds),
@@ -127,7 +131,7 @@ def figures(samples: Sequence[Sample], nbytes: int) -> Figures:
 
 
 def comparisons(case: Case, results: Results, side: str) -> list[Comparison]:
-    """Return the comparison of every task that both gloo and this side have run."""
+    """Return the comparisons of all tasks that both gloo and this side have run."""
     compared: list[Comparison] = []
     for task in case.tasks:
         gloo, ours = results.samples(GLOO.name, task), results.samples(side, task)

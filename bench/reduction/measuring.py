@@ -1,4 +1,5 @@
-"""Runs a task with the processes of one side. Measures times, bytes and CPU time, and checks the results."""
+"""Runs a task with the processes of one side. It measures times, bytes and CPU time, and checks the
+results."""
 
 import time
 from collections.abc import Sequence
@@ -11,18 +12,19 @@ from bench.reduction.processes import Answer, Doing, Processes, SideFailed
 from trainshed_reduction.variables import SMALLEST_BYTES
 
 AHEAD = 0.01
-"""Seconds between the start command and the start, so that all ranks are awake."""
+"""Seconds between the command and the common start of an operation, so that all ranks are ready."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The results of a task in one round.
+    """The results of a task in one round. Times and bytes are means over workers and operations unless stated
+    otherwise.
 
     `seconds`: of each operation, until the last rank had its result. `sent`, `sent_on_wire`: bytes that left
-    a worker, see `Traffic`. `worker_seconds`: CPU seconds of a worker. These are means over workers and
-    operations. `reducer_seconds`: of all reducers together. `busy`: CPU utilization of the machine.
-    `ordered`: every result was bit by bit the sum in the order of ranks. `largest`, `rms`: of the error.
-    `digests`: of the results. `losses`, `parameters`: of training.
+    a worker, see `Traffic`. `worker_seconds`: CPU seconds of a worker. `reducer_seconds`: CPU seconds of all
+    reducers together. `busy`: CPU utilization of the machine. `ordered`: whether every result was bit by bit
+    the sum in the order of ranks. `largest`, `rms`: of the error. `digests`: of the results. `losses`,
+    `parameters`: of training.
     """
 
     seconds: list[float]
@@ -51,9 +53,8 @@ class Series:
         *,
         exact: bool = True,
     ) -> None:
-        """A sequence. `hosts`: of the workers. `first`: number of the first operation, which determines the
-        data. `exact`: reducers must return the sum in the order of ranks.
-        """
+        """`hosts`: the hosts of the workers. `first`: number of the first operation, which determines the
+        data. `exact`: whether reducers must return the sum in the order of ranks."""
         self._exact = exact
         self._processes = processes
         self._hosts = hosts
@@ -68,9 +69,8 @@ class Series:
         processes.ask(do="take", kind=kind, nbytes=task.nbytes, **words)
 
     def operation(self, doings: "Sequence[Doing]" = (), *, counts: bool = True) -> float:
-        """Run one operation and return its seconds. `doings`: actions at seconds after its start. Raises
-        SideFailed: crashed, hung, or wrong.
-        """
+        """Run one operation and return its seconds. `doings`: actions, each at a number of seconds after the
+        start. Raises SideFailed if the side crashes, hangs, or returns a wrong result."""
         ask = self._processes.ask
         ask(do="prepare", number=self._number)
         self._number += 1
@@ -96,7 +96,7 @@ class Series:
             self.operation(counts=False)
 
     def run(self, warm_up: int = 1) -> Sample:
-        """Run all operations while nothing else uses these hosts."""
+        """Run all operations. No other side may use these hosts at the same time."""
         self.warm_up(warm_up)
         before = [host.traffic() for host in self._hosts]
         reducers = self._processes.reducer_seconds()
@@ -109,9 +109,9 @@ class Series:
         return self.sample(traffic, reducers)
 
     def sample(self, traffic: Sequence[Traffic] = (), reducers: float = 0.0) -> Sample:
-        """Return the sample of all counted operations. `traffic`: of the workers in this time. `reducers`:
-        CPU seconds. None if other sides also ran.
-        """
+        """Return the sample of all counted operations. `traffic`: traffic of the workers during the
+        operations. `reducers`: CPU seconds of the reducers. Both are None if other sides ran in the same
+        period."""
         host_operations = len(self._hosts) * self._task.count
         first = [checks[0] for checks in self.checks]
         return Sample(
@@ -130,7 +130,7 @@ class Series:
         )
 
     def _judge(self, checked: Sequence[Answer]) -> None:
-        """Fail on a wrong result, however fast it was."""
+        """Raise SideFailed if a result is wrong."""
         name, number = f"{self._processes.side.name}, {self._task.title}", self._number - 1
         if len({answer["digest"] for answer in checked}) > 1:
             raise SideFailed(f"{name}: operation {number} gave the ranks different results")
@@ -154,7 +154,7 @@ class Series:
 
 
 def _ticks() -> list[int]:
-    """Return (busy, all) clock ticks of all CPUs. Niced work counts as idle time."""
+    """Return (busy, all) clock ticks of all CPUs. Work with a nice value counts as idle time."""
     words = Path("/proc/stat").read_text().split("\n", 1)[0].split()
     user, _, system, _, _, interrupts, soft, _ = map(int, words[1:9])
     return [user + system + interrupts + soft, sum(map(int, words[1:9]))]

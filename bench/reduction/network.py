@@ -1,8 +1,8 @@
-"""Hosts as network namespaces, joined by a bridge in a separate namespace, with links of a chosen rate both
-ways.
+"""Hosts as network namespaces. A bridge in a separate namespace joins them, over links with a chosen rate in
+both directions.
 
-The benchmark creates and removes them. The machine's own network does not change. Names contain the process
-ID, and the next run removes leftovers of a killed one.
+The benchmark creates and removes the namespaces. The machine's own network does not change. Names contain the
+process ID, so that the next run can remove the namespaces of a killed run.
 """
 
 import json
@@ -20,31 +20,33 @@ from tests.e2e.running import ROOT
 
 MTU = 1500
 CONGESTION_CONTROL = "cubic"
-"""The same for both sides, independent of the machine's default."""
+"""Congestion control of both sides, independent of the machine's default."""
 LATENCY = "50ms"
-"""Length of a link's queue, in time."""
+"""Length of a link's queue, as a time."""
 SMALLEST_BURST = 128 << 10
 BURST_SECONDS = 0.002
 _HEADERS = 52
-"""Headers of IPv4 and TCP with time stamps, in each segment."""
+"""Bytes of the IPv4 and TCP headers with time stamps, in each segment."""
 _ETHERNET = 14
 PAYLOAD_SHARE = (MTU - _HEADERS) / (MTU + _ETHERNET)
-"""Bytes that count for a link's rate."""
+"""Fraction of the bytes on a link that are payload."""
 _SUBNET = "10.77.0"
-"""Address range of all such networks. They are isolated from each other."""
+"""Address range of all benchmark networks. The networks are isolated from each other."""
 PREFIX = "tsbench"
 _OWN = re.compile(rf"{PREFIX}(\d+)-\w+")
 
 
 class CannotRun(Exception):
-    """This machine lacks a requirement of the benchmark. The message specifies it."""
+    """This machine does not meet a requirement of the benchmark. The message contains the requirement."""
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Bytes that a host has sent and received. `sent`: frames from the network stack, with up to 64 KiB of
-    payload behind one header. `sent_on_wire`: with the headers of every segment; 0 if the link has no rate.
-    `received`: like `sent`.
+    """Bytes that a host has sent and received.
+
+    `sent`: frames from the network stack, with up to 64 KiB of payload behind one header. `received`: frames
+    to the network stack, in the same form. `sent_on_wire`: sent bytes with the headers of every segment; 0 if
+    the link has no rate.
     """
 
     sent: int
@@ -61,14 +63,14 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A namespace with one address. `device`: name of its interface inside."""
+    """A network namespace with one address. `device`: name of the network interface in it."""
 
     namespace: str
     address: str
     device: str = "eth0"
 
     def command(self, words: Sequence[str]) -> list[str]:
-        """Return the command line that runs `words` on this host by exec."""
+        """Return the command line that executes `words` on this host."""
         return _inside(self.namespace, words)
 
     def traffic(self) -> Traffic:
@@ -82,11 +84,11 @@ class Host:
 
 
 class Network:
-    """Hosts of workers and of reducers, as a context manager.
+    """The hosts of workers and of reducers, as a context manager.
 
-    `rate`, `reducer_rate`: of one link, each way, Mbit/s; 0 = unlimited. `slowest`: of the first worker's
-    link; 0 = like the others. `delay`: ms on each link, each way. `loss`: fraction of segments that each link
-    loses, each way.
+    `rate`, `reducer_rate`: Mbit/s of one link in each direction; 0 = unlimited. `slowest`: Mbit/s of the
+    first worker's link; 0 = the same as other links. `delay`: ms in each direction on each link. `loss`:
+    fraction of segments that each link loses in each direction.
     """
 
     def __init__(
@@ -111,7 +113,7 @@ class Network:
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
-        """Create the network. Raises CannotRun and removes everything."""
+        """Create the network. If that fails, remove all parts of it, and raise CannotRun."""
         check()
         clear_leftovers()
         try:
@@ -145,7 +147,7 @@ class Network:
         self.reducers = [self._host(f"r{i}", 128 + i, reducer_rate) for i in range(reducers)]
 
     def _relay(self, names: Sequence[str]) -> None:
-        """Create links with a delay, in place of links without one (`_host`)."""
+        """Create links with a delay. They replace the links that `_host` creates."""
         cables = [f"to-{name}:{self._name}-{name}" for name in names]
         program = [sys.executable, "-m", "bench.reduction.relay"]
         relay = subprocess.Popen(
@@ -181,8 +183,8 @@ class Network:
             *("ip", "-n", inside, "address", "add", f"{host.address}/24", "dev", device),
             "noprefixroute",
         )
-        # Set it on the route: the namespace's own setting only accepts values that the machine allows for
-        # unprivileged users.
+        # Set the congestion control on the route, because the namespace's own setting accepts only values
+        # that the machine allows for unprivileged users.
         _run(
             *("ip", "-n", inside, "route", "add", f"{_SUBNET}.0/24", "dev", device),
             *("src", host.address, "congctl", CONGESTION_CONTROL),
@@ -195,12 +197,11 @@ class Network:
                     *("rate", f"{rate:g}mbit", "burst", str(burst), "latency", LATENCY),
                 )
         if self._loss:
-            # Send one segment per header, because otherwise a lost header loses dozens of segments. Drop on
-            # arrival: the sender would detect a drop on its side.
+            # Send one segment per header. Otherwise one lost header would lose dozens of segments. Drop
+            # frames on arrival, because a sender would detect a drop on its side.
             _run("ip", "-n", inside, "link", "set", device, "gso_max_segs", "1")
             _run("ip", "-n", self._switch, "link", "set", outside, "gso_max_segs", "1")
-            # Both directions of the link: each host has its own link, and incoming frames have passed the
-            # sender's.
+            # Shape both directions of the link. Incoming frames have passed the sender's link already.
             share = 1 - (1 - self._loss) ** 2
             rule = (
                 f"-A INPUT -i {device} -m statistic --mode random --probability {share:.6f} -j DROP"
@@ -210,7 +211,7 @@ class Network:
 
 
 def check() -> None:
-    """Raise CannotRun for missing requirements, before anything is created."""
+    """Raise CannotRun if a requirement is not met. Nothing has been created at this time."""
     if os.geteuid() != 0:
         raise CannotRun("it creates network namespaces and must run as root")
     for command in ("ip", "tc"):
@@ -221,7 +222,7 @@ def check() -> None:
 
 
 def clear_leftovers() -> None:
-    """Remove the namespaces of runs whose process has ended, and end the processes in them."""
+    """Remove the namespaces of runs whose process no longer exists, and end the processes in them."""
     for name in _namespaces():
         owner = _OWN.fullmatch(name)
         if owner and not _alive(int(owner[1])):
@@ -233,7 +234,8 @@ def _inside(namespace: str, words: Sequence[str]) -> list[str]:
 
 
 def _remove(namespace: str) -> None:
-    """End all processes in the namespace first: otherwise it would remain, without a name."""
+    """Remove a namespace. End all processes in it first: otherwise the namespace would continue to exist
+    without a name."""
     listed = subprocess.run(
         ["ip", "netns", "pids", namespace], capture_output=True, text=True, check=False
     )

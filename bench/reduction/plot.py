@@ -1,4 +1,5 @@
-"""The figures as a picture: speedup over gloo, and throughput by tensor size. Needs the development group."""
+"""The figures as a plot: speedup over gloo, and throughput by tensor size. Requires the dependency group for
+development."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +10,7 @@ from bench.reduction.figures import Comparison
 
 _OURS, _GLOO, _INK, _FAINT = "#1a6fb0", "#9a9a9a", "#222222", "#d8d8d8"
 _STYLE = {
-    # Keep text as text, and make the file reproducible.
+    # Keep text as text instead of paths, and make the file reproducible.
     "svg.fonttype": "none",
     "svg.hashsalt": "trainshed",
     "font.family": "sans-serif",
@@ -23,11 +24,12 @@ _STYLE = {
 
 
 def draw(ratios: Sequence[Comparison], sizes: Sequence[Comparison], path: Path) -> None:
-    """Draw an SVG. `ratios`: a bar for each. `sizes`: a point on the curves for each."""
+    """Draw an SVG. `ratios`: comparisons that are drawn as bars. `sizes`: comparisons that are points of the
+    curves."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    drawing: Any = mpl  # its own types are incomplete
+    drawing: Any = mpl  # The type annotations of the library are incomplete.
     with drawing.rc_context(_STYLE):
         figure: Any = Figure(figsize=(9, 0.9 + 0.34 * max(len(ratios), 9)), layout="constrained")
         left, right = figure.subplots(1, 2, width_ratios=(3, 2))

@@ -1,6 +1,5 @@
-"""The processes of one side in one run: workers that run commands, and reducers that can be killed and
-restarted.
-"""
+"""The processes of one side in one run: workers that execute commands, and reducers that can be killed and
+restarted."""
 
 import json
 import os
@@ -29,7 +28,7 @@ from trainshed.replica.system.kernel import die_with_parent
 Answer = dict[str, Any]
 SAID = "trainshed reduction: "
 LAST = 1500
-"""Maximum characters of a log in an error."""
+"""Maximum characters of a log that an error contains."""
 
 
 class SideFailed(Exception):
@@ -57,18 +56,17 @@ class _Worker:
 @dataclass(slots=True)
 class _Reducer:
     process: "subprocess.Popen[bytes]"
-    #: CPU seconds of previous processes.
+    #: CPU seconds of earlier processes of this reducer.
     used: float = 0.0
     logs: list[Path] = field(default_factory=list[Path])
 
 
 class Processes:
-    """Context manager: all processes run inside it and are ended at its exit. The logs of a failed side are
-    kept, and the error contains their path.
-    """
+    """The processes of one side, as a context manager that ends them all. If the side fails, its logs are
+    kept, and the error contains their path."""
 
     def __init__(self, side: Side, around: Surroundings, python: Path, limit: float) -> None:
-        """`python`: with PyTorch. `limit`: maximum seconds for an answer of the workers."""
+        """`python`: an interpreter with PyTorch. `limit`: maximum seconds for a response of the workers."""
         self.side = side
         self._around = around
         self._python = python
@@ -98,7 +96,7 @@ class Processes:
             shutil.rmtree(self._logs, ignore_errors=True)
 
     def ask(self, **words: Any) -> list[Answer]:
-        """Send a command to every worker; return all answers by rank. Raises SideFailed."""
+        """Send a command to every worker. Return the responses in the order of ranks. Raises SideFailed."""
         self.tell(**words)
         return self.answers()
 
@@ -111,7 +109,8 @@ class Processes:
                 raise self._failed(rank, "has ended") from failure
 
     def answers(self, doings: Sequence[Doing] = ()) -> list[Answer]:
-        """Return one answer of every worker, and run due actions in the meantime. Raises SideFailed."""
+        """Wait for one response of every worker, and return the responses. In the meantime, perform the
+        actions that are due. Raises SideFailed."""
         answers: dict[int, Answer] = {}
         end = time.monotonic() + self._limit
         left = sorted(doings, key=lambda doing: doing.at)
@@ -134,25 +133,25 @@ class Processes:
         return [answers[rank] for rank in range(len(self._workers))]
 
     def kill_reducer(self, index: int) -> None:
-        """Send SIGKILL to all of its processes, without a notification."""
+        """Send SIGKILL to all processes of a reducer, without a notification."""
         reducer = self._reducers[index]
         reducer.used += _seconds(reducer.process)
         _end(reducer.process)
 
     def start_reducer(self, index: int) -> None:
-        """Restart it like the service."""
+        """Restart a reducer as the service does."""
         reducer = self._reducers[index]
         again = self._start_reducer(index, len(reducer.logs))
         reducer.process = again.process
         reducer.logs += again.logs
 
     def said(self) -> list[str]:
-        """Return the distribution's messages in the first worker's log."""
+        """Return the messages of the distribution in the first worker's log."""
         lines = self._workers[0].log.read_text("utf-8", "replace").splitlines()
         return [line.removeprefix(SAID) for line in lines if line.startswith(SAID)]
 
     def reducer_seconds(self) -> float:
-        """Return the CPU time of all reducers so far."""
+        """Return the CPU seconds of all reducers so far."""
         return sum(reducer.used + _seconds(reducer.process) for reducer in self._reducers)
 
     def _start_reducer(self, index: int, incarnation: int) -> _Reducer:
@@ -212,13 +211,13 @@ def _started(
             pass_fds=keep,
             cwd=ROOT,
             start_new_session=True,
-            # The benchmark may be killed.
+            # The reducer must not survive the benchmark if the benchmark is killed.
             preexec_fn=lambda: die_with_parent(signal.SIGKILL),  # noqa: PLW1509 - this process has one thread
         )
 
 
 def _inherited() -> dict[str, str]:
-    """Return this process's environment without variables of its Python or of an enclosing job."""
+    """Return the environment of this process, without the variables of its Python or of an enclosing job."""
     return {
         name: value
         for name, value in os.environ.items()
@@ -227,12 +226,12 @@ def _inherited() -> dict[str, str]:
 
 
 def _seconds(process: "subprocess.Popen[bytes]") -> float:
-    """Return the CPU time of a process and its children."""
+    """Return the CPU seconds of a process and its children."""
     return sum(cpu_seconds(pid) for pid in family(process.pid))
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    """Kill it with its descendants: each has its own session."""
+    """Kill a process and its descendants. Each process has its own session."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

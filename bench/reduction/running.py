@@ -1,4 +1,5 @@
-"""A case from the network to its samples: every side in turn, in separate processes, round after round."""
+"""Runs a case, from the creation of the network to the samples: every side in turn, in separate processes, in
+several rounds."""
 
 import json
 import os
@@ -18,15 +19,15 @@ from bench.reduction.sides import Side, Surroundings, new_token
 from trainshed_reduction.variables import SMALLEST_BYTES
 
 LIMIT = 120.0
-"""Maximum seconds for an answer of the workers."""
+"""Maximum seconds for a response of the workers."""
 APART = 1000
-"""Distance between the operation numbers of two rounds."""
+"""Difference between the first operation numbers of two rounds."""
 
 TURN = 4
-"""Operations of a side before the other sides' turn: after a pause, links take a while to fill."""
+"""Number of operations of one side before the next side's turn. After a pause, links take a while to fill."""
 
 Round = Mapping[str, Mapping[str, Sample]]
-"""By side and task."""
+"""Samples by side and task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +65,13 @@ def kept(directory: Path, case: str) -> Results | None:
 
 
 class Bench:
-    """`python`: with PyTorch. `package`: directory for PYTHONPATH."""
+    """`python`: an interpreter with PyTorch. `package`: a directory for PYTHONPATH."""
 
     def __init__(self, python: Path, package: Path) -> None:
         self._python = python
         self._package = package
         self.facts: dict[str, Any] = {}
-        #: Messages of the distribution in the latest run, by side.
+        #: Messages of the distribution in the last run, by side.
         self.said: dict[str, list[str]] = {}
 
     def network(self, case: Case) -> Network:
@@ -96,12 +97,12 @@ class Bench:
         return Processes(side, around, self._python, LIMIT)
 
     def run(self, case: Case, sides: Sequence[Side], rounds: int) -> Results:
-        """Run the case. Raises CannotRun, SideFailed."""
+        """Run the case and return its results. Raises CannotRun, SideFailed."""
         finished: list[Round] = []
         began, load = time.time(), os.getloadavg()[0]
         with self.network(case) as network:
             for number in range(rounds):
-                # Reverse the order every other time, so that drift affects all sides.
+                # Reverse the order in every second round, so that drift affects all sides.
                 order = sides if number % 2 == 0 else tuple(reversed(sides))
                 if case.about:
                     finished.append(self._in_turn(case, network, order, number))
@@ -115,9 +116,8 @@ class Bench:
         return Results(case.name, about, finished)
 
     def _in_turn(self, case: Case, network: Network, sides: Sequence[Side], number: int) -> Round:
-        """Run a few operations of each side in turn, so that the machine's load affects all sides. Not for
-        measurements of traffic.
-        """
+        """Run a few operations of each side in turn, so that the machine's load affects all sides. This
+        method cannot measure traffic."""
         (task,) = case.tasks
         with ExitStack() as stack:
             by_side: dict[str, Series] = {}
@@ -155,9 +155,8 @@ class Bench:
     def _check_that_they_worked(
         self, case: Case, side: Side, received: int, facts: Mapping[str, Any]
     ) -> None:
-        """Check that the reducers were used: a program that falls back to gloo also returns
-        correct results.
-        """
+        """Raise SideFailed if the reducers were not used, because a program that falls back to gloo also
+        returns correct results."""
         due = max((task.nbytes for task in case.tasks if task.nbytes >= SMALLEST_BYTES), default=0)
         if received < due:
             raise SideFailed(

@@ -9,12 +9,13 @@ from bench.reduction.network import Host
 from trainshed_reduction import variables
 
 PORT = 2222
-"""First port of the first side's reducers and of its workers' rendezvous. Each side has its own pair."""
+"""First port of the first side, for its reducers and for its workers' rendezvous. Each side has its own two
+ports."""
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """`reduces`: with reducers."""
+    """One of the compared sides. `reduces`: whether it uses reducers."""
 
     name: str
     title: str
@@ -28,9 +29,8 @@ SIDES = (GLOO, REDUCERS)
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Input for the environment of a run's processes. `rate`, `reducer_rate`: Mbit/s for the program; 0 =
-    unknown.
-    """
+    """Input for the environment of a run's processes. `rate`, `reducer_rate`: Mbit/s that the program
+    receives; 0 = unknown."""
 
     package: Path
     workers: Sequence[Host]
@@ -40,7 +40,7 @@ class Surroundings:
     token: str
 
     def of_worker(self, side: Side, rank: int) -> dict[str, str]:
-        """Return the variables that the service sets for a worker of a job with or without reducers."""
+        """Return the variables that the service sets for a worker of a job, with or without reducers."""
         own = {
             "RANK": str(rank),
             "LOCAL_RANK": "0",
@@ -63,7 +63,8 @@ class Surroundings:
         host = self.reducers[index]
         return self._shared(side) | {
             variables.LISTEN: f"{host.address}:{_port(side)}",
-            # In production each has its own machine. Here they share the CPUs of one.
+            # In production, each worker has its own machine. In this benchmark, they share the CPUs of one
+            # machine.
             variables.THREADS: "1",
             "OPENBLAS_NUM_THREADS": "1",
         }

@@ -1,4 +1,4 @@
-"""The figures as Markdown: budgets, the gain of the C part, the numerics, and the faults."""
+"""The figures as Markdown tables: budgets, the gain of the C part, the numerics, and the faults."""
 
 from collections.abc import Mapping, Sequence
 
@@ -30,7 +30,7 @@ def promised(compared: Sequence[Comparison]) -> str:
 
 
 def against(compared: Sequence[Comparison], log_lines: Mapping[str, Sequence[str]]) -> str:
-    """Return the table of handicaps and their effects. `log_lines`: by case."""
+    """Return the table of handicaps and their effects. `log_lines`: lines of the log, by case."""
     lines = [
         "| workers + reducers, links | against the reducers | operation | gloo | auto | ratio | target | "
         "last log message |",
@@ -67,7 +67,7 @@ def costs(compared: Sequence[Comparison]) -> str:
 
 
 def numerics(compared: Sequence[Comparison]) -> str:
-    """Return one row for each type, from the first operations with it, and one for training."""
+    """Return one row for each data type, from its first operations, and one row for training."""
     lines = [
         "| | RMS error, gloo | RMS error, reducers | sum in the order of ranks, bit by bit: gloo / "
         "reducers |",

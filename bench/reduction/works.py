@@ -1,4 +1,5 @@
-"""The timed work of a worker: one operation at a time, between untimed `prepare` and `check`."""
+"""The timed work of a worker. One operation runs at a time, between untimed calls of `prepare` and
+`check`."""
 
 import hashlib
 import importlib
@@ -11,27 +12,28 @@ from bench.reduction import data
 
 Answer = dict[str, Any]
 WIDTH = 1024
-"""Width of the model's square layers."""
+"""Width of the square layers of the model."""
 _BATCH = 8
 _SEED = 20_000
 
 
 class Work(Protocol):
     def prepare(self, number: int) -> None:
-        """Prepare operation `number`, whose data differs from all others."""
+        """Prepare the operation `number`, whose data differ from those of all other operations."""
         ...
 
     def run(self) -> None:
-        """Run the timed part. Returns when this rank has its result."""
+        """Run the timed part. It returns when this rank has its result."""
         ...
 
     def check(self) -> Answer:
-        """Return this rank's result: its `digest`, and the checks of rank 0."""
+        """Return the result of this rank: its `digest` and, on rank 0, the checks."""
         ...
 
 
 class Communication(Protocol):
-    """A worker's connection to the others. `all_reduce` sums in place. `data` fills `array`."""
+    """A worker's connection to the other workers. `all_reduce` sums an array in place. `data` fills an
+    array."""
 
     rank: int
     world: int
@@ -41,12 +43,12 @@ class Communication(Protocol):
     def all_reduce(self, buffer: Any) -> None: ...
 
     def facts(self) -> Answer:
-        """Return versions and the kind of group for the report."""
+        """Return versions and the type of the process group, for the report."""
         ...
 
 
 class AllReduce:
-    """A sum over all ranks of `nbytes` each."""
+    """Sums `nbytes` bytes of each rank over all ranks."""
 
     def __init__(self, ranks: Communication, nbytes: int, dtype: str) -> None:
         self._ranks = ranks
@@ -78,9 +80,8 @@ class AllReduce:
 
 
 class Training:
-    """A step of DistributedDataParallel with a model of `nbytes` of parameters. `bucket`: MB of gradients per
-    bucket; None uses the framework's default.
-    """
+    """A step of DistributedDataParallel with a model whose parameters have `nbytes` bytes. `bucket`: MB of
+    gradients per bucket; None = the framework's default."""
 
     def __init__(self, rank: int, nbytes: int, bucket: float | None) -> None:
         torch: Any = importlib.import_module("torch")
@@ -88,7 +89,7 @@ class Training:
         torch.manual_seed(_SEED)
         layers = [torch.nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(layers_of(nbytes))]
         for layer in layers:
-            # The model is deep, so it must learn enough to make differences in losses visible.
+            # Scaled up, because a deep model must learn enough to make differences of the losses visible.
             layer.weight.data.mul_(3**0.5)
         options = {} if bucket is None else {"bucket_cap_mb": bucket}
         self._model = torch.nn.parallel.DistributedDataParallel(
@@ -119,7 +120,7 @@ class Training:
 
 
 class Torch:
-    """Connect like a user's program: gloo by name, through env://, and nothing else."""
+    """Connects as a user's program does: gloo by name, through env://."""
 
     def __init__(self) -> None:
         torch: Any = importlib.import_module("torch")
@@ -146,6 +147,7 @@ def layers_of(nbytes: int) -> int:
 
 
 def wait_until(moment: float) -> None:
-    """Wait until `moment` of the monotonic clock, which all processes of a machine share."""
+    """Wait until `moment` of the monotonic clock. All processes of a machine have the same monotonic
+    clock."""
     while (left := moment - time.monotonic()) > 0:
         time.sleep(left)

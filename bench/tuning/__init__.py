@@ -1,3 +1,2 @@
-"""Quality of the tuning algorithms: simple regret on functions with a known optimum and on two real tasks, by
-candidate.
-"""
+"""Quality of the tuning algorithms: simple regret of each candidate, on functions with a known optimum and on
+two real tasks."""

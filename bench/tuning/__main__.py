@@ -1,12 +1,13 @@
 """`./dev bench-tuning`: the quality of the tuning algorithms, compared with random search and other
 libraries.
 
-The problems are common test functions and pitfalls. Constants are tuned on seeds from 1000; published figures
-use seeds from 0.
+The problems are common test functions and pitfalls. Constants are tuned with seeds from 1000 on. Published
+figures use seeds from 0 on.
 
 Results are stored in build/bench/tuning.jsonl, one line per run. Stored results of the same code are reused,
-so an interrupted benchmark continues. Prints the tables and writes them to build/bench/tuning.md. Exits with
-1 if Trainshed's algorithm misses a budget. Candidates that cannot run here are skipped with a note.
+so an interrupted benchmark continues. The program prints the tables and writes them to build/bench/tuning.md.
+It exits with 1 if Trainshed's algorithm misses a budget. Candidates that cannot run on this machine are
+skipped with a note.
 """
 
 import argparse
@@ -93,7 +94,7 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def tasks(options: argparse.Namespace) -> Iterator[Task]:
-    """Ordered by seed, so that partial results cover all cases."""
+    """Yield the tasks, ordered by seed, so that partial results cover all cases."""
     names: list[str] = options.candidates or list(CANDIDATES)
     problems: list[str] = options.problems or [
         problem.name for name in options.sets for problem in SETS[name]
@@ -107,7 +108,7 @@ def tasks(options: argparse.Namespace) -> Iterator[Task]:
 
 
 def work(wanted: Sequence[Task], options: argparse.Namespace) -> list[Result]:
-    """Return the results of the tasks that succeeded."""
+    """Run the tasks without a stored result. Return the results of all tasks that succeeded."""
     known = {
         result.task: result for result in kept(RESULTS) if result.version == version(result.task)
     }
@@ -122,7 +123,7 @@ def work(wanted: Sequence[Task], options: argparse.Namespace) -> list[Result]:
 
 
 def do(missing: Sequence[Task], jobs: int) -> Iterator[Result]:
-    """Run tasks in separate processes. Yield results in order of completion."""
+    """Run tasks in separate processes. Yield the results in the order in which the tasks finish."""
     pythons: dict[str, Path] = {}
     for name in sorted({task.candidate for task in missing}):
         try:
@@ -145,7 +146,7 @@ def do(missing: Sequence[Task], jobs: int) -> Iterator[Result]:
 
 
 def _apart(python: Path, task: Task) -> Result | str:
-    """Run a task in a separate process; return its result, or the error."""
+    """Run a task in a separate process. Return its result or the error."""
     one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     paths = os.pathsep.join(map(str, (ROOT, *(ROOT / "packages").glob("*/src"))))
     process = subprocess.run(
@@ -159,14 +160,14 @@ def _apart(python: Path, task: Task) -> Result | str:
     )
     for line in process.stdout.splitlines():
         with contextlib.suppress(ValueError, KeyError, TypeError):
-            # Except for output of a library.
+            # The last line is the result. Libraries may print other lines.
             return from_json(line)
     last = "".join(process.stderr.strip().splitlines()[-1:])
     return f"{task}: {last or f'exit {process.returncode}'}"
 
 
 def kept(path: Path) -> Iterator[Result]:
-    """Read the results of earlier runs. Ignore a line that an interruption has truncated."""
+    """Yield the results of earlier runs. Ignore a line that an interruption has truncated."""
     if not path.exists():
         return
     for line in path.read_text("utf-8").splitlines():

@@ -1,4 +1,4 @@
-"""The libraries of other projects, each in its own environment under build/bench, installed if possible."""
+"""The environments of other projects' libraries. Each is below build/bench, and is installed if possible."""
 
 import subprocess
 import sys
@@ -9,7 +9,7 @@ from tests.e2e.running import ROOT
 from bench.tuning.engines import Engine
 
 _OWN = ("msgspec>=0.19,<1",)
-"""Trainshed's own dependencies of studies, in addition to NumPy."""
+"""The dependencies of Trainshed's studies, in addition to NumPy."""
 
 _OPTUNA = ("optuna>=5,<6", "torch==2.13.0", "numpy>=2,<3", "scipy>=1.13,<2", "scikit-learn>=1.5,<2")
 _NEEDED = {
@@ -20,13 +20,12 @@ TIMEOUT = 1800
 
 
 class NotInstalled(Exception):
-    """The candidate's libraries cannot be installed. The message contains the reason."""
+    """The libraries of a candidate cannot be installed. The message contains the reason."""
 
 
 def python_for(candidate: str) -> Path:
-    """Return the candidate's interpreter: this one for Trainshed's candidates. Installing blocks for minutes
-    the first time. Raises NotInstalled.
-    """
+    """Return the interpreter of a candidate. For Trainshed's own candidates, it is this interpreter. The
+    first call for another candidate installs its libraries, which takes minutes. Raises NotInstalled."""
     if candidate not in _NEEDED:
         return Path(sys.executable)
     name, packages = _NEEDED[candidate]

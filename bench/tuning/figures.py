@@ -1,6 +1,5 @@
-"""From results to figures: medians, ranks, ratios to random search with their interval, wins and losses.
-Pure.
-"""
+"""Computes figures from results: medians, ranks, ratios to random search with their interval, wins and
+losses. Pure."""
 
 import math
 import random
@@ -11,21 +10,23 @@ from statistics import geometric_mean, median
 from bench.tuning.runs import RANDOM, Result
 
 FLOOR = 1e-4
-"""Smaller regrets count as this value: further differences do not matter."""
+"""Regrets below this value count as this value, because smaller differences do not matter."""
 SIGNIFICANT = 0.05
 RESAMPLES = 1000
 
 Case = tuple[str, int]
 """A problem and the number of pending trials."""
 Regrets = Mapping[Case, Mapping[str, Sequence[float]]]
-"""By case and candidate: one regret for each seed."""
+"""The regrets by case and candidate, one for each seed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """`ratio`: geometric mean over the cases of the median regret divided by random search's. `low`, `high`:
-    its 95 % interval over resampled seeds. `wins`, `losses`: cases that differ significantly from random
-    search. `seconds`: per suggestion.
+    """The figures of a candidate.
+
+    `ratio`: geometric mean over the cases of the candidate's median regret divided by random search's. `low`,
+    `high`: 95 % interval of `ratio` over resampled seeds. `wins`, `losses`: number of cases that differ
+    significantly from random search. `seconds`: per suggestion.
     """
 
     candidate: str
@@ -59,7 +60,8 @@ def complete(regrets: Regrets, candidates: Sequence[str]) -> Regrets:
 
 
 def standings(results: Sequence[Result], candidates: Sequence[str], trials: int) -> list[Standing]:
-    """Return the standings, best rank first. Empty without common cases or without random search."""
+    """Return the standings, best rank first. The result is empty without cases that all candidates have
+    completed, or without random search."""
     regrets = complete(regrets_after(results, trials), candidates)
     if not regrets or RANDOM not in candidates:
         return []
@@ -85,7 +87,8 @@ def standings(results: Sequence[Result], candidates: Sequence[str], trials: int)
 
 
 def _rank(case: Mapping[str, Sequence[float]], name: str) -> float:
-    """Rank from 1 (best). Equal values share the mean of their ranks."""
+    """Return the rank of a candidate in a case, from 1 (best). Candidates with equal values have the mean of
+    their ranks."""
     own = median(case[name])
     others = [median(regrets) for regrets in case.values()]
     return sum(other < own for other in others) + (others.count(own) + 1) / 2
@@ -96,7 +99,7 @@ def _ratio(regrets: Regrets, name: str) -> float:
 
 
 def _interval(regrets: Regrets, name: str) -> tuple[float, float]:
-    """Bootstrap over the seeds of every case."""
+    """Return the interval of the ratio, by a bootstrap over the seeds of every case."""
     if name == RANDOM:
         return 1.0, 1.0
     draw = random.Random(name)
@@ -117,7 +120,8 @@ def _interval(regrets: Regrets, name: str) -> tuple[float, float]:
 
 
 def _differs(own: Sequence[float], other: Sequence[float]) -> int:
-    """Return -1: significantly lower (two-sided rank sum test), 1: higher, 0: neither."""
+    """Return -1 if `own` is significantly lower than `other` (two-sided rank sum test), 1 if it is higher,
+    otherwise 0."""
     from scipy.stats import mannwhitneyu
 
     test = mannwhitneyu(own, other, alternative="two-sided", method="auto")

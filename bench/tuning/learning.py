@@ -1,9 +1,10 @@
 """The two real tasks: hyperparameters of scikit-learn models by cross-validation, with the same folds in
 every call.
 
-`python -m bench.tuning.learning TASK EVALUATIONS SEED` searches for the best value of a task: half at random,
-half by changing one or two parameters of the best so far. The constants below are the best of all such runs
-and of the benchmark. A candidate that finds a better value has regret 0, and the report shows it.
+`python -m bench.tuning.learning TASK EVALUATIONS SEED` searches for the best value of a task: half of the
+evaluations are random, the others change one or two parameters of the best result so far. The constants below
+are the best results of all such searches and of the benchmark. If a candidate finds a better value, its
+regret is 0, and the report shows the value.
 """
 
 import random
@@ -19,11 +20,11 @@ from trainshed.core.study.spec import Parameter, ParameterType, Scale, Value
 from trainshed.studies.random_search import RandomSearch
 
 BEST_KNOWN = {"boosting-diabetes": 0.5214710075042481, "svm-digits": 0.015}
-"""1 - R², and the fraction of wrong answers."""
+"""Best known values: 1 - R² for boosting, and the fraction of wrong answers for the SVM."""
 
 
 def learned() -> tuple[Problem, ...]:
-    """Without scikit-learn, their objectives raise ImportError."""
+    """Return the two tasks. Without scikit-learn, their objectives raise ImportError."""
     return (
         _task(
             "boosting-diabetes",
@@ -49,7 +50,7 @@ def learned() -> tuple[Problem, ...]:
 
 def _task(name: str, value: Callable[[Point], float], *parameters: Parameter) -> Problem:
     def objective(seed: int) -> Objective:
-        """The task is fixed. Seeds only change the candidates' random draws."""
+        """The task is the same for all seeds. Seeds only change the candidates' random draws."""
         return value
 
     return Problem(name, study(parameters), objective, BEST_KNOWN[name])
@@ -62,7 +63,7 @@ def _diabetes() -> Any:
 
 @cache
 def _digits() -> Any:
-    """Every third picture: 599."""
+    """Return every third image of the data set, 599 images."""
     pictures, answers = import_module("sklearn.datasets").load_digits(return_X_y=True)
     return pictures[::3] / 16.0, answers[::3]
 
@@ -84,7 +85,7 @@ def _cross_validated(model: Any, data: Any, scoring: str) -> float:
     kind = selection.StratifiedKFold if scoring == "accuracy" else selection.KFold
     folds = kind(n_splits=3, shuffle=True, random_state=0)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # an SVM that did not converge still has a score
+        warnings.simplefilter("ignore")  # An SVM that did not converge still has a score.
         return float(selection.cross_val_score(model, *data, cv=folds, scoring=scoring).mean())
 
 
@@ -111,7 +112,8 @@ def search(problem: Problem, evaluations: int, seed: int) -> tuple[float, dict[s
 
 
 def _nearby(problem: Problem, name: str, old: Value, new: Value, draw: random.Random) -> Value:
-    """Draw a value between the old and the new one, mostly close to the old one, on the parameter's scale."""
+    """Draw a value between the old and the new value, usually close to the old one, on the parameter's
+    scale."""
     parameter = next(parameter for parameter in problem.spec.parameters if parameter.id == name)
     if isinstance(old, str) or isinstance(new, str):
         return new

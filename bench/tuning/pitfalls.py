@@ -1,7 +1,7 @@
-"""Synthetic problems that mislead the model of a study, with known minima, pure.
+"""Synthetic problems that mislead the model of a study. Their minima are known. Pure.
 
-They are parameters that only work together, failing trials, outliers, and undeclared noise. As in `problems`,
-every seed is a separate instance. All are minimized, one trial after another.
+They have parameters that only work together, failing trials, outliers, or undeclared noise. As in `problems`,
+every seed is a separate instance. All problems are minimized. Trials are evaluated one after another.
 """
 
 import math
@@ -27,7 +27,7 @@ def pitfalls() -> tuple[Problem, ...]:
 
 
 _OUTLIER_FRACTION = 0.05
-"""Fraction of trials that measure a value far worse than the true one."""
+"""Fraction of the trials that measure a value far worse than the true value."""
 
 
 def _moved(
@@ -41,8 +41,10 @@ def _moved(
     outliers: float = 0.0,
     spoilt_by: float = 0.0,
 ) -> Problem:
-    """`function` has its minimum 0 at the origin. Its argument is the vector from the instance's optimum.
-    `turned`: rotated by a random rotation of the instance. The study does not declare the noise.
+    """Return a problem whose optimum depends on the instance.
+
+    `function` has its minimum 0 at the origin. Its argument is the vector from the instance's optimum.
+    `turned`: whether the instance rotates the vector randomly. The study does not declare the noise.
     """
 
     def objective(seed: int) -> Objective:
@@ -63,7 +65,7 @@ def _moved(
 
 
 def rotation(count: int, draw: random.Random) -> list[list[float]]:
-    """Return orthonormal axes, drawn uniformly."""
+    """Return orthonormal axes that are drawn uniformly."""
     axes: list[list[float]] = []
     while len(axes) < count:
         axis = [draw.gauss(0, 1) for _ in range(count)]
@@ -84,10 +86,10 @@ def _sphere(z: Vector) -> float:
 
 
 def _halved(z: Vector) -> float | None:
-    """Half of the space fails, and the optimum is on the border."""
+    """Trials in half of the space fail, and the optimum is on the border."""
     return None if z[0] < 0.0 else _sphere(z)
 
 
 def _cut(z: Vector) -> float | None:
-    """Like `_halved`, but the function decreases further beyond the border."""
+    """Like `_halved`, but the function continues to decrease beyond the border."""
     return None if z[0] < 0.0 else _sphere(z) + 4.0 * z[0]

@@ -1,7 +1,7 @@
-"""The synthetic problems: functions of a trial's parameters with a known minimum, pure.
+"""The synthetic problems: functions of a trial's parameters whose minimum is known. Pure.
 
 Every seed is a separate instance. It determines the location of the optimum, away from the centre and from
-the edges, so that no fixed guess finds it. All are minimized.
+the edges, so that no fixed guess finds it. All problems are minimized.
 """
 
 import math
@@ -24,29 +24,29 @@ from trainshed.core.study.spec import (
 METRIC = "loss"
 Point = Mapping[str, Value]
 Objective = Callable[[Point], float | None]
-"""None: the trial fails."""
+"""Returns the value of a point; None = the trial fails."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Regret uses the true value, without noise."""
+    """A problem. Its regret is computed from the true value, without noise."""
 
     name: str
     spec: StudySpec
-    #: By seed.
+    #: Returns the objective of a seed.
     objective: Callable[[int], Objective]
     #: The known optimum, or the best known value.
     least: float = 0.0
     #: Standard deviation of the noise on reported values.
     noise: float = 0.0
-    #: Fraction of trials with a worse reported value: by up to `spoilt_by`.
+    #: Fraction of the trials that report a worse value. The difference is at most `spoilt_by`.
     outliers: float = 0.0
     spoilt_by: float = 0.0
-    #: Numbers of pending trials, one case each.
+    #: Numbers of pending trials. Each number is one case.
     pending: tuple[int, ...] = (1, 8)
 
     def told(self, true: float, draw: random.Random) -> float:
-        """Return the reported value of a trial."""
+        """Return the value that a trial reports."""
         observed = true + self.noise * draw.gauss(0, 1)
         if self.outliers and draw.random() < self.outliers:
             observed += self.spoilt_by * draw.random()
@@ -54,7 +54,7 @@ class Problem:
 
 
 def made() -> tuple[Problem, ...]:
-    """All except the two real tasks."""
+    """Return all synthetic problems, without the two real tasks."""
     return (
         _shifted("sphere-8", 8, 5.0, lambda z: sum(coordinate**2 for coordinate in z)),
         _shifted("ellipsoid-5", 5, 5.0, ellipsoid),
@@ -89,7 +89,8 @@ def coordinates(point: Point, count: int) -> list[float]:
 def _shifted(
     name: str, count: int, bound: float, function: Callable[[Sequence[float]], float]
 ) -> Problem:
-    """`function` is 0 at the origin. Its argument is the distance from the instance's optimum."""
+    """Return a problem. `function` is 0 at the origin. Its argument is the distance from the instance's
+    optimum."""
 
     def objective(seed: int) -> Objective:
         draw = random.Random(f"{name}:{seed}")
@@ -103,7 +104,7 @@ def _shifted(
 
 
 def ellipsoid(z: Sequence[float], powers: float = 3.0) -> float:
-    """The condition number is ten to the `powers`."""
+    """An ellipsoid whose condition number is ten to the power of `powers`."""
     return sum(10 ** (powers * i / (len(z) - 1)) * coordinate**2 for i, coordinate in enumerate(z))
 
 
@@ -153,7 +154,8 @@ def hartmann(
     spoilt_by: float = 0.0,
     pending: tuple[int, ...] = (1, 8),
 ) -> Problem:
-    """The seed mirrors the six coordinates. `is_told`: whether the study declares the noise."""
+    """The Hartmann function. The seed mirrors its six coordinates. `is_told`: whether the study declares the
+    noise."""
 
     def objective(seed: int) -> Objective:
         draw = random.Random(f"hartmann-6:{seed}")
@@ -179,7 +181,7 @@ def hartmann(
 
 
 def _branin() -> Problem:
-    """Odd seeds rotate by half a turn. Three optima."""
+    """The Branin function, which has three optima. Odd seeds rotate it by half a turn."""
 
     def objective(seed: int) -> Objective:
         def value(point: Point) -> float:
@@ -195,9 +197,8 @@ def _branin() -> Problem:
 
 
 def _conditional() -> Problem:
-    """Three kinds of model with separate parameters. The net is best if all its parameters are right, and
-    worse than a plain tree otherwise.
-    """
+    """Three kinds of model with separate parameters. The net is best if all its parameters are right.
+    Otherwise it is worse than a plain tree."""
     parameters = (
         Parameter("kind", ParameterType.CATEGORICAL, categories=("linear", "tree", "net")),
         _child(double("alpha", 1e-6, 1e2, Scale.LOG), "linear"),

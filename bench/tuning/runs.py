@@ -1,9 +1,9 @@
-"""One run: a candidate works on a problem through the algorithm port for a number of trials, in a separate
-process.
+"""One run: a candidate works on a problem for a number of trials, in a separate process. It uses the
+interface of algorithms.
 
-`python -m bench.tuning.runs` reads tasks as JSON lines and writes each result as a JSON line. Of Trainshed's
-dependencies it only needs msgspec, numpy and, for the real tasks, scikit-learn, so that any environment can
-run it.
+`python -m bench.tuning.runs` reads tasks as JSON lines, and writes each result as a JSON line. Of Trainshed's
+dependencies it requires only msgspec, numpy and, for the real tasks, scikit-learn. Any environment can
+therefore run it.
 """
 
 import hashlib
@@ -34,7 +34,8 @@ PROBLEMS = {problem.name: problem for problems in SETS.values() for problem in p
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """`pending`: trials in evaluation at any time. 1: one after another."""
+    """The task of one run. `pending`: number of trials that are evaluated at the same time; 1 = one after
+    another."""
 
     problem: str
     pending: int
@@ -45,8 +46,10 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """`regrets`: after each trial, of the best measured trial so far; below 0 if it beats the best known
-    value. `seconds`: mean per suggestion. `version`: of the candidate's code.
+    """The result of one run.
+
+    `regrets`: after each trial, the regret of the best trial so far; below 0 if it is better than the best
+    known value. `seconds`: mean per suggestion. `version`: the version of the candidate's code.
     """
 
     task: Task
@@ -91,9 +94,10 @@ def candidate(name: str) -> Algorithm:
 
 
 def version(task: Task) -> str:
-    """Return a digest of the code that determines a candidate's results: this service's code, and the
-    problems. For a library it covers the adapter; delete the stored results after a change of the library's
-    version.
+    """Return a digest of the code that determines a candidate's results.
+
+    The code is this service's code and the problems, or for a library its adapter. After a change of the
+    library's version, delete the stored results.
     """
     problems = ["pitfalls.py", "problems.py"]
     if task.problem in BEST_KNOWN:
@@ -124,7 +128,8 @@ def to_json(result: Result) -> str:
 
 
 def from_json(line: str) -> Result:
-    """Raises ValueError, KeyError or TypeError if the line is invalid or truncated."""
+    """Return the result in a line. Raises ValueError, KeyError or TypeError if the line is invalid or
+    truncated."""
     fields: Any = json.loads(line)
     task = Task(**fields["task"])
     return Result(task, fields["version"], tuple(fields["regrets"]), fields["seconds"])

@@ -11,11 +11,11 @@ from bench.tuning.runs import Result
 DEFAULT_ENGINE = Engine.GP_BANDIT.value
 TPE = Engine.OPTUNA_TPE.value
 RATIO = 0.02
-"""Maximum ratio to random search's regret, geometric mean, after the last trial."""
+"""Maximum ratio to random search's regret after the last trial, as a geometric mean."""
 
 
 def text(results: Sequence[Result], at: Sequence[int]) -> str:
-    """Return standings and medians by case."""
+    """Return the standings, and the medians by case."""
     names = _names(results)
     parts = [_standings(standings(results, names, trials), trials) for trials in at]
     parts += [_cases(results, names, trials) for trials in at]
@@ -24,9 +24,8 @@ def text(results: Sequence[Result], at: Sequence[int]) -> str:
 
 
 def verdicts(results: Sequence[Result], trials: int) -> list[tuple[str, bool]]:
-    """Return the budgets of this service's algorithm and whether they are met. Empty if a compared candidate
-    is missing.
-    """
+    """Return the budgets of this service's algorithm, and whether they are met. The result is empty if a
+    candidate of the comparison is missing."""
     names = {result.task.candidate for result in results}
     table = {standing.candidate: standing for standing in standings(results, sorted(names), trials)}
     if DEFAULT_ENGINE not in table or RANDOM not in table:
@@ -51,7 +50,7 @@ def _names(results: Sequence[Result]) -> list[str]:
 
 
 def promises(results: Sequence[Result], trials: int) -> list[tuple[str, bool]]:
-    """Return the budgets of the pitfalls and whether they are met. Skips cases that were not run."""
+    """Return the budgets of the pitfalls, and whether they are met. Cases that were not run are skipped."""
     outcomes: list[tuple[str, bool]] = []
     cases = regrets_after(results, trials)
     for problem in (*FAILING, *SPOILT):
@@ -96,7 +95,7 @@ def _cases(results: Sequence[Result], names: Sequence[str], trials: int) -> str:
 
 
 def _beaten(results: Sequence[Result]) -> str:
-    """Return notes for best known values that a candidate has beaten."""
+    """Return a note for each best known value that a candidate has improved."""
     worst: dict[str, float] = {}
     for result in results:
         worst[result.task.problem] = min(worst.get(result.task.problem, 0.0), result.regrets[-1])

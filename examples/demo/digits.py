@@ -1,8 +1,8 @@
 """The demo: three replicas learn together to recognize handwritten digits.
 
-In each epoch every replica trains on its share of the images. It then continues with the average of all
-weights, which the first replica stores. The first replica saves checkpoints and resumes from the last one
-after a restart. The others keep no state.
+In each epoch, every replica trains on its part of the images. It then continues with the average of the
+weights of all replicas, which the first replica stores. The first replica saves checkpoints and resumes from
+the last checkpoint after a restart. The other replicas keep no state.
 """
 
 import io
@@ -19,11 +19,11 @@ import numpy as np
 EPOCHS = 30
 CHECKPOINT_EPOCHS = 5
 EPOCH_SECONDS = 0.12
-"""Minimum duration of an epoch in seconds: otherwise the job would finish before you can watch it."""
+"""Minimum duration of an epoch in seconds. Without it, the job would finish before you can watch it."""
 
 
 class Learned:
-    """The shared weights. The other replicas call its methods over connections."""
+    """The shared weights. The other replicas call the methods over network connections."""
 
     def __init__(self, size: int, epoch: int, weights: Any) -> None:
         self.size, self.epoch, self.weights = size, epoch, weights
@@ -31,13 +31,13 @@ class Learned:
         self._complete = Condition()
 
     def now(self) -> tuple[int, Any]:
-        """Return the number of finished epochs, and the weights after them."""
+        """Return the number of finished epochs, and the weights after these epochs."""
         return self.epoch, self.weights
 
     def add(self, rank: int, epoch: int, weights: Any) -> tuple[int, Any]:
-        """Wait until all replicas have added their part of an epoch; return the next epoch and its weights. A
-        restarted replica may add its part twice; both are equal.
-        """
+        """Add a replica's part of an epoch, and wait until all replicas have added their parts. Return the
+        number of the next epoch and its weights. A restarted replica may add its part twice. Both parts are
+        equal."""
         with self._complete:
             if epoch == self.epoch:
                 self._parts[rank] = weights
@@ -51,11 +51,11 @@ class Learned:
 
 def main() -> None:
     """Run the role that the service assigned to this replica."""
-    # The service gives every replica the addresses of all replicas and its own index.
+    # The service gives every replica the addresses of all replicas, and the index of the replica.
     spec = json.loads(os.environ["CLUSTER_SPEC"])
     cluster, task = spec["cluster"], spec["task"]
     host, _, port = cluster["workerpool0"][0].partition(":")
-    # Only this job's replicas know the key, because each job has its own host names.
+    # Only replicas of this job know the key, because each job has its own host names.
     manager = BaseManager((host, int(port)), json.dumps(cluster, sort_keys=True).encode())
     size = 1 + len(cluster.get("workerpool1", []))
     if task["type"] == "workerpool0":
@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def lead(manager: BaseManager, size: int) -> None:
-    """Train with the others, save checkpoints and, at the end, the model."""
+    """Train together with the other replicas and save checkpoints. At the end, save the model."""
     checkpoints = Folder(os.environ["AIP_CHECKPOINT_DIR"])
     (images, labels), held_out = load_digits()
     epoch, weights = 0, np.zeros((images.shape[1], 10))
@@ -103,7 +103,7 @@ def work(manager: BaseManager, rank: int, size: int) -> None:
                 part = train(weights, images[rank::size], labels[rank::size], epoch)
                 epoch, weights = learned.add(rank, epoch, part)
         except (EOFError, OSError):
-            # The first replica may start later than this one, and it is restarted if it is lost.
+            # The first replica may start later than this replica, and is restarted if it is lost.
             time.sleep(0.1)
 
 
@@ -111,7 +111,7 @@ def load_digits() -> tuple[tuple[Any, Any], tuple[Any, Any]]:
     """Return (images, labels) of 1,437 training digits and of 360 test digits. An image is a row of 64 pixels
     from 0 to 1, and the constant 1.
     """
-    # Read as a file: importing scikit-learn takes longer than the training.
+    # Read the data as a file, because importing scikit-learn takes longer than the training.
     package = cast(Any, find_spec("sklearn")).submodule_search_locations[0]
     digits = np.loadtxt(f"{package}/datasets/data/digits.csv.gz", delimiter=",")
     images, labels = np.c_[digits[:, :64] / 16, np.ones(len(digits))], digits[:, 64].astype(int)
@@ -135,7 +135,7 @@ def accuracy(weights: Any, images: Any, labels: Any) -> float:
 
 
 class Folder:
-    """The NumPy archives below `gs://bucket/path/`. The client library finds the job's own credentials."""
+    """The NumPy archives below `gs://bucket/path/`. The client library finds the credentials of the job."""
 
     def __init__(self, uri: str) -> None:
         from google.cloud import storage
@@ -154,9 +154,9 @@ class Folder:
         print(f"saved gs://{self.bucket.name}/{self.path}{name}", flush=True)
 
     def load(self, name: str) -> tuple[int, Any]:
-        """Return the epoch and the weights in a file."""
+        """Return the epoch and the weights that a file contains."""
         content = io.BytesIO(self.bucket.blob(self.path + name).download_as_bytes())
-        # No pickled objects: opening a checkpoint must not run code.
+        # Pickled objects are not allowed, because opening a checkpoint must not run code.
         with np.load(content, allow_pickle=False) as archive:
             return int(archive["epoch"]), archive["weights"]
 

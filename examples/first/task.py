@@ -1,4 +1,5 @@
-"""A first program to run as a job: replicas fit a line together, and the first one saves the model."""
+"""A first program to run as a job. The replicas fit a line together, and the first replica saves the
+model."""
 
 import argparse
 import os

@@ -1,4 +1,5 @@
-"""The training program of notebook.py: reads its splits, writes curves and a model, and logs into a run."""
+"""The training program of notebook.py. It reads its splits, writes curves and a model, and logs into a run of
+the experiment."""
 
 import argparse
 import glob
@@ -34,7 +35,7 @@ model = torch.nn.Linear(2, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=args.learning_rate)
 loss_of = torch.nn.BCEWithLogitsLoss()
 
-# The notebook has started the run. Its values stay.
+# The notebook has created the run. The values that it has logged remain.
 aiplatform.init(experiment=args.experiment)
 aiplatform.start_run(args.run, resume=True)
 with SummaryWriter(os.environ["AIP_TENSORBOARD_LOG_DIR"].replace("gs://", "/gcs/")) as curves:

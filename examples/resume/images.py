@@ -25,7 +25,7 @@ epoch = 0
 if last.exists():
     saved = torch.load(last)
     model.load_state_dict(saved["model"])
-    # Without its momentum the optimizer would start from zero.
+    # Without its momentum, the optimizer would start from zero.
     optimizer.load_state_dict(saved["optimizer"])
     epoch = saved["epoch"]
     print(f"resumes after epoch {epoch}", flush=True)

@@ -16,7 +16,7 @@ from cryptography.x509.verification import PolicyBuilder, Store, VerificationErr
 
 from trainshed.access.authority import Authority
 from trainshed.serve import certificates
-from trainshed.serve.certificates import CertificatesUnusable, given, own, signed
+from trainshed.serve.certificates import CertificatesUnusable, own, provided_certificates, signed
 
 NOW = 1_760_000_000.0
 DAY = 86_400
@@ -116,7 +116,7 @@ def pair(directory: Path) -> tuple[Path, Path]:
 
 def test_clients_trust_the_users_own_certificate(tmp_path: Path) -> None:
     chain, key = pair(tmp_path)
-    served = given(chain, key, tmp_path / "tls")
+    served = provided_certificates(chain, key, tmp_path / "tls")
     assert (served.chain, served.key, served.ca) == (chain, key, chain)
     assert chain.read_text().strip() in served.roots.read_text()
 
@@ -159,7 +159,7 @@ def test_invalid_certificate_files_are_reported_with_the_remedy(
     chain, key = pair(tmp_path)
     harm(chain, key)
     with pytest.raises(CertificatesUnusable, match=words) as refused:
-        given(chain, key, tmp_path / "tls")
+        provided_certificates(chain, key, tmp_path / "tls")
     assert "--tls-key" in str(refused.value)
 
 

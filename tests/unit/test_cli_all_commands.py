@@ -44,7 +44,7 @@ def test_missing_service_dependency_error_shows_the_pip_command(
 def test_permission_error_names_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
     refused = PermissionError(13, "Permission denied", "/srv/data")
     monkeypatch.setattr(main, "group", Mock(side_effect=refused))
-    with pytest.raises(SystemExit, match=r"/srv/data: Permission denied\. Run this as "):
+    with pytest.raises(SystemExit, match=r"/srv/data: Permission denied\. Run the command as "):
         main.main()
 
 

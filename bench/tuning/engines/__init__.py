@@ -1,4 +1,5 @@
-"""The default algorithm, and algorithms of other projects behind the same port, for comparison."""
+"""The service's default algorithm, and algorithms of other projects with the same interface, for
+comparison."""
 
 import enum
 from importlib import import_module
@@ -9,7 +10,7 @@ from trainshed.studies.port import Algorithm
 
 
 class Engine(enum.StrEnum):
-    """The algorithm of a study with the default setting: the service's own, or a library's."""
+    """The algorithm of a study with default settings: the service's own algorithm, or a library's."""
 
     GP_BANDIT = "gp-bandit"
     OPTUNA_TPE = "optuna-tpe"

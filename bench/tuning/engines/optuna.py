@@ -1,9 +1,9 @@
-"""Optuna's samplers as algorithms. Each call rebuilds the library's study from the stored trials, so nothing
-of it is stored.
+"""Optuna's samplers as algorithms.
 
-Pending trials are running trials in Optuna: TPE counts them as bad (its constant liar), the GP averages over
+Each call rebuilds the library's study from the stored trials, so no state of the library is stored. Pending
+trials are running trials in Optuna: TPE counts them as bad (its constant liar), and the GP averages over
 their values. Infeasible trials are omitted. TPE groups conditional parameters. The GP leaves parameters that
-not all trials have to TPE.
+some trials lack to TPE.
 """
 
 import warnings
@@ -26,7 +26,8 @@ from trainshed.core.study.spec import Parameter, ParameterType, StudySpec, Value
 from trainshed.studies.port import Algorithm, Proposals, TrialData
 
 STARTUP = 10
-"""Completed trials before a sampler uses a model; before, it draws at random (the library's default)."""
+"""Number of completed trials before a sampler uses a model. Until then, it draws at random. This is the
+library's default."""
 
 
 class _Sampler(Protocol):
@@ -34,9 +35,8 @@ class _Sampler(Protocol):
 
 
 def algorithm(engine: Engine) -> Algorithm:
-    """Return OPTUNA_TPE, or OPTUNA_GP, which also needs torch. Raises ImportError if a library is not
-    installed.
-    """
+    """Return OPTUNA_TPE or OPTUNA_GP. OPTUNA_GP also requires torch. Raises ImportError if a library is not
+    installed."""
     optuna = import_module("optuna")
     if engine is Engine.OPTUNA_GP:
         import_module("torch")
@@ -80,9 +80,8 @@ class OptunaAlgorithm:
         return study
 
     def _told(self, spec: StudySpec, distributions: Mapping[str, Any], trial: TrialData) -> Any:
-        """Return the library's trial, or None for a trial that is infeasible or that the library cannot
-        represent.
-        """
+        """Convert a trial to the library's trial. Return None for a trial that is infeasible or that the
+        library cannot represent."""
         located = places(spec, trial.parameters)
         if located is None or (trial.final is None and trial.state.is_over):
             return None
@@ -105,7 +104,7 @@ def _tpe(optuna: Any, spec: StudySpec, seed: int) -> Any:
     conditional = any(parameter.parent is not None for parameter in spec.parameters)
     groups = {"multivariate": True, "group": True} if conditional else {}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Optuna calls groups experimental
+        warnings.simplefilter("ignore")  # Optuna marks the argument `group` as experimental.
         return optuna.samplers.TPESampler(
             seed=seed, constant_liar=True, n_startup_trials=STARTUP, **groups
         )

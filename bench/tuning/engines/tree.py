@@ -1,7 +1,8 @@
 """Translates a parameter tree for libraries: active nodes, and values as positions on a plain scale.
 
-Libraries have no reverse logarithmic scale: they search the mirrored value on their logarithmic one. They
-have no ascending lists of values or treat them as categories: they search the position in the list.
+Libraries have no reverse logarithmic scale. They search the mirrored value on their logarithmic scale.
+Libraries do not support ascending lists of values, or treat them as categories. They search the position in
+the list.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,18 +14,18 @@ from trainshed.core.study.spec import Parameter, ParameterType, Scale, StudySpec
 from trainshed.studies.port import TrialData
 
 Place = float | int | str
-"""A value in the library's terms: a number on its scale, the position in the list, or the category."""
+"""A value in the form for libraries: a number on its scale, the position in the list, or the category."""
 
 
 def key(index: int, parameter: Parameter) -> str:
-    """Return the library's name of a node; several nodes may have the same ID."""
+    """Return the library's name of a node. The name contains the index, because several nodes may have the
+    same ID."""
     return f"{index}:{parameter.id}"
 
 
 def walk(spec: StudySpec, choose: Callable[[int, Parameter], Value | None]) -> Parameters | None:
-    """Return the active nodes, parents before children, with values from `choose`, or None as soon as it
-    returns None.
-    """
+    """Return the active nodes, parents before children, with values from `choose`. Return None when `choose`
+    returns None."""
     chosen: dict[int, Value] = {}
     for index, parameter in enumerate(spec.parameters):
         if parameter.parent is not None:
@@ -39,9 +40,10 @@ def walk(spec: StudySpec, choose: Callable[[int, Parameter], Value | None]) -> P
 
 
 def places(spec: StudySpec, parameters: Parameters) -> dict[int, Place] | None:
-    """Return the positions of a stored trial's values by node, with numbers clipped to the bounds. Return
-    None if the library cannot represent the trial: an active parameter is missing, or its value is not
-    listed.
+    """Return the positions of a stored trial's values by node. Numbers are clipped to the bounds.
+
+    Return None if the library cannot represent the trial because an active parameter is missing, or its value
+    is not in the list.
     """
     values: Mapping[str, Value] = dict(parameters)
     located: dict[int, Place] = {}
@@ -58,7 +60,7 @@ def places(spec: StudySpec, parameters: Parameters) -> dict[int, Place] | None:
 
 
 def to_place(parameter: Parameter, value: Value) -> Place | None:
-    """Return a value's position, or None if the value has the wrong type or is not listed."""
+    """Return the position of a value. Return None if the value has the wrong type or is not in the list."""
     if parameter.type is ParameterType.CATEGORICAL:
         return value if value in parameter.categories else None
     if isinstance(value, str):
@@ -74,7 +76,7 @@ def to_place(parameter: Parameter, value: Value) -> Place | None:
 
 
 def to_value(parameter: Parameter, place: Place) -> Value:
-    """Return the value at a position, which is always legal."""
+    """Return the value at a position. The value is always valid."""
     if parameter.type is ParameterType.CATEGORICAL:
         return str(place)
     number = float(place)
@@ -88,7 +90,7 @@ def to_value(parameter: Parameter, place: Place) -> Value:
 
 
 def is_log(parameter: Parameter) -> bool:
-    """Whether the library searches the positions on its logarithmic scale."""
+    """Return whether the library searches the positions on its logarithmic scale."""
     return parameter.scale is not Scale.LINEAR and parameter.type in (
         ParameterType.DOUBLE,
         ParameterType.INTEGER,
@@ -100,9 +102,9 @@ def reproducible(
     count: int,
     propose: Callable[[Sequence[TrialData], int], TrialData],
 ) -> tuple[Parameters, ...]:
-    """Return `count` proposals, each made with the previous ones pending, so that one call for two equals two
-    calls for one. `propose` receives the trials, and the number of its proposal if it is stored next.
-    """
+    """Return `count` proposals. Each is made while the earlier ones are pending, so that one call for two
+    proposals equals two calls for one. `propose` receives the trials, and the number that its proposal will
+    have."""
     known, proposed = list(trials), list[Parameters]()
     for _ in range(count):
         proposal = propose(known, (known[-1].number if known else 0) + 1)
@@ -112,12 +114,12 @@ def reproducible(
 
 
 def pending(number: int, parameters: Parameters | None) -> TrialData:
-    """Return a proposal as the trial that it creates."""
+    """Return a proposal as a pending trial."""
     return TrialData(number, TrialState.REQUESTED, parameters or ())
 
 
 def seed_of(seed: int, number: int) -> int:
-    """Return a 31-bit seed for the proposal with this number."""
+    """Return a seed of 31 bits for the proposal with this number."""
     return int(np.random.SeedSequence((abs(seed), number)).generate_state(1)[0]) >> 1
 
 

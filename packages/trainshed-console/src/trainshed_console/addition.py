@@ -1,4 +1,4 @@
-"""Add the console to the service: its applications by path, and the sign-in link for browsers."""
+"""Adds the console to the service: its applications by path, and the sign-in link for browsers."""
 
 from trainshed.access.principals import Credential
 from trainshed.api.additions import Addition, AdditionContext, Mounts
@@ -14,7 +14,7 @@ from trainshed_console.views import FIRST_SEGMENTS, Facts
 
 
 def new_addition(context: AdditionContext) -> Addition:
-    """Build the console of a service (an `AdditionFactory`)."""
+    """Build the console of a service. The function is an `AdditionFactory`."""
     settings = context.settings
     sessions = Sessions(
         context.data / "sessions.json",

@@ -1,9 +1,9 @@
 """The console as an ASGI application. It authenticates visitors, routes requests to pages, actions and
-streams, and adds the security headers to each answer. The API decides on permissions.
+streams, and adds the security headers to each response. The API decides on permissions.
 
-A session is the password of HTTP credentials (docs/adr/0070). Unlike cookies, browsers send credentials only
-to this host and port, and hide them from scripts. Against CSRF, a request that changes something must come
-from a page of this address (Origin). `httpd.hosts` also checks the Host header of each request.
+A session is the password of HTTP credentials (docs/adr/0070). Unlike cookies, credentials are sent only to
+this host and port, and are hidden from scripts. Against CSRF, a request that changes something must come from
+a page of this address (Origin). `httpd.hosts` also checks the Host header of each request.
 """
 
 import asyncio
@@ -75,7 +75,7 @@ T = TypeVar("T")
 
 
 class ConsoleApplication:
-    """Answers all requests of the console, whose paths start with one of `views.FIRST_SEGMENTS`."""
+    """Responds to all requests of the console, whose paths start with one of `views.FIRST_SEGMENTS`."""
 
     def __init__(
         self,
@@ -110,13 +110,13 @@ class ConsoleApplication:
         self._streams = _router(STREAMS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request. The first request loads the templates and assets, in a thread."""
+        """Respond to one request. The first request loads the templates and assets, in a thread."""
         if not is_prepared():
             await asyncio.to_thread(prepare)
         await serve(Request(scope, receive), self._respond, self.refuse, receive, send)
 
     async def _respond(self, call: Request) -> Response:
-        """Return the answer to a request. Raises CallRejected, BodyTooLarge and errors of the page."""
+        """Return the response to a request. Raises CallRejected, BodyTooLarge and errors of the page."""
         if call.path.startswith(ASSETS):
             return asset_response(call) or self._trouble(
                 call, None, StatusCode.NOT_FOUND, "This file does not exist."
@@ -136,10 +136,11 @@ class ConsoleApplication:
             return await public_route(call)
         principal = self._visitor(call)
         if principal is None:
-            # A wrong session password redirects to the sign-in page instead of answering 401.
+            # With a wrong session password, redirect to the sign-in page instead of returning status 401.
             call.scope[GUESS] = "authorization" in call.headers
             if call.path.startswith("/events/"):
-                # Scripts cannot read the cause of a rejected event stream, so report it as an event.
+                # Scripts cannot read the response to a rejected event stream, so the cause is reported as an
+                # event.
                 return self._guarded(sized(live.SIGNED_OUT, _EVENTS, more=[_FRESH]))
             if call.method == "GET" and "text/html" in call.headers.get("accept", ""):
                 target = call.path + (f"?{call.raw_query}" if call.raw_query else "")
@@ -182,7 +183,8 @@ class ConsoleApplication:
         return self._guarded(answer)
 
     def _events(self, call: Request, principal: Principal) -> Response:
-        """Return the event stream of a page, whose address is `/events` followed by the page's."""
+        """Return the event stream of a page. The path of the stream is `/events` followed by the path of the
+        page."""
         path = call.raw_path.removeprefix("/events")
         matched: tuple[Page, dict[str, str]] | None = self._pages.match("GET", path)
         if matched is None:
@@ -256,7 +258,7 @@ class ConsoleApplication:
             return self._guarded(sized(body, b"application/json", code.http, [_FRESH]))
         values: dict[str, Any] = {
             "facts": self._facts,
-            # A visitor with a session gets the navigation.
+            # The page has the navigation only if the visitor has a session.
             "visit": principal and self._visit(call, principal, {}),
             "view": View("", "trouble.html", {}),
             "code": code,
@@ -266,7 +268,7 @@ class ConsoleApplication:
         return self._html(render("trouble.html", values), code.http)
 
     def _before(self, call: Request) -> str | None:
-        """Return the path of the console page that sent a rejected form, or None if it is unknown."""
+        """Return the path of the console page that sent a rejected form, or None if the page is unknown."""
         referer = call.headers.get("referer", "")
         if call.method != "POST" or not self._is_ours(referer, call):
             return None
@@ -274,9 +276,12 @@ class ConsoleApplication:
         return _local(came.path + (f"?{came.query}" if came.query else ""))
 
     async def _show_login(self, call: Request) -> Response:
-        """Return the sign-in page. A link that the user opened directly signs in immediately. A link on
-        another site requires a confirmation (login CSRF). After a sign-in at an issuer, the page's script
-        requires a confirmation unless this browser started that sign-in (session fixation)."""
+        """Return the sign-in page.
+
+        A sign-in link that the user opened directly signs in immediately. A sign-in link on another site
+        requires a confirmation (login CSRF). After a sign-in at an issuer, the page's script requires a
+        confirmation unless this browser started that sign-in (session fixation).
+        """
         values: dict[str, Any] = {
             "facts": self._facts,
             "code": call.query.get("code", ""),
@@ -296,7 +301,7 @@ class ConsoleApplication:
 
     async def _from_issuer(self, call: Request) -> Response:
         """`GET /login/back?state=S&code=C`: finish a sign-in at an issuer, and redirect to a sign-in link.
-        The page of the link requires a confirmation if another browser started the sign-in."""
+        The page behind the link requires a confirmation if another browser started the sign-in."""
         if "code" not in call.query:
             cause = call.query.get("error_description") or call.query.get("error") or "nothing"
             raise Unauthenticated(f"The issuer did not sign you in. It reports: {cause[:300]}.")
@@ -308,7 +313,7 @@ class ConsoleApplication:
 
     async def _log_in(self, call: Request) -> Response:
         """Return the session for a token or the code of a link, as JSON for the script of the sign-in page.
-        End the browser's previous session. `next`: the path of the next page."""
+        End the browser's previous session. The form field `next` is the path of the next page."""
         if "application/json" not in call.headers.get("accept", ""):
             raise CallRejected(StatusCode.FAILED_PRECONDITION, "Signing in requires JavaScript.")
         form = await _form(call, _MAX_SIGN_IN_BYTES)
@@ -320,7 +325,7 @@ class ConsoleApplication:
             else:
                 value = await self._sessions.by_token(form.get("token", "").strip())
         except Unauthenticated as wrong:
-            # A link works once. A browser that opens it again already has its session.
+            # A link works only once. A browser that opens it again already has the session.
             if code and before is not None:
                 return self._json({"next": following})
             text = str(wrong) if code or form.get("token") else "Enter a token."
@@ -345,9 +350,11 @@ class ConsoleApplication:
         return self._guarded(_see(f"/login?out={'everywhere' if everywhere else 'here'}"))
 
     async def _signed_in(self, call: Request) -> Response:
-        """`GET /signed-in`: 204 with the credentials of a session. Without them, challenge the sign-in page
-        for credentials, and reject other callers. After the answer, the browser sends the credentials to
-        all paths."""
+        """`GET /signed-in`: return status 204 for the credentials of a session.
+
+        Without credentials, challenge the sign-in page to send some, and reject other callers. After this
+        response, the browser sends the credentials with requests for all paths.
+        """
         if self._visitor(call) is not None:
             return self._guarded(Response(b"", 204, [_FRESH]))
         if _SIGN_IN_HEADER not in call.headers:
@@ -356,7 +363,8 @@ class ConsoleApplication:
         return self._guarded(Response(b"", 401, nothing))
 
     async def _link(self, call: Request) -> Response:
-        """`POST /login/link` with a token in the header: return a sign-in link, for `trainshed console`."""
+        """`POST /login/link` with a token in the header: return a sign-in link. `trainshed console` calls
+        it."""
         scheme, _, token = call.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer":
             raise CallRejected(StatusCode.UNAUTHENTICATED, "Send `Authorization: Bearer TOKEN`.")
@@ -364,8 +372,9 @@ class ConsoleApplication:
         return self._json({"uri": self._facts.login_link(code)})
 
     async def _to_command_line(self, call: Request, principal: Principal) -> Response:
-        """`GET|POST /login/command-line?challenge=C[&port=P]`: confirm the sign-in of a command line. Then
-        pass the code of a token to the port of the command line, or show the code to the visitor."""
+        """`GET|POST /login/command-line?challenge=C[&port=P]`: let the visitor confirm the sign-in of a
+        command line. Then send the code of a token to the port of the command line, or show the code to the
+        visitor."""
         challenge, port = call.query.get("challenge", ""), call.query.get("port", "")
         if not _CHALLENGES.fullmatch(challenge) or not _PORTS.fullmatch(port):
             raise CallRejected(
@@ -381,7 +390,8 @@ class ConsoleApplication:
         return self._html(render("command_line.html", values))
 
     async def _redeem(self, call: Request) -> Response:
-        """`POST /login/token` with `code` and `verifier`: return the token of an offer."""
+        """`POST /login/token` with `code` and `verifier`: return the token that was offered to a command
+        line."""
         form = await _form(call, _MAX_SIGN_IN_BYTES)
         token = self._sessions.redeem(form.get("code", ""), form.get("verifier", ""))
         return self._json({"token": token})
@@ -400,9 +410,12 @@ class ConsoleApplication:
         return self._sessions.find(value)
 
     def _safer_address(self, call: Request) -> str | None:
-        """Return the loopback address to redirect a request for `localhost` to, or None if not applicable.
+        """Return the loopback address to which a request for `localhost` is redirected, or None if no
+        redirect is needed.
+
         `localhost` has two addresses. Another program can listen on the address that the service does not
-        use, and receive the browser's credentials."""
+        use, and receive the browser's credentials.
+        """
         ours, name = urlsplit(self._facts.address), name_of(call.headers.get("host", ""))
         if name != "localhost" and not name.endswith(".localhost"):
             return None
@@ -415,8 +428,9 @@ class ConsoleApplication:
         return f"http://{host}{colon}{port}{call.raw_path}{query}"
 
     def _is_of_this_page(self, call: Request) -> bool:
-        """Whether a request for a change comes from a page of this console (CSRF check). Requests of a
-        command line need no check: no browser sends their token or code automatically."""
+        """Return whether a request that changes something comes from a page of this console (CSRF check).
+        Requests of a command line need no check, because no browser sends their token or code automatically.
+        """
         bearer = call.headers.get("authorization", "")[:7].lower() == "bearer "
         if call.path == "/login/token" or (call.path == "/login/link" and bearer):
             return True
@@ -426,9 +440,12 @@ class ConsoleApplication:
         return self._is_ours(origin, call)
 
     def _is_ours(self, address: str, call: Request) -> bool:
-        """Whether a page of this address belongs to this console. With TLS, a page over plain HTTP does not,
-        because an attacker on the network can forge it. A page over https does even without TLS, because a
-        proxy may terminate TLS."""
+        """Return whether a page at this address belongs to this console.
+
+        If the service uses TLS, a page over plain HTTP does not belong to it, because an attacker on the
+        network can forge the page. A page over https belongs to it even if the service does not use TLS,
+        because a proxy may terminate TLS.
+        """
         ours = urlsplit(self._facts.address)
         try:
             theirs = urlsplit(address)
@@ -441,8 +458,8 @@ class ConsoleApplication:
 
 
 async def _form(call: Request, most: int) -> dict[str, str]:
-    """Return the fields of a form. Join the values of a repeated field with spaces. Raises CallRejected,
-    BodyTooLarge."""
+    """Return the fields of a form. The values of a repeated field are joined with spaces. Raises
+    CallRejected, BodyTooLarge."""
     text = (await call.body(most)).decode("utf-8", "replace")
     form: dict[str, str] = {}
     try:
@@ -457,8 +474,8 @@ async def _form(call: Request, most: int) -> dict[str, str]:
 
 
 def _local(following: str) -> str:
-    """Return `following` encoded for a Location header, or the overview if it is not a path of this host.
-    Browsers treat `//elsewhere.example` as another host (open redirect)."""
+    """Return `following` encoded for a Location header. If it is not a path of this host, return the path of
+    the overview. Browsers treat `//elsewhere.example` as another host (open redirect)."""
     is_here = following.startswith("/") and following[1:2] not in ("/", "\\")
     return quote(following if is_here else "/overview", safe="/?&=%:+-._~")
 

@@ -1,7 +1,5 @@
-"""Calls API methods within the process for authenticated callers.
-
-Permissions, checks, limits and errors are the same as over HTTP.
-"""
+"""Calls API methods in this process for authenticated callers. Permissions, checks, limits and errors are the
+same as over HTTP."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
@@ -42,7 +40,7 @@ class InProcessCaller:
 
     async def projects(self, principal: Principal) -> Sequence[str]:
         """Return the sorted IDs of the projects that the principal may list. A principal with access to all
-        projects also gets the projects of past jobs."""
+        projects also receives the projects of past jobs."""
         known = visible_projects(principal, self._services)
         if PERMISSIONS[LIST_PROJECTS] in principal.rights.everywhere:
             return sorted({*known, *await self._services.reader.projects()})
@@ -56,7 +54,7 @@ class InProcessCaller:
         query: Query | None = None,
         body: Mapping[str, Any] | None = None,
     ) -> Record:
-        """Call a method of `/trainshed/v1`, and return its answer. `path`: relative and encoded."""
+        """Call a method of `/trainshed/v1`, and return its response. `path`: relative and URL-encoded."""
         with _refused():
             return await transport.answer(
                 self._services, principal, verb, path, query=query or {}, body=body or {}
@@ -65,12 +63,13 @@ class InProcessCaller:
     async def lines(
         self, principal: Principal, path: str, query: Query | None = None
     ) -> AsyncGenerator[bytes]:
-        """Call a streaming method of `/trainshed/v1`, and return the lines of its answer."""
+        """Call a streaming method of `/trainshed/v1`, and return the lines of its response."""
         with _refused():
             return await transport.stream_lines(self._services, principal, path, query or {})
 
     async def call(self, principal: Principal, verb: str, path: str, body: bytes = b"") -> Any:
-        """Call a method of the public APIs, and return its JSON. `path`: encoded, with the query."""
+        """Call a method of the public APIs, and return the JSON of its response. `path`: URL-encoded, with
+        the query."""
         with _refused():
             plain, _, query = path.partition("?")
             if (matched := routes.match(verb, plain)) is None:

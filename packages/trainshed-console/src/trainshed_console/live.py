@@ -1,7 +1,5 @@
-"""Event streams of open pages. A stream renders its page again after changes, and sends the changed parts.
-
-A stream waits for notices of the store, and renders its page at most once per second.
-"""
+"""Event streams of open pages. After changes, a stream renders its page again and sends the changed parts. A
+stream waits for notifications from the store, and renders its page at most once per second."""
 
 import asyncio
 import hashlib
@@ -21,7 +19,7 @@ KEEPALIVE: Final = b": quiet\n\n"
 _MIN_INTERVAL: Final = 1.0
 """Minimum seconds between two renderings of a stream."""
 _IDLE_FACTOR: Final = 4
-"""After each rendering, a stream sleeps for at least this many times its duration."""
+"""After each rendering, a stream sleeps for at least this factor times the duration of the rendering."""
 
 
 def event(name: str, value: object) -> bytes:
@@ -31,7 +29,7 @@ def event(name: str, value: object) -> bytes:
 
 _WHY: Final = "You are signed out, or your roles have changed."
 SIGNED_OUT: Final = event("gone", {"message": _WHY, "signedOut": True})
-"""The last event of a stream whose visitor is signed out."""
+"""The last event of a stream whose visitor has been signed out."""
 
 
 def rendered_parts(visit: Visit, view: View) -> dict[str, str]:
@@ -43,9 +41,11 @@ def rendered_parts(visit: Visit, view: View) -> dict[str, str]:
 
 
 async def stream(page: Callable[[Visit], Awaitable[View]], visit: Visit) -> AsyncGenerator[bytes]:
-    """Yield server-sent events: `parts` with the changed parts of the page, and finally `gone`. A stream ends
-    when the visitor is signed out or has other roles, or when the page fails, such as after its job was
-    deleted."""
+    """Yield server-sent events: `parts` with the changed parts of the page, and finally `gone`.
+
+    A stream ends when the visitor is signed out or has other roles. It also ends when the page fails, for
+    example because its job was deleted.
+    """
     loop, news = asyncio.get_running_loop(), visit.backend.notices
     # Digest of each part's HTML, by id.
     sent_digests: Mapping[str, bytes] = {}
@@ -60,7 +60,7 @@ async def stream(page: Callable[[Visit], Awaitable[View]], visit: Visit) -> Asyn
             view = await page(visit)
         except CallRejected as refused:
             if not visit.is_valid():
-                continue  # End above: the text of the error is for callers of the API.
+                continue  # The next round yields SIGNED_OUT. This error's text is for callers of the API.
             yield event("gone", {"message": str(refused), "signedOut": False})
             return
         parts = rendered_parts(visit, view)

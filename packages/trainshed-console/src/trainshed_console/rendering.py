@@ -1,10 +1,8 @@
 """Renders templates to HTML, and serves the static files of pages.
 
 Templates escape each value. Filters also remove terminal sequences and bidirectional control characters from
-the output of programs.
-
-A line with terminal colours becomes pieces of text with style classes. Each line starts without a style,
-because a reader may see any line first.
+the output of programs. A line with terminal colours becomes pieces of text with style classes. Each line
+starts without a style, because the page may show it without the lines before it.
 """
 
 import gzip
@@ -42,10 +40,10 @@ _NOSNIFF: Final = (b"x-content-type-options", b"nosniff")
 class Asset(Struct, frozen=True):
     """A static file."""
 
-    #: Its path: `/assets/console.3f2a90c1e5b7.css`.
+    #: The path of its URL, such as `/assets/console.3f2a90c1e5b7.css`.
     address: str
     content: bytes
-    #: The content, gzipped.
+    #: The content, compressed with gzip.
     packed: bytes
     #: The media type.
     kind: bytes
@@ -76,18 +74,18 @@ def _by_address() -> dict[str, Asset]:
 
 
 def address_of(name: str) -> str:
-    """Return the path of a static file's address. Raises KeyError for an unknown name."""
+    """Return the URL path of a static file. Raises KeyError for an unknown name."""
     return _all()[name].address
 
 
 @cache
 def build() -> str:
-    """Return a digest of all static files. Pages of another release have another digest."""
+    """Return a digest of all static files. The digest changes with each release that changes a file."""
     return hashlib.sha256("".join(sorted(_by_address())).encode()).hexdigest()[:12]
 
 
 def asset_response(request: Request) -> Response | None:
-    """Return the answer with the file at the request's path, or None without such a file."""
+    """Return the response with the file at the request's path, or None if no such file exists."""
     asset = _by_address().get(request.path)
     if asset is None:
         return None
@@ -121,8 +119,8 @@ _TONES: Final = {
 
 @cache
 def environment() -> "Environment":
-    """Return the Jinja environment. The first page creates it, so that a service without visitors does not
-    load Jinja."""
+    """Return the Jinja environment. It is created with the first page, so that a service without visitors
+    does not load Jinja."""
     from jinja2 import Environment, FunctionLoader, StrictUndefined
 
     folder = _HERE.joinpath("templates")
@@ -156,12 +154,13 @@ def environment() -> "Environment":
 
 
 def id_of(name: str) -> str:
-    """Return the last part of a resource's name: its ID within its collection."""
+    """Return the last part of a resource's name, which is the ID of the resource in its collection."""
     return name.rpartition("/")[2]
 
 
 def _job_address(name: str) -> str:
-    """Return the address of a job's page. Job IDs of AI Platform are unique only within a project."""
+    """Return the path of a job's page. It contains the project for AI Platform jobs, because their IDs are
+    unique only within a project."""
     match name.split("/"):
         case ["projects", project, "jobs", own_id]:
             return quote(f"/jobs/{project}/named/{own_id}")
@@ -174,8 +173,8 @@ def _quoted(text: object) -> str:
 
 
 def folder_address(uri: str) -> str:
-    """Return the address of the bucket page for the folder of a gs:// URI, or "" for other texts. Names with
-    a wildcard, or with a dot in the last part, are files."""
+    """Return the path of the bucket page for the folder of a gs:// URI, or "" for other texts. A name with a
+    wildcard, or with a dot in its last part, is treated as a file."""
     bucket, _, name = uri.removeprefix("gs://").partition("/")
     if not uri.startswith("gs://") or not bucket:
         return ""
@@ -220,19 +219,20 @@ def clean(text: object) -> str:
 
 
 def color_pieces(text: str) -> list[tuple[str, str]]:
-    """Return the clean pieces of a line with their classes (see `pieces`), or [] for a plain line."""
+    """Return the clean pieces of a line with their classes (see `pieces`), or [] for a line without
+    styles."""
     if "\x1b" not in text:
         return []
     return [(clean(stretch), classes) for stretch, classes in pieces(text)]
 
 
 def epoch(text: str) -> float:
-    """Return the time of a record's field in seconds since 1970, or 0 for ""."""
+    """Convert a record's time to seconds since 1970; "" becomes 0."""
     return datetime.fromisoformat(text).timestamp() if text else 0.0
 
 
 def nanos(text: str) -> int:
-    """Return the time of a record's field in nanoseconds since 1970. Raises ValueError for ""."""
+    """Convert a record's time to nanoseconds since 1970. Raises ValueError for ""."""
     seconds, _, fraction = text.rstrip("Z").partition(".")
     return int(epoch(f"{seconds}Z")) * 10**9 + int(f"{fraction or '0':0<9}"[:9])
 
@@ -277,7 +277,8 @@ def number_text(value: object) -> str:
 
 
 def spark(values: Sequence[float | str]) -> str:
-    """Return the SVG points of a line, 100 wide and 20 high, or "" for fewer than two numbers."""
+    """Return the SVG points of a line that is 100 units wide and 20 units high. Return "" for fewer than two
+    numbers."""
     numbers = [value for value in values if isinstance(value, float | int)]
     if len(numbers) < 2:
         return ""
@@ -294,9 +295,12 @@ def curve_data(
     marks: Sequence[float] = (),
     edges: Collection[str] = (),
 ) -> str:
-    """Return JSON for `charts.js`: the values of each line by place. Values other than finite numbers are
-    gaps. `label`: unit of the places. `marks`: places of vertical lines. `edges`: names of lines that limit
-    the band around the line before them."""
+    """Return JSON for `charts.js` with the values of each line by place. Values that are not finite numbers
+    become gaps.
+
+    `label`: unit of the places. `marks`: places of vertical lines. `edges`: names of lines that are edges of
+    the band around the preceding line.
+    """
     at = sorted({place for values in lines.values() for place in values})
     columns = {name: [values.get(place) for place in at] for name, values in lines.items()}
     drawn = [
@@ -312,13 +316,14 @@ _FAR: Final = math.log(50)
 
 
 def fits_log(low: float, high: float) -> bool:
-    """Whether an axis from `low` to `high` is logarithmic: both are positive, with a ratio of 50 or more."""
+    """Return whether an axis from `low` to `high` is logarithmic: both values are positive, and their ratio
+    is at least 50."""
     return low > 0 and math.log(high) - math.log(low) >= _FAR
 
 
 def objective_data(values: Mapping[int, float], name: str, is_maximized: bool | None) -> str:
-    """Return JSON for `charts.js`: the objective and the best value so far by trial number. Return "" without
-    values."""
+    """Return JSON for `charts.js` with the objective and the best value so far, by trial number. Return "" if
+    no trial has a value."""
     if not values:
         return ""
     best = list(accumulate(values.values(), max if is_maximized else min))
@@ -335,9 +340,11 @@ _OFF: Final = {22: {"bold", "dim"}, 23: {"italic"}, 24: {"under"}, 27: {"inverse
 
 
 def pieces(text: str) -> list[tuple[str, str]]:
-    """Return (text, classes) of each piece, in order, or [] without colours and styles. Other terminal
-    sequences stay in the pieces. Classes: the names in `_ON`, and `ink-N` and `paper-N` for the terminal
-    colour N (0 to 7) of the text and its background."""
+    """Return (text, classes) for each piece of a text, in order, or [] for a text without colours and styles.
+
+    Other terminal sequences remain in the pieces. Classes are the names in `_ON`, `ink-N` for the terminal
+    colour N (0 to 7) of the text, and `paper-N` for the colour of its background.
+    """
     parts = _SGR.split(text)
     if len(parts) == 1:
         return []
@@ -368,7 +375,7 @@ def _after(classes: frozenset[str], codes: str) -> frozenset[str]:
 
 def _extended(numbers: Iterator[int]) -> int | None:
     """Read the colour after code 38 or 48: `5;N` of 256 colours, or `2;R;G;B`. Return the most similar of the
-    first eight colours, which are readable on light and dark pages, or None for a grey."""
+    first eight colours, which are readable on light and dark pages. Return None for a grey."""
     kind = next(numbers, 0)
     values = [next(numbers, 0) for _ in range({5: 1, 2: 3}.get(kind, 0))]
     if kind == 5 and values[0] < 16:

@@ -1,4 +1,4 @@
-"""The table of the console's paths with their pages, actions and streams."""
+"""The table of the console's paths, with their pages, actions and streams."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
@@ -51,7 +51,7 @@ PAGES: Final[Mapping[tuple[str, str], Page]] = {
     ("GET", "/buckets/{bucket}"): buckets.bucket,
     ("GET", "/jobs/{job}/outputs"): buckets.outputs,
 }
-"""Pages. The event stream of each is at `/events` followed by its path."""
+"""Pages by path. The event stream of a page is at `/events` followed by the page's path."""
 ACTIONS: Final[Mapping[tuple[str, str], Action]] = {
     ("POST", "/jobs/{job}/cancel"): job.cancel,
     ("POST", "/jobs/{job}/retry"): job.retry,
@@ -80,4 +80,4 @@ STREAMS: Final[Mapping[tuple[str, str], Callable[[Visit], Awaitable[Response]]]]
     ("GET", "/jobs/{job}/ports/{port}"): job.open_page,
     ("GET", "/jobs/{project}/named/{job}"): job.by_name,
 }
-"""Answers other than pages: data for scripts, downloads, and redirects to pages of jobs."""
+"""Responses other than pages: data for scripts, downloads, and redirects to pages of jobs."""

@@ -1,8 +1,9 @@
-"""Browser sessions. A sign-in by a token or a single-use link returns a session password.
+"""Browser sessions.
 
-The password has the permissions of the token until it expires, its owner signs out, or the token is revoked.
-A file stores only the SHA-256 of sessions, like that of tokens, so that sessions survive restarts. Links and
-offers to command lines stay in memory for minutes.
+A sign-in with a token or a single-use link returns a session password. The password has the permissions of
+the token until the session expires, its user signs out, or the token is revoked. Sessions survive restarts: a
+file stores them, but only the SHA-256 of their passwords, as for tokens. Links and offers to command lines
+are kept in memory for minutes.
 """
 
 import asyncio
@@ -28,9 +29,10 @@ LIFETIME: Final = 7 * 24 * 3600 * 10**9
 LINK_LIFETIME: Final = 15 * 60 * 10**9
 """Nanoseconds until a sign-in link expires."""
 _MAX_SESSIONS: Final = 1_000
-"""Maximum sessions, and links. Beyond it, the user with the most entries loses the oldest one."""
+"""Maximum number of sessions, and of links. Above this number, the user with the most entries loses the
+oldest one."""
 SIGN_IN: Final = "trainshed.v1.Tokens.SignIn"
-"""Method of the audit record of a sign-in."""
+"""The method name in the audit record of a sign-in."""
 _VOID_LINK: Final = (
     "This link was already used or is older than 15 minutes. For a new link, run: trainshed console"
 )
@@ -39,26 +41,26 @@ _VOID_LINK: Final = (
 class _Row(Struct, frozen=True):
     """A session in the file, or a link."""
 
-    #: SHA-256 of its password, in hexadecimal digits.
+    #: SHA-256 of its password, as hexadecimal digits.
     sha256: str
-    #: The credential of the sign-in.
+    #: The credential with which the user signed in.
     shown: Credential
     expires: Nanos
 
 
 class _Offer(Struct, frozen=True):
-    """A token for a command line."""
+    """A token that is offered to a command line."""
 
     token: str
     shown: Credential
-    #: Challenge of the command line's verifier (RFC 7636, S256).
+    #: The challenge that belongs to the command line's verifier (RFC 7636, S256).
     challenge: str
     expires: Nanos
 
 
 class Sessions:
-    """The sessions of one service. Call all methods on the event loop's thread. Another thread writes the
-    file."""
+    """The sessions of one service. All methods must be called on the thread of the event loop. Another thread
+    writes the file."""
 
     def __init__(
         self,
@@ -90,11 +92,11 @@ class Sessions:
         self._writing = asyncio.Lock()
 
     async def by_token(self, token: str) -> str:
-        """Sign in with a token, and return the session password. Raises like `shown_by`."""
+        """Sign in with a token, and return the session password. Raises the same errors as `shown_by`."""
         return await self._begin(await self.shown_by(token), "token")
 
     async def shown_by(self, token: str) -> Credential:
-        """Return the credential of a user's token. Raises Unauthenticated, Unavailable."""
+        """Return the credential that a user's token represents. Raises Unauthenticated, Unavailable."""
         principal = await self._authenticate(f"Bearer {token}")
         if principal.credential is None:
             raise Unauthenticated(
@@ -118,7 +120,8 @@ class Sessions:
         return await self._begin(row.shown, "link")
 
     def offer(self, token: str, challenge: str) -> str:
-        """Return a single-use code that the command line with this challenge exchanges for the token."""
+        """Return a single-use code. The command line with this challenge can exchange the code for the
+        token."""
         code = secrets.token_urlsafe(24)
         offer = _Offer(token, digest_of(token), challenge, self._now() + LINK_LIFETIME)
         self._offers[digest_of(code)] = offer
@@ -126,7 +129,8 @@ class Sessions:
         return code
 
     def redeem(self, code: str, verifier: str) -> str:
-        """Return the token of an offer. A wrong verifier invalidates the code. Raises Unauthenticated."""
+        """Return the token that was offered with a code. A wrong verifier invalidates the code. Raises
+        Unauthenticated."""
         offer = self._offers.pop(digest_of(code), None)
         challenge = base64.urlsafe_b64encode(bytes.fromhex(digest_of(verifier))).rstrip(b"=")
         if offer is None or offer.expires <= self._now() or offer.challenge.encode() != challenge:
@@ -138,7 +142,7 @@ class Sessions:
 
     def find(self, value: str) -> Principal | None:
         """Return the principal of a session password, or None if the session has ended or does not exist.
-        The principal's streams and shells end with the session."""
+        When the session ends, the principal's streams and shells end too."""
         digest = digest_of(value)
         return self._known(digest) if digest in self._rows else None
 
@@ -147,7 +151,7 @@ class Sessions:
         return row.shown if row and row.expires > self._now() else None
 
     async def end(self, principal: Principal, *, everywhere: bool = False) -> None:
-        """End the session of the principal. `everywhere`: end all sessions of the user."""
+        """End the session of the principal. `everywhere`: end all sessions of its user."""
         for digest, row in list(self._rows.items()):
             holder = self._known(row.shown) if everywhere else None
             if digest == principal.credential or (holder and holder.email == principal.email):

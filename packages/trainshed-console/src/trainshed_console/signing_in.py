@@ -1,8 +1,9 @@
 """Sign-in with OpenID Connect: redirects browsers to issuers, and creates a token of the service for each
 user that an issuer authenticates (`access.issuers`).
 
-The flow is the authorization code flow with PKCE (RFC 7636). It is stateless: `state` contains the signed
-claims for the second half. The verifier and the nonce derive from it and a key of the service.
+The flow is the authorization code flow with PKCE (RFC 7636). The service stores nothing between the two
+requests of a sign-in: `state` contains the signed claims that the second request needs. The verifier and the
+nonce are derived from `state` and a key of the service.
 """
 
 import base64
@@ -30,9 +31,9 @@ from trainshed_console.sessions import SIGN_IN
 LIFETIME: Final = 12 * 3600
 """Seconds until the token of a sign-in expires."""
 _SIGN_IN_TIMEOUT: Final = 600
-"""Seconds until a sign-in at an issuer expires."""
+"""Seconds until an unfinished sign-in at an issuer expires."""
 _MAX_SIGN_INS: Final = 20
-"""Maximum sign-ins of one user. New sign-ins replace the oldest."""
+"""Maximum number of tokens from sign-ins per user. A new sign-in replaces the oldest."""
 _AUDIENCE: Final = "sign-in"
 
 
@@ -43,12 +44,13 @@ class SignedIn(Struct, frozen=True):
     shown: str
     #: The path of the next page.
     following: str
-    #: The browser's mark of this sign-in.
+    #: The random mark that the browser sent when it started the sign-in.
     mark: str
 
 
 class SigningIn:
-    """The sign-in of one service. `key`: a secret of the service. `back`: the redirect address of issuers."""
+    """Performs sign-ins of one service. `key`: a secret of the service. `back`: the redirect address that is
+    registered at issuers."""
 
     def __init__(
         self,
@@ -67,8 +69,8 @@ class SigningIn:
         self.names = tuple(issuers.by_name)
 
     async def begin(self, name: str, following: str, mark: str) -> str:
-        """Return the sign-in address of an issuer. Raises Unauthenticated for an unknown issuer, and
-        Unavailable."""
+        """Return the address of an issuer's sign-in page. Raises Unauthenticated if the issuer is unknown,
+        and Unavailable."""
         issuer = self._issuers.by_name.get(name)
         if issuer is None:
             raise Unauthenticated(
@@ -76,7 +78,7 @@ class SigningIn:
             )
         address = await self._address(issuer, "authorization_endpoint")
 
-        # Dex requires the scope `groups` for this claim. Google rejects unknown scopes.
+        # Dex requires the scope `groups` for the claim `groups`. Google rejects unknown scopes.
         needs_groups_scope = issuer.groups_claim == "groups" and issuer.issuer != GOOGLE
         id_ = secrets.token_urlsafe(16)
         claims = {
@@ -170,30 +172,30 @@ class SigningIn:
             if "email" not in claims:
                 raise
             return claims
-        # Ignore claims of another subject.
+        # Ignore the claims if they are about another subject.
         return {**more, **claims} if more.get("sub") == claims.get("sub") else claims
 
     async def _names_itself(self, issuer: Issuer) -> bool:
-        """Whether an issuer names itself in its answers (RFC 9207)."""
+        """Return whether an issuer includes its name in its responses (RFC 9207)."""
         published = await self._issuers.read_metadata(issuer)
         return published.get("authorization_response_iss_parameter_supported") is True
 
     async def _redirect(self, issuer: Issuer) -> str:
-        """Return the redirect address of an issuer. With several issuers, one without `iss` in its answers
-        has its own address."""
+        """Return the redirect address of an issuer. If the service has several issuers, each issuer whose
+        responses do not contain `iss` has its own redirect address."""
         if len(self.names) == 1 or await self._names_itself(issuer):
             return self._back
         return f"{self._back}/{quote(issuer.name, safe='')}"
 
     async def _address(self, issuer: Issuer, name: str) -> str:
-        """Return the address of an issuer's endpoint. Raises Unavailable."""
+        """Return the address of an issuer's endpoint called `name`. Raises Unavailable."""
         address = address_in(await self._issuers.read_metadata(issuer), name, issuer)
         if address is None:
             raise Unavailable(f"{issuer.name} publishes no {name}. Sign-in requires it.")
         return address
 
     async def _store(self, person: Bearer, issuer: Issuer) -> str:
-        """Store a new token for an authenticated user, and return its digest."""
+        """Store a new token for an authenticated user, and return the token's digest."""
         now = self._now()
         token = Token(
             digest_of(new_token()),

@@ -1,5 +1,5 @@
-"""The types of the console's pages. A visit is an authenticated request. A view is a page. Pages call the
-API's methods within the process with the visitor's permissions (ADR 70)."""
+"""The types of the console's pages. A visit is an authenticated request. A view is a page to render. Pages
+call the API's methods in the same process with the visitor's permissions (ADR 70)."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -25,22 +25,22 @@ FIRST_SEGMENTS: Final = frozenset(
         *("signed-in", "studies", "submit", "team"),
     }
 )
-"""First segments of the paths that belong to the console."""
+"""First segments of all paths of the console."""
 
 
 class Facts(Struct, frozen=True):
-    """Facts about the service on pages: its version, defaults and address."""
+    """Facts about the service that pages show: its version, defaults and address."""
 
     version: str
     #: The service's default project, region and bucket.
     project: str
     region: str
     bucket: str
-    #: The URL at which browsers and clients reach it.
+    #: The URL of the service for browsers and clients.
     address: str
 
     def login_link(self, code: str) -> str:
-        """Return a single-use sign-in address with a code of `sessions`."""
+        """Return a single-use sign-in address that contains a code of `sessions`."""
         return f"{self.address}/login?code={code}"
 
 
@@ -49,28 +49,28 @@ _ANY_PROJECT: Final = "-"
 
 
 class Visit(Struct, frozen=True):
-    """A request of an authenticated visitor, with the services of its page."""
+    """A request of an authenticated visitor, with the services that its page uses."""
 
     request: Request
     principal: Principal
     backend: InProcessCaller
-    #: The socket of the bucket process.
+    #: The Unix socket of the bucket process.
     buckets: Path
     facts: Facts
-    #: Set when the service stops. It ends the streams.
+    #: Set when the service stops. It then ends the event streams.
     closing: asyncio.Event
-    #: The clock: nanoseconds since the epoch.
+    #: Returns the current time in nanoseconds since the epoch.
     clock: Callable[[], int]
-    #: Whether the session is still valid with the same permissions. Event streams poll it.
+    #: Returns whether the session is still valid with the same permissions. Event streams poll it.
     is_valid: Callable[[], bool]
-    #: Variables of the page's path, by name.
+    #: Values of the variables in the page's path, by name.
     variables: Mapping[str, str]
     #: Fields of the submitted form, by name.
     form: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def now(self) -> int:
-        """Nanoseconds since the epoch."""
+        """The current time in nanoseconds since the epoch."""
         return self.clock()
 
     @property
@@ -80,15 +80,15 @@ class Visit(Struct, frozen=True):
 
     @property
     def place(self) -> tuple[str, str]:
-        """The project and region of the page's address or form. Default: the visitor's project and the
-        service's defaults."""
+        """The project and region in the page's address or form. Default: the visitor's project, and otherwise
+        the service's defaults."""
         project = self.query("project") or self.form.get("project") or self._own_project
         region = self.query("region") or self.form.get("region")
         return project or self.facts.project, region or self.facts.region
 
     @property
     def _own_project(self) -> str | None:
-        """The first project of a visitor without access to all projects, or else None."""
+        """The first project of a visitor who does not have access to all projects, otherwise None."""
         rights = self.principal.rights
         return next(iter(rights.projects), None) if not rights.everywhere else None
 
@@ -96,11 +96,11 @@ class Visit(Struct, frozen=True):
         return self.request.query.get(name, "")
 
     def quoted(self, name: str) -> str:
-        """Return a variable of the path, encoded for the path of an API method."""
+        """Return a variable of the page's path, URL-encoded for the path of an API method."""
         return quote(self.variables[name], safe="")
 
     async def get(self, record: type[R], path: str, **query: str | Sequence[str]) -> R:
-        """Call a GET method of `/trainshed/v1` without empty parameters, and return its answer. Raises
+        """Call a GET method of `/trainshed/v1`, and return its response. Empty parameters are omitted. Raises
         CallRejected."""
         parameters = {
             name: (value,) if isinstance(value, str) else tuple(value)
@@ -112,7 +112,8 @@ class Visit(Struct, frozen=True):
         return answer
 
     async def get_if_allowed(self, record: type[R], path: str, **query: str) -> R | None:
-        """Like `get`, but return None without permission or without the resource. Raises CallRejected."""
+        """Call a method as `get` does. Return None if the visitor lacks permission or the resource does not
+        exist. Raises CallRejected."""
         try:
             return await self.get(record, path, **query)
         except CallRejected as refused:
@@ -121,8 +122,8 @@ class Visit(Struct, frozen=True):
             return None
 
     def may(self, method: str, project: str = "") -> bool:
-        """Whether the visitor may call a method in a project. Default: the page's project, or any project on
-        a page of all projects."""
+        """Return whether the visitor may call a method in a project. Default: the page's project. On a page
+        of all projects, any project is sufficient."""
         permission = PERMISSIONS[method]
         project = project or self.project
         if project == _ANY_PROJECT:
@@ -130,11 +131,11 @@ class Visit(Struct, frozen=True):
         return self.principal.may(permission, project)
 
     def may_everywhere(self, method: str) -> bool:
-        """Whether the visitor may call a method on resources outside projects."""
+        """Return whether the visitor may call a method on resources outside projects."""
         return PERMISSIONS[method] in self.principal.rights.everywhere
 
     def needs(self, method: str, project: str = "") -> str:
-        """Return the role that a hidden action requires, and who can grant it."""
+        """Return the role that a hidden action requires, and the users who can grant it."""
         permission = PERMISSIONS[method]
         role = least_role(permission)
         if permission.startswith(SERVICE_PREFIXES):
@@ -148,42 +149,44 @@ class Visit(Struct, frozen=True):
         return await self.backend.ask(self.principal, verb, path, {}, body or {})
 
     def on(self, path: str) -> str:
-        """Return a page's address with the project and region of this page's address."""
+        """Return the address of a page, with the project and region of this page's address."""
         query = {name: self.query(name) for name in ("project", "region") if self.query(name)}
         return f"{path}?{urlencode(query)}" if query else path
 
     def with_query(self, **changes: str) -> str:
-        """Return this page's address with these query parameters changed; "" removes one."""
+        """Return this page's address with changed query parameters; "" removes a parameter."""
         merged = {**self.request.query, **changes}
         query = {name: value for name, value in merged.items() if value}
         path = quote(self.request.path)
         return f"{path}?{urlencode(query)}" if query else path
 
     def next_page(self, token: str | None) -> str:
-        """Return the address of a list's next page; "" if there is no token, because this is the last."""
+        """Return the address of a list's next page, or "" if `token` is empty because this is the last
+        page."""
         return self.with_query(page=token) if token else ""
 
 
 class Part(Struct, frozen=True):
-    """A part of a page that event streams update. Its template renders one element with the part's ID."""
+    """A part of a page that event streams update. Its template renders one HTML element that has the part's
+    ID."""
 
     template: str
     values: Mapping[str, Any]
 
 
 class View(Struct, frozen=True):
-    """A page to render: its template and values, and its updatable parts."""
+    """A page to render: its template and values, and the parts that event streams update."""
 
     title: str
     template: str
     values: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    #: Parts by the ID of their element.
+    #: Parts by the ID of their HTML element.
     parts: Mapping[str, Part] = field(default_factory=dict[str, Part])
-    #: IDs of the parts in each list, in order, by the ID of the list's element.
+    #: For each list, by the ID of its HTML element: the IDs of its parts, in order.
     lists: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
-    #: IDs of complete `lists`. The page removes other rows from a complete list.
+    #: IDs of `lists` that are complete. The page removes all other rows from a complete list.
     whole: frozenset[str] = frozenset()
-    #: The job whose notices update the page, or None for all jobs. Requires `lives`.
+    #: The job whose notifications update the page, or None for all jobs. Requires `lives`.
     subject: JobUid | None = None
     #: Whether an event stream updates the page.
     lives: bool = False
@@ -206,5 +209,6 @@ def job_path(uid: str, *rest: str) -> str:
 
 
 def of_job(target: str, suffix: str = "") -> str:
-    """Return the path of an API method of a job, below `/trainshed/v1/`. `suffix`: its unencoded end."""
+    """Return the path of an API method for a job, relative to `/trainshed/v1/`. `suffix`: the end of the
+    path, not encoded."""
     return f"jobs/{quote(target, safe='')}{suffix}"

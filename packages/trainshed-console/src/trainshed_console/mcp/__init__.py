@@ -1,1 +1,1 @@
-"""Serves agents: tools over the API's own methods, by the Model Context Protocol."""
+"""Tools for AI agents over the Model Context Protocol. The tools call the API's own methods."""

@@ -41,7 +41,7 @@ class _Fault(Struct, frozen=True):
 
 
 class McpSurface:
-    """Answers requests at `/mcp`, as an ASGI application."""
+    """Responds to requests at `/mcp`, as an ASGI application."""
 
     def __init__(
         self, settings: ApiSettings, authenticate: Authenticate, caller: InProcessCaller
@@ -55,7 +55,7 @@ class McpSurface:
         await serve(Request(scope, receive), self._answer, error_response, receive, send)
 
     async def _answer(self, call: Request) -> Response:
-        """Answer a request. Raises Unauthenticated, BodyTooLarge, BodyNotRead."""
+        """Respond to a request. Raises Unauthenticated, BodyTooLarge, BodyNotRead."""
         if call.method != "POST":
             return sized(b"", JSON, 405, [(b"allow", b"POST")])
         call.api = "trainshed_v1"
@@ -135,12 +135,13 @@ _IGNORABLE: Final = re.compile(
     "\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
     "\U000e0000-\U000e0fff]"
 )
-"""Default-ignorable characters of Unicode, such as variation selectors and tags, and the blank Braille
-pattern: invisible to people, but models read them."""
+"""Invisible characters of Unicode: the default-ignorable ones, such as variation selectors and tags, and the
+blank Braille pattern. People do not see them, but models read them."""
 
 
 def _mismatch(call: Request, method: str, params: dict[str, Any]) -> _Fault | None:
-    """Return a fault if a request's version is unsupported or its headers differ from its body."""
+    """Return a fault if the protocol version of a request is unsupported, or if the request's headers differ
+    from its body."""
     metadata = params.get("_meta")
     meta = cast("dict[str, Any]", metadata) if isinstance(metadata, dict) else {}
     version = meta.get(f"{_META}protocolVersion")
@@ -160,7 +161,7 @@ def _mismatch(call: Request, method: str, params: dict[str, Any]) -> _Fault | No
 
 
 def _decode(value: str) -> str:
-    """Return the decoded value of a header, or "" if it is malformed."""
+    """Decode a value of a header. Return "" if the value is malformed."""
     before, after = _ENCODED
     if not (value.startswith(before) and value.endswith(after)):
         return value
@@ -171,8 +172,11 @@ def _decode(value: str) -> str:
 
 
 def _cut(answer: Any) -> str:
-    """Return an answer as text, cut to the limit of an agent's context. Escape invisible characters, such as
-    bidirectional marks, because a program may print them as hidden instructions (prompt injection)."""
+    """Return a tool's result as text, cut to the limit of an agent's context.
+
+    Invisible characters, such as bidirectional marks, are escaped, because a program may print hidden
+    instructions with them (prompt injection).
+    """
     text = answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
     escaped = (c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
     text = text if text.isprintable() else "".join(escaped)

@@ -1,5 +1,5 @@
-"""The tools of agents. Each tool calls methods of the API with the caller's permissions, and shortens their
-answers."""
+"""The tools of AI agents. Each tool calls methods of the API with the caller's permissions, and shortens the
+responses."""
 
 import asyncio
 import json
@@ -21,13 +21,14 @@ from trainshed_console.in_process import InProcessCaller
 KEY_LABEL: Final = "trainshed-idempotency-key"
 _MAX_LINES: Final = 40
 MAX_CHARACTERS: Final = 6_000
-"""Maximum characters of an answer: about 1,500 tokens."""
+"""Maximum characters of a tool's result: about 1,500 tokens."""
 _MAX_LINE_CHARACTERS: Final = MAX_CHARACTERS - 500
-"""Maximum characters of the log lines in an answer."""
+"""Maximum characters of the log lines in a tool's result."""
 _MAX_JOBS: Final = 10
-"""Maximum jobs of one comparison, as in tools.toml."""
+"""Maximum number of jobs in one comparison. tools.toml contains the same limit."""
 _WAIT_TIMEOUT: Final = 50.0
-"""Seconds, as in tools.toml. Clients abort a call after a minute."""
+"""Maximum seconds to wait for a job. tools.toml contains the same limit. Clients abort a call after a minute.
+"""
 _FINAL_STATES: Final = frozenset({"SUCCEEDED", "FAILED", "CANCELLED"})
 _SUMMARY_FIELDS: Final = (
     *("jobId", "displayName", "project", "kind", "state", "user", "createTime", "startTime"),
@@ -36,20 +37,20 @@ _SUMMARY_FIELDS: Final = (
 
 
 class Inside(Struct, frozen=True):
-    """The API with the permissions of one caller."""
+    """The API, called with the permissions of one caller."""
 
     caller: InProcessCaller
     principal: Principal
     #: The default project and region.
     project: str
     region: str
-    #: Locked during the lookup and submission of a job with an idempotency key.
+    #: Held while a job with an idempotency key is searched and submitted.
     submitting: asyncio.Lock
 
     async def ask(
         self, verb: str, path: str, query: Mapping[str, Any] | None = None, **body: Any
     ) -> dict[str, Any]:
-        """Call a method of `/trainshed/v1` without empty query parameters. Raises CallRejected."""
+        """Call a method of `/trainshed/v1`. Empty query parameters are omitted. Raises CallRejected."""
         texts = {
             key: [str(value)] for key, value in (query or {}).items() if value not in ("", None)
         }
@@ -123,7 +124,8 @@ async def _submit(inside: Inside, arguments: Arguments) -> Any:
     if not key or not isinstance(labels, dict):
         return await _create(inside, path, job)
     async with inside.submitting:
-        # Query the name as well: the cost of a lookup by name does not depend on the number of jobs.
+        # The query contains the name as well, because the cost of a search by name does not depend on the
+        # number of jobs.
         query = {"displayName": job.get("displayName"), "label": f"{KEY_LABEL}={key}", "limit": 1}
         if jobs := (await inside.ask("GET", "jobs", {**query, "project": project}))["jobs"]:
             return {"name": jobs[0]["name"], "state": jobs[0]["state"], "was_there": True}
@@ -158,7 +160,7 @@ async def _wait(inside: Inside, arguments: Arguments) -> Any:
     notices = inside.caller.notices
     uid = JobUid(int(job["uid"]))
     while True:
-        # Read the counter before the state, so that no notice in between is lost.
+        # Read the counter before the state, so that no notification between the two reads is lost.
         count = notices.count(uid)
         job = await inside.ask("GET", _path(job["name"]))
         remaining = deadline - asyncio.get_running_loop().time()
@@ -190,7 +192,7 @@ async def _logs(inside: Inside, arguments: Arguments) -> Any:
     page = await inside.ask("GET", path, {**query, "before": arguments.before, "limit": _MAX_LINES})
     lines: list[str] = []
     before, room = page["earlier"], _MAX_LINE_CHARACTERS
-    # Newest first. Lines beyond the limit come with the next call.
+    # Newest first. Lines beyond the limit are returned by the next call.
     for line in page["lines"][::-1]:
         text = f"{line['at'][:19]} {line['task']} {line['message']}"
         room -= len(json.dumps(text, ensure_ascii=False)) + 2
@@ -226,7 +228,7 @@ async def _compare(inside: Inside, arguments: Arguments) -> Any:
             if curve["points"]
         }
         if search := job.get("tuning"):
-            # A tuning job has no curves. Its trials have.
+            # A tuning job has no curves, only its trials do.
             last = {search["metric"]: search.get("bestValue")}
         compared.append({**_brief(job), "last_values": last})
     return compared

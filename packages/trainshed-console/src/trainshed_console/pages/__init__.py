@@ -1,1 +1,2 @@
-"""Builds the pages of the console: a function per page returns its view, one per form performs its action."""
+"""Builds the pages of the console. Each page has a function that returns its view, and each form a function
+that performs its action."""

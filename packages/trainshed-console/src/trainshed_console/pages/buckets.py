@@ -1,4 +1,4 @@
-"""The pages of buckets, of their folders, and of a job's outputs; downloads of objects."""
+"""The pages of buckets and their folders, and of a job's outputs. Also downloads of objects."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ from trainshed_console.views import View, Visit
 _PAGE_SIZE: Final = 200
 _SCHEME: Final = "gs://"
 _MAX_ANSWER_BYTES: Final = 4 << 20
-"""Maximum bytes of an answer of the storage API."""
+"""Maximum bytes of a response of the storage API."""
 _CODES: Final = {404: StatusCode.NOT_FOUND, 503: StatusCode.UNAVAILABLE}
 _FORWARDED_HEADERS: Final = frozenset(
     {b"content-type", b"content-length", b"x-goog-generation", b"x-goog-hash"}
@@ -89,14 +89,14 @@ async def download(visit: Visit) -> Response:
 
 
 async def _ask(visit: Visit, path: str) -> Any:
-    """Return the JSON of `GET path` of the storage API. Raises CallRejected."""
+    """Send `GET path` to the storage API, and return the JSON of the response. Raises CallRejected."""
     status, body = 0, bytearray()
     messages = iter([{"type": "http.request", "body": b"", "more_body": False}])
 
     async def receive() -> Any:
         message = next(messages, None)
         if message is None:
-            await asyncio.Event().wait()  # Stay connected until the answer arrives.
+            await asyncio.Event().wait()  # Keep the connection until the response arrives.
         return message
 
     async def take(message: Any) -> None:
@@ -142,7 +142,7 @@ async def _send(visit: Visit, path: str, receive: Receive, send: Send) -> None:
 
 
 class _Download(Response):
-    """The download of an object. Browsers never render output of jobs as a page of this address (XSS)."""
+    """The download of an object. Browsers never render the output of jobs as a page of this address (XSS)."""
 
     def __init__(self, visit: Visit, path: str, name: str) -> None:
         super().__init__()

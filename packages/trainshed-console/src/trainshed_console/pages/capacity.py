@@ -15,16 +15,16 @@ from trainshed_console.rendering import epoch
 from trainshed_console.views import Part, View, Visit, of_job, redirect
 
 _MAX_WAITING: Final = 50
-"""Maximum waiting jobs in the list: the oldest of the newest `_MAX_NAMED`."""
+"""Maximum number of waiting jobs in the list. They are the oldest of the newest `_MAX_NAMED` jobs."""
 _MAX_RUNNING: Final = 100
 """Maximum running jobs in the list."""
 HOLDING: Final = "PREPARING,RUNNING,CANCELLING"
-"""States of jobs that hold resources of nodes."""
+"""States of jobs that use resources of nodes."""
 _MAX_NAMED: Final = 500
-"""Number of newest jobs that nodes show by name. Older jobs appear by ID."""
+"""Number of newest jobs that the pages of nodes show by name. Older jobs are shown by ID."""
 _DAYS: Final = 7
 Week = Sequence[tuple[str, Sequence[UsageRow]]]
-"""The usage of each of the last days, oldest first: (date such as `Mon 23`, rows)."""
+"""The usage of each of the last days, oldest first, as pairs of a date such as `Mon 23` and its rows."""
 
 
 async def queue(visit: Visit) -> View:
@@ -33,7 +33,7 @@ async def queue(visit: Visit) -> View:
     running = await jobs_of(visit, state="RUNNING", glance="true", limit=str(_MAX_RUNNING))
     nodes = await visit.get_if_allowed(NodeList, "nodes") or NodeList()
     held = Counter(replica.job for node in nodes.nodes for replica in node.replicas or ())
-    # The project of the page, or else of the service.
+    # The project of the page, otherwise the service's default project.
     project = visit.project if visit.project != "-" else visit.facts.project
     quotas = QuotaList()
     if project and (region := visit.facts.region):
@@ -65,11 +65,13 @@ async def jobs_of(visit: Visit, **query: str) -> JobList:
 
 
 async def waiting_jobs(visit: Visit) -> tuple[list[JobDescription], bool]:
-    """Return the longest-waiting jobs, next to start first, and whether more jobs wait."""
+    """Return the jobs that have waited longest, the next to start first, and whether more jobs wait."""
     waiting = await jobs_of(visit, state="QUEUED,PREPARING", limit=str(_MAX_NAMED))
     oldest = waiting.jobs[-_MAX_WAITING:]
     described = [await visit.get_if_allowed(JobDescription, of_job(job.uid)) for job in oldest]
-    jobs = [job for job in described if job is not None]  # The others were deleted.
+    jobs = [
+        job for job in described if job is not None
+    ]  # Other jobs of the list were deleted in the meantime.
     jobs.sort(key=lambda job: (job.waiting is None, job.waiting.position if job.waiting else 0))
     return jobs, len(waiting.jobs) > _MAX_WAITING
 
@@ -103,7 +105,7 @@ async def nodes(visit: Visit) -> View:
 
 
 async def usage_of_week(visit: Visit, by: str) -> Week:
-    """Return the usage of each of the last days, or () if the visitor may not see usage."""
+    """Return the usage of each of the last days. Return () if the visitor may not see usage."""
     today = datetime.fromtimestamp(visit.now // 10**9, UTC).replace(hour=0, minute=0, second=0)
     begins = [today - timedelta(days=ago) for ago in range(_DAYS - 1, -1, -1)]
     reports = await asyncio.gather(
@@ -127,8 +129,8 @@ async def usage_of_week(visit: Visit, by: str) -> Week:
 
 
 def history(node: Node, week: Week) -> list[tuple[str, float]]:
-    """Return (date, allocated share of the node) of each of the last days, or [] if nothing was allocated.
-    The share counts accelerators, or processors on nodes without accelerators."""
+    """Return (date, allocated fraction of the node) for each of the last days. Return [] if nothing was
+    allocated. The fraction counts accelerators, or processors on nodes without accelerators."""
     count = sum(device.count for device in node.accelerators or ())
     most = 24 * (count or node.vcpus or 0)
     held = [
@@ -142,8 +144,8 @@ def history(node: Node, week: Week) -> list[tuple[str, float]]:
 
 
 def _used(node: Node) -> tuple[float, int] | None:
-    """Return the processors and bytes of memory that programs on a node use, or None if the usage of one of
-    them is unknown."""
+    """Return the processors and bytes of memory that programs on a node use. Return None if the usage of a
+    program is unknown."""
     known = [holder.usage for holder in node.replicas or () if holder.usage]
     if not known or len(known) < len(node.replicas or ()):
         return None
@@ -170,7 +172,7 @@ async def set_quota(visit: Visit) -> Response:
     try:
         value: float | str = float(limit)
     except ValueError:
-        value = limit  # "unlimited". The API rejects other texts.
+        value = limit  # The text "unlimited" is allowed. The API rejects other texts.
     quota = {name: form.get(name, "") for name in ("project", "region", "metric", "user")}
     await visit.do("POST", "quotas:set", {**quota, "limit": value})
     return redirect(f"/queue?{urlencode({'project': quota['project']})}")

@@ -1,4 +1,4 @@
-"""The pages of models, datasets and experiments, and their reads of collections of the Vertex API."""
+"""The pages of models, datasets and experiments, which read collections of the Vertex API."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -20,8 +20,8 @@ _MAX_VERSIONS: Final = 20
 
 
 def vertex_path(visit: Visit, below: str) -> str:
-    """Return the Vertex API's path of a resource in the page's project and region. `below`: its encoded
-    end."""
+    """Return the Vertex API path of a resource in the page's project and region. `below`: the rest of the
+    path, URL-encoded."""
     project, region = visit.place
     return f"/v1/projects/{quote(project, safe='')}/locations/{quote(region, safe='')}/{below}"
 
@@ -29,7 +29,7 @@ def vertex_path(visit: Visit, below: str) -> str:
 async def vertex_page(
     visit: Visit, below: str, *, token: str = "", size: int = _PAGE_SIZE, **query: str
 ) -> Any:
-    """Return one page of a collection of the Vertex API, as JSON. `query`: filter or order. Raises
+    """Return one page of a collection of the Vertex API, as JSON. `query`: the filter or the order. Raises
     CallRejected."""
     query |= {"pageSize": str(size), **({"pageToken": token} if token else {})}
     path = vertex_path(visit, below)
@@ -45,9 +45,11 @@ async def vertex_table(
     *,
     answer: Any = None,
 ) -> View:
-    """Return the page that lists a collection of the Vertex API: a row for each resource with its name, the
-    two `cells`, and the creation time. `nothing`: the text of an empty list. `answer`: the list, if the
-    caller has already read it."""
+    """Return the page that lists a collection of the Vertex API. Each row has the name of a resource, the two
+    `cells`, and the creation time.
+
+    `nothing`: the text of an empty list. `answer`: the API's response, if the caller has already read it.
+    """
     if answer is None:
         answer = await vertex_page(visit, collection, token=visit.query("page"))
     rows = [
@@ -79,15 +81,15 @@ _STORE: Final = "metadataStores/default"
 """The metadata store of experiments."""
 _EXPERIMENT: Final = "system.Experiment"
 _LINK: Final = "tensorboard_link"
-"""Metadata key of contexts that represent a tensorboard of a job's log directory."""
+"""Metadata key of contexts that represent a TensorBoard of a job's log directory."""
 
 
 class Run(Struct, frozen=True):
     """A run of an experiment."""
 
-    #: The ID, without the prefix of the experiment.
+    #: The ID of the run, without the prefix of the experiment.
     name: str
-    #: The last reported state: RUNNING, COMPLETE or FAILED, or None.
+    #: The last reported state, RUNNING, COMPLETE or FAILED; None = unknown.
     state: str | None
     parameters: Mapping[str, Any]
     metrics: Mapping[str, Any]
@@ -109,9 +111,9 @@ async def models(visit: Visit) -> View:
 class Version(Struct, frozen=True):
     """A version of a model."""
 
-    #: The public JSON.
+    #: The version in the public API, as JSON.
     model: Any
-    #: Full names of its origins by kind: dataset, pipeline and job.
+    #: Full names of the resources from which the version was created, by kind: dataset, pipeline and job.
     origin: Mapping[str, str]
     evaluations: Sequence[Any]
 
@@ -147,7 +149,7 @@ async def _origin(visit: Visit, model: Any) -> Mapping[str, str]:
                 return {}
     try:
         resource = await visit.backend.call(visit.principal, "GET", f"/v1/{pipeline}")
-    except CallRejected:  # It was deleted.
+    except CallRejected:  # The pipeline was deleted.
         return {"pipeline": pipeline}
     jobs = resource.get("trainingTaskMetadata", {})
     origin = {
@@ -163,7 +165,7 @@ async def _origin(visit: Visit, model: Any) -> Mapping[str, str]:
 async def experiments(visit: Visit) -> View:
     """`/experiments`: the experiments of the project, newest first."""
     wanted = f'schema_title="{_EXPERIMENT}" AND NOT metadata.{_LINK}:*'
-    answer: Any = {}  # Clients create the store with the first experiment.
+    answer: Any = {}  # The metadata store exists only after a client has created the first experiment.
     try:
         answer = await _contexts(visit, wanted)
     except CallRejected as refused:
@@ -206,7 +208,7 @@ async def experiment(visit: Visit) -> View:
             "count": len(every),
             "runs": shown,
             "chosen": wanted,
-            # Parameters that differ come first.
+            # Parameters that differ between runs come first.
             "parameters": sorted(parameters, key=lambda name: name in alike),
             "alike": alike if len(shown) > 1 else frozenset[str](),
             "metrics": metrics,
@@ -244,8 +246,8 @@ def _run(context: Mapping[str, Any], experiment: str) -> Run:
 
 
 def _values(metadata: object) -> dict[str, Any]:
-    """Return the logged values of a run by name, with lists and objects as JSON. Clients may write any
-    value."""
+    """Return the logged values of a run by name. Lists and objects become JSON texts, because clients may
+    write any value."""
     if not isinstance(metadata, dict):
         return {}
     return {
@@ -258,7 +260,7 @@ def parallel_coordinates(
     runs: Sequence[Run], parameters: Sequence[str], metrics: Sequence[str]
 ) -> tuple[list[Axis], list[Line]]:
     """Return parallel coordinates of the runs: the parameters, and the first metric as the objective. Return
-    empty lists for fewer than two runs with this metric, or without parameters."""
+    empty lists if fewer than two runs have this metric, or without parameters."""
     trials: list[Trial] = []
     for number, run in enumerate(runs, 1):
         value = run.metrics.get(metrics[0]) if metrics else None
@@ -272,10 +274,10 @@ def parallel_coordinates(
 
 
 async def _charts(visit: Visit, experiment: str, runs: Sequence[Run]) -> list[tuple[str, str]]:
-    """Return (name, JSON of the chart) of the first time series of the runs."""
+    """Return (name, JSON of the chart) for each of the first time series of the runs."""
     if not runs:
         return []
-    # The SDK stores the location of a run's curves as an artifact of this name.
+    # The SDK stores an artifact with this name. The artifact contains the location of a run's curves.
     names = {f"{experiment}-{run.name}-tb-run": run.name for run in runs}
     wanted = " OR ".join(f'name="{name}"' for name in names)
     path = f"{_STORE}/artifacts"
@@ -291,8 +293,8 @@ async def _charts(visit: Visit, experiment: str, runs: Sequence[Run]) -> list[tu
 
 
 async def _curves(visit: Visit, board: str) -> dict[str, dict[float, float]]:
-    """Return the values by step of the first scalar series of a tensorboard run. Return {} if the visitor may
-    not read them, because clients may write any name."""
+    """Return the values by step of the first scalar series of a TensorBoard run. Return {} if the visitor may
+    not read them: clients may write the name of any TensorBoard."""
     curves: dict[str, dict[float, float]] = {}
     try:
         path = f"/v1/{board}/timeSeries?{urlencode({'pageSize': _MAX_CURVES})}"
@@ -315,7 +317,7 @@ async def _curves(visit: Visit, board: str) -> dict[str, dict[float, float]]:
 _MAX_FILES: Final = 100
 """Maximum files in the list."""
 _MAX_PIPELINES: Final = 200
-"""Number of newest pipelines to search for users of the dataset."""
+"""Number of newest pipelines in which users of the dataset are searched."""
 
 
 async def datasets(visit: Visit) -> View:

@@ -39,20 +39,20 @@ class Compared(Struct, frozen=True):
     """A job with its comparable facts."""
 
     job: JobDescription
-    #: Its name, with the ID if another job has the same name.
+    #: The job's name, followed by the ID if another job has the same name.
     title: str
-    #: Texts by group and name. Unknown facts are missing.
+    #: Texts by group and name. Unknown facts are omitted.
     facts: Mapping[str, Mapping[str, str]]
-    #: The curve of each metric of each part of the data. Only the main curves have points.
+    #: The curve of each metric of each part of the data. Only main curves have points.
     curves: Mapping[str, JobCurve]
 
     def text(self, group: str, name: str) -> str:
-        """Return a fact, or "" if it is unknown."""
+        """Return the text of a fact, or "" if it is unknown."""
         return self.facts[group].get(name, "")
 
 
 async def page(visit: Visit) -> View:
-    """`/compare?job=A&job=B`: the jobs side by side, differences first. Raises CallRejected."""
+    """`/compare?job=A&job=B`: the jobs next to each other, differences first. Raises CallRejected."""
     jobs = await _compared(visit)
     axes, lines = _parallel(jobs)
     charts = _charts(jobs, visit.query("axis") == "time")
@@ -88,7 +88,7 @@ async def table(visit: Visit) -> Response:
 
 
 def _safe(cells: Sequence[str]) -> list[str]:
-    """Return texts that no spreadsheet program treats as formulas (CSV injection)."""
+    """Return texts that spreadsheet programs do not interpret as formulas (CSV injection)."""
     risky = tuple("=+-@\t\r")
     return [
         f"'{cell}" if cell.startswith(risky) and isinstance(_number(cell), str) else cell
@@ -112,7 +112,7 @@ async def _compared(visit: Visit) -> list[Compared]:
 
 
 async def _look(visit: Visit, job: JobDescription, title: str) -> Compared:
-    # Each trial of a tuning job has curves of its own.
+    # Each trial of a tuning job has its own curves.
     curves: dict[str, JobCurve] = {}
     if job.tuning is UNSET:
         for curve in await read_curves(visit, job.uid, _MAX_POINTS, _CHARTS):
@@ -154,9 +154,9 @@ def _charts(jobs: Sequence[Compared], by_time: bool) -> list[Chart]:
     charts: list[Chart] = []
     for name in [name for name in _measures(jobs) if name in curves][:_CHARTS]:
         units = {curve.unit or "step" for curve in curves[name].values()}
-        # Epochs of one job and steps of another are comparable only by time.
+        # Epochs of one job and steps of another job can only be compared by time.
         is_timed = by_time or len(units) > 1
-        # A job without this metric has an empty line, so that each job keeps its colour in all charts.
+        # A job without this metric has an empty line. Each job therefore has the same colour in all charts.
         lines: dict[str, dict[float, float | str]] = {job.title: {} for job in jobs}
         for title, curve in curves[name].items():
             start = since[title] if is_timed else None
@@ -211,8 +211,8 @@ def _kinds_text(kinds: Mapping[str, int]) -> str:
 
 
 def rows(jobs: Sequence[Compared], group: str) -> list[tuple[str, list[str], bool]]:
-    """Return (name, a text for each job, whether they differ) of a group. Differences come first. Facts
-    that are unknown for all jobs are omitted."""
+    """Return (name, one text per job, whether the texts differ) for each fact of a group. Facts that differ
+    come first. Facts that are unknown for all jobs are omitted."""
     names = dict.fromkeys(name for job in jobs for name in job.facts[group])
     texts = [(name, [job.text(group, name) for job in jobs]) for name in names]
     result = [(name, values, len(set(values)) > 1) for name, values in texts if any(values)]
@@ -225,7 +225,7 @@ def _measures(jobs: Sequence[Compared]) -> list[str]:
 
 
 def _parallel(jobs: Sequence[Compared]) -> tuple[list[Axis], list[Line]]:
-    """Return parallel coordinates of the parameters that differ and the first metric."""
+    """Return parallel coordinates of the first metric and of the parameters that differ."""
     measures = _measures(jobs)
     differing = [name for name, _, differs in rows(jobs, "Parameters") if differs]
     if not measures or len(differing) < 2:

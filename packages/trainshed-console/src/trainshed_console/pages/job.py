@@ -1,4 +1,5 @@
-"""The pages of one job: overview, usage, drills and specification; cancelling, retrying and creating jobs."""
+"""The pages of one job: overview, usage, drills and specification. Also the actions that cancel, retry and
+create jobs."""
 
 import json
 import shlex
@@ -28,7 +29,7 @@ from trainshed_console.rendering import curve_data, epoch, id_of, objective_data
 from trainshed_console.views import Part, View, Visit, job_path, of_job, redirect
 
 _MAX_ENTRIES: Final = 60
-"""Number of newest timeline entries on the page, which links to all entries."""
+"""Number of newest timeline entries on the page. A link shows all entries."""
 _MAX_LAST_LINES: Final = 12
 """Number of last log lines on the page."""
 FINAL: Final = frozenset({"SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED"})
@@ -46,16 +47,17 @@ _MAX_POINTS: Final = 400
 """Maximum points of a line."""
 _CHARTS: Final = 8
 _MAX_RESTARTS: Final = 50
-"""Maximum restart marks in a chart."""
+"""Maximum number of restart marks in a chart."""
 
 
 async def describe(visit: Visit, job: str | None = None) -> JobDescription:
-    """Return a job by its ID or name, or the job of the address for None. Raises CallRejected."""
+    """Return a job by its ID or name. If `job` is None, return the job in the page's address. Raises
+    CallRejected."""
     return await visit.get(JobDescription, of_job(job or visit.variables["job"]))
 
 
 def head(visit: Visit, job: JobDescription, tab: str) -> Part:
-    """Return the part at the top of each page of a job: its name, state, actions and tabs."""
+    """Return the header of each page of a job: the job's name, state, actions and tabs."""
     project = job.name.split("/")[1]
     return Part(
         "_job_head.html",
@@ -85,7 +87,8 @@ def tab_view(
     *,
     lives: bool = True,
 ) -> View:
-    """Return the page of a job's tab. `lives`: the page changes until the job has finished."""
+    """Return the page for a tab of a job. `lives`: whether an event stream updates the page until the job has
+    finished."""
     return View(
         f"{_TITLES.get(tab, tab.capitalize())} of {job.display_name or job.job_id}",
         f"job_{tab}.html",
@@ -98,7 +101,7 @@ def tab_view(
 
 
 async def by_name(visit: Visit) -> Response:
-    """`/jobs/P/named/J`: the page of a job of AI Platform."""
+    """`/jobs/P/named/J`: redirect to the page of an AI Platform job."""
     name = "projects/{project}/jobs/{job}".format_map(visit.variables)
     return redirect(job_path((await describe(visit, name)).uid))
 
@@ -132,7 +135,7 @@ async def overview(visit: Visit) -> View:
         "tail": Part("_job_tail.html", {**of_runs, "page": tail, "is_live": tail_lives}),
         "story": Part("_job_story.html", of_job_itself | _story(timeline, visit)),
     }
-    # Other jobs change the pages of waiting jobs, tuning jobs and pipelines.
+    # The pages of waiting jobs, tuning jobs and pipelines also change when other jobs change.
     is_alone = job.tuning is UNSET and job.pipeline is UNSET and job.state not in _WAITING
     return View(
         job.display_name or job.job_id,
@@ -148,8 +151,8 @@ async def overview(visit: Visit) -> View:
 def _notice(
     job: JobDescription, runs: JobDescription, wanted: ResourceSummary
 ) -> dict[str, object]:
-    """Return the values of the notice: the cause of failure or waiting, and the progress. `runs`: the job of
-    a pipeline, or else the job itself."""
+    """Return the values of the notice at the top of the page: the cause of a failure or wait, and the
+    progress. `runs`: the job of a pipeline, otherwise the job itself."""
     failure = runs.failure or job.failure
     return {
         "error": job.error or None,
@@ -166,7 +169,7 @@ def _notice(
 
 
 def _story(timeline: Timeline, visit: Visit) -> dict[str, object]:
-    """Return the newest entries of the timeline, or all entries if the address has `story`."""
+    """Return the newest entries of the timeline, or all entries if the address has the parameter `story`."""
     is_whole = bool(visit.query("story"))
     entries = timeline.entries if is_whole else timeline.entries[-_MAX_ENTRIES:]
     return {"entries": entries, "more": len(timeline.entries) - len(entries), "is_whole": is_whole}
@@ -178,15 +181,18 @@ class Chart(Struct, frozen=True):
     name: str
     #: JSON for the script.
     data: str
-    #: The name, the last value and the numbers of each line.
+    #: For each line: its name, its last value and its values.
     latest: tuple[tuple[str, float | str, list[float]], ...] = ()
 
 
 async def read_curves(
     visit: Visit, uid: str, points: int, charts: int, *, replicas: bool = False
 ) -> Sequence[JobCurve]:
-    """Return the curves of a job, in the range and form of the address. The `charts` main metrics have up to
-    `points` points. `replicas`: include other replicas than the primary."""
+    """Return the curves of a job, in the range and form that the address specifies.
+
+    The first `charts` main metrics have up to `points` points. `replicas`: whether to include replicas other
+    than the primary.
+    """
     form = {name: visit.query(name) for name in ("begin", "end", "means")}
     counts = {"points": str(points), "charts": str(charts), "replicas": "true" if replicas else ""}
     return (await visit.get(JobCurves, of_job(uid, "/curves"), **counts, **form)).curves
@@ -214,8 +220,9 @@ def _restarts(timeline: Timeline) -> list[float]:
 async def _curve_charts(
     visit: Visit, job: JobDescription, restarts: Sequence[float]
 ) -> tuple[Chart, ...]:
-    """Return the charts: loss first, metrics other than training results last. Several replicas are one line
-    with a band, or one line each if the address has `replicas`."""
+    """Return the charts of a job. The loss comes first, metrics other than training results come last.
+    Several replicas are one line with a band, or one line each if the address has the parameter `replicas`.
+    """
     lines: dict[str, dict[str, dict[str, JobCurve]]] = {}
     has_several = len(job.replicas or ()) > 1
     curves = await read_curves(visit, job.uid, _MAX_POINTS, _CHARTS, replicas=has_several)
@@ -227,7 +234,9 @@ async def _curve_charts(
             where = part or curve.run or ("" if curve.unit else curve.tag) or "train"
             key = f"{where} {curve.replica}".rstrip() if apart else where
             own = lines.setdefault(measure or curve.tag, {})
-            if curve.replica in own.get(key, {}):  # Another run, or tag, has that name.
+            if curve.replica in own.get(
+                key, {}
+            ):  # Another run or tag has a metric with the same name.
                 key = f"{curve.run} {curve.tag}".lstrip()
             own.setdefault(key, {})[curve.replica] = curve
     names = sorted(lines, key=rank)
@@ -235,12 +244,16 @@ async def _curve_charts(
 
 
 def fold_lines(lines: Sequence[Mapping[float, float]]) -> list[dict[float, float]]:
-    """Return the median, minimum and maximum of several lines. Nearby places share a cell, so that most lines
-    have points in it. Each line counts by the mean of its points in the cell."""
+    """Return the median, minimum and maximum of several lines.
+
+    Nearby places are grouped into cells, so that most lines have points in each cell. Each line counts with
+    the mean of its points in the cell.
+    """
     from statistics import fmean, median
 
     first, last = min(map(min, lines)), max(map(max, lines))
-    # The median count prevents a replica with few points from coarsening the other lines.
+    # The median number of points is used, so that a replica with few points does not make the other lines
+    # coarse.
     count = sorted(map(len, lines))[len(lines) // 2]
     bounds = [first + (last - first) * number / count for number in range(1, count)]
     curves: list[dict[float, float]] = [{}, {}, {}]
@@ -260,7 +273,7 @@ def start_of(curves: Iterable[JobCurve]) -> float:
 
 
 def position_of(point: CurvePoint, since: float | None) -> float:
-    """Return the horizontal place of a point: the seconds since `since`, or its step."""
+    """Return the horizontal position of a point: the seconds after `since`, or its step."""
     return point.step if since is None else round(epoch(point.at) - since, 3)
 
 
@@ -272,7 +285,7 @@ def _curve_chart(
 ) -> Chart:
     curves = [curve for by_replica in lines.values() for curve in by_replica.values()]
     units = {curve.unit or "step" for curve in curves}
-    # Lines in epochs and lines in steps are comparable only by time.
+    # Lines in epochs and lines in steps can only be compared by time.
     if len(units) > 1:
         since = start_of(curves)
     drawn: dict[str, Mapping[float, float | str]] = {}
@@ -290,7 +303,7 @@ def _curve_chart(
         values = [at.value for at in replicas[0].points if isinstance(at.value, float)]
         if not replicas[0].replica:
             latest.append((where, replicas[0].value, values))
-    # The mark of a restart is at the primary's next point.
+    # A restart is marked at the primary's next point.
     primary = [curve for curve in curves if not curve.replica]
     points = sorted(
         (epoch(at.at), position_of(at, since)) for curve in primary for at in curve.points
@@ -310,8 +323,8 @@ async def usage(visit: Visit) -> View:
 
 
 def usage_data(used: Usage) -> str:
-    """Return the data of the charts as JSON: for each replica, the times (seconds since 1970) and the
-    columns of values."""
+    """Return the data of the charts as JSON. For each replica, the data has the times (seconds since 1970)
+    and the columns of values."""
     replicas = [
         {
             "task": replica.task,
@@ -328,7 +341,7 @@ def usage_data(used: Usage) -> str:
 
 
 async def spec(visit: Visit) -> View:
-    """`/jobs/J/spec[?replica=R]`: the specification as submitted, as run, and as commands for other
+    """`/jobs/J/spec[?replica=R]`: the specification as submitted, as executed, and as commands for other
     clients."""
     job = await describe(visit)
     launch = None
@@ -368,7 +381,9 @@ async def open_page(visit: Visit) -> Response:
         is_denied = refused.code is StatusCode.PERMISSION_DENIED
         if is_denied or (job := await describe(visit)).state in {*FINAL, "RUNNING"}:
             raise
-        return redirect(job_path(job.uid))  # The page contains the link as soon as the job runs.
+        return redirect(
+            job_path(job.uid)
+        )  # The page of the job contains the link when the job runs.
     assert isinstance(ticket, ShellTicket)
     if not ticket.uri:
         raise CallRejected(
@@ -387,7 +402,8 @@ async def retry(visit: Visit) -> Response:
 
 
 async def _again(visit: Visit, target: str) -> str:
-    """Submit a copy of a job that did not succeed, and return the path of its page. Raises CallRejected."""
+    """Submit a copy of a job that did not succeed, and return the path of the copy's page. Raises
+    CallRejected."""
     job = await describe(visit, target)
     if job.state not in _UNSUCCESSFUL:
         raise CallRejected(
@@ -402,7 +418,7 @@ async def _again(visit: Visit, target: str) -> str:
 
 
 async def create_job(visit: Visit, body: dict[str, Any], project: str, region: str) -> str:
-    """Create a job from the JSON of its API's create method, and return the path of its page. Raises
+    """Create a job from the JSON of its API's create method, and return the path of the job's page. Raises
     CallRejected."""
     api = api_of(body)
     path = collection_of(api, body, project, region)
@@ -440,8 +456,8 @@ _MARKED: Final[Mapping[str, Callable[[Visit, str], Awaitable[object]]]] = {
 
 
 async def change_selected(visit: Visit) -> Response:
-    """`POST /marked/D`: cancel, delete or retry (D) the selected jobs, and redirect to the list. Raises
-    CallRejected with the errors of the jobs for which the action failed."""
+    """`POST /marked/D`: apply the action D (cancel, delete or retry) to the selected jobs, and redirect to
+    the list. Raises CallRejected with the errors of the jobs for which the action failed."""
     action = _MARKED.get(visit.variables["does"])
     if action is None:
         raise CallRejected(
@@ -470,9 +486,9 @@ _DRILLS: Final = (
     ("stockout", "Stock-out", "Fail the attempt for lack of capacity."),
     ("internal", "Internal error", "Fail the attempt with an error of the service."),
 )
-"""(API value, name, description) of each kind of drill (docs/drills.md)."""
+"""(API value, name, description) for each kind of drill (docs/drills.md)."""
 _OUTCOMES: Final = {"resumed": "good", "started_over": "bad", "unknown": "wait"}
-"""The tone of each outcome in a resume report."""
+"""The colour class of each outcome in a resume report."""
 
 
 async def drills(visit: Visit) -> View:

@@ -16,26 +16,26 @@ from trainshed_console.views import Part, View, Visit
 _PAGE_SIZE: Final = 30
 """Rows per page."""
 _MAX_ROWS: Final = 300
-"""Maximum rows that the event stream updates."""
+"""Maximum number of rows that the event stream updates."""
 _CONTEXT_LINES: Final = 3
-"""Lines shown before a traceback."""
+"""Number of lines that are shown before a traceback."""
 _EXITED: Final = re.compile(r"The replica (\S+) exited with a non-zero status of (\d+)\..*")
 _STATUS: Final = "Exit status "
 _CAUSE_PREFIXES: Final = ("cause: ", "╰─▶ ")
-"""Prefixes of the installer's line with a cause."""
+"""Prefixes of the line of an installer's output that contains the cause."""
 _MAX_LAST_LINES: Final = 20
-"""Last lines shown of a program without a traceback."""
+"""Number of last lines that are shown if a program printed no traceback."""
 _MAX_SORTED: Final = 200
-"""Number of newest jobs to sort by a column other than age."""
+"""Number of newest jobs that are sorted by a column other than age."""
 _LABEL: Final = "labels."
 _GROUP_FIELDS: Final = {"user": "user", "project": "project", "kind": "kind"}
-"""Names of the fields to group by. Labels are `labels.KEY`."""
+"""Fields by which jobs are grouped, by name. Labels have the name `labels.KEY`."""
 _MAX_COUNT: Final = 1000
-"""Maximum of the API's count of jobs in a state."""
+"""Highest number of jobs in a state that the API counts."""
 AGES: Final = {"1h": "The last hour", "1d": "The last day", "7d": "The last week", "30d": "30 days"}
 """Names of the time spans of the filter."""
 NARROWING: Final = ("user", "project", "label", "machine", "metric", "since", "search")
-"""Filter parameters of the address other than the state."""
+"""Filter parameters of the address, except for the state."""
 FILTERS: Final = (
     ("", "All"),
     ("RUNNING", "Running"),
@@ -47,7 +47,8 @@ FILTERS: Final = (
 
 
 async def page(visit: Visit) -> View:
-    """`/` and `/jobs`: the jobs, filtered and sorted by the address. Further rows load on scrolling."""
+    """`/` and `/jobs`: the jobs, filtered and sorted as the address specifies. More rows are loaded on
+    scrolling."""
     token, order, group = visit.query("page"), visit.query("sort"), visit.query("group")[:200]
     if group not in _GROUP_FIELDS and not group.startswith(_LABEL):
         group = ""
@@ -105,8 +106,8 @@ async def page(visit: Visit) -> View:
             "groups": _groups(listed.jobs, group),
             "is_cut": bool(is_whole and listed.next_page_token),
             "is_filtered": is_filtered,
-            # Not `/`: a script's request accepts any type, and `/` answers those with the service's health
-            # (`api.rest`).
+            # `/` is not used here: the script's request accepts any media type, and for such requests `/`
+            # returns the health of the service (`api.rest`).
             "following": further and f"/jobs?{further.partition('?')[2]}",
             "is_empty": not listed.jobs and not is_filtered and not token,
         },
@@ -120,13 +121,13 @@ async def page(visit: Visit) -> View:
 
 
 def _visible_rows(rows: str) -> int:
-    """Return the number of rows in the browser, within limits. The page's stream updates these rows."""
+    """Return the number of rows in the browser, within limits. The event stream updates these rows."""
     is_number = rows.isascii() and rows.isdecimal() and len(rows) < 5
     return min(max(int(rows), _PAGE_SIZE), _MAX_ROWS) if is_number else _PAGE_SIZE
 
 
 def since(visit: Visit) -> str:
-    """Return the start of the time span in the address, or "" without a time span."""
+    """Return the start of the time span in the address; "" if the address has no time span."""
     text = visit.query("since")
     if text not in AGES:
         return ""
@@ -146,22 +147,25 @@ def _count_text(listed: JobList, states: str) -> str:
 def sort_jobs(
     jobs: Sequence[JobSummary], key: Callable[[JobSummary], Any], *, descends: bool
 ) -> list[JobSummary]:
-    """Return the jobs sorted by a column. Jobs without a value come last."""
+    """Return the jobs sorted by a column. Jobs without a value in this column come last."""
     with_value = [job for job in jobs if key(job) not in (None, "")]
     without_value = [job for job in jobs if key(job) in (None, "")]
     return sorted(with_value, key=key, reverse=descends) + without_value
 
 
 def _groups(jobs: Sequence[JobSummary], group: str) -> dict[str, str]:
-    """Return the names of the groupings of these jobs, including the label in the address."""
+    """Return the fields by which these jobs can be grouped, including the label in the address."""
     keys = {f"{_LABEL}{key}" for job in jobs for key in job.labels}
     keys |= {group} if group.startswith(_LABEL) else set()
     return {**_GROUP_FIELDS, **{key: key.replace(_LABEL, "label ", 1) for key in sorted(keys)}}
 
 
 def group_jobs(jobs: Sequence[JobSummary], group: str) -> list[tuple[str, list[JobSummary]]]:
-    """Return (name, jobs) of each group in order of name. Jobs keep their order. Jobs without the label come
-    last, with the name "". For `group` = "", all jobs are one group."""
+    """Return (name, jobs) for each group, sorted by name.
+
+    The jobs of a group remain in order. Jobs without the label are the last group, with the name "". If
+    `group` is "", all jobs are one group.
+    """
     if not group:
         return [("", list(jobs))]
     groups: dict[str, list[JobSummary]] = {}
@@ -207,8 +211,8 @@ _COLUMNS: Final[dict[str, Callable[[JobSummary], Any]]] = {
 
 
 def excerpt_of(tail: str) -> str:
-    """Return the lines that explain a program's end: from just before the first traceback, or the last lines
-    without a traceback."""
+    """Return the lines that explain why a program ended: the first traceback and a few lines before it, or
+    the last lines if there is no traceback."""
     lines = tail.splitlines()
     starts = [n for n, line in enumerate(lines) if line.startswith("Traceback (most recent call")]
     return "\n".join(
@@ -217,8 +221,8 @@ def excerpt_of(tail: str) -> str:
 
 
 def error_line(error: JobError | UnsetType | None) -> str:
-    """Return the most useful line of a job's error, with the cause of an exit status. Return "" without an
-    error."""
+    """Return the most useful line of a job's error, with the cause of an exit status. Return "" if the job
+    has no error."""
     if not error:
         return ""
     line = first_line(error.message)
@@ -230,8 +234,8 @@ def error_line(error: JobError | UnsetType | None) -> str:
 
 
 def first_line(text: str) -> str:
-    """Return an error's most useful line, at most 300 characters: the exception of its first traceback, or
-    else its first line. Return "" for an empty text."""
+    """Return an error's most useful line, at most 300 characters: the exception of its first traceback,
+    otherwise its first line. Return "" for an empty text."""
     after = text.partition("Traceback (most recent call last):")[2].splitlines()
     raised = [line for line in after if line and not line[0].isspace()]
     lines = raised or [line for line in text.splitlines() if line.strip()] or [""]

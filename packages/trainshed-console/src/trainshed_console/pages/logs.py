@@ -1,6 +1,5 @@
-"""The page of a job's log, which loads lines on scrolling and new lines as programs print them.
-The page that searches the logs of many jobs.
-"""
+"""The page of a job's log, which loads older lines on scrolling and shows new lines as programs print them.
+Also the page that searches the logs of many jobs."""
 
 import asyncio
 import re
@@ -27,18 +26,18 @@ from trainshed_console.views import View, Visit, of_job
 _FILTERS: Final = ("replica", "severity", "search")
 _PLACES: Final = ("before", "after", "from", "limit")
 _DOWNLOAD_PAGE_SIZE: Final = 2_000
-"""Lines per read of a download."""
+"""Number of lines that a download reads at a time."""
 _ERRORS: Final = ("ERROR", "CRITICAL", "ALERT", "EMERGENCY")
 _LEVELS: Final = {**dict.fromkeys(_ERRORS, "errors"), "WARNING": "warnings"}
 SEVERITIES: Final = (("", "All lines"), ("WARNING", "Warnings and errors"), ("ERROR", "Errors"))
 _MAX_NEW_LINES: Final = 400
-"""Maximum new lines of one answer. Nobody can read faster output."""
+"""Maximum number of new lines in one response. Nobody can read faster output."""
 _MAX_BYTES: Final = 1 << 20
-"""Bytes after which an answer gets no further lines."""
+"""Size in bytes at which no further lines are added to a response."""
 
 
 async def page(visit: Visit) -> View:
-    """`/jobs/J/logs`: the page without lines. A script loads the lines."""
+    """`/jobs/J/logs`: the page, without log lines. A script loads the lines."""
     job = await describe(visit)
     page = await visit.get(LogPage, of_job(job.uid, "/logPage"), limit="1")
     values = {"tasks": page.tasks, "severities": SEVERITIES}
@@ -46,13 +45,14 @@ async def page(visit: Visit) -> View:
 
 
 async def read(visit: Visit, **changes: str) -> LogPage:
-    """Return the page of the log for the parameters of the address and `changes`. Raises CallRejected."""
+    """Return the page of the log that the parameters of the address select, with `changes` to the parameters.
+    Raises CallRejected."""
     query = {name: visit.query(name) for name in (*_FILTERS, *_PLACES)} | changes
     return await visit.get(LogPage, of_job(visit.variables["job"], "/logPage"), **query)
 
 
 async def lines(visit: Visit) -> Response:
-    """`/jobs/J/lines`: the part of the log for the parameters of the address, as JSON."""
+    """`/jobs/J/lines`: the part of the log that the parameters of the address select, as JSON."""
     page = await read(visit)
     values = {
         "lines": [_row(line, line.place) for line in page.lines],
@@ -66,8 +66,8 @@ async def lines(visit: Visit) -> Response:
 
 
 async def following(visit: Visit) -> Response:
-    """`/jobs/J/lines/new[?after=PLACES][&replica=R]`: the last new lines as JSON. The answer waits up to 15
-    seconds for a line. `after`: the last known line of each replica, as in the API."""
+    """`/jobs/J/lines/new[?after=PLACES][&replica=R]`: the newest lines as JSON. The response waits up to 15
+    seconds for a line. `after`: the last known line of each replica, in the form of the API."""
     job, news = await describe(visit), visit.backend.notices
     uid = JobUid(int(job.uid))
     count = news.count(uid)
@@ -104,7 +104,7 @@ async def _read_new_lines(visit: Visit, job: JobDescription) -> Mapping[str, Any
 
 
 def _row(line: LogLine, place: str = "") -> list[Any]:
-    """Return a line for the script, with clean text. `place`: its place, or "" to compute it."""
+    """Return a line for the script, with clean text. `place`: the line's place, or "" to compute it."""
     return [
         line.at,
         line.task,
@@ -117,13 +117,13 @@ def _row(line: LogLine, place: str = "") -> list[Any]:
 
 
 def _cursor(line: LogLine) -> str:
-    """Return the line's place in the order of all lines, for `before` and `after` of `/lines`."""
+    """Return the place of the line in the order of all lines, for `before` and `after` of `/lines`."""
     replica = SERVICE if line.task == SERVICE_TASK else ReplicaId.parse(line.replica)
     return str(LogCursor(nanos(line.at), replica, line.attempt, line.n))
 
 
 async def download(visit: Visit) -> Response:
-    """`/jobs/J/log.txt`: the log lines that match the address's filters, as a file."""
+    """`/jobs/J/log.txt`: the log lines that match the filters in the address, as a file."""
     job = await describe(visit)
     first = await read(visit, before="", after="", limit="1", **{"from": "1970-01-01T00:00:01Z"})
     answer = Streamed(_stream_lines(visit, first), visit.closing, b"text/plain; charset=utf-8")
@@ -146,18 +146,18 @@ async def _stream_lines(visit: Visit, first: LogPage) -> AsyncGenerator[bytes]:
 
 
 _BATCH_SIZE: Final = 5
-"""Jobs per read of the list."""
+"""Number of jobs that are listed at a time."""
 _TIME_LIMIT: Final = 0.7
-"""Seconds after which an answer searches no further jobs."""
+"""Seconds after which no further jobs are searched for one response."""
 _CONFIRM_INTERVAL: Final = 1000
-"""Number of searched jobs after which the page asks before it continues."""
+"""Number of searched jobs after which the page asks the user before it continues."""
 _MAX_COUNTED: Final = 200
-"""Maximum counted lines of a job."""
+"""Maximum number of matching lines that are counted per job."""
 _MAX_LINES: Final = 3
-"""Maximum lines shown of a job."""
+"""Maximum number of lines that are shown per job."""
 _TRIALS: Final = 100
 _MAX_LINE_WIDTH: Final = 240
-"""Maximum characters shown of a line, starting just before the text."""
+"""Maximum characters that are shown of a line, starting shortly before the text."""
 
 
 class Hits(Struct, frozen=True):
@@ -173,8 +173,8 @@ class Hits(Struct, frozen=True):
 
 
 async def search(visit: Visit) -> View:
-    """`/logs?search=TEXT[&since=A][&severity=S]`: the newest jobs with a text in their logs. Each answer
-    searches for about a second. The page then requests the next answer."""
+    """`/logs?search=TEXT[&since=A][&severity=S]`: the newest jobs whose logs contain a text. Each response
+    searches for about a second. The page then requests the next response."""
     token, text = visit.query("page"), visit.query("walked")
     walked = before = int(text) if re.fullmatch("[0-9]{1,9}", text) else 0
     jobs: list[Hits] = []
@@ -218,7 +218,7 @@ async def search(visit: Visit) -> View:
 
 
 async def _hits_below(visit: Visit, job: JobSummary) -> list[Hits]:
-    """Return the hits in the log of a job or of its child jobs. Stop after the reader has disconnected."""
+    """Return the hits in the log of a job or of its child jobs. Stop when the visitor has disconnected."""
     if await visit.request.is_gone():
         return []
     if job.kind == "custom":
@@ -232,7 +232,7 @@ async def _hits(visit: Visit, job: JobSummary) -> Hits | None:
     start = since(visit)
     if start and job.end_time and epoch(job.end_time) < epoch(start):
         return None
-    # A visitor may list a project's jobs without permission to read their logs.
+    # A visitor may have permission to list the jobs of a project, but not to read their logs.
     page = await visit.get_if_allowed(
         LogPage,
         of_job(job.uid, "/logPage"),
@@ -240,7 +240,7 @@ async def _hits(visit: Visit, job: JobSummary) -> Hits | None:
         severity=visit.query("severity"),
         limit=str(_MAX_COUNTED),
     )
-    # The API does not filter by time. Both times are UTC.
+    # The API does not filter these lines by time. Both times are UTC.
     lines = [line for line in page.lines if line.at >= start[:19]] if page else []
     if page is None or not lines:
         return None
@@ -251,7 +251,8 @@ async def _hits(visit: Visit, job: JobSummary) -> Hits | None:
 
 
 def parts_of(message: str, text: str) -> list[tuple[str, bool]]:
-    """Return the clean pieces of a line around a text, each with whether it is the text."""
+    """Split a line at the occurrences of a text. Return its clean pieces, each with whether it is an
+    occurrence."""
     line = clean(message)
     first = re.search(re.escape(text), line, re.IGNORECASE)
     start = max(0, first.start() - _MAX_LINE_WIDTH // 4) if first else 0

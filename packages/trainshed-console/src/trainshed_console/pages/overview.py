@@ -1,5 +1,5 @@
-"""The overview of running, waiting and failed jobs and of capacity by user. The page of the service with its
-status, engine capabilities and names of secrets."""
+"""The overview of running, waiting and failed jobs, and of capacity by user. Also the page of the service,
+with its status, the engine's capabilities, and the names of secrets."""
 
 import asyncio
 from collections import Counter
@@ -18,22 +18,22 @@ from trainshed_console.views import Part, View, Visit
 
 _MAX_LISTED: Final = 8
 _MAX_JOBS: Final = 500
-"""Number of newest jobs to add up."""
+"""Number of newest jobs that the overview evaluates."""
 
 
 class Cause(Struct, frozen=True):
-    """The jobs that failed by a rule of the failure table."""
+    """The jobs that failed by the same rule of the failure table."""
 
     rule: str
     count: int
-    #: The newest job, and its error's most useful line.
+    #: The newest job, and the most useful line of its error.
     job: JobSummary
     error: str
 
 
 async def page(visit: Visit) -> View:
-    """`/overview`: running and waiting jobs, failures of the last day, capacity by user, usage of the last 7
-    days. Operators also see the service."""
+    """`/overview`: running and waiting jobs, failures of the last day, capacity by user, and usage of the
+    last 7 days. Operators also see the state of the service."""
     day = visit.now // 10**9 - 86_400
     holding, all_failed, waiting, nodes, status, days = await asyncio.gather(
         jobs_of(visit, state=HOLDING, glance="true", counts="true", limit=str(_MAX_JOBS)),
@@ -66,7 +66,7 @@ async def page(visit: Visit) -> View:
 
 
 def causes(failed: Sequence[JobSummary]) -> list[Cause]:
-    """Return the causes of failed jobs, most frequent first. `failed`: newest first."""
+    """Return the causes of failed jobs, most frequent first. `failed`: the failed jobs, newest first."""
     counts = Counter(job.rule for job in failed)
     newest = {job.rule: job for job in reversed(failed)}
     return [
@@ -76,7 +76,7 @@ def causes(failed: Sequence[JobSummary]) -> list[Cause]:
 
 
 def accelerators_by_person(holding: Iterable[JobSummary]) -> list[tuple[str, int]]:
-    """Return the number of accelerators allocated to each user, largest first."""
+    """Return the number of accelerators allocated to each user, largest number first."""
     held = Counter[str]()
     for job in holding:
         held[job.user] += sum(job.accelerators.values())
@@ -84,7 +84,7 @@ def accelerators_by_person(holding: Iterable[JobSummary]) -> list[tuple[str, int
 
 
 def _accelerators(nodes: NodeList) -> Mapping[str, tuple[int, int]]:
-    """Return (allocated, total) by type of accelerator."""
+    """Return (allocated, total) for each type of accelerator."""
     used, total = Counter[str](), Counter[str]()
     for node in nodes.nodes:
         for device in node.accelerators or ():
@@ -94,8 +94,8 @@ def _accelerators(nodes: NodeList) -> Mapping[str, tuple[int, int]]:
 
 
 async def _days(visit: Visit) -> list[tuple[str, float, float, float, float]]:
-    """Return (date, GPU-hours, CPU-hours, used GPU-hours, used CPU-hours) of the last days, oldest first.
-    Return [] if the visitor may not see usage."""
+    """Return (date, GPU-hours, CPU-hours, used GPU-hours, used CPU-hours) for each of the last days, oldest
+    first. Return [] if the visitor may not see usage."""
     return [
         (
             day,
@@ -109,7 +109,7 @@ async def _days(visit: Visit) -> list[tuple[str, float, float, float, float]]:
 
 
 async def settings(visit: Visit) -> View:
-    """`/settings`: the service."""
+    """`/settings`: the page of the service."""
     status = await visit.get(Status, "status")
     project, _ = visit.place
     secrets = (

@@ -1,4 +1,5 @@
-"""Charts and the table of a parameter search: a tuning job or a study. The page of a job's trials."""
+"""Charts and the table of a parameter search, which is a tuning job or a study. Also the page of a job's
+trials."""
 
 import json
 import math
@@ -15,34 +16,35 @@ from trainshed_console.rendering import fits_log, number_text, objective_data
 from trainshed_console.views import Part, View, Visit
 
 HEIGHT: Final = 260.0
-"""Height of a chart in SVG units, like the next two."""
+"""Height of a chart in SVG units. The next two constants are in the same units."""
 _TOP: Final = 10.0
 _WIDTH: Final = 1000.0
 _MAX_TRIALS: Final = 400
-"""Maximum trials in charts and the table: the newest."""
+"""Maximum number of trials in charts and the table. They are the newest trials."""
 
 
 class Metric(Struct, frozen=True):
     """A metric of trials."""
 
     name: str
-    #: Whether larger is better, or None if unknown.
+    #: Whether larger values are better; None = unknown.
     is_maximized: bool | None = None
 
 
 class Search(Struct, frozen=True):
-    """The trials of a search, in order of number, and their metrics."""
+    """The trials of a search, sorted by number, and their metrics."""
 
     trials: Sequence[Trial]
-    #: The first is the objective, whose value is `Trial.value`.
+    #: The metrics. The first one is the objective, and its value is `Trial.value`.
     metrics: tuple[Metric, ...]
-    #: Numbers of the best trials. With several objectives: the Pareto front.
+    #: Numbers of the best trials. With several objectives, they are the Pareto front.
     best: Set[int]
     #: The trial whose curve is shown.
     chosen: Trial | None = None
     #: The sort column of the table, with the prefix "-" for descending order. "" sorts the best first.
     order: str = ""
-    #: Names of trials by number. The default name is "trial" with the number.
+    #: The column by which the table is sorted, with the prefix "-" for descending order. "" = the best trials
+    #: first.
     names: Mapping[int, str] = field(default_factory=dict[int, str])
 
     @property
@@ -57,9 +59,9 @@ class Axis(Struct, frozen=True):
     """One axis of a chart."""
 
     name: str
-    #: Its horizontal position.
+    #: Horizontal position of the axis.
     x: float
-    #: Texts of its ends.
+    #: Texts at the ends of the axis.
     low: str
     high: str
 
@@ -68,10 +70,10 @@ class Line(Struct, frozen=True):
     """One trial in the parallel coordinates."""
 
     number: int
-    #: `x,y x,y …`
+    #: Points of the line, as `x,y x,y …`.
     points: str
     is_best: bool
-    #: Quintile of the objective, from 0 (lowest) to 4.
+    #: Quintile of the objective's value, from 0 (lowest) to 4.
     fifth: int
     title: str
 
@@ -82,22 +84,22 @@ class Dot(Struct, frozen=True):
     x: float
     y: float
     number: int
-    #: Whether no other trial is better.
+    #: Whether no other trial is better in both quantities.
     is_front: bool
     was_stopped: bool
     title: str
 
 
 class Front(Struct, frozen=True):
-    """The chart of two quantities. It has no dots for fewer than two values."""
+    """The chart of two quantities. It has no dots if there are fewer than two values."""
 
     dots: tuple[Dot, ...] = ()
-    #: The horizontal axis and the vertical one.
+    #: The horizontal axis and the vertical axis.
     axes: tuple[Axis, ...] = ()
 
 
 def parts(search: Search) -> dict[str, Part]:
-    """Return the charts and the table, by the ID of their element."""
+    """Return the charts and the table, by the ID of their HTML element."""
     shown = [trial for trial in search.trials if _finite(trial.value)][-_MAX_TRIALS:]
     values = {trial.number: float(trial.value or 0.0) for trial in shown}
     objective = objective_data(values, search.objective.name, search.objective.is_maximized)
@@ -136,7 +138,7 @@ def _curve(search: Search) -> str:
 
 
 def in_order(search: Search) -> list[Trial]:
-    """Return the trials in the order of the table. Trials without a value in its column come last."""
+    """Return the trials in the order of the table. Trials without a value in the sort column come last."""
     kind, _, name = search.order.removeprefix("-").partition(":")
     descends = search.order.startswith("-") if kind else bool(search.objective.is_maximized)
 
@@ -153,16 +155,16 @@ def in_order(search: Search) -> list[Trial]:
 
 
 _MIN_TRIALS: Final = 10
-"""Minimum number of measured trials for parameter importance."""
+"""Minimum number of trials with a result that parameter importance requires."""
 _MAX_GROUPS: Final = 6
 
 
 def importance(shown: Sequence[Trial]) -> dict[str, float]:
     """Return the importance of each parameter, from 0 to 1, largest first.
 
-    Importance is the explained share of the ranking by objective, in addition to more important parameters.
-    Shares are not computed independently, because searches vary parameters together. Return {} for fewer than
-    ten trials, or if all objectives are equal.
+    The importance of a parameter is the fraction of the ranking by objective that it explains in addition to
+    more important parameters. The fractions are not computed independently, because searches vary parameters
+    together. Return {} for fewer than ten trials, or if all objectives are equal.
     """
     count = len(shown)
     if count < _MIN_TRIALS or len({trial.value for trial in shown}) == 1:
@@ -192,8 +194,8 @@ def importance(shown: Sequence[Trial]) -> dict[str, float]:
 def _explained_variance(
     ranks: Sequence[float], groups: Sequence[object]
 ) -> tuple[float, list[float]]:
-    """Return the sum of squares of ranks that their groups explain beyond chance, and the group mean of each
-    rank."""
+    """Return the sum of squares of the ranks that the groups explain, beyond chance, and the mean rank of
+    each value's group."""
     from statistics import fmean
 
     members: dict[object, list[float]] = {}
@@ -207,7 +209,8 @@ def _explained_variance(
 
 
 def _groups(values: Sequence[Any]) -> list[object]:
-    """Return the group of each value: its text, or one of at most six groups for numbers."""
+    """Return the group of each value. For a text it is the text itself. Numbers are divided into at most six
+    groups."""
     if not all(map(_finite, values)):
         return [str(value) for value in values]
     ordered = sorted(values)
@@ -218,7 +221,7 @@ _SLICES: Final = 12
 
 
 def slices(shown: Sequence[Trial], search: Search) -> list[tuple[str, float | None, Front]]:
-    """Return (name, importance or None, chart of the objective) of each parameter, most important first."""
+    """Return (name, importance or None, chart of the objective) for each parameter, most important first."""
     weights = importance(shown)
     names = [*weights, *(name for name in parameters_of(shown) if name not in weights)]
     objective = search.objective.name, [float(trial.value or 0.0) for trial in shown]
@@ -239,7 +242,7 @@ def _plot(
     up: tuple[str, Sequence[float]],
     front: Sequence[bool],
 ) -> Front:
-    """Return a chart of trials by two named quantities. `front`: whether each trial is marked."""
+    """Return a chart of trials by two named quantities. `front`: for each trial, whether it is marked."""
     (x_name, xs), (y_name, ys) = across, up
     x_low, x_high, x_places = _scale(xs)
     y_low, y_high, y_places = _scale(ys)
@@ -263,13 +266,16 @@ def _plot(
 
 
 def parameters_of(trials: Sequence[Trial]) -> list[str]:
-    """Return the names of all parameters, in the order of the trials."""
+    """Return the names of all parameters, in the order in which the trials contain them."""
     return list(dict.fromkeys(name for trial in trials for name in trial.parameters))
 
 
 def parallel(shown: Sequence[Trial], search: Search) -> tuple[list[Axis], list[Line]]:
-    """Return the axes and lines of the parallel coordinates: an axis for each parameter, then for each
-    metric, the objective last. Empty for fewer than two trials or axes."""
+    """Return the axes and lines of the parallel coordinates.
+
+    There is one axis per parameter, then one per metric, with the objective last. The result is empty for
+    fewer than two trials or axes.
+    """
     names = parameters_of(shown)
     columns: list[tuple[str, list[Any]]] = [
         (name, [trial.parameters.get(name) for trial in shown]) for name in names
@@ -307,8 +313,9 @@ def parallel(shown: Sequence[Trial], search: Search) -> tuple[list[Axis], list[L
 
 
 def _scale(values: Sequence[Any]) -> tuple[str, str, list[float | None]]:
-    """Return the texts of an axis's ends, and each value's place from 0 to 1, or None for a missing value.
-    Unless all values are finite numbers, the places are those of the sorted texts."""
+    """Return the texts at the ends of an axis, and for each value its position from 0 to 1, or None if the
+    value is missing. Unless all values are finite numbers, the positions are in the order of the sorted
+    texts."""
     numbers = [float(value) for value in values if _finite(value)]
     if len(numbers) < sum(value is not None for value in values):
         words = sorted({str(value) for value in values if value is not None})
@@ -339,13 +346,13 @@ def _scale(values: Sequence[Any]) -> tuple[str, str, list[float | None]]:
 
 
 def _end_text(value: float) -> str:
-    """Return a number as a short text. Charts may have many axes."""
+    """Return a number as a short text, because charts may have many axes."""
     return number_text(value) if value.is_integer() else f"{value:.3g}"
 
 
 def front(shown: Sequence[Trial], search: Search) -> Front:
-    """Return the chart of the first two metrics, with marks on the Pareto front. If the goal of the second
-    metric is unknown, assume the opposite of the first one, as for accuracy and cost."""
+    """Return the chart of the first two metrics, with the Pareto front marked. If the goal of the second
+    metric is unknown, assume the opposite of the first goal, as for accuracy and cost."""
     if len(search.metrics) < 2:
         return Front()
     first, second = search.metrics[:2]

@@ -1,4 +1,4 @@
-"""The pages of the study API's studies (Vizier): the list, and one study with its trials."""
+"""The pages of studies of the study API (Vizier): the list, and the page of one study with its trials."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -12,9 +12,9 @@ from trainshed_console.rendering import id_of, number_text
 from trainshed_console.views import View, Visit, of_job
 
 _PAGE_SIZE: Final = 1000
-"""Trials per read."""
+"""Number of trials that are read at a time."""
 _MAX_PAGES: Final = 10
-"""Maximum reads of trials."""
+"""Maximum number of reads of trials."""
 _MAX_CURVE_POINTS: Final = 60
 """Maximum points of a trial's curve, excluding the last one."""
 
@@ -63,8 +63,8 @@ async def study(visit: Visit) -> View:
 
 
 async def outlook(visit: Visit) -> Response:
-    """`/jobs/J/trials/outlook?parameter=P` and `/studies/S/outlook?parameter=P`: predictions of the model, as
-    JSON for the script."""
+    """`/jobs/J/trials/outlook?parameter=P` and `/studies/S/outlook?parameter=P`: predictions of the study's
+    model, as JSON for the script."""
     project, region = visit.place
     place = f"projects/{project}/locations/{region}"
     target = visit.variables.get("job") or f"{place}/studies/{visit.variables['study']}"
@@ -88,8 +88,11 @@ async def _trials(visit: Visit, below: str) -> list[Any]:
 def search_of(
     spec: Mapping[str, Any], trials: Iterable[Any], best: frozenset[int], chosen: str, order: str
 ) -> Search:
-    """Return the search of a study from public JSON. `best`: numbers of the optimal trials. `chosen`: number
-    of the trial whose curve is shown, or "". `order`: see `Search`."""
+    """Return the search that the public JSON of a study describes.
+
+    `best`: numbers of the optimal trials. `chosen`: number of the trial whose curve is shown, or "". `order`:
+    see `Search`.
+    """
     metrics = tuple(
         Metric(metric["metricId"], metric.get("goal") != "MINIMIZE") for metric in spec["metrics"]
     )
@@ -104,7 +107,7 @@ def search_of(
 
 
 def trial_of(public: Mapping[str, Any], objective: str) -> Trial:
-    """Convert a trial of the public API to the record of a tuning job's trial."""
+    """Convert a trial of the public API to a trial record of a tuning job."""
     final = _metric_values(public.get("finalMeasurement", {}))
     curve = [
         (int(measurement.get("stepCount", 0)), value)
@@ -130,7 +133,7 @@ def trial_of(public: Mapping[str, Any], objective: str) -> Trial:
 
 
 def _metric_values(measurement: Mapping[str, Any]) -> dict[str, float]:
-    """Return the values of a measurement by metric. Public JSON omits the value 0."""
+    """Return the values of a measurement by metric. The public JSON omits values of 0."""
     return {
         metric["metricId"]: float(metric.get("value", 0))
         for metric in measurement.get("metrics", ())
@@ -145,7 +148,7 @@ def _aims(public: Any) -> str:
 
 
 def _range(parameter: Mapping[str, Any]) -> str:
-    """Return the range or the values of a parameter, as text."""
+    """Return the range of a parameter, or its values, as text."""
     for kind in ("doubleValueSpec", "integerValueSpec"):
         if kind in parameter:
             low, high = (

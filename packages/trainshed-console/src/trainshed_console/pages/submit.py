@@ -1,5 +1,5 @@
-"""The pages that submit a custom job by a form, or a job of any kind as JSON. The API's validator checks both
-while the user types."""
+"""The pages that submit a custom job with a form, or any job as JSON. While the user types, the API's
+validator checks the job."""
 
 import json
 import shlex
@@ -26,10 +26,10 @@ _FORM: Final[dict[str, Any]] = tomllib.loads(Path(__file__).with_suffix(".toml")
 
 
 class Draft(Struct):
-    """An unfinished job: its JSON, or None if it is malformed, and its faults."""
+    """An unfinished job: its JSON, or None if the JSON is malformed, and its faults."""
 
     body: dict[str, Any] | None
-    #: Texts by field of the form. "" contains faults of the whole form.
+    #: Error texts by field of the form. The key "" contains errors of the whole form.
     faults: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
 
     def fault(self, name: str, text: str) -> None:
@@ -73,7 +73,7 @@ async def _form(
     refused: CallRejected | None = None,
 ) -> View:
     """Return the page with the form. `refused`: the error of the create method, which checks more than the
-    plan."""
+    preflight."""
     values = {
         "form": {**default_form(visit), **form},
         "frameworks": short_names(),
@@ -103,7 +103,8 @@ async def check_json(visit: Visit) -> View:
 
 
 async def create_of_json(visit: Visit) -> Response | View:
-    """`POST /submit/json`: create the job or show its faults. Show the job of a form as JSON first."""
+    """`POST /submit/json`: create the job or show its faults. If the request is a form, show its job as JSON
+    instead."""
     if "job" not in visit.form:
         faults = draft_of(visit.form).faults
         return await (_form(visit, visit.form, status=400) if faults else json_page(visit))
@@ -133,7 +134,7 @@ async def _render(
     status: int,
     refused: CallRejected | None,
 ) -> View:
-    """Return the page with its faults, or with the plan of the job and commands for other clients."""
+    """Return the page with the faults of the job, or with its plan and commands for other clients."""
     own, form = visit.place, values["form"]
     project, region = form["project"] or own[0], form["region"] or own[1]
     plan: Explanation | None = None
@@ -145,7 +146,7 @@ async def _render(
     if refused is not None:
         _note(draft, refused, has_fields="machines" in values)
         plan = None
-    snippets: list[tuple[str, str]] = []  # (name, text) of the job for other clients.
+    snippets: list[tuple[str, str]] = []  # (name, text) of each command for other clients.
     if draft.body and plan and not is_pipeline(draft.body) and _is_canonical(draft.body):
         api = api_of(draft.body)
         forms = (
@@ -159,7 +160,7 @@ async def _render(
 
 
 def _note(draft: Draft, refused: CallRejected, *, has_fields: bool) -> None:
-    """Add each violation of an error as a fault of its field in the form."""
+    """Add each violation in an error as a fault of its form field."""
     if not refused.violations:
         draft.fault("", str(refused))
     for violation in refused.violations:
@@ -174,7 +175,7 @@ def _read(text: str) -> Draft:
     draft = Draft(None)
     try:
         value = json.loads(text)
-        encode_text(value)  # Raises ValueError for half of a surrogate pair.
+        encode_text(value)  # Encoding raises ValueError for one half of a surrogate pair.
     except json.JSONDecodeError as wrong:
         draft.fault(
             "", f"Line {wrong.lineno}, column {wrong.colno} is not valid JSON: {wrong.msg}."
@@ -190,7 +191,7 @@ def _read(text: str) -> Draft:
 
 
 def draft_of(form: Mapping[str, str]) -> Draft:
-    """Return the custom job or tuning job of a form, with the form's faults."""
+    """Return the custom job or tuning job that a form describes, with the form's faults."""
     draft = Draft({})
 
     def text(name: str) -> str:
@@ -231,7 +232,7 @@ def draft_of(form: Mapping[str, str]) -> Draft:
 
 
 def _command(draft: Draft, form: Mapping[str, str]) -> list[str]:
-    """Return the command of a script, of a file in a bucket, or from the command field."""
+    """Return the command for a script, for a file in a bucket, or from the command field."""
     match form.get("kind"):
         case "command":
             return _words(draft, "program", form.get("command", ""))
@@ -247,7 +248,7 @@ def _command(draft: Draft, form: Mapping[str, str]) -> list[str]:
 
 
 def _count(draft: Draft, name: str, text: str) -> int:
-    """Parse a number of at least 1. Return 1 for "". Add a fault and return 1 for another text."""
+    """Parse a number that is at least 1. Return 1 for "". For other texts, add a fault and return 1."""
     if text in ("", "1"):
         return 1
     if not (text.isascii() and text.isdecimal()) or len(text) > 9 or int(text) < 1:
@@ -257,7 +258,7 @@ def _count(draft: Draft, name: str, text: str) -> int:
 
 
 def _words(draft: Draft, name: str, text: str) -> list[str]:
-    """Split a text into words like a shell. Add a fault and return [] on errors."""
+    """Split a text into words as a shell does. If that fails, add a fault and return []."""
     try:
         return shlex.split(text)
     except ValueError as wrong:
@@ -266,7 +267,7 @@ def _words(draft: Draft, name: str, text: str) -> list[str]:
 
 
 def _pairs(draft: Draft, name: str, text: str) -> dict[str, str]:
-    """Parse lines `NAME=VALUE`. Add a fault for each other line."""
+    """Parse lines `NAME=VALUE`. Add a fault for each line of another form."""
     names: dict[str, str] = {}
     for line in filter(None, (part.strip() for part in text.splitlines())):
         key, equals, value = line.partition("=")
@@ -278,8 +279,8 @@ def _pairs(draft: Draft, name: str, text: str) -> dict[str, str]:
 
 
 def _is_canonical(value: Any) -> bool:
-    """Whether all names in a job's JSON have the form of the service (`jobSpec`, not `job_spec`). Snippets
-    support no other form."""
+    """Return whether all names in a job's JSON have the form that the service uses (`jobSpec`, not
+    `job_spec`). Snippets support no other form."""
     if isinstance(value, dict):
         fields = cast(dict[str, Any], value)
         return all(

@@ -1,4 +1,4 @@
-"""The pages of a team: the visitor's identity, roles, tokens, usage and the audit log."""
+"""The pages for teams: the visitor's identity, roles, tokens and usage, and the audit log."""
 
 from typing import Final
 
@@ -19,8 +19,8 @@ _WAYS: Final = (("user", "By user"), ("project", "By project"), ("machine", "By 
 
 
 async def page(visit: Visit, made: IssuedToken | None = None) -> View:
-    """`/team[?project=P]`: the visitor's roles, and, with permission, all roles and tokens. `made`: a new
-    token to show once."""
+    """`/team[?project=P]`: the visitor's roles. Visitors with permission also see all roles and tokens.
+    `made`: a new token to show once."""
     values = {
         "me": await visit.get(Identity, "whoami"),
         "grants": await visit.get_if_allowed(GrantList, "access", project=visit.project),
