@@ -23,9 +23,9 @@ from bench import measures
 from bench.measures import STAMP, Connection, Row, median, medians
 from trainshed.runtimes.trees import remove_tree
 
-ADDED = 20.0
+MAX_ADDED_MS = 20.0
 """Maximum milliseconds that a repeated job adds to the start of its program without Trainshed."""
-FORGIVEN = 2
+WARM_UP_ROUNDS = 2
 """Warm-up rounds whose times do not count."""
 _IMAGE = "trainshed-bench-cold"
 _SETUP = (
@@ -76,10 +76,10 @@ def _rows(place: Place, rounds: int) -> list[Row]:
         connection = Connection(service)
         python = str(place.directory / "venv" / "bin" / "python")
         again, own, bare = (
-            values[FORGIVEN:]
-            for values in measures.interleaved(
-                rounds + FORGIVEN,
-                lambda: _submitted(connection, uri)[0],
+            values[WARM_UP_ROUNDS:]
+            for values in measures.measure_interleaved(
+                rounds + WARM_UP_ROUNDS,
+                lambda: _run_job(connection, uri)[0],
                 lambda: by_hand(interpreter),
                 lambda: measures.bare_first_line(python),
             )
@@ -98,17 +98,17 @@ def _rows(place: Place, rounds: int) -> list[Row]:
                 f"{added:.1f} ms",
                 f"{median(own):.1f} ms",
                 None,
-                f"≤ {ADDED:g} ms",
-                added <= ADDED,
+                f"≤ {MAX_ADDED_MS:g} ms",
+                added <= MAX_ADDED_MS,
             )
         )
         if (podman := container_tool(place)) is None:
             print("NOTE: podman does not work here; its row is SKIPPED.", file=sys.stderr)
             return rows
         try:
-            again, contained = measures.interleaved(
+            again, contained = measures.measure_interleaved(
                 max(3, rounds // 3),
-                lambda: _submitted(connection, uri)[0],
+                lambda: _run_job(connection, uri)[0],
                 lambda: contained_first_line(podman),
             )
         finally:
@@ -161,10 +161,10 @@ def _first_line(service: Service, place: Place) -> tuple[float, str]:
     """Return the time from the submission of a job with a package to its first statement, and the job's
     interpreter."""
     uri = upload(service, "pkg-1.0.tar.gz", place.package.read_bytes())
-    return _submitted(Connection(service), uri)
+    return _run_job(Connection(service), uri)
 
 
-def _submitted(connection: Connection, uri: str) -> tuple[float, str]:
+def _run_job(connection: Connection, uri: str) -> tuple[float, str]:
     begun = time.time_ns()
     job = connection.submit(package_job(uri))
     stamp, interpreter = 0, ""

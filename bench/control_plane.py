@@ -156,34 +156,34 @@ async def _call_in_turn(
 async def _create(side: _Side) -> float:
     job = job_of(side.next_uid, is_over=False)
     side.next_uid += 1
-    return await _timed(side.store.intake.create(NewWork(job, tuple(_entries("created")))))
+    return await _measure_call(side.store.intake.create(NewWork(job, tuple(_entries("created")))))
 
 
 async def _get(side: _Side) -> float:
-    return await _timed(side.store.reader.job(name_of(side.a_finished())))
+    return await _measure_call(side.store.reader.job(name_of(side.a_finished())))
 
 
 async def _step(side: _Side) -> float:
     live = await side.a_queued()
     commit = Commit(live.job, live.generation, tuple(_entries("waiting")))
-    return await _timed(side.store.ledger.commit(side.epoch, commit))
+    return await _measure_call(side.store.ledger.commit(side.epoch, commit))
 
 
 async def _load(side: _Side) -> float:
     uid = JobUid(side.finished + side.draws.randint(1, side.queued))
-    return await _timed(side.store.ledger.load(uid))
+    return await _measure_call(side.store.ledger.load(uid))
 
 
 async def _load_live(side: _Side) -> float:
-    return await _timed(side.store.ledger.load_live())
+    return await _measure_call(side.store.ledger.load_live())
 
 
-async def _ended(side: _Side) -> float:
-    return side.passes.ended()
+async def _measure_end(side: _Side) -> float:
+    return side.passes.measure_end()
 
 
-async def _came(side: _Side) -> float:
-    return side.passes.came()
+async def _measure_arrival(side: _Side) -> float:
+    return side.passes.measure_arrival()
 
 
 def _page(
@@ -198,7 +198,7 @@ def _page(
             after=side.draws.randint(side.finished // 2, side.finished) if in_the_middle else 0,
             limit=_PAGE,
         )
-        return await _timed(side.store.reader.jobs(query))
+        return await _measure_call(side.store.reader.jobs(query))
 
     return call
 
@@ -214,13 +214,13 @@ CALLS: dict[str, tuple[Callable[[_Side], Awaitable[float]], float]] = {
     "later page of a project": (_page(project=True, location=False, in_the_middle=True), 0.3),
     "later page of a location": (_page(project=True, location=True, in_the_middle=True), 0.3),
     "load of all live jobs": (_load_live, 0.01),
-    "scheduling pass, a job has ended": (_ended, 0.3),
-    "scheduling pass, a job has arrived": (_came, 0.3),
+    "scheduling pass, a job has ended": (_measure_end, 0.3),
+    "scheduling pass, a job has arrived": (_measure_arrival, 0.3),
 }
 """For each row: the call, and the number of calls per round."""
 
 
-async def _timed(call: Awaitable[Any]) -> float:
+async def _measure_call(call: Awaitable[Any]) -> float:
     begun = time.perf_counter()
     await call
     return (time.perf_counter() - begun) * 1e3

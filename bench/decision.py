@@ -4,11 +4,11 @@ measures it."""
 from bench import scheduler_scale
 from bench.measures import Row, within
 
-LIMIT = 0.3
+MAX_SECONDS = 0.3
 """Maximum seconds of a decision on an existing snapshot."""
-BUILD = 1.0
+MAX_BUILD_SECONDS = 1.0
 """Maximum seconds to build the snapshot."""
-HELD = 0.1
+MAX_BLOCKED_SECONDS = 0.1
 """Maximum seconds for which a decision blocks the event loop."""
 MANY_SHAPES = 20_000
 
@@ -28,7 +28,7 @@ def measure(nodes: int = scheduler_scale.NODES, jobs: int = scheduler_scale.JOBS
     figures = scheduler_scale.measure(nodes, jobs)
     build = f"building the snapshot, {nodes:,} nodes and {jobs:,} jobs, measured separately"
     return [
-        within(build, figures["build"] * 1e3, None, BUILD * 1e3),
+        within(build, figures["build"] * 1e3, None, MAX_BUILD_SECONDS * 1e3),
         Row("one change in it, measured separately", f"{figures['change']:.0f} µs", "–"),
         *_decisions(figures),
         *_decisions(scheduler_scale.measure(nodes, jobs, MANY_SHAPES), f"{MANY_SHAPES:,} shapes: "),
@@ -41,13 +41,13 @@ def measure(nodes: int = scheduler_scale.NODES, jobs: int = scheduler_scale.JOBS
 
 def _decisions(figures: dict[str, float], prefix: str = "") -> list[Row]:
     return [
-        within(prefix + name.format_map(figures), figures[key] * 1e3, None, LIMIT * 1e3)
+        within(prefix + name.format_map(figures), figures[key] * 1e3, None, MAX_SECONDS * 1e3)
         for key, name in _DECISIONS.items()
     ] + [
         within(
             f"{prefix}longest hold of the event loop by these",
             figures["held"] * 1e3,
             None,
-            HELD * 1e3,
+            MAX_BLOCKED_SECONDS * 1e3,
         )
     ]

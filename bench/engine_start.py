@@ -41,7 +41,7 @@ def bare(count: int) -> float:
     return elapsed
 
 
-async def launched(engine: LocalEngine, data: Path, uid: JobUid, count: int) -> float:
+async def start_replicas(engine: LocalEngine, data: Path, uid: JobUid, count: int) -> float:
     """Start the same number of replicas with the engine. Return the milliseconds until each log has its line
     on disk."""
     replicas = [ReplicaId(0, 0), *(ReplicaId(1, index) for index in range(count - 1))]
@@ -84,7 +84,7 @@ async def main(rounds: int, data: Path, zygote: ZygoteHandle) -> None:
         floor: list[float] = []
         for _ in range(rounds):
             floor.append(bare(count))
-            ours.append(await launched(engine, data, JobUid(next(uids)), count))
+            ours.append(await start_replicas(engine, data, JobUid(next(uids)), count))
         a, b = statistics.median(floor), statistics.median(ours)
         print(
             f"{count} replica(s): bare {a:.1f} ms, launched {b:.1f} ms: +{b - a:.1f} ms, x{b / a:.2f}"

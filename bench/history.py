@@ -46,7 +46,7 @@ def fill(directory: Path, finished: int, queued: int, over: Job | None = None) -
     for first in range(1, finished + queued + 1, 10_000):
         last = min(first + 9_999, finished + queued)
         rows = [
-            work_parameters(_numbered(over if uid <= finished else _WAITS, uid))
+            work_parameters(_with_number(over if uid <= finished else _WAITS, uid))
             for uid in range(first, last + 1)
         ]
         for statement in ("reserve_name", "insert_job", "insert_work"):
@@ -66,10 +66,10 @@ def name_of(uid: int) -> JobName:
 
 def job_of(uid: int, *, is_over: bool) -> Job:
     """Return the waiting or finished job with this number."""
-    return _numbered(_OVER if is_over else _WAITS, uid)
+    return _with_number(_OVER if is_over else _WAITS, uid)
 
 
-def _numbered(example: Job, uid: int) -> Job:
+def _with_number(example: Job, uid: int) -> Job:
     at = T0 + uid * 10**9
     return replace(example, uid=JobUid(uid), name=name_of(uid), created=at, updated=at)
 

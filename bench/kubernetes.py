@@ -31,7 +31,7 @@ from bench import measures, report, restarts
 from bench.measures import Connection, Row, median, medians, within
 from bench.slurm import above
 
-FORGIVEN = 1
+WARM_UP_ROUNDS = 1
 """Warm-up rounds whose times do not count."""
 GANG = 16
 IN_PLACE = 100.0
@@ -53,7 +53,7 @@ class ByHand:
     _numbers: Any = field(default_factory=itertools.count)
 
     def __post_init__(self) -> None:
-        self._api = self._connected()
+        self._api = self._connect()
 
     def start(self, count: int, **shape: bool) -> float:
         """Return the milliseconds until the last Pod has run its first statement. `shape`: the arguments of
@@ -64,15 +64,15 @@ class ByHand:
         begun = time.time_ns()
         for name in names:
             self._call("POST", _PODS, _manifest(name, mark, program, **shape))
-        stamps = [self._stamp(name) for name in self._begun(mark, count)]
+        stamps = [self._stamp(name) for name in self._started_pods(mark, count)]
         for name in names:
             self._call("DELETE", f"{_PODS}/{name}", {"gracePeriodSeconds": 0})
         return (max(stamps) - begun) / 1e6
 
-    def _begun(self, mark: str, count: int) -> Iterator[str]:
+    def _started_pods(self, mark: str, count: int) -> Iterator[str]:
         """Yield the names of Pods as soon as their containers run, or have run."""
         yielded: set[str] = set()
-        with contextlib.closing(self._connected()) as api:
+        with contextlib.closing(self._connect()) as api:
             api.request("GET", f"{_PODS}?watch=true&labelSelector=bench%3D{mark}", None, _HEADERS)
             answer = api.getresponse()
             while len(yielded) < count:
@@ -91,7 +91,7 @@ class ByHand:
                 return int(log)
         raise AssertionError
 
-    def _connected(self) -> http.client.HTTPSConnection:
+    def _connect(self) -> http.client.HTTPSConnection:
         context = ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         return http.client.HTTPSConnection(
@@ -172,15 +172,15 @@ def _one(lab: KubernetesLab, what: str, start: Callable[[], float]) -> Callable[
     return settled
 
 
-def _counted(rounds: int, *starts: Callable[[], float]) -> Iterator[list[float]]:
+def _measure_in_turn(rounds: int, *starts: Callable[[], float]) -> Iterator[list[float]]:
     """Measure each start in turn. Return the times without the warm-up rounds."""
-    spans = measures.interleaved(rounds + FORGIVEN, *starts)
-    return (values[FORGIVEN:] for values in spans)
+    spans = measures.measure_interleaved(rounds + WARM_UP_ROUNDS, *starts)
+    return (values[WARM_UP_ROUNDS:] for values in spans)
 
 
 def _starts(lab: KubernetesLab, service: Service, rounds: int) -> list[Row]:
     by_hand = ByHand(lab)
-    plain, with_shm, without, ours = _counted(
+    plain, with_shm, without, ours = _measure_in_turn(
         rounds,
         _one(lab, "a Pod of kubectl run", lambda: by_hand.start(1)),
         _one(
@@ -200,7 +200,7 @@ def _starts(lab: KubernetesLab, service: Service, rounds: int) -> list[Row]:
 
 def _gangs(lab: KubernetesLab, service: Service, rounds: int) -> Row:
     by_hand = ByHand(lab)
-    bare, gang = _counted(
+    bare, gang = _measure_in_turn(
         rounds,
         _one(lab, f"{GANG} Pods of kubectl run", lambda: by_hand.start(GANG)),
         _one(lab, f"a gang of {GANG}", lambda: _gang(service)),
@@ -229,7 +229,7 @@ def _gang(service: Service) -> float:
 
 def _again(lab: KubernetesLab, service: Service, rounds: int) -> Row:
     by_hand = ByHand(lab)
-    plain, in_place = _counted(
+    plain, in_place = _measure_in_turn(
         rounds,
         _one(lab, "a Pod of kubectl run", lambda: by_hand.start(1)),
         _one(lab, "a worker in place", lambda: restarts.restart(service)),

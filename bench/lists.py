@@ -27,16 +27,16 @@ DOWN = 2000.0
 _JOBS = "/v1/projects/research/locations/us-central1/customJobs"
 
 
-def _filtered(text: str) -> str:
+def _filter_query(text: str) -> str:
     return f"{_JOBS}?filter={quote(text)}"
 
 
 CALLS = {
-    "list by a state that no job has": _filtered('state="JOB_STATE_PAUSED"'),
-    "list by a name that no job has": _filtered('displayName="nobody"'),
-    "list by a label that no job has": _filtered('labels.team="nobody"'),
-    "list by a label of all jobs": _filtered('labels.team="vision"'),
-    "list by the state of all jobs": _filtered('state="JOB_STATE_SUCCEEDED"'),
+    "list by a state that no job has": _filter_query('state="JOB_STATE_PAUSED"'),
+    "list by a name that no job has": _filter_query('displayName="nobody"'),
+    "list by a label that no job has": _filter_query('labels.team="nobody"'),
+    "list by a label of all jobs": _filter_query('labels.team="vision"'),
+    "list by the state of all jobs": _filter_query('state="JOB_STATE_SUCCEEDED"'),
     "all live jobs, by the main API": "/trainshed/v1/jobs?project=-&state=RUNNING",
     "first page of 100": f"{_JOBS}?pageSize=100",
 }

@@ -57,7 +57,7 @@ def measure() -> list[Row]:
         for _ in range(ROUNDS):
             plain.append(_plain(files, time.perf_counter))
             rest.append(_rest(service, job))
-            shown.append(_shown(service, job))
+            shown.append(_print_log(service, job))
         return [
             _row("lines captured per second of CPU time, a write per line", captured, decoded, 2),
             _row("lines of a log read back over REST per second", median(rest), median(plain), 0.6),
@@ -105,17 +105,17 @@ def _rest(service: Service, job: str) -> float:
     response = connection.getresponse()
     while data := response.read1(1 << 20):
         count += data.count(b"\n")
-    return _checked(count, begun)
+    return _check_count(count, begun)
 
 
-def _shown(service: Service, job: str) -> float:
+def _print_log(service: Service, job: str) -> float:
     begun = time.perf_counter()
     words = command("jobs", "logs", job, "--data", str(service.data))
     done = subprocess.run(words, env=environment(service.data), stdout=subprocess.PIPE, check=True)
-    return _checked(done.stdout.count(b"\n"), begun)
+    return _check_count(done.stdout.count(b"\n"), begun)
 
 
-def _checked(count: int, begun: float) -> float:
+def _check_count(count: int, begun: float) -> float:
     seconds = time.perf_counter() - begun
     if count < LINES:
         raise RuntimeError(f"{count} lines arrived of {LINES}")

@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.e2e.running import Service, running
 
 from bench import loop_load
-from bench.measures import Row, bound, percentile
+from bench.measures import Row, percentile, scaled_budget
 
 LIMIT = 100.0
 """Maximum latency in milliseconds (issue 14, point 9)."""
@@ -45,7 +45,7 @@ def _row(name: str, service: Service, scene: Callable[[Service], None]) -> Row:
     with loop_load.calling(service) as series:
         scene(service)
     calls, echoes = ([seconds * 1e3 for seconds in spans] for spans in series)
-    here, target = bound(LIMIT)
+    here, target = scaled_budget(LIMIT)
     return Row(
         f"status call during {name}, p50 / p99 / longest",
         _figures(calls),

@@ -151,8 +151,8 @@ async def _call(rest: str, token: str) -> None:
     stop = loop.run_in_executor(None, sys.stdin.read)
     print("begun", flush=True)
     while not stop.done():
-        calls.append(await _timed(*theirs, ask))
-        echoes.append(await _timed(*ours, ask))
+        calls.append(await _measure(*theirs, ask))
+        echoes.append(await _measure(*ours, ask))
         await asyncio.sleep(_CALL_INTERVAL)
     print(json.dumps([calls, echoes]))
     server.close()
@@ -166,7 +166,7 @@ class _Echo(asyncio.Protocol):
         self._transport.write(data)
 
 
-async def _timed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ask: bytes) -> float:
+async def _measure(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ask: bytes) -> float:
     begun = time.perf_counter()
     writer.write(ask)
     head = await reader.readuntil(b"\r\n\r\n")

@@ -14,7 +14,7 @@ from bench.measures import Connection, Row, beside, median, medians, percentile,
 
 START = 3.0
 """Budget of a start on two cores, as a ratio to the start of a bare interpreter."""
-FORGIVEN = 2
+WARM_UP_ROUNDS = 2
 """Warm-up rounds whose times do not count."""
 
 
@@ -53,9 +53,9 @@ def start_up(service: Service, rounds: int) -> list[Row]:
 
     runtime = measures.runtime_interpreter(connection)
     bare, _, bare8, ours8, bare16, ours16 = (
-        values[FORGIVEN:]
-        for values in measures.interleaved(
-            rounds + FORGIVEN,
+        values[WARM_UP_ROUNDS:]
+        for values in measures.measure_interleaved(
+            rounds + WARM_UP_ROUNDS,
             lambda: measures.bare_first_line(runtime),
             submit,
             lambda: measures.bare_together(8, runtime),
@@ -64,7 +64,7 @@ def start_up(service: Service, rounds: int) -> list[Row]:
             lambda: measures.together(connection, 16),
         )
     )
-    first, followed = ours[FORGIVEN:], seen[FORGIVEN:]
+    first, followed = ours[WARM_UP_ROUNDS:], seen[WARM_UP_ROUNDS:]
     rows = [
         medians("submit → first line, p50", first, bare, START),
         beside("submit → first line, p95", percentile(first, 0.95), percentile(bare, 0.95)),
@@ -75,7 +75,7 @@ def start_up(service: Service, rounds: int) -> list[Row]:
     if shutil.which("gcloud") is None:
         print("NOTE: gcloud is not installed; its row is SKIPPED.", file=sys.stderr)
         return rows
-    (local,) = measures.interleaved(3, measures.gcloud_local_train)
+    (local,) = measures.measure_interleaved(3, measures.gcloud_local_train)
     rows.append(medians("gcloud ai-platform local train → first line, p50", local, bare))
     return rows
 

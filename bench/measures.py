@@ -227,7 +227,7 @@ def percentile(values: list[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, round(share * (len(ordered) - 1)))]
 
 
-def interleaved(rounds: int, *functions: Callable[[], float]) -> list[list[float]]:
+def measure_interleaved(rounds: int, *functions: Callable[[], float]) -> list[list[float]]:
     """Call each function once per round, in turn, so that a slow moment of the machine affects
     all of them.
     """
@@ -259,11 +259,11 @@ def within(name: str, value: float, floor: float | None, most: float, *, digits:
     """Return a row of milliseconds with an absolute budget. On a machine that is slower than the reference
     machine, the budget grows in proportion."""
     of_floor, ratio = ("–", None) if floor is None else (f"{floor:.{digits}f} ms", value / floor)
-    here, target = bound(most, digits)
+    here, target = scaled_budget(most, digits)
     return Row(name, f"{value:.{digits}f} ms", of_floor, ratio, target, value <= here)
 
 
-def bound(most: float, digits: int = 0) -> tuple[float, str]:
+def scaled_budget(most: float, digits: int = 0) -> tuple[float, str]:
     """Return the budget on this machine, and the text of the row's target."""
     here = most * slowness()
     return here, f"≤ {most:g} ms" + (f", here {here:.{digits}f} ms" if here > most else "")

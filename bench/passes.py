@@ -34,38 +34,38 @@ class Passes:
         self._room.set_nodes([Node(f"node-{i}", 8.0, 64 << 30) for i in range(fit)])
         self._running: list[int] = []
         # A decision starts a limited number of jobs. The next one follows immediately.
-        while decided := self._admitted():
+        while decided := self._admit():
             self._running += decided
             self._room.time_passed()
         if len(self._running) != fit:
-            raise RuntimeError(f"{len(self._running)} jobs were admitted where {fit} have room")
+            raise RuntimeError(f"{len(self._running)} jobs were admitted where {fit} fit")
 
-    def ended(self) -> float:
+    def measure_end(self) -> float:
         """Return the milliseconds from the end of a running job to the decision about the next job."""
         job = self._live.pop(self._running.pop(0))
         over = replace(job, state=JobState.SUCCEEDED)
         begun = time.perf_counter()
         self._room.put(over)
-        decided = self._admitted()
+        decided = self._admit()
         took = (time.perf_counter() - begun) * 1e3
         if len(decided) != 1:
-            raise RuntimeError(f"{len(decided)} jobs were admitted in the room of one")
+            raise RuntimeError(f"{len(decided)} jobs were admitted in place of one")
         self._running += decided
         self._put(next(self._new))
         self._room.decide(self._now)
         return took
 
-    def came(self) -> float:
+    def measure_arrival(self) -> float:
         """Return the milliseconds for a job that must wait, from its arrival until its wait reason is
         reported."""
         job = next(self._new)
         begun = time.perf_counter()
         self._room.put(job)
-        decided = self._admitted()
+        decided = self._admit()
         waits = self._room.why(job.uid, self._now)
         took = (time.perf_counter() - begun) * 1e3
         if decided or waits is None:
-            raise RuntimeError("a job was admitted where there is no room")
+            raise RuntimeError("a job was admitted without free capacity")
         self._room.forget(job.uid)
         self._room.decide(self._now)
         return took
@@ -74,7 +74,7 @@ class Passes:
         self._live[job.uid] = job
         self._room.put(job)
 
-    def _admitted(self) -> list[int]:
+    def _admit(self) -> list[int]:
         made = self._room.decide(self._now)
         return [decision.uid for decision in made if isinstance(decision, Admit)]
 

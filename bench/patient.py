@@ -21,7 +21,7 @@ _POLL_INTERVAL = 0.1
 _CALLERS = 8
 
 
-class Spoilt(Exception):
+class UnexpectedSituation(Exception):
     """The situation to measure did not occur. The message contains the observed situation."""
 
 
@@ -108,7 +108,9 @@ class Patient:
         deadline = time.monotonic() + RUN_TIMEOUT
         while (now := in_state(connection, state)) < count:
             if time.monotonic() > deadline:
-                raise Spoilt(f"after {RUN_TIMEOUT:g} s {now} of {count} jobs are {state}")
+                raise UnexpectedSituation(
+                    f"after {RUN_TIMEOUT:g} s {now} of {count} jobs are {state}"
+                )
             time.sleep(_POLL_INTERVAL)
 
 
@@ -126,12 +128,12 @@ def in_state(connection: Connection, state: str) -> int:
 
 
 def end(connection: Connection, job: str, state: str, *, cancel: bool = False) -> None:
-    """Wait for a job's end. Raises Spoilt if its state is not the expected one."""
+    """Wait for a job's end. Raises UnexpectedSituation if its state is not the expected one."""
     if cancel:
         connection.call("POST", f"/trainshed/v1/jobs/{job}:cancel")
     last = state_at_end(connection, job)
     if last["state"] != state:
-        raise Spoilt(f"job {job} is {last['state']}, not {state}: {last.get('error')}")
+        raise UnexpectedSituation(f"job {job} is {last['state']}, not {state}: {last.get('error')}")
 
 
 def state_at_end(connection: Connection, job: str) -> dict[str, Any]:

@@ -17,8 +17,16 @@ from pathlib import Path
 from tests.e2e.processes import marked
 from tests.e2e.running import running
 
-from bench.measures import Connection, Row, beside, bound, cpu_seconds, median
-from bench.patient import RUN_TIMEOUT, Patient, Spoilt, end, in_state, since, state_at_end
+from bench.measures import Connection, Row, beside, cpu_seconds, median, scaled_budget
+from bench.patient import (
+    RUN_TIMEOUT,
+    Patient,
+    UnexpectedSituation,
+    end,
+    in_state,
+    since,
+    state_at_end,
+)
 
 JOBS = 1_000
 LIMIT = 1_200.0
@@ -96,7 +104,7 @@ def recover_running(patient: Patient) -> Recovered:
     left = wait_for_one_less(patient.mark, before)
     begun, served, connection = patient.start()
     if (now := in_state(connection, "RUNNING")) not in (expected - 1, expected):
-        raise Spoilt(f"{now} of {expected} jobs are RUNNING after the restart")
+        raise UnexpectedSituation(f"{now} of {expected} jobs are RUNNING after the restart")
     end(connection, patient.victims.pop(), "CANCELLED", cancel=True)
     adopted, cpu = since(begun), cpu_seconds(patient.service.pid) * 1e3
     end(connection, missed, "SUCCEEDED")
@@ -106,7 +114,7 @@ def recover_running(patient: Patient) -> Recovered:
     patient.jobs -= 3
     patient.until(connection, "RUNNING", patient.jobs)
     if strangers := set(marked(patient.mark)) - left:
-        raise Spoilt(f"{len(strangers)} programs were started by the restart")
+        raise UnexpectedSituation(f"{len(strangers)} programs were started by the restart")
     return Recovered(served, cpu, adopted, missed_at, next_at)
 
 
@@ -127,7 +135,7 @@ def recover_queued(patient: Patient) -> Recovered:
     patient.kill()
     begun, served, connection = patient.start()
     if (now := in_state(connection, "QUEUED")) != patient.jobs - 1:
-        raise Spoilt(f"{now} of {patient.jobs - 1} jobs are QUEUED after the restart")
+        raise UnexpectedSituation(f"{now} of {patient.jobs - 1} jobs are QUEUED after the restart")
     end(connection, patient.victims.pop(), "CANCELLED", cancel=True)
     adopted, cpu = since(begun), cpu_seconds(patient.service.pid) * 1e3
     patient.end_oldest_reader()
@@ -164,7 +172,7 @@ def cancel_all(patient: Patient) -> None:
     for job in left:
         end(connection, job, "CANCELLED")
     if strays := marked(patient.mark):
-        raise Spoilt(f"{len(strays)} programs outlived their jobs")
+        raise UnexpectedSituation(f"{len(strays)} programs outlived their jobs")
     say(f"all {len(left):,} remaining jobs were cancelled in {since(begun) / 1e3:.1f} s")
 
 
@@ -191,7 +199,7 @@ def rows(what: str, times: list[Recovered], empty: list[Recovered], *, missed: b
 
 def row(name: str, values: list[float], floor: list[float]) -> Row:
     taken, of_floor = median(values), median(floor)
-    here, target = bound(LIMIT)
+    here, target = scaled_budget(LIMIT)
     value = f"{taken:.0f} ms (worst {max(values):.0f})"
     return Row(name, value, f"{of_floor:.0f} ms", taken / of_floor, target, taken <= here)
 
@@ -201,7 +209,7 @@ def wait_for(connection: Connection, job: str, state: str) -> None:
     for view in connection.stream(f"/trainshed/v1/jobs/{job}/watch"):
         if view["state"] == state:
             return
-    raise Spoilt(f"job {job} was never seen {state}")
+    raise UnexpectedSituation(f"job {job} was never seen {state}")
 
 
 def wait_for_one_less(mark: str, before: set[int]) -> set[int]:
@@ -209,7 +217,7 @@ def wait_for_one_less(mark: str, before: set[int]) -> set[int]:
     deadline = time.monotonic() + RUN_TIMEOUT
     while (now := set(marked(mark))) == before:
         if time.monotonic() > deadline:
-            raise Spoilt("a program did not end on command")
+            raise UnexpectedSituation("a program did not end on command")
         time.sleep(0.01)
     return now
 

@@ -17,7 +17,7 @@ from bench import measures
 from bench.measures import Connection, Row, medians
 
 REPLICAS = 3
-FORGIVEN = 2
+WARM_UP_ROUNDS = 2
 """Warm-up rounds whose times do not count."""
 
 IN_PLACE, WHOLE_JOB = 3.0, 7.5
@@ -81,9 +81,9 @@ def rows(service: Service, rounds: int) -> list[Row]:
         return primary
 
     bare, bare_own, in_place, whole = (
-        values[FORGIVEN:]
-        for values in measures.interleaved(
-            rounds + FORGIVEN,
+        values[WARM_UP_ROUNDS:]
+        for values in measures.measure_interleaved(
+            rounds + WARM_UP_ROUNDS,
             measures.bare_first_line,
             lambda: measures.bare_first_line(own),
             lambda: restart(service),
@@ -98,7 +98,7 @@ def rows(service: Service, rounds: int) -> list[Row]:
         medians(f"primary exits 139 → first line, {against}", whole, bare_own),
         medians(
             f"primary exits 139 → all {REPLICAS} replicas started, {against}",
-            gangs[FORGIVEN:],
+            gangs[WARM_UP_ROUNDS:],
             bare_own,
             WHOLE_JOB,
         ),

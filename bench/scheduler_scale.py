@@ -134,22 +134,22 @@ def measure(
 
 def _decisions(snapshot: Snapshot) -> dict[str, float]:
     figures: dict[str, float] = {"held": 0.0}
-    made, figures["first"] = timed(snapshot, NOW, figures)
+    made, figures["first"] = timed_plan(snapshot, NOW, figures)
     figures["admitted"] = len(made.decisions)
     # A decision starts a limited number of jobs. The next one follows immediately.
     while len(made.decisions):
-        made, figures["settling"] = timed(snapshot, NOW + SECOND, figures)
-    _, figures["full"] = timed(snapshot, NOW + 2 * SECOND, figures)
-    _, figures["impatient"] = timed(snapshot, NOW + HOUR, figures)
+        made, figures["settling"] = timed_plan(snapshot, NOW + SECOND, figures)
+    _, figures["full"] = timed_plan(snapshot, NOW + 2 * SECOND, figures)
+    _, figures["impatient"] = timed_plan(snapshot, NOW + HOUR, figures)
     running = [uid for uid, entry in snapshot.entries.items() if entry.is_placed]
     for uid in running[::100]:
         snapshot.remove(uid)
-    made, figures["freed"] = timed(snapshot, NOW + 3 * SECOND, figures)
+    made, figures["freed"] = timed_plan(snapshot, NOW + 3 * SECOND, figures)
     figures["freed_admitted"] = len(made.decisions)
     return figures
 
 
-def timed(snapshot: Snapshot, now: int, figures: dict[str, float]) -> tuple[Plan, float]:
+def timed_plan(snapshot: Snapshot, now: int, figures: dict[str, float]) -> tuple[Plan, float]:
     """Apply a plan to the snapshot. Return the plan and its duration in seconds. Add the longest time for
     which it would block the event loop to `figures`."""
     begun = time.perf_counter()

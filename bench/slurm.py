@@ -22,9 +22,9 @@ from tests.slurm.lab import SlurmLab, unavailable_reason
 from tests.slurm.nodes import HUB, until
 
 from bench import measures, restarts
-from bench.measures import Connection, Row, beside, bound, median, medians, within
+from bench.measures import Connection, Row, beside, median, medians, scaled_budget, within
 
-FORGIVEN = 2
+WARM_UP_ROUNDS = 2
 """Warm-up rounds whose times do not count."""
 GANG = 16
 CALLERS = 6
@@ -219,9 +219,9 @@ def first_lines(here: Site, rounds: int) -> list[Row]:
     connection = Connection(here.service)
     with allocation(here, *ONE) as job:
         in_kept, in_fresh, by_batch, ours = (
-            values[FORGIVEN:]
-            for values in measures.interleaved(
-                rounds + FORGIVEN,
+            values[WARM_UP_ROUNDS:]
+            for values in measures.measure_interleaved(
+                rounds + WARM_UP_ROUNDS,
                 lambda: kept(here, job),
                 lambda: fresh(here),
                 lambda: batch(here),
@@ -242,9 +242,9 @@ def kept_first_lines(here: Site, rounds: int) -> list[Row]:
     connection = Connection(here.service)
     with allocation(here, *ONE) as job:
         in_kept, ours = (
-            values[FORGIVEN:]
-            for values in measures.interleaved(
-                rounds + FORGIVEN,
+            values[WARM_UP_ROUNDS:]
+            for values in measures.measure_interleaved(
+                rounds + WARM_UP_ROUNDS,
                 lambda: kept(here, job),
                 lambda: measures.first_line(connection)[0],
             )
@@ -258,9 +258,9 @@ def kept_gangs(here: Site, rounds: int) -> list[Row]:
     connection = Connection(here.service)
     with allocation(here, *_ALL) as job:
         in_kept, ours = (
-            values[FORGIVEN:]
-            for values in measures.interleaved(
-                rounds + FORGIVEN,
+            values[WARM_UP_ROUNDS:]
+            for values in measures.measure_interleaved(
+                rounds + WARM_UP_ROUNDS,
                 lambda: kept_gang(here, job),
                 lambda: measures.together(connection, GANG, _HOLD),
             )
@@ -282,9 +282,9 @@ def gangs(here: Site, rounds: int) -> list[Row]:
     connection = Connection(here.service)
     of_srun: list[float] = []
     in_fresh, ours = (
-        values[FORGIVEN:]
-        for values in measures.interleaved(
-            rounds + FORGIVEN,
+        values[WARM_UP_ROUNDS:]
+        for values in measures.measure_interleaved(
+            rounds + WARM_UP_ROUNDS,
             lambda: fresh_gang(here, of_srun),
             lambda: settled(here, lambda: measures.together(connection, GANG, _HOLD)),
         )
@@ -292,7 +292,7 @@ def gangs(here: Site, rounds: int) -> list[Row]:
     name = f"{GANG} replicas on 3 nodes all started, p50"
     return [
         wanted(medians(f"{name}, against salloc and srun -n{GANG}", ours, in_fresh)),
-        medians(f"{name}, against only that srun", ours, of_srun[FORGIVEN:]),
+        medians(f"{name}, against only that srun", ours, of_srun[WARM_UP_ROUNDS:]),
     ]
 
 
@@ -307,9 +307,9 @@ def wanted(row: Row) -> Row:
 def again(here: Site, rounds: int) -> list[Row]:
     with allocation(here, *ONE) as job:
         step, in_place, whole = (
-            values[FORGIVEN:]
-            for values in measures.interleaved(
-                rounds + FORGIVEN,
+            values[WARM_UP_ROUNDS:]
+            for values in measures.measure_interleaved(
+                rounds + WARM_UP_ROUNDS,
                 lambda: kept(here, job),
                 lambda: restarts.restart(here.service),
                 lambda: restarts.retry(here.service)[0],
@@ -404,5 +404,5 @@ def above(name: str, ours: list[float], floor: list[float], most: float | None =
     ratio = median(ours) / median(floor)
     if most is None:
         return Row(name, value, of_floor, ratio)
-    here, target = bound(most)
+    here, target = scaled_budget(most)
     return Row(f"{name}, above it", value, of_floor, ratio, target, more <= here)

@@ -20,7 +20,7 @@ from tests.e2e.tuning_programs import TUNING_JOBS, study_spec
 from tests.torch_runtime import IMAGE
 
 from bench import report
-from bench.measures import Connection, Row, interleaved, medians
+from bench.measures import Connection, Row, measure_interleaved, medians
 from trainshed.core.launch import WARM_LABEL
 
 MAX_FIRST_STATEMENT_RATIO = 5.0
@@ -67,19 +67,19 @@ def measure(rounds: int, cache: Path = CACHE, *, trials: bool = True) -> list[Ro
 
 def _first_statements(service: Service, uri: str, rounds: int) -> list[Row]:
     connection = Connection(service)
-    _, template = _submitted(connection, uri, "on")
-    while "started warm" not in _beginnings(connection, _submitted(connection, uri, "on")[0]):
+    _, template = _run_job(connection, uri, "on")
+    while "started warm" not in _beginnings(connection, _run_job(connection, uri, "on")[0]):
         time.sleep(0.5)
 
     def took(label: str) -> float:
         begun = time.time_ns()
-        job, stamp = _submitted(connection, uri, label)
+        job, stamp = _run_job(connection, uri, label)
         if label == "on" and "started warm" not in _beginnings(connection, job):
             raise RuntimeError(_beginnings(connection, job))
         return (int(stamp.split()[0]) - begun) / 1e6
 
     python = template.split()[1]
-    warm, cold, bare = interleaved(
+    warm, cold, bare = measure_interleaved(
         rounds, lambda: took("on"), lambda: took("off"), lambda: _bare(python)
     )
     what = "PyTorch: submit → first statement after its import"
@@ -99,7 +99,7 @@ def _bare(python: str) -> float:
     return (int(done.stdout) - begun) / 1e6
 
 
-def _submitted(connection: Connection, uri: str, label: str) -> tuple[str, str]:
+def _run_job(connection: Connection, uri: str, label: str) -> tuple[str, str]:
     """Run a job. Return the job and its output: the time of its first statement, `runs`, and its
     interpreter."""
     job = connection.submit({"labels": {WARM_LABEL: label}, **_job(uri)})

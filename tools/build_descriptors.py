@@ -152,7 +152,7 @@ def main() -> None:
         files = compile_protos(Path(scratch))
     methods = known_methods(files, map(discovery_document, DOCUMENTS))
     write("known_methods.json.gz", json.dumps(methods, separators=(",", ":")).encode())
-    served = [reduced(file) for file in files if file.name not in OPTION_FILES]
+    served = [reduce_file(file) for file in files if file.name not in OPTION_FILES]
     ml = file_descriptor(discovery_document("ml.v1.json"), ML)
     sets = {
         "aiplatform_v1": closure(served, (*SERVICES, *SHARED)),
@@ -161,7 +161,7 @@ def main() -> None:
         "ml_v1": [*closure(served, ml.dependency), ml],
     }
     for api, members in sets.items():
-        write(f"{api}.binpb.gz", serialised(members))
+        write(f"{api}.binpb.gz", serialize(members))
     write("calls.json.gz", as_json({api: calls_of(members) for api, members in sets.items()}))
 
     for api, source, selection in (
@@ -177,7 +177,7 @@ def compile_protos(scratch: Path) -> list[descriptor_pb2.FileDescriptorProto]:
     """Fetch the packages. Compile the protos of the served APIs, then those of all other services. Return the
     files with all imports, in build order."""
     folders = [
-        fetched(package, scratch / str(number)) / "package" / protos
+        fetch(package, scratch / str(number)) / "package" / protos
         for number, (package, protos) in enumerate(zip(PACKAGES, PROTOS, strict=True))
     ]
     # The Python distribution renames this file. Imports use its public name.
@@ -222,7 +222,7 @@ def every_service(folders: Iterable[Path]) -> list[str]:
     return list(result)
 
 
-def fetched(package: str, folder: Path) -> Path:
+def fetch(package: str, folder: Path) -> Path:
     """Fetch an npm package and unpack it into the new directory `folder`."""
     folder.mkdir()
     packed = subprocess.run(
@@ -233,7 +233,7 @@ def fetched(package: str, folder: Path) -> Path:
     return folder
 
 
-def reduced(file: descriptor_pb2.FileDescriptorProto) -> descriptor_pb2.FileDescriptorProto:
+def reduce_file(file: descriptor_pb2.FileDescriptorProto) -> descriptor_pb2.FileDescriptorProto:
     """Remove all options except HTTP routes, field behaviour, packing and map entries. Remove all streaming
     methods except `STREAMS`."""
     file.ClearField("options")
@@ -267,7 +267,7 @@ def reduced(file: descriptor_pb2.FileDescriptorProto) -> descriptor_pb2.FileDesc
 
 
 def reduce_message(message: descriptor_pb2.DescriptorProto, full_name: str) -> None:
-    """Apply `reduced` to a message and the types that it contains."""
+    """Apply `reduce_file` to a message and the types that it contains."""
     if full_name in STILL_SENT:
         name, number = STILL_SENT[full_name]
         message.ClearField("reserved_name")
@@ -320,7 +320,7 @@ def closure(
     return [file for file in by_name.values() if file.name in wanted]
 
 
-def serialised(files: Iterable[descriptor_pb2.FileDescriptorProto]) -> bytes:
+def serialize(files: Iterable[descriptor_pb2.FileDescriptorProto]) -> bytes:
     """Serialize a FileDescriptorSet deterministically."""
     return descriptor_pb2.FileDescriptorSet(file=files).SerializeToString(deterministic=True)
 

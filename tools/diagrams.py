@@ -83,7 +83,7 @@ def diagram(table: AnyTable) -> str:
         for (before, after), triggers in arrows.items()
     ]
     lines += [f"    {state} --> [*]" for state in table.states if state not in ways_out]
-    return _fenced("mermaid", lines)
+    return _code_block("mermaid", lines)
 
 
 def _reasons(table: AnyTable, kind: type[Ignore] | type[Illegal], title: str) -> str:
@@ -211,7 +211,7 @@ def _then(rule: Rule) -> str:
     steps: list[str] = []
     if rule.restarts:
         within = f" within {rule.window // _SECOND} s" if rule.window else " in each attempt"
-        steps.append(f"the replica is restarted, {rule.restarts} times{within}{_spaced(rule)}")
+        steps.append(f"the replica is restarted, {rule.restarts} times{within}{_add_spaces(rule)}")
     if rule.retries:
         pauses = ", ".join(str(pause // _SECOND) for pause in rule.back_off)
         after = f" after {pauses} s" if pauses else ""
@@ -227,7 +227,7 @@ def _then(rule: Rule) -> str:
     return "; then ".join([*steps, last[rule.action]])
 
 
-def _spaced(rule: Rule) -> str:
+def _add_spaces(rule: Rule) -> str:
     if not any(rule.spacing):
         return ""
     seconds = ", ".join(f"{pause / _SECOND:g}" for pause in rule.spacing)
@@ -247,7 +247,7 @@ def _lines(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Iterator[s
         yield f"| {' | '.join(cells)} |\n"
 
 
-def _fenced(language: str, lines: Iterable[str]) -> str:
+def _code_block(language: str, lines: Iterable[str]) -> str:
     return f"```{language}\n{chr(10).join(lines)}\n```\n"
 
 

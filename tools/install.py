@@ -28,7 +28,7 @@ _PROJECT = (
 _RUN = ROOT / "locks" / "run.txt"
 
 
-def locked(name: str, lock: str) -> str:
+def find_locked(name: str, lock: str) -> str:
     """Return the lock's lines for one package, with hashes, or "" if the lock does not contain it."""
     kept: list[str] = []
     for line in lock.splitlines():
@@ -52,7 +52,7 @@ def main() -> None:
 def _by_uv(lock: Path) -> bool:
     """Return whether uv has installed all packages."""
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as alone:
-        alone.write(locked("uv", lock.read_text()))
+        alone.write(find_locked("uv", lock.read_text()))
         alone.flush()
         itself = [*_PIP, "--no-deps", "--require-hashes", "-r", alone.name]
         if subprocess.run(itself, check=False).returncode:

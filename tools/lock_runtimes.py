@@ -51,13 +51,13 @@ def resolve(sheet: Sheet, release: Release, interpreter: str) -> str:
     The resolver searches for package versions that support all Pythons. If some packages have no wheel for
     the newest Python, the lock contains separate pins for that Python.
     """
-    pins = _resolved(sheet, release, interpreter)
+    pins = _resolve(sheet, release, interpreter)
     newest = release.pythons[1]
     # Locks that are only for x86 contain packages that were never released as wheels.
     if not release.only_x86 and _lacks_wheels(sheet, release, pins, newest):
         since = f"python_full_version >= '{format_minor(newest)}'"
         before = f"python_full_version < '{format_minor(newest)}'"
-        of_newest = _resolved(sheet, release, interpreter, since)
+        of_newest = _resolve(sheet, release, interpreter, since)
         pinned, wanted = (set(map(_pin, some)) for some in (pins, of_newest))
         pins = [
             *(pin if _pin(pin) in wanted else _only_where(before, pin) for pin in pins),
@@ -80,7 +80,7 @@ def _only_where(marker: str, pin: str) -> str:
     return f"{name} ; {marker} and {own}" if semicolon else f"{name} ; {marker}"
 
 
-def _resolved(
+def _resolve(
     sheet: Sheet, release: Release, interpreter: str, only: str | None = None
 ) -> list[str]:
     """Resolve a release. `only`: a marker that selects Pythons; None = all Pythons of the release."""
@@ -129,7 +129,7 @@ def _lacks_wheels(sheet: Sheet, release: Release, pins: Sequence[str], python: M
 def main(names: Sequence[str]) -> None:
     interpreters = Interpreters()
     pythons = interpreters.found()
-    for sheet, release in _chosen(names):
+    for sheet, release in _selected_releases(names):
         fitting = [python for python in pythons if release.runs_on(python)]
         interpreter = interpreters.get(max(fitting)) if fitting else None
         if interpreter is None:
@@ -139,7 +139,7 @@ def main(names: Sequence[str]) -> None:
         sys.stdout.flush()
 
 
-def _chosen(chosen: Sequence[str]) -> Iterator[tuple[Sheet, Release]]:
+def _selected_releases(chosen: Sequence[str]) -> Iterator[tuple[Sheet, Release]]:
     names = {f"{s.family}={r.version}": (s, r) for s in FAMILIES for r in s.releases}
     wanted = [name for name in names if not chosen or {name, name.partition("=")[0]} & set(chosen)]
     unknown = [text for text in chosen if not any(text in (n, n.partition("=")[0]) for n in names)]

@@ -30,13 +30,13 @@ from trainshed_reduction.native.__main__ import FLAGS
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 _LOCK: Final = ROOT / "locks/kubernetes.txt"
-"""A C compiler for all platforms, which pip installs."""
+"""Requirements of the service with all engines."""
 _LOCKED: Final = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)")
 _ZIG: Final = (
     *(str(Path(sys.executable).with_name("uv")), "run", "--no-project", "--quiet"),
     *("--with", "ziglang==0.17.1", "python", "-m", "ziglang", "cc"),
 )
-"""A C compiler for all platforms, installed by pip."""
+"""The command of a C compiler for all platforms, which uv installs from a Python package."""
 _GLIBC: Final = "2.17"
 """The C library version of the platform tag: manylinux_2_17. Older C libraries are not supported."""
 _HASH: Final = re.compile(r"--hash=sha256:([0-9a-f]{64})")

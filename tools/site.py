@@ -88,7 +88,7 @@ def stage(pages: Path) -> None:
     for page in sorted(pages.rglob("*.md")):
         name = page.relative_to(pages).as_posix().removeprefix("docs/")
         text = with_tables(name, page.read_text())
-        for linked in _linked(page.relative_to(pages), text):
+        for linked in _linked_files(page.relative_to(pages), text):
             (pages / linked).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / linked, pages / linked)
         # If a link leads to a directory, a browser that opens files would show a list of its files.
@@ -148,7 +148,7 @@ def diagrams_as_tables(text: str) -> str:
     return _DIAGRAM.sub(table, text)
 
 
-def _linked(page: Path, text: str) -> Iterator[Path]:
+def _linked_files(page: Path, text: str) -> Iterator[Path]:
     """Return the files outside docs/ that a page links to."""
     for target in _LINK.findall(_CODE.sub("", text)):
         path = (ROOT / page.parent / target).resolve()

@@ -29,7 +29,7 @@ REQUIREMENT = "ray[default]==2.60.0"
 VERSION = REQUIREMENT.rpartition("=")[2]
 ENVIRONMENT = ROOT / "build" / "peers" / "ray"
 DRIVER = Path(__file__).with_name("ray_driver.py")
-FORGIVEN = 3
+WARM_UP_ROUNDS = 3
 """Warm-up restarts. They do not count, because they use the workers that Ray starts in advance."""
 
 
@@ -87,9 +87,9 @@ def restart(ray: Head, rounds: int) -> Row:
         answer = ray.ask("restart")
         return nan if answer["reused"] else answer["ms"]
 
-    for _ in range(FORGIVEN):
+    for _ in range(WARM_UP_ROUNDS):
         again()
-    bare, ours = measures.interleaved(rounds, measures.bare_first_line, again)
+    bare, ours = measures.measure_interleaved(rounds, measures.bare_first_line, again)
     fresh = [value for value in ours if not isnan(value)]
     if not fresh:
         raise Unavailable("every restart reused an existing worker.")
@@ -108,7 +108,7 @@ def ray_jobs(ray: Head, count: int) -> Row:
 
 
 def rate(ray: Head, name: str, command: str, repeats: int = 3) -> Row:
-    bare, ours = measures.interleaved(
+    bare, ours = measures.measure_interleaved(
         repeats, lambda: measures.bare_per_second(40), lambda: ray.ask(command)["rate"]
     )
     return Row(

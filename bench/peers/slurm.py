@@ -27,7 +27,7 @@ from bench.peers.programs import Unavailable
 PACKAGES = ("slurmctld", "slurmd", "slurm-client", "munge")
 COMMANDS = ("slurmctld", "slurmd", "srun", "munged")
 CPUS = 16
-FORGIVEN = 2
+WARM_UP_ROUNDS = 2
 ARRAY = "trivial"
 
 
@@ -89,8 +89,10 @@ def restart(slurm: Cluster, rounds: int) -> Row:
         return (first - int(stamp.read_text())) / 1e6
 
     bare, ours = (
-        values[FORGIVEN:]
-        for values in measures.interleaved(rounds + FORGIVEN, measures.bare_first_line, again)
+        values[WARM_UP_ROUNDS:]
+        for values in measures.measure_interleaved(
+            rounds + WARM_UP_ROUNDS, measures.bare_first_line, again
+        )
     )
     slurm.run("scancel", allocation)
     what = f"killed step → first line of its replacement, p50 of {rounds}"

@@ -22,7 +22,7 @@ from bench.reduction.faults import FAULTS, Fault, Finding
 from bench.reduction.figures import Comparison, comparisons
 from bench.reduction.network import CannotRun, check
 from bench.reduction.processes import SideFailed, say
-from bench.reduction.running import Bench, Results, kept
+from bench.reduction.running import Bench, Results, load
 from bench.reduction.sides import GLOO, REDUCERS, SIDES, Side
 
 RESULTS = ROOT / "build" / "bench" / "reduction"
@@ -36,8 +36,8 @@ INTERRUPTED = 130
 def main() -> int:
     options = arguments()
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    cases = [QUICK] if options.quick else [case for case in EVERY if _wanted(options, case.name)]
-    tests = [] if options.quick else [test for test in FAULTS if _wanted(options, test.name)]
+    cases = [QUICK] if options.quick else [case for case in EVERY if _is_wanted(options, case.name)]
+    tests = [] if options.quick else [test for test in FAULTS if _is_wanted(options, test.name)]
     sound = True
     if not options.report:
         try:
@@ -47,13 +47,13 @@ def main() -> int:
             say(f"CANNOT RUN HERE: {why}")
             return CANNOT_RUN
         except KeyboardInterrupt:
-            say("interrupted; what was finished is kept, --report shows it")
+            say("interrupted; finished results are stored, and --report shows them")
             return INTERRUPTED
     if options.plot:
         # Add stored results of the other cases, because a plot with only some cases would look complete.
         cases, tests = list(EVERY), list(FAULTS)
-    results = {case: case_results for case in cases if (case_results := kept(RESULTS, case.name))}
-    findings = [finding for test in tests for finding in faults.kept(RESULTS, test.name)]
+    results = {case: case_results for case in cases if (case_results := load(RESULTS, case.name))}
+    findings = [finding for test in tests for finding in faults.load(RESULTS, test.name)]
     return 0 if show(options, results, findings) and sound else 1
 
 
@@ -65,30 +65,34 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
         prog="./dev bench-reduction", description=__doc__, epilog=f"Cases: {'; '.join(about)}."
     )
     parser.add_argument("--quick", action="store_true", help="one case, about a minute")
-    parser.add_argument("--only", type=_listed(names), default=[], help="as in 4+4,2+2")
+    parser.add_argument("--only", type=_list_of(names), default=[], help="as in 4+4,2+2")
     parser.add_argument("--rounds", type=int, default=2, help="fresh processes of every side")
     parser.add_argument(
-        "--sides", type=_listed([side.name for side in SIDES]), default=[GLOO.name, REDUCERS.name]
+        "--sides", type=_list_of([side.name for side in SIDES]), default=[GLOO.name, REDUCERS.name]
     )
     parser.add_argument("--python", type=Path, help="with PyTorch [the service's own runtime]")
     parser.add_argument(
-        "--report", action="store_true", help="run nothing, report what is there already"
+        "--report", action="store_true", help="run nothing, report the stored results"
     )
-    parser.add_argument("--plot", action="store_true", help="draw what is kept into build/bench")
+    parser.add_argument(
+        "--plot", action="store_true", help="draw the stored results into build/bench"
+    )
     return parser.parse_args(words)
 
 
-def _listed(known: Sequence[str]) -> Callable[[str], list[str]]:
+def _list_of(known: Sequence[str]) -> Callable[[str], list[str]]:
     def read(text: str) -> list[str]:
         chosen = [name.strip() for name in text.split(",")]
         if strange := sorted(set(chosen) - set(known)):
-            raise argparse.ArgumentTypeError(f"{', '.join(strange)}: there are {', '.join(known)}")
+            raise argparse.ArgumentTypeError(
+                f"{', '.join(strange)} does not exist; choose from {', '.join(known)}"
+            )
         return chosen
 
     return read
 
 
-def _wanted(options: argparse.Namespace, name: str) -> bool:
+def _is_wanted(options: argparse.Namespace, name: str) -> bool:
     return not options.only or name in options.only
 
 
@@ -130,16 +134,16 @@ def show(
     """Print the tables, write them to build/bench and, if requested, draw the plot. Return whether all
     budgets are met."""
     usual = {case: case_results for case, case_results in results.items() if not case.about}
-    best = _compared(usual, REDUCERS)
+    best = _comparisons(usual, REDUCERS)
     adverse = {case: case_results for case, case_results in results.items() if case.about}
-    hindered = _compared(adverse, REDUCERS)
+    hindered = _comparisons(adverse, REDUCERS)
     log_lines = {
         case_results.case: case_results.about.get("said", {}).get(REDUCERS.name, [])
         for case_results in adverse.values()
     }
     parts = {
         "reduction-adverse": [tables.against(hindered, log_lines)] if hindered else [],
-        "reduction": [tables.promised(best)] if best else [],
+        "reduction": [tables.budget_table(best)] if best else [],
         "reduction-costs": [tables.costs(best)] if best else [],
         "reduction-numerics": [tables.numerics(best)] if best else [],
         "reduction-faults": [tables.faults(findings)] if findings else [],
@@ -159,7 +163,7 @@ def show(
     return _verdicts([*best, *hindered], findings)
 
 
-def _compared(results: Mapping[Case, Results], side: Side) -> list[Comparison]:
+def _comparisons(results: Mapping[Case, Results], side: Side) -> list[Comparison]:
     return [
         comparison
         for case, case_results in results.items()
@@ -216,8 +220,8 @@ def _verdicts(compared: Sequence[Comparison], findings: Sequence[Finding]) -> bo
 def _why(comparison: Comparison) -> str:
     sent = f"{comparison.ours.sent:.3f} times the tensor left a worker"
     reasons = {
-        f"{comparison.ratio:.3f} times as fast, {comparison.task.target:g} promised": comparison.fast,
-        f"{sent}, {comparison.case.wire:g} promised": comparison.frugal,
+        f"{comparison.ratio:.3f} times as fast, {comparison.task.target:g} budget_table": comparison.fast,
+        f"{sent}, {comparison.case.wire:g} budget_table": comparison.frugal,
         "training went another way than with gloo": comparison.same_training,
     }
     return "; ".join(reason for reason, held in reasons.items() if held is False)

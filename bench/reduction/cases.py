@@ -78,7 +78,7 @@ def _whole(mib: int, target: float, dtype: str = "float32", count: int = 3) -> T
     return Task(f"{mib} MiB {name}", mib * MIB, dtype, target, count=count)
 
 
-def _swept(nbytes: int, count: int) -> Task:
+def _sweep(nbytes: int, count: int) -> Task:
     title = f"{nbytes // MIB} MiB fp32" if nbytes >= MIB else f"{nbytes >> 10} KiB fp32"
     return Task(title, nbytes, target=1.1 if nbytes >= 4 * MIB else 0.95, count=count)
 
@@ -91,7 +91,7 @@ CASES = (
         Task("step, 64 MiB of parameters", 64 * MIB, "", 1.42),
         Task("step, 64 MiB, bucket_cap_mb=64", 64 * MIB, "", 1.42, bucket=64),
     ), 80),
-    Case("sizes", 4, 4, 200, tuple(_swept(*size) for size in _SIZES), 40),
+    Case("sizes", 4, 4, 200, tuple(_sweep(*size) for size in _SIZES), 40),
     Case("fast", 4, 4, 500, (_whole(32, 1.38, count=5), _whole(64, 1.38, count=5)), 40, wire=WIRE),
     Case("8+8", 8, 8, 100, (_whole(32, 1.65),), 80, wire=WIRE),
     Case("2+2", 2, 2, 200, (_whole(64, 0.97),), 40, wire=WIRE),

@@ -46,21 +46,25 @@ def itemsize(dtype: str) -> int:
     return np.dtype(_STORED[dtype]).itemsize
 
 
-def drawn(rank: int, nbytes: int, dtype: str) -> Array:
+def draw_numbers(rank: int, nbytes: int, dtype: str) -> Array:
     """Return the numbers of a rank: `nbytes` bytes of normally distributed numbers."""
     count = nbytes // itemsize(dtype)
-    return _stored(np.random.default_rng(rank).standard_normal(count, dtype=np.float32), dtype)
+    return _to_stored_type(
+        np.random.default_rng(rank).standard_normal(count, dtype=np.float32), dtype
+    )
 
 
-def expected(world: int, nbytes: int, dtype: str) -> Expected:
-    total = _widened(drawn(0, nbytes, dtype)).copy()
+def expected_sum(world: int, nbytes: int, dtype: str) -> Expected:
+    total = _widen(draw_numbers(0, nbytes, dtype)).copy()
     exact, size = total.astype(np.float64), np.abs(total)
     for rank in range(1, world):
-        more = _widened(drawn(rank, nbytes, dtype))
+        more = _widen(draw_numbers(rank, nbytes, dtype))
         total += more
         exact += more
         size += np.abs(more)
-    return Expected(_stored(total, dtype), exact, world * _EPSILON[dtype] * float(size.max()))
+    return Expected(
+        _to_stored_type(total, dtype), exact, world * _EPSILON[dtype] * float(size.max())
+    )
 
 
 def rotate(target: Array, source: Array, number: int) -> None:
@@ -81,7 +85,7 @@ def compare(result: Array, dtype: str, number: int, right: Expected) -> Finding:
         exact = right.exact[where]
         for first in range(0, len(part), _BLOCK):
             block = slice(first, first + _BLOCK)
-            difference = _widened(part[block]) - exact[block]
+            difference = _widen(part[block]) - exact[block]
             # NaN counts as a large difference.
             largest = max(largest, float(np.nan_to_num(np.abs(difference), nan=np.inf).max()))
             squares += float(difference @ difference)
@@ -94,14 +98,14 @@ def _same(array: Array, other: Array) -> bool:
     return np.array_equal(array.view(bits), other.view(bits))
 
 
-def _widened(values: Array) -> Array:
+def _widen(values: Array) -> Array:
     """Convert values to float32, which represents all numbers of these types."""
     if values.dtype == np.uint16:
         return (values.astype(np.uint32) << 16).view(np.float32)
     return values.astype(np.float32, copy=False)
 
 
-def _stored(values: Array, dtype: str) -> Array:
+def _to_stored_type(values: Array, dtype: str) -> Array:
     """Convert values to the stored type. Round to nearest, ties to even."""
     if dtype == "bfloat16":
         bits = values.view(np.uint32)

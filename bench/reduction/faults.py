@@ -179,7 +179,7 @@ def keep(directory: Path, name: str, findings: Sequence[Finding]) -> None:
     (directory / f"{name}.json").write_text(json.dumps({**words, "findings": rows}, indent=1))
 
 
-def kept(directory: Path, name: str) -> list[Finding]:
+def load(directory: Path, name: str) -> list[Finding]:
     """Return the stored result, or None without a run of this version."""
     try:
         words = json.loads((directory / f"{name}.json").read_text("utf-8"))

@@ -74,8 +74,8 @@ class Host:
         return _inside(self.namespace, words)
 
     def traffic(self) -> Traffic:
-        (link,) = _told("ip", "-n", self.namespace, "-s", "-j", "link", "show", self.device)
-        (queue,) = _told(
+        (link,) = _query("ip", "-n", self.namespace, "-s", "-j", "link", "show", self.device)
+        (queue,) = _query(
             "tc", "-n", self.namespace, "-s", "-j", "qdisc", "show", "dev", self.device
         )
         stats = link["stats64"]
@@ -264,5 +264,5 @@ def _run(*words: str) -> str:
     return subprocess.run(words, capture_output=True, text=True, check=True).stdout
 
 
-def _told(*words: str) -> Any:
+def _query(*words: str) -> Any:
     return json.loads(_run(*words))

@@ -57,7 +57,7 @@ def _bars(axes: Any, compared: Sequence[Comparison]) -> None:
         if comparison.task.target:
             _tick(axes, comparison.task.target, row, "#d9822b")
     axes.plot([], [], color=_INK, label="limit by theory")
-    axes.plot([], [], color="#d9822b", label="promised")
+    axes.plot([], [], color="#d9822b", label="budget_table")
     axes.axvline(1, color=_INK, linewidth=0.6)
     axes.set_yticks(rows, names, fontsize=7)
     axes.invert_yaxis()

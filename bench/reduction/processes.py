@@ -106,7 +106,7 @@ class Processes:
             try:
                 worker.channel.sendall(line)
             except OSError as failure:
-                raise self._failed(rank, "has ended") from failure
+                raise self._failure(rank, "has ended") from failure
 
     def answers(self, doings: Sequence[Doing] = ()) -> list[Answer]:
         """Wait for one response of every worker, and return the responses. In the meantime, perform the
@@ -124,10 +124,10 @@ class Processes:
                     continue
                 if now > end:
                     rank = min(set(range(len(self._workers))) - set(answers))
-                    raise self._failed(rank, f"gave no answer in {self._limit:g} s")
+                    raise self._failure(rank, f"gave no answer in {self._limit:g} s")
                 until = min([end, *(doing.at for doing in left)])
                 for key, _ in selector.select(until - now):
-                    answer = self._received(key.data)
+                    answer = self._receive(key.data)
                     if answer is not None:
                         answers[key.data] = answer
         return [answers[rank] for rank in range(len(self._workers))]
@@ -145,7 +145,7 @@ class Processes:
         reducer.process = again.process
         reducer.logs += again.logs
 
-    def said(self) -> list[str]:
+    def messages(self) -> list[str]:
         """Return the messages of the distribution in the first worker's log."""
         lines = self._workers[0].log.read_text("utf-8", "replace").splitlines()
         return [line.removeprefix(SAID) for line in lines if line.startswith(SAID)]
@@ -158,7 +158,7 @@ class Processes:
         log = self._logs / f"reducer-{index}-{incarnation}.log"
         words = [str(self._python), "-m", "trainshed_reduction.reducer"]
         environ = self._around.of_reducer(self.side, index)
-        return _Reducer(_started(self._around.reducers[index], words, environ, log), logs=[log])
+        return _Reducer(_start(self._around.reducers[index], words, environ, log), logs=[log])
 
     def _start_worker(self, rank: int) -> _Worker:
         ours, theirs = socket.socketpair()
@@ -166,16 +166,16 @@ class Processes:
         environ = self._around.of_worker(self.side, rank) | {CHANNEL: str(theirs.fileno())}
         words = [str(self._python), "-m", "bench.reduction.worker"]
         with theirs:
-            process = _started(
+            process = _start(
                 self._around.workers[rank], words, environ, log, keep=(theirs.fileno(),)
             )
         return _Worker(process, ours, log)
 
-    def _received(self, rank: int) -> Answer | None:
+    def _receive(self, rank: int) -> Answer | None:
         worker = self._workers[rank]
         more = worker.channel.recv(1 << 16)
         if not more:
-            raise self._failed(rank, "has ended")
+            raise self._failure(rank, "has ended")
         line, newline, rest = (worker.waiting + more).partition(b"\n")
         if not newline:
             worker.waiting = line
@@ -183,10 +183,10 @@ class Processes:
         worker.waiting = rest
         answer: Answer = json.loads(line)
         if "error" in answer:
-            raise self._failed(rank, "failed:\n" + answer["error"])
+            raise self._failure(rank, "failed:\n" + answer["error"])
         return answer
 
-    def _failed(self, rank: int, what: str) -> SideFailed:
+    def _failure(self, rank: int, what: str) -> SideFailed:
         logs = [self._workers[rank].log, *(reducer.logs[-1] for reducer in self._reducers)]
         log_ends = [f"{log.name}: {_end_of(log)}" for log in logs]
         return SideFailed(
@@ -194,7 +194,7 @@ class Processes:
         )
 
 
-def _started(
+def _start(
     host: Host,
     words: Sequence[str],
     environ: Mapping[str, str],
@@ -204,7 +204,7 @@ def _started(
     with log.open("wb") as file:
         return subprocess.Popen(
             host.command(words),
-            env={**_inherited(), **environ},
+            env={**_environment(), **environ},
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
@@ -216,7 +216,7 @@ def _started(
         )
 
 
-def _inherited() -> dict[str, str]:
+def _environment() -> dict[str, str]:
     """Return the environment of this process, without the variables of its Python or of an enclosing job."""
     return {
         name: value

@@ -48,7 +48,7 @@ class Results:
         (directory / f"{self.case}.json").write_text(json.dumps(asdict(self), indent=1), "utf-8")
 
 
-def kept(directory: Path, case: str) -> Results | None:
+def load(directory: Path, case: str) -> Results | None:
     """Return the stored results of the case's last run, or None without a run of this version."""
     try:
         words = json.loads((directory / f"{case}.json").read_text("utf-8"))
@@ -127,7 +127,7 @@ class Bench:
                 first = APART * number
                 series = Series(processes, network.workers, task, first, exact=False)
                 series.warm_up(case.warm_up if side.reduces else 1)
-                self.said[side.name] = processes.said()
+                self.said[side.name] = processes.messages()
                 by_side[side.name] = series
             for _ in range(task.count // TURN):
                 for series in by_side.values():
@@ -164,4 +164,4 @@ class Bench:
             )
 
 
-__all__ = ["Bench", "CannotRun", "Results", "Round", "kept"]
+__all__ = ["Bench", "CannotRun", "Results", "Round", "load"]

@@ -53,7 +53,7 @@ class Surroundings:
         }
         if side.reduces:
             places = ",".join(f"{host.address}:{_port(side)}" for host in self.reducers)
-            own |= self._shared(side) | {variables.REDUCERS: places}
+            own |= self._common_variables(side) | {variables.REDUCERS: places}
             if self.rate:
                 own[variables.WORKER_GBPS] = f"{self.rate / 1000:g}"
                 own[variables.REDUCER_GBPS] = f"{self.reducer_rate / 1000:g}"
@@ -61,7 +61,7 @@ class Surroundings:
 
     def of_reducer(self, side: Side, index: int) -> dict[str, str]:
         host = self.reducers[index]
-        return self._shared(side) | {
+        return self._common_variables(side) | {
             variables.LISTEN: f"{host.address}:{_port(side)}",
             # In production, each worker has its own machine. In this benchmark, they share the CPUs of one
             # machine.
@@ -69,7 +69,7 @@ class Surroundings:
             "OPENBLAS_NUM_THREADS": "1",
         }
 
-    def _shared(self, side: Side) -> dict[str, str]:
+    def _common_variables(self, side: Side) -> dict[str, str]:
         return {"PYTHONPATH": str(self.package), variables.TOKEN: self.token}
 
 

@@ -6,7 +6,7 @@ from bench.reduction.faults import Finding
 from bench.reduction.figures import Comparison
 
 
-def promised(compared: Sequence[Comparison]) -> str:
+def budget_table(compared: Sequence[Comparison]) -> str:
     lines = [
         "| workers + reducers, links | operation | gloo | reducers | ratio | limit | target | of the "
         "links' bound, gloo / ours | left a worker ÷ tensor, gloo / ours | with all headers |",
@@ -95,7 +95,7 @@ def faults(findings: Sequence[Finding]) -> str:
     rows = (
         f"| {finding.what} | {finding.value} |{_verdict(finding.held)} |" for finding in findings
     )
-    return "\n".join(["| what | what came of it | promised |", "|---|---|---|", *rows])
+    return "\n".join(["| what | what came of it | budget_table |", "|---|---|---|", *rows])
 
 
 def _target(comparison: Comparison) -> str:

@@ -54,7 +54,7 @@ class Worker:
         return {}
 
     def take(self, kind: str, nbytes: int, dtype: str = "", bucket: float | None = None) -> Answer:
-        ranks = self._joined
+        ranks = self._communication
         # Drop the previous work first: memory suffices for one.
         self._work = None
         if kind == "training":
@@ -67,11 +67,11 @@ class Worker:
         return {}
 
     def prepare(self, number: int) -> Answer:
-        self._taken.prepare(number)
+        self._current_work.prepare(number)
         return {}
 
     def go(self, at: float) -> Answer:
-        work = self._taken
+        work = self._current_work
         wait_until(at)
         self._used = time.process_time()
         work.run()
@@ -80,15 +80,15 @@ class Worker:
     def check(self) -> Answer:
         # All other workers and the background part of the operation have finished.
         used = time.process_time() - self._used
-        return self._taken.check() | {"processor": used}
+        return self._current_work.check() | {"processor": used}
 
     @property
-    def _joined(self) -> Communication:
+    def _communication(self) -> Communication:
         assert self._ranks is not None, "it received work before it has joined"
         return self._ranks
 
     @property
-    def _taken(self) -> Work:
+    def _current_work(self) -> Work:
         assert self._work is not None, "it received a run command before work"
         return self._work
 

@@ -53,10 +53,10 @@ class AllReduce:
     def __init__(self, ranks: Communication, nbytes: int, dtype: str) -> None:
         self._ranks = ranks
         self._dtype = dtype
-        self._own = data.drawn(ranks.rank, nbytes, dtype)
+        self._own = data.draw_numbers(ranks.rank, nbytes, dtype)
         self._array = np.empty_like(self._own)
         self._buffer = ranks.buffer(self._array, dtype)
-        self._right = data.expected(ranks.world, nbytes, dtype) if ranks.rank == 0 else None
+        self._right = data.expected_sum(ranks.world, nbytes, dtype) if ranks.rank == 0 else None
         self._number = 0
 
     def prepare(self, number: int) -> None:

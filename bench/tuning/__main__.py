@@ -88,7 +88,7 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs at a time")
     parser.add_argument(
-        "--report", action="store_true", help="run nothing, report what is there already"
+        "--report", action="store_true", help="run nothing, report the stored results"
     )
     return parser.parse_args(words)
 
@@ -160,7 +160,7 @@ def _apart(python: Path, task: Task) -> Result | str:
     )
     for line in process.stdout.splitlines():
         with contextlib.suppress(ValueError, KeyError, TypeError):
-            # The last line is the result. Libraries may print other lines.
+            # Lines that are not a result were printed by a library.
             return from_json(line)
     last = "".join(process.stderr.strip().splitlines()[-1:])
     return f"{task}: {last or f'exit {process.returncode}'}"

@@ -23,7 +23,7 @@ BEST_KNOWN = {"boosting-diabetes": 0.5214710075042481, "svm-digits": 0.015}
 """Best known values: 1 - R² for boosting, and the fraction of wrong answers for the SVM."""
 
 
-def learned() -> tuple[Problem, ...]:
+def real_tasks() -> tuple[Problem, ...]:
     """Return the two tasks. Without scikit-learn, their objectives raise ImportError."""
     return (
         _task(
@@ -126,5 +126,5 @@ def _nearby(problem: Problem, name: str, old: Value, new: Value, draw: random.Ra
 
 
 if __name__ == "__main__":
-    task = next(problem for problem in learned() if problem.name == sys.argv[1])
+    task = next(problem for problem in real_tasks() if problem.name == sys.argv[1])
     search(task, int(sys.argv[2]), int(sys.argv[3]))

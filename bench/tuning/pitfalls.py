@@ -17,12 +17,14 @@ Vector = Sequence[float]
 
 def pitfalls() -> tuple[Problem, ...]:
     return (
-        _moved("failing-edge-4", 4, 5.0, _cut),
-        _moved("failing-oblique-5", 5, 5.0, _halved, turned=True),
+        _move_optimum("failing-edge-4", 4, 5.0, _cut),
+        _move_optimum("failing-oblique-5", 5, 5.0, _fail_half, turned=True),
         hartmann("hartmann-6-outliers", outliers=_OUTLIER_FRACTION, spoilt_by=30.0, pending=(1,)),
         hartmann("hartmann-6-unsaid", noise=0.1, is_told=False, pending=(1,)),
-        _moved("sphere-5-outliers", 5, 5.0, _sphere, outliers=_OUTLIER_FRACTION, spoilt_by=1000.0),
-        _moved("sphere-5-unsaid", 5, 5.0, _sphere, noise=2.0),
+        _move_optimum(
+            "sphere-5-outliers", 5, 5.0, _sphere, outliers=_OUTLIER_FRACTION, spoilt_by=1000.0
+        ),
+        _move_optimum("sphere-5-unsaid", 5, 5.0, _sphere, noise=2.0),
     )
 
 
@@ -30,7 +32,7 @@ _OUTLIER_FRACTION = 0.05
 """Fraction of the trials that measure a value far worse than the true value."""
 
 
-def _moved(
+def _move_optimum(
     name: str,
     count: int,
     bound: float,
@@ -85,11 +87,11 @@ def _sphere(z: Vector) -> float:
     return _dot(z, z)
 
 
-def _halved(z: Vector) -> float | None:
+def _fail_half(z: Vector) -> float | None:
     """Trials in half of the space fail, and the optimum is on the border."""
     return None if z[0] < 0.0 else _sphere(z)
 
 
 def _cut(z: Vector) -> float | None:
-    """Like `_halved`, but the function continues to decrease beyond the border."""
+    """Like `_fail_half`, but the function continues to decrease beyond the border."""
     return None if z[0] < 0.0 else _sphere(z) + 4.0 * z[0]

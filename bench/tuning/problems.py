@@ -45,7 +45,7 @@ class Problem:
     #: Numbers of pending trials. Each number is one case.
     pending: tuple[int, ...] = (1, 8)
 
-    def told(self, true: float, draw: random.Random) -> float:
+    def report(self, true: float, draw: random.Random) -> float:
         """Return the value that a trial reports."""
         observed = true + self.noise * draw.gauss(0, 1)
         if self.outliers and draw.random() < self.outliers:
@@ -56,12 +56,12 @@ class Problem:
 def made() -> tuple[Problem, ...]:
     """Return all synthetic problems, without the two real tasks."""
     return (
-        _shifted("sphere-8", 8, 5.0, lambda z: sum(coordinate**2 for coordinate in z)),
-        _shifted("ellipsoid-5", 5, 5.0, ellipsoid),
-        _shifted("rosenbrock-4", 4, 2.0, _rosenbrock),
-        _shifted("rastrigin-3", 3, 5.12, rastrigin),
-        _shifted("ackley-10", 10, 10.0, _ackley),
-        _shifted("levy-6", 6, 10.0, _levy),
+        _shift_optimum("sphere-8", 8, 5.0, lambda z: sum(coordinate**2 for coordinate in z)),
+        _shift_optimum("ellipsoid-5", 5, 5.0, ellipsoid),
+        _shift_optimum("rosenbrock-4", 4, 2.0, _rosenbrock),
+        _shift_optimum("rastrigin-3", 3, 5.12, rastrigin),
+        _shift_optimum("ackley-10", 10, 10.0, _ackley),
+        _shift_optimum("levy-6", 6, 10.0, _levy),
         hartmann("hartmann-6"),
         hartmann("hartmann-6-noisy", noise=0.1),
         _branin(),
@@ -86,7 +86,7 @@ def coordinates(point: Point, count: int) -> list[float]:
     return [float(point[f"x{index}"]) for index in range(count)]
 
 
-def _shifted(
+def _shift_optimum(
     name: str, count: int, bound: float, function: Callable[[Sequence[float]], float]
 ) -> Problem:
     """Return a problem. `function` is 0 at the origin. Its argument is the distance from the instance's

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.tuning.engines import Engine, algorithm_of
-from bench.tuning.learning import BEST_KNOWN, learned
+from bench.tuning.learning import BEST_KNOWN, real_tasks
 from bench.tuning.pitfalls import pitfalls
 from bench.tuning.problems import METRIC, made
 from trainshed import studies
@@ -28,7 +28,7 @@ from trainshed.studies.port import Algorithm, TrialData
 RANDOM = "random"
 CANDIDATES = (RANDOM, *(engine.value for engine in Engine))
 USUAL, PITFALLS = "usual", "pitfalls"
-SETS = {USUAL: (*made(), *learned()), PITFALLS: pitfalls()}
+SETS = {USUAL: (*made(), *real_tasks()), PITFALLS: pitfalls()}
 PROBLEMS = {problem.name: problem for problems in SETS.values() for problem in problems}
 
 
@@ -78,7 +78,7 @@ def run(task: Task) -> Result:
         if true is None:
             trials[done] = TrialData(oldest.number, TrialState.INFEASIBLE, oldest.parameters)
         else:
-            measured = problem.told(true, draw)
+            measured = problem.report(true, draw)
             final = Measurement(((METRIC, measured),))
             trials[done] = TrialData(oldest.number, TrialState.SUCCEEDED, oldest.parameters, final)
             if measured < best:

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tools.install import locked
+from tools.install import find_locked
 
 from tests.commands import execute
 from tests.e2e.running import ROOT
@@ -16,9 +16,9 @@ def test_lock_files_contain_the_same_runtime_packages() -> None:
     """./dev first installs the installer and the packages of the service, and compiles their modules at
     once."""
     run, dev = ((ROOT / "locks" / name).read_text() for name in ("run.txt", "dev.txt"))
-    assert "--hash" in locked("uv", run)
+    assert "--hash" in find_locked("uv", run)
     names = [line.partition("==")[0] for line in run.splitlines() if not line.startswith(" ")]
-    assert [name for name in names if locked(name, dev) != locked(name, run)] == []
+    assert [name for name in names if find_locked(name, dev) != find_locked(name, run)] == []
 
 
 @pytest.mark.parametrize("version", [(3, 10, 13), (3, 15, 2)])

@@ -75,11 +75,13 @@ class OptunaAlgorithm:
             key(index, parameter): _distribution(self._optuna, parameter)
             for index, parameter in enumerate(spec.parameters)
         }
-        library_trials = (self._told(spec, distributions, trial) for trial in trials)
+        library_trials = (self._to_library_trial(spec, distributions, trial) for trial in trials)
         study.add_trials([trial for trial in library_trials if trial is not None])
         return study
 
-    def _told(self, spec: StudySpec, distributions: Mapping[str, Any], trial: TrialData) -> Any:
+    def _to_library_trial(
+        self, spec: StudySpec, distributions: Mapping[str, Any], trial: TrialData
+    ) -> Any:
         """Convert a trial to the library's trial. Return None for a trial that is infeasible or that the
         library cannot represent."""
         located = places(spec, trial.parameters)

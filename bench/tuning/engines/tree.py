@@ -70,9 +70,9 @@ def to_place(parameter: Parameter, value: Value) -> Place | None:
             near = (i for i, listed in enumerate(parameter.values) if is_same(listed, value))
             return next(near, None)
         case ParameterType.INTEGER:
-            return int(_mirrored(parameter, round(_within(parameter, value))))
+            return int(_mirror(parameter, round(_within(parameter, value))))
         case ParameterType.DOUBLE:
-            return _mirrored(parameter, _within(parameter, value))
+            return _mirror(parameter, _within(parameter, value))
 
 
 def to_value(parameter: Parameter, place: Place) -> Value:
@@ -84,9 +84,9 @@ def to_value(parameter: Parameter, place: Place) -> Value:
         case ParameterType.DISCRETE:
             return parameter.values[min(max(round(number), 0), len(parameter.values) - 1)]
         case ParameterType.INTEGER:
-            return int(_mirrored(parameter, round(_within(parameter, number))))
+            return int(_mirror(parameter, round(_within(parameter, number))))
         case ParameterType.DOUBLE:
-            return _within(parameter, _mirrored(parameter, number))
+            return _within(parameter, _mirror(parameter, number))
 
 
 def is_log(parameter: Parameter) -> bool:
@@ -127,7 +127,7 @@ def _within(parameter: Parameter, value: float) -> float:
     return min(max(value, parameter.low), parameter.high)
 
 
-def _mirrored(parameter: Parameter, value: float) -> float:
+def _mirror(parameter: Parameter, value: float) -> float:
     if parameter.scale is Scale.REVERSE_LOG:
         return parameter.low + parameter.high - value
     return value

@@ -123,7 +123,7 @@ class ConsoleApplication:
             )
         changes = call.method not in ("GET", "HEAD")
         if not changes and (address := self._safer_address(call)) is not None:
-            return self._guarded(_see(address))
+            return self._add_security_headers(_see(address))
         if changes and not self._is_of_this_page(call):
             raise CallRejected(
                 StatusCode.PERMISSION_DENIED,
@@ -141,10 +141,10 @@ class ConsoleApplication:
             if call.path.startswith("/events/"):
                 # Scripts cannot read the response to a rejected event stream, so the cause is reported as an
                 # event.
-                return self._guarded(sized(live.SIGNED_OUT, _EVENTS, more=[_FRESH]))
+                return self._add_security_headers(sized(live.SIGNED_OUT, _EVENTS, more=[_FRESH]))
             if call.method == "GET" and "text/html" in call.headers.get("accept", ""):
                 target = call.path + (f"?{call.raw_query}" if call.raw_query else "")
-                return self._guarded(_see(f"/login?next={quote(target, safe='')}"))
+                return self._add_security_headers(_see(f"/login?next={quote(target, safe='')}"))
             raise CallRejected(StatusCode.UNAUTHENTICATED, "Sign in first.")
         if call.method == "POST" and call.path == "/logout":
             return await self._log_out(call, principal)
@@ -161,7 +161,7 @@ class ConsoleApplication:
         if matched := self._streams.match("GET", call.raw_path):
             made, variables = matched
             answer = await made(self._visit(call, principal, variables))
-            return self._guarded(answer)
+            return self._add_security_headers(answer)
         matched = self._pages.match("GET", call.raw_path)
         if matched is None:
             raise CallRejected(StatusCode.NOT_FOUND, f"The page {call.path[:200]} does not exist.")
@@ -180,7 +180,7 @@ class ConsoleApplication:
         answer = await action(visit)
         if isinstance(answer, View):
             return await self._render(visit, answer)
-        return self._guarded(answer)
+        return self._add_security_headers(answer)
 
     def _events(self, call: Request, principal: Principal) -> Response:
         """Return the event stream of a page. The path of the stream is `/events` followed by the path of the
@@ -192,7 +192,9 @@ class ConsoleApplication:
         page, variables = matched
         inner = call.at(path.encode("latin-1"))
         visit = self._visit(inner, principal, variables)
-        return self._guarded(Streamed(live.stream(page, visit), self._closing, _EVENTS))
+        return self._add_security_headers(
+            Streamed(live.stream(page, visit), self._closing, _EVENTS)
+        )
 
     def _visit(
         self,
@@ -226,9 +228,11 @@ class ConsoleApplication:
         return self._html(html, view.status)
 
     def _html(self, html: str, status: int = 200) -> Response:
-        return self._guarded(sized(html.encode("utf-8", "replace"), _HTML, status, [_FRESH]))
+        return self._add_security_headers(
+            sized(html.encode("utf-8", "replace"), _HTML, status, [_FRESH])
+        )
 
-    def _guarded(self, response: Response) -> Response:
+    def _add_security_headers(self, response: Response) -> Response:
         names = {name for name, _ in response.headers}
         response.headers += [guard for guard in _SECURITY_HEADERS if guard[0] not in names]
         return response
@@ -255,7 +259,7 @@ class ConsoleApplication:
     ) -> Response:
         if "application/json" in call.headers.get("accept", ""):
             body = encode_text({"error": {"status": code.name, "message": text}})
-            return self._guarded(sized(body, b"application/json", code.http, [_FRESH]))
+            return self._add_security_headers(sized(body, b"application/json", code.http, [_FRESH]))
         values: dict[str, Any] = {
             "facts": self._facts,
             # The page has the navigation only if the visitor has a session.
@@ -297,7 +301,9 @@ class ConsoleApplication:
     async def _to_issuer(self, call: Request) -> Response:
         """`GET /login/with?issuer=NAME&next=N&mark=M`: redirect the browser to an issuer."""
         name, following, mark = (call.query.get(key, "") for key in ("issuer", "next", "mark"))
-        return self._guarded(_see(await self._signing_in.begin(name, _local(following), mark)))
+        return self._add_security_headers(
+            _see(await self._signing_in.begin(name, _local(following), mark))
+        )
 
     async def _from_issuer(self, call: Request) -> Response:
         """`GET /login/back?state=S&code=C`: finish a sign-in at an issuer, and redirect to a sign-in link.
@@ -309,7 +315,7 @@ class ConsoleApplication:
         sign_in = await self._signing_in.finish(state, call.query["code"], sender, call.path)
         code = self._sessions.link_code(sign_in.shown)
         query = urlencode({"code": code, "next": sign_in.following, "mark": sign_in.mark})
-        return self._guarded(_see(f"/login?{query}"))
+        return self._add_security_headers(_see(f"/login?{query}"))
 
     async def _log_in(self, call: Request) -> Response:
         """Return the session for a token or the code of a link, as JSON for the script of the sign-in page.
@@ -347,7 +353,9 @@ class ConsoleApplication:
                 if refused.code is not StatusCode.NOT_FOUND:
                     raise
         await self._sessions.end(principal, everywhere=everywhere)
-        return self._guarded(_see(f"/login?out={'everywhere' if everywhere else 'here'}"))
+        return self._add_security_headers(
+            _see(f"/login?out={'everywhere' if everywhere else 'here'}")
+        )
 
     async def _signed_in(self, call: Request) -> Response:
         """`GET /signed-in`: return status 204 for the credentials of a session.
@@ -356,11 +364,11 @@ class ConsoleApplication:
         response, the browser sends the credentials with requests for all paths.
         """
         if self._visitor(call) is not None:
-            return self._guarded(Response(b"", 204, [_FRESH]))
+            return self._add_security_headers(Response(b"", 204, [_FRESH]))
         if _SIGN_IN_HEADER not in call.headers:
             raise CallRejected(StatusCode.UNAUTHENTICATED, "Sign in first.")
         nothing = [_CHALLENGE, _FRESH, (b"content-length", b"0")]
-        return self._guarded(Response(b"", 401, nothing))
+        return self._add_security_headers(Response(b"", 401, nothing))
 
     async def _link(self, call: Request) -> Response:
         """`POST /login/link` with a token in the header: return a sign-in link. `trainshed console` calls
@@ -368,7 +376,7 @@ class ConsoleApplication:
         scheme, _, token = call.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer":
             raise CallRejected(StatusCode.UNAUTHENTICATED, "Send `Authorization: Bearer TOKEN`.")
-        code = self._sessions.link_code(await self._sessions.shown_by(token.strip()))
+        code = self._sessions.link_code(await self._sessions.credential_of(token.strip()))
         return self._json({"uri": self._facts.login_link(code)})
 
     async def _to_command_line(self, call: Request, principal: Principal) -> Response:
@@ -397,7 +405,9 @@ class ConsoleApplication:
         return self._json({"token": token})
 
     def _json(self, value: Mapping[str, str]) -> Response:
-        return self._guarded(sized(encode_text(value), b"application/json", more=[_FRESH]))
+        return self._add_security_headers(
+            sized(encode_text(value), b"application/json", more=[_FRESH])
+        )
 
     def _visitor(self, call: Request) -> Principal | None:
         scheme, _, credentials = call.headers.get("authorization", "").partition(" ")

@@ -55,7 +55,7 @@ class InProcessCaller:
         body: Mapping[str, Any] | None = None,
     ) -> Record:
         """Call a method of `/trainshed/v1`, and return its response. `path`: relative and URL-encoded."""
-        with _refused():
+        with _convert_errors():
             return await transport.answer(
                 self._services, principal, verb, path, query=query or {}, body=body or {}
             )
@@ -64,13 +64,13 @@ class InProcessCaller:
         self, principal: Principal, path: str, query: Query | None = None
     ) -> AsyncGenerator[bytes]:
         """Call a streaming method of `/trainshed/v1`, and return the lines of its response."""
-        with _refused():
+        with _convert_errors():
             return await transport.stream_lines(self._services, principal, path, query or {})
 
     async def call(self, principal: Principal, verb: str, path: str, body: bytes = b"") -> Any:
         """Call a method of the public APIs, and return the JSON of its response. `path`: URL-encoded, with
         the query."""
-        with _refused():
+        with _convert_errors():
             plain, _, query = path.partition("?")
             if (matched := routes.match(verb, plain)) is None:
                 raise NotFound(f"The method {verb} {plain} does not exist.")
@@ -84,7 +84,7 @@ class InProcessCaller:
 
 
 @contextmanager
-def _refused() -> Generator[None]:
+def _convert_errors() -> Generator[None]:
     """Convert any error to the error that a caller over HTTP receives."""
     try:
         yield

@@ -44,7 +44,7 @@ class Asset(Struct, frozen=True):
     address: str
     content: bytes
     #: The content, compressed with gzip.
-    packed: bytes
+    gzip_content: bytes
     #: The media type.
     kind: bytes
 
@@ -93,7 +93,7 @@ def asset_response(request: Request) -> Response | None:
     packed = "gzip" in request.headers.get("accept-encoding", "")
     if packed:
         more.append((b"content-encoding", b"gzip"))
-    content = asset.packed if packed else asset.content
+    content = asset.gzip_content if packed else asset.content
     answer = sized(content, asset.kind, more=more)
     return answer if request.method != "HEAD" else Response(b"", 200, answer.headers)
 
@@ -144,7 +144,7 @@ def environment() -> "Environment":
         "number": number_text,
         "id": id_of,
         "job": _job_address,
-        "q": _quoted,
+        "q": _quote,
         "spark": spark,
         "folder": folder_address,
     }
@@ -168,7 +168,7 @@ def _job_address(name: str) -> str:
             return quote(f"/jobs/{id_of(name)}")
 
 
-def _quoted(text: object) -> str:
+def _quote(text: object) -> str:
     return quote(str(text), safe="")
 
 
@@ -182,7 +182,7 @@ def folder_address(uri: str) -> str:
     last = plain.rpartition("/")[2]
     is_file = plain != name or (last and "." in last)
     prefix = plain.rpartition("/")[0] if is_file else plain.rstrip("/")
-    return f"/buckets/{_quoted(bucket)}" + (f"?prefix={_quoted(prefix + '/')}" if prefix else "")
+    return f"/buckets/{_quote(bucket)}" + (f"?prefix={_quote(prefix + '/')}" if prefix else "")
 
 
 @cache
@@ -366,14 +366,16 @@ def _after(classes: frozenset[str], codes: str) -> frozenset[str]:
             classes -= _OFF[number]
         elif 30 <= number < 50 or 90 <= number < 108:
             kind, colour = "ink" if number // 10 in (3, 9) else "paper", number % 10
-            chosen = _extended(numbers) if colour == 8 else colour if colour < 8 else None
+            chosen = (
+                _read_extended_colour(numbers) if colour == 8 else colour if colour < 8 else None
+            )
             classes = frozenset(name for name in classes if not name.startswith(kind))
             if chosen is not None:
                 classes |= {f"{kind}-{chosen}"}
     return classes
 
 
-def _extended(numbers: Iterator[int]) -> int | None:
+def _read_extended_colour(numbers: Iterator[int]) -> int | None:
     """Read the colour after code 38 or 48: `5;N` of 256 colours, or `2;R;G;B`. Return the most similar of the
     first eight colours, which are readable on light and dark pages. Return None for a grey."""
     kind = next(numbers, 0)

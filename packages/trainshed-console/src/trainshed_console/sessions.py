@@ -92,10 +92,10 @@ class Sessions:
         self._writing = asyncio.Lock()
 
     async def by_token(self, token: str) -> str:
-        """Sign in with a token, and return the session password. Raises the same errors as `shown_by`."""
-        return await self._begin(await self.shown_by(token), "token")
+        """Sign in with a token, and return the session password. Raises Unauthenticated, Unavailable."""
+        return await self._begin(await self.credential_of(token), "token")
 
-    async def shown_by(self, token: str) -> Credential:
+    async def credential_of(self, token: str) -> Credential:
         """Return the credential that a user's token represents. Raises Unauthenticated, Unavailable."""
         principal = await self._authenticate(f"Bearer {token}")
         if principal.credential is None:

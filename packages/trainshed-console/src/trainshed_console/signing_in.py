@@ -152,11 +152,11 @@ class SigningIn:
         answer = await self._issuers.fetch_json(issuer, address, refusal, urlencode(form).encode())
         nonce = self._derive(id_, "nonce")
         claimed = await self._issuers.verify_token(issuer, str(answer.get("id_token", "")), nonce)
-        person = person_of(await self._completed(claimed, issuer, answer), issuer)
+        person = person_of(await self._add_userinfo_claims(claimed, issuer, answer), issuer)
         shown = await self._store(person, issuer)
         return SignedIn(shown, str(claims["next"]), str(claims["mark"]))
 
-    async def _completed(
+    async def _add_userinfo_claims(
         self, claims: Mapping[str, Any], issuer: Issuer, answer: Mapping[str, Any]
     ) -> Mapping[str, Any]:
         """Return the claims of the ID token and of the issuer's userinfo endpoint (OpenID Connect Core

@@ -95,7 +95,7 @@ class Visit(Struct, frozen=True):
     def query(self, name: str) -> str:
         return self.request.query.get(name, "")
 
-    def quoted(self, name: str) -> str:
+    def encode_variable(self, name: str) -> str:
         """Return a variable of the page's path, URL-encoded for the path of an API method."""
         return quote(self.variables[name], safe="")
 

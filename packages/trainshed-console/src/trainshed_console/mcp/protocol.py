@@ -65,7 +65,7 @@ class McpSurface:
             message = await parse_by_size(len(body), lambda: decode_text(body))
         except WireError as error:
             return _error_response(None, _Fault(-32700, str(error)))
-        if fault := _malformed(message):
+        if fault := _find_fault(message):
             return _error_response(None, fault)
         if "id" not in message:
             return sized(b"", JSON, 202)
@@ -112,7 +112,7 @@ class McpSurface:
         return _rpc_response({"id": identity, "result": {"resultType": "complete", **result}})
 
 
-def _malformed(message: Any) -> _Fault | None:
+def _find_fault(message: Any) -> _Fault | None:
     if isinstance(message, dict):
         members = cast("dict[str, Any]", message)
         identity = members.get("id", 0)

@@ -84,7 +84,7 @@ async def download(visit: Visit) -> Response:
             StatusCode.INVALID_ARGUMENT,
             "The address has no object to download. Open the bucket and select an object.",
         )
-    path = f"/storage/v1/b/{visit.quoted('bucket')}/o/{quote(name, safe='')}?alt=media"
+    path = f"/storage/v1/b/{visit.encode_variable('bucket')}/o/{quote(name, safe='')}?alt=media"
     return _Download(visit, path, clean(name.rpartition("/")[2]) or "object")
 
 

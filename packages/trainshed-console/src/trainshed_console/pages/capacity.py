@@ -89,7 +89,7 @@ async def nodes(visit: Visit) -> View:
     parts = {
         f"node-{place}": Part(
             "_node.html",
-            {**shared, "node": node, "used": _used(node), "history": history(node, week)},
+            {**shared, "node": node, "used": _node_usage(node), "history": history(node, week)},
         )
         for place, node in enumerate(node_list.nodes)
     }
@@ -143,7 +143,7 @@ def history(node: Node, week: Week) -> list[tuple[str, float]]:
     return [(day, hours / most) for day, hours in held] if most and any(h for _, h in held) else []
 
 
-def _used(node: Node) -> tuple[float, int] | None:
+def _node_usage(node: Node) -> tuple[float, int] | None:
     """Return the processors and bytes of memory that programs on a node use. Return None if the usage of a
     program is unknown."""
     known = [holder.usage for holder in node.replicas or () if holder.usage]
@@ -156,13 +156,13 @@ def _used(node: Node) -> tuple[float, int] | None:
 async def drain(visit: Visit) -> Response:
     """`POST /nodes/N/drain`: start a node's maintenance, with the form's reason. Raises CallRejected."""
     body = {"reason": visit.form.get("reason", "")}
-    await visit.do("POST", f"nodes/{visit.quoted('node')}:drain", body)
+    await visit.do("POST", f"nodes/{visit.encode_variable('node')}:drain", body)
     return redirect("/nodes")
 
 
 async def undrain(visit: Visit) -> Response:
     """`POST /nodes/N/undrain`: end a node's maintenance. Raises CallRejected."""
-    await visit.do("POST", f"nodes/{visit.quoted('node')}:undrain")
+    await visit.do("POST", f"nodes/{visit.encode_variable('node')}:undrain")
     return redirect("/nodes")
 
 

@@ -120,7 +120,7 @@ class Version(Struct, frozen=True):
 
 async def model(visit: Visit) -> View:
     """`/models/M`: the versions of a model with their origins and evaluations."""
-    path = f"models/{visit.quoted('model')}"
+    path = f"models/{visit.encode_variable('model')}"
     answer = await vertex_page(
         visit, f"{path}:listVersions", size=_MAX_VERSIONS, orderBy="create_time desc"
     )
@@ -186,7 +186,7 @@ async def experiments(visit: Visit) -> View:
 
 async def experiment(visit: Visit) -> View:
     """`/experiments/E[?run=A&run=B]`: a comparison of all or some runs, with their curves."""
-    path = vertex_path(visit, f"{_STORE}/contexts/{visit.quoted('experiment')}")
+    path = vertex_path(visit, f"{_STORE}/contexts/{visit.encode_variable('experiment')}")
     context = await visit.backend.call(visit.principal, "GET", path)
     if context.get("schemaTitle") != _EXPERIMENT or _LINK in context.get("metadata", {}):
         raise CallRejected(StatusCode.NOT_FOUND, f"{context['name']} is not an experiment.")
@@ -333,7 +333,7 @@ async def datasets(visit: Visit) -> View:
 
 async def dataset(visit: Visit) -> View:
     """`/datasets/D`: the files of a dataset, and the pipelines that used it."""
-    path = vertex_path(visit, f"datasets/{visit.quoted('dataset')}")
+    path = vertex_path(visit, f"datasets/{visit.encode_variable('dataset')}")
     answer = await visit.backend.call(visit.principal, "GET", path)
     dataset_id = id_of(answer["name"])
     uris = _uris(answer)

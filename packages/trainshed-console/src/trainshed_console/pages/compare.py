@@ -53,7 +53,7 @@ class Compared(Struct, frozen=True):
 
 async def page(visit: Visit) -> View:
     """`/compare?job=A&job=B`: the jobs next to each other, differences first. Raises CallRejected."""
-    jobs = await _compared(visit)
+    jobs = await _comparisons(visit)
     axes, lines = _parallel(jobs)
     charts = _charts(jobs, visit.query("axis") == "time")
     return View(
@@ -74,7 +74,7 @@ async def page(visit: Visit) -> View:
 
 async def table(visit: Visit) -> Response:
     """`/compare/table.csv?job=A&job=B`: the comparison with one row per job. Raises CallRejected."""
-    jobs = await _compared(visit)
+    jobs = await _comparisons(visit)
     columns = [(group, name) for group in jobs[0].facts for name, _, _ in rows(jobs, group)]
     text = io.StringIO()
     writer = csv.writer(text)
@@ -96,7 +96,7 @@ def _safe(cells: Sequence[str]) -> list[str]:
     ]
 
 
-async def _compared(visit: Visit) -> list[Compared]:
+async def _comparisons(visit: Visit) -> list[Compared]:
     targets = tuple(dict.fromkeys(filter(None, visit.request.values.get("job", ()))))
     if not 2 <= len(targets) <= MAX_JOBS:
         text = f"You can compare 2 to {MAX_JOBS} jobs, not {len(targets)}. Select them in a list."
@@ -139,7 +139,7 @@ async def _look(visit: Visit, job: JobDescription, title: str) -> Compared:
             "node": ", ".join(dict.fromkeys(replica.node for replica in job.replicas or ())),
         },
         "Result and time": _times(job),
-        "Used": _used(usage) if usage else {},
+        "Used": _usage_texts(usage) if usage else {},
     }
     return Compared(job, title, facts, curves)
 
@@ -193,7 +193,7 @@ def _times(job: JobDescription) -> dict[str, str]:
     }
 
 
-def _used(usage: Usage) -> dict[str, str]:
+def _usage_texts(usage: Usage) -> dict[str, str]:
     busy = [gpu.mean_busy for replica in usage.replicas for gpu in replica.gpus]
     known_shares = [share for share in busy if share is not None]
     return {

@@ -440,16 +440,16 @@ async def explain_job(visit: Visit, body: dict[str, Any], project: str, region: 
 async def cancel(visit: Visit) -> Response:
     """`POST /jobs/J/cancel`: cancel the job, and show its page. Raises CallRejected."""
     target = visit.variables["job"]
-    await _cancelled(visit, target)
+    await _cancel(visit, target)
     return redirect(job_path(target))
 
 
-async def _cancelled(visit: Visit, target: str) -> object:
+async def _cancel(visit: Visit, target: str) -> object:
     return await visit.do("POST", of_job(target, ":cancel"))
 
 
 _MARKED: Final[Mapping[str, Callable[[Visit, str], Awaitable[object]]]] = {
-    "cancel": _cancelled,
+    "cancel": _cancel,
     "delete": lambda visit, target: visit.do("DELETE", of_job(target)),
     "retry": _again,
 }

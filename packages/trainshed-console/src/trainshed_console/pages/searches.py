@@ -40,18 +40,18 @@ class Search(Struct, frozen=True):
     #: Numbers of the best trials. With several objectives, they are the Pareto front.
     best: Set[int]
     #: The trial whose curve is shown.
-    chosen: Trial | None = None
-    #: The sort column of the table, with the prefix "-" for descending order. "" sorts the best first.
-    order: str = ""
+    selected_trial: Trial | None = None
     #: The column by which the table is sorted, with the prefix "-" for descending order. "" = the best trials
     #: first.
+    order: str = ""
+    #: Names of trials by number. Without a name, a trial is shown as "trial" and its number.
     names: Mapping[int, str] = field(default_factory=dict[int, str])
 
     @property
     def objective(self) -> Metric:
         return self.metrics[0]
 
-    def called(self, trial: Trial) -> str:
+    def name_of(self, trial: Trial) -> str:
         return self.names.get(trial.number, f"trial {trial.number}")
 
 
@@ -112,7 +112,9 @@ def parts(search: Search) -> dict[str, Part]:
         "front": Part("_trials_front.html", {"front": front(shown, search)}),
         "slices": Part("_trials_slices.html", {"slices": plots}),
         "outlook": Part("_trials_outlook.html", {"names": names, "first": first}),
-        "curve": Part("_trials_curve.html", {"chosen": search.chosen, "curve": _curve(search)}),
+        "curve": Part(
+            "_trials_curve.html", {"chosen": search.selected_trial, "curve": _curve(search)}
+        ),
         "table": Part(
             "_trials_table.html",
             {
@@ -130,7 +132,7 @@ def _finite(value: object) -> bool:
 
 
 def _curve(search: Search) -> str:
-    chosen = search.chosen
+    chosen = search.selected_trial
     if chosen is None or not chosen.curve:
         return ""
     steps, values = [step for step, _ in chosen.curve], [value for _, value in chosen.curve]
@@ -254,7 +256,7 @@ def _plot(
             trial.number,
             is_front,
             trial.stopped_early,
-            f"{search.called(trial)}: {x_name} {number_text(a)}, {y_name} {number_text(b)}",
+            f"{search.name_of(trial)}: {x_name} {number_text(a)}, {y_name} {number_text(b)}",
         )
         for trial, a, b, x, y, is_front in rows
         if x is not None
@@ -305,7 +307,7 @@ def parallel(shown: Sequence[Trial], search: Search) -> tuple[list[Axis], list[L
             ),
             trial.number in search.best,
             min(4, bisect_left(ordered, float(trial.value or 0.0)) * 5 // len(ordered)),
-            f"{search.called(trial)}: {number_text(trial.value)}",
+            f"{search.name_of(trial)}: {number_text(trial.value)}",
         )
         for row, trial in enumerate(shown)
     ]

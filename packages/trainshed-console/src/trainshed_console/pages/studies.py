@@ -32,7 +32,7 @@ async def studies(visit: Visit) -> View:
 
 async def study(visit: Visit) -> View:
     """`/studies/S`: charts of the objective, its parameters and two metrics, and the table of trials."""
-    below = f"studies/{visit.quoted('study')}"
+    below = f"studies/{visit.encode_variable('study')}"
     path = vertex_path(visit, below)
     listed = await visit.backend.call(visit.principal, "GET", path)
     trials = await _trials(visit, f"{below}/trials")

@@ -59,7 +59,7 @@ async def create_token(visit: Visit) -> View:
 
 async def delete_token(visit: Visit) -> Response:
     """`POST /team/tokens/T/delete`: revoke a token. Raises CallRejected."""
-    await visit.do("DELETE", f"tokens/{visit.quoted('token')}")
+    await visit.do("DELETE", f"tokens/{visit.encode_variable('token')}")
     return redirect("/team")
 
 

@@ -12,7 +12,7 @@ from trainshed.cli.text.colours import faint
 
 _GAP = "  "
 _MIN_FLEXIBLE = 8
-"""Flexible columns are not cut to fewer cells."""
+"""Minimum width of a flexible column after it is cut."""
 _MIN_WRAPPED = 24
 """Minimum width of wrapped text, even if the terminal is narrower."""
 _MIN_READABLE = 12
