@@ -233,7 +233,7 @@ def test_forgetting_a_browser_login_deletes_its_token(
     service.on("DELETE", path, {})
     assert service.cli("login", service.address, "--token", TOKEN).exit_code == 0
     forgotten = service.cli("login", "--forget")
-    assert forgotten.stdout == f"{service.address} is forgotten.{stays}\n"
+    assert forgotten.stdout == f"The login at {service.address} is deleted.{stays}\n"
     assert not login_json.exists()
     assert len(service.bodies("DELETE", path)) == bool(issuer)
 

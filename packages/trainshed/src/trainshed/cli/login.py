@@ -56,7 +56,9 @@ def command(
         file.unlink(missing_ok=True)
         remark = _revoke_token(known) if known else ""
         click.echo(
-            f"{known['url']} is forgotten.{remark}" if known else "There is no login to delete."
+            f"The login at {known['url']} is deleted.{remark}"
+            if known
+            else "There is no login to delete."
         )
         return
     address = (url or known.get("url", "")).rstrip("/")

@@ -101,7 +101,7 @@ def down(
     if not select.select([process], [], [], remaining_time())[0]:
         raise click.ClickException(
             f"The service (process {endpoint.pid}) did not stop in time. Its log in {endpoint.data} may "
-            f"contain the reason. To end it by force: kill {endpoint.pid}"
+            f"contain the reason. To end it by force: kill -9 {endpoint.pid}"
         )
     click.echo("The service has ended.")
     _report_leftovers(directory, release=release)

@@ -128,7 +128,9 @@ def _report(endpoint: Endpoint, job: str, form: str) -> None:
             click.echo("\n".join([*_lines(finding), ""]))
         click.echo(f"Report  {report.result}")
     else:
-        click.echo(f"This job has no drill. Order one: trainshed drill {job} --kind kill")
+        click.echo(
+            f"No fault was injected into this job. Inject one: trainshed drill {job} --kind kill"
+        )
     if report.result == "FAIL":
         raise SystemExit(1)
 
