@@ -39,7 +39,7 @@ async def test_start_on_a_full_disk_is_a_service_failure(harness: EngineHarness)
     end = await harness.end(uid)
     filler.unlink()
     assert isinstance(end, ReplicaLost) and end.by_service
-    assert "the disk takes nothing" in end.cause
+    assert "the disk accepts no data" in end.cause
     await harness.engine.launch([harness.plan(uid, "echo", "ran", incarnation=2)])
     assert (await harness.exit(uid, incarnation=2)).exit.exit_code == 0
     assert harness.texts(uid) == ["ran"]

@@ -20,8 +20,8 @@ async def test_module_that_cannot_be_preloaded_causes_a_cold_start(
     harness: EngineHarness, runtime: ToyRuntime
 ) -> None:
     causes = {
-        "threaded": "their import starts 1 threads that a fork would lose",
-        "open_file": "their import keeps files open that programs would share (/etc/hostname)",
+        "threaded": "importing the frameworks starts 1 threads that a fork would lose",
+        "open_file": "importing the frameworks opens files that programs would share (/etc/hostname)",
         "absent": "importing absent failed (ModuleNotFoundError: No module named 'absent')",
         "dies": "the process that imported its frameworks ended with 3",
     }

@@ -41,7 +41,7 @@ async def test_warm_program_has_the_same_outcome_as_a_cold_one(
 
     layer, module = runtime.packed({"go.sh": "echo $0\n"}, "go.sh")
     uid = await start(harness, runtime, module, warm=runtime.warm(), prefix=layer)
-    assert await start_notice(harness, uid) == "started cold: it is a shell script"
+    assert await start_notice(harness, uid) == "started cold: the program is a shell script"
     assert harness.texts(uid) == ["go.sh"]
 
     layer, module = runtime.packed({"own.py": "import platform", "platform.py": ""}, "own.py")

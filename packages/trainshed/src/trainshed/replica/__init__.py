@@ -1,1 +1,2 @@
-"""Runs next to the user's program and supervises it. Standard library only, because it must run anywhere."""
+"""Runs next to the user's program and supervises it. This package uses only the standard library, because it
+must run beside any program."""

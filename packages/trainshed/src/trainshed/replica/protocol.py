@@ -7,24 +7,25 @@ A slot is the directory of one replica of one attempt:
     journal             starts and attempt records of the incarnations (`journal` module). The shim locks the
                         file until all processes of the replica have exited (the fence).
     sock                the shim's Unix socket
-    stopped-N           exists if incarnation N must not start any more
+    stopped-N           exists if incarnation N must not start
     files/              all files that the program may write: work, home, tmp, ...
     ../hosts            /etc/hosts of all programs of the gang; changed in place
     ../lost-reducers    HOST:PORT of the lost reducers, which workers must not use; grows in place
-    ../stopped          exists if the attempt was stopped, so that none of its replicas starts any more
+    ../stopped          exists if the attempt was stopped: none of its replicas may start
 
 Messages are JSON objects, one per line. The shim sends to each connection, in this order:
 - `started` (at)
 - any number of `lines` (n: total number of log lines), `metrics` (a trial has new measurements), and `note`
   (n, from 1 on; at, name, severity, text)
 - `exited` (the record) or `lost` (cause, by_service)
-Or it sends only `refused` (cause, `REFUSED_*`). Answers to orders may appear at any position.
+If it rejects the start, it sends `refused` (cause, `REFUSED_*`) and nothing else. Responses to orders may
+appear at any position.
 
 The service sends orders to the shim:
 - `stop` (grace, in ns; notice, see `preamble`, if the platform stops the program)
-- `ping` (n): answered with `pong` (n) until the replica has ended
+- `ping` (n): the response is `pong` (n) until the replica has ended
 - `fault` (kind, a `FAULT_*`): has no effect after the program's end
-- `write` (lines): adds lines to the program's log; answered with `written` (n), or `refused` (cause) while
+- `write` (lines): adds lines to the program's log; the response is `written` (n), or `refused` (cause) while
   the disk is full
 - `shell` (tty, rows, cols, term, command, label): from then on, the connection belongs to the shell (`shells`
   module)
@@ -46,7 +47,7 @@ FILES = "files"
 STOPPED = "stopped"
 
 PACKED_PROGRAM = "trainshed_program"
-"""The package that `trainshed run` builds from a program. Its modules copy the program to the working
+"""Name of the package that `trainshed run` builds from a program. Its modules copy the program to the working
 directory and start it in another interpreter."""
 
 REFUSED_HELD = "held"
@@ -62,13 +63,13 @@ FAULT_SEGV = "segv"
 """A drill's fault: the main process gets SIGSEGV."""
 
 LEVEL_OWN = "own-user"
-"""The service is root; each replica runs as separate users, in namespaces that it cannot leave."""
+"""The service runs as root. Each replica runs as separate users, in namespaces that it cannot leave."""
 LEVEL_ROOT = "root"
-"""The service is root and so is each program, in its own namespaces."""
+"""The service and the programs run as root. Each program has its own namespaces."""
 LEVEL_USER = "user"
-"""The service is an ordinary user; programs run as that user, in their own namespaces."""
+"""The service runs as an ordinary user. Programs run as that user, in their own namespaces."""
 LEVEL_SESSION = "session"
-"""There are no namespaces; a program only gets its own session."""
+"""There are no namespaces; a program only has its own session."""
 
 
 def stopped_mark(incarnation: int) -> str:
@@ -77,16 +78,16 @@ def stopped_mark(incarnation: int) -> str:
 
 
 class Program(NamedTuple):
-    """The program of the replica."""
+    """The replica's program."""
 
     #: The program and its arguments.
     argv: "Sequence[str]"
-    #: All of its environment.
+    #: All environment variables of the program.
     environ: "dict[str, str]"
-    #: Its working directory; None = the slot's own.
+    #: The program's working directory; None = the slot's directory.
     directory: "str | None" = None
-    #: Template of a Python environment, which is copied into the slot; in a mount namespace the program sees
-    #: the copy at the template's path. None = no Python is needed.
+    #: Template of a Python environment, which is copied into the slot. In a mount namespace, the program sees
+    #: the copy at the template's path. None: the program needs no Python.
     python_template: "str | None" = None
 
 
@@ -95,12 +96,11 @@ class Isolation(NamedTuple):
 
     #: Sandbox level (`LEVEL_*`).
     level: "str" = LEVEL_SESSION
-    #: None = the machine's own.
+    #: Hostname; None = the machine's hostname.
     hostname: "str | None" = None
-    #: Its hosts file; None = the machine's.
+    #: The program's hosts file; None = the machine's hosts file.
     hosts: "str | None" = None
-    #: (first, count) of the machine's user IDs for the program (`LEVEL_OWN`); () = none: it keeps the shim's
-    #: user.
+    #: (first, count) of the machine's user IDs for the program (`LEVEL_OWN`). () = the shim's user.
     users: "Sequence[int]" = ()
     #: Directories whose content the program must not see; they look empty.
     hidden: "Sequence[str]" = ()
@@ -110,36 +110,36 @@ class Isolation(NamedTuple):
     read_only: "Sequence[str]" = ()
     #: Further mounts: (source, target, whether it is read-only).
     mounts: "Sequence[tuple[str, str, bool]]" = ()
-    #: Device files in /dev, in addition to the harmless ones.
+    #: Device files in /dev, in addition to the harmless devices that all programs have.
     devices: "Sequence[str]" = ()
     #: (name, directory) of the buckets at /gcs/NAME.
     buckets: "Sequence[tuple[str, str]]" = ()
-    #: Directory of its root file system; None = the machine's.
+    #: Directory of the image's root file system; None = the machine's own root.
     image: "str | None" = None
-    #: User of an image's program; None = its root.
+    #: User of an image's program; None = the image's root user.
     image_user: "str | None" = None
     #: File of certificate authorities that the program trusts, visible at the usual paths.
     roots: "str | None" = None
-    #: Bytes of /dev/shm; None = the kernel's choice, half of the memory.
+    #: Size of /dev/shm in bytes; None = the kernel's default, half of the memory.
     shm_bytes: "int | None" = None
 
 
 class Limits(NamedTuple):
-    """The limits of the replica, and the location of its control groups."""
+    """The limits of the replica, and the directories of its control groups."""
 
-    #: Bytes of memory; None = no limit.
+    #: Memory limit in bytes; None = no limit.
     memory_limit: "int | None" = None
-    #: Its share of the processors relative to other programs, 100 for each; None = like any other process.
+    #: Share of the processors relative to other programs, 100 per processor; None = that of other processes.
     cpu_weight: "int | None" = None
     #: Number of processes and threads; None = no limit.
     pids_limit: "int | None" = None
-    #: Disk of the job in bytes; None = unknown.
+    #: Size of the job's disk in bytes; None = unknown.
     disk_limit: "int | None" = None
-    #: Whether the replica is ended if its files exceed `disk_limit`.
+    #: Whether the replica is stopped if its files exceed `disk_limit`.
     disk_enforced: "bool" = False
-    #: File of the time after which the program must not run (`deadline`); None = no deadline.
+    #: File that contains the time after which the program must not run (`deadline`); None = no deadline.
     deadline: "str | None" = None
-    #: Seconds without any progress before the program is ended (`stall`); None = unlimited.
+    #: Number of seconds without progress after which the program is killed (`stall`); None = unlimited.
     stall_after: "float | None" = None
     #: Parent directories of its control groups, by controller: memory, cpu, pids.
     bases: "Dict[str, str]" = {}  # noqa: RUF012 - nobody changes it
@@ -148,35 +148,36 @@ class Limits(NamedTuple):
 
 
 class Network(NamedTuple):
-    """The replica's address, and the targets of its endpoint."""
+    """The replica's address, and the destinations of its endpoint."""
 
-    #: The replica's address, on which its endpoint listens as well.
+    #: The replica's address. Its endpoint listens on it.
     address: "str" = "127.0.0.1"
-    #: A bind of this port on the wildcard address becomes one of `address`; None = none does.
+    #: A bind of this port to the wildcard address becomes a bind to `address`; None = no port.
     cluster_port: "int | None" = None
     #: Ports of the service, which the program can bind only on `address`.
     kept_ports: "Sequence[int]" = ()
     #: Port of the endpoint at `address`.
     storage_port: "int" = 0
-    #: Unix socket behind the endpoint; None = there is no endpoint.
+    #: Unix socket to which the endpoint connects; None = there is no endpoint.
     storage_socket: "str | None" = None
-    #: The replica's identity, as JSON on one line, for `preamble`.
+    #: The replica's identity in one line of JSON, for `preamble`.
     identity: "str" = ""
-    #: Unix socket of the service's REST APIs, which replace Google's; None = not available.
+    #: Unix socket of the service's REST APIs, which replace Google's APIs; None = not available.
     rest_socket: "str | None" = None
-    #: Unix socket of the service's gRPC APIs, likewise.
+    #: Unix socket of the service's gRPC APIs, which replace Google's APIs; None = not available.
     grpc_socket: "str | None" = None
-    #: PEM file with the endpoint's key and chain for Google's hosts; None = those are not served.
+    #: PEM file with the key and certificate chain with which the endpoint serves Google's hosts; None = the
+    #: endpoint does not serve them.
     certificate: "str | None" = None
-    #: The port on which rank 0 of the job's processes listens; None = unknown.
+    #: Port on which rank 0 of the job's processes listens; None = unknown.
     master_port: "int | None" = None
-    #: Rank 0 belongs to this replica.
+    #: Whether rank 0 belongs to this replica.
     is_primary: "bool" = False
 
 
 def preamble(identity: "str", is_secure: "bool", notice: "str | None" = None) -> "bytes":
-    """Return the first line of a connection to `Network.storage_socket`. `is_secure`: its client uses TLS,
-    and must get https:// URLs. `notice`: the connection carries no requests; while it is open, the replica's
+    """Return the first line of a connection to `Network.storage_socket`. `is_secure`: the client uses TLS and
+    must receive https:// URLs. `notice`: the connection carries no requests. While it is open, the replica's
     metadata report this notice ("preempted", "maintenance")."""
     more = {"scheme": "https"} if is_secure else {}
     if notice:
@@ -191,43 +192,43 @@ class Observation(NamedTuple):
 
     #: Directory of the log segments and of the other records.
     logs: "str"
-    #: Texts to mask in the log.
+    #: Secrets to mask in the log.
     masked: "Sequence[str]" = ()
     #: Seconds between two measurements of the replica's resources, including its disk.
     usage_every: "float" = 10.0
     #: UUIDs of its GPUs.
     gpus: "Sequence[str]" = ()
-    #: Record the measurements that the program reports (`metrics`).
+    #: Whether to record the measurements that the program reports (`metrics`).
     watch_metrics: "bool" = False
-    #: Number of the job's reducers if the replica is a reducer or uses them, and is watched for that
-    #: (`reduction_reports`); None = not watched.
+    #: Number of the job's reducers, if reports of the replica's program are recorded (`reduction_reports`).
+    #: None = not recorded.
     reducers: "int | None" = None
-    #: Whether a program that ends without using its reducers gets a note.
+    #: Whether the user receives a note if the program ends without using its reducers.
     reducers_expected: "bool" = False
 
 
 class WarmStart(NamedTuple):
-    """Whether the program starts in a fork of an interpreter that has imported its frameworks
-    (docs/adr/0083)."""
+    """The settings of a warm start: the program starts in a fork of an interpreter that has imported its
+    frameworks (docs/adr/0083)."""
 
     #: Unix socket of the preloader that forks the program; None = a cold start in its own interpreter.
     preloader: "str | None" = None
-    #: Directory of its Python environment, in the program's view.
+    #: Directory of the program's Python environment, as the program sees it.
     template: "str" = ""
-    #: The preloader's imports, as a text for people.
+    #: The modules that the preloader has imported, in a human-readable form.
     preloaded: "str" = ""
-    #: Why the program starts in its own interpreter although its job requested a warm start, as a clause;
-    #: None = no request, or a warm start.
+    #: The reason for a cold start although the job requested a warm start, as a clause; None = no request, or
+    #: a warm start.
     cold_because: "str | None" = None
 
 
 class LaunchDocument(NamedTuple):
-    """Everything that a shim needs to start one incarnation.
+    """All inputs of a shim for the start of one incarnation.
 
-    As a message, and on disk, it is flat: it contains the fields of all sections, so their names are unique.
+    As a message and on disk, it is flat: it contains the fields of all sections, so their names are unique.
     """
 
-    #: Number of the incarnation; one that was started before is rejected.
+    #: Number of the incarnation. The shim rejects an incarnation that was started before.
     incarnation: "int"
     program: "Program"
     isolation: "Isolation"
@@ -237,7 +238,7 @@ class LaunchDocument(NamedTuple):
     warm: "WarmStart" = WarmStart()
 
     def to_message(self) -> "Message":
-        """Return the message for `from_message`, which survives a conversion to JSON."""
+        """Return a message for `from_message`. The message can be converted to JSON and back."""
         message: "Message" = {"incarnation": self.incarnation}
         for section in self[1:]:
             message.update(section._asdict())
@@ -245,8 +246,8 @@ class LaunchDocument(NamedTuple):
 
     @classmethod
     def from_message(cls, message: "Message") -> "LaunchDocument":
-        """Create a document from a message. Messages of other versions of the service are accepted: unknown
-        fields are ignored, and missing ones get their defaults."""
+        """Create a document from a message of any version of the service. Unknown fields are ignored, and
+        missing fields get their defaults."""
         sections: "list[Any]" = [
             section(**{name: message[name] for name in section._fields if name in message})
             for section in (Program, Isolation, Limits, Network, Observation, WarmStart)
@@ -265,7 +266,7 @@ def encode(message: "Message") -> bytes:
 
 
 class Lines:
-    """Splits a byte stream into messages; keeps the incomplete rest."""
+    """Splits a byte stream into messages and keeps the incomplete rest for the next call."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -277,28 +278,28 @@ class Lines:
 
 
 def process_start(pid: int, proc: str = "/proc") -> int:
-    """Return the start time of a process, as one number made of the machine's boot and the kernel's ticks
-    since then; later starts are larger. 0 if the process does not exist or the time is unknown. `proc`: the
-    /proc with this process ID.
+    """Return the start time of a process, or 0 if the process does not exist or the time is unknown.
 
-    A process ID is unique only together with this number. A zombie does not count, because it runs no code.
+    The start time is one number, built from the machine's boot and the kernel's ticks since then; later
+    starts are larger. A process ID is unique only together with this number. A zombie counts as not existing,
+    because it runs no code. `proc`: a /proc file system that lists the process by this ID.
     """
     fields = processes.read("%s/%d/stat" % (proc, pid)).rpartition(b")")[2].split()
     return 0 if not fields or fields[0] in (b"Z", b"X") else _boot() << _TICKS | int(fields[19])
 
 
 def is_process(pid: int, start: int, proc: str = "/proc") -> bool:
-    """Whether the process that started at `start` (`process_start`) still runs."""
+    """Whether the process that started at `start` (`process_start`) is still running."""
     return process_start(pid, proc) == start > 0
 
 
 @lru_cache(maxsize=None)
 def _boot() -> int:
-    """Return a number of the machine's boot, because process IDs and ticks recur after a reboot; 0 =
-    unknown."""
+    """Return a number that identifies the machine's boot, or 0 if it is unknown. Needed because process IDs
+    and ticks recur after a reboot."""
     boot = processes.read("/proc/sys/kernel/random/boot_id").replace(b"-", b"")
     return int(boot[:12] or b"0", 16)
 
 
 _TICKS = 64
-"""Number of bits for the ticks."""
+"""Number of bits of the ticks in a start time."""

@@ -3,15 +3,15 @@
 The service starts the zygote before it has threads, sockets or a database. If the zygote dies, the service
 starts another one; running shims are not affected. The zygote has no state worth keeping.
 
-Requests arrive on a stream socket pair as JSON lines, each with a file handle.
-- {"slot": PATH, "plan": LAUNCH DOCUMENT}: become a replica's shim; the handle is its connection to the
-  service.
+Requests arrive on a stream socket pair as JSON lines, each with a file descriptor.
+- {"slot": PATH, "plan": LAUNCH DOCUMENT}: become a replica's shim; the file descriptor is its connection
+  to the service.
 - {"probe": PATH, "levels": LEVELS}: find a sandbox level that works (`supervisor/isolation_probe.py`). The
-  answer on the handle is one line: {"level": the first level that works, "refused": {LEVEL: the reason}}, or
-  {"failed": the error of the probe}.
+  response on the file descriptor is one line: {"level": the first level that works, "refused": {LEVEL: the
+  reason}}, or {"failed": the error of the probe}.
 - {"autopsy": true, ...}: open a shell in the files of a failed replica (`supervisor/autopsy_shell.py`).
 - {"pool": NUMBER, "level": LEVEL}: keep this number of idle shims ready.
-If the zygote dies, the kernel closes the handles of its requests, which the service detects.
+If the zygote dies, the kernel closes the file descriptors of its requests, which the service detects.
 """
 
 import gc
@@ -29,27 +29,28 @@ from trainshed.replica.system import kernel, unix_sockets
 
 _QUIET_MS = 120
 """Milliseconds without a request before the zygote forks an idle shim. In this time, even sixteen requested
-programs have usually started, so that the fork does not take processor time from them."""
+programs have usually started, so that the fork does not compete with them for processor time."""
 _MAX_HANDLES = 1 << 10
-"""Upper bound of the handles that a zygote has open."""
+"""Upper bound for the zygote's number of open file descriptors."""
 
 
 def run(handle: int) -> NoReturn:
-    """Run the zygote until the service closes its end of `handle`, the socket pair. Does not return."""
-    # A copy of the handle, because handles 0 to 2 become /dev/null.
+    """Run the zygote until the service closes its own socket of the pair. `handle`: file descriptor of the
+    zygote's socket. Does not return."""
+    # Use a copy, because the file descriptors 0 to 2 become /dev/null.
     connection = socket.fromfd(handle, socket.AF_UNIX, socket.SOCK_STREAM)
     kernel.close_inherited(connection.fileno())
-    # One session for all shims: the kernel gives each session the same processor time (autogroup), so many
+    # All shims share one session. The kernel gives each session the same processor time (autogroup), so many
     # sessions would leave little for the service.
     os.setsid()
     os.chdir("/")
     kernel.name_process("ts-zygote")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # The kernel reaps our children and those of killed shims. The machine's process 1 may be slow to do this,
-    # and a dying namespace waits until all its processes are reaped.
+    # The kernel then reaps this process's children and those of killed shims. The machine's process 1 may be
+    # slow to reap them, and a dying namespace exists until all its processes are reaped.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     kernel.adopt_orphans()
-    # Compute these once, not in each fork.
+    # Compute these data once, because each fork would repeat the work.
     call_filter.prepare()
     protocol.process_start(os.getpid())
     gc.collect()
@@ -59,12 +60,12 @@ def run(handle: int) -> NoReturn:
 
 
 class Zygote:
-    """Serves one connection and keeps the pool of idle shims."""
+    """Serves the connection to one service and keeps the pool of idle shims."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._receiver = unix_sockets.Receiver(connection)
-        #: A connection to each idle shim, oldest first. Closing a connection ends its shim.
+        #: Connections to the idle shims, oldest first. Closing a connection ends its shim.
         self._idle: list[socket.socket] = []
         #: Requested number of idle shims.
         self._size = 0
@@ -72,16 +73,16 @@ class Zygote:
         self._level = ""
 
     def serve(self) -> None:
-        """Serve requests until the service closes its end of the connection."""
+        """Serve requests until the service closes the connection."""
         poll = select.poll()
         poll.register(self._connection, select.POLLIN)
         while True:
-            # An idle shim also has its main process already, and needs only a plan.
+            # An idle shim already has its main process, and needs only a launch document.
             while len(self._idle) < self._size and not poll.poll(_QUIET_MS):
                 try:
                     self._idle.append(self._fork_shim(self._level))
                 except OSError:
-                    break  # Memory is short. Try again after the next request.
+                    break  # Memory is short: wait for the next request, and then try again.
             poll.poll()
             requests = self._receiver.receive()
             if not requests:
@@ -107,12 +108,12 @@ class Zygote:
                 try:
                     unix_sockets.send(shim, line + b"\n", handle)
                 except OSError:
-                    continue  # This shim was killed.
+                    continue  # The shim was killed, so the next one gets the order.
                 return
 
     def _fork_shim(self, level: str, *, is_expected: bool = False) -> socket.socket:
         """Fork a shim that waits for its order; return the connection to it. Raises OSError. `is_expected`:
-        an order is pending; if the shim cannot carry it out, it reports the reason."""
+        an order is pending. If the shim cannot carry out this order, it reports the reason."""
         ours, theirs = socket.socketpair()
         try:
             child = levels.fork(level)
@@ -146,8 +147,8 @@ class Zygote:
                 os._exit(0)
 
     def _close_handles(self, kept: int) -> None:
-        """In a child: close all inherited handles except `kept`. Otherwise an idle shim would survive the
-        zygote, because the child would have the zygote's end of its socket open."""
+        """Close all inherited file descriptors except `kept`, in a child. Otherwise the child would keep the
+        zygote's connections to idle shims open, and these shims would survive the zygote."""
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.closerange(3, kept)
         os.closerange(kept + 1, _MAX_HANDLES)

@@ -1,2 +1,2 @@
-"""Serves a replica's own address for gs:// and Google's hosts, and forwards its connections to the service or
-to those hosts."""
+"""Serves the address at which a replica's program reaches gs:// and Google's hosts. Forwards its connections
+to the service or to Google's real hosts."""

@@ -1,10 +1,12 @@
-"""Serves one client that connects to Google's hosts, and chooses the server for each of its requests: the
+"""Serves one client that connects to Google's hosts. Chooses the server for each request (`Request`): the
 service's APIs, the bucket process, or the real host.
 
-The service answers requests for its own APIs (`Request`). Google answers requests about secrets and accounts
-with a foreign token. All other requests go to the bucket process first. If it does not have the bucket, a
-read request continues to the real host; a request for no storage API always does. If that host is
-unreachable, the client gets the bucket process's answer. Requests about local buckets, and tokens of the
+- Requests to APIs that the service implements go to the service.
+- Requests about tables, secrets and accounts with a token from Google go to the real host.
+- Other read requests go to the bucket process. If it does not have the bucket, they then go to the real host.
+- Other write requests go to the bucket process, or to the real host if they are not for the storage API.
+
+If the real host is unreachable, the bucket process responds. Requests about local buckets, and tokens of the
 service, never leave the machine. Each client has one thread.
 """
 
@@ -40,7 +42,7 @@ class _Server:
         self._stream = connection.makefile("rb")
 
     def answer(self) -> messages.Head:
-        """Return the head of its next answer. Raises OSError, ConnectionCut."""
+        """Return the head of the next response. Raises OSError, ConnectionCut."""
         while True:
             try:
                 head = messages.read_head(self._stream)
@@ -54,7 +56,7 @@ class _Server:
                 return head
 
     def body(self, length: int) -> Iterator[bytes]:
-        """Yield the parts of its answer's body. Raises OSError, ConnectionCut."""
+        """Yield the parts of the response's body. Raises OSError, ConnectionCut."""
         try:
             yield from messages.read_body(self._stream, length)
         except messages.NotHttp as error:
@@ -65,7 +67,7 @@ class _Server:
         self.connection.close()
 
     def is_silent(self) -> bool:
-        """Whether nothing has arrived since the last answer, not even the end of the connection."""
+        """Whether nothing has arrived since the last response. A closed connection counts as an arrival."""
         ready = select.poll()
         ready.register(self.connection, select.POLLIN)
         return not ready.poll(0)
@@ -81,23 +83,23 @@ class Conversation:
     def __init__(
         self, client: ssl.SSLSocket, network: protocol.Network, out: google_hosts.GoogleHosts | None
     ) -> None:
-        """`out`: connects to the real hosts, None = no access to them."""
+        """`out`: connects to the real hosts; None if the client has no access to them."""
         self._client = client
         self._stream = client.makefile("rb")
         self._network = network
         self._out = out
-        #: Reusable connections by host, or by name of a local server.
+        #: Reusable connections by the name of a host or of a local server.
         self._servers: dict[bytes, _Server] = {}
 
     def run(self) -> None:
-        """Serve requests until the client hangs up, or the connection has to end."""
+        """Serve requests until the client hangs up or a response ends the connection."""
         try:
             while self._exchange():
                 pass
         except messages.NotHttp:
-            self._say(_BAD)
+            self._respond(_BAD)
         except (OSError, messages.ConnectionCut):
-            pass  # Closing the connection shows the client that the answer is incomplete.
+            pass  # Closing the connection shows the client that the response is incomplete.
         finally:
             for host in list(self._servers):
                 self._drop(host)
@@ -105,7 +107,7 @@ class Conversation:
             messages.hang_up(self._client)
 
     def _exchange(self) -> bool:
-        """Serve one request; return whether another may follow."""
+        """Serve one request; return whether the client may send another one."""
         head = messages.read_head(self._stream)
         if head is None:
             return False
@@ -117,50 +119,50 @@ class Conversation:
         if request.is_read and not request.is_for_google:
             return self._read(request)
         parts: Iterable[bytes] = messages.read_body(self._stream, request.length)
-        host, sent, goes_out = self._first_answer(request), head.encode(), request.is_for_google
-        if self._out and not request.is_storage and request.may_go_out():
+        host, sent, goes_out = self._first_server(request), head.encode(), request.is_for_google
+        if self._out and not request.is_storage and request.may_leave_machine():
             begun = list(_first_parts(parts))
             parts = itertools.chain(begun, parts)
-            goes_out = not (has_token(b"".join(begun)) or self._is_here(request.bucket))
+            goes_out = not (has_token(b"".join(begun)) or self._is_local(request.bucket))
         if goes_out and self._open_connection(request.host):
-            host, sent = request.host, request.outwards()
+            host, sent = request.host, request.encode_for_google()
         elif request.is_for_google:
-            return self._say(_UNAVAILABLE)
+            return self._respond(_UNAVAILABLE)
         server = self._connection_to(host)
         if server is None:
-            return self._say(_UNAVAILABLE)
+            return self._respond(_UNAVAILABLE)
         whole = _send(server, itertools.chain([sent], parts))
-        return self._pass_on(host, server.answer(), request) and whole
+        return self._forward(host, server.answer(), request) and whole
 
-    def _first_answer(self, request: "Request") -> bytes:
+    def _first_server(self, request: "Request") -> bytes:
         return _SERVICE if request.is_api and self._network.rest_socket else _BUCKETS
 
     def _read(self, request: "Request") -> bool:
-        first = self._first_answer(request)
-        answer = self._try_answer(first, request.head.encode())
+        first = self._first_server(request)
+        answer = self._try_request(first, request.head.encode())
         if answer is None:
-            return self._say(_UNAVAILABLE)
+            return self._respond(_UNAVAILABLE)
         length = _length(answer, request)
         if status_of(answer) != b"404" or not (0 <= length <= _SMALL and self._out):
-            return self._pass_on(first, answer, request)
-        if not request.may_go_out():
-            return self._pass_on(first, answer, request)
+            return self._forward(first, answer, request)
+        if not request.may_leave_machine():
+            return self._forward(first, answer, request)
         body = b"".join(self._servers[first].body(length))
-        if not self._is_here(request.bucket):
-            outside = self._try_answer(request.host, request.outwards())
+        if not self._is_local(request.bucket):
+            outside = self._try_request(request.host, request.encode_for_google())
             if outside is not None:
-                return self._pass_on(request.host, outside, request)
+                return self._forward(request.host, outside, request)
         self._client.sendall(answer.encode() + body)
         return not _closes(answer, request)
 
-    def _is_here(self, bucket: bytes) -> bool:
+    def _is_local(self, bucket: bytes) -> bool:
         if not bucket:
             return False
         question = b"GET /storage/v1/b/%s?fields=name HTTP/1.1\r\nHost: %s\r\n\r\n" % (
             bucket,
             HOSTS[0],
         )
-        answer = self._try_answer(_BUCKETS, question)
+        answer = self._try_request(_BUCKETS, question)
         if answer is None:
             return True
         for _ in self._servers[_BUCKETS].body(answer.length(messages.UNTIL_END)):
@@ -169,8 +171,8 @@ class Conversation:
             self._drop(_BUCKETS)
         return status_of(answer) != b"404"
 
-    def _try_answer(self, host: bytes, request: bytes) -> messages.Head | None:
-        """Return the head of the answer to a request without a body; None = no answer."""
+    def _try_request(self, host: bytes, request: bytes) -> messages.Head | None:
+        """Send a request without a body; return the head of the response, or None if there is none."""
         kept = host in self._servers
         server = self._connection_to(host)
         if server is None:
@@ -180,16 +182,17 @@ class Conversation:
             return server.answer()
         except (OSError, messages.ConnectionCut, messages.NotHttp):
             self._drop(host)
-            # A reused connection may just have ended: retry once with a new one.
-            return self._try_answer(host, request) if kept else None
+            # The server may just have closed a reused connection: retry once with a new one.
+            return self._try_request(host, request) if kept else None
 
     def _open_connection(self, host: bytes) -> bool:
-        """Open a new connection to a real host, for a request that must not be repeated."""
+        """Open a new connection to a real host, for a request that must not be repeated. Return its
+        success."""
         self._drop(host)
         return self._connection_to(host) is not None
 
     def _connection_to(self, host: bytes) -> _Server | None:
-        """Return the existing connection to a host, or a new one."""
+        """Return the existing connection to a host, or a new one. Returns None if the host is unreachable."""
         server = self._servers.get(host)
         if server is not None and server.is_silent():
             return server
@@ -213,8 +216,8 @@ class Conversation:
         if server is not None:
             server.close()
 
-    def _pass_on(self, host: bytes, answer: messages.Head, request: "Request") -> bool:
-        """Forward an answer as it arrives. Return whether the client may send another request."""
+    def _forward(self, host: bytes, answer: messages.Head, request: "Request") -> bool:
+        """Forward a response as it arrives. Return whether the client may send another request."""
         length = _length(answer, request)
         head = answer.encode()
         for part in self._servers[host].body(length):
@@ -226,12 +229,12 @@ class Conversation:
             self._drop(host)
         return length != messages.UNTIL_END and not _closes(answer, request)
 
-    def _say(self, answer: bytes) -> bool:
-        """Send an answer of our own, which ends the connection."""
+    def _respond(self, answer: bytes) -> bool:
+        """Send the endpoint's own response, which ends the connection."""
         try:
             self._client.sendall(answer)
         except OSError:
-            pass  # The client is gone.
+            pass  # The client has disconnected.
         return False
 
 
@@ -247,7 +250,8 @@ def _closes(answer: messages.Head, request: "Request") -> bool:
 
 
 def _first_parts(parts: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the first parts of a body. They contain any token, because forms with a token are short."""
+    """Yield the first parts of a body. If the body contains a token, these parts do, because forms with a
+    token are short."""
     size = 0
     for part in parts:
         yield part
@@ -257,8 +261,8 @@ def _first_parts(parts: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _send(server: _Server, parts: Iterable[bytes]) -> bool:
-    """Send a request's body. Return False if the server accepted only a part, because it may have answered
-    already."""
+    """Send a request's body. Return False if the server accepted only a part of it, because the server may
+    have responded already."""
     for part in parts:
         try:
             server.connection.sendall(part)
@@ -269,10 +273,10 @@ def _send(server: _Server, parts: Iterable[bytes]) -> bool:
 
 HOSTS = (b"storage.googleapis.com", b"www.googleapis.com")
 JOB_TOKEN = b"tsj1."
-"""Prefix of a job's tokens."""
+"""Prefix of all tokens of jobs."""
 
 _OTHER_TOKEN = re.compile(rb"[A-Za-z0-9_-]{43}\Z")
-"""A user's token; Google's contain dots."""
+"""Format of a user's token. Google's tokens contain dots."""
 _API = re.compile(
     rb"(?:(?:[a-z0-9-]+-)?(?:aiplatform|ml)|cloudresourcemanager|logging)\.googleapis\.com\Z"
 )
@@ -286,40 +290,40 @@ _STORAGE = re.compile(
 
 
 def has_token(text: bytes) -> bool:
-    """Whether a text contains a job's token, percent-encoded or not."""
+    """Whether a text contains a job's token. The token may be percent-encoded."""
     return JOB_TOKEN in unquote_to_bytes(text)
 
 
 class Request:
-    """A client's request with corrected length, and the servers that may answer it. Raises NotHttp."""
+    """A client's request with its length corrected, and the servers that may answer it. Raises NotHttp."""
 
     def __init__(self, head: messages.Head) -> None:
         words = head.first.split(b" ")
         if len(words) != 3 or not words[2].startswith(b"HTTP/1."):
-            raise messages.NotHttp("a request of another kind")
+            raise messages.NotHttp("the first line is not that of an HTTP/1 request")
         self.head = head
-        #: Length of its body in bytes, or a constant of `messages`.
+        #: Length of the request's body in bytes, or a constant of `messages`.
         self.length = head.correct_length()
         self.method = words[0]
         # Clients may send an absolute URL.
         self.path = re.sub(rb"^[a-zA-Z]+://[^/?]*", b"", words[1].partition(b"?")[0])
         self.host = b"".join(head.values(b"host")[:1]).lower().partition(b":")[0]
-        #: Whether the request may be repeated.
+        #: Whether the request is a read, which may be repeated.
         self.is_read = self.method in (b"GET", b"HEAD") and not self.length
         # Older clients request the discovery documents of all APIs from one host.
         is_discovery = self.host == HOSTS[1] and self.path.startswith(_DISCOVERY)
         is_also_googles = bool(_SHARED_WITH_GOOGLE.match(self.host))
-        #: Whether the service's APIs answer the request, rather than the buckets.
+        #: Whether the service's APIs answer the request. Otherwise the bucket process does.
         self.is_api = is_discovery or is_also_googles or bool(_API.match(self.host))
-        #: Whether only the real host may answer: requests for tables, secrets and accounts that are not
-        #: stored here.
-        self.is_for_google = is_also_googles and self._is_from_elsewhere()
+        #: Whether only the real host may answer: the request is about tables, secrets or accounts that are
+        #: not stored in this service.
+        self.is_for_google = is_also_googles and self._has_foreign_token()
         storage = _STORAGE.match(self.path)
         self.is_storage = bool(storage) or self.host != HOSTS[1]
-        #: Bucket in its path; b"" = none.
+        #: Name of the bucket in the path; b"" if the path has none.
         self.bucket = (storage.group(1) or b"") if storage else self._first()
 
-    def may_go_out(self) -> bool:
+    def may_leave_machine(self) -> bool:
         """Whether a host on the internet may answer the request."""
         if self.host not in HOSTS or self._first() in _SERVICE_ONLY:
             return False
@@ -327,15 +331,15 @@ class Request:
             return False
         return not has_token(self.head.first)
 
-    def outwards(self) -> bytes:
-        """Return the request's head without any token of the service."""
+    def encode_for_google(self) -> bytes:
+        """Return the request's head without the service's tokens, for the real host."""
         sent = messages.Head(self.head.first, [f for f in self.head.fields if JOB_TOKEN not in f])
         sent.drop(b"proxy-authorization")
         if any(map(is_ours, sent.values(b"authorization"))):
             sent.drop(b"authorization")
         return sent.encode()
 
-    def _is_from_elsewhere(self) -> bool:
+    def _has_foreign_token(self) -> bool:
         tokens = self.head.values(b"authorization")
         return bool(tokens) and not any(map(is_ours, tokens)) and not has_token(self.head.first)
 
@@ -344,7 +348,7 @@ class Request:
 
 
 def is_ours(authorization: bytes) -> bool:
-    """Whether the header contains a token of this service (of a job or a user), or a text in that format."""
+    """Whether the header contains a token of this service (of a job or a user), or text in such a format."""
     credentials = authorization.split()[-1:]
     if JOB_TOKEN in authorization or not credentials:
         return True

@@ -19,9 +19,9 @@ from trainshed.replica.system import roots
 Address = tuple[str, int]
 
 _TIMEOUT = 5.0
-"""Timeout in seconds for finding and reaching a host."""
+"""Timeout in seconds for resolving a host's name and connecting to the host."""
 _RETRY_INTERVAL = 30.0
-"""Seconds before the next attempt after a failure."""
+"""Seconds before the next attempt to reach a host after a failure."""
 _ANSWER_TIMEOUT = 120.0
 
 
@@ -38,13 +38,13 @@ class GoogleHosts:
         self._proxy = proxy
         #: File of trusted authorities; None = the system's.
         self._trust = trust
-        #: Addresses of hosts that override name resolution.
+        #: Addresses that replace the name resolution of hosts.
         self._hosts = hosts or {}
         self._context: ssl.SSLContext | None = None
         self._away: dict[str, float] = {}
 
     def connect(self, host: str) -> ssl.SSLSocket | None:
-        """Return a connection to a host with a verified certificate; None = the host is unreachable."""
+        """Return a connection to a host with a verified certificate, or None if the host is unreachable."""
         if time.monotonic() < self._away.get(host, 0.0):
             return None
         made: list[ssl.SSLSocket] = []
@@ -55,7 +55,7 @@ class GoogleHosts:
             except (OSError, ValueError, http.client.HTTPException):
                 pass  # The host counts as unreachable.
 
-        # In a thread, because name resolution has no timeout.
+        # Runs in a thread, because name resolution has no timeout.
         reaching = threading.Thread(target=reach, daemon=True)
         reaching.start()
         reaching.join(_TIMEOUT)
@@ -89,7 +89,7 @@ class GoogleHosts:
             made = ssl.create_default_context(cafile=self._trust or None)
             usual = ssl.get_default_verify_paths()
             if not (self._trust or usual.cafile or usual.capath):
-                # The interpreter was built with other paths than this system's.
+                # The interpreter was built for another system and searches for certificates at other paths.
                 for path in filter(os.path.exists, roots.PLACES):
                     made.load_verify_locations(path)
             made.set_alpn_protocols(["http/1.1"])

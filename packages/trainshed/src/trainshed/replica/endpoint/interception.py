@@ -1,9 +1,8 @@
 """The TLS side of a replica's endpoint. It serves clients that connect to Google's hosts by name and cannot
-use another address.
+use another address. This module decrypts TLS with a certificate that the replica's programs trust.
+`conversation` serves HTTP/1.1 requests. HTTP/2, which gRPC uses, is forwarded to the service byte for byte.
 
-TLS ends here, with a certificate that the replica's programs trust. `conversation` answers HTTP/1.1 requests.
-HTTP/2, which is gRPC, is forwarded to the service byte for byte. Only a relay process with a certificate
-imports this module.
+Only a relay process with a certificate imports this module.
 """
 
 import select
@@ -23,10 +22,10 @@ class TlsFront:
     def __init__(
         self, network: protocol.Network, out: google_hosts.GoogleHosts | None = None
     ) -> None:
-        """`out`: connects to the real hosts, None = no access to them. If the network's certificate is
-        unusable, TLS clients are rejected, and the rest of the endpoint still works."""
+        """`out`: connects to the real hosts; None if clients have no access to them. If the network's
+        certificate is unusable, TLS clients are rejected, and the rest of the endpoint still works."""
         made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        # Clients that offer both get HTTP/1.1; gRPC clients only offer HTTP/2.
+        # A client that offers both protocols gets HTTP/1.1. gRPC clients offer HTTP/2 only.
         made.set_alpn_protocols(["http/1.1"] + ["h2"] * bool(network.grpc_socket))
         self._context: ssl.SSLContext | None = made
         self._network = network
@@ -48,28 +47,28 @@ class TlsFront:
             connection.close()
             return
         if client.selected_alpn_protocol() == "h2":
-            pass_on(client, unix_sockets.connect_with_retries(self._network.grpc_socket))
+            forward(client, unix_sockets.connect_with_retries(self._network.grpc_socket))
             return
         client.settimeout(None)
         conversation.Conversation(client, self._network, self._out).run()
 
 
 _CHUNK = 64 << 10
-"""Bytes of a read: more than a TLS record, so that no decrypted bytes remain, which `poll` would not
+"""Bytes of one read. It is more than a TLS record, so that no decrypted bytes remain, which `poll` would not
 report."""
 _LAST_TIMEOUT = 5.0
-"""Timeout in seconds for forwarding the last bytes of one side to the other."""
+"""Timeout in seconds for forwarding the last bytes of one side to the other side."""
 
 
-def pass_on(client: ssl.SSLSocket, server: socket.socket | None) -> None:
+def forward(client: ssl.SSLSocket, server: socket.socket | None) -> None:
     """Forward bytes in both directions until one side hangs up and the other has received its last bytes.
-    Then close both connections. Blocks, with at most one chunk per direction in memory. `server`: None = the
+    Then close both connections. Blocks, with at most one chunk per direction in memory. `server`: None if the
     server is unreachable."""
     try:
         if server is not None:
             _Stream(client, server).run()
     except OSError:
-        pass  # One of them is gone.
+        pass  # The client or the server has disconnected.
     finally:
         client.close()
         if server is not None:
@@ -89,7 +88,7 @@ class _Stream:
         self._ended = False
 
     def run(self) -> None:
-        """Forward bytes until both sides are done. Raises OSError."""
+        """Forward bytes until both sides have ended. Raises OSError."""
         while not self._ended:
             self._wait()
             self._inwards = self._inwards or self._read(self._client)

@@ -1,8 +1,5 @@
-"""Reads HTTP/1.1 messages from a connection: heads, and bodies with a known end. It makes no decisions about
-them.
-
-It corrects contradictory lengths, which TensorFlow's client sends and servers reject.
-"""
+"""Reads HTTP/1.1 messages from a connection: heads, and bodies with a known end. It does not decide how to
+respond to them. It corrects contradictory lengths, which TensorFlow's client sends and servers reject."""
 
 import io
 import socket
@@ -11,9 +8,9 @@ import time
 from collections.abc import Iterator
 
 CHUNKED = -1
-"""Instead of a length: the body is chunked."""
+"""Used in place of a length: the body is chunked."""
 UNTIL_END = -2
-"""Instead of a length: the body ends with the connection."""
+"""Used in place of a length: the end of the connection ends the body."""
 
 _MAX_HEAD = 128 << 10
 """Maximum bytes of a head, and of a line."""
@@ -21,15 +18,15 @@ _CHUNK = 256 << 10
 
 
 class NotHttp(Exception):
-    """The bytes are not HTTP/1.1 that this module supports."""
+    """The bytes are not HTTP/1.1, or are a form of it that this module does not support."""
 
 
 class ConnectionCut(Exception):
-    """The connection ended within a message."""
+    """The connection ended in the middle of a message."""
 
 
 class Head:
-    """The first line of a message and the lines of its header, without their ends."""
+    """The first line of a message and its header lines, without line ends."""
 
     def __init__(self, first: bytes, fields: list[bytes]) -> None:
         self.first = first
@@ -49,15 +46,15 @@ class Head:
         return b"close" in [word.strip() for word in options.split(b",")]
 
     def length(self, without: int) -> int:
-        """Return the length of the body, or one of the constants above. Raises NotHttp. `without`: the result
-        without a length header."""
+        """Return the length of the body, or `CHUNKED` or `UNTIL_END`. `without`: the result if the message
+        has no length header. Raises NotHttp."""
         if any(b"chunked" in coding.lower() for coding in self.values(b"transfer-encoding")):
             return CHUNKED
         lengths = self.values(b"content-length")
         if not lengths:
             return without
         if not lengths[0].isdigit() or len(set(lengths)) > 1:
-            raise NotHttp("its length is not a number")
+            raise NotHttp("the length of the body is not a number")
         return int(lengths[0])
 
     def correct_length(self) -> int:
@@ -72,7 +69,7 @@ class Head:
 
 
 def read_head(stream: io.BufferedIOBase) -> Head | None:
-    """Return the next head; None = the connection has ended. Raises NotHttp, ConnectionCut, OSError."""
+    """Return the next head, or None at the end of the connection. Raises NotHttp, ConnectionCut, OSError."""
     lines: list[bytes] = []
     size = 0
     while (line := _line(stream, is_first=not lines)).strip():
@@ -88,7 +85,7 @@ def read_head(stream: io.BufferedIOBase) -> Head | None:
 
 
 def read_body(stream: io.BufferedIOBase, length: int) -> Iterator[bytes]:
-    """Yield the parts of a body as they arrive, still encoded. Raises NotHttp, ConnectionCut, OSError."""
+    """Yield the parts of a body as they arrive, not decoded. Raises NotHttp, ConnectionCut, OSError."""
     if length == UNTIL_END:
         while part := stream.read1(_CHUNK):
             yield part
@@ -122,7 +119,7 @@ def _exactly(stream: io.BufferedIOBase, length: int) -> Iterator[bytes]:
 
 
 def _line(stream: io.BufferedIOBase, *, is_first: bool = False) -> bytes:
-    """Return a line with its line end. `is_first`: return b"" if the connection ended before the line."""
+    """Return a line with its line end. If `is_first`, return b"" if the connection ended before the line."""
     line = stream.readline(_MAX_HEAD)
     if len(line) == _MAX_HEAD:
         raise NotHttp("a line of the message is too long")
@@ -139,19 +136,19 @@ _HANG_UP_TIMEOUT = 2.0
 
 
 def hang_up(connection: ssl.SSLSocket) -> None:
-    """Close a connection after its last answer. Continues to read input for a moment, because a client that
-    writes into a closed connection may not read the answer. Blocks for seconds at most."""
+    """Close a connection after its last response. Continues to read input for a moment, because a client that
+    writes into a closed connection may not read the response. Blocks for a few seconds at most."""
     deadline = time.monotonic() + _HANG_UP_TIMEOUT
     try:
         connection.settimeout(_HANG_UP_TIMEOUT)
         try:
             connection.unwrap()
         except (OSError, ValueError):
-            pass  # It continued to send, or was gone before.
+            pass  # The client continued to send, or had disconnected before.
         socket.socket.shutdown(connection, socket.SHUT_WR)
         while time.monotonic() < deadline and socket.socket.recv(connection, 1 << 16):
             pass
     except OSError:
-        pass  # It is gone.
+        pass  # The client has disconnected.
     finally:
         connection.close()

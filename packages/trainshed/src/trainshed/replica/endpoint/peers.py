@@ -1,9 +1,8 @@
-"""Identifies the client of a replica's endpoint: a process of the replica, or another one on the machine's
-loopback.
+"""Determines whether a client of a replica's endpoint on the loopback is a process of that replica.
 
-The kernel lists the user of the client's end of a connection (/proc/net/tcp), and by its inode the processes
-that have it open. If a replica has its own users, the user decides; otherwise the process must be a
-descendant of its shim. A client that is not found, because it has died, does not belong to the replica.
+The kernel lists the user of the client's socket (/proc/net/tcp). The socket's inode leads to the processes
+that have it open. If a replica has its own users, the socket's user decides. Otherwise the client must be a
+descendant of the replica's shim. A client that has exited does not belong to the replica.
 """
 
 import os
@@ -20,23 +19,25 @@ class Peers:
     """Recognizes the processes of one replica by their connections."""
 
     def __init__(self, shim: int, users: Sequence[int] = ()) -> None:
-        """`shim`: its process ID in this process's /proc. `users`: (first, count) of the replica's own user
-        IDs, () = none. Opens nothing."""
+        """`shim`: the shim's process ID in this process's /proc. `users`: (first, count) of the replica's own
+        user IDs; () if it has none. Opens nothing."""
         self._shim = shim
         self._users = range(users[0], users[0] + users[1]) if users else None
 
     def belongs(self, connection: socket.socket) -> bool:
         """Whether the client of an accepted IPv4 connection is a process of the replica."""
         try:
-            # The client's end has the same two addresses in reverse order.
+            # The client's socket has the same two addresses in reverse order.
             own, other = connection.getpeername(), connection.getsockname()
         except OSError:
-            return False  # The client has hung up.
+            # The client may have hung up, or the kernel omitted it: the kernel lists sockets in pieces, and
+            # an entry may move to an earlier piece. So list them twice.
+            return False
         # The kernel lists in pieces, and may omit an entry that moves to an earlier piece: list twice.
         user, inode = _find_socket(own, other) or _find_socket(own, other) or (0, 0)
         if self._users is not None:
             return inode > 0 and user in self._users
-        # A process ID may have been reused since the search.
+        # The process ID may have been reused since the search, so check the process again.
         link = "socket:[%d]" % inode
         return inode > 0 and any(
             _has_open(process, link) and self._is_below(process)
@@ -55,7 +56,7 @@ class Peers:
 
 
 def _find_socket(own: Address, other: Address) -> tuple[int, int] | None:
-    """Return (user, inode) of the socket with these addresses; None = no such socket."""
+    """Return (user, inode) of the socket with these addresses, or None if it does not exist."""
     for name, prefix in (("tcp", b""), ("tcp6", b"\0" * 10 + b"\xff\xff")):
         ends = [
             b"%s:%04X" % (_hexadecimal(prefix + socket.inet_aton(host)), port)
@@ -77,7 +78,7 @@ def _hexadecimal(address: bytes) -> bytes:
 def _has_open(process: int, link: str) -> bool:
     directory = "/proc/%d/fd" % process
     try:
-        # The newest handles first: a connecting socket is usually new.
+        # Check the newest file descriptors first: a connecting socket is usually new.
         for name in reversed(os.listdir(directory)):
             try:
                 if os.readlink("%s/%s" % (directory, name)) == link:
@@ -85,5 +86,5 @@ def _has_open(process: int, link: str) -> bool:
             except OSError:
                 continue
     except OSError:
-        pass  # The process is gone, or belongs to another user.
+        pass  # The process has exited, or belongs to another user.
     return False

@@ -1,10 +1,10 @@
-"""A replica's own endpoint forwards TCP connections, byte for byte, to the bucket process, after a line that
-identifies the replica. `interception` serves TLS connections.
+"""A replica's own endpoint forwards TCP connections, byte for byte, to the bucket process. It first sends a
+line that identifies the replica. `interception` serves TLS connections.
 
-That line gives a program's calls the identity of its job: programs cannot reach the bucket process's Unix
-socket themselves. The socket keeps its path when the service restarts. The relay retries connections while
-no process listens there. The listening sockets exist before the program starts. A relay process
-exists only from the first connection on, so that the shim's log loop carries no bulk data.
+The line gives a program's requests the identity of its job: programs cannot reach the bucket process's Unix
+socket themselves. The socket keeps its path when the service restarts, and the relay retries connections
+while no process listens there. The listening sockets exist before the program starts. The relay process
+starts at the first connection, so that the shim's log loop transfers no bulk data.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from trainshed.replica.endpoint import google_hosts, interception
 
 _RETRY_INTERVAL = 0.2
-"""Seconds before the next attempt after a lack of file handles or memory."""
+"""Seconds before the next attempt after a lack of file descriptors or memory."""
 _BIND_TIMEOUT = 1.0
 """Seconds within which the kernel frees the port of a killed incarnation."""
 _CHUNK = 256 << 10
@@ -62,23 +62,23 @@ class Endpoint:
     def __init__(
         self, network: protocol.Network, events: loop.Loop, peers: peers.Peers, proxy: str | None
     ) -> None:
-        """With a certificate, also serves TLS on the next port. `proxy`: for connections to the real hosts.
-        Raises OSError if a port is in use."""
+        """With a certificate, the endpoint also serves TLS on the next port. `proxy`: HTTP proxy for
+        connections to the real hosts. Raises OSError if a port is in use."""
         ports = [network.storage_port, network.storage_port + 1]
         self._listeners = [
             listen(network.address, port) for port in (ports if network.certificate else ports[:1])
         ]
-        #: The work of the relay process.
+        #: Code and state of the relay process.
         self._relay = Relay(network, self._listeners, peers, proxy)
         self._network = network
-        #: The connection that reports a notice; None = none now.
+        #: The connection that reports a notice; None if there is no notice.
         self._notice: "socket.socket | None" = None
         self._loop = events
-        #: The relay's process ID; None = none now.
+        #: The relay's process ID; None while no relay runs.
         self.process: "int | None" = None
-        # The relay inherits this. It runs among the program's processes, perhaps as the same user, and has
-        # more access than the program: a process that could trace it could impersonate other replicas and
-        # read their files.
+        # The relay inherits this protection. The relay runs among the program's processes, perhaps as the
+        # same user, and has more access than the program. A process that could trace the relay could
+        # impersonate other replicas and read their files.
         kernel.forbid_inspection()
         self._listen()
 
@@ -100,13 +100,14 @@ class Endpoint:
             self._loop.after(_RETRY_INTERVAL, self._listen)
 
     def on_exit(self, child: int) -> None:
-        """Listen again if the dead child was the relay."""
+        """Listen again if the exited child was the relay."""
         if child == self.process:
             self.process = None
             self._listen()
 
     def report(self, notice: str) -> None:
-        """Report a notice to the bucket process, which serves the replica's metadata, until `stop`."""
+        """Report a notice to the bucket process until `stop`. The bucket process serves the replica's
+        metadata, which then contain the notice."""
         if not self._listeners or self._notice is not None:
             return
         line = protocol.preamble(self._network.identity, is_secure=False, notice=notice)
@@ -116,7 +117,7 @@ class Endpoint:
             self._loop.after(_RETRY_INTERVAL, lambda: self.report(notice))
             return
         self._notice = made
-        # The bucket process sends nothing: the connection becomes readable when that process exits.
+        # The bucket process sends no data: the connection becomes readable when that process exits.
         self._loop.add(made.fileno(), lambda: self._report_again(notice))
 
     def _report_again(self, notice: str) -> None:
@@ -130,7 +131,7 @@ class Endpoint:
             self._notice = None
 
     def stop(self) -> None:
-        """End the relay and the report, and free the port for the next incarnation."""
+        """Stop the relay and the report of a notice, and free the port for the next incarnation."""
         self._end_report()
         self._ignore()
         for listener in self._listeners:
@@ -141,7 +142,7 @@ class Endpoint:
 
 
 class Relay:
-    """The loop of the relay process."""
+    """The main loop of the relay process."""
 
     def __init__(
         self,
@@ -150,8 +151,8 @@ class Relay:
         peers: peers.Peers | None = None,
         proxy: str | None = None,
     ) -> None:
-        """`listeners`: with a certificate, the last one is for TLS. `peers`: restricts the clients, None =
-        all."""
+        """`listeners`: with a certificate, the last one is for TLS. `peers`: restricts the clients; None
+        admits all of them."""
         self._network = network
         self._peers = peers
         self._proxy = proxy
@@ -171,12 +172,13 @@ class Relay:
         try:
             connection = self._listeners[handle].accept()[0]
         except (BlockingIOError, ConnectionAbortedError):
-            return  # The client disconnected before.
+            return  # The client has already disconnected.
         except OSError:
-            time.sleep(_RETRY_INTERVAL)  # No handle or memory is free: clients wait.
+            # No file descriptor or memory is free, so clients have to wait.
+            time.sleep(_RETRY_INTERVAL)
             return
         if self._peers is not None and not self._peers.belongs(connection):
-            connection.close()  # It would use this replica's identity.
+            connection.close()  # A foreign client would use this replica's identity.
             return
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         serve = self._open_front().serve if handle == self._secure else self._serve
@@ -190,8 +192,8 @@ class Relay:
             if server is None:
                 return
             with server:
-                if back := _start_thread(_pass_on, server, client):
-                    _pass_on(client, server)
+                if back := _start_thread(_forward, server, client):
+                    _forward(client, server)
                     back.join()
 
     def _open_front(self) -> "interception.TlsFront":
@@ -203,7 +205,7 @@ class Relay:
         return self._tls_front
 
     def google(self) -> "google_hosts.GoogleHosts":
-        """Return the connector to the real hosts, for TLS requests to them."""
+        """Return a connector to Google's real hosts."""
         from trainshed.replica.endpoint import google_hosts
 
         return google_hosts.GoogleHosts(self._proxy)
@@ -212,8 +214,9 @@ class Relay:
 def _start_thread(
     work: "Callable[..., None]", *arguments: socket.socket
 ) -> "threading.Thread | None":
-    """Start a thread that calls `work`, and return the thread; None = no thread can be started."""
-    import threading  # Only here: every module imported earlier slows down each fork.
+    """Start a thread that calls `work`, and return the thread. Returns None if no thread can be started."""
+    # Imported late: every module that is imported before a fork slows down the fork.
+    import threading
 
     if threading.active_count() > _MAX_THREADS:
         return None
@@ -225,14 +228,14 @@ def _start_thread(
     return thread
 
 
-def _pass_on(source: socket.socket, sink: socket.socket) -> None:
-    """Forward everything to the end of the source, with at most a chunk in memory."""
+def _forward(source: socket.socket, sink: socket.socket) -> None:
+    """Forward all bytes of the source, with at most one chunk in memory."""
     try:
         while data := source.recv(_CHUNK):
             sink.sendall(data)
         sink.shutdown(socket.SHUT_WR)
     except OSError:
-        # One side is gone, which ends the other direction as well.
+        # If one side has disconnected, end the other direction as well.
         for end in (source, sink):
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)

@@ -1,8 +1,8 @@
-"""Measures a replica's disk use, and the free space of its disk (spec/machines#disk).
+"""Measures a replica's disk use, and the free space of its disk (spec/machines#disk). Important results
+become notes. The operator decides whether the service stops a replica whose files exceed its disk.
 
-Measurements repeat, and their important results become notes. The operator decides whether to end a replica
-whose files exceed its disk. A measurement lasts a moment, followed by a pause a hundred times as long. So a
-million files use no more processor time per second than a few, but take longer.
+Measurements repeat. A measurement lasts a moment; the pause after it is a hundred times as long. So a million
+files cost no more processor time per second than a few files, but their measurement takes longer.
 """
 
 import contextlib
@@ -14,44 +14,45 @@ from trainshed.replica.observe import notes
 from trainshed.replica.system import loop, trees
 
 NEARLY_FULL = "disk_nearly_full"
-"""Name of the note that its files use at least nine tenths of its disk."""
+"""Name of the note that the replica's files use at least nine tenths of its disk."""
 EXCEEDED = "disk_exceeded"
-"""Name of the note that its files exceed its disk, for which the replica is ended."""
+"""Name of the note that the replica's files exceed its disk, and that the replica is therefore stopped."""
 NO_ROOM = "disk_no_room"
-"""Name of the note that the file system of its files is nearly full, for any reason."""
+"""Name of the note that the file system of the replica's files is nearly full, for any reason."""
 ROOM_AGAIN = "disk_room_again"
-"""Name of the note that this file system has space again."""
+"""Name of the note that the file system of the replica's files has free space again."""
 LOG_WAITS = "disk_log_waits"
-"""Name of the note that the program's output cannot be written, so that the program blocks at its next
+"""Name of the note that the program's output cannot be written and that the program blocks at its next
 output."""
 LOG_WAITS_TEXT = (
     "the disk of its log is full or read-only. The program blocks at its next output until the log is "
     "written; nothing is lost. Free space on this machine, or mount the disk for writing."
 )
 LOG_GOES_ON = "disk_log_goes_on"
-"""Name of the note that all output was written."""
+"""Name of the note that all waiting output has been written."""
 LOG_GOES_ON_TEXT = (
     "the disk accepts its log again: all of its output is written, and the program continues."
 )
 
 _FIRST = 1.0
-"""Seconds from the start to the first measurement, soon enough for short programs."""
+"""Seconds from the start to the first measurement. The value is low, for short programs."""
 _MOMENT = 0.002
 """Duration of one measurement in seconds, during which the program's output waits."""
 _LAST_MOMENT = 0.02
-"""Duration of the last measurement in seconds, for which the program's end waits: enough for thousands of
-files."""
-_WORK_SHARE = 100
-"""The pause after a measurement is this many times its processor time ..."""
-_ENFORCED_EVERY = 1.0
+"""Duration of the last measurement in seconds, enough for thousands of files. The replica's end waits for
+it."""
+_PROCESSOR_PAUSE_FACTOR = 100
+"""The pause after a measurement is at least this multiple of its processor time."""
+_ENFORCEMENT_INTERVAL = 1.0
 """Maximum interval in seconds between two measurements if the disk limit is enforced."""
-_WAIT_SHARE = 10
-"""... and at least this many times its duration, which may consist mostly of waiting for the disk."""
+_WAIT_PAUSE_FACTOR = 10
+"""The pause after a measurement is also at least this multiple of its duration, which may consist mostly of
+waiting for the disk."""
 _GB = 1 << 30
-"""A gigabyte of a disk, as the public services count it."""
+"""A gigabyte of disk space in bytes, as the public services define it."""
 _LOW = _GB
 _LOW_PART = 20
-"""Space is low below this fraction of a file system (1/20), or below `_LOW` bytes."""
+"""Space is low below this fraction of a file system (1/20) or below `_LOW` bytes."""
 
 
 class Disk:
@@ -68,34 +69,34 @@ class Disk:
         end: Callable[[], None] | None = None,
         free_space: Callable[[str], tuple[int, int]] | None = None,
     ) -> None:
-        """Opens no file."""
+        """The constructor opens no file."""
         #: Size of the replica's files at the last complete measurement, in bytes; 0 = not measured yet.
         self.used = 0
-        #: Directory of all files that the replica may write.
+        #: Directory of all files that the program may write.
         self._files = files
-        #: Size of the replica's disk in bytes, from the job; None = unknown.
+        #: Size of the replica's disk in bytes, from the job; None if it is unknown.
         self._limit = limit
-        #: Called once, if the replica's files exceed its disk; None = the replica continues.
+        #: Called once if the replica's files exceed its disk; None if the replica may continue.
         self._end = end if limit else None
         #: Seconds between two measurements.
-        self._every = min(every, _ENFORCED_EVERY) if self._end is not None else every
+        self._every = min(every, _ENFORCEMENT_INTERVAL) if self._end is not None else every
         self._events = events
-        #: Called with (name, severity, text).
+        #: Called with the name, severity and text of a note.
         self._note = note
-        #: Returns the bytes of a path's file system: (free for programs, total).
+        #: Returns the free bytes for programs and the total bytes of a path's file system.
         self._free_space = free_space or _free_space_of
         self._extent: trees.TreeSize | None = None
         self._is_nearly_full = False
         self._is_short = self._is_running = False
 
     def begin(self) -> None:
-        """Start to measure, because the program runs."""
+        """Start to measure. Called after the program's start."""
         self._is_running = True
         self._events.after(min(_FIRST, self._every), self._go_on)
 
     def end(self) -> None:
-        """Measure for the last time, as many files as a moment allows. The program has ended, but its files
-        still exist."""
+        """Measure for the last time, as many files as the time limit allows. The program has ended, but its
+        files still exist."""
         if self._is_running:
             self._is_running = False
             self._drop()
@@ -108,33 +109,37 @@ class Disk:
         began, worked = time.monotonic(), time.process_time()
         self._measure(_MOMENT)
         work, waiting = time.process_time() - worked, time.monotonic() - began
-        rest = max(work * _WORK_SHARE, waiting * _WAIT_SHARE)
+        rest = max(work * _PROCESSOR_PAUSE_FACTOR, waiting * _WAIT_PAUSE_FACTOR)
         self._events.after(rest if self._extent else max(self._every, rest), self._go_on)
 
     def _measure(self, seconds: float) -> None:
-        """Measure for about that long. `_extent` is None after all files were measured, or if that is
+        """Measure for about `seconds`. `_extent` is None after all files were measured, or if that is
         impossible."""
         if self._extent is None:
-            self._see_room()
+            self._check_free_space()
             with contextlib.suppress(OSError):
                 self._extent = trees.TreeSize(self._files)
         if self._extent is not None and self._extent.measure(seconds):
             self.used, self._extent = self._extent.found, None
-            self._see_size()
+            self._check_size()
 
     def _drop(self) -> None:
         if self._extent is not None:
             self._extent.close()
             self._extent = None
 
-    def _see_size(self) -> None:
+    def _check_size(self) -> None:
         if self._limit is None:
             return
         used, limit = _gigabytes(self.used), _gigabytes(self._limit)
         advice = "Delete unnecessary files, or request a larger disk (bootDiskSizeGb)."
         if self._end is not None and self._is_running and self.used > self._limit:
             end, self._end = self._end, None
-            text = "its files use %s of %s of disk, so it is ended. %s" % (used, limit, advice)
+            text = "its files use %s of %s of disk, so the replica is stopped. %s" % (
+                used,
+                limit,
+                advice,
+            )
             self._note(EXCEEDED, notes.WARNING, text)
             end()
         elif self._limit * 9 <= self.used * 10 and not self._is_nearly_full:
@@ -146,7 +151,7 @@ class Disk:
                 "full. %s" % (used, limit, advice),
             )
 
-    def _see_room(self) -> None:
+    def _check_free_space(self) -> None:
         try:
             free, total = self._free_space(self._files)
         except OSError:
@@ -162,7 +167,7 @@ class Disk:
                 % (_gigabytes(free), _gigabytes(total)),
             )
         elif free >= low + low // 4 and self._is_short:
-            # Well above the limit, to avoid a report for each small change.
+            # Report free space only well above the limit, to avoid a report for each small change.
             self._is_short = False
             text = "the disk of the programs' files has %s free again." % _gigabytes(free)
             self._note(ROOM_AGAIN, notes.INFO, text)

@@ -1,7 +1,8 @@
-"""Detects changes to a file that a program rewrites, and reads consistent snapshots of it.
+"""Detects changes to a file that a program rewrites, and reads consistent snapshots of it. It polls a few
+times a second, and less often if polls are slow.
 
-It polls a few times a second, and less often if that is slow. The program may replace the file and its
-directory by anything: links are not followed, and only a plain file without other hard links is read.
+The program may replace the file and its directory with anything. So links are not followed, and only a
+regular file without other hard links is read.
 """
 
 import contextlib
@@ -19,24 +20,23 @@ from trainshed.replica.system import loop
 _POLL_INTERVAL = 0.25
 """Seconds between two polls."""
 _IDLE_FACTOR = 10
-"""After each poll, pause for ten times the processor time that it used."""
+"""After each poll, pause for ten times the processor time of the poll."""
 _MAX_ATTEMPTS = 20
 _MAX_BYTES = 4 << 20
-"""Of a longer file, only the end is read."""
+"""If the file is longer, only its last bytes are read."""
 
 
 class Unreadable(Exception):
-    """The program turned the file into something unreadable. The message contains the cause and the
-    remedy."""
+    """The file is not readable in its present form. The message contains the cause and the remedy."""
 
 
 class Changing(Exception):
-    """The file changed during every attempt to read it. Callers should try again in a moment."""
+    """The file changed during every attempt to read it. The caller should try again a moment later."""
 
 
 class FileWatcher:
-    """Detects changes to the file `name` in a program's directory `program.HYPERTUNE`. Neither file nor
-    directory need exist yet."""
+    """Detects changes to the file `name` in a program's directory `program.HYPERTUNE`. The file and the
+    directory may be created later."""
 
     def __init__(
         self,
@@ -48,15 +48,15 @@ class FileWatcher:
     ) -> None:
         self._name = name
         self._events = events
-        #: Called when the file may have changed, and again at the next poll if it returns false.
+        #: Called when the file may have changed. If it returns false, it is called again at the next poll.
         self._changed = changed
-        #: Masks secrets in its content; None = no secrets.
+        #: Masks secrets in the file's content; None if there are no secrets.
         self._mask = mask
         self._is_watching = False
         self._seen = (0, 0, 0)
 
     def begin(self) -> None:
-        """Start to call `changed`, from within the event loop."""
+        """Start to call `changed` from the event loop."""
         self._is_watching = True
         self._look()
 
@@ -66,7 +66,7 @@ class FileWatcher:
     def read(self) -> bytes:
         """Return a consistent snapshot of the file's content; b"" if it does not exist. Raises Unreadable,
         Changing."""
-        # O_NONBLOCK: never wait for the writer of a pipe.
+        # O_NONBLOCK: do not wait for the writer if the file is a pipe.
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
             directory = self._open_directory()
@@ -121,14 +121,14 @@ def _content(handle: int) -> bytes:
     for _ in range(_MAX_ATTEMPTS):
         before = os.fstat(handle)
         if not stat.S_ISREG(before.st_mode):
-            raise Unreadable("it is not a plain file; write it as one")
+            raise Unreadable("it is not a regular file; write it as a regular file")
         if before.st_nlink > 1:
-            # It may be a hard link to a file that the program itself may not read.
+            # The other name may belong to a file that the program itself may not read.
             raise Unreadable("it has another name elsewhere (a hard link); write the file itself")
         skipped = max(0, before.st_size - _MAX_BYTES)
         data = os.pread(handle, before.st_size - skipped, skipped)
         after = os.fstat(handle)
-        # Otherwise the beginning may be older than a rewrite, and the end newer.
+        # If the file changed during the read, its beginning may be older than a rewrite, and its end newer.
         if len(data) == before.st_size - skipped and _stamp(before) == _stamp(after):
             return data[data.find(b"\n") + 1 :] if skipped else data
     raise Changing

@@ -1,7 +1,5 @@
-"""Appends to files while a replica runs, and survives times when their disk is full.
-
-`Appender` buffers unwritten data in memory, in order; `DiskRetries` tries again.
-"""
+"""Appends to files while a replica runs, even if their disk is full for some time. `Appender` buffers
+unwritten data in memory, in order. `DiskRetries` repeats failed writes."""
 
 import errno
 import os
@@ -11,22 +9,23 @@ from trainshed.replica.system import loop
 
 _FIRST_PAUSE = 0.05
 _MAX_PAUSE = 1.0
-"""Seconds between two attempts. Kernels do not notify about free space: the only way is to write."""
+"""Maximum number of seconds between two attempts. Kernels do not report free space, so writing again is the
+only way to detect it."""
 
 
 def is_unwritable(error: OSError) -> bool:
-    """Whether the disk is full or read-only. An operator can fix that, and nothing is lost. After other
+    """Whether the disk is full or read-only. An operator can fix that, and no data is lost. After other
     errors, the content of the file is unknown."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 _READ_BACK = 1 << 20
-"""Bytes; more than any two lines of such a file."""
+"""Number of bytes that `reopen` reads from the end of a file; more than any two lines."""
 
 
 class Appender:
-    """Appends to a file of lines, and buffers in memory what does not fit. `handle`: of the file, owned by
-    this object. `size`: its bytes, including buffered ones."""
+    """Appends to a file of lines, and buffers in memory any data for which the disk has no space. `handle`:
+    the file's descriptor, owned by this object. `size`: the file's bytes, including buffered ones."""
 
     def __init__(self, handle: int, size: int) -> None:
         self._handle = handle
@@ -38,14 +37,14 @@ class Appender:
         return bool(self._waiting)
 
     def append(self, data: bytes) -> bool:
-        """Append data, immediately or when space is free (`flush`); return whether the file contains
-        everything. Raises OSError for errors other than a full disk."""
+        """Append data, either immediately or when space is free (`flush`). Return whether the file contains
+        all data. Raises OSError for errors other than a full disk."""
         self._waiting += data
         self.size += len(data)
         return self.flush()
 
     def flush(self) -> bool:
-        """Write buffered data as far as possible; return whether the file contains everything. Raises OSError
+        """Write as much buffered data as possible. Return whether the file contains all data. Raises OSError
         like `append`."""
         try:
             while self._waiting:
@@ -57,7 +56,7 @@ class Appender:
 
     def sync(self) -> bool:
         """Sync the file to the disk. Returns False if the disk is full, which network file systems detect
-        late; then call it again. Raises OSError."""
+        late; then call it again. Raises OSError for other errors."""
         try:
             os.fdatasync(self._handle)
         except OSError as error:
@@ -72,14 +71,14 @@ class Appender:
 
 
 def reopen(path: str) -> tuple[Appender, list[bytes]]:
-    """Open a file of lines to append to it. Return it with its last lines, of which the first may be
+    """Open a file of lines to append to it; return it with its last lines. The first of these lines may be
     incomplete.
 
-    The file need not exist. An incomplete last line, which was never readable, is removed. Syncing the file
+    The file need not exist. An incomplete last line, which no reader has used, is removed. Syncing the file
     also makes a new file's name durable (`journal.append`). Raises OSError.
     """
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    # Only the last lines matter: a restart must not wait for megabytes to be read.
+    # Callers need only the last lines, and a restart must not wait until megabytes are read.
     skipped = max(0, os.fstat(handle).st_size - _READ_BACK)
     data = os.pread(handle, _READ_BACK, skipped)
     end = data.rfind(b"\n") + 1
@@ -89,8 +88,8 @@ def reopen(path: str) -> tuple[Appender, list[bytes]]:
 
 
 class DiskRetries:
-    """Repeats writes to a full disk, soon at first, then each second, until they succeed. `changed`: called
-    with True when the first write waits, and with False when no write waits any more."""
+    """Repeats writes to a full disk until they succeed, soon at first and then each second. `changed`: called
+    with True when a first write has to wait, and with False when no write waits any longer."""
 
     def __init__(self, events: loop.Loop, changed: "Callable[[bool], None]") -> None:
         self._events = events
@@ -104,7 +103,8 @@ class DiskRetries:
         return bool(self._tries)
 
     def wait(self, write: "Callable[[], bool]") -> None:
-        """Call `write` repeatedly until it returns True or raises. Has no effect if `write` waits already."""
+        """Call `write` repeatedly until it returns True or raises. Does nothing if `write` is waiting
+        already."""
         if write in self._tries:
             return
         begins = not self._tries
@@ -128,7 +128,7 @@ class DiskRetries:
 
     def _try(self) -> None:
         self._is_asked_for = False
-        # A copy: writes that start to wait during this loop are tried next time.
+        # Iterate over a copy: the next call tries the writes that are added during this loop.
         for write in list(self._tries):
             is_done = True
             try:

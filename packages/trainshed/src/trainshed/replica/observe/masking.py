@@ -1,25 +1,26 @@
-"""Keeps secrets out of a program's log: each occurrence is replaced before the text is written anywhere.
+"""Keeps secrets out of a program's log: replaces each occurrence before the text is written anywhere.
 
-A secret is found literally, line by line, and in the common forms of printed secrets: as a string of JSON or
-Python, percent-encoded, and in base64, also inside a longer base64 text. Secrets in other forms are not
-found.
+A secret is found literally, line by line, and in the common forms in which programs print it: as a string of
+JSON or Python, percent-encoded, and in base64, even inside a longer base64 text. Secrets in other forms are
+not found.
 """
 
 import json
 
 REPLACEMENT = b"***"
-"""Replacement of a secret."""
+"""Text that replaces a secret."""
 
 _MIN_LENGTH = 4
-"""Minimum length of a searched piece in characters: shorter pieces are parts of too many other texts."""
+"""Minimum length of a searched line of a secret, in characters. Shorter lines occur in too many other texts.
+"""
 _MIN_BASE64 = 6
 _UNRESERVED = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~"
 _MIN_BEGINNING = 8
-"""Minimum length of a secret's beginning, in bytes, that is masked at the end of an incomplete text."""
+"""Minimum length in bytes of a secret's beginning that is masked at the end of an incomplete text."""
 
 
 class Mask:
-    """Hides secrets, `texts`, in the output of programs. Immutable."""
+    """Hides the secrets `texts` in the output of programs. Immutable."""
 
     def __init__(self, texts: tuple[str, ...]) -> None:
         forms: set[bytes] = set()
@@ -34,7 +35,7 @@ class Mask:
         there = [form for form in self._forms if form in data]
         if not there:
             return data
-        # All forms are searched in the original text, so that overlapping ones leave no remainder.
+        # All forms are searched in the original text, so that no part of overlapping forms remains.
         hits = sorted((at, at + len(form)) for form in there for at in _places(form, data))
         parts: list[bytes] = []
         end = 0
@@ -49,8 +50,8 @@ class Mask:
         return self.apply(data).decode("utf-8", "surrogatepass")
 
     def last(self, data: bytes) -> bytes:
-        """Return the data without secrets. The data may end in the middle of a secret, because the program
-        was killed."""
+        """Return the data without secrets. If the program was killed, the data may end in the middle of a
+        secret."""
         data = self.apply(data)
         for form in self._forms:
             for size in range(min(len(form) - 1, len(data)), _MIN_BEGINNING - 1, -1):
@@ -74,7 +75,7 @@ def _forms(text: str) -> set[bytes]:
     lines = {line.strip() for line in text.replace("\r", "\n").split("\n")}
     forms = whole | lines
     for text_form in forms.copy():
-        # As inside the quotes of JSON and Python.
+        # The text inside the quotes of JSON and Python strings.
         shown = json.dumps(text_form), json.dumps(text_form, ensure_ascii=False), repr(text_form)
         forms.update(quoted[1:-1] for quoted in shown)
     for text_form in whole:
@@ -97,13 +98,13 @@ def _percent_encode(data: bytes, kept: bytes) -> str:
 
 
 def _in_base64(data: bytes) -> set[str]:
-    """Return the common parts of all base64 texts that contain these bytes: for each of the three possible
-    offsets, with and without an end after them, and in both alphabets."""
-    import binascii  # Imported late: every start would wait for it.
+    """Return the texts that occur in every base64 encoding of these bytes. There is one for each of the three
+    possible offsets, with and without further bytes after them, and in both alphabets."""
+    import binascii  # Imported late: an early import would delay every start.
 
     forms: set[str] = set()
     for before in range(3):
-        # A character has six bits: those that also encode other bytes are unknown.
+        # A base64 character has six bits. Characters that also encode neighboring bytes are unknown.
         text = (
             binascii.b2a_base64(bytes(before) + data).decode("ascii").strip()[-(-before * 8 // 6) :]
         )

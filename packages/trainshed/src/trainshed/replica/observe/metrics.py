@@ -1,15 +1,15 @@
 """Stores the measurements that a trial's program reports (spec/tuning#measurements, facts/tuning#metrics).
 
-The program's library (cloudml-hypertune) rewrites its file at every report, with the newest 100 lines. So the
-whole file is read after each change, and new measurements go to `metrics.jsonl` in the directory of the
-replica's log, which is independent of that file.
+The program's library (cloudml-hypertune) rewrites its file at every report, with the newest 100 lines. So
+this module reads the whole file after each change. It stores new measurements in `metrics.jsonl`, in the
+directory of the replica's log.
 
 A line of `metrics.jsonl` is one of
 
-    {"started": NS, "incarnation": N}                                   the program was started
-    {"at": NS, "step": S, "values": {TAG: VALUE}, "incarnation": N}     it reported these
+    {"started": NS, "incarnation": N}                                   a start of the program
+    {"at": NS, "step": S, "values": {TAG: VALUE}, "incarnation": N}     a report of the program
 
-`at`: time of the report, by the program's own clock if the report has a time. It ascends for each tag and
+`at`: time of the report, by the program's own clock if the report has a time. `at` ascends for each tag and
 step, and the newest value counts. Values are finite. A repeated value is not stored again.
 """
 
@@ -29,11 +29,11 @@ _MAX_NOTICES = 20
 _REMEMBERED_LINES = 1000
 _REMEMBERED_VALUES = 20000
 _MAX_BYTES = 64 << 20
-"""Maximum size of `metrics.jsonl`, some 800,000 measurements. Later ones are dropped."""
+"""Maximum size of `metrics.jsonl`, enough for about 800,000 measurements. Later ones are dropped."""
 
 
 def _remember(kept: dict[Any, Any], key: Any, value: Any, most: int) -> None:
-    """Put an entry, and drop the oldest one if there are more than `most`."""
+    """Add an entry, and drop the oldest one if there are more than `most`."""
     kept.pop(key, None)
     kept[key] = value
     if len(kept) > most:
@@ -54,18 +54,18 @@ class Metrics:
         retries: growing_files.DiskRetries,
         mask: masking.Mask | None = None,
     ) -> None:
-        """Created before the program starts. `logs`: the directory of the replica's log. Raises OSError."""
+        """Create it before the program starts. `logs`: the directory of the replica's log. Raises OSError."""
         self._incarnation = incarnation
         #: Writes a line of the service into the replica's log.
         self._say = say
         #: Called after new measurements.
         self._tell = tell
-        #: Repeats writes to a full disk; until they succeed, nothing more is stored.
+        #: Repeats writes to a full disk. Until they succeed, no further measurement is stored.
         self._retries = retries
         self._watcher = file_watcher.FileWatcher(PROGRAM_FILE, events, self._look, mask=mask)
         #: Hashes of the newest lines.
         self._seen: dict[int, bool] = {}
-        #: The newest time and value by tag and step.
+        #: Newest time and value of each (tag, step).
         self._values: dict[tuple[str, int], tuple[int, float]] = {}
         self._notices: set[str] = set()
         self._full = False
@@ -75,12 +75,13 @@ class Metrics:
             try:
                 entry = json.loads(line.decode("utf-8"))
             except ValueError:
-                continue  # The first line may be incomplete, and a power failure may leave torn ones.
+                # The first line may be incomplete, and a power failure may leave incomplete lines elsewhere.
+                continue
             for tag, value in entry.get("values", {}).items():
                 self._store((tag, entry["step"]), (entry["at"], value))
                 self._taken = True
         if incarnation > 1:
-            # The earlier incarnation's shim may have been killed before it stored the last measurements.
+            # The earlier incarnation's shim may have been killed before it stored its last measurements.
             self._look(left_by=incarnation - 1)
 
     def begin(self, started: int) -> None:
@@ -95,20 +96,20 @@ class Metrics:
             self._tell()
 
     def seal(self) -> None:
-        """Store the last measurements of the ended program; `save` and `close` follow."""
+        """Store the last measurements of the ended program. Call `save` and `close` afterwards."""
         self._watcher.close()
         self._look(last=True)
 
     def save(self) -> bool:
-        """Write and sync everything; return False if the disk is full."""
+        """Write and sync all measurements. Return False if the disk is full."""
         return self._file.flush() and self._file.sync()
 
     def close(self) -> None:
         self._file.close()
 
     def _look(self, *, left_by: int = 0, last: bool = False) -> bool:
-        """Store new measurements; return false to be called again. `left_by`: the earlier incarnation that
-        wrote the file. `last`: the program has ended."""
+        """Store new measurements. Return False if this method must be called again. `left_by`: the earlier
+        incarnation that wrote the file. `last`: whether the program has ended."""
         if self._full:
             return True
         if self._file.waits and not last:
@@ -130,7 +131,7 @@ class Metrics:
                 report = Report(line)
             except NoMetric:
                 if number == len(lines) and not last:
-                    break  # The line is incomplete.
+                    break  # The program has not finished the line yet.
                 shown = json.dumps(line[:MAX_SHOWN].decode("utf-8", "replace"))
                 self._notice(
                     "{}",
@@ -157,8 +158,8 @@ class Metrics:
         for tag, value in report.values.items():
             before = self._values.get((tag, report.step))
             if before is not None:
-                # A measurement of an earlier incarnation may be superseded already; a new one supersedes
-                # others, whatever its time.
+                # A newer measurement may have replaced one of an earlier incarnation. A measurement of this
+                # incarnation replaces others, even if its time is lower.
                 if before[1] == value or (left_by and at <= before[0]):
                     continue
                 at = max(at, before[0] + 1)
@@ -194,7 +195,7 @@ class Metrics:
             self._retries.wait(self._file.flush)
 
     def _notice(self, subject: str, text: str) -> None:
-        """Write a notice into the log, once for each subject and limited in number."""
+        """Write a notice into the log, once for each subject, and limit the number of notices."""
         if subject not in self._notices and len(self._notices) < _MAX_NOTICES:
             self._notices.add(subject)
             self._say(text)
@@ -203,9 +204,9 @@ class Metrics:
 PROGRAM_FILE = "output.metrics"
 """File in the program's directory `program.HYPERTUNE`."""
 MAX_SHOWN = 80
-"""Maximum characters of a wrong value in a notice."""
+"""Maximum number of characters of an invalid value in a notice."""
 MAX_TAG = 1000
-"""Maximum characters of a metric's name, which also limits the memory for a trial."""
+"""Maximum number of characters in a metric's name, which also limits a trial's memory use."""
 
 _NO_METRICS = frozenset(("checkpoint_path", "global_step", "timestamp", "trial"))
 _MAX_LINE = 64 << 10
@@ -217,8 +218,8 @@ class NoMetric(Exception):
 
 
 class Report:
-    """One line of the program's file: its time (ns, None = unknown), its step, its measurements. `wrong`: the
-    original text of values that are not finite numbers, or whose name is too long."""
+    """One line of the program's file: its time (ns, None if unknown), its step, its measurements. `wrong`:
+    the original text of values that are not finite numbers, or whose name is too long."""
 
     def __init__(self, line: bytes) -> None:
         """Raises NoMetric."""
@@ -231,7 +232,7 @@ class Report:
         fields: dict[str, Any] = parsed  # pyright: ignore[reportUnknownVariableType] - JSON
         self.step = _whole(fields.get("global_step"))
         at = _finite(fields.get("timestamp"))
-        # To the microsecond, which is the precision of seconds since the epoch as a float.
+        # Rounded to microseconds, the precision of a float with seconds since the epoch.
         self.at = round(at * 1e6) * 1000 if at is not None and 0 < at * 1e9 < _LIMIT else None
         self.values: dict[str, float] = {}
         self.wrong: dict[str, str] = {}
@@ -245,7 +246,7 @@ class Report:
 
 
 def _finite(reported: Any) -> float | None:
-    """Return a finite number, from a number or a text; None for other values."""
+    """Return a finite number from a number or a text, or None for other values."""
     if isinstance(reported, bool) or not isinstance(reported, (int, float, str)):
         return None
     try:
@@ -256,7 +257,7 @@ def _finite(reported: Any) -> float | None:
 
 
 def _whole(step: Any) -> int:
-    """Return a step; a missing one is step 0, as in the library. Raises NoMetric."""
+    """Return a valid step. Without a step, the result is 0, as in cloudml-hypertune. Raises NoMetric."""
     if step is None or step == "":
         return 0
     if isinstance(step, str):

@@ -1,6 +1,8 @@
-"""Stores the notes to users about one incarnation. Each note is written to the slot's journal and sent to all
-listeners, also to later ones. Listeners recognize repeated notes by their numbers. If the disk is full, notes
-are written later."""
+"""Stores the notes to users about one incarnation.
+
+Each note is written to the slot's journal and sent to all listeners, including listeners that connect later.
+Listeners recognize repeated notes by their numbers. On a full disk, notes wait until space is free.
+"""
 
 from collections.abc import Callable
 
@@ -34,7 +36,8 @@ class Notes:
         self._notes: list[protocol.Message] = []
 
     def add(self, name: str, severity: str, text: str) -> None:
-        """Add a note, unless too many have that name. `name`: its kind. `severity`: one of the above."""
+        """Add a note, unless too many notes have that name. `name`: the kind of the note. `severity`: `INFO`,
+        `WARNING` or `ERROR`."""
         if [note["name"] for note in self._notes].count(name) >= _MAX_NOTES:
             return
         message: protocol.Message = {
@@ -47,12 +50,12 @@ class Notes:
         }
         self._notes.append(message)
         is_saved = self.save()
-        self._tell(message)  # Sent even if it is not written yet.
+        self._tell(message)  # The note is sent even if it is not written yet.
         if not is_saved:
             self._retries.wait(self.save)
 
     def save(self) -> bool:
-        """Write unwritten notes; return False if the disk is full."""
+        """Write all unwritten notes. Return False if the disk is full."""
         try:
             while self._kept < len(self._notes):
                 self._keep(self._notes[self._kept])

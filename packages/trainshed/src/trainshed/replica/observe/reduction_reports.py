@@ -1,8 +1,8 @@
-"""Stores the reports of reducers and workers of a job with reducers (spec/reduction#reports).
+"""Stores the reports of reducers and workers, for jobs with reducers (spec/reduction#reports).
 
-Each program atomically replaces one small file (`Report`). Its notes go, once each, to the replica's log and
-to the notes for people (`notes`). If a worker's program has ended without a report, its owner gets a note
-that the reducers were idle. Errors here never affect the program or its record.
+Each program atomically replaces one small file with its report. Each note of a report goes once to the
+replica's log and once to the notes for users (`notes`). If a worker's program has ended without a report, the
+owner receives a note that the reducers were idle. Errors here never affect the program or its record.
 """
 
 import json
@@ -16,11 +16,11 @@ from trainshed.replica.observe.notes import ERROR, INFO, WARNING
 from trainshed.replica.system import loop
 
 MAX_NOTES = 20
-"""Maximum notes of one incarnation, in addition to one for each reducer that may become silent."""
+"""Maximum number of notes of one incarnation, in addition to one for each reducer that may become silent."""
 _PREFIX = "trainshed reduction: "
-"""Prefix of lines in the log, as the package itself writes them."""
+"""Prefix of lines in the log, the same as in the lines that the package itself writes."""
 UNUSED = "unused"
-"""Name of the note that a program ended without a report."""
+"""Name of the note that a program ended without a report and did not use the reducers."""
 _UNUSED_TEXT = (
     "This program ended without using the job's reducers: no process of it reported the Reduction Server's "
     "plug-in. It works for PyTorch's torch.distributed, in Pythons that have NumPy and the PYTHONPATH that "
@@ -28,7 +28,7 @@ _UNUSED_TEXT = (
 )
 
 _SHORT = 5.0
-"""Seconds; a program that failed sooner may not have reached its use of reducers."""
+"""Duration in seconds. A program that failed sooner may not have reached its use of reducers."""
 
 
 class Reduction:
@@ -43,18 +43,18 @@ class Reduction:
         notes: notes.Notes,
         mask: masking.Mask | None = None,
     ) -> None:
-        """Created before the program starts. `plan`: one with `reducers`."""
+        """Create the object before the program starts. `plan`: a plan with `reducers`."""
         self._most_notes = MAX_NOTES + (plan.observation.reducers or 0)
         self._is_expected = plan.observation.reducers_expected
         #: Writes a line of the service into the replica's log.
         self._say = say
-        #: Stores notes for people.
+        #: Stores notes to users.
         self._notes = notes
         self._watcher = file_watcher.FileWatcher(PROGRAM_FILE, events, self._look, mask=mask)
         self._known: set[str] = set()
         self._is_there = False
         self._owed_after = float("inf")
-        # The file of an earlier incarnation must not count as this one's.
+        # A file of an earlier incarnation must not count as a report of this one.
         self._watcher.discard()
 
     def begin(self) -> None:
@@ -72,7 +72,7 @@ class Reduction:
     # --- the program's file ---
 
     def _look(self) -> bool:
-        """Store new notes; return false to be called again."""
+        """Store new notes. Return False if this method must be called again."""
         try:
             data = self._watcher.read()
             for note in notes_in(data) if data else ():
@@ -91,11 +91,11 @@ class Reduction:
         self._note(Note("unreadable", WARNING, text))
 
     def _note(self, note: "Note") -> None:
-        """Pass a note on, once for each name and limited in number."""
+        """Store a note, once for each name, and limit the number of notes."""
         if note.name in self._known or len(self._known) >= self._most_notes:
             return
         self._known.add(note.name)
-        # Logged like a program's line: JSON with a severity.
+        # Logged as a line of JSON with a severity, like lines of a program.
         self._say(json.dumps({"severity": note.severity, "message": _PREFIX + note.text}))
         self._notes.add(note.name, note.severity, note.text)
 
@@ -114,10 +114,10 @@ class NoReport(Exception):
 
 
 class Note:
-    """A note to users, as one line of text. `name`: the program's name of the note."""
+    """A note to users in one line of text. `name`: the note's name in the program."""
 
     def __init__(self, name: str, severity: str, text: str) -> None:
-        # JSON may contain half of a surrogate pair, which cannot be stored.
+        # JSON text may contain half of a surrogate pair, which cannot be stored.
         self.name = name.encode("utf-8", "replace").decode()
         self.severity = severity if severity in (INFO, WARNING, ERROR) else INFO
         text = " ".join(text[: 2 * MAX_TEXT].split())

@@ -1,13 +1,16 @@
 """Writes a replica's log: the output from two pipes becomes numbered, timed JSON lines in segment files.
 
-It owns the format and the numbering; `Transcript` reads the pipes and notifies listeners of the log's length.
+`Segments` defines the format and the numbering. `Transcript` reads the pipes and notifies listeners of the
+log's length. A file is named by the number of its first line (`000000000000.jsonl`) and closed at 8 MB. A
+line is `{"n":17,"t":NS,"s":"o|e|b","m":"TEXT"}`:
+- n: number of the line, from 0 on without gaps
+- t: nanoseconds since the epoch, strictly ascending
+- s: the stream: o = standard output, e = error output, b = the service
+- p: 1 in all parts but the last of a line longer than 64 KiB, which is split
 
-Files are named by the number of their first line (`000000000000.jsonl`) and closed at 8 MB. A line is
-`{"n":17,"t":NS,"s":"o|e|b","m":"TEXT"}`: n without gaps from 0, t nanoseconds since the epoch, strictly
-ascending, s the stream (b: the service). A line longer than 64 KiB is split, with `"p":1` on all parts but
-the last. A write reaches the file immediately, so that no output is in this process only. If the disk is
-full, lines wait in memory until `flush` succeeds, and no more should be read. `sync` makes the log survive a
-power failure.
+A write reaches the file immediately, so that no output is in this process only. If the disk is full, lines
+wait in memory until `flush` succeeds; in the meantime, callers should read no more output. `sync` makes the
+log survive a power failure.
 """
 
 import json
@@ -22,10 +25,10 @@ SEGMENT_BYTES = 8 << 20
 LINE_BYTES = 64 << 10
 TAIL_BYTES = 8192
 PROGRESS_SECONDS = 10.0
-"""Interval in seconds at which the state of a constantly overwritten line is logged."""
+"""Interval in seconds at which the current text of a constantly overwritten line is logged."""
 _TAIL_LINES = 120
-_MADE_AT = "Original stack trace for '"
-"""TensorFlow 1 prints this before the place where an operation was created, dozens of lines after the
+_CREATION_MARKER = "Original stack trace for '"
+"""TensorFlow 1 prints this text before the place where an operation was created, dozens of lines after the
 error."""
 _CUT = "…".encode()
 _SUFFIX = ".jsonl"
@@ -38,9 +41,9 @@ now = time.time_ns
 
 
 class Segments:
-    """Writes a log. A log directory has one writer at a time; an existing log is continued, without a torn
-    end. `mask`: masks secrets. `work`: directory of the program's files, removed from tracebacks. Streams
-    apply both."""
+    """Writes a log. A log directory has one writer at a time. The writer continues an existing log, after
+    removing an incomplete last line. `mask`: masks secrets. `work`: directory of the program's files, removed
+    from tracebacks. Streams apply both."""
 
     def __init__(self, directory: str, mask: masking.Mask | None = None, work: str = "") -> None:
         self._directory = directory
@@ -60,7 +63,7 @@ class Segments:
         self._skips = False
         #: Whether some lines would not survive a power failure.
         self.unsynced = False
-        # If the last segment was opened and never written to, times continue from the one before.
+        # If the last segment is empty, times continue from the segment before it.
         opened: list[growing_files.Appender] = []
         for name in names[-2:]:
             file, written = growing_files.reopen(os.path.join(directory, name))
@@ -100,7 +103,7 @@ class Segments:
         self._append(data, len(texts), start + len(texts) - 1, texts if stream != "b" else [])
 
     def write_part(self, stream: str, text: str) -> None:
-        """Append one part of a line that continues."""
+        """Append one part of a line that is not complete yet."""
         at = max(now(), self._last_time + 1)
         data = '{"n":%d,"t":%d,"s":"%s","p":1,"m":%s}\n' % (self.lines, at, stream, quoted(text))
         self._append(data.encode("utf-8"), 1, at, [text])
@@ -109,42 +112,43 @@ class Segments:
         self.lines += count
         self._last_time = last_time
         self.unsynced = True
-        if self._skips or _MADE_AT.encode() in data:
-            texts = [text for text in texts if not self._skipped(text)]
+        if self._skips or _CREATION_MARKER.encode() in data:
+            texts = [text for text in texts if not self._is_skipped(text)]
         self._tail = (self._tail + texts[-_TAIL_LINES:])[-_TAIL_LINES:]
         if self._file.append(data):
             self._continue()
 
-    def _skipped(self, text: str) -> bool:
-        self._skips = text.startswith(_MADE_AT) or (self._skips and text.startswith("  "))
+    def _is_skipped(self, text: str) -> bool:
+        self._skips = text.startswith(_CREATION_MARKER) or (self._skips and text.startswith("  "))
         return self._skips
 
     @property
     def waits(self) -> bool:
-        """Whether lines wait for space. Then no more should be read until `flush` succeeds."""
+        """Whether lines wait for disk space. If so, read no more output until `flush` succeeds."""
         return self._file.waits
 
     def flush(self) -> bool:
-        """Write waiting lines as far as possible; return whether none waits any more. Raises OSError for
-        errors other than a full disk."""
+        """Write as many waiting lines as possible. Return whether no line waits any longer. Raises OSError
+        for errors other than a full disk."""
         if self._file.flush():
             self._continue()
         return not self._file.waits
 
     def _continue(self) -> None:
-        """Start another segment if all lines are written and the current segment is full."""
+        """Start the next segment if all lines are written and the current segment is full."""
         self.readable = self.lines
         if self._file.size >= SEGMENT_BYTES and self.sync():
             try:
                 fresh = self._open()
             except OSError:
-                return  # No space for another file, or no handle: continue with this one.
+                # No disk space or file descriptor for another file: continue with this segment.
+                return
             self._file.close()
             self._file = fresh
 
     def sync(self) -> bool:
-        """Sync the log, so that it survives a power failure. Returns False if the disk is full, so that the
-        call must be repeated."""
+        """Sync the log, so that it survives a power failure. Returns False if the disk is full: call it
+        again."""
         if self.unsynced:
             self.unsynced = not self._file.sync()
         return not self.unsynced
@@ -154,8 +158,8 @@ class Segments:
         self._file.close()
 
     def seal(self) -> tuple[int, str]:
-        """Close the log finally: everything is durable, unless `flush` or `sync` returned False. Returns the
-        number of lines and the last output (at most 8 KiB, with "…" at a cut)."""
+        """Close the log for the last time. All lines are durable, unless `flush` or `sync` returned False.
+        Returns the number of lines and the last output (at most 8 KiB, with "…" where it was shortened)."""
         self.sync()
         self._file.close()
         tail = "\n".join(self._tail).encode("utf-8")
@@ -165,12 +169,12 @@ class Segments:
 
 
 class Stream:
-    """Turns one pipe's bytes into lines. It buffers at most one line's beginning: 64 KiB, plus the length of
-    the longest masked secret, so that no secret is split before it is found.
+    """Turns one pipe's bytes into lines. It buffers at most the beginning of one line: 64 KiB, plus the
+    length of the longest masked secret, so that secrets are found before a split. Invalid UTF-8 is replaced.
 
-    Invalid UTF-8 is replaced. A carriage return inside a line restarts the line, as on a terminal: only the
-    last state of a progress bar is logged, and for a long-running one also some states in between, so that
-    readers see progress.
+    A carriage return inside a line restarts the line, as on a terminal. So only the last state of a progress
+    bar is logged. For a long-running one, some states in between are logged as well, so that readers see
+    progress.
     """
 
     def __init__(self, log: Segments, stream: str) -> None:
@@ -182,7 +186,7 @@ class Stream:
         self._shown_at = time.monotonic()
 
     def feed(self, data: bytes) -> None:
-        """Process a read of at most `LINE_BYTES` (so only the first line can be too long)."""
+        """Process one read of at most `LINE_BYTES`, so that only the first line in it can be too long."""
         end = data.rfind(b"\n")
         if end < 0:
             self._keep(self._rest + data)
@@ -200,13 +204,13 @@ class Stream:
             self._keep(data[end + 1 :])
 
     def close(self) -> None:
-        """Handle the pipe's end: text without a newline becomes a line as well."""
+        """Handle the end of the pipe: text without a newline also becomes a line."""
         if self._rest:
             rest, self._rest = self._rest, b""
             self._write_carefully([rest if self._mask is None else self._mask.last(rest)])
 
     def _keep(self, rest: bytes) -> None:
-        """Buffer a line's beginning, without overwritten progress, and split it if it grows too long."""
+        """Buffer the beginning of a line, without overwritten progress. Split a line that is too long."""
         overwritten = rest.rfind(b"\r", 0, len(rest) - 1)
         if overwritten >= 0:
             state = _visible(rest[:overwritten])
@@ -216,7 +220,7 @@ class Stream:
             rest = rest[overwritten + 1 :]
         while len(rest) > self._most:
             if self._mask is not None:
-                # A secret that begins before the cut is found, because all of it has been read.
+                # The whole secret has been read if it begins before the split, so it is found.
                 rest = self._mask.apply(rest)
             if len(rest) > self._most:
                 rest = self._write_first_part(rest)
@@ -244,7 +248,7 @@ class Stream:
 
 
 def _visible(line: bytes) -> bytes:
-    """Return the visible text of a line with carriage returns on a terminal: the text after the last one."""
+    """Return the text that a terminal shows of a line with carriage returns: the text after the last one."""
     line = line.rstrip(b"\r")
     return line[line.rfind(b"\r") + 1 :]
 
@@ -267,7 +271,7 @@ class Transcript:
         self._loop = events
         #: Called with the number of readable lines.
         self._tell = tell
-        #: Repeats writes to a full disk; until they succeed, no pipe is read.
+        #: Repeats writes to a full disk. Until they succeed, no pipe is read.
         self._retries = retries
         self._streams: dict[int, Stream] = {}
         self._telling = self._tells = self._syncs = False
@@ -285,7 +289,7 @@ class Transcript:
         return self._log.waits
 
     def open(self, handle: int, stream: str) -> None:
-        """Write everything from that pipe to the log, until its end."""
+        """Write all output of the pipe `handle` to the log, until the end of the pipe."""
         os.set_blocking(handle, False)
         self._streams[handle] = Stream(self._log, stream)
         self._attend(handle)
@@ -295,20 +299,20 @@ class Transcript:
 
     def say(self, text: str) -> None:
         self._log.write("b", [text])
-        self._heed_room()
+        self._pause_on_full_disk()
 
     def take(self, texts: list[str]) -> None:
-        """Write lines that came from the program in another way than its pipes. Called only while nothing
+        """Write lines of the program that did not arrive through its pipes. Call this only while no line
         `waits`."""
         data = "".join(text + "\n" for text in texts).encode("utf-8", "surrogatepass")
         stream = Stream(self._log, "o")
         for start in range(0, len(data), LINE_BYTES):
             stream.feed(data[start : start + LINE_BYTES])
         stream.close()
-        self._heed_room()
+        self._pause_on_full_disk()
 
     def program_started(self) -> None:
-        """Record that listeners know of the program's start, after which they may be notified of lines."""
+        """Record that listeners have received the program's start and may now be notified of lines."""
         self._telling = True
         self._note_lines()
 
@@ -338,13 +342,13 @@ class Transcript:
         self._note_lines()
 
     def end(self) -> None:
-        """Stop reading; the beginning of a line becomes a line."""
+        """Stop reading. The buffered beginning of a line becomes a line."""
         for stream in self._streams.values():
             stream.close()
         self._streams = {}
 
     def save(self) -> bool:
-        """Write and sync all lines; return False if the disk is full."""
+        """Write and sync all lines. Return False if the disk is full."""
         return self._log.flush() and self._log.sync()
 
     def seal(self) -> tuple[int, str]:
@@ -361,17 +365,17 @@ class Transcript:
             return
         if data:
             self._streams[handle].feed(data)
-            self._heed_room()
+            self._pause_on_full_disk()
             self.read += len(data)
             return
         self._streams.pop(handle).close()
         self._loop.drop(handle)
         os.close(handle)
-        self._heed_room()
+        self._pause_on_full_disk()
 
-    def _heed_room(self) -> None:
-        """Stop reading the pipes while lines wait; the program then blocks at its next output, as with any
-        slow reader."""
+    def _pause_on_full_disk(self) -> None:
+        """Stop reading the pipes while lines wait for disk space. The program then blocks at its next output,
+        as with any slow reader."""
         if self._log.waits:
             for handle in self._streams:
                 self._loop.drop(handle)

@@ -1,17 +1,20 @@
-"""The stall watchdog distinguishes an idle program from a merely quiet one, and makes a stalled one print its
-stacks.
+"""The stall watchdog detects a program that makes no progress, and makes it print its stacks. A quiet program
+may still make progress.
 
-Progress is one of: any output; any byte that the replica's processes read or write (`rchar` and `wchar` of
-proc(5):
-files and pipes, but not `send` on sockets), also through its storage endpoint; more than 0.5 % of one
-processor, since the last sample or since the last progress. A program that waits for its peers by spinning,
-or polls constantly, does not count as stalled.
+Progress since the last sample is one of:
 
-After the limit, every process is stopped, so that the stacks are of one moment and no process reacts to
-another's death. Then the Python processes are continued one by one, the main process first and children after
-their parents, with SIGABRT, on which `faulthandler` (enabled in the program's environment) prints the stacks
-of all threads. With children first, a thread that waits for a child would return from its wait before it is
-printed.
+- any output
+- any byte that the replica's processes read or write (`rchar` and `wchar` of proc(5): files and pipes, but
+  not `send` on sockets), or that its storage endpoint forwards
+- processor time: more than 0.5 % of one processor since the last sample, or since the last progress
+
+A program that waits for its peers by spinning, or that polls constantly, does not count as stalled.
+
+After the limit, the watchdog stops every process. So the stacks are of one moment, and no process reacts to
+another's death. Then it continues the Python processes one by one with SIGABRT: the main process first, and
+children after their parents. On SIGABRT, `faulthandler` (enabled in the program's environment) prints the
+stacks of all threads. If children came first, a thread that waits for a child would return from its wait
+before its stack is printed.
 """
 
 import contextlib
@@ -30,7 +33,7 @@ if TYPE_CHECKING:
 _BUSY = 0.005
 """Fraction of one processor."""
 _TICK = 0.01
-"""Resolution of processor times in seconds."""
+"""Resolution of processor times, in seconds."""
 _SAMPLES = 10
 _MIN_PAUSE = 0.2
 _DUMP_SECONDS = 2.0
@@ -39,15 +42,16 @@ _DUMP_PAUSE = 0.01
 
 
 class Sample(NamedTuple):
-    """The counters at one moment: bytes of output, seconds of processor time, bytes read and written."""
+    """A replica's counters at one moment: bytes of output, seconds of processor time, bytes read and
+    written."""
 
     output: int
     cpu: float
-    moved: int
+    io_bytes: int
 
 
 class StallDetector:
-    """Decides, from samples only, when a program counts as stalled. Times are seconds of any monotonic
+    """Decides from samples only whether a program counts as stalled. Times are seconds of any monotonic
     clock."""
 
     def __init__(self, after: float, now: float, sample: Sample) -> None:
@@ -58,16 +62,16 @@ class StallDetector:
         self._last_at = self._progress_at = now
 
     def is_over(self, now: float, sample: Sample) -> bool:
-        """Process another sample; return whether there has been no progress for too long."""
-        # A late sample means that the machine was paused, perhaps with the program: ignore that time.
-        held_up = now - self._last_at > 2 * self.pause + 1
-        if held_up or self._is_progress(now, sample):
+        """Process the next sample. Return whether the program has made no progress for too long."""
+        # A late sample shows that the machine was paused, perhaps with the program: ignore that time.
+        was_paused = now - self._last_at > 2 * self.pause + 1
+        if was_paused or self._is_progress(now, sample):
             self._progress, self._progress_at = sample, now
         self._last, self._last_at = sample, now
         return now - self._progress_at >= self._after
 
     def _is_progress(self, now: float, sample: Sample) -> bool:
-        if sample.output != self._last.output or sample.moved != self._last.moved:
+        if sample.output != self._last.output or sample.io_bytes != self._last.io_bytes:
             return True
         for before, at in ((self._last, self._last_at), (self._progress, self._progress_at)):
             if sample.cpu - before.cpu - _TICK > _BUSY * (now - at):
@@ -82,40 +86,43 @@ class Watchdog:
         self, after: float, events: loop.Loop, shim: "Shim", relay: "Callable[[], int | None]"
     ) -> None:
         """`after`: seconds without progress before the program counts as stalled. `shim`: supervises the
-        program, and ends it after a stall. `relay`: returns the process ID of the storage endpoint's relay;
-        None = no relay now."""
+        program, and kills it after a stall. `relay`: returns the process ID of the storage endpoint's relay,
+        or None while no relay runs."""
         self._after = after
         self._events = events
         self._shim = shim
         self._relay = relay
-        self._patience = StallDetector(after, time.monotonic(), self._sample())
-        events.after(self._patience.pause, self._look)
+        self._detector = StallDetector(after, time.monotonic(), self._sample())
+        events.after(self._detector.pause, self._look)
 
     def _sample(self) -> Sample:
-        cpu, moved = processes.resource_use(os.getpid())
+        cpu, io_bytes = processes.resource_use(os.getpid())
         relay = self._relay()
         # The relay runs only to forward bytes, so its processor time counts as progress.
         return Sample(
-            self._shim.transcript.read, cpu, moved + (processes.running_time(relay) if relay else 0)
+            self._shim.transcript.read,
+            cpu,
+            io_bytes + (processes.running_time(relay) if relay else 0),
         )
 
     def _look(self) -> None:
         if self._shim.has_ended():
             return
-        if self._shim.transcript.waits:  # The disk is full, through no fault of the program.
-            self._patience = StallDetector(self._after, time.monotonic(), self._sample())
-        if self._patience.is_over(time.monotonic(), self._sample()):
+        # Output waits because the disk is full, which is not the program's fault. Restart the limit.
+        if self._shim.transcript.waits:
+            self._detector = StallDetector(self._after, time.monotonic(), self._sample())
+        if self._detector.is_over(time.monotonic(), self._sample()):
             self._shim.end_stalled()
         else:
-            self._events.after(self._patience.pause, self._look)
+            self._events.after(self._detector.pause, self._look)
 
 
 class Dump:
-    """Makes a replica's Python processes print their stacks, which ends them. `say`: writes a line of the
-    service into the log.
+    """Makes a replica's Python processes print their stacks, which terminates them.
 
-    `done`: called when the last process has ended, or at the deadline. It must end the remaining processes.
-    Until then, the shim must ignore the end of the main process.
+    `say`: writes a line of the service into the log. `done`: called when the last process has exited, or at
+    the deadline. It must kill the remaining processes. Until then, the shim must ignore the main process's
+    exit.
     """
 
     def __init__(
@@ -132,19 +139,19 @@ class Dump:
         self._deadline = time.monotonic() + _DUMP_SECONDS
         self._next_at = 0.0
         self._now = (0, 0)
-        everybody = processes.programs(shim)
-        for process in everybody:
+        members = processes.programs(shim)
+        for process in members:
             processes.send(process, signal.SIGSTOP)
-        everybody.sort(key=lambda process: process != main)
+        members.sort(key=lambda process: process != main)
         self._waiting = [
-            process for process in everybody if processes.has_handler(process, signal.SIGABRT)
+            process for process in members if processes.has_handler(process, signal.SIGABRT)
         ]
         if not self._waiting:
             say("No process of this replica is a Python that can print its stacks.")
         self._step()
 
     def _step(self) -> None:
-        """Continue with the next process after the last one has ended or reached its deadline."""
+        """Continue with the next process after the current one has exited or reached its deadline."""
         now = time.monotonic()
         process, start = self._now
         if process and protocol.process_start(process) == start and now < self._next_at:
@@ -156,15 +163,16 @@ class Dump:
             self._done()
 
     def _wake(self, process: int, now: float) -> None:
-        import resource  # Imported late: every module that is imported before slows down every fork.
+        # Imported late: every module that is imported before slows down every fork.
+        import resource
 
         name = processes.read("/proc/%d/comm" % process).decode("utf-8", "replace").strip()
         self._say("Stacks of process %d (%s):" % (process, name))
-        # A core dump is not wanted.
+        # Disable the core dump.
         with contextlib.suppress(OSError, ValueError):
             resource.prlimit(process, resource.RLIMIT_CORE, (0, 0))
         self._now = (process, protocol.process_start(process))
         self._next_at = min(now + _ONE_DUMP_SECONDS, self._deadline)
-        # SIGABRT is pending before SIGCONT, so that the process aborts as soon as it continues.
+        # Send SIGABRT before SIGCONT, so that the process aborts as soon as it continues.
         processes.send(process, signal.SIGABRT)
         processes.send(process, signal.SIGCONT)

@@ -1,24 +1,29 @@
 """Records a replica's use of processors, memory, disk and GPUs in the directory of its log while it runs.
 
-It measures soon after the start and then every `usage_every` seconds, with pauses of at least a thousand
-times a measurement's length. It reads control groups if the kernel counts there, and otherwise adds up
-processes. Errors here never affect the program or its record: lines that cannot be written are dropped.
+The first measurement is soon after the start. The next ones follow every `usage_every` seconds. The pause is
+at least a thousand times as long as a measurement. The numbers are those of the control groups if the kernel
+provides them, and otherwise sums over processes. Errors in this module never affect the program or its
+record: lines that cannot be written are dropped.
 
 A line of `usage.jsonl` is one of
 
-    {"started": NS, "incarnation": N, "limit": BYTES, "cpus": N, "gpus": [UUID]}            the program was
-    started
+    {"started": NS, "incarnation": N, "limit": BYTES, "cpus": N, "gpus": [UUID]}        at the
+    program's start
     {"at": NS, "cpu": S, "memory": BYTES, "peak": BYTES, "processes": N, "gpus": [GPU],
-    "disk": BYTES}                                                                  used by then
+    "disk": BYTES}                                                                  for each measurement
 
-`limit`: of memory, 0 = none. `cpus`: processors of this machine for it. `cpu`: seconds of processor time
-since the start. `memory`: without cached files. `peak`: the maximum measurement, or the maximum of a single
-process. GPU: [busy seconds, bytes in use, total bytes, maximum bytes in use, degrees Celsius], null for
-unreported values; the list is empty if no GPU could be measured. `disk`: size of its files at the last
-measurement, 0 = not measured. The last line of an incarnation has "last": true.
+- `limit`: memory limit; 0 = no limit
+- `cpus`: number of processors that the program may use
+- `cpu`: seconds of processor time since the start
+- `memory`: bytes in use, without cached files
+- `peak`: the maximum of all measurements, or of a single process
+- GPU: [busy seconds, bytes in use, total bytes, maximum bytes in use, degrees Celsius], with null for
+  unreported values; the list is empty if no GPU could be measured
+- `disk`: size of the program's files at the last measurement; 0 = not measured yet
+- `last`: true in the last line of an incarnation
 
-The file only grows. To keep it small, a measurement is written only after a thousandth of the program's age
-since the last written one.
+The file only grows. To keep it small, the time between two stored measurements is at least a thousandth of
+the program's age.
 """
 
 import contextlib
@@ -41,10 +46,10 @@ Entry = dict[str, Any]
 FILE = "usage.jsonl"
 
 _FIRST = (1.0, 1.0, 3.0, 5.0)
-"""Seconds between the first measurements, so that short programs have some."""
+"""Seconds between the first measurements, which also provide measurements of short programs."""
 _IDLE_FACTOR = 1000
 _AGE_FRACTION = 1000
-"""Minimum distance of written measurements, as a fraction of a program's age (1/1000)."""
+"""Minimum interval between stored measurements, as a fraction of a program's age (1/1000)."""
 
 
 class Usage:
@@ -59,8 +64,9 @@ class Usage:
         *,
         disk: Callable[[], int] = lambda: 0,
     ) -> None:
-        """Opens no file. `directories`: of its control groups. `shim`: ID of the process that is the ancestor
-        of its processes. `disk`: returns the size of its files in bytes (`Disk.used`)."""
+        """The constructor opens no file. `directories`: the replica's control groups. `shim`: ID of the
+        process whose descendants are measured. `disk`: returns the size of the replica's files in bytes
+        (`Disk.used`)."""
         self._file: growing_files.Appender | None = None
         self._plan = plan
         self._every = plan.observation.usage_every
@@ -92,20 +98,20 @@ class Usage:
             }
         )
         if observation.gpus:
-            # For example, the helper cannot be forked after the end of the program's namespace.
+            # The fork may fail, for example after the end of the program's namespace.
             with contextlib.suppress(OSError):
                 self._watch = GpuWatcher(observation.gpus)
         self._look_after(0.0)
 
     def stop(self) -> None:
-        """Measure disk and GPUs for the last time and end all helpers, because the program has ended."""
+        """Measure disk and GPUs for the last time and stop all helpers, because the program has ended."""
         if self._file is not None:
             self._note(processes=0, memory=0)
         self._end_watch()
 
     def seal(self, used: Any) -> None:
-        """Write the last line. `used`: resources of all processes that the shim reaped
-        (`resource.getrusage`). The control groups still exist."""
+        """Write the last line. `used`: resource usage of all processes that the shim reaped
+        (`resource.getrusage`). Call this before the control groups are removed."""
         last = self._seen
         if not last:
             return
@@ -135,7 +141,8 @@ class Usage:
         self._look_after(time.process_time() - begin)
 
     def _write(self, entry: Entry) -> None:
-        """Append a line. While the disk is full, lines are dropped, except the first that did not fit."""
+        """Append a line. If the disk is full, lines are dropped. Only the first line without space is kept
+        and written later."""
         if self._file is None:
             return
         try:
@@ -145,7 +152,7 @@ class Usage:
             self._give_up()
 
     def _sum(self, cpu: float) -> float:
-        # Times of processes whose parents ignore their ends are lost, which must not decrease the sum.
+        # The times of processes whose parents ignore SIGCHLD are lost. That must not decrease the sum.
         self._cpu = max(self._cpu, round(cpu, 3))
         return self._cpu
 
@@ -174,8 +181,8 @@ class Usage:
 
 
 def _group_cpu(directories: Sequence[str]) -> float:
-    """Return the processor time of all processes that were ever in a group, in seconds; -1 if no group counts
-    it."""
+    """Return the processor time in seconds of all processes that were ever in a group, or -1 if not
+    counted."""
     for directory in directories:
         for line in processes.read(os.path.join(directory, "cpu.stat")).splitlines():
             if line.startswith(b"usage_usec "):
@@ -187,14 +194,14 @@ def _group_cpu(directories: Sequence[str]) -> float:
 
 
 def _group_memory(directories: Sequence[str]) -> int:
-    """Return the bytes that a group has in use, without cached files; -1 if no group counts them."""
+    """Return the bytes that a group has in use, without cached files, or -1 if no group counts them."""
     for directory in directories:
         for name in ("memory.current", "memory.usage_in_bytes"):
             text = processes.read(os.path.join(directory, name)).strip()
             if text.isdigit():
                 lines = processes.read(os.path.join(directory, "memory.stat")).splitlines()
                 values = dict(line.split(b" ", 1) for line in lines if b" " in line)
-                # cgroup version 1 also has sums over all groups below.
+                # cgroup version 1 also reports sums that include all groups below.
                 prefix = b"total_" if b"total_inactive_file" in values else b""
                 cached = (b"inactive_file", b"active_file")
                 return max(0, int(text) - sum(int(values.get(prefix + kind, 0)) for kind in cached))
@@ -202,7 +209,7 @@ def _group_memory(directories: Sequence[str]) -> int:
 
 
 def _memory_of(shim: int) -> int:
-    """Return the bytes of memory of a shim's replica; shared memory counts once if the system reports it."""
+    """Return the bytes of memory of a shim's replica. Shared memory counts once if the kernel reports it."""
     sizes = processes.resident(shim)
     own = {process: processes.own_memory(process) for process in sizes} if len(sizes) > 1 else {}
     return sum(
@@ -212,11 +219,11 @@ def _memory_of(shim: int) -> int:
 
 Look = tuple[float, float, float, float]
 """Recent load of a GPU (0 to 1), bytes of memory in use, total bytes, degrees Celsius. Unreported values are
-NaN: parts of GPUs do not report their load."""
+NaN. MIG parts, for example, do not report their load."""
 
 
 LIBRARIES = ["libnvidia-ml.so.1", "/usr/local/nvidia/lib64/libnvidia-ml.so.1"]
-"""Search paths; the second is that of a driver that came in a container."""
+"""Search paths of the NVML library. The second is its path in a container with the driver."""
 
 _EVERY = 1.0
 _CELL = struct.Struct("=dddddd")
@@ -236,7 +243,7 @@ class _Memory(ctypes.Structure):
 
 
 def _look(calls: Any, gpu: ctypes.c_void_p | None) -> Look:
-    """Measure a GPU by the NVML library's `calls`."""
+    """Measure a GPU with `calls`, the NVML library."""
     busy = used = total = heat = _UNKNOWN
     if gpu is not None:
         rates, memory, degrees = _Utilization(), _Memory(), ctypes.c_uint()
@@ -250,7 +257,8 @@ def _look(calls: Any, gpu: ctypes.c_void_p | None) -> Look:
 
 
 class GpuWatcher:
-    """The helper process and its results. It is created after the program has started; `close` ends it."""
+    """Measures GPUs in a helper process. The helper starts after the program has started; `close` stops
+    it."""
 
     def __init__(self, uuids: Sequence[str]) -> None:
         """Raises OSError if the helper cannot be forked."""
@@ -261,7 +269,7 @@ class GpuWatcher:
         self._helper = kernel.fork_helper(lambda: _observe(uuids, self._cells), ())
 
     def read(self) -> list[list[float | None]]:
-        """Return the last results, in the format of a line; [] if there are none yet."""
+        """Return the last results in the format of a line, or [] if there are none yet."""
         cells = [_CELL.unpack_from(self._cells, n * _CELL.size) for n in range(self._count)]
         rows = cells if all(cell[0] for cell in cells) else []
         return [[_number(value) for value in row[1:]] for row in rows]
@@ -272,12 +280,13 @@ class GpuWatcher:
 
 
 def _number(value: float) -> float | None:
-    """Return a value in the format of a line: bytes are whole numbers."""
+    """Return a value in the format of a line. Bytes are integers."""
     return None if math.isnan(value) else int(value) if value.is_integer() else round(value, 3)
 
 
 def _observe(uuids: Sequence[str], cells: Any) -> None:
-    """Measure these GPUs, or parts of GPUs, repeatedly, until killed. Ends without a driver."""
+    """Measure these GPUs or MIG parts repeatedly, until this process is killed. Returns if there is no
+    driver."""
     kernel.name_process("ts-gpus")
     calls: Any = None
     for name in LIBRARIES:
@@ -296,11 +305,11 @@ def _observe(uuids: Sequence[str], cells: Any) -> None:
         begin = time.monotonic()
         for number, gpu in enumerate(gpus):
             busy, used, total, heat = _look(calls, gpu)
-            # The recent load counts for the whole time since the last measurement.
+            # The recent load counts for the whole time since the previous measurement.
             if not math.isnan(busy):
                 before = 0.0 if math.isnan(seconds[number]) else seconds[number]
                 seconds[number] = before + busy * (begin - then)
-            # max() returns its first argument if the second is NaN.
+            # max() returns its first argument if one argument is NaN, so only the second one may be NaN here.
             peaks[number] = used if math.isnan(peaks[number]) else max(peaks[number], used)
             cell = 1.0, seconds[number], used, total, peaks[number], heat
             _CELL.pack_into(cells, number * _CELL.size, *cell)

@@ -1,8 +1,9 @@
 """Runs the preloader's main process: it imports modules, checks that forks of it work, and forks programs.
 
-A fork keeps access to its interpreter's mount: /proc/self/exe leads there from any mount namespace. If that
-mount is writable, a program that owns the file could change the interpreter of the service and of other jobs.
-So the preloader restarts itself from a mount namespace in which everything is read-only. Runs on Python 3.6.
+A fork keeps access to its interpreter's mount, because /proc/self/exe leads to that mount from any mount
+namespace. If the mount is writable, a program that owns the file could change the interpreter of the service
+and of other jobs. So the preloader restarts itself from a mount namespace in which everything is read-only.
+Runs on Python 3.6.
 """
 
 import ctypes
@@ -21,15 +22,15 @@ from trainshed.replica.sandbox import call_filter, users
 from trainshed.replica.system import cache_leases, kernel, unix_sockets
 
 _OPTIONAL_THREADS = frozenset({"jemalloc_bg_thd"})
-"""Names of threads that a fork does not need. jemalloc's threads (in PyArrow) return free memory; in a fork,
-other threads do this."""
+"""Names of threads that a fork may lose. jemalloc's threads (in PyArrow) free memory; in a fork, other
+threads do this."""
 
 
 def serve(text: str) -> None:
-    """Run as a preloader with the configuration `text`. In each fork, run its program, and return or raise as
-    the program does."""
+    """Run as a preloader with the configuration `text`. In each fork, run the requested program; return or
+    raise as the program does."""
     configuration = json.loads(text)
-    # From here on, import modules only from the runtime.
+    # From here on, search for modules in the runtime only.
     ours = sys.path.pop(0)
     for place in [place for place in sys.path_importer_cache if place.startswith(ours)]:
         del sys.path_importer_cache[place]
@@ -77,11 +78,11 @@ def _send(control: socket.socket, message: "dict[str, Any]") -> None:
     try:
         control.sendall(json.dumps(message).encode("utf-8") + b"\n")
     except OSError:
-        os._exit(0)  # The parent process is dead.
+        os._exit(0)  # The parent process has exited.
 
 
 def _import(modules: "list[str]") -> "dict[str, str]":
-    """Import modules; return their versions. Raises NotForkable."""
+    """Import modules and return their versions. Raises NotForkable."""
     versions: "dict[str, str]" = {}
     for name in modules:
         try:
@@ -95,24 +96,27 @@ def _import(modules: "list[str]") -> "dict[str, str]":
 
 
 def _flush() -> None:
-    """Flush the output of the imports. Otherwise each fork would print it at its exit."""
+    """Flush the output of the imports. Otherwise each fork would print it again when it exits."""
     sys.stdout.flush()
     sys.stderr.flush()
     ctypes.CDLL(None).fflush(None)
 
 
 def _require_forkable(known: "set[int]") -> None:
-    """Check that a fork would neither lose threads nor share files. Raises NotForkable. `known`: handles that
-    were open before the imports."""
+    """Check that a fork would neither lose threads nor share files. Raises NotForkable. `known`: file
+    descriptors that were open before the imports."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
-        raise NotForkable("their import has initialized CUDA, which cannot be used after a fork")
+        raise NotForkable(
+            "importing the frameworks initializes CUDA, which cannot be used after a fork"
+        )
     opened = [handle for handle in kernel.open_handles() if handle not in known]
     targets = [_target(handle) for handle in opened]
     kept = sorted(target for target in targets if target)
     if kept:
         raise NotForkable(
-            "their import keeps files open that programs would share (%s)" % ", ".join(kept[:5])
+            "importing the frameworks opens files that programs would share (%s)"
+            % ", ".join(kept[:5])
         )
     # Thread pools that support forks, such as OpenBLAS's, end their threads before a fork and restart them
     # when necessary. A fork would lose the remaining threads.
@@ -127,7 +131,7 @@ def _require_forkable(known: "set[int]") -> None:
         lost += [name] * (name not in _OPTIONAL_THREADS)
     if len(lost) > 1:
         raise NotForkable(
-            "their import starts %d threads that a fork would lose (%s)"
+            "importing the frameworks starts %d threads that a fork would lose (%s)"
             % (len(lost) - 1, ", ".join(sorted(set(lost))))
         )
 
@@ -136,11 +140,12 @@ def _target(handle: int) -> str:
     try:
         return os.readlink("/proc/self/fd/%d" % handle)
     except OSError:
-        return ""  # The handle of the listing itself, which is closed.
+        # This was the file descriptor of the directory listing itself, which is closed by now.
+        return ""
 
 
 def _next_program(control: socket.socket, listener: socket.socket, idle: float) -> socket.socket:
-    """Fork a process for each caller. Returns only in these forks, with the connection to the caller."""
+    """Fork a process for each caller. Returns only in the forks, with the connection to the caller."""
     poll = select.poll()
     poll.register(control, select.POLLIN)
     poll.register(listener, select.POLLIN)
@@ -165,8 +170,8 @@ _EXE = "/proc/self/exe"
 
 
 def _begin_read_only(argv: "list[str]") -> None:
-    """Restart the interpreter as `argv` from a read-only mount. Returns if it already runs from one. Raises
-    OSError if this is impossible."""
+    """Restart the interpreter as `argv` from a read-only mount. Returns if the interpreter is on a read-only
+    mount already. Raises OSError if the restart is impossible."""
     if _is_read_only(_EXE):
         return
     ours, theirs = socket.socketpair()
@@ -179,7 +184,9 @@ def _begin_read_only(argv: "list[str]") -> None:
     os.waitpid(child, 0)
     if len(handles) < 2 or not _is_read_only(handles[0]):
         kernel.close_all(handles)
-        raise OSError("no mount of it is read-only (%s)" % answer.decode("utf-8", "replace"))
+        raise OSError(
+            "the interpreter is not on a read-only mount (%s)" % answer.decode("utf-8", "replace")
+        )
     # The namespace's handle stays open, because the dynamic loader resolves the interpreter's path in it.
     os.set_inheritable(handles[1], True)
     os.execv("/proc/self/fd/%d" % handles[0], argv)
@@ -190,8 +197,8 @@ def _is_read_only(place: "str | int") -> bool:
 
 
 def _send_interpreter(to: socket.socket) -> "NoReturn":
-    """In a fork: create a read-only mount namespace, open the interpreter there, and send the handles of the
-    interpreter and of the namespace. Does not return."""
+    """Run in a fork: create a read-only mount namespace and open the interpreter there. Send the file
+    descriptors of the interpreter and of the namespace. Does not return."""
     try:
         path = os.readlink(_EXE)
         if os.geteuid():

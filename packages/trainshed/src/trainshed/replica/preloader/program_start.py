@@ -1,8 +1,9 @@
 """Turns a fork of the preloader into a program. The fork enters the program's namespaces, limits and user,
-repeats the startup of an interpreter, and runs a module (like `-m`), a text (like `-c`), or a file.
+repeats the startup of an interpreter, and runs the program: a module (like `-m`), a text (like `-c`), or a
+file.
 
-The stack of the program starts with the preloader's frames. They are removed from the traceback of an
-exception that ends the program. Runs on Python 3.6.
+The program's stack starts with the frames of the preloader. If an exception ends the program, these frames
+are removed from its traceback. Runs on Python 3.6.
 """
 
 import importlib
@@ -26,14 +27,14 @@ from trainshed.replica.system import kernel, unix_sockets
 Command = Tuple[List[str], Optional["Packed"]]
 
 _ADOPTION_TIMEOUT = 5.0
-"""Timeout in seconds for the adoption by the shim, which usually takes microseconds."""
+"""Maximum number of seconds until the shim has adopted the process, which usually takes microseconds."""
 _CALLER_TIMEOUT = 600.0
-"""Timeout in seconds for the caller's messages. A caller that exceeds it was stopped (SIGSTOP)."""
+"""Timeout in seconds for the caller's messages. A caller that takes longer was stopped (SIGSTOP)."""
 
 
 def become(caller: socket.socket, root: str) -> "Command":
     """Turn this fork of the preloader into the process that the caller requests. `root`: the runtime's
-    directory. Returns the arguments of `run`."""
+    directory. Returns the arguments for `run`."""
     try:
         kernel.close_all(set(kernel.open_handles()) - {0, 1, 2, caller.fileno()})
         kernel.name_process("ts-waiting")
@@ -47,7 +48,7 @@ def become(caller: socket.socket, root: str) -> "Command":
             resource.setrlimit(number, tuple(limits))
         os.chdir(message["directory"])
         command = _start_interpreter(message, root)
-        # As in a new interpreter, even if the service's parent ignored these signals.
+        # Reset these signals as in a new interpreter, even if the service's parent process ignored them.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -55,7 +56,7 @@ def become(caller: socket.socket, root: str) -> "Command":
         kernel.close_all(filtered)
         if not caller.recv(16):
             os._exit(0)
-    # After any failure, the program can start in its own interpreter.
+    # After any failure here, the program can still start in its own interpreter.
     except (Exception, SystemExit) as error:
         why = str(error) if isinstance(error, Cold) else "%s: %s" % (type(error).__name__, error)
         say(caller, "cold " + why)
@@ -72,14 +73,15 @@ def say(connection: socket.socket, text: str) -> None:
     try:
         connection.sendall(text.replace("\n", " ").encode("utf-8", "replace") + b"\n")
     except OSError:
-        return  # The caller is dead, or no longer waits.
+        return  # The caller has exited, or no longer waits for this process.
 
 
 def _enter(message: "dict[str, Any]", handles: "list[int]") -> "list[int]":
-    """Enter the program's namespaces in a child of the shim, and drop to the rights of an executed program.
-    Returns only in this child, with the handle for its socket calls if the shim handles them. Raises Cold."""
+    """Enter the program's namespaces in a child of the shim, and drop all rights that a newly executed
+    program would not have. Returns only in this child: a list with the file descriptor for its socket calls,
+    empty if the shim does not handle them. Raises Cold."""
     if sorted(os.sched_getaffinity(0)) != message["processors"]:
-        raise Cold("it may use other processors than its preloader")
+        raise Cold("the program may use other processors than the preloader")
     for handle in handles[: message["namespaces"]]:
         kernel.enter_namespace(handle, 0)
         os.close(handle)
@@ -100,8 +102,8 @@ def _enter(message: "dict[str, Any]", handles: "list[int]") -> "list[int]":
     if message["owner"]:
         users.enter(others.pop(0))
     if message["level"] != protocol.LEVEL_ROOT:
-        users.have_programs_capabilities()
-        # The change of users forbids inspection; after an exec it would be allowed.
+        users.set_program_capabilities()
+        # The change of users forbids inspection. Allow it again, as the execution of a program would.
         kernel.allow_inspection()
     null = os.open(os.devnull, os.O_RDONLY)
     for handle, standard in ((null, 0), (output, 1), (errors, 2)):
@@ -113,7 +115,7 @@ def _enter(message: "dict[str, Any]", handles: "list[int]") -> "list[int]":
 
 
 def _start_interpreter(message: "dict[str, Any]", root: str) -> "Command":
-    """Repeat the startup of an interpreter. Returns the arguments of `run`. Raises Cold."""
+    """Repeat the startup of an interpreter. Returns the arguments for `run`. Raises Cold."""
     argv, environ = message["argv"], message["environ"]
     python, template = message["python"], message["template"]
     os.environ.clear()
@@ -126,12 +128,12 @@ def _start_interpreter(message: "dict[str, Any]", root: str) -> "Command":
     looked_at = list(sys.path)
     if packed is not None:
         argv = [python, *(["-m", packed.module] if packed.module else [packed.file]), *argv[3:]]
-        # Its files will be in the directory that is searched first.
+        # The program's files will be in the directory that Python searches first.
         looked_at.append(os.path.join(packed.files, os.path.dirname(packed.file)))
     if argv[1] == "-c":
         sys.path[0] = ""
     elif argv[1] != "-m":
-        # Interpreters run archives, directories and bytecode differently, and a pipe can be read only once.
+        # Python runs archives, directories and bytecode in a different way, and a pipe can be read only once.
         if packed is None and not (argv[1].endswith(".py") and os.path.isfile(argv[1])):
             raise Cold("%s is not a .py file" % argv[1])
         sys.path[0] = os.path.dirname(os.path.realpath(argv[1]))
@@ -149,42 +151,42 @@ def _start_interpreter(message: "dict[str, Any]", root: str) -> "Command":
 
 
 class Packed:
-    """A program of `trainshed run`, whose package moves its files to the working directory."""
+    """A program of `trainshed run`. Its package copies its files to the working directory."""
 
     def __init__(self, directory: str, file: str, module: str) -> None:
-        """`directory`: of the package. `file`: the file to run; "" = run `module`."""
+        """`directory`: directory of the package. `file`: the file to run; if it is "", `module` is run."""
         self._package = os.path.basename(directory)
         self.files = os.path.join(directory, "files")
         self.file = file
         self.module = module
 
     def place(self) -> None:
-        """Copy the program's files to the working directory. Runs code of the job."""
+        """Copy the program's files to the working directory. This runs code of the job."""
         importlib.import_module(self._package + "._starter").place_files()
         for name in [name for name in sys.modules if name.partition(".")[0] == self._package]:
             del sys.modules[name]
 
 
 def _find_packed_program(argv: "list[str]") -> "Optional[Packed]":
-    """Return the program that `trainshed run` has packed; None = not packed. Raises Cold."""
+    """Return the program that `trainshed run` has packed, or None for other programs. Raises Cold."""
     package = argv[2].partition(".")[0] if argv[1] == "-m" else ""
     if package != protocol.PACKED_PROGRAM:
         return None
     spec = PathFinder.find_spec(package, sys.path)
     if spec is None or not spec.origin:
-        return None  # `-m` will report that.
+        return None  # `-m` will report this error.
     directory = os.path.dirname(spec.origin)
     with open(os.path.join(directory, "begin.json"), encoding="utf-8") as file:
         begin = json.load(file)
     packed = Packed(directory, begin["file"], begin["module"])
     if packed.file.endswith(".sh"):
-        raise Cold("it is a shell script")
+        raise Cold("the program is a shell script")
     return packed
 
 
 def _set_paths(python: str, template: str, root: str, home: str) -> None:
-    """Set `sys`'s paths like those of an environment's interpreter `python`. `home`: directory of its prefix.
-    `root`: the runtime's own directory, from which modules were loaded."""
+    """Set the paths in `sys` like those of an environment's interpreter `python`. `home`: directory of the
+    interpreter's prefix. `root`: the runtime's own directory, from which modules were loaded."""
     library = [home + path[len(root) :] for path in sys.path[:3]]
     sys.path[:] = library
     sys.executable = python
@@ -197,20 +199,20 @@ def _set_paths(python: str, template: str, root: str, home: str) -> None:
             setattr(sys, name, home + place[len(root) :])
     site.PREFIXES[:] = [before, before]
     site.ENABLE_USER_SITE = site.USER_SITE = site.USER_BASE = None
-    # Done here: importlib.invalidate_caches() would import a library of 30 modules (Python 3.12).
+    # Clear the caches: importlib.invalidate_caches() would import a library of 30 modules (Python 3.12).
     for finder in sys.path_importer_cache.values():
         getattr(finder, "invalidate_caches", int)()
     site.main()
-    # `site` does not search there in a new interpreter either.
+    # Insert the working directory only now: in a new interpreter, `site` does not search it either.
     sys.path.insert(0, os.getcwd())
 
 
 def _require_same(paths: "list[str]", home: str, root: str) -> None:
-    """Check that this program would find no loaded module elsewhere. Raises Cold."""
+    """Check that this program would find each loaded module at the same place. Raises Cold."""
     library = os.path.join(root, "lib")
     loaded = {name for name in sys.modules if "." not in name}
     for path in paths:
-        # Modules were loaded from the standard library and the runtime's own packages.
+        # Modules were loaded only from the standard library and the runtime's own packages.
         if path.startswith(library + os.sep) or path.endswith(".zip"):
             continue
         if path.startswith(os.path.join(home, "lib") + os.sep) and "site-packages" not in path:
@@ -228,7 +230,7 @@ def _require_same(paths: "list[str]", home: str, root: str) -> None:
 
 
 def _forget() -> None:
-    """Reset the state of modules that depends on the process that loaded them."""
+    """Reset the state of modules that depends on the process that loaded the modules."""
     _set("tempfile", tempdir=None)
     _set("platform", _uname_cache=None)
     for name in ("_platform_cache", "_sys_version_cache"):
@@ -264,19 +266,19 @@ def _reseed() -> None:
         numpy.seed(None)
     torch = sys.modules.get("torch")
     if torch is not None:
-        # Only the generator of the CPU: torch.seed() would queue a call for GPUs as well.
+        # Seeds only the CPU's generator: torch.seed() would queue a call for GPUs as well.
         torch.default_generator.seed()
 
 
 def run(argv: "list[str]", packed: "Optional[Packed]") -> None:
-    """Run `[PYTHON, "-m", MODULE, ...]`, `[PYTHON, "-c", TEXT, ...]` or `[PYTHON, FILE, ...]` to its end.
-    Raises the program's exception after printing it. `packed`: files to put into the working directory
-    first."""
+    """Run `[PYTHON, "-m", MODULE, ...]`, `[PYTHON, "-c", TEXT, ...]` or `[PYTHON, FILE, ...]` until it ends.
+    If the program raises an exception, print it and then raise it. `packed`: files to copy into the working
+    directory first."""
     for name in [name for name in sys.modules if name.partition(".")[0] == "trainshed"]:
-        # Kept alive: freeing it would make the fork copy all the memory pages that contain it.
+        # Keep the module alive: freeing it would make the fork copy all the memory pages that contain it.
         _kept.append(sys.modules.pop(name))
-    # A new namespace: the garbage collector ignores the existing, frozen one, so that objects of a program in
-    # it would not be finalized.
+    # Use a new namespace. The existing one is frozen, and the garbage collector ignores it, so that objects
+    # of the program in it would not be finalized.
     main = types.ModuleType("__main__")
     own = sys.modules["__main__"].__dict__
     main.__dict__.update({name: own[name] for name in own if name.startswith("__")})
@@ -302,11 +304,12 @@ def run(argv: "list[str]", packed: "Optional[Packed]") -> None:
         while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
             trace = trace.tb_next
         sys.excepthook(type(error), error.with_traceback(trace), trace)
-        sys.excepthook = _say_nothing
-        raise  # The interpreter ends as after any exception, and does not print it again.
+        sys.excepthook = _ignore_exception
+        # The interpreter exits as after any exception, and does not print the exception again.
+        raise
 
 
-def _say_nothing(*_: "Any") -> None:
+def _ignore_exception(*_: "Any") -> None:
     """Replace `sys.excepthook`."""
 
 

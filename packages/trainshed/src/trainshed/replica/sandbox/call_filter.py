@@ -1,13 +1,19 @@
-"""Filters a replica's system calls: the kernel notifies the shim of some calls, and rejects others that would
-bypass it.
+"""Filters a replica's system calls. The kernel notifies the shim of some calls, and rejects other calls that
+would bypass the shim.
 
-The shim handles bind and connect (`socket_calls`). Some calls fail as on a kernel without them, which
-libraries support:
-io_uring, whose requests are not system calls; x32 numbers; bind by the calls of 32-bit programs, which
-otherwise run; MPTCP and SMC sockets, whose TCP ports Landlock does not see. Calls that would set a file's
-setuid bit are rejected, except for programs of an image: a program's files in buckets belong to the service's
-user. Landlock, if the kernel has it for the network (Linux 6.7), then forbids every TCP bind by the kernel
-itself, so that changing an argument after the check is useless (TOCTOU). Runs on Python 3.6.
+The shim handles bind and connect (`socket_calls`). The following calls fail as on a kernel that does not have
+them, which libraries support:
+
+- io_uring, because its requests are not system calls
+- calls with x32 numbers
+- bind in 32-bit programs; their other calls work
+- MPTCP and SMC sockets, because Landlock does not see their TCP ports
+
+Calls that would set a file's setuid bit are rejected, because a program's files in buckets belong to the
+service's user. Programs of an image may make them.
+
+If the kernel has Landlock for the network (Linux 6.7), the kernel itself also forbids every TCP bind of the
+program. So changing an argument after the check has no effect (TOCTOU). Runs on Python 3.6.
 """
 
 import ctypes
@@ -24,7 +30,7 @@ Step = Union[Tuple[int, int], Tuple[int, int, str, str], str]
 BIND, CONNECT = "bind", "connect"
 
 _MACHINE = os.uname().machine
-# By machine: the kernel's id of the architecture, its call numbers, and both for 32-bit programs on it.
+# By machine: the kernel's ID of the architecture, and its call numbers. Below: both for 32-bit programs.
 _MACHINES = {
     "x86_64": (0xC000003E, {BIND: 49, CONNECT: 42, "socket": 41, "seccomp": 317}),
     "aarch64": (0xC00000B7, {BIND: 200, CONNECT: 203, "socket": 198, "seccomp": 277}),
@@ -34,8 +40,8 @@ _SHORT_MACHINES = {
     "x86_64": (0x40000003, {BIND: 361, "socket": 359, "socketcall": 102}),
     "aarch64": (0x40000028, {BIND: 282, "socket": 281}),
 }
-# By architecture: calls with the mode of a file, the number of that argument, and the number of the argument
-# with the flags by which files are made, if any.
+# By architecture: the system calls with a file mode, each as (call number, number of the mode argument,
+# number of the argument with the flags that create a file). The last one is None without such flags.
 _MODES: "dict[int, tuple[tuple[int, int, int | None], ...]]" = {
     # open, creat, openat; chmod, fchmod, fchmodat; mknod, mknodat
     0xC000003E: (
@@ -53,14 +59,16 @@ _MODES: "dict[int, tuple[tuple[int, int, int | None], ...]]" = {
     ),
 }
 _OPENAT2, _FCHMODAT2 = 437, 452
-"""By the same numbers everywhere. The first has its mode in memory, which filters cannot read."""
+"""These numbers are the same on every architecture. Filters cannot read openat2's mode, which is in
+memory."""
 _CREATES = 0o100 | 0o20000000
-"""O_CREAT and the bit of O_TMPFILE: without them a mode means nothing."""
+"""O_CREAT and the bit of O_TMPFILE. Without one of them, the mode of open has no effect."""
 _SET_USER_ID = 0o4000
 _X32 = 0x40000000
-"""Numbers from here on are those of x32 programs."""
+"""Calls of x32 programs have numbers from here on."""
 _IO_URING = (425, 426, 427)
-"""Setup, enter and register, by the same numbers everywhere; so are those of Landlock and of pidfds."""
+"""The calls setup, enter and register. Their numbers are the same on every architecture, like those of
+Landlock and pidfds."""
 _MPTCP, _SMC = 262, 43
 _LANDLOCK_CREATE, _LANDLOCK_RESTRICT = 444, 446
 _LANDLOCK_BIND = 1
@@ -73,7 +81,7 @@ _AT_NUMBER, _AT_ARCHITECTURE, _AT_FAMILY, _AT_PROTOCOL = 0, 4, 16, 32
 
 
 def number_of(call: str) -> "int | None":
-    """Return this machine's number of a system call that the shim handles; None on unsupported machines."""
+    """Return this machine's number of a system call that the shim handles, or None if unsupported."""
     return _MACHINES[_MACHINE][1][call] if is_known() else None
 
 
@@ -82,16 +90,16 @@ def is_known() -> bool:
 
 
 def install(*, connect: bool, set_user_id: bool = False) -> int:
-    """Filter the calls of this process and all its descendants. Returns the handle on which notifications
-    arrive; -1 on unsupported machines. Raises OSError. `connect`: include that call. `set_user_id`: allow
-    that bit of files."""
+    """Filter the calls of this process and all its descendants. Returns the file descriptor on which
+    notifications arrive, or -1 on unsupported machines. Raises OSError. `connect`: the shim also handles
+    connect. `set_user_id`: the program may set setuid bits."""
     if not is_known():
         return -1
     seccomp = _MACHINES[_MACHINE][1]["seccomp"]
     code = _code(connect, set_user_id)
     described = struct.pack("HxxxxxxP", len(code) // 8, ctypes.addressof(code))
     try:
-        # Otherwise a signal would repeat the call; older kernels do not have this flag.
+        # Without this flag, which older kernels do not have, a signal would repeat the call.
         flags = _NEW_LISTENER | _WAIT_KILLABLE
         handle = kernel.syscall(seccomp, "seccomp", _SET_MODE_FILTER, flags, described)
     except OSError as error:
@@ -110,7 +118,7 @@ def _code(connect: bool, set_user_id: bool) -> "ctypes.Array[ctypes.c_char]":
 
 
 def prepare() -> None:
-    """Prepare the data for `install`, for all future forks of this process."""
+    """Compute the data for `install` once, for all later forks of this process."""
     if is_known():
         for connect in (False, True):
             _code(connect, False)
@@ -120,8 +128,8 @@ def prepare() -> None:
 
 @lru_cache(maxsize=None)
 def can_take_part() -> bool:
-    """Whether a supervisor of the same user may duplicate another process's handle, as far as that is
-    known."""
+    """Whether a supervisor that runs as the same user may duplicate a file descriptor of another process.
+    Other restrictions than the tested ones are unknown."""
     scope = processes.read("/proc/sys/kernel/yama/ptrace_scope").strip()
     if scope not in (b"", b"0", b"1"):
         return False
@@ -140,7 +148,7 @@ def can_take_part() -> bool:
 
 
 def _forbid_bind() -> None:
-    """Forbid any TCP bind of this process by the kernel, if it supports that."""
+    """Forbid any TCP bind of this process by Landlock, if the kernel supports it."""
     try:
         rules = struct.pack("QQ", 0, _LANDLOCK_BIND)
         handle = kernel.syscall(_LANDLOCK_CREATE, "landlock", rules, len(rules), 0)
@@ -153,7 +161,7 @@ def _forbid_bind() -> None:
 
 
 def _steps(machine: str, *, connect: bool, set_user_id: bool) -> "list[Step]":
-    """Return the steps that decide about a call, in order; names are jump targets."""
+    """Return the steps that decide about a call, in order. Names are jump targets."""
     architecture, numbers = _MACHINES[machine]
     short, short_numbers = _SHORT_MACHINES[machine]
     steps: "list[Step]" = [
@@ -196,7 +204,7 @@ def _steps(machine: str, *, connect: bool, set_user_id: bool) -> "list[Step]":
 
 
 def _argument(number: int) -> int:
-    """Return the offset of the lower half of a call's argument, from 0 on."""
+    """Return the offset of the lower half of a call's argument. Arguments are numbered from 0."""
     return 16 + 8 * number
 
 
@@ -212,7 +220,7 @@ def _common(socket_number: int, modes: "tuple[tuple[int, int, int | None], ...]"
 
 
 def _assemble(steps: "list[Step]") -> bytes:
-    """Assemble the steps to the kernel's format, in which jumps are distances; "" is the next step."""
+    """Convert the steps to the kernel's format, in which jumps are distances. "" refers to the next step."""
     places: "dict[str, int]" = {}
     kept: "list[tuple[int, ...] | tuple[int, int, str, str]]" = []
     for step in steps:

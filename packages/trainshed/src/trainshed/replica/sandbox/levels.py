@@ -1,11 +1,12 @@
-"""Implements the isolation levels of a replica.
+"""Implements the isolation levels of a replica. The levels are, from strong to weak:
 
-There are four levels, the strongest first: `own-user` (the service is root, each replica runs as separate
-users), `root` (programs are root, in namespaces), `user` (an ordinary user, in namespaces), `session` (only a
-separate session: for hosts that forbid user namespaces).
+- `own-user`: the service is root, and each replica runs as separate users.
+- `root`: programs run as root, in namespaces.
+- `user`: programs run as an ordinary user, in namespaces.
+- `session`: programs only have a separate session. This level is for hosts that forbid user namespaces.
 
-Calls must have this order: `detach`, then a fork, whose child is the first process of the namespace (a
-replica's shim); there, or in a child of that, `View.enter` (`view` module), then `drop`.
+The calls must have this order: `detach`, then a fork. The child is the first process of the namespace (a
+replica's shim). The child, or a child of it, calls `View.enter` (`view` module) and then `drop`.
 """
 
 import os
@@ -18,10 +19,9 @@ LEVELS = (protocol.LEVEL_OWN, protocol.LEVEL_ROOT, protocol.LEVEL_USER, protocol
 
 
 def detach(level: str) -> None:
-    """Leave the process namespace: the next forked child is process 1 of a new one. Raises OSError.
-
-    At level `user` the caller moves into a user namespace in which its own user stands for itself.
-    """
+    """Leave the process namespace: the next forked child is process 1 of a new namespace. Raises OSError. At
+    level `user`, the caller moves into a user namespace that contains only its own user, with an unchanged
+    ID."""
     if level in (protocol.LEVEL_OWN, protocol.LEVEL_ROOT):
         kernel.unshare(kernel.CLONE_NEWPID)
     elif level == protocol.LEVEL_USER:
@@ -30,8 +30,8 @@ def detach(level: str) -> None:
 
 
 def fork(level: str) -> int:
-    """Fork like `os.fork`. The child is process 1 of a new process namespace, if this process may create one
-    directly; at other levels, it has to call `detach` and to fork again. Raises OSError."""
+    """Fork like `os.fork`. At the levels `own-user` and `root`, the child is process 1 of a new process
+    namespace. At other levels, the child has to call `detach` and fork again. Raises OSError."""
     if level not in (protocol.LEVEL_OWN, protocol.LEVEL_ROOT):
         return os.fork()
     own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
@@ -47,9 +47,9 @@ def fork(level: str) -> int:
 
 
 def drop(level: str, owner: int | None, in_image: bool) -> None:
-    """Drop the rights that were necessary to build the view. Call this inside the view. `owner`: handle of
-    the namespace of the program's own users, which is closed; None = none. Programs of an image are root in
-    their user namespace, as images expect. Raises OSError."""
+    """Drop the rights that were necessary to build the view. Call this inside the view. Raises OSError.
+    `owner`: file descriptor of the namespace of the program's own users, closed by this call; None if there
+    is none. Programs of an image are root in their user namespace, as images expect."""
     if owner is not None:
         users.enter(owner)
     elif level == protocol.LEVEL_USER and in_image:
@@ -57,6 +57,6 @@ def drop(level: str, owner: int | None, in_image: bool) -> None:
     if level == protocol.LEVEL_ROOT:
         return
     if os.geteuid() == 0:
-        # Its programs are root of the namespace that owns the mounts, and could undo them.
+        # Programs at this level are root of the namespace that owns the mounts, and could undo the mounts.
         users.drop_capabilities(in_image=in_image)
     kernel.forbid_inspection()

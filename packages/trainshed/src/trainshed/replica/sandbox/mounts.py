@@ -1,7 +1,7 @@
 """Creates the parts of a view: mounts of open files and directories, their mount points, and a container
-image as root file system.
+image as the root file system.
 
-An image is the unchanged lower layer; the program's changes go to a separate upper layer.
+An image is the lower layer and does not change. The program's changes go to a separate upper layer.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ from trainshed.replica.sandbox import users
 from trainshed.replica.system import kernel
 
 SAFE = kernel.MS_NOSUID | kernel.MS_NODEV
-"""Nothing on such a mount grants additional rights."""
+"""Flags of a mount without setuid programs and devices, so that its files grant no additional rights."""
 
 
 class Source:
@@ -37,9 +37,9 @@ class Source:
         os.close(self._handle)
 
     def lend(self, target: str) -> None:
-        """Mount the source read-only at `target`. Its owner is mapped to the program's if the file system
-        supports this; otherwise its permission bits decide. Mounts below it are read-only immediately. The
-        caller must make the mount itself read-only after creating all mount points in it."""
+        """Mount the source read-only at `target`. Its owner is mapped to the program's owner if the file
+        system supports this; otherwise its permission bits apply. Mounts below it are read-only immediately.
+        The caller must make the mount itself read-only after creating all mount points in it."""
         try:
             self.show(target)
         except OSError:
@@ -47,7 +47,7 @@ class Source:
         was_read_only = os.statvfs(target).f_flag & os.ST_RDONLY
         kernel.make_read_only(target, below=True, kept=() if was_read_only else (target,))
 
-    def make_place(self, way: str, directory: bool) -> None:
+    def make_mount_point(self, way: str, directory: bool) -> None:
         """Create a mount point in this directory at the relative path `way`. Links of the program are not
         followed, which prevents path traversal. Raises OSError."""
         above, last = way.split("/"), ""
@@ -74,7 +74,7 @@ def open_path(path: str, flags: int = 0, directory: "int | None" = None) -> int:
 
 
 def is_directory(path: str) -> bool:
-    """Whether a path is a directory. Raises OSError if this is unknown, because a wrong False would leave the
+    """Whether a path is a directory. Raises OSError if this is unknown: a wrong False would leave the
     directory visible."""
     try:
         return stat.S_ISDIR(os.stat(path).st_mode)
@@ -83,7 +83,7 @@ def is_directory(path: str) -> bool:
 
 
 def is_file(path: str) -> bool:
-    """Whether a visible file of any kind but a directory exists."""
+    """Whether a visible file exists that is not a directory."""
     try:
         return not stat.S_ISDIR(os.stat(path).st_mode)
     except OSError:
@@ -100,8 +100,8 @@ def make_target(path: str, directory: bool, owners: "users.Users | None" = None)
 
 
 def first_closed_directory(directory: str) -> "str | None":
-    """Return the first of a directory's parents, or the directory itself, without search permission for other
-    users; None = all have it."""
+    """Return the outermost directory on the path of `directory`, itself included, that other users may not
+    search. Returns None if they may search all of these directories."""
     way = ""
     for part in directory.strip("/").split("/"):
         way += "/" + part
@@ -122,13 +122,12 @@ def outermost(directories: "list[str]") -> "list[str]":
 
 
 def holds(directory: str, places: "list[str]") -> bool:
-    """Whether one of the places is in a directory."""
+    """Whether one of the places is inside a directory."""
     return any(place.startswith(directory + "/") for place in places)
 
 
 def add_file(path: str, scratch: str) -> None:
-    """Make an empty file appear at `path`, whose links are resolved, without creating anything on the
-    machine's disks."""
+    """Mount an empty file at `path`, with links resolved, without creating files on the machine's disks."""
     if os.path.lexists(path):
         return
     parent, missing = path, ""
@@ -139,11 +138,8 @@ def add_file(path: str, scratch: str) -> None:
 
 
 def add_entry(parent: str, name: str, scratch: str, directory: bool = True) -> None:
-    """Cover `parent` by a copy of itself, made of mounts, with one more directory or empty file.
-
-    The copy is an in-memory directory with bind mounts of every old entry. It needs no rights on the real
-    directory.
-    """
+    """Cover `parent` with a copy that has one more directory or empty file. The copy is an in-memory
+    directory with bind mounts of every old entry, so it needs no rights on the real directory."""
     os.makedirs(scratch, exist_ok=True)
     kernel.mount("tmpfs", scratch, "tmpfs", SAFE, "mode=755,size=1m")
     with os.scandir(parent) as entries:
@@ -165,8 +161,8 @@ def add_entry(parent: str, name: str, scratch: str, directory: bool = True) -> N
 
 
 def show_image(image: str, layer: str, scratch: str, owners: "users.Users | None") -> str:
-    """Mount an image and return the mount point. Raises OSError. `layer`: reusable directory for the changes,
-    created if necessary."""
+    """Mount an image and return the mount point. Raises OSError. `layer`: directory for the changes, which
+    can be reused; created if necessary."""
     upper, work = os.path.join(layer, "upper"), os.path.join(layer, "work")
     lower, root = os.path.join(scratch, "image"), os.path.join(scratch, "root")
     for path in (upper, work, lower, root):
@@ -187,8 +183,8 @@ def show_image(image: str, layer: str, scratch: str, owners: "users.Users | None
 
 
 def make_directory(path: str, mode: int, owners: "users.Users | None" = None) -> None:
-    """Create a directory and its parents; they belong to the program. Links on the way are followed with this
-    process's rights: resolve an image's links before."""
+    """Create a directory and its missing parents; they belong to the program. Links in the path are followed
+    with this process's rights, so resolve an image's links before the call."""
     way = ""
     for part in path.strip("/").split("/"):
         way += "/" + part
@@ -200,8 +196,8 @@ def make_directory(path: str, mode: int, owners: "users.Users | None" = None) ->
 
 
 def user_of(text: "str | None", root: str) -> "tuple[int, int, str]":
-    """Return (user ID, group ID, home directory) of `USER[:GROUP]` in the image at `root`; None is root.
-    Raises OSError if the image does not define the name."""
+    """Return (user ID, group ID, home directory) of `USER[:GROUP]` in the image at `root`; None = the root
+    user. Raises OSError if the image does not define the name."""
     name, _, group = (text or "").partition(":")
     name = name or "0"
     account = _entry(inside(root, "/etc/passwd"), name, 7)
@@ -219,9 +215,9 @@ def user_of(text: "str | None", root: str) -> "tuple[int, int, str]":
 
 
 def _entry(path: str, wanted: str, width: int) -> "list[str] | None":
-    """Return the fields of a name or ID in the first megabyte of a file like /etc/passwd."""
+    """Return the fields of a name or ID in a file like /etc/passwd. Reads at most a megabyte."""
     try:
-        # The program may have put a pipe there, which counts as empty: do not wait for its writer.
+        # If the program put a pipe there, it counts as empty: do not wait for its writer.
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(handle, encoding="utf-8", errors="replace") as file:
             lines = [line.split(":") for line in file.read(1 << 20).split("\n")]
@@ -233,8 +229,8 @@ def _entry(path: str, wanted: str, width: int) -> "list[str] | None":
 
 
 def inside(root: str, path: str) -> str:
-    """Return the path below `root` of an image's `path`, with the image's links followed as if it were the
-    root. So links cannot leave the image (path traversal)."""
+    """Return the host's path of `path` in an image at `root`. Links are followed as if `root` were the root
+    directory, so they cannot leave the image (path traversal)."""
     place = root
     parts = path.strip("/").split("/")[::-1]
     for _ in range(255):

@@ -1,15 +1,17 @@
-"""Makes two socket calls for a replica's program in its shim, so that replicas can share the machine's
-network.
+"""Makes two socket calls, bind and connect, in the shim on behalf of a replica's program. So replicas can
+share the machine's network.
 
-A bind of the cluster port to the wildcard address becomes one to the replica's own address. So every replica
-can have port 2222 (spec/program#hostnames), even if its program only uses 0.0.0.0. The program cannot bind
-other replicas' addresses, nor the service's ports, even while the service is stopped. A connection to the
-placeholder addresses of Google's hosts goes to the replica's own endpoint, and localhost's cluster port is
-the replica's own. The kernel notifies the shim of these calls (seccomp_unotify(2), `call_filter`).
+- A bind of the cluster port to the wildcard address becomes a bind to the replica's own address. So every
+  replica can have port 2222 (spec/program#hostnames), even if its program always uses 0.0.0.0.
+- The program cannot bind other replicas' addresses. It cannot bind the service's ports either, even while the
+  service is stopped.
+- A connection to the placeholder addresses of Google's hosts goes to the replica's own endpoint.
+- A connection to the cluster port of localhost goes to the replica's own address.
 
-The shim itself makes every bind of an internet address, with the checked bytes, so that later changes by the
-program have no effect (TOCTOU). The kernel makes a connect unless it is redirected, which is a convenience
-and not a barrier.
+The kernel notifies the shim of these calls (seccomp_unotify(2), `call_filter`). The shim itself makes every
+bind of an internet address, with the bytes that it has checked. So later changes by the program have no
+effect (TOCTOU). The kernel makes each connect that is not redirected: the redirection is a convenience and
+not a barrier.
 """
 
 import contextlib
@@ -35,31 +37,31 @@ _METADATA = "169.254.169.254"
 """Address of the metadata server on Google's machines, for clients that use no name."""
 
 _MAPPED = b"\0" * 10 + b"\xff\xff"
-"""Prefix of IPv4 addresses within IPv6."""
+"""Prefix of an IPv4 address that is encoded as an IPv6 address."""
 PORTS = 3
-"""The cluster port and the endpoint's next ports: each replica has them on its own address."""
+"""Number of ports that each replica has on its address: the cluster port and the endpoint's next ports."""
 
 _PIDFD_GETFD = 438
 _RECEIVE, _SEND, _IS_VALID = 0xC0502100, 0xC0182101, 0x40082102
 _CONTINUE = 1
 _BY_A_FORK = -1
-"""A fork of the shim makes the call, and answers."""
+"""Result of a call that a fork of the shim makes. The fork then responds to the kernel."""
 _MAX_FORKS = 64
-"""Maximum number of forks. They do not count as the program's processes, nor does their memory."""
+"""Maximum number of forks. Neither the forks nor their memory count as the program's."""
 _REQUEST = struct.Struct("QIIiIQQQQQQQ")
 _ANSWER = struct.Struct("QqiI")
 
 _MAX_ADDRESS = 128
-"""Maximum bytes of an address in the kernel."""
+"""Maximum bytes of a socket address in the kernel."""
 _FIRST_FREE_PORT = "/proc/sys/net/ipv4/ip_unprivileged_port_start"
 
 
 def install(
     shim: socket.socket, network: protocol.Network, *, in_image: bool = False
 ) -> bool | None:
-    """Have the shim make some calls for the program, if necessary and supported by the kernel. Returns
-    whether connect is among them, None = no calls. `in_image`: the program may create setuid files, like
-    installers of packages."""
+    """Have the shim make socket calls for the program, if this is necessary and the kernel supports it.
+    Returns whether connect is one of these calls, or None if the shim makes no calls. `in_image`: the program
+    may create setuid files, as installers of packages do."""
     connects = bool(network.certificate)
     if not (network.cluster_port or connects):
         return None
@@ -71,15 +73,18 @@ def install(
 
 
 def send_handle(shim: socket.socket, handle: int) -> None:
-    """Send the shim the handle for the kernel's notifications; -1 = none. Raises OSError."""
+    """Send the shim the file descriptor for the kernel's notifications; -1 = none. Raises OSError."""
     if handle >= 0:
         unix_sockets.send(shim, b"asked\n", handle)
         os.close(handle)
 
 
 def redirections(own: str, port: int, cluster_port: "int | None") -> dict[Address, Address]:
-    """Return the redirections of connections: from Google's hosts to the replica's endpoint (`own`:`port`),
-    with TLS to the next port, and from localhost's cluster port."""
+    """Return the redirections of connections, by their original address:
+
+    - Google's hosts lead to the replica's endpoint (`own`:`port`), and with TLS to the next port.
+    - The cluster port of localhost leads to the replica's own address.
+    """
     plain = (own, port)
     google = {(GOOGLE, 443): (own, port + 1), (GOOGLE, 80): plain, (_METADATA, 80): plain}
     if cluster_port is None:
@@ -88,7 +93,7 @@ def redirections(own: str, port: int, cluster_port: "int | None") -> dict[Addres
 
 
 class SocketCalls:
-    """The shim's side: it makes the socket calls of the program."""
+    """The shim's part: makes the socket calls of the program."""
 
     def __init__(
         self,
@@ -100,19 +105,19 @@ class SocketCalls:
         *,
         on_bind: "Callable[[int, int], None] | None" = None,
     ) -> None:
-        #: The handle that `call_filter.install` returned, owned from here on.
+        #: The file descriptor that `call_filter.install` returned, now owned by this object.
         self._handle = handle
         #: The replica's address.
         self._own = own
         #: The cluster port.
         self._port = port
-        #: Redirected addresses of connections.
+        #: New destinations of connections, by their original address.
         self._redirected = redirected
-        #: Ports that can be bound on the replica's own address alone.
+        #: Ports that the program can bind only on the replica's own address.
         self._kept = kept
-        #: Called with the port and the error number (0 = none) of each bind of an internet address.
+        #: Called with the port and the error number (0 = success) of each bind of an internet address.
         self._on_bind = on_bind
-        #: Forks that connect.
+        #: Process IDs of the forks that connect.
         self._forks: set[int] = set()
         self._buffer = bytearray(_REQUEST.size)
         self._bind = call_filter.number_of(call_filter.BIND) or 0
@@ -147,8 +152,12 @@ class SocketCalls:
         return True
 
     def _make(self, call: "_Call", pointer: int, length: int) -> int | None:
-        """Make the call for the process. Returns the error number, 0 = none; None = the kernel must make the
-        call unchanged; `_BY_A_FORK`."""
+        """Make the call for the process. Returns one of:
+
+        - the error number of the call; 0 = success
+        - None: the kernel must make the call unchanged
+        - `_BY_A_FORK`: a fork makes the call
+        """
         # The kernel reads the length as a C int.
         length = (length & 0xFFFFFFFF ^ 0x80000000) - 0x80000000
         if not 0 <= length <= _MAX_ADDRESS:
@@ -162,7 +171,7 @@ class SocketCalls:
         address = _encode_like(address, there)
         if there[1] != self._port:
             return call.do(call_filter.CONNECT, address)
-        # The program may let the call block, but the shim must not.
+        # The call may block the program, but it must not block the shim.
         if len(self._forks) == _MAX_FORKS:
             return errno.EAGAIN
         try:
@@ -173,30 +182,30 @@ class SocketCalls:
         return _BY_A_FORK
 
     def on_exit(self, child: int) -> None:
-        """Record the end of a child of the shim, which may be one of the forks."""
+        """Handle the exit of a child of the shim. The child may be one of the forks."""
         self._forks.discard(child)
 
     def _bind_for(self, call: "_Call", address: bytes | None, length: int) -> int | None:
-        # A process with unreadable memory may not bind, if the memory of others is readable.
+        # If the memory of other processes is readable, a process with unreadable memory may not bind.
         hidden = errno.EACCES if self._takes_part else None
         if address is None:
             return hidden
         if len(address) < length:
             return errno.EFAULT
-        # The wildcard address may have no family.
+        # An address without a family may be the wildcard address.
         if _family(address) not in (-1, socket.AF_UNSPEC, socket.AF_INET, socket.AF_INET6):
             return None
         host, port = _address(address)
         parts = host.split(".")
         if parts[0] == "127" and 64 <= int(parts[1]) < 128 and host != self._own:
-            # Another replica may have it: it is in 127.64.0.0/10.
+            # Another replica may have this address, because it is in 127.64.0.0/10.
             return errno.EADDRNOTAVAIL
         if port in self._kept and host != self._own:
             return errno.EADDRINUSE
         is_shared = _is_wildcard(address) or (host, port) in self._redirected
         if self._port and 0 <= port - self._port < PORTS and is_shared:
             address = _encode_like(address, (self._own, port))
-        # The shim may bind it, but its rights must not extend to programs (confused deputy).
+        # The shim may bind a privileged port, but it must not do so for programs (confused deputy).
         first = processes.read(_FIRST_FREE_PORT).strip()
         if 0 < port < (int(first) if first.isdigit() else 1024):
             return errno.EACCES
@@ -208,7 +217,7 @@ class SocketCalls:
 
 class _Call(NamedTuple):
     """A notification of the kernel: `process`, or a thread of it, makes the system call `number` on the file
-    handle `handle`."""
+    descriptor `handle`."""
 
     listener: int
     question: int
@@ -217,20 +226,20 @@ class _Call(NamedTuple):
     handle: int
 
     def answer(self, made: int | None) -> None:
-        """Answer a call with its error number; None = the kernel must make the call."""
+        """Respond with the call's error number; None = the kernel must make the call."""
         error, flags = (0, _CONTINUE) if made is None else (-made, 0)
-        with contextlib.suppress(OSError):  # It is gone.
+        with contextlib.suppress(OSError):  # The process has exited.
             fcntl.ioctl(self.listener, _SEND, _ANSWER.pack(self.question, 0, error, flags))
 
     def do(self, call: str, address: bytes) -> int | None:
-        """Make the call with the bytes `address` on the process's socket. Returns the error number, 0 = none;
-        None = a security policy forbids it."""
+        """Make the call with the bytes `address` on the process's socket. Returns the error number, 0 for
+        success, or None if a security policy forbids access to the process."""
         number = call_filter.number_of(call)
         assert number is not None
         try:
             lent = _pidfd(self.process)
             try:
-                # The process may have died and its ID been reused: then the address and the socket are wrong.
+                # If the process has exited and its ID was reused, the address and the socket are wrong.
                 fcntl.ioctl(self.listener, _IS_VALID, struct.pack("Q", self.question))
                 copy = kernel.syscall(_PIDFD_GETFD, "pidfd_getfd", lent, self.handle, 0)
             finally:
@@ -250,7 +259,7 @@ def _pidfd(process: int) -> int:
     try:
         return kernel.process_handle(process)
     except OSError:
-        # Handles exist only of processes, and this may be a thread.
+        # Only processes have pidfds, and this may be a thread.
         for line in processes.read("/proc/%d/status" % process).splitlines():
             if line.startswith(b"Tgid:"):
                 return kernel.process_handle(int(line.split()[1]))
@@ -258,7 +267,7 @@ def _pidfd(process: int) -> int:
 
 
 def _read(process: int, pointer: int, length: int) -> bytes | None:
-    """Read a process's memory. Returns fewer bytes at the end of the memory, None if the memory is
+    """Read a process's memory. Returns fewer bytes at the end of the memory, or None if the memory is
     unreadable."""
     try:
         memory = os.open("/proc/%d/mem" % process, os.O_RDONLY)
@@ -273,13 +282,13 @@ def _read(process: int, pointer: int, length: int) -> bytes | None:
 
 
 def _family(address: bytes) -> int:
-    """Return the family of a socket address; -1 = the address has none."""
+    """Return the family of a socket address, or -1 if the address is too short to contain one."""
     return struct.unpack_from("=H", address)[0] if len(address) >= 2 else -1
 
 
 def _address(address: bytes) -> Address:
-    """Return a socket address as (IPv4 address, port), with "" if it is not IPv4, and ("", 0) for other
-    families."""
+    """Return a socket address as (IPv4 address, port). The IPv4 address is "" for an IPv6 address without an
+    IPv4 address in it. The result is ("", 0) for other families."""
     host = b""
     if len(address) >= 8 and _family(address) in (socket.AF_UNSPEC, socket.AF_INET):
         host = address[4:8]
@@ -297,7 +306,7 @@ def _is_wildcard(address: bytes) -> bool:
 
 
 def _encode_like(address: bytes, place: Address) -> bytes:
-    """Encode an IPv4 address in the format of the program's `address`."""
+    """Encode an IPv4 address in the address family of the program's `address`."""
     host, port = socket.inet_aton(place[0]), struct.pack(">H", place[1])
     if _family(address) == socket.AF_INET6:
         return address[:2] + port + address[4:8] + _MAPPED + host + bytes(4)

@@ -1,8 +1,9 @@
-"""Gives a replica its own users: a user namespace with a range of the machine's user IDs.
+"""Gives a replica its own users: a user namespace with a range of the machine's user IDs. A program that is
+root in the namespace has no rights outside.
 
-A program that is root in it has no rights outside. Files need not change owners: mounts have their owners
-mapped (mount_setattr(2)), so that the service's files appear as the program's, and new files of the program
-belong to the service. Needs root and Python 3.6.
+Files need not change owners, because mounts have their owners mapped (mount_setattr(2)). So the service's
+files appear to belong to the program, and new files of the program belong to the service. Needs root and
+Python 3.6.
 """
 
 import errno
@@ -12,10 +13,10 @@ import signal
 from trainshed.replica.system import kernel
 
 COUNT = 1 << 16
-"""Number of users in one range: root, system users, people, nobody."""
+"""Number of users in one range, enough for root, system users, ordinary users and nobody."""
 
 _FIRST_OWNER = 1 << 31
-"""User IDs without users."""
+"""First of the user IDs that own namespaces. No user has these IDs."""
 
 _OPEN_TREE, _MOVE_MOUNT = 428, 429
 _AT_EMPTY_PATH = 0x1000
@@ -24,34 +25,36 @@ _OPEN_TREE_CLOEXEC = 0x80000
 _MOVE_MOUNT_F_EMPTY_PATH = 0x4
 _MOUNT_ATTR_IDMAP = 0x00100000
 
-# The capabilities of root that harmless programs use: owners and modes of files, other users, low ports.
-# CHOWN, DAC_OVERRIDE, FOWNER, FSETID, KILL, SETGID, SETUID, SETPCAP, NET_BIND_SERVICE, SYS_CHROOT, MKNOD
+# The capabilities of root that programs commonly use and that are harmless here, for owners and modes of
+# files, other users, and low ports. CHOWN, DAC_OVERRIDE, FOWNER, FSETID, KILL, SETGID, SETUID, SETPCAP,
+# NET_BIND_SERVICE, SYS_CHROOT, MKNOD
 _CAPABILITIES = (0, 1, 3, 4, 5, 6, 7, 8, 10, 18, 27)
-# SETFCAP: package managers in images need it. Capabilities of a file in a bucket would be the machine's.
+# SETFCAP: package managers in images need it. Only in images, because capabilities of a file in a bucket
+# would apply to the whole machine.
 _IN_IMAGES = (*_CAPABILITIES, 31)
 
 
 class Users:
-    """A user namespace, seen from outside: the process that becomes the program enters it last (`enter`). Its
-    users are set later, so that it can be created before its replica is known.
+    """A user namespace, seen from outside. The process that becomes the program enters it last (`enter`).
 
-    Open handles of itself and its maps keep it alive; no process has to stay in it.
+    Its users are mapped later, so that the namespace can be created before its replica is known. Open file
+    descriptors of the namespace and its maps keep it alive; no process has to stay in it.
     """
 
     def __init__(self) -> None:
         """Needs this process's /proc. Raises OSError on failure."""
         try:
-            # The kernel also charges its programs' use of inotify, timers and namespaces to its owner, which
-            # could starve other replicas: each namespace has a separate owner without other processes.
+            # The kernel also charges the programs' use of inotify, timers and namespaces to the namespace's
+            # owner, which could starve other replicas. So each namespace has its own owner without processes.
             opened = _create_namespace(_FIRST_OWNER + int.from_bytes(os.urandom(3), "big"))
         except OSError:
             opened = _create_namespace(
                 0
             )  # In a container, root may not see another user's namespace.
-        #: The machine's user that is user 0 inside.
+        #: The machine's ID of the user who is user 0 in the namespace.
         self.first = 0
         self._maps = opened[:-1]
-        #: Handle of the namespace, until the program enters it.
+        #: File descriptor of the namespace, until the program enters it.
         self.handle = opened[-1]
 
     def map_users(self, first: int, count: int) -> "Users":
@@ -64,7 +67,7 @@ class Users:
         return self
 
     def close(self) -> None:
-        """Close the handles of the namespace, in a process that does not use them."""
+        """Close the file descriptors of the namespace. Called in processes that do not use them."""
         kernel.close_all([*self._maps, self.handle])
 
     def show(self, source: str, target: str) -> None:
@@ -100,13 +103,13 @@ class Users:
             os.close(tree)
 
     def give(self, path: str) -> None:
-        """Make root of the namespace the owner of `path` itself, also on the disk."""
+        """Make root of the namespace the owner of `path` itself, both in the view and on the disk."""
         os.chown(path, self.first, self.first)
 
 
 def _create_namespace(owner: int) -> "list[int]":
-    """Create a user namespace of user `owner`; return the handles of its maps and of the namespace. Raises
-    OSError."""
+    """Create a user namespace owned by user `owner`. Return the file descriptors of its maps and of the
+    namespace. Raises OSError."""
     opened: "list[int]" = []
     child = 0
     try:
@@ -125,7 +128,7 @@ def _create_namespace(owner: int) -> "list[int]":
     except OSError as error:
         kernel.close_all(opened)
         what = "a user namespace cannot be made: user.max_user_namespaces, or a policy (%s)"
-        # This limit has the error number of a full disk, but is permanent.
+        # The kernel reports this limit with the error number of a full disk, but the error is permanent.
         number = errno.EPERM if error.errno == errno.ENOSPC else error.errno
         raise OSError(number, what % error.strerror) from None
     finally:
@@ -136,8 +139,8 @@ def _create_namespace(owner: int) -> "list[int]":
 
 
 def enter(handle: int) -> None:
-    """Become root of the user namespace of `handle`, and close the handle. After that, this process cannot
-    change anything outside, including mounts. Raises OSError."""
+    """Become root of the user namespace with the file descriptor `handle`, and close the descriptor. After
+    that, this process can change nothing outside the namespace, not even mounts. Raises OSError."""
     kernel.enter_namespace(handle, kernel.CLONE_NEWUSER)
     os.close(handle)
     os.setgroups([])
@@ -150,9 +153,9 @@ def drop_capabilities(*, in_image: bool = False) -> None:
     kernel.limit_program_capabilities(_IN_IMAGES if in_image else _CAPABILITIES)
 
 
-def have_programs_capabilities() -> None:
-    """Set the capabilities of a program that starts after `drop_capabilities`, or of an ordinary user, in
-    this process itself. Raises OSError."""
+def set_program_capabilities() -> None:
+    """Give this process the capabilities that a program started after `drop_capabilities`, or a program of an
+    ordinary user, would have. Raises OSError."""
     if os.geteuid() == 0:
         drop_capabilities()
         kernel.set_capabilities(_CAPABILITIES)
@@ -161,8 +164,7 @@ def have_programs_capabilities() -> None:
 
 
 def map_one(inside: int, inside_group: int) -> None:
-    """Move into a user namespace in which the caller's own user, who need not be root, has the ID
-    `inside`."""
+    """Move into a user namespace in which the caller's own user has the ID `inside`. It need not be root."""
     user, group = os.geteuid(), os.getegid()
     kernel.unshare(kernel.CLONE_NEWUSER)
     kernel.write("/proc/self/setgroups", "deny")

@@ -1,8 +1,5 @@
 """Builds the file system view of one program: hidden and visible paths, the owners of its files, and its
-/dev.
-
-It owns the mounts of a replica. The first process of a process namespace calls `View.enter`.
-"""
+/dev. `View` creates all mounts of a replica. The first process of a process namespace calls `View.enter`."""
 
 import contextlib
 import errno
@@ -22,14 +19,14 @@ _HOSTS = "/etc/hosts"
 
 
 def detach() -> None:
-    """Leave the machine's namespaces of mounts, hostname and shared memory. Until `View.enter`, mounts and
-    unmounts of the machine still propagate to this process. Raises OSError."""
+    """Leave the machine's namespaces of mounts, hostname and System V shared memory. Until `View.enter`, the
+    machine's mounts and unmounts still propagate to this process. Raises OSError."""
     kernel.unshare(kernel.CLONE_NEWNS | kernel.CLONE_NEWUTS | kernel.CLONE_NEWIPC)
     kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_SLAVE)
 
 
 class View:
-    """The view of one program. All paths are absolute, and targets are in the program's view."""
+    """The view of one program. All paths are absolute. Targets are paths in the program's view."""
 
     def __init__(
         self,
@@ -44,8 +41,8 @@ class View:
         namespace: users.Users | None = None,
         devices: int | None = None,
     ) -> None:
-        """`devices`: handle of the machine's /dev, closed by `enter`, if this process has left the machine's
-        view already (`detach`, `own_devices`) and has its own processes in /proc."""
+        """`devices`: file descriptor of the machine's /dev, closed by `enter`. Set if this process has
+        already left the machine's view (`detach`, `own_devices`) and sees its own processes in /proc."""
         self._isolation = isolation
         #: The slot's directory, visible at its own path even if its parents are hidden.
         self._files = files
@@ -53,26 +50,26 @@ class View:
         self._scratch = scratch
         #: Directory for the program's changes of the image.
         self._layer = layer
-        #: (source, target) of writable directories.
+        #: (source, target) of writable directories in the program's view.
         self._binds = binds
-        #: (source, target) of writable directories that replace read-only ones, if these exist; only without
-        #: an image.
+        #: (source, target) of writable directories that replace read-only ones, where the target exists. Not
+        #: used with an image.
         self._replaced = replaced
-        #: (directory, names of the directories on the way from there, target), read-only; only without an
-        #: image.
+        #: (directory, names of the directories on the way from there, target) of read-only directories. Not
+        #: used with an image.
         self._lent = lent
         #: The namespace of the program's own users, if it was created in advance.
         self._namespace = namespace
         self._read_only = [path for path in isolation.read_only if os.path.isdir(path)]
-        # Mounts in /dev use the machine's /dev, which the program's own /dev covers.
+        # Mounts in /dev need the machine's /dev, which the program's own /dev covers.
         self._mounts = [mount for mount in isolation.mounts if not mount[1].startswith("/dev/")]
         self._device_mounts = [mount for mount in isolation.mounts if mount[1].startswith("/dev/")]
         self._root = ""
         #: Directories to hide (`find_hidden`).
         self._hidden: list[str] = []
         self._devices = devices
-        #: After `enter`: the program's own users, whose namespace the process that becomes the program enters
-        #: last; None = none.
+        #: After `enter`: the program's own users; None = none. The process that becomes the program enters
+        #: their namespace last.
         self.owners: users.Users | None = None
         #: After `enter`: user, group and home directory of an image's program.
         self.user = (0, 0, "/")
@@ -80,7 +77,7 @@ class View:
 
     @property
     def owner(self) -> int | None:
-        """Handle of the namespace of `owners`; None = none."""
+        """File descriptor of the namespace of `owners`; None if there are no own users."""
         return self.owners.handle if self.owners is not None else None
 
     def find_hidden(self) -> None:
@@ -95,8 +92,8 @@ class View:
         OSError."""
         if self._devices is None:
             detach()
-            # First, so that later steps and child processes find themselves in /proc by this namespace's
-            # process IDs.
+            # Mounted first, so that later steps and child processes find themselves in /proc by this
+            # namespace's process IDs.
             self._mount("proc", "/proc", mounts.SAFE | kernel.MS_NOEXEC)
             self._devices = own_devices()
         kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
@@ -104,16 +101,16 @@ class View:
             socket.sethostname(self._isolation.hostname)
         if self._isolation.users:
             self.owners = (self._namespace or users.Users()).map_users(*self._isolation.users)
-        # Before the machine's /dev disappears with its root.
+        # Called before the machine's /dev disappears together with the machine's root.
         self._add_devices(self._devices)
         if not self._isolation.image:
-            # Before anything is opened: it may replace the root.
+            # Called before any source is opened, because it may replace the root.
             self._add_missing([target for _, target in self._binds])
             if self._isolation.buckets:
                 self._add_missing([GCS])
             if self._isolation.hosts:
                 mounts.add_file(os.path.realpath(_HOSTS), self._scratch)
-        # The parent directories of the buckets, because there may be more buckets than files can be open.
+        # Open only the parent directories of the buckets: there may be more buckets than files can be open.
         around = {
             place: mounts.open_path(place)
             for place in {os.path.dirname(source) for _, source in self._isolation.buckets}
@@ -127,10 +124,11 @@ class View:
             self._hide()
         self._show_buckets(around)
         if self._root:
-            # The rest was mounted below the future root; now there is nothing else.
+            # All other mounts are below the future root. From now on, nothing else is visible.
             kernel.pivot_root(self._root)
         if self.owners is None and os.path.isdir(cgroups.ROOT):
-            # Its user may own the control groups, by which it could raise its limits and kill other programs.
+            # The program's user may own the control groups. With write access, it could raise its limits and
+            # kill other programs.
             kernel.bind(cgroups.ROOT, cgroups.ROOT)
             kernel.make_read_only(cgroups.ROOT, below=True)
 
@@ -138,7 +136,7 @@ class View:
 
     def _hide(self) -> None:
         if self._isolation.roots:
-            # On the one path that some programs expect even if the machine has no file there.
+            # Some programs require this one path, even if the machine has no such file.
             mounts.add_file(os.path.realpath(roots.PLACE), self._scratch)
         kept = self._source(self._files)
         shown = [(self._own(source), target) for source, target in self._binds]
@@ -148,7 +146,8 @@ class View:
         bound += [
             (self._own(source), to, False) for source, to in self._replaced if os.path.isdir(to)
         ]
-        bound.sort(key=lambda mount: mount[1])  # Outer ones first: they would cover others.
+        # Mount outer paths first: later they would cover the inner ones.
+        bound.sort(key=lambda mount: mount[1])
         hosts = self._hosts()
         places, hidden = self._hidden, list(filter(_cover, mounts.outermost(self._hidden)))
         for path in self._isolation.covered:
@@ -161,24 +160,24 @@ class View:
             for path, directory in later:
                 if mounts.holds(target, [path]):
                     first, _, rest = path[len(target) + 1 :].partition("/")
-                    source.make_place(first, directory or bool(rest))
+                    source.make_mount_point(first, directory or bool(rest))
                     passed += [os.path.join(target, first)] * bool(rest)
             source.show(target)
-            # Directories on the way are created in memory: on disk, each would cost a start more time than
-            # all mounts.
+            # Create the directories on the way in memory. On disk, each would delay a start more than all
+            # mounts.
             for way in mounts.outermost(passed):
                 _cover(way)
                 in_memory.append(way)
         if hosts is not None:
             hosts.bind(_HOSTS)
-        # Last, because earlier covers (a private /tmp, for example) must not cover these. Sources that
-        # contain hidden directories come first: those are hidden again inside them.
+        # Mount these last, because earlier covers (for example, a private /tmp) must not cover them. Sources
+        # that contain hidden directories come first, because those directories are hidden again inside them.
         around = [mount for mount in bound if mounts.holds(mount[1], places)]
         again = self._show_around(around, places)
         mounts.make_directory(self._files, 0o755)
         kept.show(self._files)
         self._show_mounts([mount for mount in bound if mount not in around])
-        # A hidden directory at or below a visible target is covered itself, and invisible.
+        # A hidden directory at or below a visible target was covered by that target, and is invisible.
         targets = [target for _, target in shown]
         seen = [p for p in hidden if not any(p == to or mounts.holds(to, [p]) for to in targets)]
         for path in [*(target for _, target, frost in bound if frost), *in_memory]:
@@ -189,8 +188,8 @@ class View:
     def _show_around(
         self, shown: list[tuple[mounts.Source, str, bool]], places: list[str]
     ) -> list[str]:
-        """Mount sources that contain hidden directories, and hide those there again; return the hidden
-        ones."""
+        """Mount sources that contain hidden directories, and hide these directories again. Return the paths
+        of the hidden directories."""
         self._show_mounts(shown)
         inside = [path for path in places if any(mounts.holds(to, [path]) for _, to, _ in shown)]
         return list(filter(_cover, mounts.outermost(list(filter(mounts.is_directory, inside)))))
@@ -201,7 +200,8 @@ class View:
             (source.lend if frost else source.show)(target)
 
     def _root_mounts(self) -> list[tuple[str, str, bool]]:
-        """Return the mounts that show `roots`: on the usual path, and on each such file of the machine."""
+        """Return the mounts that show the file `roots` on the usual path and on each path where the machine
+        has such a file."""
         if not self._isolation.roots:
             return []
         files = [roots.PLACE, *filter(os.path.isfile, roots.PLACES)]
@@ -209,8 +209,8 @@ class View:
         return [(self._isolation.roots, path, True) for path in places]
 
     def _closed_ways(self) -> list[str]:
-        """Return the directories on the way to visible paths that the program's user could not pass. They are
-        covered, and only the visible paths are mounted again."""
+        """Return the directories above visible paths that the program's user may not search. The caller
+        covers them, and mounts only the visible paths in them again."""
         if not self._isolation.users:
             return []
         ways = [self._files] + self._read_only + [target for _, target, _ in self._mounts]
@@ -219,12 +219,14 @@ class View:
         )
 
     def _hosts(self) -> mounts.Source | None:
-        """Open the program's hosts file: its own, or the machine's, which minimal systems lack."""
+        """Open the program's hosts file. Without its own, use the machine's. Returns None if the machine has
+        none, like minimal systems."""
         path = self._isolation.hosts or _HOSTS
         return self._source(path) if self._isolation.hosts or os.path.exists(path) else None
 
     def _source(self, path: str) -> mounts.Source:
-        """Open a source before anything is covered, because its path may lead elsewhere afterwards."""
+        """Open a source. Called before directories are covered, because its path may lead elsewhere
+        afterwards."""
         return mounts.Source(mounts.open_path(path), self._file_owners())
 
     def _own(self, path: str) -> mounts.Source:
@@ -245,7 +247,7 @@ class View:
         return mounts.Source(handle, self._file_owners())
 
     def _file_owners(self) -> users.Users | None:
-        """Return the owners of visible files: all of the program's users, or the only one of an image's
+        """Return the owners of visible files: all of the program's users, or the only user of an image's
         program."""
         user = self.user[0]
         if self.owners is None or user == 0:
@@ -275,7 +277,7 @@ class View:
                 kernel.make_read_only(place)
             else:
                 source.show(place)
-        # A directory at its own path may contain hidden ones.
+        # A directory that is mounted at its own path may contain hidden directories.
         same = [target for source, target, _ in self._mounts if source == target]
         for path in sorted(self._isolation.hidden):
             place = self._place(path)
@@ -291,7 +293,8 @@ class View:
             source.bind(place)
 
     def _image_roots(self) -> list[tuple[mounts.Source, str, bool]]:
-        """Return the mounts that add `roots` to the image's own certificates, at each of their paths."""
+        """Return the mounts that show the image's own certificates together with `roots`, at each path of
+        such a file."""
         shown: list[tuple[mounts.Source, str, bool]] = []
         if (own := self._isolation.roots) is None:
             return shown
@@ -307,7 +310,8 @@ class View:
     # --- both kinds ---
 
     def _place(self, target: str) -> str:
-        """Return the current path of a `target` in the program's view. Links of an image cannot leave it."""
+        """Return the current path of `target`, a path in the program's view. An image's links cannot leave
+        it."""
         return mounts.inside(self._root, target) if self._root else target
 
     def _mount(self, kind: str, target: str, flags: int, data: str | None = None) -> None:
@@ -316,10 +320,11 @@ class View:
         kernel.mount(kind, place, kind, flags, data)
 
     def _add_devices(self, machines: int) -> None:
-        """Add the optional devices to its /dev. `machines`: handle of the machine's, closed here."""
+        """Add the optional devices to the program's /dev. `machines`: descriptor of the machine's /dev,
+        closed here."""
         for path in self._isolation.devices:
             _show_device(machines, path.removeprefix("/dev/"))
-        # Its own shared memory, so that nothing of a killed program remains there.
+        # Each program has its own shared memory, so that no data of a killed program remains in it.
         size = ",size=%d" % self._isolation.shm_bytes if self._isolation.shm_bytes else ""
         kernel.mount("tmpfs", "/dev/shm", "tmpfs", mounts.SAFE, "mode=1777" + size)
         for path, target, _ in self._device_mounts:
@@ -331,7 +336,7 @@ class View:
         os.close(machines)
 
     def _show_buckets(self, around: dict[str, int]) -> None:
-        """Mount the buckets below /gcs. `around`: open handles of their parent directories, closed here."""
+        """Mount the buckets below /gcs. `around`: descriptors of their parent directories, closed here."""
         if not self._isolation.buckets:
             return
         self._mount("tmpfs", GCS, mounts.SAFE, "mode=755,size=1m")
@@ -342,7 +347,7 @@ class View:
             try:
                 handle = mounts.open_path(own, directory=around[above])
             except FileNotFoundError:
-                continue  # It was deleted after the plan was made.
+                continue  # The bucket was deleted after the plan was made.
             except OSError as failure:
                 raise OSError(failure.errno, failure.strerror, source) from None
             os.mkdir(place, 0o755)
@@ -353,7 +358,7 @@ class View:
         kernel.make_safe(gcs)
 
     def _add_missing(self, targets: list[str]) -> None:
-        """Create the directories for mounts, even if the user may not create them."""
+        """Create the missing directories for mounts, even if the user may not create them on the disk."""
         for target in targets:
             if os.path.isdir(target):
                 continue
@@ -364,21 +369,23 @@ class View:
 
 
 _STEP = re.compile(rb"_(?<=[^/]_)\d+\.\d+\Z")
-"""End of a socket path NODE_JOB.STEP of a Slurm step."""
+"""Pattern of a Slurm step's socket: its path ends with NODE_JOB.STEP."""
 
 
 def slurm_step_directories() -> set[str]:
-    """Return the directories of the sockets of Slurm steps (SlurmdSpoolDir). On these, steps obey every
-    process with their user ID, which programs without root have, and every user can list them."""
-    # The eighth column is the path, which may have blanks.
+    """Return the directories of the sockets of Slurm steps (SlurmdSpoolDir). Every user can list these
+    sockets. Through them, a step obeys every process with its user ID; without root, programs have that
+    ID."""
+    # The eighth column is the path, which may contain spaces.
     lines = filter(_STEP.search, processes.read("/proc/net/unix").splitlines())
     steps = {row[7] for row in (line.split(None, 7) for line in lines) if len(row) > 7}
     return {os.path.dirname(path) for path in map(os.fsdecode, steps) if _is_private_socket(path)}
 
 
 def _is_private_socket(path: str) -> bool:
-    """Whether a path is a socket in a directory that only its owner can write to: elsewhere, any user could
-    create such a socket. The owner cannot be checked, because root appears as nobody in a user namespace."""
+    """Whether a path is a socket in a directory that only its owner can write to. In other directories, any
+    user could create such a socket. The owner cannot be checked, because root appears as nobody in a user
+    namespace."""
     try:
         status, around = os.lstat(path), os.lstat(os.path.dirname(path))
     except OSError:
@@ -388,7 +395,7 @@ def _is_private_socket(path: str) -> bool:
 
 
 def _cover(path: str) -> bool:
-    """Mount an empty directory over `path`. Returns False if that does not exist any more."""
+    """Mount an empty directory over `path`. Returns False if `path` no longer exists."""
     with contextlib.suppress(FileNotFoundError):
         kernel.mount("tmpfs", path, "tmpfs", mounts.SAFE, "mode=755,size=64k")
         return True
@@ -396,11 +403,11 @@ def _cover(path: str) -> bool:
 
 
 def _seal(path: str) -> None:
-    """Make a cover read-only, unless the removal of its directory removed the cover. Raises OSError."""
+    """Make a cover read-only, unless the cover vanished with the directory below it. Raises OSError."""
     try:
         kernel.make_read_only(path)
     except OSError as error:
-        # During its removal, a directory still exists without its cover, and it may be created again.
+        # A directory that is being removed still exists without its cover, and may be created again.
         if error.errno != errno.ENOENT and (error.errno != errno.EINVAL or _cover(path)):
             raise
 
@@ -416,8 +423,8 @@ _LINKS = (
 
 
 def own_devices() -> int:
-    """Mount a program's /dev with harmless devices over the machine's, and return a handle of the machine's.
-    Raises OSError."""
+    """Mount a program's /dev with harmless devices over the machine's /dev. Return a file descriptor of the
+    machine's /dev. Raises OSError."""
     machines = mounts.open_path("/dev", os.O_DIRECTORY)
     kernel.mount("tmpfs", "/dev", "tmpfs", kernel.MS_NOSUID, "mode=755,size=64k")
     for name in _HARMLESS:

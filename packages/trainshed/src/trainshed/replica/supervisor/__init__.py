@@ -1,1 +1,2 @@
-"""Runs a replica's program and records its end: the shim, the main process, the journal and the sidecars."""
+"""Runs a replica's program and records its end. Contains the shim, the main process, the journal and the
+sidecars."""

@@ -16,11 +16,12 @@ from trainshed.replica.system import cgroups, kernel, loop, processes
 
 
 def open_autopsy(order: bytes, connection: socket.socket) -> None:
-    """Run the shell of an order. Return after the shell's exit.
+    """Run the shell that an order requests. Return after the shell's exit.
 
     The main process receives the order as well, and becomes the shell. `order`: JSON, {"autopsy": true,
     "slot": the directory with the files, "plan": a `LaunchDocument` without a program, "shell": an order for
-    a shell}. Answers on `connection` are those of a live replica's shim (`shells`).
+    a shell}. The responses on `connection` are those of a live replica's shim
+    (`shells`).
     """
     slot, plan = protocol.parse_order(order)
     shell = json.loads(order)["shell"]
@@ -38,7 +39,7 @@ def open_autopsy(order: bytes, connection: socket.socket) -> None:
         calls = socket_calls.SocketCalls(handle, network.address, port, {}, kept)
         _serve_shell(enclosed.main.process, connection, calls)
     except OSError as error:
-        shells.refuse(connection, "its view cannot be made: %s" % error)
+        shells.refuse(connection, "the view of the replica cannot be created: %s" % error)
     finally:
         processes.end_descendants()
         cgroups.remove(groups.directories())
@@ -65,7 +66,7 @@ def _serve_shell(shell: int, connection: socket.socket, calls: socket_calls.Sock
     events.add(children, wake)
     if calls.fileno() >= 0:
         events.add(calls.fileno(), answer)
-    # Even without requested events, poll reports that the peer closed it.
+    # Even without requested events, poll reports that the peer closed the connection.
     events.add(connection.fileno(), hang_up, 0)
     while True:
         child, status = os.waitpid(-1, os.WNOHANG)

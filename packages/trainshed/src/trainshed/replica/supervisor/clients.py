@@ -10,19 +10,19 @@ from trainshed.replica.system import loop, unix_sockets
 
 _SEND_TIMEOUT = 1.0
 _RETRY_INTERVAL = 0.2
-"""Seconds before the next accept after a lack of file handles or memory."""
+"""Seconds before the next accept after a lack of file descriptors or memory."""
 
 
 def listen() -> socket.socket:
-    """Open the socket for services in the slot's directory, which must be the current directory.
-
-    The socket is bound by its name only, because a path may be too long for a socket address.
-    """
-    with contextlib.suppress(FileNotFoundError):  # The first incarnation of the slot.
+    """Open the socket for services in the slot's directory, which must be the current directory. The socket
+    is bound by its file name, because a full path may be too long for a socket address."""
+    # The file does not exist in the first incarnation of the slot.
+    with contextlib.suppress(FileNotFoundError):
         os.unlink(protocol.SOCKET)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(protocol.SOCKET)
-    listener.listen(1024)  # Each request of a page is a connection, and a full queue rejects it.
+    # Each request of the console is a connection, and a full queue rejects connections.
+    listener.listen(1024)
     listener.setblocking(False)
     return listener
 
@@ -41,8 +41,8 @@ def connect(slot: str) -> socket.socket:
 
 
 class Clients:
-    """The connections of services to a shim; after `serve`, also new ones. A connection that does not accept
-    a message is closed, and its service then reads the slot's files instead."""
+    """The connections of services to a shim. After `serve`, new connections are accepted. A connection that
+    does not accept a message is closed, and its service then reads the slot's files instead."""
 
     def __init__(self, first: socket.socket) -> None:
         self._connections: dict[socket.socket, protocol.Lines] = {}
@@ -72,7 +72,7 @@ class Clients:
                 self._attend(connection)
 
     def release(self, connection: socket.socket) -> None:
-        """Stop serving a connection without closing it."""
+        """Stop serving a connection without closing it. Its new owner closes it."""
         self._events.drop(connection.fileno())
         del self._connections[connection]
 
@@ -108,7 +108,7 @@ class Clients:
         except (BlockingIOError, ConnectionAbortedError):
             return  # The service has disconnected.
         except OSError:
-            # No handle or memory is free. The service waits, and the interval avoids a busy loop.
+            # No file descriptor or memory is free. The service waits, and the interval avoids a busy loop.
             self._events.drop(self._listener.fileno())
             self._events.after(_RETRY_INTERVAL, self._listen)
             return
@@ -134,6 +134,6 @@ def _send(connection: socket.socket, data: bytes) -> None:
     try:
         connection.sendall(data)
     except OSError:
-        # A part of the message may be sent. End the stream, so that the loop removes the connection.
+        # A part of the message may have been sent. After the shutdown, the event loop removes the connection.
         with contextlib.suppress(OSError):  # The service has closed it.
             connection.shutdown(socket.SHUT_RDWR)

@@ -24,13 +24,13 @@ class Deadline:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             os.ftruncate(handle, _MOMENT.size)
-            # A store to memory cannot block on a hanging disk.
+            # Writing to memory cannot block on a hanging disk.
             self._shown = mmap.mmap(handle, _MOMENT.size)
         finally:
             os.close(handle)
 
     def set(self, seconds: float) -> None:
-        """Set the deadline to a time of `kernel.BOOT_CLOCK`."""
+        """Set the deadline. `seconds`: a time of `kernel.BOOT_CLOCK`."""
         _MOMENT.pack_into(self._shown, 0, int(seconds * 1e9))
 
 

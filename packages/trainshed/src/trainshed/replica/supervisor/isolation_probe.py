@@ -24,15 +24,15 @@ _TEMPORARY_ERRORS = (
     errno.EAGAIN,
 )
 _WORKS = "works"
-"""Report of a successful attempt."""
+"""The word that the program of a successful attempt writes."""
 
 
 def probe(slot: str, wanted: Sequence[str]) -> protocol.Message:
-    """Find the first of the sandbox levels `wanted` that works on this machine, and return the answer to the
+    """Find the first of the sandbox levels `wanted` that works on this machine. Return the response to the
     zygote's request.
 
     The probe starts a program at each level in `slot`, an empty directory. A temporary shortage, such as of
-    file handles, ends the probe with an error, so that it never leads to a weaker level.
+    file descriptors, fails the probe and never leads to a weaker level.
     """
     refused: dict[str, str] = {}
     for level in wanted:
@@ -46,8 +46,8 @@ def probe(slot: str, wanted: Sequence[str]) -> protocol.Message:
 
 
 def _find_cause(level: str, slot: str) -> "tuple[str | None, bool]":
-    """Return the reason why no program can be started at this sandbox level, or None if one can. Also return
-    whether the reason may be temporary."""
+    """Return the reason why no program can be started at this sandbox level, or None if one can. The second
+    result is whether the reason may be temporary."""
     if level == protocol.LEVEL_SESSION:
         return None, False
     if level in (protocol.LEVEL_OWN, protocol.LEVEL_ROOT) and os.geteuid() != 0:
@@ -74,7 +74,7 @@ def _find_cause(level: str, slot: str) -> "tuple[str | None, bool]":
 
 
 def _try_level(level: str, slot: str, report: int) -> str:
-    """Start a program that creates a file and then writes a word to the pipe `report`. Return the error, or
+    """Start a program that creates a file and then writes `_WORKS` to the pipe `report`. Return the error, or
     "" for success."""
 
     def write_file(main: program.Program) -> None:

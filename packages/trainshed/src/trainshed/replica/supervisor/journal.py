@@ -1,9 +1,9 @@
 """Reads and writes the journal of a slot: a file of JSON lines about the slot's incarnations.
 
 The lock of this file is the fence: at most one incarnation of a replica is alive. `claim` takes the lock and
-checks whether an incarnation may start. `expel` ends an incarnation whose shim does not answer.
+checks whether an incarnation may start. `expel` ends an incarnation whose shim does not respond.
 
-Only the holder of the lock appends entries; any process may read them. All entries share one file, because
+Only the process with the lock appends entries; any process may read them. All entries share one file, because
 creating a file takes longer than writing its content. An entry is one of
 
     {"starting": N, "shim": PID, "shim_since": START, "file": INODE}
@@ -27,8 +27,8 @@ from trainshed.replica.system import cgroups, processes
 
 
 def try_lock(slot: str) -> int:
-    """Take the exclusive lock of a slot without waiting; return the open handle of the lock, -1 if another
-    process has it. Creates the journal if it does not exist. Raises OSError."""
+    """Take the exclusive lock of a slot without waiting. Return the lock's file descriptor, or -1 if another
+    process has the lock. Creates the journal if it does not exist. Raises OSError."""
     path = os.path.join(slot, protocol.JOURNAL)
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
     try:
@@ -52,8 +52,8 @@ def append(lock: int, entry: dict[str, Any]) -> None:
     Syncing the file is enough: the supported file systems (ext4, XFS, Btrfs) also make a new file's name
     durable.
     """
-    # Starts with a newline as well, so that an incomplete line from a full disk or a power failure is
-    # separate.
+    # The entry also starts with a newline. A full disk or a power failure may have left an incomplete line,
+    # which must stay separate.
     view = memoryview(b"\n" + protocol.encode(entry))
     while view:
         view = view[os.write(lock, view) :]
@@ -70,8 +70,8 @@ class Entries:
         self.groups: list[str] = []
         #: Process ID and start (`protocol.process_start`) of the latest incarnation's shim; 0 = none.
         self.shim = (0, 0)
-        #: Whether this slot is a copy, and its latest incarnation started in the original. The original's
-        #: processes are not touched.
+        #: Whether this slot is a copy and its latest incarnation was started in the original slot. If so, the
+        #: processes of the journal are not touched.
         self.is_copied = False
         self._records: dict[int, protocol.Message] = {}
         self._notes: dict[int, list[protocol.Message]] = {}
@@ -89,11 +89,11 @@ class Entries:
                 self.groups = [] if self.is_copied else entry["groups"]
 
     def record(self, incarnation: int) -> protocol.Message | None:
-        """Return the attempt record of an incarnation; None = not written yet."""
+        """Return the attempt record of an incarnation, or None if it is not written yet."""
         return self._records.get(incarnation)
 
     def notes(self, incarnation: int) -> list[protocol.Message]:
-        """Return the notes of an incarnation, in their order."""
+        """Return the notes of an incarnation in the order of their numbers."""
         return self._notes.get(incarnation, [])
 
 
@@ -115,13 +115,16 @@ def _read(path: str) -> tuple[int, list[dict[str, Any]]]:
 
 _LOCK_TIMEOUT = 2.0
 _POLL_INTERVAL = 0.002
-"""Seconds between two checks of states without notifications."""
+"""Seconds between two checks of a state that the kernel does not report."""
 
 
 class StartRejected(Exception):
-    """An incarnation must not start. `cause`: `protocol.REFUSED_HELD` (another shim serves the slot),
-    `REFUSED_KNOWN` (this or a later incarnation was started before), or `REFUSED_STOPPED` (the incarnation or
-    its attempt was stopped)."""
+    """An incarnation must not start. `cause` is one of:
+
+    - `protocol.REFUSED_HELD`: another shim serves the slot
+    - `protocol.REFUSED_KNOWN`: this or a later incarnation was started before
+    - `protocol.REFUSED_STOPPED`: the incarnation or its attempt was stopped
+    """
 
     def __init__(self, cause: str) -> None:
         super().__init__(cause)
@@ -129,20 +132,20 @@ class StartRejected(Exception):
 
 
 class Claim:
-    """The right to run one incarnation. It lasts until `release`, or until all processes with the lock have
-    exited."""
+    """The right to run one incarnation. It ends with `release` or the exit of all processes that inherited
+    the lock."""
 
     def __init__(self, incarnation: int, lock: int) -> None:
         self._incarnation = incarnation
         self.lock = lock
 
     def describe(self, groups: list[str]) -> None:
-        """Record the control groups that a successor has to remove after this incarnation."""
+        """Record the control groups of this incarnation, so that the next incarnation can remove them."""
         append(self.lock, {"groups": groups})
 
     def sync(self) -> None:
-        """Make all entries durable, in particular the start of this incarnation. The program must not run
-        before this call. Blocks. Raises OSError."""
+        """Make all entries durable, in particular the start of this incarnation. Call this before the program
+        runs. Blocks. Raises OSError."""
         os.fsync(self.lock)
 
     def note(self, note: protocol.Message) -> None:
@@ -156,8 +159,8 @@ class Claim:
 
 
 class Shim(NamedTuple):
-    """The service's view of a shim: process ID and start (`protocol.process_start`) in the service's /proc,
-    `proc`."""
+    """A shim as the service sees it: its process ID and start (`protocol.process_start`) in the service's
+    /proc, `proc`."""
 
     process: int
     since: int
@@ -166,15 +169,15 @@ class Shim(NamedTuple):
 
 def claim(incarnation: int, shim: Shim) -> Claim:
     """Claim the slot in the current directory for a new incarnation. Waits up to `_LOCK_TIMEOUT` for the end
-    of a previous incarnation. Raises StartRejected, or OSError if the start cannot be recorded.
+    of the previous incarnation. Raises StartRejected, or OSError if the start cannot be recorded.
 
-    The order matters: a service that stops an attempt first writes a mark and then checks whether the lock is
-    held. A shim first takes the lock and then checks for the mark. So at least one detects the other.
+    A service that stops an attempt first writes a mark and then checks whether the lock is taken. A shim
+    first takes the lock and then checks for the mark. In this order, at least one of them detects the other.
     """
     deadline = time.monotonic() + _LOCK_TIMEOUT
     lock = try_lock(".")
     while lock < 0:
-        # The predecessor was killed, and the kernel is about to release its lock.
+        # The previous shim was killed, and the kernel is about to release its lock.
         if Entries(".").latest >= incarnation or time.monotonic() > deadline:
             raise StartRejected(protocol.REFUSED_HELD)
         time.sleep(_POLL_INTERVAL)
@@ -201,15 +204,15 @@ def _write_start(lock: int, incarnation: int, shim: int, since: int) -> None:
 
 
 def clear(entries: Entries, proc: str = "/proc") -> bool:
-    """Wait until the processes of the latest incarnation are dead, and remove its control groups. Its shim
-    may have been killed; the kernel releases a killed shim's lock before all processes of its namespace are
-    dead. `proc`: the service's /proc.
+    """Wait until the processes of the latest incarnation have exited, and remove its control groups. Returns
+    False if a process cannot exit, for example because it waits for a device.
 
-    The caller must hold the lock. Returns False if a process cannot die, for example because it waits for a
-    device.
+    Its shim may have been killed. The kernel releases a killed shim's lock before all processes of its
+    namespace have exited. `proc`: the service's /proc. The caller must have the lock.
     """
     if not entries.latest or entries.record(entries.latest) is not None:
-        return True  # No incarnation was started, or all processes had exited before the record.
+        # No incarnation was started, or all of its processes had exited before the record was written.
+        return True
     shim, since = entries.shim
     deadline = time.monotonic() + _LOCK_TIMEOUT
     while protocol.is_process(shim, since, proc):
@@ -222,11 +225,13 @@ def clear(entries: Entries, proc: str = "/proc") -> bool:
 
 
 def expel(slot: str, incarnation: int, cause: str) -> bool:
-    """End an incarnation whose shim does not answer, and all earlier ones: kill its processes, remove its
-    control groups, and record it as lost because of `cause`. It can never start after that, even if a request
-    for it is pending. A later incarnation is not affected. Idempotent; blocks for a few seconds at most.
+    """End an incarnation whose shim does not respond, and all earlier ones: kill the processes, remove the
+    control groups, and record the incarnation as lost because of `cause`.
 
-    Returns False if a process cannot die, for example because it waits for a device; then call it again
+    The incarnation can never start after that, even if a request for its start is pending. A later
+    incarnation is not affected. Idempotent; blocks for a few seconds at most.
+
+    Returns False if a process cannot exit, for example because it waits for a device; then call it again
     later. Raises OSError if the loss cannot be recorded.
     """
     begin = time.monotonic()
@@ -258,8 +263,6 @@ def expel(slot: str, incarnation: int, cause: str) -> bool:
 
 
 def lost_record(cause: str, *, by_service: bool = False) -> Message:
-    """Return the attempt record of an incarnation whose end was not caused by its program.
-
-    `by_service`: the service caused the end, for example by a failed sandbox; otherwise it was external.
-    """
+    """Return the attempt record of an incarnation that ended without an exit of its program. `by_service`:
+    whether the service caused the end, for example by a failed sandbox. Otherwise the cause is external."""
     return {"lost": cause, "by_service": by_service}

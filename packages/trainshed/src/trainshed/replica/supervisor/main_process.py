@@ -8,13 +8,14 @@ Shim and main process exchange messages, one per line, over a socket pair. The p
 process executes the program. Messages from the shim:
 - the order, as received from the zygote
 - `claimed`: the shim has claimed the slot and created its control groups. The main process does not touch the
-  slot before.
+  slot before this message.
 - `go`: run the program.
 Messages from the main process:
-- `asked`, with the file handle that receives notifications of the program's socket calls (`socket_calls`)
-- `made VIEW`: the view is complete, and this process waits. The message has handles of the namespaces that
-  shells enter; the last one belongs to the program's own users, if any. VIEW: {"owned": whether the program
-  has own users, "user": [user, group] inside the view or null, "home": home directory in an image or null}
+- `asked`, with the file descriptor that receives notifications of the program's socket calls (`socket_calls`)
+- `made VIEW`: the view is complete, and this process waits. The message has file descriptors of the
+  namespaces that shells enter. If the program has its own users, the last one is their namespace. VIEW:
+  {"owned": whether the program has own users, "user": [user, group] inside the view or null, "home": home
+  directory in an image or null}
 - in a warm start, `warm PID MODULES`: the process PID is the main process from here on
 - if a warm start was requested but impossible, `cold REASON`
 - `failed TEXT`: the program cannot be started
@@ -33,8 +34,8 @@ _NAMESPACES = ("mnt", "uts", "ipc")
 
 
 class MainProcess:
-    """A main process, as seen by its shim. The constructor forks it; it waits for an order and dies with the
-    shim."""
+    """A main process, as its shim sees it. The constructor forks the main process, which then waits for an
+    order. It is killed when the shim exits."""
 
     def __init__(
         self, level: str, namespace: users.Users | None, become: Callable[[program.Program], None]
@@ -43,9 +44,9 @@ class MainProcess:
         advance. `become`: turns the main process into its program. Raises OSError."""
         #: Read end of the pipe for the program's standard output.
         self.output, output = os.pipe()
-        #: Read end of the pipe for the program's standard error.
+        #: Read end of the pipe for the program's error output.
         self.errors, errors = os.pipe()
-        #: The shim's end of the socket pair.
+        #: The shim's socket of the socket pair.
         self.control, control = socket.socketpair()
 
         def begin() -> None:
@@ -63,11 +64,11 @@ class MainProcess:
         try:
             self.control.sendall(line + b"\n")
         except OSError:
-            return  # The main process is dead, which the shim detects.
+            return  # The main process has exited, which the shim detects.
 
     def await_program(self, order: bytes) -> int:
         """Send an order for a program without a shim, and wait until this process has become the program.
-        Returns the handle for its socket calls, or -1 without such calls. Raises OSError."""
+        Return the file descriptor for its socket calls, or -1 if no calls are handled. Raises OSError."""
         for line in (order.rstrip(b"\n"), b"claimed", b"go"):
             self.say(line)
         lines, handles = b"", list[int]()
@@ -83,9 +84,9 @@ class MainProcess:
 def program_of(
     slot: str, plan: protocol.LaunchDocument, groups: cgroups.ControlGroups, outputs: Sequence[int]
 ) -> program.Program:
-    """Return the program of a launch document. `outputs`: handles of its standard output and error."""
+    """Return the program of a launch document. `outputs`: descriptors of its standard output and error."""
     if plan.limits.stall_after:
-        # Makes Python programs print their stacks on SIGABRT (`stall`).
+        # With this variable, Python programs print their stacks on SIGABRT (`stall`).
         plan.program.environ.setdefault("PYTHONFAULTHANDLER", "1")
     work = os.path.join(slot, protocol.FILES, program.WORK)
     return program.Program(
@@ -108,7 +109,7 @@ class _Startup:
         level: str,
         namespace: users.Users | None,
     ) -> None:
-        """Do the work that does not depend on the replica, and wait for the order."""
+        """Do the work that does not depend on the replica, and then wait for the order."""
         self._control = control
         self._inbox = b""
         self._level = level
@@ -127,14 +128,14 @@ class _Startup:
         self._groups = cgroups.ControlGroups(self._plan.limits)
         self._program = program_of(slot, self._plan, self._groups, outputs)
         self._view = _view(self._plan, slot, self._files, namespace, devices)
-        #: The connection to the preloader that will fork the program, if one listened.
+        #: The connection to the preloader that will fork the program; None if no preloader listened.
         self._preloader: socket.socket | None = None
-        #: Whether the shim handles calls of connect; None = it handles no calls.
+        #: Whether the shim handles connect calls; None if it handles no calls at all.
         self._connects: bool | None = None
 
     def run(self, become: Callable[[program.Program], None]) -> None:
-        """Become the program. Returns only after a failure, or if a preloader's fork is the program. Exits if
-        the program cannot be executed, with a shell's exit code."""
+        """Become the program. Returns only after a failure, or if a preloader's fork is the program. If the
+        program cannot be executed, exits with a shell's exit code."""
         try:
             self._make_view()
             self._report_view()
@@ -145,11 +146,11 @@ class _Startup:
             os._exit(refusal.code)
         except OSError as error:
             self._send("failed %s" % error)
-        except Exception as error:  # Report every error to the shim, which records it.
+        except Exception as error:  # Report every kind of error to the shim, which records it.
             self._send("failed %r" % error)
 
     def _next(self) -> bytes:
-        """Return the shim's next line. Exits if the shim is dead."""
+        """Return the shim's next line. Exits if the shim has exited."""
         while b"\n" not in self._inbox:
             data = self._control.recv(65536)
             if not data:
@@ -166,11 +167,10 @@ class _Startup:
         if self._refused is not None:
             raise self._refused
         plan, isolation = self._plan, self._plan.isolation
-        # Connect before the view hides the path of the preloader's socket.
+        # Connect to the preloader before the view hides the path of its socket.
         if plan.warm.preloader and self._is_namespaced:
             self._preloader = unix_sockets.try_connect(plan.warm.preloader)
-        # The service's files are private, but programs must be able to traverse the directories above
-        # visible paths.
+        # The service's files are private, but programs must search the directories above visible paths.
         os.umask(0o022)
         if self._is_namespaced:
             self._view.find_hidden()
@@ -183,13 +183,14 @@ class _Startup:
         if self._is_namespaced:
             self._view.enter()
             if not (isolation.image and self._level == protocol.LEVEL_USER):
-                kernel.forbid_inspection()  # Otherwise `drop` does this, after its last use of /proc.
+                # At other levels, `drop` forbids inspection after its last use of /proc.
+                kernel.forbid_inspection()
         else:
             kernel.forbid_new_privileges()
         if isolation.image:
             self._fit_image()
         if self._level in (protocol.LEVEL_OWN, protocol.LEVEL_ROOT):
-            # Otherwise the program's user could not open /dev/stdout.
+            # Make the program's user the owner of its outputs. Otherwise it could not open /dev/stdout.
             first = self._view.owners.first if self._view.owners is not None else 0
             user, group, _ = self._view.user
             for output in (self._program.output, self._program.errors):
@@ -198,10 +199,10 @@ class _Startup:
         self._connects = socket_calls.install(self._control, plan.network, in_image=in_image)
 
     def _fit_image(self) -> None:
-        """Apply the image's user and that user's home directory, and create the program's directories."""
+        """Set the image's user and that user's home directory, and create the program's directories."""
         user, group, home = self._view.user
         self._program.environ.setdefault("HOME", home)
-        # Resolve links inside the image: a link into /proc could lead out of it.
+        # Resolve links inside the image now: a link into /proc could lead out of the image.
         self._program.directory = os.path.realpath(self._program.directory)
         mounts.make_directory(self._program.directory, 0o755, self._view.owners)
         mounts.make_directory(os.path.realpath("/tmp"), 0o1777, self._view.owners)
@@ -244,8 +245,9 @@ class _Startup:
 
 
 def drop_rights(plan: protocol.LaunchDocument, owner: int | None) -> None:
-    """Drop all rights that the program must not have, after entering its view. Raises OSError. `owner`:
-    handle of the namespace of the program's own users, None = none."""
+    """Drop all rights that the program must not have. Called after the process has entered the program's
+    view. Raises OSError. `owner`: file descriptor of the namespace of the program's own users; None =
+    none."""
     if plan.isolation.level == protocol.LEVEL_SESSION:
         return
     levels.drop(plan.isolation.level, owner, bool(plan.isolation.image))
@@ -264,9 +266,9 @@ def enter(
     owner: int | None,
     shim: socket.socket,
 ) -> None:
-    """Enter the view of a main process in a fork of the shim, with no more rights than the program. Raises
-    OSError. `namespaces`: handles of the view's namespaces. `owner`: as for `drop_rights`. `shim`: receives
-    the handle for socket calls."""
+    """Enter the view of a main process in a fork of the shim, with no more rights than the program has.
+    Raises OSError. `namespaces`: file descriptors of the view's namespaces. `owner`: as for `drop_rights`.
+    `shim`: socket to which the file descriptor for socket calls is sent."""
     groups.open_handles()
     for handle in namespaces:
         kernel.enter_namespace(handle, 0)
@@ -274,7 +276,7 @@ def enter(
     kernel.join_new_keyring()
     if plan.isolation.level == protocol.LEVEL_SESSION:
         kernel.forbid_new_privileges()
-    # The shim forbids inspection, which would deny this process access to its own files in /proc.
+    # The shim forbids inspection, which would deny this fork access to its own files in /proc.
     kernel.allow_inspection()
     socket_calls.install(shim, plan.network, in_image=bool(plan.isolation.image))
     drop_rights(plan, owner)

@@ -1,13 +1,16 @@
-"""Detects whether processes of a replica were killed at its memory limit. Enforces the limit if no control
-group does.
+"""Detects whether processes of a replica were killed at its memory limit, and enforces the limit where the
+kernel does not.
 
 With a memory control group, the kernel enforces the limit and counts its kills. Without one, this module
-measures the processes several times a second, and kills the largest one when their sum exceeds the limit. It
+measures the processes several times a second. If their sum exceeds the limit, it kills the largest one. It
 does not see peaks between two measurements, nor shared memory that no process has mapped. Measuring uses at
 most a twentieth of a processor.
 
-A replica ran out of memory (spec/failures#out-of-memory) if a SIGKILL that was not the shim's own ended its
-main process, and one of its processes was killed at the limit. Other kills are only counted.
+A replica ran out of memory (spec/failures#out-of-memory) if both conditions apply. Other kills are only
+counted.
+
+- A SIGKILL that the shim did not send for another reason ended its main process.
+- One of its processes was killed at the limit.
 """
 
 import os
@@ -30,15 +33,15 @@ if TYPE_CHECKING:
 
 
 _DEATH_TIMEOUT = 2.0
-"""Time in seconds for a killed process to release its memory before another process is killed."""
+"""Number of seconds that a killed process has to release its memory before another process is killed."""
 _POLL_INTERVAL = 0.1
 _IDLE_FACTOR = 20
 """After each measurement, wait for at least this multiple of its duration."""
 
 
 class MemoryLimit:
-    """The memory limit of one incarnation. `limit`: bytes, None = unlimited. `shim`: the incarnation's
-    supervisor."""
+    """The memory limit of one incarnation. `limit`: bytes, None = unlimited. `shim`: the supervisor of the
+    incarnation."""
 
     def __init__(
         self,
@@ -63,17 +66,17 @@ class MemoryLimit:
             self._events.after(_POLL_INTERVAL, self._poll)
 
     def drill(self) -> None:
-        """Count the next kill of the main process as a lack of memory, for a drill."""
+        """For a drill, count the next kill of the main process as a lack of memory."""
         self._drilled = True
 
     def close(self) -> None:
-        """Read the number of kills for the last time. The control groups may be removed after that."""
+        """Read the number of kills for the last time. Call this before the control groups are removed."""
         self._by_kernel = self._groups.oom_kills()
         self._total = self._by_kernel + self._killed
 
     def verdict(self, killed_by: int | None) -> tuple[bool, int]:
-        """Return whether the main process ran out of memory, and how many other processes did. `killed_by`:
-        the external signal that ended the main process; None = none."""
+        """Return whether the main process ran out of memory, and the number of other processes that did.
+        `killed_by`: the external signal that ended the main process; None if no signal did."""
         if killed_by != signal.SIGKILL:
             return False, self._total
         is_victim = self._has_killed_main or self._by_kernel > 0
@@ -91,7 +94,7 @@ class MemoryLimit:
         sizes = processes.resident(os.getpid())
         if sum(sizes.values()) <= self._limit:
             return
-        # A second, exact measurement: without mapped files, and with shared memory counted once.
+        # Measure again, exactly: without mapped files, and with shared memory counted once.
         sizes |= {pid: own for pid in sizes if (own := processes.own_memory(pid)) >= 0}
         used = sum(sizes.values())
         victim, start, killed_at = self._victim
@@ -100,7 +103,7 @@ class MemoryLimit:
             largest = max(sizes, key=lambda process: sizes[process])
             began = protocol.process_start(largest)
             if not began:
-                return  # The process has exited since its measurement.
+                return  # Count a process once, even if it takes long to exit.
             # Count a process once, even if it takes long to die.
             self._killed += (largest, began) != (victim, start)
             self._victim = (largest, began, time.monotonic())

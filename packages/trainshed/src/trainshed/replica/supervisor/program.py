@@ -1,8 +1,6 @@
-"""Prepares and starts a replica's program: creates its directories, copies its Python, executes it, and
-signals it.
-
-The shim sends the signals; the main process does the rest. Runs on Python 3.6.
-"""
+"""Prepares and starts a replica's program: creates its directories, copies its Python environment, executes
+it, and sends it signals. The shim sends the signals; the main process does everything else. Runs on Python
+3.6."""
 
 import contextlib
 import errno
@@ -17,17 +15,19 @@ from trainshed.replica.system import cgroups, processes
 
 WORK = "work"
 TEMPORARY = "tmp"
-"""Credential to the program as /tmp and as /var/tmp."""
+"""Name of the directory that the program sees as /tmp and as /var/tmp."""
 PYTHON = "python"
-"""The program's own copy of its Python environment's template, with what it installs."""
+"""Name of the program's own copy of its Python environment's template. It contains packages that the program
+installs."""
 HYPERTUNE = "hypertune"
 LAYER = "layer"
-"""The program's changes of its container image."""
+"""Name of the directory with the program's changes of its container image."""
 
 EXIT_NOT_FOUND = 127
 EXIT_NOT_EXECUTABLE = 126
 
-# Signals that the interpreter ignores or we handle; the program must find them with the system's defaults.
+# Signals that the interpreter ignores or that this service handles. The program must start with the default
+# actions of these signals.
 _IGNORED_OR_HANDLED = (
     signal.SIGCHLD,
     signal.SIGPIPE,
@@ -39,10 +39,10 @@ _IGNORED_OR_HANDLED = (
 
 def make_directories(files: str, path: str) -> None:
     """Create the program's directories, and the file that sets PATH to `path` in its login shells (`bash
-    -lc`), where /etc/profile changes PATH. Files of an earlier incarnation remain
-    (spec/failures#lost-replicas).
+    -lc`), because /etc/profile changes PATH there.
 
-    `files` itself is the home directory: each further directory would slow down every start.
+    Files of an earlier incarnation remain (spec/failures#lost-replicas). `files` itself is the home
+    directory: each further directory would slow down every start.
     """
     for name in ("", WORK, TEMPORARY, HYPERTUNE):
         directory = os.path.join(files, name)
@@ -57,8 +57,9 @@ def make_directories(files: str, path: str) -> None:
 
 
 def _is_no_directory(path: str) -> bool:
-    """Remove anything but a directory at `path`; return whether something was removed. It may be a link: this
-    process may read all files, and would give the program access to the link's target (path traversal)."""
+    """Remove anything but a directory at `path`; return whether something was removed. The removed file may
+    be a link. This process may read all files, so following the link would give the program access to its
+    target (path traversal)."""
     if stat.S_ISDIR(os.lstat(path).st_mode):
         return False
     os.unlink(path)
@@ -66,7 +67,7 @@ def _is_no_directory(path: str) -> bool:
 
 
 def limit_processes(limit: int) -> None:
-    """Limit the user's processes and threads to `limit`, if no control group counts them."""
+    """Limit the processes and threads of the user to `limit`. Used if no control group counts them."""
     _, ceiling = resource.getrlimit(resource.RLIMIT_NPROC)
     if ceiling != resource.RLIM_INFINITY:
         limit = min(limit, ceiling)
@@ -78,15 +79,16 @@ def install_python(files: str, template: str) -> None:
     it."""
     target = os.path.join(files, PYTHON)
     if not os.path.lexists(target) or _is_no_directory(target):
-        # Created outside `files`, where the program cannot create links.
+        # Create the copy outside `files`, where the program cannot place links.
         draft = os.path.join(os.path.dirname(files), PYTHON)
         copy_tree(template, draft)
         os.rename(draft, target)
 
 
 def copy_tree(source: str, target: str) -> None:
-    """Copy directories, small files and links; their owner may write the copies of files. An incomplete
-    earlier copy is completed. Each start of a program waits for this, so it makes only necessary calls."""
+    """Copy directories, small files and links. The owner gets write permission for the copied files. An
+    incomplete earlier copy is completed. Each start of a program waits for this function, so it makes only
+    necessary system calls."""
     with contextlib.suppress(FileExistsError):
         os.mkdir(target)
     with os.scandir(source) as entries:
@@ -113,7 +115,7 @@ def signal_group(main: int, number: int) -> None:
     try:
         os.killpg(main, number)
     except (ProcessLookupError, PermissionError):
-        processes.send(main, number)  # It has no session yet.
+        processes.send(main, number)  # The main process has no session yet.
 
 
 def is_on_path(name: str, environ: "dict[str, str]") -> bool:
@@ -123,8 +125,8 @@ def is_on_path(name: str, environ: "dict[str, str]") -> bool:
 
 
 class NotRun(Exception):
-    """The program could not be executed; its error output contains the reason. `code`: the exit code of a
-    shell in this case."""
+    """The program could not be executed. Its error output contains the reason. `code`: the exit code that a
+    shell would return."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)
@@ -132,7 +134,7 @@ class NotRun(Exception):
 
 
 class Program:
-    """A program to be run: its arguments, environment, directory, outputs and control groups."""
+    """A program to be run: its arguments, environment, working directory, outputs and control groups."""
 
     def __init__(
         self,
@@ -145,8 +147,9 @@ class Program:
         groups: cgroups.ControlGroups,
         streams: "int | None" = None,
     ) -> None:
-        """`directory`: its working directory, which has to exist when it starts. `streams`: the handle that
-        is also its standard input, of a process that leads a session already; None = none."""
+        """`directory`: the working directory, which must exist when the program starts. `streams`: a file
+        descriptor that is both output and standard input, for a process that already leads a session; None
+        for other programs."""
         #: The program and its arguments.
         self.argv = argv
         self.environ = environ
@@ -154,7 +157,7 @@ class Program:
         self.directory = directory
         self.output = output
         self.errors = errors
-        #: (user, group) that it runs as; None = this process's.
+        #: (user, group) of the program; None = the user and group of this process.
         self.user: "tuple[int, int] | None" = None
         self.groups = groups
         self._input = streams
@@ -174,7 +177,7 @@ class Program:
         self._execute()
 
     def take_rights(self) -> None:
-        """Move this process to the program's directory and user. Raises OSError."""
+        """Change to the program's directory and user. Raises OSError."""
         os.chdir(self.directory)
         if self.user is not None:
             user, group = self.user
@@ -187,7 +190,7 @@ class Program:
         name, path = self.argv[0], self.environ.get("PATH", os.defpath)
         places = [name] if "/" in name else [os.path.join(d or ".", name) for d in path.split(":")]
         refusal = errno.ENOENT
-        # Not `os.execvpe`, which imports a module that an image may not have.
+        # `os.execvpe` would import a module that an image may lack.
         for place in places if name else ():
             try:
                 os.execve(place, self.argv, self.environ)

@@ -1,14 +1,14 @@
 """Opens shells in a replica, with the rights of its program, and passes their terminals to the service.
 
 The shim forks a shell, which enters the program's view, users and control groups. A shell never keeps a
-replica alive, and its exit status does not affect the program's.
+replica alive, and its exit status does not affect that of the program.
 
-The sender of an order (`protocol`) receives one line on its connection: `shell`, with the handle of the
-terminal's other side (or of a stream without a terminal), or `refused` (cause). After the shell's exit, it
-receives `ended` (status, in a shell's form). Closing the connection ends the shell.
+A client sends an order (`protocol`) and receives one line on its connection. The line is `shell`, with the
+file descriptor of the terminal's master (or of a stream without a terminal), or `refused` (cause). After the
+shell's exit, the client receives `ended` (status, in a shell's form). Closing the connection ends the shell.
 
-The answer to an order for a port is also `shell`, with the handle of a connection to the port. A child opens
-this connection with the program's rights.
+The response to an order for a port is also `shell`, with the file descriptor of a connection to the port. A
+child opens this connection with the program's rights.
 """
 
 import fcntl
@@ -31,13 +31,14 @@ _CONNECT_TIMEOUT = 5.0
 GRACE = 2.0
 """Seconds for a shell to exit after SIGHUP before it is killed."""
 
-# Runs before bash's first prompt, because bash's startup files also set a prompt.
+# Runs before bash's first prompt, because bash's startup files also set the prompt.
 _PROMPT = r"""PS1='\[\e[2m\]%s\[\e[0m\] \w\$ '; unset PROMPT_COMMAND"""
 
 
 class Shells:
-    """The shells of one replica. `made`, `handles`: the main process's message about its view, and the
-    message's handles (`main_process`). `handle_calls`: called with each handle for a shell's socket calls."""
+    """The shells of one replica. `made`, `handles`: the main process's message about its view, and the file
+    descriptors of that message (`main_process`). `handle_calls`: called with the file descriptor for each
+    shell's socket calls."""
 
     def __init__(
         self,
@@ -63,7 +64,7 @@ class Shells:
         self._connections: dict[int, socket.socket] = {}
 
     def open(self, order: protocol.Message, connection: socket.socket) -> None:
-        """Fork a shell for an order, or reject the order on its connection. This object then owns the
+        """Fork a shell for an order, or reject the order on its connection. The `Shells` object then owns the
         connection."""
         connection.setblocking(True)
         is_port = order["o"] == "port"
@@ -83,14 +84,15 @@ class Shells:
         theirs.close()
         self._loop.add(ours.fileno(), lambda: self._receive(ours))
         if is_port:
-            connection.close()  # The child answers. Its exit is not reported.
+            # The child responds to an order for a port, and its exit is not reported.
+            connection.close()
         else:
             self._connections[child] = connection
             # Even without requested events, poll reports that the peer closed the connection.
             self._loop.add(connection.fileno(), lambda: self._hang_up(child), 0)
 
     def _receive(self, shell: socket.socket) -> None:
-        """Receive the handles that a fork sends before it executes its shell."""
+        """Receive the file descriptors that a fork sends before it executes its shell."""
         try:
             data, handles = unix_sockets.receive_available(shell)
         except ConnectionResetError:
@@ -123,8 +125,8 @@ class Shells:
         return ended
 
     def _hang_up(self, child: int) -> None:
-        """Hang up a shell after its peer closed the connection, and kill the shell after a timeout."""
-        # Otherwise poll would report the closed connection repeatedly.
+        """Send SIGHUP to a shell after its peer closed the connection. Kill the shell after a timeout."""
+        # Stop watching the connection. Otherwise poll would report the closed connection repeatedly.
         self._loop.drop(self._connections[child].fileno())
         for number in (signal.SIGHUP, signal.SIGCONT):
             processes.send(child, number)
@@ -150,7 +152,7 @@ class Shells:
         except program.NotRun as refusal:
             code = refusal.code
         except OSError as error:
-            refuse(connection, "it cannot be entered: %s" % error)
+            refuse(connection, "the shell cannot enter the replica: %s" % error)
         finally:
             os._exit(code)
 
@@ -172,7 +174,7 @@ def become(order: protocol.Message, connection: socket.socket, main: program.Pro
         prompt = _PROMPT % label
         environ = {**environ, "TERM": term, "PS1": "%s $ " % label, "PROMPT_COMMAND": prompt}
     shell = program.Program(
-        # Not a login shell, because a system's profile would replace the program's PATH.
+        # Not a login shell, because the system's profile would replace the program's PATH.
         argv=[name, "-c", command] if command else [name],
         environ=environ,
         directory=main.directory,
@@ -186,8 +188,8 @@ def become(order: protocol.Message, connection: socket.socket, main: program.Pro
 
 
 def _pass_port(order: protocol.Message, connection: socket.socket, main: program.Program) -> None:
-    """Connect to a port of the loopback, or to a Unix socket in the program's directory, and send the
-    connection's handle. Raises OSError."""
+    """Connect to a port of the loopback address, or to a Unix socket in the program's directory. Send the
+    connection's file descriptor. Raises OSError."""
     port = order["port"]
     addresses = [(socket.AF_INET, ("127.0.0.1", port)), (socket.AF_INET6, ("::1", port))]
     main.take_rights()
@@ -207,14 +209,14 @@ def _pass_port(order: protocol.Message, connection: socket.socket, main: program
 def _streams(
     order: protocol.Message, connection: socket.socket, owner: tuple[int, int] | None
 ) -> int:
-    """Create the shell's streams, send the handle of their other side over the connection, and return the
-    shell's own handle. Raises OSError."""
+    """Create the shell's streams. Send the file descriptor of their other side over the connection, and
+    return the shell's own file descriptor. Raises OSError."""
     if not order.get("tty", True):
         theirs, ours = socket.socketpair()
         unix_sockets.send(connection, protocol.encode({"e": "shell"}), theirs.fileno())
         theirs.close()
         return ours.detach()
-    # In the program's view and as its user, so that the terminal has the right owner and path.
+    # Created in the program's view and as its user, so that the terminal has the right owner and path.
     master, slave = os.openpty()
     if owner is not None:
         os.fchown(slave, *owner)
@@ -240,4 +242,4 @@ def _send(connection: socket.socket, message: protocol.Message) -> None:
     try:
         connection.sendall(protocol.encode(message))
     except OSError:
-        return  # The peer is gone.
+        return  # The peer has disconnected.

@@ -1,11 +1,12 @@
-"""Supervises one replica's program: the shim's event loop, from the program's start to the sealed log.
+"""Supervises one replica's program: the shim's event loop, from the program's start until the log is sealed.
 
-Each replica has one shim, process 1 of its process namespace. The shim survives the service; its program dies
-with the shim. It starts and signals the program, reaps all processes of the replica, writes the program's log
-and reports to the connected services. It writes important state to the slot's files before it reports it.
+Each replica has one shim, process 1 of its process namespace. The shim survives a restart of the service, but
+the program is killed if the shim is. The shim starts and signals the program, reaps all processes of the
+replica, writes the program's log and reports to the connected services. It writes important state to the
+slot's files before it reports the state.
 
-The program itself is never process 1: the kernel ignores signals that process 1 sends to itself, and the job
-depends on the cause of the program's death. `start` describes the whole sequence.
+The program itself is never process 1, because the kernel ignores signals that process 1 sends to itself. The
+job depends on the cause of the program's death. `start` describes the whole sequence.
 """
 
 import json
@@ -31,9 +32,9 @@ from trainshed.replica.system import cgroups, kernel, loop, processes, unix_sock
 
 _DRAIN_INTERVAL = 2.0
 _SHORT_GRACE = 1.0
-"""Grace time in seconds after the main process's exit that is too short for a note."""
+"""A use of grace time below this number of seconds after the main process's exit gets no note."""
 GRACE_USED = "grace_used"
-"""Name of the note that other processes used grace time after the main process's end."""
+"""Name of the note that other processes used grace time after the main process's exit."""
 _GRACE_TEXT = (
     "its main process ended on SIGTERM; other processes used the grace time for %.0f s more %s"
 )
@@ -41,9 +42,9 @@ _GRACE_TEXT = (
 
 class Shim:
     """The supervisor of one program: an event loop with one thread, in the slot's directory. It writes the
-    log; the journal and the sidecars write all other files."""
+    log. The journal and the sidecars write all other files."""
 
-    # `_begin` creates both, before the program runs.
+    # `_begin` creates both attributes before the program runs.
     transcript: segments.Transcript
     _sidecars: sidecars.Sidecars
 
@@ -58,11 +59,11 @@ class Shim:
         warden: socket.socket | None,
     ) -> None:
         """`main`: the main process, which waits for `go`. `warden`: the connection to the warden (`start`);
-        None = no warden."""
+        None if there is none."""
         self._plan = plan
         self._clients = listeners
         self._claim = claim
-        #: Process ID of the program's main process; in a warm start, later of a preloader's fork.
+        #: Process ID of the program's main process. In a warm start, later that of a preloader's fork.
         self._main = main.process
         self._say_to_main = main.say
         self._control = main.control
@@ -90,7 +91,7 @@ class Shim:
         self._stopped = False
         #: Whether the grace time of a stop is running.
         self._has_grace = False
-        #: Whether other processes of the program use the grace time, after the main process has exited.
+        #: Whether the main process has exited and other processes of the program use the grace time.
         self._outlives_main = False
         self._stalled = False
         self._is_dumping = False
@@ -137,12 +138,12 @@ class Shim:
         self._claim.sync()
         self._has_begun = True
         if plan.limits.deadline is not None:
-            deadline.DeadlineWatch(plan.limits.deadline, self._loop, self._end_late)
+            deadline.DeadlineWatch(plan.limits.deadline, self._loop, self._end_after_deadline)
         self._children = kernel.child_signals()
         self._loop.add(self._children, self._note_children)
         self._loop.add(self._control.fileno(), self._receive_main)
         if self._warden is not None:
-            # If the warden dies, no process would later kill the remaining ones: kill all of them now.
+            # Without the warden, no process would later kill the replica's processes, so kill them now.
             self._loop.add(self._warden.fileno(), self._on_warden_death)
 
     def _serve(self) -> None:
@@ -153,11 +154,11 @@ class Shim:
             self._loop.turn(None)
 
     def _drain(self, has_waited: bool = False) -> None:
-        """Stop reading the output pipes. All processes of the replica have exited, so that an open pipe
-        belongs to an escaped process.
+        """Stop reading the output pipes. All processes of the replica have exited, so a pipe that is still
+        open belongs to an escaped process.
 
         While the log waits for disk space, the pipes stay open. `has_waited`: the log waited at the previous
-        call; then they stay open for one more interval.
+        call; in this case, the pipes stay open for one more interval.
         """
         waits = self.transcript.waits
         self._is_drained = not (waits or has_waited)
@@ -171,7 +172,8 @@ class Shim:
         except BlockingIOError:
             return
         except ConnectionResetError:
-            data, handles = b"", []  # The main process was killed before it had read all messages.
+            # The main process was killed before it had read all messages of this process.
+            data, handles = b"", []
         self._handles += handles
         self._inbox += data
         *lines, self._inbox = self._inbox.split(b"\n")
@@ -197,14 +199,14 @@ class Shim:
             self._failure, self._sandbox_failed = rest, True
 
     def _start_program(self, view: protocol.Message) -> None:
-        """Start the program. `view`: the main process's message about its finished view."""
+        """Start the program. `view`: the main process's message that its view is complete."""
         at = segments.now()
         try:
             self._control.sendall(b"go\n")
         except OSError:
-            return  # The main process was killed; `_receive_main` will detect that.
+            return  # The main process was killed, which `_receive_main` will detect.
         self._started = at
-        # From here on the program runs and does not wait for the shim.
+        # From here on, the program runs. It does not wait for the shim.
         for handle, stream in self._outputs:
             self.transcript.open(handle, stream)
         self._shells = shells.Shells(
@@ -237,14 +239,14 @@ class Shim:
         self._reap()
 
     def _reap(self) -> None:
-        """Reap exited children. Waits until the main process is known, and while a stalled program's stacks
-        are written to the log."""
+        """Reap exited children. Does nothing until the main process is known, or while a stalled program's
+        stacks are written to the log."""
         while not self._is_beginning and not self._is_dumping:
             try:
                 child, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
                 if not self._is_alone:
-                    self._uses_grace()  # May add a note about the used grace time.
+                    self._uses_grace()  # This may add a note about the grace time that was used.
                     self._is_alone = True
                     self._loop.after(_DRAIN_INTERVAL, self._drain)
                 return
@@ -264,8 +266,8 @@ class Shim:
                     self._shells.on_exit(child, status)
 
     def _uses_grace(self) -> bool:
-        """Return whether other processes of the program use the grace time of a stop after the main process
-        has exited. For example, a shell exits on SIGTERM while its child saves a checkpoint."""
+        """Return whether the main process has exited and other processes of the program use the grace time of
+        a stop. For example, a shell exits on SIGTERM while its child saves a checkpoint."""
         if not self._has_grace or self._failure:
             return False
         rest = processes.programs(os.getpid())
@@ -275,15 +277,15 @@ class Shim:
             rest = [process for process in rest if process not in shells_own]
             for process in rest:
                 if processes.group(process) != self._main:
-                    # The stop signaled only the main process's group.
+                    # The stop signaled only the main process's group, so signal the other processes now.
                     processes.send(process, signal.SIGTERM)
         if not rest:
             self._note_grace("and exited in time")
         return bool(rest)
 
     def _note_grace(self, end: str) -> None:
-        """End the grace time, and note how much of it the remaining processes used. `end`: the end of these
-        processes, for the note."""
+        """End the grace time, and add a note about the time that the remaining processes used. `end`: how
+        these processes ended, for the note."""
         self._has_grace = False
         if self._outlives_main:
             main, self._ended = self._ended, segments.now()
@@ -299,7 +301,7 @@ class Shim:
             for process in processes.descendants(os.getpid()):
                 processes.send(process, signal.SIGKILL)
         elif os.getpid() == 1:
-            # -1 = all processes of this namespace. The condition ensures that this is the replica's own.
+            # -1 signals all processes of this namespace. The condition ensures that it is the replica's.
             processes.send(-1, signal.SIGKILL)
 
     def _kill(self) -> None:
@@ -313,7 +315,7 @@ class Shim:
             program.signal_group(self._main, signal.SIGKILL)
             processes.send(self._main, signal.SIGKILL)
 
-    def _end_late(self) -> None:
+    def _end_after_deadline(self) -> None:
         """Kill the program after its deadline, because another incarnation may already run elsewhere."""
         if not self.has_ended():
             self._stopped = True
@@ -339,7 +341,7 @@ class Shim:
     def end_stalled(self) -> None:
         """Write the stacks of a program without progress to its log, and then kill it."""
         if self._stopped:
-            return  # The grace time already limits a program that is being stopped.
+            return  # The stop's grace time already limits the program.
         self._stalled = True
         self.say(
             "No output, no processor time and no data moved for %g seconds: the stall watchdog ends this "
@@ -367,7 +369,7 @@ class Shim:
     def _obey(self, connection: socket.socket, order: protocol.Message) -> None:
         word = order.get("o")
         if word == "stop":
-            self._reap()  # The program may just have exited.
+            self._reap()  # Detects a program that has just exited.
             if self._status < 0:
                 self._has_grace = self._has_grace or not self._stopped
                 self._stopped = True
@@ -394,7 +396,7 @@ class Shim:
         self._clients.answer(connection, {"e": "written", "n": len(lines)})
 
     def _open_shell(self, connection: socket.socket, order: protocol.Message) -> None:
-        """Open a shell, or a connection to a port. The answer is sent to the connection, which then belongs
+        """Open a shell, or a connection to a port. The response is sent on the connection, which then belongs
         to the shell."""
         if self._shells is not None and self._status < 0:
             self._clients.release(connection)
@@ -408,8 +410,7 @@ class Shim:
         if self._status >= 0 or not self._started:
             return
         if kind == protocol.FAULT_OOM:
-            # If the limit were lowered instead, the kernel would choose the process to kill. A drill must
-            # kill the main process.
+            # With a lower limit, the kernel would choose the process, but a drill must kill the main process.
             self._sidecars.memory.drill()
         if kind == protocol.FAULT_SEGV:
             processes.send(self._main, signal.SIGSEGV)
@@ -417,7 +418,7 @@ class Shim:
             self._kill()
 
     def _end_children(self) -> None:
-        """Kill all remaining processes of the replica. After a regular end, none is left."""
+        """Kill all remaining processes of the replica. Usually, there are none."""
         self._control.close()
         if self._has_begun:
             self._sidecars.stop()
@@ -425,14 +426,14 @@ class Shim:
         if self._has_begun:
             self._sidecars.record_usage(resource.getrusage(resource.RUSAGE_CHILDREN))
         cgroups.remove(self._groups.directories())
-        # Remove the program's handlers. Services that request the state still get an answer.
+        # Remove the handlers of the program. Services that request the state still get a response.
         self._loop.clear()
         self._is_reaped = True
         self._clients.listen_again()
         self._retries.resume()
 
     def _seal(self) -> protocol.Message:
-        """Seal metrics and log, and return the attempt record, whose fields `ExitRecord` explains. Both are
+        """Seal metrics and log, and return the attempt record (`ExitRecord` explains its fields). Both are
         sealed before the record is written and reported (spec/invariants#last-lines-first)."""
         self.transcript.end()
         self._sidecars.seal(succeeded=self._status == 0)
@@ -459,15 +460,15 @@ class Shim:
         }
 
     def retry_write(self, write: Callable[[], bool]) -> None:
-        """Call `write` until it returns True, that is, until the disk has space. In the meantime, services
-        still receive the state of the replica. Raises the errors of `write`."""
+        """Call `write` repeatedly until it returns True, which happens when the disk has space. In the
+        meantime, services still receive the state of the replica. Raises the errors of `write`."""
         if not write():
             self._retries.wait(write)
             while self._retries.has_waiting:
                 self._loop.turn(None)
 
     def _note_full_disk(self, is_short: bool) -> None:
-        """Add a note that the log waits for disk space (`is_short`), or that it no longer waits."""
+        """Add a note that the log waits for disk space (`is_short`), or a note that it no longer waits."""
         if is_short:
             self._notes.add(disk.LOG_WAITS, notes.WARNING, disk.LOG_WAITS_TEXT)
         else:

@@ -1,4 +1,4 @@
-"""Creates and controls a shim's helpers: endpoint, socket calls, memory limit, metrics, usage, disk,
+"""Creates and controls the shim's sidecars: endpoint, socket calls, memory limit, metrics, usage, disk,
 reduction reports, stall watchdog."""
 
 import contextlib
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _GS_DIRECTORY = os.path.join(protocol.FILES, program.WORK, "gs:")
 """The directory that `os.makedirs("gs://…")` creates by mistake in a program's working directory."""
 LOCAL_GS_DIRECTORY = "storage_written_here"
-"""Name of the note that this directory exists at the program's end."""
+"""Name of the note that this directory exists when the program ends."""
 _LOCAL_GS_DIRECTORY_TEXT = (
     'its working directory contains a directory named "gs:". Files in it are in no bucket, and are deleted '
     "with the replica. open(), os.makedirs(), joblib.dump() and torch.save() do not support gs:// paths. "
@@ -54,11 +54,9 @@ _RANK_CLAIMED_TEXT = (
 
 
 class Sidecars:
-    """The helpers of one incarnation. Some exist only if the plan requests them.
-
-    `retries`: repeats writes that failed on a full disk. `mask`: texts to remove from all records. Raises
-    OSError if the endpoint's port is in use.
-    """
+    """The sidecars of one incarnation. Some exist only if the plan requests them. `retries`: repeats writes
+    that failed on a full disk. `mask`: removes secrets from all records. Raises OSError if the endpoint's
+    port is in use."""
 
     def __init__(
         self,
@@ -120,7 +118,7 @@ class Sidecars:
         )
 
     def program_started(self, at: int) -> None:
-        """Start the helpers that observe the program. `at`: start time of the program, in ns since the
+        """Start the sidecars that observe the program. `at`: start time of the program, in ns since the
         epoch."""
         self.memory.program_started()
         note_launch(self._plan, at, self._mask)
@@ -139,7 +137,7 @@ class Sidecars:
             )
 
     def handle_calls(self, handle: int) -> None:
-        """Start to handle the socket calls that arrive on `handle` (`socket_calls`)."""
+        """Start to handle the socket calls that arrive on the file descriptor `handle` (`socket_calls`)."""
         network = self._plan.network
         own = network.address, network.storage_port, network.cluster_port
         calls = socket_calls.SocketCalls(
@@ -161,8 +159,8 @@ class Sidecars:
         self._loop.add(calls.fileno(), answer)
 
     def _note_bind(self, port: int, error: int) -> None:
-        """Add a note when a second process first binds MASTER_PORT like rank 0. `error`: the error number of
-        the bind, 0 = success."""
+        """Add a note when a second process binds MASTER_PORT, like rank 0. Only the first such bind gets a
+        note. `error`: the error number of the bind; 0 = success."""
         network = self._plan.network
         if port != network.master_port or self._is_rank_claimed:
             return
@@ -172,13 +170,13 @@ class Sidecars:
             self._notes.add(RANK_CLAIMED, notes.WARNING, _RANK_CLAIMED_TEXT % what)
 
     def announce(self) -> None:
-        """Report to a newly connected service whether metrics exist, and all notes."""
+        """Report to a newly connected service that metrics exist, if they do, and all notes."""
         if self._metrics is not None:
             self._metrics.announce()
         self._notes.announce()
 
     def on_exit(self, child: int) -> None:
-        """Handle the exit of a child of the shim, which may be a process of a helper."""
+        """Handle the exit of a child of the shim. The child may be a process of a sidecar."""
         for calls in self._calls:
             calls.on_exit(child)
         if self._storage is not None:
@@ -195,7 +193,7 @@ class Sidecars:
             self._storage.stop()
 
     def stop(self) -> None:
-        """Measure the program's resource usage for the last time, and stop all helpers."""
+        """Measure the program's resource usage for the last time, and stop all sidecars."""
         self._disk.end()
         if os.path.isdir(_GS_DIRECTORY):
             self._notes.add(LOCAL_GS_DIRECTORY, notes.WARNING, _LOCAL_GS_DIRECTORY_TEXT)
@@ -203,8 +201,8 @@ class Sidecars:
         self.end_relay()
 
     def record_usage(self, total: Any) -> None:
-        """Record the replica's total resource usage (from `resource.getrusage`), after all its processes are
-        reaped. The control groups may be removed after that."""
+        """Record the replica's total resource usage (from `resource.getrusage`). Call this after all
+        processes are reaped and before the control groups are removed."""
         self._usage.seal(total)
         for calls in self._calls:
             self._loop.drop(calls.fileno())
@@ -212,8 +210,8 @@ class Sidecars:
         self.memory.close()
 
     def seal(self, *, succeeded: bool) -> None:
-        """Complete the measurements, for `save`. May write to the log. `succeeded`: whether the program
-        succeeded."""
+        """Complete the measurements; `save` makes them durable. May write to the log. `succeeded`: whether
+        the program succeeded."""
         if self._metrics is not None:
             self._metrics.seal()
         if self._reduction is not None:
@@ -231,7 +229,7 @@ class Sidecars:
 
 
 LAUNCHES = "launches.jsonl"
-"""File next to the log with one JSON line per incarnation, which describes its start."""
+"""Name of a file next to the log. Each JSON line describes the start of one incarnation."""
 
 RECORDED_VARIABLES = (
     *("CLUSTER_SPEC", "TF_CONFIG", "MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "NODE_RANK"),
@@ -239,9 +237,9 @@ RECORDED_VARIABLES = (
     *("AIP_MODEL_DIR", "AIP_CHECKPOINT_DIR", "AIP_TENSORBOARD_LOG_DIR", "AIP_DATA_FORMAT"),
     *("AIP_TRAINING_DATA_URI", "AIP_VALIDATION_DATA_URI", "AIP_TEST_DATA_URI"),
 )
-"""Environment variables whose values are recorded; of other variables, only the names are."""
+"""Environment variables whose values are recorded. Of all other variables, only the names are recorded."""
 _MAX_VALUE = 16 << 10
-"""Maximum characters of a value, and of an argument."""
+"""Maximum number of characters of a recorded value or argument."""
 _MAX_ARGUMENTS = 200
 _CUT = "…"
 
@@ -251,7 +249,7 @@ def note_launch(plan: protocol.LaunchDocument, at: int, mask: masking.Mask | Non
     environ = plan.program.environ
 
     def mask_and_cut(text: str) -> str:
-        # Mask first: the mask would not find a part of a secret.
+        # Mask before shortening the text: the mask would not find a part of a secret.
         masked = mask.text(text) if mask is not None else text
         return masked if len(masked) <= _MAX_VALUE else masked[:_MAX_VALUE] + _CUT
 

@@ -1,12 +1,12 @@
 """Runs one incarnation of a replica, from its order to its end. Read this module first, from top to bottom.
 
-1. Order: an engine sends the zygote a line. The zygote passes it to an idle shim (`await_order`) or to a new
-   one.
+1. Order: an engine sends a line to the zygote. The zygote passes the line to an idle shim (`await_order`) or
+   to a new one.
 2. Fork: the shim is process 1 of its own process namespace, and has forked the replica's main process
-   (`enclose`). It claims the slot, so that only one incarnation runs at a time (`run_incarnation`).
+   (`enclose`). The shim claims the slot, so that only one incarnation runs at a time (`run_incarnation`).
 3. View: the main process (`main_process`) builds the program's view of the machine, its users and its limits.
 4. Exec: the main process drops all rights that the program must not have. Then it executes the program, or
-   asks a preloader to fork the program (`warm_start`).
+   has a preloader fork the program (`warm_start`).
 5. Log: the shim (`shim.Shim`) writes the program's output to the log, and runs its sidecars.
 6. End: the shim reaps the program, kills its remaining processes and seals the log. It writes the attempt
    record into the slot's journal, and only then reports the record.
@@ -35,7 +35,7 @@ class Enclosed(NamedTuple):
     identity: journal.Shim
     #: The main process, or the error that prevented its creation.
     main: main_process.MainProcess | OSError
-    #: The connection to the shim's warden; None = the shim has a namespace and needs no warden.
+    #: The connection to the shim's warden; None = the shim has its own namespace and needs no warden.
     warden: socket.socket | None
 
 
@@ -43,8 +43,8 @@ def enclose(
     level: str, become: Callable[[program.Program], None] = program.Program.become
 ) -> Enclosed:
     """Become the shim of a replica at an isolation level. The shim has the service's view of the machine,
-    with its own process namespace in /proc. Only the shim's process returns. `become`: turns the main process
-    into its program."""
+    except that /proc shows its own process namespace. Only the shim's process returns. `become`: turns the
+    main process into its program."""
     warden: socket.socket | None = None
     namespace: users.Users | None = None
     refused: OSError | None = None
@@ -69,8 +69,8 @@ def enclose(
             kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_SLAVE)
             kernel.mount("proc", "/proc", "proc", mounts.SAFE | kernel.MS_NOEXEC)
             identity = identity._replace(proc="/proc/self/fd/%d" % handle)
-            # Created before the order, because this needs a process. If it fails, the main process reports
-            # it.
+            # Create the namespace before the order arrives, because this takes a fork. If it fails, the main
+            # process tries again and reports the error.
             if level == protocol.LEVEL_OWN:
                 with contextlib.suppress(OSError):
                     namespace = users.Users()
@@ -80,14 +80,15 @@ def enclose(
     if namespace is not None:
         namespace.close()
     if warden is None:
-        kernel.forbid_inspection()  # The program is in our namespace, maybe as the same user.
+        # The program is in the shim's namespace, and may run as the same user.
+        kernel.forbid_inspection()
     return Enclosed(identity, main, warden)
 
 
 def _leave_warden() -> socket.socket:
-    """Continue in a fork whose parent becomes its warden: if the fork is killed, the warden kills its
-    remaining descendants. Returns the connection to the warden. The shim passes it the slot's lock, and at
-    the end reports that no process is left."""
+    """Continue in a fork, the shim. Its parent becomes its warden: if the shim is killed, the warden kills
+    the shim's remaining descendants. Returns the connection to the warden. The shim sends the slot's lock to
+    the warden, and at the end reports that no process is left."""
     ours, theirs = socket.socketpair()
     kernel.adopt_orphans()
     if os.fork() == 0:
@@ -102,8 +103,8 @@ def _leave_warden() -> socket.socket:
 
 
 def await_order(connection: socket.socket, level: str, *, is_expected: bool) -> None:
-    """Run as an idle shim at a sandbox level until the connection delivers an order; then carry it out. Also
-    returns if the zygote exits. `is_expected`: an order is pending."""
+    """Run as an idle shim at a sandbox level until an order arrives on the connection; then carry it out.
+    Also returns if the zygote exits. `is_expected`: whether an order is pending."""
     enclosed = enclose(level)
     if isinstance(enclosed.main, OSError) and not is_expected:
         return  # If the error persists, the next shim reports it.
@@ -115,11 +116,11 @@ def await_order(connection: socket.socket, level: str, *, is_expected: bool) -> 
 
 
 def run_incarnation(order: bytes, connection: socket.socket, enclosed: Enclosed) -> None:
-    """Run one incarnation, and report to `connection` and all later connections. Blocks until the incarnation
-    has ended."""
+    """Run one incarnation, and report it on `connection` and all later connections. Blocks until the
+    incarnation has ended."""
     main, warden = enclosed.main, enclosed.warden
     if not isinstance(main, OSError):
-        # The main process starts with work that does not need the slot.
+        # Send the order now: the main process starts with work that does not need the slot.
         main.say(order)
     slot, plan = protocol.parse_order(order)
     os.chdir(slot)
@@ -138,16 +139,16 @@ def run_incarnation(order: bytes, connection: socket.socket, enclosed: Enclosed)
             raise main
         if warden is not None:
             unix_sockets.send(warden, b"\n", claim.lock)
-        # These locks prevent the cache cleaner from removing directories of a live program. If a directory
-        # was removed just before, the main process reports it as missing.
+        # These locks prevent the cache cleaner from removing directories while the program runs. If a
+        # directory was removed just before, the main process reports it as missing.
         directories = [*plan.isolation.read_only, plan.isolation.image]
         cache_leases.hold_leases([directory for directory in directories if directory])
         running = shim.Shim(plan, listeners, claim, slot=slot, main=main, warden=warden)
         record = running.run()
         finished = running
-    except Exception as error:  # Any error ends the replica, and is recorded.
+    except Exception as error:  # Any error ends the incarnation and is recorded.
         record = journal.lost_record(_cause(error), by_service=True)
-    _write_down(claim, record, finished)
+    _record_end(claim, record, finished)
     journal.release(claim.lock)
     listeners.send(
         {"e": "lost", "cause": record["lost"], "by_service": record["by_service"]}
@@ -161,21 +162,22 @@ def run_incarnation(order: bytes, connection: socket.socket, enclosed: Enclosed)
 def _cause(error: Exception) -> str:
     if isinstance(error, OSError) and growing_files.is_unwritable(error):
         return (
-            "the replica's log or records cannot be written, because the disk takes nothing (%s). Free "
+            "the replica's log or records cannot be written, because the disk accepts no data (%s). Free "
             "space on the disk, or mount it for writing" % error.strerror
         )
     return "%s: %s" % (type(error).__name__, error)
 
 
-def _write_down(claim: journal.Claim, record: protocol.Message, finished: shim.Shim | None) -> None:
-    """Make the attempt record durable. On a full disk, the shim `finished` waits for space without limit, and
-    answers services in the meantime. On a broken disk, the record is lost."""
+def _record_end(claim: journal.Claim, record: protocol.Message, finished: shim.Shim | None) -> None:
+    """Make the attempt record durable. On a full disk, the shim `finished` waits for space without a time
+    limit, and responds to services in the meantime. On a broken disk, the record is lost."""
 
     def is_done() -> bool:
         try:
             claim.finish(record)
         except OSError as error:
-            # A lost record: connected services still receive it; later ones report the shim as lost.
+            # If the record is lost, connected services still receive it. Services that connect later report
+            # the shim as lost.
             return not growing_files.is_unwritable(error)
         return True
 

@@ -1,4 +1,4 @@
-"""Does the main process's part of a warm start: asks a preloader to fork the program.
+"""Implements the main process's part of a warm start: requests a preloader's fork, the program.
 
 `trainshed.replica.preloader` describes the messages. After any error, the program starts in its own
 interpreter (a cold start), and a note reports the reason.
@@ -16,7 +16,7 @@ from trainshed.replica.supervisor import program
 from trainshed.replica.system import kernel, unix_sockets
 
 _ANSWER_TIMEOUT = 1.5
-"""Timeout in seconds for the preloader's answer, which usually takes milliseconds. A cold start takes about
+"""Timeout in seconds for the preloader's response, which usually takes milliseconds. A cold start takes about
 as long as this timeout."""
 _NO_PRELOADER = "its preloader has exited; a new one starts for later programs"
 
@@ -26,7 +26,7 @@ WARM, COLD = "warm", "cold"
 
 def note(word: str, text: str) -> tuple[str, str, str]:
     """Return the name, severity and text of the note about a program's start. `word`: `WARM` or `COLD`.
-    `text`: the preloaded modules, or the reason for a cold start, as a clause."""
+    `text`: the preloaded modules for `WARM`, the reason as a clause for `COLD`."""
     form = "started warm: %s imported" if word == WARM else "started cold: %s"
     return "started_" + word, notes.INFO, form % text
 
@@ -45,11 +45,13 @@ def become(
     shim: socket.socket,
 ) -> int:
     """Start the program in a fork of a preloader; return the fork's process ID. The fork joins this process's
-    namespaces and becomes a child of the shim, which is their process 1.
+    namespaces and becomes a child of the shim, which is process 1 of these namespaces. Raises NotWarm.
 
-    `preloader`: the connection, opened before the view hid its path, and closed here; None = no preloader
-    listened. `owner`: handle of the namespace of the program's own users, None = none. `connects`: see
-    `socket_calls.install`. `shim`: receives the handle for the fork's socket calls. Raises NotWarm.
+    - `preloader`: the connection, opened before the view hid its path, closed here; None = no preloader
+      listened.
+    - `owner`: file descriptor of the namespace of the program's own users; None = none.
+    - `connects`: see `socket_calls.install`.
+    - `shim`: socket to which the file descriptor for the fork's socket calls is sent.
     """
     if preloader is None:
         raise NotWarm(_NO_PRELOADER)
@@ -84,14 +86,14 @@ def become(
                 raise NotWarm(text or _NO_PRELOADER)
             process = int(text) if text.strip().isdecimal() else 0
             if process <= 1:
-                # Code of the job's packages has run in the preloader, so its answer is not trusted. A signal
-                # to process 0 or 1 would reach other processes.
+                # Code of the job's packages has run in the preloader, so its responses are not trusted. A
+                # signal to process 0 or 1 would reach other processes.
                 raise NotWarm("the preloader returned no valid process ID for the program")
             for handle in filtered:
                 socket_calls.send_handle(shim, handle)
             preloader.sendall(b"go\n")
         except TimeoutError:
-            raise NotWarm("the preloader did not answer for %g s" % _ANSWER_TIMEOUT) from None
+            raise NotWarm("the preloader did not respond for %g s" % _ANSWER_TIMEOUT) from None
         except OSError as error:
             raise NotWarm("the preloader exited (%s)" % error) from None
         finally:
@@ -100,8 +102,8 @@ def become(
 
 
 def _python(main: program.Program, template: str) -> str:
-    """Return the path of the interpreter in the program's first argument. Raises NotWarm if it does not exist
-    or is not a Python of the program's environment `template`."""
+    """Return the path of the interpreter in the program's first argument. Raises NotWarm if it does not
+    exist, or is not the Python of the program's environment `template`."""
     binaries = os.path.join(template, "bin")
     name = main.argv[0]
     for place in main.environ.get("PATH", os.defpath).split(":"):
@@ -109,5 +111,5 @@ def _python(main: program.Program, template: str) -> str:
         if os.access(path, os.X_OK):
             if os.path.dirname(path) == binaries:
                 return path
-            raise NotWarm("%s is not its runtime's own Python" % path)
+            raise NotWarm("%s is not the Python of the program's runtime" % path)
     raise NotWarm("%s does not exist" % name)

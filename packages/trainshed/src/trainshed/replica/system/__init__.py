@@ -1,1 +1,1 @@
-"""Wraps the kernel's interfaces: processes, control groups, sockets, files; provides the event loop."""
+"""Wraps the kernel's interfaces for processes, control groups, sockets and files; has the event loop."""

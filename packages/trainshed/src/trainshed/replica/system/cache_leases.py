@@ -1,8 +1,5 @@
-"""Locks finished directories of the cache for as long as a program runs in them. The cache cleaner does not
-delete a locked directory.
-
-Runs on Python 3.6.
-"""
+"""Locks finished directories of the cache while a program uses them. The cache cleaner does not delete a
+locked directory. Runs on Python 3.6."""
 
 import fcntl
 import os
@@ -12,11 +9,11 @@ BUILT = ".built"
 
 
 def hold_leases(places: "list[str]") -> "list[int]":
-    """Lock each finished directory that is one of the `places` or the parent of one, and return the open
-    handles of the locks.
+    """Lock each finished directory that is one of the `places` or the parent of one. Return the file
+    descriptors of the locks.
 
-    The locks are shared. They end when the handles are closed, or with the process. Other directories, and
-    file systems without locks, are skipped.
+    The locks are shared. They end when the file descriptors are closed or the process exits. Directories that
+    are not finished, and file systems without locks, are skipped.
     """
     held: "list[int]" = []
     for directory in {where for place in places for where in (place, os.path.dirname(place))}:

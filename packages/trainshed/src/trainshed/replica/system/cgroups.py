@@ -14,11 +14,11 @@ from trainshed.replica.system import kernel, processes
 
 ROOT = "/sys/fs/cgroup"
 SERVICE = "service"
-"""Name of the child group for the processes of a group that enables controllers."""
+"""Name of a child group. If a group enables controllers, its own processes must move to this child."""
 SCOPE = "trainshed-"
 """Prefix of the names of systemd scopes that contain a service."""
 BOOTED = "/run/systemd/system"
-"""This directory exists if systemd manages the control groups."""
+"""This directory exists only if systemd manages the control groups."""
 CONTROLLERS = ("memory", "cpu", "pids")
 
 
@@ -33,12 +33,14 @@ def _is_v2(directory: str) -> bool:
 def find_bases(
     root: str = ROOT, membership: str = "/proc/self/cgroup", booted: str = BOOTED
 ) -> "dict[str, str]":
-    """Return the directories in which this process may create groups with limits, by controller: memory,
-    cpu, pids. `booted`: a path that exists if systemd manages the groups.
+    """Return the directories in which this process may create groups with limits, by controller: memory, cpu,
+    pids. `booted`: a path that exists only if systemd manages the groups.
 
-    Version 1: this process's own group, so that limits of the service apply to its replicas; otherwise the
-    root group. Version 2: the unit for replicas (`jobs_unit`), the service's parent group or its own group.
-    The group must enable the controller, and systemd must have delegated it.
+    Version 1: the group of this process, so that limits of the service also apply to its replicas; otherwise
+    the root group.
+
+    Version 2: the unit for replicas (`jobs_unit`), the parent of the service's group, or the service's group.
+    The group must enable the controller. systemd must have delegated the group.
     """
     places = [line.split(":", 2)[1:] for line in _read(membership).splitlines()]
     own = own_group(root, membership)
@@ -57,7 +59,7 @@ def find_bases(
 
 
 def own_group(root: str = ROOT, membership: str = "/proc/self/cgroup") -> str:
-    """Return the directory of a process's version 2 group; "" = the controllers are of version 1."""
+    """Return the directory of a process's version 2 group, or "" if the controllers are of version 1."""
     for line in _read(membership).splitlines():
         own = os.path.join(root, line[3:].lstrip("/")).rstrip("/")
         if line.startswith("0::") and _read(os.path.join(own, "cgroup.controllers")).strip():
@@ -66,23 +68,23 @@ def own_group(root: str = ROOT, membership: str = "/proc/self/cgroup") -> str:
 
 
 def jobs_unit(own: str) -> str:
-    """Return the directory of the systemd unit for replicas, a sibling of the service's own unit. "" = no
-    such unit, or this process may not move processes into it."""
+    """Return the directory of the systemd unit for replicas, a sibling of the service's own unit. Returns ""
+    if the unit does not exist, or if this process may not move processes into it."""
     jobs = own[: -len(".service")] + "-jobs.service"
     ways = (os.path.join(os.path.dirname(own), "cgroup.procs"), _subtree(jobs))
     return jobs if own.endswith(".service") and all(os.access(p, os.W_OK) for p in ways) else ""
 
 
 def enlist(process: int) -> None:
-    """Move a process that forks shims into the systemd unit for replicas, if there is one. So systemd finds
-    no shim in the service's own unit."""
+    """Move a process that forks shims into the systemd unit for replicas, if the unit exists. So systemd
+    finds no shim in the service's own unit."""
     jobs = jobs_unit(own_group())
     if jobs:
         move(process, os.path.join(jobs, SERVICE))
 
 
 def move(process: int, group: str) -> None:
-    """Move a process, unless it has ended or belongs to another namespace."""
+    """Move a process to a group. Does nothing if the process has exited or belongs to another namespace."""
     try:
         kernel.write(os.path.join(group, "cgroup.procs"), str(process))
     except OSError:
@@ -100,8 +102,9 @@ def is_delegated(group: str, booted: str = BOOTED) -> bool:
             return os.getxattr(group, attribute) == b"1"
         except OSError:
             continue
-    # Before systemd 251, only root could read the mark, and a user's systemd sets none. Groups of other units
-    # belong to root, except for the groups of the user's systemd.
+    # The mark is not always visible: before systemd 251, only root could read it, and a user's systemd sets
+    # none. So the owner decides. Groups of other units belong to root, except for the groups of the user's
+    # systemd.
     is_own = os.path.basename(group).startswith(SCOPE)
     return os.geteuid() != 0 and (is_own or "/user@" not in group)
 
@@ -137,19 +140,20 @@ def _can_make(base: str) -> bool:
 
 
 def memory_limit(base: str) -> "int | None":
-    """Return the memory limit of a group and its descendants in bytes; None = unlimited or unknown."""
+    """Return the memory limit of a group and its descendants in bytes, or None if unlimited or unknown."""
     for name in ("memory.max", "memory.limit_in_bytes"):
         text = _read(os.path.join(base, name)).strip()
-        if text:  # Empty: a group of the other version, or the root group, which has no limit.
+        # Empty or missing for a group of the other version, and for the root group, which has no limit.
+        if text:
             return int(text) if text.isdigit() else None
     return None
 
 
 def process_share(base: "str | None", kernel_settings: str = "/proc/sys/kernel") -> "int | None":
-    """Return the maximum number of processes and threads of one program; None = unknown.
+    """Return the maximum number of processes and threads of one program, or None if it is unknown.
 
-    It is a quarter of the machine's limit, and at most half of the limits of the group `base` and its
-    parents. So fork bombs, even in several replicas, leave processes for the service and others.
+    The maximum is a quarter of the machine's limit, and at most half of the limit of the group `base` and of
+    each of its parents. So fork bombs, even in several replicas, leave processes for the service and others.
     """
     names = ("pid_max", "threads-max")
     known = [_count(os.path.join(kernel_settings, name)) // 4 for name in names]
@@ -160,7 +164,7 @@ def process_share(base: "str | None", kernel_settings: str = "/proc/sys/kernel")
 
 
 def _count(path: str) -> int:
-    """Return the number in a file of the kernel; 0 = the file does not exist or contains no limit."""
+    """Return the number in a file of the kernel, or 0 if the file does not exist or contains no limit."""
     text = _read(path).strip()
     return int(text) if text.isdigit() else 0
 
@@ -177,16 +181,16 @@ def _limit_memory(group: str, limit: int) -> None:
 
 
 class ControlGroups:
-    """The control groups of one replica. Without parent directories (`Limits.bases`), all methods do
-    nothing, and no kills are reported."""
+    """The control groups of one replica. Without parent directories (`Limits.bases`), all methods do nothing
+    and the number of kills is 0."""
 
     def __init__(self, limits: protocol.Limits) -> None:
         self._limits = limits
         self._groups = {
             kind: os.path.join(base, limits.cgroup_name) for kind, base in limits.bases.items()
         }
-        #: After `open_handles`: a process with one thread writes 0 to each of these handles, which moves the
-        #: process into the groups.
+        #: File descriptors from `open_handles`. A single-threaded process enters the groups by writing 0 to
+        #: each.
         self.entry_handles: "list[int]" = []
 
     def directories(self) -> "list[str]":
@@ -207,8 +211,8 @@ class ControlGroups:
         if memory and limits.memory_limit:
             _limit_memory(memory, limits.memory_limit)
         if cpu and limits.cpu_weight:
-            # A replica with 4 vCPUs or more has the weight of an ordinary process, a smaller one has less. So
-            # the service gets enough processor time to stop replicas and to show them.
+            # A replica with 4 vCPUs or more gets the weight of an ordinary process, and a smaller replica
+            # gets less. So the service has enough processor time to stop replicas and to report on them.
             name, usual = ("cpu.weight", 100) if _is_v2(cpu) else ("cpu.shares", 1024)
             share = min(usual, max(2, usual * limits.cpu_weight // 400))
             kernel.write(os.path.join(cpu, name), str(share))
@@ -216,17 +220,17 @@ class ControlGroups:
             kernel.write(os.path.join(pids, "pids.max"), str(limits.pids_limit))
 
     def open_handles(self) -> None:
-        """Open the files of the created groups for `enter`: later they will be read-only or inaccessible for
-        this process. Raises OSError."""
+        """Open the files of the created groups, for `enter`. Later, this process may see the files as
+        read-only or not at all. Raises OSError."""
         for path in self.directories():
-            # With version 1, move the calling thread: this is immediate. Moving a process waits for a grace
-            # period of the kernel of some milliseconds.
+            # With version 1, move the calling thread, which is immediate. A move of a process waits for some
+            # milliseconds, for a grace period of the kernel.
             name = "cgroup.procs" if _is_v2(path) else "tasks"
             self.entry_handles.append(os.open(os.path.join(path, name), os.O_WRONLY | os.O_CLOEXEC))
 
     def enter(self) -> None:
-        """Move the calling process into the groups. It must have one thread and have called `open_handles`.
-        Raises OSError."""
+        """Move the calling process into the groups. The process must have only one thread, and must have
+        called `open_handles`. Raises OSError."""
         for handle in self.entry_handles:
             os.write(handle, b"0")
 
@@ -247,16 +251,17 @@ class ControlGroups:
 
 
 def kill(directories: "list[str]") -> None:
-    """Send SIGKILL to all processes left in a replica's groups."""
+    """Send SIGKILL to all remaining processes in a replica's groups."""
     for path in directories:
         for member in _read(os.path.join(path, "cgroup.procs")).split():
-            if int(member) > 0:  # 0 = a process of another namespace, which cannot be signaled.
+            # The kernel lists a process of another namespace as 0. It cannot be signaled.
+            if int(member) > 0:
                 processes.send(int(member), signal.SIGKILL)
 
 
 def remove(directories: "list[str]") -> None:
-    """Remove groups whose processes are dead or dying. Waits up to one second per group until the kernel
-    allows it."""
+    """Remove groups whose processes are dead or dying. Waits up to one second for each group, until the
+    kernel allows its removal."""
     for path in directories:
         for _ in range(100):
             try:

@@ -46,9 +46,9 @@ _PR_SET_NO_NEW_PRIVS = 38
 # Mount flags, as returned by statvfs, that a remount in a user namespace must keep (mount_namespaces(7)).
 _LOCKED_FLAGS = 0x1 | 0x2 | 0x4 | 0x8 | 0x400 | 0x800 | 0x1000
 
-# PyDLL keeps the interpreter's lock: these calls are short and the process has one thread.
+# PyDLL does not release the interpreter's lock, because these calls are short and the process has one thread.
 _libc = ctypes.PyDLL(None, use_errno=True)
-# Look up the functions now, not again in each fork.
+# Look up the functions now, because a later lookup would be repeated in each fork.
 for _name in ("capset", "clone", "mount", "pause", "prctl", "setns", "syscall", "unshare"):
     getattr(_libc, _name)
 
@@ -68,18 +68,20 @@ def unshare(flags: int) -> None:
     try:
         _call("unshare", "unshare(%#x)" % flags, ctypes.c_int(flags))
     except OSError as error:
-        if error.errno == errno.ENOSPC:  # It also means a full disk, which is temporary.
+        # The error number also indicates a full disk, which is temporary. So replace it.
+        if error.errno == errno.ENOSPC:
             raise OSError(errno.EPERM, "the sysctls user.max_*_namespaces allow no more") from None
         raise
 
 
 _child_stack = ctypes.create_string_buffer(16 << 10)
-"""Stack of the child of `fork_pausing_child`, which never returns from its only call."""
+"""Stack of the child of `fork_pausing_child`. The child makes only one call, which never returns."""
 
 
 def fork_pausing_child(flags: int) -> int:
-    """Create a child in new namespaces that only waits until it is killed; return its process ID. It shares
-    this process's memory, so that no memory is copied. Only one such child may exist. Raises OSError."""
+    """Create a child in new namespaces that only waits until it is killed; return its process ID. The child
+    shares this process's memory, so that no memory is copied. Only one such child may exist. Raises
+    OSError."""
     top = ctypes.c_void_p(ctypes.addressof(_child_stack) + len(_child_stack) & ~0xF)
     child: int = _libc.clone(_libc.pause, top, flags | _CLONE_VM | signal.SIGCHLD, None)
     _check(min(child, 0), "clone")
@@ -87,14 +89,14 @@ def fork_pausing_child(flags: int) -> int:
 
 
 def enter_namespace(handle: int, kind: int) -> None:
-    """Move this process into the namespace of `handle`. `kind`: the namespace's `CLONE_*` flag. Raises
-    OSError."""
+    """Move this process into the namespace with the file descriptor `handle`. `kind`: the namespace's
+    `CLONE_*` flag. Raises OSError."""
     _call("setns", "setns(%#x)" % kind, ctypes.c_int(handle), ctypes.c_int(kind))
 
 
 def syscall(number: int, what: str, *arguments: "Any") -> int:
     """Make a system call for which the C library has no function. Integers are passed as C longs, bytes as
-    pointers. `what`: the call's name in errors. Raises OSError."""
+    pointers. `what`: name of the call in errors. Raises OSError."""
     long = ctypes.c_long
     passed = [long(argument) if type(argument) is int else argument for argument in arguments]
     result: int = _libc.syscall(long(number), *passed)
@@ -120,7 +122,7 @@ def mount(
 
 
 def bind(source: str, target: str) -> None:
-    """Mount a file or a directory tree also at `target`. Raises OSError."""
+    """Mount a file or a directory tree additionally at `target`. Raises OSError."""
     mount(source, target, None, MS_BIND | MS_REC)
 
 
@@ -134,17 +136,18 @@ def change_mount(
     removed: int = 0,
     owners: int = 0,
 ) -> None:
-    """Add and remove attributes of a mount (mount_setattr(2)), with AT_RECURSIVE also of all mounts below it.
-    `place`: path relative to `directory`. `what`: the change's name in errors. `owners`: handle of the user
-    namespace that maps the owners of the mount's files; 0 = no mapping. Raises OSError."""
+    """Add and remove attributes of a mount (mount_setattr(2)). With AT_RECURSIVE in `flags`, all mounts below
+    it are changed as well. Raises OSError. `place`: path relative to `directory`. `what`: name of the change
+    in errors. `owners`: file descriptor of the user namespace that maps the owners of the mount's files; 0 =
+    no mapping."""
     attributes = struct.pack("QQQQ", added, removed, 0, owners)
     what = what or "mount_setattr %s" % place
     syscall(_MOUNT_SETATTR, what, directory, os.fsencode(place), flags, attributes, len(attributes))
 
 
 def make_read_only(target: str, below: bool = False, kept: "Iterable[str]" = ()) -> None:
-    """Make the mount at `target` read-only, with `below` also all mounts below it, except for those at the
-    paths `kept`. Raises OSError."""
+    """Make the mount at `target` read-only. If `below` is set, all mounts below it become read-only as well,
+    except for those at the paths `kept`. Raises OSError."""
     try:
         change_mount(target, flags=AT_RECURSIVE if below else 0, added=MOUNT_ATTR_RDONLY)
         for writable in kept:
@@ -166,8 +169,9 @@ def make_safe(target: str) -> None:
 
 
 def _change_each(target: str, below: bool, kept: "set[str]", flags: int) -> None:
-    """Add mount flags without mount_setattr, for Linux before 5.12. Skips mounts that other mounts cover or
-    that this user cannot access, because programs cannot reach them either. Paths must be free of links."""
+    """Add mount flags without mount_setattr, for Linux before 5.12. The paths must not contain links. Skips
+    mounts below `target` that other mounts cover or that this user cannot access, because programs cannot
+    reach them either."""
     places = [target]
     if below:
         with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
@@ -202,15 +206,16 @@ def pivot_root(new_root: str) -> None:
 
 
 def die_with_parent(number: int) -> None:
-    """Make the kernel send signal `number` to this process when its parent dies. Forks do not inherit it."""
+    """Have the kernel send signal `number` to this process when its parent exits. Forks do not inherit it."""
     _prctl(_PR_SET_PDEATHSIG, number)
 
 
 def become_helper(parent: int) -> None:
-    """Make this fork of `parent` a helper: the kernel kills it when `parent` dies. Exits if `parent` is dead.
+    """Make this fork of `parent` a helper, which the kernel kills when `parent` exits. Exits if `parent` has
+    already exited.
 
-    The ID of a parent outside this namespace is 0; the death of the namespace's first process then kills the
-    helper. The helper does not receive `parent`'s notifications about children.
+    If `parent` is outside this namespace, its ID is 0, and the helper is killed when the namespace's first
+    process exits. The helper does not receive `parent`'s notifications about children.
     """
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -220,8 +225,9 @@ def become_helper(parent: int) -> None:
 
 
 def fork_helper(work: "Callable[[], object]", kept: "Container[int] | None" = None) -> int:
-    """Fork a process that calls `work` and dies with this process; return its process ID. `kept`: handles
-    that stay open in it, in addition to the standard ones; None = all. Raises OSError."""
+    """Fork a process that calls `work` and is killed when this process exits; return its process ID. `kept`:
+    file descriptors that stay open in the fork, in addition to the standard ones; None = all. Raises
+    OSError."""
     parent = os.getpid()
     child = os.fork()
     if child == 0:
@@ -239,12 +245,13 @@ def join_new_keyring() -> None:
     """Join a new session keyring, without the keys of the parent process."""
     number = {"x86_64": 250, "aarch64": 219}.get(os.uname().machine)
     if number:
-        with contextlib.suppress(OSError):  # The kernel has no keys, or a policy forbids them.
+        # The kernel has no support for keys, or a policy forbids it.
+        with contextlib.suppress(OSError):
             syscall(number, "keyctl", _KEYCTL_JOIN_SESSION_KEYRING, None)
 
 
 def forbid_new_privileges() -> None:
-    """Prevent programs that this process executes from gaining rights, even by setuid bits of their files."""
+    """Prevent programs that this process executes from gaining rights, for example by setuid bits."""
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
 
 
@@ -254,13 +261,13 @@ def forbid_inspection() -> None:
 
 
 def allow_inspection() -> None:
-    """Undo `forbid_inspection`. A change of users forbids inspection as well; undo that too."""
+    """Undo `forbid_inspection`. Also call this after a change of users, which forbids inspection as well."""
     _prctl(_PR_SET_DUMPABLE, 1)
 
 
 def limit_program_capabilities(kept: "Iterable[int]") -> None:
-    """Limit the capabilities of programs that this process executes to `kept`, even if they run as root of
-    this namespace. Raises OSError."""
+    """Limit the capabilities of programs that this process executes to `kept`, even if the programs run as
+    root of this namespace. Raises OSError."""
     allowed = frozenset(kept)
     for number in range(64):
         if number not in allowed:
@@ -268,28 +275,28 @@ def limit_program_capabilities(kept: "Iterable[int]") -> None:
                 _prctl(_PR_CAPBSET_DROP, number)
             except OSError as error:
                 if error.errno == errno.EINVAL:
-                    return  # The kernel knows no further capabilities.
+                    return  # The kernel knows no capability with this number or a higher one.
                 raise
 
 
 def set_capabilities(capabilities: "Iterable[int]") -> None:
-    """Reduce this process's capabilities to the given ones, which it must have already. Other rules decide
-    the capabilities of programs that it executes. Raises OSError."""
+    """Reduce this process's capabilities to the given ones, which it must already have. The capabilities of
+    programs that it executes are not affected: see `limit_program_capabilities`. Raises OSError."""
     mask = sum(1 << number for number in capabilities)
     low, high = mask & 0xFFFFFFFF, mask >> 32
-    # Version 3 of the call, for this process. Then the lower and the upper 32 bits of three sets: effective,
-    # permitted, inheritable.
+    # The header selects version 3 of the call, for this process. The data has the lower and then the upper 32
+    # bits of three sets: effective, permitted, inheritable.
     header = struct.pack("Ii", 0x20080522, 0)
     _call("capset", "capset", header, struct.pack("6I", low, low, 0, high, high, 0))
 
 
 def adopt_orphans() -> None:
-    """Become the parent of every descendant whose own parent dies."""
+    """Become the parent of every descendant whose own parent exits."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def name_process(name: str) -> None:
-    """Set the name of this process in `ps` and `top`, at most 15 bytes."""
+    """Set the name of this process in `ps` and `top`. At most 15 bytes are shown."""
     _prctl(_PR_SET_NAME, name.encode("ascii")[:15])
 
 
@@ -302,7 +309,7 @@ def _prctl(option: int, value: "int | bytes") -> None:
 
 
 def write(path: str, text: str) -> None:
-    """Write a text to one of the kernel's files with one system call. Raises OSError."""
+    """Write a text to a file of the kernel with one system call. Raises OSError."""
     handle = os.open(path, os.O_WRONLY)
     try:
         os.write(handle, text.encode("ascii"))
@@ -314,8 +321,8 @@ _PIDFD_OPEN = 434
 
 
 def process_handle(process: int) -> int:
-    """Return a handle (pidfd) that identifies a process even if its ID is reused. Raises OSError if the
-    process does not exist or is a thread, or if the kernel has no pidfds (before Linux 5.3)."""
+    """Return a file descriptor (pidfd) that identifies a process even if its ID is reused. Raises OSError if
+    the process does not exist or is a thread, or if the kernel has no pidfds (before Linux 5.3)."""
     return syscall(_PIDFD_OPEN, "pidfd_open", process, 0)
 
 
@@ -326,7 +333,7 @@ _ABSOLUTE = 1
 
 
 def boot_timer() -> int:
-    """Return the handle of a timer on `BOOT_CLOCK`. It is readable after the timer expires. Raises
+    """Return the file descriptor of a timer on `BOOT_CLOCK`. It is readable after the timer expires. Raises
     OSError."""
     handle = _libc.timerfd_create(ctypes.c_int(BOOT_CLOCK), ctypes.c_int(_TIMER_FLAGS))
     _check(min(handle, 0), "timerfd_create")
@@ -334,28 +341,28 @@ def boot_timer() -> int:
 
 
 def set_boot_timer(handle: int, moment: int) -> None:
-    """Set the time at which a `boot_timer` expires, in ns of `BOOT_CLOCK`. With a time in the past it expires
-    immediately. Raises OSError."""
+    """Set the time at which a `boot_timer` expires, in ns of `BOOT_CLOCK`. A timer with a time in the past
+    expires immediately. Raises OSError."""
     value = struct.pack("llll", 0, 0, *divmod(max(moment, 1), 10**9))
     _call("timerfd_settime", "timerfd_settime", ctypes.c_int(handle), _ABSOLUTE, value, None)
 
 
 def open_handles() -> "list[int]":
-    """Return the open file handles of this process. The result may include the handle that listed them,
-    which is closed already."""
+    """Return the open file descriptors of this process. The result may include the descriptor that was used
+    for the listing, which is closed by now."""
     return [int(name) for name in os.listdir("/proc/self/fd")]
 
 
 def close_all(handles: "Iterable[int]") -> None:
-    """Close handles. Handles that are not open are ignored."""
+    """Close file descriptors. Descriptors that are not open are ignored."""
     for handle in handles:
         with contextlib.suppress(OSError):
             os.close(handle)
 
 
 def close_inherited(keep: int) -> None:
-    """Close all handles inherited from the parent except `keep`. Standard input, output and error become
-    /dev/null."""
+    """Close all file descriptors inherited from the parent except `keep`. Standard input, output and error
+    become /dev/null."""
     null = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(null, standard)
@@ -374,4 +381,4 @@ def child_signals() -> int:
 
 
 def _ignore_signal(number: int, frame: object) -> None:
-    """Do nothing. Python writes the wake-up byte only if a handler exists; the event loop does the work."""
+    """Do nothing. Python writes the wake-up byte only if a signal handler exists. The event loop reaps."""

@@ -1,4 +1,5 @@
-"""Opens listening sockets, Unix (at paths of any length) and TCP, and raises the limit of open files."""
+"""Opens listening sockets: Unix sockets at paths of any length, and TCP sockets. Raises the limit of open
+files."""
 
 import contextlib
 import os
@@ -10,11 +11,11 @@ from trainshed.replica.system import unix_sockets
 
 _BACKLOG = 1024
 _OPEN_FILES = 1 << 16
-"""Requested limit of open files; a higher limit would have no use."""
+"""The requested limit of open files. A higher limit would have no use."""
 
 
 def raise_open_files() -> None:
-    """Raise the limit of open files of this process and of its programs, as far as the system allows."""
+    """Raise the limit of open files of this process and its programs, as far as the system allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     unlimited = resource.RLIM_INFINITY
     enough = _OPEN_FILES if hard == unlimited else min(hard, _OPEN_FILES)
@@ -23,15 +24,15 @@ def raise_open_files() -> None:
 
 
 def listen_unix(path: Path) -> socket.socket:
-    """Return a listening Unix socket at `path`, which only this user can connect to. Replaces a socket that
-    remains from a crash. Raises OSError."""
+    """Return a listening Unix socket at `path`, to which only this user can connect. Replaces a socket that a
+    crashed process left. Raises OSError."""
     with contextlib.suppress(FileNotFoundError):
         path.unlink()
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         with unix_sockets.reachable(str(path)) as short:
             listener.bind(short)
-            # Not with umask, which all threads share. No client can connect before `listen`.
+            # Not with umask, which applies to all threads. No client can connect before `listen`.
             os.chmod(short, 0o600)
         listener.listen(_BACKLOG)
     except OSError:
@@ -41,8 +42,9 @@ def listen_unix(path: Path) -> socket.socket:
 
 
 def hold_tcp(host: str, port: int) -> socket.socket:
-    """Return a socket that reserves a TCP port for another, listening socket. 0 = any port. It does not
-    listen itself, because forked children inherit it and would keep the port. Raises OSError."""
+    """Return a socket that reserves a TCP port, so that another socket can listen on it later. Port 0: the
+    kernel chooses a port. Raises OSError. The returned socket does not listen itself, because forked children
+    inherit it and would then keep the port in use."""
     is_v6 = ":" in host
     held = socket.socket(socket.AF_INET6 if is_v6 else socket.AF_INET)
     try:

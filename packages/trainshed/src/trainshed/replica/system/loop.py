@@ -1,4 +1,4 @@
-"""Provides the shim's event loop, which calls handlers when handles become readable and at given times."""
+"""Provides the shim's event loop: calls handlers at given times and when file descriptors become readable."""
 
 import select
 import time
@@ -8,8 +8,8 @@ READABLE = select.POLLIN
 
 
 class Loop:
-    """An event loop with one handler per file handle, and any number of timed handlers. A handler may add and
-    remove handles, including its own, and schedule calls."""
+    """An event loop with one handler per file descriptor, and any number of timed handlers. A handler may add
+    and remove file descriptors, including its own, and schedule calls."""
 
     def __init__(self) -> None:
         self._poll = select.poll()
@@ -21,7 +21,7 @@ class Loop:
         self._poll.register(handle, events)
 
     def drop(self, handle: int) -> None:
-        """Stop watching a handle. Call this before closing the handle, because its number may be reused."""
+        """Stop watching a file descriptor. Call this before closing it, because its number may be reused."""
         if self._handlers.pop(handle, None) is not None:
             self._poll.unregister(handle)
 
@@ -35,10 +35,10 @@ class Loop:
         self._moments.append((time.monotonic() + seconds, handler))
 
     def turn(self, pause: float | None) -> None:
-        """Wait up to `pause` milliseconds (None = without limit) for events, then call the due handlers."""
+        """Wait up to `pause` milliseconds (None = without limit) for events, then call all due handlers."""
         if self._moments:
             left = min(at for at, _ in self._moments) - time.monotonic()
-            # Rounded up: a wait that ends too early would need another turn. `poll` accepts 31 bits.
+            # Rounded up, because a wait that is too short would need another turn. `poll` accepts 31 bits.
             wait = max(0, min(int(left * 1000) + 1, 2**31 - 1))
             pause = wait if pause is None else min(pause, wait)
         for handle, _ in self._poll.poll(pause):

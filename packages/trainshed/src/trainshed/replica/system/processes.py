@@ -1,7 +1,8 @@
-"""Reads a replica's processes, their resource usage and their state from /proc.
+"""Reads a replica's processes, their resource usage and their state from /proc. Kills only its caller's
+descendants.
 
-It kills only descendants of its caller. Process IDs are those of the caller's process namespace. A process
-may exit between any two reads; no function raises an error in this case. Runs on Python 3.6.
+Process IDs are those of the caller's process namespace. A process may exit between any two reads; no function
+raises an error in this case. Runs on Python 3.6.
 """
 
 import os
@@ -10,7 +11,7 @@ import time
 
 
 def read(path: str) -> bytes:
-    """Return the content of a file of /proc; b"" if it is missing or unreadable. Faster than `open`."""
+    """Return the content of a file of /proc, or b"" if it is missing or unreadable. Faster than `open`."""
     try:
         handle = os.open(path, os.O_RDONLY)
     except OSError:
@@ -24,8 +25,8 @@ def read(path: str) -> bytes:
 
 
 def stat(process: int) -> "list[bytes]":
-    """Return the fields of /proc/PID/stat from the process state (number 3 in proc(5)) on; [] if the process
-    does not exist."""
+    """Return the fields of /proc/PID/stat, from the process state (field 3 in proc(5)) on. Returns [] if the
+    process does not exist."""
     return read("/proc/%d/stat" % process).rpartition(b")")[2].split()
 
 
@@ -39,8 +40,8 @@ def parents() -> "dict[int, int]":
 
 
 def descendants(process: int) -> "list[int]":
-    """Return all descendants of `process`, parents before their children. Reads all visible processes; in a
-    process namespace, these are only the replica's."""
+    """Return all descendants of `process`, parents before their children. Reads all visible processes. In a
+    process namespace, only the replica's processes are visible."""
     parent_of = parents()
     below: "list[int]" = []
     layer = [process]
@@ -52,8 +53,9 @@ def descendants(process: int) -> "list[int]":
 
 
 def programs(shim: int) -> "list[int]":
-    """Return all processes of a shim's replica, parents before their children: the shim's descendants without
-    its helpers. Helpers are in the shim's session; a program has another session and cannot join it."""
+    """Return all processes of a shim's replica, parents before their children. These are the shim's
+    descendants without its helpers. Helpers are in the shim's session. A program has another session and
+    cannot join the shim's session."""
     own = _session(shim)
     return [process for process in descendants(shim) if _session(process) != own]
 
@@ -64,7 +66,7 @@ def _session(process: int) -> int:
 
 
 def group(process: int) -> int:
-    """Return the process group of a process; 0 if the process does not exist."""
+    """Return the process group of a process, or 0 if the process does not exist."""
     fields = stat(process)
     return int(fields[2]) if fields else 0
 
@@ -80,20 +82,20 @@ def has_handler(process: int, number: int) -> bool:
 def resource_use(shim: int) -> "tuple[float, int]":
     """Return the resources that a shim's replica has used: processor seconds, and bytes read and written.
 
-    These are sums over living processes. A reaped process counts with its parent, which may be the shim.
+    These are sums over living processes. A reaped process counts for its parent, which may be the shim.
     """
     ticks = sum(map(int, stat(shim)[13:15]))
     moved = 0
     for process in programs(shim):
         ticks += sum(map(int, stat(process)[11:15]))
         for line in read("/proc/%d/io" % process).splitlines()[:2]:
-            moved += int(line.split()[1])  # rchar, wchar
+            moved += int(line.split()[1])  # These fields are rchar and wchar.
     return ticks / os.sysconf("SC_CLK_TCK"), moved
 
 
 def running_time(process: int) -> int:
-    """Return the processor time of a process with one thread, in the finest unit available (nanoseconds or
-    clock ticks); 0 = unknown."""
+    """Return the processor time of a process with one thread, or 0 if it is unknown. The unit is the finest
+    available one: nanoseconds or clock ticks."""
     fields = read("/proc/%d/schedstat" % process).split()
     return int(fields[0]) if fields else sum(map(int, stat(process)[11:13]))
 
@@ -111,23 +113,22 @@ def resident(shim: int) -> "dict[int, int]":
 
 
 def own_memory(process: int) -> int:
-    """Return the private memory of a process in bytes; -1 = unknown. It excludes mapped files and divides
-    shared memory among its processes, like control groups. Slow."""
+    """Return the private memory of a process in bytes, or -1 if it is unknown. Like control groups, it
+    excludes mapped files and divides shared memory among the processes that use it. Slow."""
     total = -1
     for line in read("/proc/%d/smaps_rollup" % process).splitlines():
         if line.startswith((b"Pss_Anon:", b"Pss_Shmem:")):
             total = max(total, 0) + (int(line.split()[1]) << 10)
     if total >= 0:
         return total
-    for line in read("/proc/%d/status" % process).splitlines():  # Kernels before 5.1.
+    for line in read("/proc/%d/status" % process).splitlines():  # Fallback for kernels before 5.1.
         if line.startswith((b"RssAnon:", b"RssShmem:")):
             total = max(total, 0) + (int(line.split()[1]) << 10)
     return total
 
 
 def send(process: int, number: int) -> None:
-    """Send signal `number` to a process. Does nothing if the process does not exist or permission is
-    missing."""
+    """Send signal `number` to a process. Does nothing if it does not exist or permission is missing."""
     try:
         os.kill(process, number)
     except (ProcessLookupError, PermissionError):
@@ -135,7 +136,7 @@ def send(process: int, number: int) -> None:
 
 
 def end_child(child: int) -> None:
-    """Kill a child and reap it. Does nothing if it was reaped before, because its ID may be reused."""
+    """Kill a child and reap it. Does nothing if the child was reaped before, because its ID may be reused."""
     try:
         if os.waitpid(child, os.WNOHANG)[0] == 0:
             os.kill(child, signal.SIGKILL)
