@@ -85,7 +85,7 @@ def of_most_jobs(interpreters: Interpreters | None = None) -> Prefix | None:
 
 def of_reducers() -> Prefix | None:
     """Like `of_most_jobs`, on the Python that is preferred for reducers."""
-    return _built(lambda catalog: catalog.named(REDUCERS))
+    return _built(lambda catalog: catalog.for_family(REDUCERS))
 
 
 def _built(

@@ -24,9 +24,9 @@ def main() -> None:
     catalog = runtimes.catalog
     wanted = (
         catalog.for_image(SKLEARN),
-        catalog.named(REDUCERS),
-        catalog.named(TENSORBOARD),
-        catalog.named(GSUTIL),
+        catalog.for_family(REDUCERS),
+        catalog.for_family(TENSORBOARD),
+        catalog.for_family(GSUTIL),
     )
     try:
         for choice in wanted:

@@ -13,7 +13,7 @@ from trainshed.engines.launch.documents import (
     SharedPaths,
     Where,
     hosts_text,
-    intercepted,
+    intercepted_hosts,
     launch_document,
 )
 from trainshed.engines.port import ProgramRules, ServiceAccess, Slot
@@ -121,7 +121,7 @@ CERTIFIED = replace(
 
 def test_googles_hosts_resolve_to_the_replicas_endpoint() -> None:
     """Clients that only use these names reach the service, and trust its certificate."""
-    names = intercepted(HOST, CERTIFIED)
+    names = intercepted_hosts(HOST, CERTIFIED)
     assert {
         "storage.googleapis.com",
         "aiplatform.googleapis.com",
@@ -145,10 +145,10 @@ def test_googles_hosts_resolve_to_the_replicas_endpoint() -> None:
 
 def test_googles_hosts_are_not_redirected_without_a_service() -> None:
     session = replace(HOST, level=protocol.LEVEL_SESSION)
-    assert intercepted(session, CERTIFIED) == ()
+    assert intercepted_hosts(session, CERTIFIED) == ()
     assert document(session, shared=CERTIFIED).network.certificate is None
     # Without a service, only buckets are available.
-    local = intercepted(
+    local = intercepted_hosts(
         HOST,
         replace(CERTIFIED, access=replace(CERTIFIED.access, rest_socket=None, grpc_socket=None)),
     )

@@ -42,15 +42,15 @@ async def test_answer_or_new_incarnation_resets_the_lease() -> None:
     heard = asyncio.Event()
     subject = slot_handle("a", emit=lambda _: heard.set())
     subject.attach(ours)
-    assert [subject.ask() for _ in range(4)] == [0, 1, 2, 3]
+    assert [subject.ping() for _ in range(4)] == [0, 1, 2, 3]
     orders = protocol.Lines().feed(theirs.recv(4096))
     assert [order["o"] for order in orders] == ["ping"] * 4
     for message in ({"e": "pong", "n": 3}, {"e": "lines", "n": 1}):
         theirs.sendall(protocol.encode(message))
     await asyncio.wait_for(heard.wait(), 60)
-    assert [subject.ask(), subject.ask()] == [0, 1]
+    assert [subject.ping(), subject.ping()] == [0, 1]
     subject.begin(2)
-    assert subject.ask() == 0
+    assert subject.ping() == 0
     theirs.close()
 
 
@@ -91,16 +91,16 @@ async def test_each_end_is_reported_once_and_unconnected_slots_are_checked() -> 
                 case "connect":
                     ours, theirs = socket.socketpair()
                     other = theirs if is_live else None
-                    subject.settle(incarnation, ours)
+                    subject.apply(incarnation, ours)
                 case "break" if other is not None:
                     other.close()
                     await asyncio.sleep(0.001)
                     looks, other = looks + 1, None
                 case "break":
-                    subject.settle(incarnation, Unclear.CHANGING)
+                    subject.apply(incarnation, Unclear.CHANGING)
                     looks += is_live
                 case _:
-                    subject.settle(incarnation, Over({"lost": "x", "by_service": False}))
+                    subject.apply(incarnation, Over({"lost": "x", "by_service": False}))
                     reported, is_live, other = reported + is_live, False, None
             assert subject.is_live is is_live
             assert (len(ends), len(unclear)) == (reported, looks), events

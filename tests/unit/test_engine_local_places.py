@@ -11,7 +11,7 @@ from tests.fake_devices import fake_devices
 from trainshed.core.capacity import MachineWanted
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.local import gangs
-from trainshed.engines.local.gangs import choose_address, moved, new_slots
+from trainshed.engines.local.gangs import choose_address, move_slot, new_slots
 from trainshed.engines.local.layout import Layout
 from trainshed.engines.port import Slot, SlotRequest
 
@@ -42,7 +42,7 @@ def test_replicas_share_gpus_only_if_there_are_too_few() -> None:
 
 def test_moved_slot_keeps_its_names_and_gets_gpus_of_its_new_node() -> None:
     slots = gang(slot_request(0, 1), slot_request(1, 2))
-    there = moved(slots[1], slot_request(1, 2, "b"), slots[:1], {"a": TWO, "b": TWO[:1]})
+    there = move_slot(slots[1], slot_request(1, 2, "b"), slots[:1], {"a": TWO, "b": TWO[:1]})
     assert there == replace(slots[1], node="b", devices="0")
 
 

@@ -140,7 +140,7 @@ def test_older_pytorch_images_can_load_their_checkpoints(name: str, variables: l
     assert [way.variable for way in choice.old_ways] == variables
     assert any("torch.load" in notice for notice in choice.notices) == bool(variables)
     # A job that requests the runtime by name gets it unchanged.
-    assert not get_choice(catalog.named("pytorch")).old_ways
+    assert not get_choice(catalog.for_family("pytorch")).old_ways
 
 
 def test_version_takes_precedence_over_cuda() -> None:
@@ -248,10 +248,12 @@ def test_exact_mode_rejects_substitutes_but_not_the_default() -> None:
 
 def test_release_by_name_uses_the_nearest_python() -> None:
     catalog = LocalCatalog(Pythons((3, 11), ((3, 7), (3, 9))))
-    assert get_choice(catalog.named("tensorflow", "2.6")).python_version == "3.9"
-    assert get_choice(catalog.named("tensorflow", "2.6", "3.7")).python_version == "3.7"
-    assert "2.21" in get_refusal(catalog.named("tensorflow", "9.9"))
-    assert "3.7 to 3.8" in get_refusal(LocalCatalog(Pythons((3, 11))).named("tensorflow", "2.4"))
+    assert get_choice(catalog.for_family("tensorflow", "2.6")).python_version == "3.9"
+    assert get_choice(catalog.for_family("tensorflow", "2.6", "3.7")).python_version == "3.7"
+    assert "2.21" in get_refusal(catalog.for_family("tensorflow", "9.9"))
+    assert "3.7 to 3.8" in get_refusal(
+        LocalCatalog(Pythons((3, 11))).for_family("tensorflow", "2.4")
+    )
 
 
 def test_locks_match_the_runtime_sheets() -> None:

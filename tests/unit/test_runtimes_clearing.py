@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.caches import remove_cache
-from trainshed.runtimes.cache_cleaner import CacheCleaner, Removal, bound
+from trainshed.runtimes.cache_cleaner import CacheCleaner, Removal, limit_size
 from trainshed.runtimes.installer import Installer
 from trainshed.runtimes.shelf import Shelf, ShelfEntry
 from trainshed.runtimes.trees import size_of
@@ -48,7 +48,7 @@ def _age(path: Path, days: int) -> None:
 
 def _pieces(cache: Path) -> list[Removal]:
     installer = Installer(cache / "uv", {"PATH": "/usr/bin:/bin"})
-    return list(CacheCleaner(cache, installer, now=NOW, older_than=30 * DAY).pieces())
+    return list(CacheCleaner(cache, installer, now=NOW, older_than=30 * DAY).old_entries())
 
 
 def test_used_environment_remains_until_its_program_exits(cache: Path) -> None:
@@ -139,7 +139,7 @@ def test_full_cache_removes_the_least_recently_used(
     whole = size_of(cache)
 
     def clean(most: int) -> list[str]:
-        return [piece.name for piece in bound(cache, installer, most, NOW)]
+        return [piece.name for piece in limit_size(cache, installer, most, NOW)]
 
     assert clean(whole) == []
     assert clean(whole - 1) == ["oldest"]
@@ -159,7 +159,7 @@ def test_downloads_are_removed_with_uv(cache: Path, tmp_path: Path) -> None:
     fake.chmod(0o755)
     installer = Installer(cache / "uv", {"PATH": "/usr/bin:/bin"}, str(fake))
     cleaner = CacheCleaner(cache, installer, now=NOW, older_than=0)
-    assert list(cleaner.pieces()) == [], "only if they are asked for"
+    assert list(cleaner.old_entries()) == [], "only if they are asked for"
     (piece,) = cleaner.downloads()
     assert piece.kind == "downloads"
     assert piece.remove()

@@ -12,7 +12,7 @@ from tests.unit.test_engine_local_documents import PLAN
 from trainshed.access.sealing import Sealer, SecretId
 from trainshed.core.launch import Account, LaunchPlan
 from trainshed.core.secrets import SecretRef, job_mark, mark_secret
-from trainshed.engines.launch.documents import revealed
+from trainshed.engines.launch.documents import reveal_secrets
 from trainshed.engines.port import EngineUnavailable, LaunchRejected, SecretMissing
 from trainshed.serve.engine_adapters import Vault
 
@@ -51,7 +51,7 @@ def plan(**environ: str) -> LaunchPlan:
 
 async def test_reduction_token_is_derived_and_masked(safe: Safe) -> None:
     """spec/reduction: It is stored nowhere."""
-    ((shown, masked),) = await revealed([plan(TOKEN=job_mark(7))], safe.vault)
+    ((shown, masked),) = await reveal_secrets([plan(TOKEN=job_mark(7))], safe.vault)
     assert (dict(shown.environ), masked) == ({"TOKEN": "token of 7"}, ("token of 7",))
 
 
@@ -86,7 +86,9 @@ async def test_revealed_plan_masks_its_own_secrets(safe: Safe) -> None:
     await safe.add("api", "k-e-y")
     plain = plan(A="b")
     secretive = plan(DB=f"x{mark_secret('db', '')}", ARG=mark_secret("api", ""))
-    launches = await revealed([plain, secretive, replace(secretive, incarnation=2)], safe.vault)
+    launches = await reveal_secrets(
+        [plain, secretive, replace(secretive, incarnation=2)], safe.vault
+    )
     assert launches[0] == (plain, ()) and launches[0][0] is plain
     (shown, masked), (again, _) = launches[1:]
     assert dict(shown.environ)["DB"] == "xfir\ufdd0st" and shown.argv == ("prog", "k-e-y")
@@ -95,6 +97,6 @@ async def test_revealed_plan_masks_its_own_secrets(safe: Safe) -> None:
 
 
 async def test_plans_with_secrets_fail_without_a_vault() -> None:
-    assert await revealed([plan(A="b")], None) == [(plan(A="b"), ())]
+    assert await reveal_secrets([plan(A="b")], None) == [(plan(A="b"), ())]
     with pytest.raises(LaunchRejected):
-        await revealed([plan(A=mark_secret("db", ""))], None)
+        await reveal_secrets([plan(A=mark_secret("db", ""))], None)

@@ -39,7 +39,7 @@ _RELEASES = [
 def test_listed_modules_can_be_imported(family: str, version: str, tmp_path: Path) -> None:
     """Modules that the family's sheet lists as unavailable are exempt."""
     runtimes = LocalRuntimes(CACHE, Objects(), now=time.monotonic_ns)
-    choice = runtimes.catalog.named(family, version)
+    choice = runtimes.catalog.for_family(family, version)
     runtimes.close()
     if not isinstance(choice, RuntimeChoice):
         pytest.skip(f"{family} {version} is NOT tested: {choice.reason}")

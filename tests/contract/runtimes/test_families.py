@@ -117,7 +117,7 @@ def test_family_trains_a_model(family: str, version: str, python: str, tmp_path:
     """spec/runtimes#environments: environments of every framework, with current and old versions,
     run unmodified programs."""
     runtimes = LocalRuntimes(CACHE, Objects(), now=time.monotonic_ns)
-    choice = runtimes.catalog.named(family, version, python)
+    choice = runtimes.catalog.for_family(family, version, python)
     runtimes.close()
     if not isinstance(choice, RuntimeChoice):
         pytest.skip(f"{family} {version} is NOT tested: {choice.reason}")

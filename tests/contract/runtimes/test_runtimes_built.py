@@ -121,7 +121,7 @@ interpreters = functools.cache(Interpreters)
 def fresh(cache: Path, objects: Objects) -> tuple[LocalRuntimes, RuntimeChoice]:
     """Return new runtimes and a small family on the newest installed interpreter."""
     runtimes = LocalRuntimes(cache, objects, now=time.monotonic_ns, interpreters=interpreters())
-    choice = runtimes.catalog.named(REDUCERS, "", format_minor(max(interpreters().found())))
+    choice = runtimes.catalog.for_family(REDUCERS, "", format_minor(max(interpreters().found())))
     assert isinstance(choice, RuntimeChoice)
     return runtimes, choice
 

@@ -21,7 +21,7 @@ from trainshed.summaries.directories import LocalDirectory
 def test_summaries_written_by_a_runtime_are_readable(name: str, tmp_path: Path) -> None:
     writer = WRITERS[name]
     with closing(LocalRuntimes(CACHE, Objects(), now=time.monotonic_ns)) as runtimes:
-        choice = runtimes.catalog.named(*writer.runtime, "")
+        choice = runtimes.catalog.for_family(*writer.runtime, "")
         if not isinstance(choice, RuntimeChoice):
             pytest.skip(f"{name} is NOT tested: {choice.reason}")
         prepared = asyncio.run(runtimes.prepare(choice, ()))

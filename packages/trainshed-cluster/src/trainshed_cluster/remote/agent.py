@@ -331,7 +331,7 @@ class Agent:
                 plans = [with_own_image(plan) for plan in order.plans]
                 await asyncio.to_thread(_require_software, plans, self._document.node)
                 await asyncio.to_thread(self._begin_logs, plans, order.lines)
-                await self._engine.launch_shown(list(zip(plans, order.masked, strict=True)))
+                await self._engine.launch_revealed(list(zip(plans, order.masked, strict=True)))
             case messages.Stop(grace=grace, notice=notice):
                 await engine.stop(uid, attempt, grace, notice)
             case messages.StopReplica(replica=replica, incarnation=incarnation, grace=grace):

@@ -23,7 +23,7 @@ from trainshed.core.lifecycle.replica_events import ReplicaLost
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.runtime import Image
 from trainshed.core.terminals import NoTerminals, Terminal, TerminalRefused, TerminalRequest
-from trainshed.engines.launch.documents import BuildPlace, Revealed, identity, revealed
+from trainshed.engines.launch.documents import BuildPlace, Revealed, identity, reveal_secrets
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.port import (
     Capabilities,
@@ -339,7 +339,7 @@ class RemoteEngine(NoTerminals):
         # All or none: a started replica would only wait for its peers.
         await self._slots.prepare(gang)
         starting = self._adapt_plans(gang, starting)
-        shown = await revealed(starting, self._options.secrets)
+        shown = await reveal_secrets(starting, self._options.secrets)
         copies = StreamCopies(self._streams, *gang.key)
         lines = await asyncio.to_thread(
             lambda: {plan.replica: copies.next_line(plan.replica) for plan in starting}

@@ -230,7 +230,7 @@ class LocalViewers:
 
     async def _runtime(self, say: Say) -> PreparedRuntime:
         """Return TensorBoard's environment, built if needed. Raises FailedPrecondition."""
-        choice = self._runtimes.catalog.named(TENSORBOARD)
+        choice = self._runtimes.catalog.for_family(TENSORBOARD)
         if isinstance(choice, RuntimeRefusal):
             raise FailedPrecondition(choice.reason)
         if ready := self._runtimes.ready(choice, ()):

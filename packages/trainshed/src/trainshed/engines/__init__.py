@@ -1,1 +1,1 @@
-"""Gives an admitted gang its slots and reports their events: the port, and one folder per engine."""
+"""Gives an admitted gang its slots and reports their events. Contains the port and one folder per engine."""

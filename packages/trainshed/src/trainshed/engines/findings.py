@@ -13,9 +13,9 @@ class Verdict(enum.StrEnum):
 
     #: No action is necessary.
     GOOD = "good"
-    #: It works, but not as well as it could.
+    #: The service works, but some features are slower or missing.
     LESS = "less"
-    #: No service can work like this.
+    #: No service can work in this state.
     BAD = "bad"
 
 
@@ -24,11 +24,11 @@ class Finding(Struct, frozen=True):
 
     about: str
     verdict: Verdict
-    #: The observation, as a text for people.
+    #: The observation, in a human-readable form.
     text: str
-    #: The cause; "" only in good findings.
+    #: The cause. Only good findings may have "".
     cause: str = ""
-    #: The fix: a command, a setting, a file to change. In good findings: a possible improvement, or "".
+    #: The fix: a command, a setting, or a file to change. Good findings have a possible improvement or "".
     remedy: str = ""
 
     def __post_init__(self) -> None:
@@ -38,8 +38,9 @@ class Finding(Struct, frozen=True):
 
 
 def finding_builder(module: str) -> Callable[..., Finding]:
-    """Return a function that builds a doctor's findings from the TOML table next to its module (`__file__`).
-    Its arguments are the name of a row, and the values of the placeholders `{name}` in the row's texts."""
+    """Return a function that builds a doctor's findings from the TOML table next to `module` (its
+    `__file__`). The function's arguments are the name of a row, and the values of the placeholders `{name}`
+    in the row's texts."""
     table = Path(module).with_suffix(".toml").read_text("utf-8")
     rows = convert(tomllib.loads(table), dict[str, Finding])
 

@@ -1,6 +1,6 @@
-"""The interface of all engines: an engine gives an admitted gang its slots and reports the events in them.
+"""The interface of all engines. An engine gives an admitted gang its slots, and reports their events.
 
-A slot is a replica's "VM": a node, resources, an address. The verdict on a replica comes from its shim's
+A slot is a replica's "VM": a node, resources, an address. The result of a replica comes from its shim's
 record, never from an engine. Conformance suite: tests/engines/conformance.
 """
 
@@ -23,28 +23,28 @@ from trainshed.core.streams import Streams
 
 
 class EngineUnavailable(Unavailable):
-    """The engine cannot answer now; the caller may repeat the call."""
+    """The engine cannot carry out a call now. The caller may repeat the call."""
 
 
 class StillWaiting(EngineUnavailable):
-    """The request has begun, and waits for a condition that `watch` reports (`StartWaits`)."""
+    """The request has started, and waits for a condition that `watch` reports (`StartWaits`)."""
 
 
 class LevelUnavailable(Exception):
-    """This machine does not offer the isolation that the operator demands, or the probe failed. The message
+    """This machine does not offer the isolation that the operator requires, or the probe failed. The message
     contains the reason and the levels that work."""
 
 
 class LaunchRejected(Exception):
-    """The engine will never run this. The message contains the reason and an alternative."""
+    """The engine can never run this program. The message contains the reason and an alternative."""
 
 
 class SecretMissing(LaunchRejected):
-    """A secret of the job does not exist any more. That counts as the job's failure, not the service's."""
+    """A secret of the job does not exist any more. This is a failure of the job, not of the service."""
 
 
 class StartFailed(Exception):
-    """The attempt cannot be started, through no fault of a node or the request; another attempt may
+    """The attempt cannot be started. Neither a node nor the request is the cause, so another attempt may
     succeed."""
 
 
@@ -53,18 +53,18 @@ class Capabilities(Struct, frozen=True):
 
     #: Each replica has its own processes, its own address, and its own port 2222.
     process_namespace: bool
-    #: Replicas resolve each other's hostnames.
+    #: Replicas can resolve each other's hostnames.
     stable_hostname: bool
     #: Enforcement of the memory limit: "kernel" (control groups) or "polling" (several measurements per
-    #: second; the same verdict, a moment later).
+    #: second; the same result, a moment later).
     memory_limit: str = "kernel"
     #: The engine keeps files of failed replicas (`core.terminals`).
     autopsies: bool = False
-    #: Sandbox level that separates programs, in the engine's own terms.
+    #: Sandbox level of programs, in the engine's own terms.
     isolation: str = ""
-    #: (level, reason why it does not work here) of each stronger level.
+    #: Each stronger level, with the reason why it does not work here.
     not_stronger: tuple[tuple[str, str], ...] = ()
-    #: Like `memory_limit`; None = no enforcement.
+    #: Enforcement of the limit of processes, as in `memory_limit`; None = no enforcement.
     process_limit: str | None = None
     #: The engine can run container images.
     images: bool = False
@@ -73,43 +73,43 @@ class Capabilities(Struct, frozen=True):
 class NodeState(enum.StrEnum):
     """The state of a node, as the engine reports it."""
 
-    #: It accepts new replicas.
+    #: The node accepts new replicas.
     UP = "UP"
-    #: It accepts no replicas, and running ones should leave it.
+    #: The node accepts no replicas, and running ones should leave it.
     DRAINING = "DRAINING"
-    #: The engine found it unfit. It accepts no replicas for a while.
+    #: The engine found the node unfit. The node accepts no replicas for a while.
     QUARANTINED = "QUARANTINED"
-    #: The cluster lost contact a while ago, but has not given it up: nothing new starts there, and running
-    #: replicas continue.
+    #: The cluster lost contact with the node a while ago, but does not count it as gone. Nothing new starts
+    #: there, and running replicas continue.
     UNHEARD = "UNHEARD"
-    #: It stopped answering, or no longer exists.
+    #: The node stopped responding, or no longer exists.
     GONE = "GONE"
 
 
 class SlotRequest(Struct, frozen=True):
-    """The needs of one replica."""
+    """The requirements of one replica."""
 
     replica: ReplicaId
     hostname: str
-    #: Node to run on; only a preference if the cluster chooses (`NodesChosen`).
+    #: Node to run on. If the cluster chooses nodes (`NodesChosen`), this is only a preference.
     node: str
-    #: Number of devices for its exclusive use.
+    #: Number of devices that the replica uses exclusively.
     accelerators: int = 0
     #: Number of the node's vCPUs to reserve; None = no reservation.
     vcpus: float | None = None
     memory_bytes: int = 0
     machine: MachineWanted = MachineWanted()
-    #: Reference of its container image; None = no image. For engines whose cluster pulls images
+    #: Reference of the container image; None = no image. For engines whose cluster pulls images
     #: (`BringsImages`).
     image: str | None = None
     #: The job's project; "" = unknown. A cluster may run each project's programs as a separate user.
     project: str = ""
-    #: Port at which running peers expect it, so that it must get the same; None = any.
+    #: Port at which running peers expect the replica, so that it must get this port; None = any port.
     port: int | None = None
-    #: False: it has lost its node and waits for another. `node` is then the former one, and only the parts of
-    #: its slot that peers know must not change.
+    #: Whether the replica has a node. If False, it has lost its node and waits for another one: `node` is the
+    #: former node, and only the parts of its slot that peers know must not change.
     is_placed: bool = True
-    #: Time limit of its job in seconds, over all attempts; None = unknown.
+    #: Time limit of the job in seconds, for all attempts together; None = unknown.
     seconds: int | None = None
 
 
@@ -119,28 +119,30 @@ class Slot(Struct, frozen=True):
     replica: ReplicaId
     node: str
     hostname: str
-    #: Hostname or literal address for its peers.
+    #: Hostname or IP address for the replica's peers.
     host: str
     #: The IP address of `host`.
     address: str
-    #: Port that it may bind there.
+    #: Port that the replica may bind at `address`.
     port: int
-    #: Value of CUDA_VISIBLE_DEVICES; None = no accelerators requested, "" = requested, but the node has none.
+    #: Value of CUDA_VISIBLE_DEVICES. None: no accelerators were requested. "": accelerators were requested,
+    #: but the node has none.
     devices: str | None = None
-    #: First of its reserved user IDs of the machine; None = none.
+    #: First user ID of the range of the machine's user IDs that is reserved for the replica; None = no range.
     users: int | None = None
-    #: The loopback address of its endpoint, if other machines reach `address`; None = `address`.
+    #: Loopback address of the replica's endpoint, if other machines reach `address`; None = `address`.
     endpoint: str | None = None
 
 
 class ReplicaReport(Struct, frozen=True):
     """An observation of a replica, as the event of its job.
 
-    ReplicaStarted: its main process started. ReplicaExited: its main process ended, and log and attempt
-    record are sealed and synced. ReplicaLost: its shim is gone without a record (its program died with it),
-    or never started. ReplicaNoted: for plans with `reduction`, and for disks (`core.lifecycle.notes`) if the
-    engine measures the resources of replicas. Each note is reported at least once before the end of the
-    incarnation, and again after a restart of the service.
+    - ReplicaStarted: its main process started.
+    - ReplicaExited: its main process ended, and log and attempt record are sealed and synced.
+    - ReplicaLost: its shim ended without a record (the program died with the shim), or it never started.
+    - ReplicaNoted: for plans with `reduction`, and for disks (`core.lifecycle.notes`) if the engine measures
+      the resources of replicas. Each note is reported at least once before the end of the incarnation, and
+      again after a restart of the service.
     """
 
     job_uid: JobUid
@@ -148,8 +150,7 @@ class ReplicaReport(Struct, frozen=True):
 
 
 class LinesWritten(Struct, frozen=True):
-    """New log lines of a replica can be read. Events are coalesced to at most one per replica in about 20
-    ms."""
+    """New log lines of a replica can be read. At most one event per replica is emitted in about 20 ms."""
 
     job_uid: JobUid
     attempt: int
@@ -158,9 +159,9 @@ class LinesWritten(Struct, frozen=True):
 
 
 class MetricsWritten(Struct, frozen=True):
-    """A new measurement of a trial's primary replica can be read. Only for plans with `watch_metrics`, and
-    coalesced like `LinesWritten`. The last measurement is readable before the replica's end is reported, even
-    without an event."""
+    """A new measurement of a trial's primary replica can be read. Emitted only for plans with
+    `watch_metrics`, and combined like `LinesWritten`. The last measurement is readable before the replica's
+    end is reported, even without an event."""
 
     job_uid: JobUid
     attempt: int
@@ -168,18 +169,18 @@ class MetricsWritten(Struct, frozen=True):
 
 
 class CapacityChanged(Struct, frozen=True):
-    """The result of `capacity` has changed: nodes joined or left, or the use by other software changed."""
+    """The result of `capacity` has changed. Nodes joined or left, or the use by other software changed."""
 
     nodes: tuple[Node, ...]
 
 
 class NodeChanged(Struct, frozen=True):
-    """A node's state has changed. The loss of each replica on a GONE node is reported separately, and only
-    after it is certain to be dead (fencing)."""
+    """A node's state has changed. The loss of each replica on a GONE node is reported separately, after the
+    engine has ensured that the replica is dead (fencing)."""
 
     node: str
     state: NodeState
-    #: Reason for the state; for a node that is UP, a remaining problem; None = no reason.
+    #: The reason for the state, or a remaining problem of a node that is UP; None = no reason.
     cause: str | None
 
 
@@ -188,16 +189,16 @@ class Fault(enum.StrEnum):
 
     #: An external SIGKILL ends all its processes.
     KILL = "kill"
-    #: Its main process dies as if it had exceeded its memory limit.
+    #: The main process dies as if it had exceeded its memory limit.
     OOM = "oom"
-    #: Its main process gets SIGSEGV.
+    #: The main process gets SIGSEGV.
     SEGV = "segv"
 
 
 class StartWaits(Struct, frozen=True):
-    """The start of an attempt's programs waits for `delay`; None = it does not wait any more. Emitted when
-    the reason changes, at most every few seconds per attempt, and again after a restart of the service.
-    Engines without such waits never emit it."""
+    """The start of an attempt's programs waits for `delay`; None = it no longer waits. Emitted when the
+    reason changes (at most every few seconds per attempt), and again after a restart of the service. Engines
+    without such waits never emit it."""
 
     job_uid: JobUid
     attempt: int
@@ -205,9 +206,9 @@ class StartWaits(Struct, frozen=True):
 
 
 class NodesChosen(Struct, frozen=True):
-    """A cluster with its own queue has given an attempt's replicas these nodes instead of the requested ones.
-    Emitted before any of them starts, and again after a restart of the service for replicas that have not
-    ended. Engines that use the requested nodes never emit it."""
+    """A cluster with its own queue has given these nodes, instead of the requested ones, to an attempt's
+    replicas. Emitted before any of the replicas starts. Emitted again after a restart of the service, for
+    replicas that have not ended. Engines that use the requested nodes never emit it."""
 
     job_uid: JobUid
     attempt: int
@@ -227,46 +228,47 @@ EngineEvent = (
 
 
 class ServiceAccess(Struct, frozen=True):
-    """The access of programs to the service and its buckets. Paths are absolute."""
+    """The access of programs to the service's APIs and buckets. Paths are absolute."""
 
     #: Unix socket of the bucket process, for the endpoints of replicas; None = replicas have no endpoint.
     storage_socket: Path | None = None
     #: Unix socket of the service's REST API, for the same endpoints; None = they serve no Google hosts.
     rest_socket: Path | None = None
-    #: Unix socket of the service's gRPC API, likewise.
+    #: Unix socket of the service's gRPC API, for the same endpoints; None = no gRPC.
     grpc_socket: Path | None = None
-    #: PEM file with the key and chain of the endpoints for Google hosts; None = these are not served.
+    #: PEM file with the key and certificate chain with which endpoints serve Google's hosts; None = the
+    #: endpoints do not serve them.
     certificate: Path | None = None
-    #: File of the certificate authorities that programs then trust.
+    #: File of the certificate authorities that programs trust if endpoints serve Google's hosts.
     trust: Path | None = None
 
 
 NO_ACCESS = ServiceAccess()
-"""No access to either."""
+"""Access to neither APIs nor buckets."""
 
 
 class ProgramRules(Struct, frozen=True):
-    """The operator's rules for all programs, whatever the engine (docs/settings.md)."""
+    """The operator's rules for all programs, regardless of the engine (docs/settings.md)."""
 
     #: Required sandbox level; None = the strongest that works.
     isolation: str | None = None
     #: Maximum number of processes of a replica; None = unlimited.
     max_processes: int | None = None
-    #: End a replica whose files exceed its disk.
+    #: Whether to stop a replica whose files exceed its disk.
     enforce_disk: bool = False
     #: Paths that programs may read inside hidden directories.
     visible: tuple[str, ...] = ()
-    #: How long to keep the files of failed replicas, in nanoseconds; None = not at all.
+    #: How long to keep the files of failed replicas, in nanoseconds; None = keep none.
     autopsy_ttl: int | None = None
 
 
 class SecretSource(Protocol):
-    """Resolves the secret marks in launch plans (`core.secrets`), just before a start. An engine passes the
+    """Resolves the secret marks in launch plans (`core.secrets`) just before a start. An engine passes the
     values to the program only, and never stores or shows them."""
 
     async def values(self, project_id: str, refs: Collection[SecretRef]) -> Mapping[SecretRef, str]:
-        """Return the value of each reference, quickly, because a start waits for it. Raises SecretMissing,
-        LaunchRejected (a secret cannot be decrypted), EngineUnavailable."""
+        """Return the value of each reference. Must be fast, because a start waits for it. Raises
+        SecretMissing, LaunchRejected (a secret cannot be decrypted), EngineUnavailable."""
         ...
 
 
@@ -287,48 +289,51 @@ class KeepsQuarantine(Protocol):
     """Optional interface of an engine that moves unfit nodes to QUARANTINED."""
 
     async def readmit(self, node: str) -> None:
-        """Release a node from quarantine early. No effect on other nodes. Raises EngineUnavailable."""
+        """Release a node from quarantine before its time. Has no effect on other nodes. Raises
+        EngineUnavailable."""
         ...
 
 
 @runtime_checkable
 class BringsImages(Protocol):
     """Optional interface of an engine whose cluster pulls the container images of jobs (`SlotRequest.image`)
-    and runs programs in them unchanged."""
+    and runs programs in the unchanged images."""
 
     @property
     def read_image(self) -> Callable[[str], Image] | None:
-        """Reads the default command of an image, by its reference, or the reason why it is unreadable.
-        Blocks. None = the cluster does not pull images."""
+        """A function that returns the default command of the image with a reference, or the reason why it is
+        unreadable. The function blocks. None = the cluster does not pull images."""
         ...
 
 
 @runtime_checkable
 class TakesMemory(Protocol):
-    """Optional interface of an engine whose own processes count against its requested memory."""
+    """Optional interface of an engine whose own processes use part of the memory it requests."""
 
     @property
     def memory_beside(self) -> int:
-        """Their maximum memory on a node per replica, in bytes, in addition to the replica's own."""
+        """Maximum memory of the engine's processes on a node per replica, in bytes, in addition to the
+        replica's own memory."""
         ...
 
 
 class Engine(Protocol):
-    """The interface of all engines. All methods are idempotent per (job_uid, attempt[, replica, incarnation])
-    and survive a restart of the service: the state is on disk or in the cluster, never only in memory."""
+    """The interface of all engines. All methods are idempotent per (job_uid, attempt[, replica,
+    incarnation]), and their effects survive a restart of the service: the state is on disk or in the cluster,
+    never only in memory."""
 
     def capabilities(self) -> Capabilities: ...
 
     @property
     def streams(self) -> Streams:
-        """The replicas' logs and measurements, readable even before `start`, and as long as a job's log is
-        kept. A line is readable before its `LinesWritten` is emitted, and the whole stream before the
-        replica's end is reported."""
+        """The replicas' logs and measurements, which are readable even before `start`, and as long as a job's
+        log is kept. A line is readable before its `LinesWritten` is emitted. The whole stream is readable
+        before the replica's end is reported."""
         ...
 
     async def start(self) -> None:
-        """Start the engine and adopt the replicas of an earlier service: `watch` reports every live or
-        unreported replica again (started, exited or lost)."""
+        """Start the engine and adopt the replicas of an earlier service. `watch` then reports every replica
+        that is live or whose end was not reported: started, exited or lost."""
         ...
 
     async def close(self) -> None:
@@ -340,15 +345,15 @@ class Engine(Protocol):
     async def allocate(
         self, job_uid: JobUid, attempt: int, requests: Sequence[SlotRequest]
     ) -> tuple[Slot, ...]:
-        """Return slots for the whole gang or none. The same call again returns the same slots. A replica
-        whose request has another node moves there, with its hostname and without its files, if its processes
-        have ended. Raises EngineUnavailable (also if a process of a moving replica is alive), LaunchRejected
-        (also for a node that the engine never had), StartFailed."""
+        """Return slots for the whole gang or for none of it. Repeated calls return the same slots. A replica
+        whose request specifies another node moves there with its hostname and without its files. This
+        requires that its processes have ended. Raises EngineUnavailable (also if a process of a moving
+        replica is alive), LaunchRejected (also for a node that the engine never had), StartFailed."""
         ...
 
     async def launch(self, plans: Sequence[LaunchPlan]) -> None:
         """Start programs in their slots, all at once. Returns when each start was requested; `watch` reports
-        the outcomes. A plan whose incarnation already started, ended or was stopped is only reported again.
+        the results. A plan whose incarnation already started, ended or was stopped is only reported again.
         Raises EngineUnavailable. Raises LaunchRejected, and starts no program, if a replica has no slot."""
         ...
 
@@ -358,10 +363,11 @@ class Engine(Protocol):
         """Send SIGTERM to every live replica of the attempt, and SIGKILL after `grace` ns. Returns
         immediately.
 
-        The end of the latest incarnation of every allocated replica is then reported, even if it was before.
-        A replica without a launch never starts: its incarnation 1 is reported lost with cause "never
-        started". Does nothing if the attempt has no slots. `notice`: what the programs' metadata server
-        reports from now on."""
+        After that, the end of the latest incarnation of every allocated replica is reported, even if it was
+        reported before. A replica without a launch never starts: its incarnation 1 is reported lost with
+        cause "never started". Does nothing if the attempt has no slots. `notice`: the notice that the
+        programs' metadata server reports from now on.
+        """
         ...
 
     async def stop_replica(
@@ -374,16 +380,16 @@ class Engine(Protocol):
         *,
         notice: StopNotice | None = None,
     ) -> None:
-        """Send SIGTERM to one incarnation, and SIGKILL after `grace` ns. Returns immediately. Its end is
-        reported, even if it was before. An incarnation that has not started never will, and is reported lost
-        with cause "never started". Other incarnations are not affected. Raises LaunchRejected if the replica
-        has no slot."""
+        """Send SIGTERM to one incarnation, and SIGKILL after `grace` ns. Returns immediately. After that, its
+        end is reported, even if it was reported before. An incarnation that has not started never starts, and
+        is reported lost with cause "never started". Other incarnations are not affected. Raises
+        LaunchRejected if the replica has no slot."""
         ...
 
     async def inject(
         self, job_uid: JobUid, attempt: int, replica: ReplicaId, incarnation: int, fault: Fault
     ) -> None:
-        """Inject a fault into one incarnation; `watch` reports the effect. Does nothing if the incarnation
+        """Inject a fault into one incarnation. `watch` reports the effect. Does nothing if the incarnation
         has ended."""
         ...
 
@@ -393,11 +399,11 @@ class Engine(Protocol):
         ...
 
     async def release(self, job_uid: JobUid, attempt: int) -> None:
-        """Release the slots and remove their scratch files (logs remain). Called only after all replicas have
+        """Release the slots and delete their scratch files. Logs remain. Called only after all replicas have
         ended."""
         ...
 
     def watch(self) -> AsyncIterator[EngineEvent]:
-        """Yield events in the order of their observation. Per replica: started, then lines, metrics and
-        notes, then exited or lost. Supports one reader."""
+        """Yield events in the order of their observation. Per replica, the order is: started, then lines,
+        metrics and notes, then exited or lost. Supports one reader."""
         ...

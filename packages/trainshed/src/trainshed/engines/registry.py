@@ -29,9 +29,10 @@ _CLUSTER_ENGINES = ("kubernetes", "slurm")
 class EngineContext(Struct, frozen=True):
     """The parameters from the service for its engine. All paths are absolute."""
 
-    #: The service's data directory. An engine keeps its own files in a subdirectory with its name.
+    #: The service's data directory. An engine stores its own files in a subdirectory with its name.
     data: Path
-    #: The engine's table `[engines.NAME]` of the configuration. The engine checks it, except the local one.
+    #: The engine's table `[engines.NAME]` of the configuration. Each engine checks its table, except for the
+    #: local engine, whose table the service checks.
     settings: Mapping[str, Any]
     #: Resolves the secrets that launch plans refer to.
     secrets: SecretSource
@@ -39,22 +40,22 @@ class EngineContext(Struct, frozen=True):
     now: Callable[[], int]
     #: Directories that no program may see.
     hidden: tuple[Path, ...]
-    #: Ports of the service, which no program may bind while the service is stopped.
+    #: Ports of the service. Programs may not bind them, even while the service is stopped.
     kept_ports: tuple[int, ...]
     access: ServiceAccess
     rules: ProgramRules = ProgramRules()
-    #: Directory of the environments and images for programs.
+    #: Directory of the environments and images that programs use.
     cache: Path = Path()
-    #: Returns the prefixes of the Pythons of those environments. Its first call blocks.
+    #: Returns the prefixes of the Pythons on which those environments are based. Its first call blocks.
     interpreters: Callable[[], Collection[Path]] = tuple
 
 
 EngineFactory = Callable[[EngineContext], Engine]
-"""Builds an engine without starting it. Raises ValueError with the faults of its settings."""
+"""Builds an engine without starting it. Raises ValueError with the errors in its settings."""
 
 
 Doctor = Callable[[Mapping[str, Any], Path], Iterable[Finding]]
-"""Checks the requirements of an engine. Its arguments are the engine's table and the cache directory. May
+"""Checks the requirements of an engine. The arguments are the engine's table and the cache directory. May
 block for seconds."""
 
 
@@ -64,8 +65,8 @@ def names() -> tuple[str, ...]:
 
 
 def factory(name: str) -> EngineFactory:
-    """Return the factory of an engine. Raises LookupError (unknown or not installed), ImportError (its
-    package cannot be loaded)."""
+    """Return the factory of an engine. Raises LookupError if the engine is unknown or not installed,
+    ImportError if its package cannot be loaded."""
     if name == "local":
         return cast("EngineFactory", resolve_name(_LOCAL))
     for point in _points(ENGINES):
@@ -79,7 +80,7 @@ def factory(name: str) -> EngineFactory:
 
 
 def doctor(name: str) -> Doctor | None:
-    """Return the doctor of an engine; None = its package has none. Raises ImportError."""
+    """Return the doctor of an engine, or None if its package has none. Raises ImportError."""
     for point in _points(DOCTORS):
         if point.name == name:
             return cast("Doctor", point.load())

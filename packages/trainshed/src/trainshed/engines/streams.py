@@ -19,8 +19,8 @@ _SEGMENT = re.compile(r"(\d{12})\.jsonl")
 
 
 class FileSegment:
-    """A `Segment` in one file, closed between reads: a job may have more replicas than a process may have
-    open files."""
+    """A `Segment` in one file. The file is closed between reads: a job may have more replicas than a process
+    may have open files."""
 
     __slots__ = ("path",)
 
@@ -45,13 +45,13 @@ class FileSegment:
 
 
 class FileStreams:
-    """`core.streams.Streams` below `root`, which need not exist yet."""
+    """Implements `core.streams.Streams` with files below `root`, which need not exist yet."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
 
     def directory(self, source: StreamSource) -> Path:
-        """Return the directory in which a replica's streams are written."""
+        """Return the directory of a replica's streams."""
         return self._root / f"{source.job_uid}/{source.attempt}/{source.replica}"
 
     def sources(self, job_uid: JobUid) -> Sequence[StreamSource]:
@@ -82,7 +82,7 @@ class FileStreams:
 
 
 class ServiceStreams(FileStreams):
-    """The service's own lines in the logs of jobs, as if `SERVICE` were a replica."""
+    """The service's own lines in the logs of jobs, stored as if `SERVICE` were a replica."""
 
     def _replicas(self, attempt: Path) -> Iterator[ReplicaId]:
         if (attempt / SERVICE_TASK).is_dir():

@@ -1,4 +1,4 @@
-"""Validates tables of settings by their types, and describes every wrong field at once. Pure."""
+"""Validates tables of settings by their types, and describes all wrong fields together. Pure."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -11,8 +11,8 @@ from trainshed.core.errors import closest
 
 
 def wrong_fields(kind: type[msgspec.Struct], table: Mapping[str, Any], at: str = "") -> list[str]:
-    """Return a message for each field that does not exist or has a wrong value. `at`: prefix of the field
-    names in messages."""
+    """Return an error message for each field that does not exist or has a wrong value. `at`: prefix of the
+    field names in the messages."""
     fields = {field.name: field.type for field in msgspec.structs.fields(kind)}
     wrong: list[str] = []
     for key, value in table.items():
@@ -30,8 +30,8 @@ def wrong_fields(kind: type[msgspec.Struct], table: Mapping[str, Any], at: str =
 
 
 def _faults(value: object, wanted: inspect.Type, at: str, meaning: str = "") -> Iterator[str]:
-    """Yield a message for each fault of a value and its parts. `at`: its name. `meaning`: the description of
-    its type."""
+    """Yield an error message for each error in a value and its parts. `at`: name of the value. `meaning`:
+    description of its type."""
     match wanted:
         case inspect.Metadata(type=inner):
             schema: Mapping[str, object] = cast("Any", wanted).extra_json_schema or {}
@@ -57,7 +57,7 @@ def _faults(value: object, wanted: inspect.Type, at: str, meaning: str = "") -> 
 
 
 def _misfit(value: object, wanted: inspect.Type, meaning: str) -> str | None:
-    """Return the fault of a value as a whole; None = it is valid."""
+    """Return the error in a value as a whole, or None if it is valid."""
     match wanted:
         case inspect.BoolType() if not isinstance(value, bool):
             return f"{value!r} is neither true nor false; write one of them, without quotes"

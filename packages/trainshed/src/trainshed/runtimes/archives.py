@@ -1,7 +1,7 @@
 """Checks packages before an installer opens them: their unpacked size, and their build requirements.
 
-The author of an archive controls all of its content. So this runs inside the sandbox of setup scripts, in the
-first process of an installation, and limits everything that it reads (`InstallationTerms`).
+The author of an archive controls all of its content. So the check runs inside the sandbox of setup scripts,
+in the first process of an installation, and limits everything that it reads (`InstallationTerms`).
 """
 
 import codecs
@@ -37,7 +37,7 @@ _ZIPS = (".zip", ".whl")
 _BROKEN = (
     *(OSError, EOFError, ValueError, KeyError, struct.error, zlib.error, lzma.LZMAError),
     *(tarfile.TarError, zipfile.BadZipFile),
-    # An unknown compression method, or a password.
+    # Raised for an unknown compression method, or a password.
     RuntimeError,
 )
 _CODECS = ("utf-8", "ascii", "latin-1", "cp437")
@@ -47,7 +47,8 @@ _AUTOLOGGING = re.compile(
 )
 _NAMES_MLFLOW = re.compile(r"^Requires-Dist: *mlflow *(?![-_.\w])", re.IGNORECASE | re.MULTILINE)
 _AUTOLOGGED = "mlflow<3"
-"""From Python 3.13 on, the extra allows any MLflow, but with MLflow 3 it silently logs nothing."""
+"""Requirement that is added for the autologging extra. From Python 3.13 on, the extra allows any MLflow, but
+with MLflow 3 it silently logs nothing."""
 
 
 class ArchiveRejected(Exception):
@@ -55,39 +56,39 @@ class ArchiveRejected(Exception):
 
 
 def load() -> None:
-    """Load the codecs that decode names, because the standard library may not be visible later."""
+    """Load the codecs that decode names now, because the standard library may not be visible later."""
     for name in _CODECS:
         codecs.lookup(name)
 
 
 def are_buildable(paths: Iterable[str]) -> bool:
-    """Return whether each archive is a wheel, or can be built with the runtime's own setuptools. Raises
-    ArchiveRejected."""
-    with _bounded():
+    """Return whether each archive is a wheel, or a package that the runtime's own setuptools can build.
+    Raises ArchiveRejected."""
+    with _limit_resources():
         plain = [is_buildable(Path(path)) for path in paths]
     return all(plain)
 
 
 def metadata_of_wheels(paths: Iterable[str]) -> list[str]:
-    """Return the metadata texts of the wheels among the archives. Raises ArchiveRejected. The archives must
-    have passed `are_buildable`."""
-    with _bounded():
+    """Return the metadata texts of the wheels among the archives. Call this after `are_buildable` has
+    accepted the archives. Raises ArchiveRejected."""
+    with _limit_resources():
         return [_wheel_metadata(Path(path)) for path in paths if path.endswith(".whl")]
 
 
 def missing_requirements(metadata: Sequence[str]) -> tuple[str, ...]:
-    """Return the requirements that packages lack. `metadata`: the texts of their wheels' metadata."""
+    """Return requirements that are missing in packages. `metadata`: the metadata texts of their wheels."""
     asks = any(map(_AUTOLOGGING.search, metadata)) and not any(map(_NAMES_MLFLOW.search, metadata))
     return (_AUTOLOGGED,) if asks else ()
 
 
 def is_buildable(path: Path, most_unpacked: int = MAX_UNPACKED) -> bool:
-    """Return whether the archive is a wheel, or a source distribution that can be built with the runtime's
-    own setuptools. It is False for distributions with other build requirements, and for unreadable files, for
-    which installers report better errors. A plain build needs neither a separate environment (half a second)
-    nor a package index. Raises ArchiveRejected."""
+    """Return whether the archive is a wheel, or a source distribution that the runtime's own setuptools can
+    build. The result is False for distributions with other build requirements, and for unreadable files,
+    because installers report better errors for them. Raises ArchiveRejected. A plain build needs neither a
+    separate environment (half a second) nor a package index."""
     if path.stat().st_size > most_unpacked:
-        raise _refused(path, f"it has more than {_size(most_unpacked)}", "its size")
+        raise _rejection(path, f"it has more than {_size(most_unpacked)}", "its size")
     try:
         is_zip = path.suffix in _ZIPS
         text = _zip_project(path, most_unpacked) if is_zip else _tar_project(path, most_unpacked)
@@ -95,10 +96,12 @@ def is_buildable(path: Path, most_unpacked: int = MAX_UNPACKED) -> bool:
             return True
         return text is not None and _is_plain(tomllib.loads(text.decode()).get("build-system", {}))
     except RecursionError:
-        raise _refused(path, "its pyproject.toml is nested too deep", "the depth of TOML") from None
+        raise _rejection(
+            path, "its pyproject.toml is nested too deep", "the depth of TOML"
+        ) from None
     except MemoryError:
         what = f"opening it needs more than {_size(MAX_MEMORY)}"
-        raise _refused(path, what, "memory for opening it") from None
+        raise _rejection(path, what, "memory for opening it") from None
     except _BROKEN:
         return False
 
@@ -119,8 +122,9 @@ def _is_plain(build: object) -> bool:
 
 
 def _zip_project(path: Path, most: int) -> bytes | None:
-    """Return the text of its pyproject.toml, empty if it has none. Raises ArchiveRejected."""
-    # The list of members needs memory, which is limited.
+    """Return the text of the project's pyproject.toml, or an empty text if it has none. Raises
+    ArchiveRejected."""
+    # Opening the archive reads the list of its members into memory, which is limited.
     with zipfile.ZipFile(path) as archive:
         members = archive.infolist()
         _check_members(path, len(members))
@@ -134,7 +138,7 @@ def _zip_project(path: Path, most: int) -> bytes | None:
 
 
 def _wheel_metadata(path: Path) -> str:
-    """Return a wheel's metadata; empty if it is unreadable, for which installers report better errors."""
+    """Return a wheel's metadata. It is empty if unreadable: installers report better errors."""
     with suppress(*_BROKEN), zipfile.ZipFile(path) as archive:
         for name in archive.namelist():
             if _WHEEL_METADATA.fullmatch(name):
@@ -149,7 +153,7 @@ def _tar_project(path: Path, most: int) -> bytes | None:
     text, unpacked, count = b"", 0, 0
     with path.open("rb") as file, tarfile.open(fileobj=file, mode="r|*") as archive:
         while (member := archive.next()) is not None:
-            # Otherwise the archive object would keep all members in memory.
+            # Without this, the archive object would keep all members in memory.
             cast("Any", archive).members = []
             count, unpacked = count + 1, unpacked + member.size
             _check_members(path, count)
@@ -170,7 +174,7 @@ def _is_metadata(name: str) -> bool:
 
 
 def _is_project(name: str) -> bool:
-    """Return whether the file is in the only top-level directory of the archive."""
+    """Return whether the file is the pyproject.toml of a top-level directory."""
     return name.removeprefix("./").partition("/")[2] == "pyproject.toml"
 
 
@@ -178,21 +182,21 @@ def _read(path: Path, name: str, content: IO[bytes]) -> bytes:
     with content:
         text = content.read(MAX_METADATA + 1)
     if len(text) > MAX_METADATA:
-        raise _refused(path, f"its {name} has more than {_size(MAX_METADATA)}", "metadata files")
+        raise _rejection(path, f"its {name} has more than {_size(MAX_METADATA)}", "metadata files")
     return text
 
 
 def _check_members(path: Path, count: int) -> None:
     if count > MAX_MEMBERS:
-        raise _refused(path, f"it has more than {MAX_MEMBERS} members", "members")
+        raise _rejection(path, f"it has more than {MAX_MEMBERS} members", "members")
 
 
 def _check_unpacked(path: Path, size: int, most: int) -> None:
     if size > most:
-        raise _refused(path, f"it unpacks to more than {_size(most)}", "unpacked bytes")
+        raise _rejection(path, f"it unpacks to more than {_size(most)}", "unpacked bytes")
 
 
-def _refused(path: Path, what: str, limit: str) -> ArchiveRejected:
+def _rejection(path: Path, what: str, limit: str) -> ArchiveRejected:
     return ArchiveRejected(f"The archive {path} was rejected: {what} (the limit of {limit}).")
 
 
@@ -201,9 +205,9 @@ def _size(size: int) -> str:
 
 
 @contextmanager
-def _bounded() -> Generator[None]:
-    """Limit the processor time and memory in the context. Only for the main thread of a process that does not
-    use SIGPROF otherwise."""
+def _limit_resources() -> Generator[None]:
+    """Limit the processor time and memory within the context. Use it only in the main thread of a process
+    that does not use SIGPROF otherwise."""
 
     def late(number: int, frame: object) -> None:
         raise ArchiveRejected(

@@ -1,8 +1,8 @@
-"""Removes unused entries and the leftovers of killed builders from the cache, but nothing that a program
+"""Removes unused entries, and files that killed builders left, from the cache, but nothing that a program
 uses.
 
-No job depends on a removed entry: it is built, fetched or unpacked again for the next job that needs it.
-Shims lock the entries of live replicas (`shelf`).
+No job depends on a removed entry, because the next job that needs it builds, fetches or unpacks it again.
+Shims lock the entries that live replicas use (`shelf`).
 """
 
 from collections.abc import Callable, Iterator
@@ -28,9 +28,9 @@ _KINDS = {
 }
 _PACKAGES = "packages"
 _MIN_AGE = 60 * 10**9
-"""Minimum age in ns, because a program that is about to start may need a younger entry."""
+"""Minimum age in ns. A program that is about to start may need a younger entry."""
 _MIN_PACKAGE_AGE = 3600 * 10**9
-"""ns; longer than the maximum duration of an installation, which reads packages."""
+"""Minimum age of packages in ns. It exceeds the maximum duration of an installation, which reads packages."""
 
 
 class Removal(Struct, frozen=True):
@@ -39,11 +39,11 @@ class Removal(Struct, frozen=True):
     kind: str
     name: str
     bytes: Bytes
-    #: Time of the last use, ns since the epoch.
+    #: Time of the last use, in ns since the epoch.
     used: Nanos
-    #: Removes it, or returns False if it is in use now. Blocks; raises OSError.
+    #: Removes the entry, or returns False if the entry is in use. Blocks; raises OSError.
     remove: Callable[[], bool]
-    #: Reason to keep it; None = remove it.
+    #: The reason to keep the entry; None = it may be removed.
     why: str | None = None
 
 
@@ -56,8 +56,8 @@ class CacheCleaner:
         self._idle_before = now - max(older_than, _MIN_PACKAGE_AGE)
         self._installer = installer
 
-    def pieces(self) -> Iterator[Removal]:
-        """Yield all old entries in the order of removal: layers before the environments below them."""
+    def old_entries(self) -> Iterator[Removal]:
+        """Yield all old entries in the order of their removal: layers before the environments below them."""
         layers = list(Shelf(self._cache / LAYERS).content())
         going = [self._piece(LAYERS, kept) for kept in layers if self._is_old(kept)]
         yield from going
@@ -74,8 +74,8 @@ class CacheCleaner:
         yield from self._packages()
 
     def downloads(self) -> Iterator[Removal]:
-        """Yield uv's downloads as one entry of any age; nothing if an operator has set UV_CACHE_DIR. The size
-        counts only the bytes that a removal frees, without files that environments share."""
+        """Yield uv's downloads as one entry, regardless of their age. Yields nothing if an operator has set
+        UV_CACHE_DIR. The size is the number of bytes that a removal frees, without shared files."""
         root = self._cache / "uv"
         if self._installer.cache == root and root.exists():
             used = root.stat().st_mtime_ns
@@ -102,7 +102,7 @@ class CacheCleaner:
         return Removal(kind, kept.key, size_of(kept.path), kept.used, remove, why)
 
     def _packages(self) -> Iterator[Removal]:
-        """Yield packages of jobs, each in its own directory, and half-fetched ones."""
+        """Yield the packages of jobs, each in its own directory, and partly fetched packages."""
         root = self._cache / _PACKAGES
         whole = [path for path in root.glob("*/*") if not path.parent.name.startswith(".")]
         drafts = [path for path in root.glob(".*") if path.is_file()]
@@ -115,25 +115,26 @@ class CacheCleaner:
                 yield Removal(kind, path.name, size, Nanos(stat.st_mtime_ns), remove)
 
 
-def bound(cache: Path, installer: Installer, most: Bytes, now: Nanos) -> list[Removal]:
+def limit_size(cache: Path, installer: Installer, most: Bytes, now: Nanos) -> list[Removal]:
     """Remove downloads, then the least recently used entries, until the cache has at most `most` bytes.
+    Return the removed entries. Blocks. Raises OSError.
 
-    Entries in use, and entries that cannot be removed, are skipped. Returns the removed entries. Blocks.
-    Raises OSError.
+    Skips entries in use, and entries that cannot be removed.
     """
     left = size_of(cache)
     gone: list[Removal] = []
     if left <= most:
         return gone
     cleaner = CacheCleaner(cache, installer, now=now, older_than=0)
-    # An environment is used together with its layers, so the layers come first.
-    by_use = sorted(cleaner.pieces(), key=lambda piece: piece.used)
+    # Layers come first, because an environment is used together with its layers.
+    by_use = sorted(cleaner.old_entries(), key=lambda piece: piece.used)
     for piece in (*cleaner.downloads(), *by_use):
-        with suppress(OSError):  # Another user's, for example: `trainshed runtimes gc` reports it.
+        # An entry may belong to another user, for example. `trainshed runtimes gc` reports this.
+        with suppress(OSError):
             if not piece.why and piece.remove():
                 gone.append(piece)
                 left -= piece.bytes
-                # Other entries may contain hard links to the same files.
+                # Measure the cache, because other entries may contain hard links to the removed files.
                 if left <= most and (left := size_of(cache)) <= most:
                     break
     return gone
@@ -142,6 +143,6 @@ def bound(cache: Path, installer: Installer, most: Bytes, now: Nanos) -> list[Re
 def _unlink(path: Path, root: Path) -> bool:
     path.unlink(missing_ok=True)
     if path.parent != root:
-        with suppress(OSError):  # The directory contains the same content under another name.
+        with suppress(OSError):  # The directory may contain the same content under another name.
             path.parent.rmdir()
     return True

@@ -1,7 +1,7 @@
-"""Chooses the runtime for a job: the exact one if it is available, else the nearest one, with a notice.
+"""Chooses the runtime for a job. It is the exact runtime if that is available, and otherwise the nearest one,
+with a notice.
 
-It only chooses: it reads data sheets, the interpreters of this machine and the operator's image map, and
-builds nothing.
+This module builds nothing. It reads data sheets, this machine's interpreters, and the operator's image map.
 """
 
 import fnmatch
@@ -49,10 +49,10 @@ _RUNTIME_VERSION_PACKAGES = (
     "scipy",
     "scikit-learn",
 )
-"""Well-known packages of runtime versions (facts runtime_versions.json). Notices list the ones that a
+"""Well-known packages of runtime versions (facts runtime_versions.json). Notices list those of them that a
 substitute lacks."""
 _OLDEST_OF_UV: Minor = (3, 8)
-"""The oldest Python that uv installs."""
+"""The oldest Python version that uv installs."""
 _HOW_TO_MAP = (
     "The operator of this service can map it to a runtime or to another image, with an entry of [[images]] "
     "in the configuration."
@@ -68,7 +68,7 @@ class MappedImage(Struct, frozen=True):
     """One table `[[images]]` of the configuration: a pattern, and either another image or a runtime. The
     first pattern that matches the image URI of a job applies (spec/runtimes#substitutes)."""
 
-    #: `*`, `?` and `[…]` match over the whole image URI, slashes included.
+    #: Pattern of image URIs. `*`, `?` and `[…]` match any characters of the URI, including slashes.
     pattern: str = ""
     #: A runtime family with an optional version; None if `image` is set.
     runtime: str | None = None
@@ -83,11 +83,11 @@ class MappedImage(Struct, frozen=True):
 
     @property
     def version(self) -> str | None:
-        """Version of the family; None = the newest."""
+        """Version of the family, or None for the newest one."""
         return (self.runtime or "").partition(" ")[2] or None
 
     def faults(self) -> Iterator[str]:
-        """Yield the faults of the table, as `key: text`."""
+        """Yield the errors in the table, as `key: text`."""
         if not self.pattern:
             yield "pattern: is missing; set a pattern of image names, such as python:3.*"
         if bool(self.runtime) == bool(self.image):
@@ -119,22 +119,22 @@ class MappedImage(Struct, frozen=True):
 
 
 class Candidate(Struct, frozen=True):
-    """A release, with a Python of this machine that it runs on."""
+    """A release, together with a Python of this machine on which it runs."""
 
     release: Release
     python: Minor
 
     def is_exactly(self, version: str, python: Minor) -> bool:
-        """Whether it is any build of that version of the framework on that Python."""
+        """Whether this is that version of the framework (any build) on that Python."""
         return self.release.base == version and self.python == python
 
 
 def newest(
     sheet: Sheet, pythons: Interpreters, version: str | None = None, near: Minor | None = None
 ) -> Candidate | None:
-    """Return the newest release, or the one of `version`, on the Python nearest to `near`. None if no Python
-    of this machine fits. `near`: None = the family's preferred Python. Other Pythons than the usual one are
-    searched only if that does not fit."""
+    """Return the newest release, or the release of `version`, on the Python nearest to `near`. Returns None
+    if no Python of this machine fits. `near`: None = the family's preferred Python. Other Pythons are
+    searched only if the usual one does not fit."""
     usual = pythons.usual()
     low, high = sheet.preferred_pythons
     exact = [release for release in sheet.releases if release.version == version]
@@ -153,7 +153,7 @@ def newest(
             ),
         )
         candidates = _candidates(releases, ordered)
-    # Releases are in the sheet's order (newest first) for each Python.
+    # For each Python, releases are in the order of the sheet (newest first).
     return candidates[0] if candidates else None
 
 
@@ -166,16 +166,16 @@ def nearest(
     for_gpu: bool,
     slim: bool = False,
 ) -> Candidate | None:
-    """Return the release nearest to `version`, on the Python nearest to `python`; None if no Python of this
-    machine fits. `for_gpu`, `slim`: also allow builds for GPUs, or slim ones, and prefer them among equally
-    near releases."""
+    """Return the release nearest to `version`, on the Python nearest to `python`, or None if no Python of
+    this machine fits. `for_gpu`, `slim`: builds for GPUs, or slim builds, are also allowed, and preferred
+    among equally near releases."""
     wanted = parse_minor(version) or (0, 0)
     releases = [
         release
         for release in sheet.releases
         if (for_gpu or not release.for_gpu) and (slim or not release.is_slim)
     ]
-    # List all Pythons only if the usual one does not fit, because that may require a search.
+    # The list of all Pythons may require a search, so use it only if the usual Python does not fit.
     usual = pythons.usual()
     if sheet.usual_python:
         python = usual
@@ -213,7 +213,7 @@ def _distance(version: Minor, other: Minor) -> int:
 
 
 class LocalCatalog:
-    """The `core.runtime.RuntimeCatalog` of runtimes that this machine builds."""
+    """Implements `core.runtime.RuntimeCatalog` for the runtimes that this machine builds."""
 
     def __init__(
         self,
@@ -225,22 +225,22 @@ class LocalCatalog:
         has_gpu: Callable[[], bool] = lambda: False,
     ) -> None:
         self._pythons = pythons
-        #: Whether to refuse every substitution, by the operator's setting.
+        #: Whether to refuse every substitution (a setting of the operator).
         self._exact = exact
-        #: The operator's map; its first matching entry overrides everything else.
+        #: The operator's map. Its first matching entry overrides all other rules.
         self._image_map = image_map
-        #: None if the service cannot run container images.
+        #: The container images; None if the service cannot run them.
         self._images = images
-        #: Whether this machine has a GPU; called only for GPU images.
+        #: Returns whether this machine has a GPU. Called only for GPU images.
         self._has_gpu = has_gpu
-        # Nearly all jobs use one of a few images, and the releases and Pythons do not change.
+        # Cache the choices: most jobs use one of a few images, and the releases and Pythons do not change.
         self._prebuilt = lru_cache(maxsize=256)(self._choose_for_prebuilt)
 
-    def named(
+    def for_family(
         self, family: str, version: str | None = None, python: str | None = None
     ) -> RuntimeChoice | RuntimeRefusal:
-        """Return a family's release of that version on that Python or the nearest available one. None = the
-        newest version, the preferred Python."""
+        """Return a family's release of that version on that Python, or the nearest available one. None
+        selects the newest version, or the preferred Python."""
         sheet = sheet_of(family)
         if sheet is None:
             return RuntimeRefusal(no_family(family))
@@ -257,24 +257,25 @@ class LocalCatalog:
         )
 
     def for_image(self, image_uri: str) -> RuntimeChoice | RuntimeRefusal:
-        """Return the runtime for an image (spec/runtimes#substitutes).
+        """Return the runtime for an image (spec/runtimes#substitutes). The first rule that applies decides:
 
-        In this order: the operator's mapping; our own reducers for a reduction-server image
-        (spec/reduction#exactness); for a prebuilt image, its framework at the same or nearest version; any
-        other image as a container, if the service runs containers.
+        - the operator's mapping
+        - for a reduction-server image, our own reducers (spec/reduction#exactness)
+        - for a prebuilt image, its framework at the same or nearest version
+        - for any other image, a container, if the service runs containers
         """
         if entry := self._entry_of(image_uri):
-            return self._mapped(entry, image_uri)
+            return self._choose_mapped(entry, image_uri)
         if is_reduction_server(image_uri):
-            return self.named(REDUCERS)
+            return self.for_family(REDUCERS)
         image = parse_prebuilt(image_uri)
         if image is None:
             return self._container(image_uri)
         return self._prebuilt(image, image_uri, image.device == "gpu" and self._has_gpu())
 
     def default(self) -> RuntimeChoice | RuntimeRefusal:
-        """Return the runtime of jobs without an image and a runtime version: that of the newest prebuilt
-        image of the default family, so that both share one environment."""
+        """Return the runtime of jobs without an image and a runtime version. It is the runtime of the newest
+        prebuilt image of the default family, so that both share one environment."""
         sheet = FAMILIES[0]
         image = parse_prebuilt(image_for_name(sheet.family) or "")
         assert image is not None, "the default family has prebuilt images"
@@ -285,9 +286,9 @@ class LocalCatalog:
     def for_runtime_version(
         self, runtime_version: str, python_version: str
     ) -> RuntimeChoice | RuntimeRefusal:
-        """Return the runtime for a runtime version (spec/submit#defaults, spec/runtimes#substitutes): the
-        operator's mapping, for example of `runtimeVersion:2.6`, or the nearest runtime with its
-        frameworks."""
+        """Return the runtime for a runtime version (spec/submit#defaults, spec/runtimes#substitutes). It is
+        the operator's mapping, for example of `runtimeVersion:2.6`, or the nearest runtime with the
+        frameworks of that version."""
         if not runtime_version:
             choice = self.default()
             if isinstance(choice, RuntimeRefusal):
@@ -295,11 +296,11 @@ class LocalCatalog:
             note = f"The job sets no runtime version. It runs in the service's default, {_title(choice)}."
             return _with_notices(choice, note)
         if entry := self._entry_of(name := f"runtimeVersion:{runtime_version}"):
-            return self._mapped(entry, name)
+            return self._choose_mapped(entry, name)
         old = is_python2(runtime_version, python_version)
         python = parse_minor(python_version) or (3, 0)
         sheets = [sheet for sheet in FAMILIES if sheet.runtime_versions]
-        # Without a suitable Python, the default is better than nothing.
+        # If no Python is suitable for these families, use the default one.
         for sheet in (*sheets, FAMILIES[0]):
             candidate = nearest(sheet, self._pythons, runtime_version, python, for_gpu=False)
             if candidate:
@@ -342,7 +343,7 @@ class LocalCatalog:
         entries = self._image_map
         return next((entry for entry in entries if fnmatch.fnmatchcase(uri, entry.pattern)), None)
 
-    def _mapped(self, entry: MappedImage, uri: str) -> RuntimeChoice | RuntimeRefusal:
+    def _choose_mapped(self, entry: MappedImage, uri: str) -> RuntimeChoice | RuntimeRefusal:
         mapping = f"The operator maps {uri} (setting images, pattern {entry.pattern!r})"
         if entry.image:
             reason = _refusal(self._images, entry.image)
@@ -352,7 +353,7 @@ class LocalCatalog:
             return RuntimeChoice(
                 family=CONTAINER, version="", python_version="", notices=notices, image=entry.image
             )
-        choice = self.named(entry.family, entry.version, entry.python)
+        choice = self.for_family(entry.family, entry.version, entry.python)
         if isinstance(choice, RuntimeRefusal):
             return RuntimeRefusal(f"{mapping}. {choice.reason}")
         other_python = ""
@@ -374,7 +375,7 @@ class LocalCatalog:
                 f"reductionserver:latest (or europe-, asia-). {_HOW_TO_MAP}"
             )
         if "-docker.pkg.dev/vertex-ai/training/" in uri:
-            # Most likely misspelled: refuse it now, rather than when the pull fails.
+            # The URI is most likely misspelled, so refuse it now and not when the pull fails.
             return RuntimeRefusal(
                 f"{uri} is not in the list of prebuilt training images.{nearest_prebuilt(uri)} {_HOW_TO_MAP}"
             )
@@ -413,13 +414,13 @@ class LocalCatalog:
             notices.append(
                 f"{wish}, which is not available here. The job runs in {_title(choice)}.{how}"
             )
-        changes = sheet.changed(image.version, candidate.release)
+        changes = sheet.changes_since(image.version, candidate.release)
         notices += [
             f"As before {sheet.title} {format_minor(change.since)}, {change.before} "
             f"({change.old_way.variable}={change.old_way.value})."
             for change in changes
         ]
-        # Without a build for GPUs, no notice is necessary.
+        # If the family has no build for GPUs, no notice is necessary.
         has_builds = any(release.for_gpu for release in sheet.releases)
         if image.device == "gpu" and has_builds and not candidate.release.for_gpu:
             reason = (
@@ -438,7 +439,7 @@ class LocalCatalog:
         return replace(_with_notices(choice, *notices), old_ways=old_ways)
 
     def _offers(self) -> str:
-        """Return the newest listed image of every available framework, as a text."""
+        """Return a text that lists the newest image of every available framework."""
         served = {sheet.framework for sheet in FAMILIES if sheet.framework}
         newest_of: dict[str, str] = {}
         for name in list_images():
@@ -469,8 +470,8 @@ def _inexact(what: str, choice: RuntimeChoice, how: str = "") -> RuntimeRefusal:
 
 
 def _how_to_get(sheet: Sheet, version: str, python: Minor) -> str:
-    """Return a sentence, after a space, about the installation of the Python that an exact version needs; ""
-    if no release of the version runs on that Python."""
+    """Return a sentence, after a space, that explains how to install the Python that an exact version needs.
+    Returns "" if no release of the version runs on that Python."""
     if not any(release.base == version and release.runs_on(python) for release in sheet.releases):
         return ""
     number = format_minor(python)

@@ -1,7 +1,7 @@
-"""Describes how users' setup scripts, and viewers of programs' output, are confined: in a separate process at
-the isolation level of the jobs' programs.
+"""Describes how users' setup scripts, and viewers of programs' output, are confined. They run in a separate
+process at the isolation level of the jobs' programs.
 
-`InstallationTerms` apply to all runs; a `Confinement` describes the view and the limits of one run of the
+`InstallationTerms` apply to all runs. A `Confinement` describes the view and the limits of one run of the
 installer. A separate process enforces it (`keeper`), because a service with threads cannot create namespaces
 for a child.
 """
@@ -21,14 +21,14 @@ from trainshed.runtimes.keeper import main
 main()
 """
 _SECRETS = ("UV_INDEX", "UV_DEFAULT_INDEX", "UV_EXTRA_INDEX", "NETRC")
-"""Prefixes of variables that may contain, or lead to, a password of a package index."""
+"""Prefixes of variables that may contain a password of a package index, or lead to one."""
 _HOMES = "XDG_"
 """Prefix of variables that contain directories of the operator."""
 
 MAX_MEMBERS = 100_000
 """Maximum number of files, directories and links in one archive."""
 MAX_FILES = 1_000_000
-"""Maximum number of files and directories of one installation, because the service checks each of them."""
+"""Maximum number of files and directories of one installation. The service checks each of them."""
 MAX_UNPACKED = 8 << 30
 """Maximum bytes of an archive and of its unpacked content."""
 MAX_METADATA = 4 << 20
@@ -43,13 +43,13 @@ MAX_MEMORY = 512 << 20
 class InstallationTerms(Struct, frozen=True):
     """The conditions of every installation."""
 
-    #: The isolation level of programs (`protocol.LEVEL_*`), never a different one.
+    #: The isolation level of programs (`protocol.LEVEL_*`). Installations always use the same level.
     level: str
     #: Directories that appear empty.
     hidden: tuple[str, ...] = ()
     #: Files that appear empty.
     covered: tuple[str, ...] = ()
-    #: Paths that the operator makes readable, wherever they are.
+    #: Paths that the operator makes readable, even inside hidden directories.
     visible: tuple[str, ...] = ()
     #: Limits of memory, number of processes, disk and wall-clock time; None = unlimited.
     memory_bytes: int | None = None
@@ -65,47 +65,48 @@ class InstallationTerms(Struct, frozen=True):
 
 
 class LentDirectory(Struct, frozen=True):
-    """A directory that programs write to, visible at another path."""
+    """A directory to which programs write, visible at another path."""
 
     #: A directory of the service.
     base: str
-    #: Names of the directories on the way from there. A program may have replaced any of them by a link, so
-    #: links are not followed.
+    #: Names of the directories on the way from `base`. A program may have replaced any of them with a link,
+    #: so links are not followed.
     below: tuple[str, ...]
-    #: The path at which it is visible.
+    #: The path at which the directory is visible.
     place: str
 
 
 class Confinement(Struct, frozen=True):
-    """The place, the readable and writable paths, and the time limit of one installation."""
+    """The directory, the readable and writable paths, and the time limit of one installation."""
 
-    #: A directory for this run only, with its home, its temporary files and its downloads.
+    #: A directory for this run only. It contains the run's home, temporary files and downloads.
     workspace: str
     #: Other writable directories.
     writable: tuple[str, ...]
-    #: Readable paths, even inside hidden directories of the terms.
+    #: Readable paths, which may be inside hidden directories of the terms.
     shown: tuple[str, ...]
     terms: InstallationTerms
-    #: Name of its control groups; None = a name from the keeper's process ID.
+    #: Name of the run's control groups; None = a name from the keeper's process ID.
     name: str | None = None
-    #: Time limit, in seconds of `time.monotonic`; None = unlimited.
+    #: End of the run, as a time of `time.monotonic`; None = unlimited.
     until: float | None = None
     #: Packages to check before the command starts (`trainshed.runtimes.archives`).
     archives: tuple[str, ...] = ()
     #: Arguments to add to the command if the runtime's own setuptools can build all packages.
     when_plain: tuple[str, ...] = ()
-    #: Whether to add requirements that the wheels among them lack (`archives.missing_requirements`).
+    #: Whether to add requirements that are missing in the wheels among the archives
+    #: (`archives.missing_requirements`).
     corrected: bool = False
-    #: A shared download cache, only for runs without users' scripts; None = a private one.
+    #: A shared download cache; None = a private one. Shared only for runs without users' scripts.
     cache: str | None = None
     #: Directories visible read-only at other paths.
     lent: tuple[LentDirectory, ...] = ()
-    #: Handles that the command inherits.
+    #: File descriptors that the command inherits.
     handles: tuple[int, ...] = ()
-    #: Whether it uses the machine's network; otherwise it has an empty one. At level `session`, it always
-    #: uses the machine's.
+    #: Whether the run uses the machine's network; otherwise it has an empty network. At level `session`, it
+    #: always uses the machine's network.
     network: bool = True
-    #: The name of this run in errors.
+    #: The name of this run in error messages.
     subject: str = "The installation"
 
     @property
@@ -123,18 +124,18 @@ class Confinement(Struct, frozen=True):
             (Path(self.workspace) / name).mkdir(parents=True, exist_ok=True)
 
     def command(self, command: Sequence[str], line: int) -> list[str]:
-        """Return the command line that runs `command` confined. `line`: handle of a socket. The keeper
-        reports on it why it ended the command (`read_verdict`), and ends everything when its other end is
-        closed."""
+        """Return the command line that runs `command` confined. `line`: file descriptor of a socket. If the
+        keeper ends the command, it reports the reason on the socket (`read_verdict`). When the service closes
+        its own socket of the pair, the keeper ends everything."""
         texts = (msgspec.json.encode(value).decode() for value in (sys.path, self))
-        # Import nothing before, neither from a user's own packages nor from the working directory.
+        # Import nothing earlier, neither from a user's own packages nor from the working directory.
         return [sys.executable, "-I", "-S", "-c", _START, *texts, str(line), *command]
 
     def environ(self, environ: dict[str, str], *, offline: bool) -> dict[str, str]:
-        """Return the installer's variables inside. A run without an index does not get passwords of
-        indexes."""
+        """Return the installer's variables inside the confinement. A run without a package index gets no
+        passwords of indexes."""
         if self.cache:
-            # Only the installer runs here, not users' scripts, so it may use its settings and the shared
+            # Users' scripts do not run here, only the installer, so it may use its settings and the shared
             # cache.
             return environ | {"TMPDIR": f"{self.workspace}/tmp"}
         kept = without_secrets(environ) if offline else environ
@@ -144,7 +145,7 @@ class Confinement(Struct, frozen=True):
 
 
 def read_verdict(line: socket.socket) -> str | None:
-    """Return why a keeper that has exited did not start an installation, or ended it: the level is not
+    """Return the reason why an exited keeper did not start an installation, or ended it: the level is not
     available, a limit was reached, or an archive was rejected. None = the installation ended normally."""
     line.setblocking(False)
     data = b""
@@ -152,10 +153,11 @@ def read_verdict(line: socket.socket) -> str | None:
         while chunk := line.recv(4096):
             data += chunk
     except OSError:
-        return None  # It was killed, and another process still has its end.
+        # The keeper was killed, and another process still has the keeper's socket open.
+        return None
     return data.decode(errors="replace") or None
 
 
 def without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables without those that may contain a password of a package index."""
+    """Return the variables, except for those that may contain a password of a package index."""
     return {name: value for name, value in environ.items() if not name.startswith(_SECRETS)}

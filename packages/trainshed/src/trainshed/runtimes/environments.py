@@ -1,5 +1,5 @@
-"""Builds base environments: one per release of a family and interpreter. All jobs share them. Their names
-identify their content."""
+"""Builds base environments: one for each release of a family and each interpreter. All jobs share them. Their
+names identify their content."""
 
 import hashlib
 import json
@@ -27,24 +27,25 @@ from trainshed.runtimes.trees import let_read, let_write, size_of
 
 _LOAD = "import importlib, sys; [importlib.import_module(name) for name in sys.argv[1:]]"
 _LAYOUT = "4"
-"""Increased with every change to the layout of an environment, so that older ones are not used."""
+"""Version of the layout of environments. Every change to the layout increases it, so that older environments
+are not used."""
 
 _DISTUTILS_HOOK = "distutils-precedence.pth"
 _CONTENT = "content.txt"
-"""File with a line `name==version` for each distribution of an environment."""
+"""File with one line `name==version` for each distribution of an environment."""
 _SIZE = "size.txt"
 """File with the size of the environment on disk, in bytes."""
 
 
 class Base(Struct, frozen=True):
-    """A base environment, built or not."""
+    """A base environment, which may or may not be built."""
 
     sheet: Sheet
     release: Release
     interpreter: Interpreter
-    #: Its location after the build. The directory's name identifies its content.
+    #: The location of the environment after its build. The directory's name identifies the content.
     prefix: Prefix
-    #: Its directory, and those of its interpreter.
+    #: The directory of the environment, and those of its interpreter.
     places: tuple[str, ...]
 
     @property
@@ -54,16 +55,16 @@ class Base(Struct, frozen=True):
 
 class Environments:
     def __init__(self, root: Path, installer: Installer, now: Callable[[], int]) -> None:
-        """`now`: nanoseconds, only for the durations in progress lines."""
+        """`now`: clock in nanoseconds, used only for durations in progress lines."""
         self._shelf = Shelf(root)
         self._installer = installer
         self._now = now
-        #: By family, version and Python.
+        #: Environments by family, version and Python.
         self._resolved: dict[tuple[str, str, str], Base] = {}
 
     def resolve(self, choice: RuntimeChoice, interpreters: Interpreters) -> Base:
-        """Return the environment for a choice, computed once. Raises BuildFailed if it does not exist any
-        more."""
+        """Return the environment for a choice; it is computed only once. Raises BuildFailed if the choice's
+        runtime no longer exists."""
         key = choice.family, choice.version, choice.python_version
         if (known := self._resolved.get(key)) is not None:
             return known
@@ -80,7 +81,7 @@ class Environments:
         return base
 
     def base(self, sheet: Sheet, release: Release, interpreter: Interpreter) -> Base:
-        """Return the environment of a release. Its key consists of interpreter, lock, platform and layout."""
+        """Return the environment of a release. Its key: interpreter, lock, platform, layout."""
         parts = {
             "layout": _LAYOUT,
             "interpreter": [interpreter.executable, ".".join(map(str, interpreter.version))],
@@ -95,12 +96,12 @@ class Environments:
         places = (str(prefix.root), *interpreter.places)
         return Base(sheet, release, interpreter, prefix, places)
 
-    def used(self, environment: Prefix) -> None:
-        """Record the imminent start of a program in the environment, or in a layer on top of it."""
-        self._shelf.used(environment.root.name)
+    def record_use(self, environment: Prefix) -> None:
+        """Record that a program in the environment, or in a layer on top of it, is about to start."""
+        self._shelf.record_use(environment.root.name)
 
     def last_used(self, environment: Prefix) -> int:
-        """Return the time of the environment's last use, ns since the epoch. Raises OSError."""
+        """Return the time of the environment's last use, in ns since the epoch. Raises OSError."""
         return self._shelf.last_used(environment.root.name)
 
     def size(self, environment: Prefix) -> int:
@@ -108,15 +109,15 @@ class Environments:
         return int((environment.root / _SIZE).read_text())
 
     def has(self, base: Base) -> bool:
-        """Whether the environment is built and its interpreter still has its standard library. Fast."""
+        """Whether the environment is built and the standard library of its interpreter still exists. Fast."""
         return self._shelf.has(base.key) and (base.prefix.library / "os.py").exists()
 
     def build(
         self, base: Base, progress: Callable[[str], None], *, in_background: bool = True
     ) -> None:
-        """Build the environment unless it exists. Blocks for seconds to minutes. Raises BuildFailed, and then
-        leaves nothing. `in_background`: return as soon as programs can run in it, and compile most modules
-        later."""
+        """Build the environment unless it exists. Blocks for seconds to minutes. If it raises BuildFailed, it
+        leaves no files. `in_background`: return as soon as programs can run in the environment, and compile
+        most modules later."""
         sheet, release, interpreter = base.sheet, base.release, base.interpreter
         final, key = base.prefix, base.key
 
@@ -134,11 +135,12 @@ class Environments:
             if sheet.command is not None:
                 write_command(prefix, sheet.family, sheet.command.read_text())
             if interpreter.minor < (3, 12):
-                # It delays every start by almost a millisecond, for a distutils that these Pythons still
-                # have.
+                # The hook delays every start by almost a millisecond. These Pythons have distutils.
                 (prefix.site / _DISTUTILS_HOOK).unlink(missing_ok=True)
             for name in release.excluded:
-                metadata = prefix.excluded / f"{name.replace('-', '_')}-0.dist-info" / "METADATA"
+                metadata = (
+                    prefix.excluded_metadata / f"{name.replace('-', '_')}-0.dist-info" / "METADATA"
+                )
                 metadata.parent.mkdir(parents=True)
                 metadata.write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0\n")
             write_template(prefix, final)
@@ -175,12 +177,12 @@ class Environments:
             ) from failure
 
     def compile_all(self) -> None:
-        """Compile environments whose compilation was interrupted by the end of a service. Blocks."""
+        """Compile environments whose compilation was interrupted when a service exited. Blocks."""
         self._shelf.finish_all(self._compile)
 
     def _compile(self, root: Path) -> None:
-        """Compile all modules of a built environment to bytecode, at the lowest priority, because programs
-        may already run in it. Raises BuildFailed, OSError."""
+        """Compile all modules of a built environment to bytecode. The priority is the lowest one, because
+        programs may already run in the environment. Raises BuildFailed, OSError."""
         for library in root.glob("lib/python3*"):
             prefix = Prefix(root, library.name.removeprefix("python"))
             with let_write(prefix.site):
@@ -197,14 +199,14 @@ class Environments:
 
         def install(*what: str) -> None:
             target = prefix.site
-            # Users' scripts never run with write access to this directory, so it may share files with uv's
-            # cache.
+            # Users' scripts never run with write access to this directory, so its files may be hard links
+            # into uv's cache.
             self._installer.install(prefix.executable, target, what, progress, linked=True)
 
         if not release.first:
             install("--no-deps", "--requirement", lock)
             return
-        # The available build on the index determines the further packages.
+        # The build that is available on the index determines which further packages are needed.
         pinned = ("--constraint", lock, *sheet.asks_for(release), *sheet.built_from(release))
         if self._installer.has_indexes:
             install(*pinned)

@@ -1,10 +1,11 @@
-"""The runtime families, from their data sheets: the versions of each, the supported Pythons of each version,
-and its packages. A sheet is `FAMILY/sheet.toml`, in the directory of the family's locks.
+"""Reads the runtime families from their data sheets: their versions, and the Pythons and packages of each
+version. A sheet is `FAMILY/sheet.toml`, in the directory of the family's locks.
 
 In a list of requirements, "@NAME" refers to the list NAME of the sheet (`lists`) or of all sheets
 (`requirements.toml`). A release inherits the fields of `every`, and of the release in `like`, unless it sets
-them. `until` contains, by part, the highest minor version of Python 3 with this part, 0 = none. Other parts
-support all Pythons of the release.
+them. `until` limits parts (named lists of packages) to older Pythons: it maps a part to its highest minor
+version of Python 3, or to 0 if no Python has the part. Other parts are available for all Pythons of the
+release.
 """
 
 import re
@@ -29,7 +30,7 @@ _FOLDERS: Final = (
 )
 """The first one is the service's default family."""
 _REQUIREMENTS: Final = {"requirements", "sources", "excluded", "overrides"}
-"""Fields with lists of requirements, in sheets and releases."""
+"""Fields of sheets and releases that contain lists of requirements."""
 
 GSUTIL: Final = "gsutil"
 TENSORBOARD: Final = "tensorboard"
@@ -39,14 +40,15 @@ _SLIM = "slim"
 
 
 class LeftOut(Struct, frozen=True, forbid_unknown_fields=True):
-    """A package of the prebuilt images, or one that programs expect, that is missing here."""
+    """A package that is missing here, although the prebuilt images contain it or programs expect it."""
 
     name: str
-    #: Reason for its absence, in a few words that follow the name in parentheses.
+    #: Reason for its absence, in a few words. They follow the package's name in parentheses.
     reason: str
-    #: The lowest and the highest Python without it; None = all Pythons.
+    #: Lowest and highest Python for which the package is missing; None = all Pythons.
     pythons: tuple[Minor, Minor] | None = None
-    #: Device in the names of the images that contain it; None = all images. Other jobs get no notice.
+    #: Device in the names of the images that contain the package; None = all images. Only jobs with such
+    #: images get a notice.
     device: str | None = None
 
     def __str__(self) -> str:
@@ -57,7 +59,7 @@ class LeftOut(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Change(Struct, frozen=True, forbid_unknown_fields=True):
-    """A change of behavior in a version of a framework, which programs can revert."""
+    """A change of behavior in a version of a framework. Programs can restore the former behavior."""
 
     since: Minor
     #: The former behavior, as a clause for notices.
@@ -70,41 +72,41 @@ class Release(Struct, frozen=True, forbid_unknown_fields=True):
 
     #: The framework's version; "" for plain Python.
     version: str
-    #: Lowest and highest Python, both included.
+    #: Lowest and highest Python, inclusive.
     pythons: tuple[Minor, Minor]
-    #: Packages in addition to the family's own requirements, as version ranges from which the lock is made.
+    #: Version ranges of packages, in addition to the family's requirements. The lock is made from them.
     requirements: tuple[str, ...] = ()
-    #: Pins of packages without wheels; these need no other packages.
+    #: Pins of packages that have no wheels. These packages must not need other packages.
     sources: tuple[str, ...] = ()
     #: Dependencies of the requirements that programs do not need.
     excluded: tuple[str, ...] = ()
     #: Version ranges that override the requirements of other packages.
     overrides: tuple[str, ...] = ()
-    #: The date (YYYY-MM-DD) of the lock's versions, None = today: later versions were never tested with this
-    #: framework. Installers and certificates are always current.
+    #: Date (YYYY-MM-DD) of the lock's versions, because later versions were never tested with this framework.
+    #: None = today. Installers and certificates are always current.
     day: str | None = None
-    #: Whether the lock is for Linux on x86-64, the only platform with wheels of all packages. Other platforms
-    #: try the same pins.
+    #: Whether the lock is for Linux on x86-64 only, because only this platform has wheels of all packages.
+    #: Other platforms try the same pins.
     only_x86: bool = False
     #: Missing packages, in addition to those of the family.
     left_out: tuple[LeftOut, ...] = ()
-    #: Flags of the installer to try first if the machine configures no package index. The index determines
-    #: the available builds of a pinned version, and their requirements.
+    #: Flags of the installer that are tried first if the machine configures no package index. The index
+    #: determines the available builds of a pinned version, and their requirements.
     first: tuple[str, ...] = ()
-    #: Whether this is a build for NVIDIA GPUs, used for GPU images on machines with a GPU.
+    #: Whether this is a build for NVIDIA GPUs. It is used for GPU images on machines with a GPU.
     for_gpu: bool = False
-    #: Size of the download and of the environment, for people; None = small.
+    #: Size of the download and of the environment in a human-readable form; None = small.
     space: str | None = None
 
     @property
     def base(self) -> str:
-        """The framework's version in the names of images, for every build."""
+        """The framework's version in the names of images, which is the same for every build."""
         return self.version.partition("+")[0]
 
     @property
     def is_slim(self) -> bool:
-        """Whether it contains only its own requirements, without the family's: for images with the tag
-        `slim`."""
+        """Whether the release contains only its own requirements, without those of the family. Used for
+        images with the tag `slim`."""
         return self.version.endswith(f"+{_SLIM}")
 
     def runs_on(self, python: Minor) -> bool:
@@ -114,29 +116,29 @@ class Release(Struct, frozen=True, forbid_unknown_fields=True):
 class Sheet(Struct, frozen=True, forbid_unknown_fields=True):
     family: str
     title: str
-    #: Newest first.
+    #: All releases, newest first.
     releases: tuple[Release, ...]
-    #: Requirements of every release that is not slim. The same releases have `sources` and `left_out`.
+    #: Requirements of every release that is not slim. `sources` and `left_out` apply to the same releases.
     requirements: tuple[str, ...]
-    #: The folder of its locks.
+    #: The directory of the family's locks.
     folder: Path
-    #: Lowest and highest preferred Python of jobs that require none.
+    #: Lowest and highest preferred Python for jobs that require no Python.
     preferred_pythons: tuple[Minor, Minor]
     #: Modules that must load before an environment counts as built.
     imports: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
-    #: Its framework in the names of prebuilt images (`core.catalog.images`); None = none.
+    #: Name of the framework in the names of prebuilt images (`core.catalog.images`); None = no such images.
     framework: str | None = None
-    #: Whether to prefer the usual Python to the image's, because builds for other Pythons are rare.
+    #: Whether to prefer the usual Python to the image's Python, because builds for other Pythons are rare.
     usual_python: bool = False
-    #: Whether its versions are those of `ml` v1 runtimes.
+    #: Whether the family's versions are `ml` v1 runtime versions.
     runtime_versions: bool = False
-    #: Modules to preload for warm programs (docs/adr/0083), in this order; only modules that are safe to
+    #: Modules to preload for programs with a warm start (docs/adr/0083), in this order. They must be safe to
     #: fork.
     preloads: tuple[str, ...] = ()
-    #: A program that becomes the family's only command, with the family's name, run by its own Python,
-    #: instead of all console scripts. None = the job's Python runs the console scripts.
+    #: A program that becomes the family's only command, with the family's name, and replaces all console
+    #: scripts. The family's own Python runs it. None = the job's Python runs the console scripts.
     command: Path | None = None
     #: Changes that break programs for older versions.
     changes: tuple[Change, ...] = ()
@@ -145,8 +147,8 @@ class Sheet(Struct, frozen=True, forbid_unknown_fields=True):
         return next((release for release in self.releases if release.version == version), None)
 
     def lock(self, release: Release) -> Path:
-        """Return the path of the lock: the pins of all packages of the release, with markers for the Python
-        (`./dev lock`)."""
+        """Return the path of the lock. The lock contains pins of all packages of the release, with markers
+        for the Python (`./dev lock`)."""
         name = (release.version or "plain").replace("+", "-")
         return self.folder / f"{name}.lock"
 
@@ -162,8 +164,8 @@ class Sheet(Struct, frozen=True, forbid_unknown_fields=True):
         names = (_NAME.match(text) for text in texts)
         return frozenset(match[0].lower() for match in names if match)
 
-    def changed(self, wanted_version: str, release: Release) -> tuple[Change, ...]:
-        """Return the changes between the requested version and that release."""
+    def changes_since(self, wanted_version: str, release: Release) -> tuple[Change, ...]:
+        """Return the changes of behavior from the requested version to that release."""
         wanted, served = parse_minor(wanted_version), parse_minor(release.version)
         if wanted is None or served is None:
             return ()
@@ -178,7 +180,7 @@ class Sheet(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def parse_minor(text: str | None) -> Minor | None:
-    """Return `"3.10"` or `"3.10.13"` as (3, 10); None if the text is not a version, or is None."""
+    """Return `"3.10"` or `"3.10.13"` as (3, 10). Returns None for None, or if the text is not a version."""
     match = re.match(r"(\d+)\.(\d+)", text or "")
     return (int(match[1]), int(match[2])) if match else None
 
@@ -197,7 +199,7 @@ def _sheet(folder: Path) -> Sheet:
         releases[release["version"]] = release
     for fields in (sheet, *releases.values()):
         for name in _REQUIREMENTS & fields.keys():
-            fields[name] = tuple(_expanded(fields[name], lists))
+            fields[name] = tuple(_expand(fields[name], lists))
     sheet["releases"] = [_release(release, sheet["title"], parts) for release in releases.values()]
     sheet["folder"] = folder
     if command := sheet.get("command"):
@@ -205,16 +207,16 @@ def _sheet(folder: Path) -> Sheet:
     return msgspec.convert(sheet, Sheet)
 
 
-def _expanded(texts: Sequence[str], lists: Mapping[str, Sequence[str]]) -> Iterator[str]:
+def _expand(texts: Sequence[str], lists: Mapping[str, Sequence[str]]) -> Iterator[str]:
     for text in texts:
         if text.startswith("@"):
-            yield from _expanded(lists[text[1:]], lists)
+            yield from _expand(lists[text[1:]], lists)
         else:
             yield text
 
 
 def _release(fields: dict[str, Any], title: str, parts: Mapping[str, Sequence[str]]) -> Release:
-    """Create a release with the parts that are available for its Pythons."""
+    """Create a release that consists of the parts that are available for its Pythons."""
     until: dict[str, int] = fields.pop("until", {})
     release = msgspec.convert(fields, Release)
     lowest, highest = release.pythons
@@ -235,7 +237,7 @@ def _release(fields: dict[str, Any], title: str, parts: Mapping[str, Sequence[st
 
 
 FAMILIES: Final = tuple(_sheet(_HERE / folder) for folder in _FOLDERS)
-"""The data sheets of all families; the first one is the service's default."""
+"""The data sheets of all families. The first one is the service's default family."""
 
 
 def sheet_of(family: str) -> Sheet | None:

@@ -36,7 +36,8 @@ def index_environment(
         variables["UV_DEFAULT_INDEX"] = index.strip()
     if extra := options.get("extra-index-url", "").split():
         variables["UV_INDEX"] = " ".join(extra)
-        # pip chooses the best version of all indexes; uv would stop at the first index with the name.
+        # pip chooses the best version of all indexes. By default, uv stops at the first index with the
+        # package.
         variables["UV_INDEX_STRATEGY"] = "unsafe-best-match"
     if links := options.get("find-links", "").split():
         variables["UV_FIND_LINKS"] = ",".join(links)
@@ -91,7 +92,7 @@ def _from_files(files: Iterable[Path]) -> dict[str, str]:
         try:
             parser.read_string(path.read_text())
         except (OSError, UnicodeDecodeError, configparser.Error):
-            # Usually the file does not exist. pip reports files that it cannot read.
+            # Usually the file does not exist. If it is unreadable, pip reports this itself.
             continue
         for section, settings in options.items():
             if parser.has_section(section):

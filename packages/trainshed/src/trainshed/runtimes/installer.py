@@ -1,5 +1,5 @@
-"""Runs uv as a process: finds it, gives it a clean environment and the machine's indexes, and keeps its last
-lines for errors.
+"""Runs uv as a process. It finds uv, gives it a clean environment and the machine's indexes, and keeps its
+last lines for errors.
 
 A shell supervises a run, or a keeper confines it (`confinement`). Both exit together with this process.
 """
@@ -26,7 +26,7 @@ from trainshed.runtimes import output
 from trainshed.runtimes.confinement import Confinement, read_verdict
 from trainshed.runtimes.indexes import configures_indexes, index_environment
 from trainshed.runtimes.output import BEAT, NOISE, Narration
-from trainshed.runtimes.port import BuildFailed, unheard
+from trainshed.runtimes.port import BuildFailed, ignore_progress
 from trainshed.runtimes.stop import OVERSEEN, Stop, end_through, kill
 
 _INHERITED_NAMES = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "CC", "CXX", "CFLAGS", "LDFLAGS")
@@ -35,24 +35,25 @@ _PROXIES = ("http_proxy", "https_proxy", "no_proxy", "all_proxy")
 _LAST_LINES = 25
 _NOT_COMPILED = r"[/\\]tests[/\\]"
 _COMPILE = "import compileall, multiprocessing as m; m.set_start_method('spawn'); compileall.main()"
-"""Since Python 3.12, workers would fork from a server whose socket path in a cache is too long."""
+"""Code that compiles modules. Since Python 3.12, workers would otherwise fork from a server whose socket path
+in a cache is too long."""
 _GRACE = 10.0
-"""Seconds beyond its limit that a keeper may need to end everything."""
+"""Number of seconds after a run's time limit in which a keeper may end everything."""
 
 
 class Execution(Struct, frozen=True):
     """A running process of the installer."""
 
     process: subprocess.Popen[bytes]
-    #: Handle of its output, including standard error.
+    #: File descriptor of the output, including standard error.
     output: int
-    #: Handle that becomes readable when no more output is expected; None = no such handle.
+    #: File descriptor that becomes readable when no more output is expected; None = there is none.
     line: int | None
-    #: Ends the run without waiting.
+    #: Function that ends the run without waiting.
     end: Callable[[], None]
-    #: Reads from its keeper why it was ended; call it once, after the end.
+    #: Function that reads from the keeper the reason why the run was ended. Call it once, after the end.
     verdict: Callable[[], str | None]
-    #: Seconds before it is killed; None = its caller decides.
+    #: Number of seconds before the run is killed; None = the caller decides.
     seconds: float | None
 
 
@@ -63,9 +64,9 @@ def running(
     """Start a run. When the context exits, wait for its end. Raises OSError."""
     if apart is None:
         overseen = ["/bin/sh", "-c", OVERSEEN, "install", *command]
-        # Only this process has the other end of its input, which closes whenever this process ends.
+        # Only this process has the write end of the input's pipe, so the input ends with this process.
         with (
-            # uv leaves its locks there.
+            # uv leaves its locks in this directory.
             tempfile.TemporaryDirectory(prefix=".tmp-", dir=cwd) as own,
             _popen(overseen, {**environ, "TMPDIR": own}, cwd, stdin=subprocess.PIPE) as process,
         ):
@@ -112,7 +113,7 @@ def _popen(
         env=environ,
         cwd=cwd,
         pass_fds=passed,
-        # A separate group, because setup scripts start programs, and all of them must be stoppable.
+        # Use a separate group, because setup scripts start programs and all of them must be stoppable.
         start_new_session=True,
     )
 
@@ -124,8 +125,8 @@ _UNSEEN: Final = "not found at: file://"
 
 
 class InstallFailed(Exception):
-    """uv exited with an error; `lines` are its last ones. `is_final`: it was ended, or not started, for a
-    reason that applies to every way of installing; the last line contains the reason."""
+    """uv exited with an error. `lines`: the last lines of its output. `is_final`: uv was ended, or not
+    started, for a reason that applies to every way of installing. The last line contains the reason."""
 
     def __init__(self, lines: tuple[str, ...], *, is_final: bool = False) -> None:
         super().__init__("\n".join(lines))
@@ -150,7 +151,7 @@ class InstallFailed(Exception):
 
     @property
     def remedy(self) -> str:
-        """Advice if the cause is the machine or its network."""
+        """Advice for a failure that the machine or its network caused."""
         if _FULL in str(self):
             return (
                 "A disk is full. Free space (`trainshed runtimes gc` clears the cache), or choose"
@@ -162,7 +163,7 @@ class InstallFailed(Exception):
 
     @property
     def correction(self) -> str:
-        """Advice if the cause is in the requirements."""
+        """Advice for a failure that the requirements caused."""
         text = self._correction()
         if _UNSEEN in str(self):
             text += (
@@ -204,7 +205,7 @@ _PIN = re.compile(r"(?P<name>[A-Za-z0-9._-]+)==(?P<version>\S+)")
 
 
 class Installer:
-    """The uv of the runtimes. Where users' scripts may write, files are copies, so that no job can change
+    """Runs uv for the runtimes. Where users' scripts may write, files are copies, so that no job can change
     uv's own cache."""
 
     def __init__(
@@ -214,11 +215,11 @@ class Installer:
         binary: str | None = None,
         limit_seconds: float = 1800,
     ) -> None:
-        """`cache`: uv's download cache, unless UV_CACHE_DIR is set. `limit_seconds`: limit of an unconfined
-        run."""
+        """`cache`: uv's download cache, unless UV_CACHE_DIR is set. `limit_seconds`: for unconfined runs."""
         self._limit_seconds = limit_seconds
         self._binary = binary
-        # Users' setup scripts get these variables, so the service's own ones (secrets) are left out.
+        # Users' setup scripts receive these variables, so the service's own variables, which may contain
+        # secrets, are left out.
         kept = {
             name: value
             for name, value in environ.items()
@@ -230,23 +231,23 @@ class Installer:
         self._environ.setdefault("UV_CACHE_DIR", str(cache))
         self._owns_cache = self.cache == cache
         self._environ.update(index_environment(environ))
-        # uv must use the given interpreter, and neither fetch one nor follow the caller's environment.
+        # uv must use the given interpreter. It must neither download one nor follow the caller's environment.
         self._environ.update(UV_PYTHON_DOWNLOADS="never", UV_NO_PROGRESS="1")
         self._environ.pop("UV_PYTHON", None)
         # uv has no variable for this flag.
         self._flags = ("--no-index",) if self._environ.pop("UV_NO_INDEX", "") else ()
         #: Whether uv's or pip's settings on this machine contain a source of packages.
         self.has_indexes = configures_indexes(environ)
-        #: Set at the end of the service.
+        #: Requested when the service exits.
         self.closing = Stop()
 
     def close(self) -> None:
-        """Stop running installations, for the end of the service; their builds fail and leave nothing."""
+        """Stop running installations when the service exits. Their builds fail and leave no files."""
         self.closing.request()
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """Files that an installation reads: uv itself, and its settings for package sources. Raises
+        """Files that an installation reads: uv itself, and its settings of package sources. Raises
         BuildFailed if uv does not exist."""
         variables = ("UV_CONFIG_FILE", "UV_FIND_LINKS", "SSL_CERT_FILE", "SSL_CERT_DIR")
         values = ",".join(self._environ.get(name, "") for name in (*variables, "UV_INDEX"))
@@ -256,8 +257,8 @@ class Installer:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Files with this user's uv settings and with passwords of indexes: for uv, and not for users'
-        scripts."""
+        """Files that contain this user's uv settings and passwords of indexes. uv may read them, but users'
+        scripts may not."""
         home = Path(self._environ.get("HOME") or "/nonexistent")
         settings = Path(self._environ.get("XDG_CONFIG_HOME") or home / ".config") / "uv"
         netrc = self._environ.get("NETRC") or str(home / ".netrc")
@@ -268,7 +269,7 @@ class Installer:
         return Path(self._environ["UV_CACHE_DIR"])
 
     def clear_cache(self) -> None:
-        """Empty uv's cache. Blocks while another uv uses it. Raises InstallFailed, BuildFailed."""
+        """Empty uv's cache. Blocks while another uv process uses it. Raises InstallFailed, BuildFailed."""
         self.run([self._find(), "cache", "clean"], self.cache.parent)
 
     def install(
@@ -283,20 +284,21 @@ class Installer:
         linked: bool = False,
     ) -> None:
         """Install requirements, files or flags `what` into the directory `target` for the interpreter
-        `python`. Blocks.
+        `python`. Blocks. Raises InstallFailed, or BuildFailed if uv is missing or the build was stopped.
 
-        `stop` ends it early. `apart`: its view and limits, None = not confined. `linked`: the files may be
-        hard links into uv's cache, which saves disk space; only for a directory that no other program writes
-        to. Raises InstallFailed, or BuildFailed if uv itself is missing or the build was stopped.
+        - `stop` ends the installation early.
+        - `apart`: view and limits of the installation; None = not confined.
+        - `linked`: files may be hard links into uv's cache, which saves disk space. Only for a directory to
+          which no other program writes.
         """
         command = [self._find(), "pip", "install", "--python", str(python), "--target", str(target)]
-        # An operator's cache has other users as well, and links would make its files read-only.
+        # An operator's cache has other users as well, and hard links would make its files read-only.
         mode = "hardlink" if linked and self._owns_cache else "copy"
         command += [*self._flags, "--link-mode", mode, *what]
         if self._owns_cache:
-            # Closed to other users, because write access to uv's lock files must be limited.
+            # Close the cache to other users, because write access to uv's lock files must be limited.
             self.cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # Another user's cache belongs to that user.
+            # This fails for another user's cache.
             with suppress(PermissionError):
                 self.cache.chmod(0o700)
         doing = "finding out which packages are needed"
@@ -308,28 +310,30 @@ class Installer:
         self, python: str, requirements: Sequence[str], place: Path, stop: Stop | None = None
     ) -> dict[str, str]:
         """Return the newest version of each requirement that has a wheel for Python `major.minor` = `python`,
-        by the distribution's name, without regard to the requirements of these versions.
+        by the distribution's name. The requirements of these versions are ignored. Blocks. Raises
+        InstallFailed, BuildFailed.
 
-        Blocks. `place`: an empty directory for the question and the answer. Raises InstallFailed,
-        BuildFailed.
+        `place`: an empty directory for uv's input and output.
         """
         (place / "asked.in").write_text("".join(f"{requirement}\n" for requirement in requirements))
-        # The service's own interpreter, because any other runs startup code of packages.
+        # Use the service's own interpreter, because any other interpreter runs startup code of packages.
         command = [self._find(), "pip", "compile", "--python", sys.executable, "--no-deps"]
         command += ["--python-version", python]
         command += [*self._flags, "--only-binary", ":all:", "--no-header", "--no-annotate"]
         command += ["asked.in"]
         with _settings(place):
-            self._execute([*command, "-o", "answer.txt"], place, unheard, quiet=True, stop=stop)
+            self._execute(
+                [*command, "-o", "answer.txt"], place, ignore_progress, quiet=True, stop=stop
+            )
         pins = (_PIN.match(line) for line in (place / "answer.txt").read_text().splitlines())
         return {pin["name"]: pin["version"] for pin in pins if pin}
 
     def wheel(self, python: Path, source: Path, *, apart: Confinement, stop: Stop | None) -> None:
-        """Build a source distribution into `apart.wheels`, like `install`. Blocks. Raises InstallFailed,
-        BuildFailed."""
+        """Build a wheel from a source distribution, in `apart.wheels`. The parameters are as for `install`.
+        Blocks. Raises InstallFailed, BuildFailed."""
         command = [self._find(), "build", "--wheel", "--python", str(python)]
         command += [*self._flags, "--out-dir", str(apart.wheels), str(source)]
-        self._execute(command, apart.wheels, unheard, stop=stop, apart=apart)
+        self._execute(command, apart.wheels, ignore_progress, stop=stop, apart=apart)
 
     def run(
         self,
@@ -338,23 +342,23 @@ class Installer:
         progress: Callable[[str], None] | None = None,
         doing: str = "working",
     ) -> None:
-        """Run a program in the installer's clean environment. Blocks. `progress` regularly receives the
-        activity `doing`, but not the output. Raises InstallFailed with its last lines, BuildFailed if the
-        service stops."""
-        self._execute(command, cwd, progress or unheard, doing, quiet=True)
+        """Run a program in the installer's clean environment. Blocks. Raises InstallFailed with the program's
+        last lines, or BuildFailed if the service stops. `progress` regularly receives the activity `doing`,
+        but not the output."""
+        self._execute(command, cwd, progress or ignore_progress, doing, quiet=True)
 
     def compile(
         self,
         python: Path,
         directory: Path,
-        progress: Callable[[str], None] = unheard,
+        progress: Callable[[str], None] = ignore_progress,
         apart: Confinement | None = None,
         *,
         in_background: bool = False,
     ) -> None:
-        """Compile the modules below `directory`, except test suites (half of the work, never imported).
-        Blocks. Ignores modules that cannot be compiled. `in_background`: use the lowest priority. Raises
-        BuildFailed if the service stops, InstallFailed if a confined run was ended."""
+        """Compile the modules below `directory`, except test suites, which are half of the work and never
+        imported. Blocks. Modules that cannot be compiled are ignored. `in_background`: use the lowest
+        priority. Raises BuildFailed if the service stops, InstallFailed if a confined run was ended."""
         progress("Compiling the packages to bytecode.")
         program = f"import os; os.nice(19); {_COMPILE}" if in_background else _COMPILE
         command = [str(python), "-I", "-c", program, "-qq", "-j", "0", "-x", _NOT_COMPILED]
@@ -362,8 +366,8 @@ class Installer:
         try:
             self._execute(command, directory, progress, "compiling", quiet=True, apart=apart)
         except InstallFailed as failure:
-            # Packages contain files that are not modules (templates, old syntax), whose import would fail
-            # anyway.
+            # Ignore errors: packages contain files that are not modules (templates, old syntax). Their import
+            # would fail anyway.
             if failure.is_final:
                 raise
 
@@ -418,7 +422,7 @@ class Installer:
 
     def _find(self) -> str:
         if not self._binary:
-            binary = _packaged() or shutil.which("uv")
+            binary = _find_packaged() or shutil.which("uv")
             if not binary:
                 raise BuildFailed(
                     "The uv program was not found, and runtimes are built with it. It comes with the "
@@ -430,9 +434,9 @@ class Installer:
 
 @contextmanager
 def _settings(place: Path) -> Generator[None]:
-    """Write the settings of uv into its working directory, for the time of the context. uv reads them in
-    addition to the machine's, unless UV_CONFIG_FILE is set. An empty pyproject.toml hides the settings of a
-    project around the directory."""
+    """Write uv's settings into its working directory, for as long as the context is open. uv reads these
+    settings in addition to those of the machine, unless UV_CONFIG_FILE is set. An empty pyproject.toml hides
+    the settings of a project in a parent directory."""
     settings = {"uv.toml": _CORRECTIONS, "pyproject.toml": ""}
     try:
         for name, text in settings.items():
@@ -443,7 +447,7 @@ def _settings(place: Path) -> Generator[None]:
             (place / name).unlink(missing_ok=True)
 
 
-def _packaged() -> str | None:
+def _find_packaged() -> str | None:
     try:
         import uv
 

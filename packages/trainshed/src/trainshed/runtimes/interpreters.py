@@ -1,7 +1,7 @@
 """Finds the Python interpreters of this machine: their paths, versions and standard libraries.
 
-The service's own interpreter needs no search. The others (PATH, pyenv, uv's own) each run once when they are
-first needed, or earlier in a thread.
+The service's own interpreter needs no search. Each of the others (on PATH, of pyenv, of uv) runs once when it
+is first needed, or earlier in a thread.
 """
 
 import ast
@@ -34,11 +34,12 @@ print(sys.implementation.name == "cpython" and {
     "library_directory": config.get("LIBDIR") or "",
 })
 """
-"""Loads little, because each interpreter of the machine runs it at each start of a service."""
+"""Code that prints an interpreter's properties. It imports little, because each start of a service runs it in
+each interpreter of the machine."""
 
 
 class Interpreter(Struct, frozen=True):
-    """A CPython outside any virtual environment. Paths are absolute; `executable` is not a shim."""
+    """A CPython that is not in a virtual environment. Paths are absolute. `executable` is no pyenv shim."""
 
     executable: str
     version: tuple[int, int, int]
@@ -53,14 +54,14 @@ class Interpreter(Struct, frozen=True):
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Directories of the interpreter that other users may not be able to read, for example because they
-        are in a home directory."""
+        """Directories of the interpreter that may be unreadable for other users, such as in a home
+        directory."""
         is_shared = self.prefix in ("/", "/usr", "/usr/local")
         return (self.stdlib,) if is_shared else (self.prefix, self.stdlib)
 
 
 def running_interpreter() -> Interpreter:
-    """Return the interpreter of this process (its base, if this is a virtual environment)."""
+    """Return the interpreter of this process. In a virtual environment, return its base interpreter."""
     paths = sysconfig.get_paths()
     base: str = getattr(sys, "_base_executable", "") or sys.executable
     return Interpreter(
@@ -83,8 +84,8 @@ class Interpreters:
         self._all: tuple[Interpreter, ...] | None = None
 
     def usual(self) -> Minor:
-        """Return the Python for programs without a requirement: 3.11 if it exists, else the service's own. So
-        it is the same for services on different Pythons, and no newer than the builds of its packages."""
+        """Return the Python for programs that require no version: 3.11 if it exists, otherwise the service's
+        own. So it is the same for services on different Pythons, and packages have builds for it."""
         own = self._own.minor
         return _USUAL if own == _USUAL or _USUAL in self.found() else own
 
@@ -94,15 +95,15 @@ class Interpreters:
         return sorted({interpreter.minor for interpreter in self.search()}, reverse=True)
 
     def get(self, python: Minor) -> Interpreter | None:
-        """Return the interpreter of that version: the service's own if it fits, else the one with the highest
-        patch level; None if there is none."""
+        """Return the interpreter of that version, or None if there is none. The service's own interpreter is
+        preferred, and then the one with the highest patch level."""
         if python == self._own.minor:
             return self._own
         fitting = [interpreter for interpreter in self.search() if interpreter.minor == python]
         return max(fitting, key=lambda interpreter: interpreter.version, default=None)
 
     def search(self) -> tuple[Interpreter, ...]:
-        """Search the machine once; blocks while it runs interpreters."""
+        """Search the machine once. Blocks while the search runs interpreters."""
         with self._lock:
             if self._all is None:
                 interpreters = {self._own.executable: self._own}
@@ -124,14 +125,14 @@ class Interpreters:
         yield from _executables(pyenv, "versions/3.*/bin/python3.*")
         yield from _executables(uv, "cpython-3.*/bin/python3.*")
         for entry in self._environ.get("PATH", "").split(os.pathsep):
-            # pyenv's shims may refer to a missing version; the real interpreters were listed above.
+            # Skip pyenv's shims: they may refer to a missing version, and the real ones were listed above.
             if entry and Path(entry).name != "shims":
                 yield from _executables(Path(entry), "python3.*")
 
 
 def _executables(directory: Path, pattern: str) -> Iterator[Path]:
-    """Yield the interpreters that match the pattern, sorted; none in directories without access, such as
-    another user's home."""
+    """Yield the interpreters that match the pattern, in sorted order. Yields none for directories without
+    access, such as another user's home."""
     with contextlib.suppress(OSError):
         for path in sorted(directory.glob(pattern)):
             if path.name.removeprefix("python3.").isdigit() and os.access(path, os.X_OK):
@@ -139,7 +140,7 @@ def _executables(directory: Path, pattern: str) -> Iterator[Path]:
 
 
 def _probe(path: Path) -> Interpreter | None:
-    """Run an interpreter once and return its properties; None if it is not a CPython, or does not answer."""
+    """Run an interpreter once and return its properties. Returns None if it is not a CPython, or hangs."""
     try:
         answer = subprocess.run(
             [str(path), "-I", "-S", "-c", _PROBE],

@@ -1,4 +1,4 @@
-"""Lists the runtimes and the built ones among them, and builds one now; for operators, without a service."""
+"""Lists the runtimes and which of them are built, and builds one now. For operators; needs no service."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -20,21 +20,21 @@ class InventoryEntry(Struct, frozen=True):
 
     family: str
     version: str
-    #: The Python of its environment here; "" = no suitable Python was found.
+    #: The Python of the release's environment on this machine; "" = no suitable Python was found.
     python: str
-    #: The suitable Pythons, as a text.
+    #: The suitable Pythons, in a human-readable form.
     needs: str
     #: Directory of the environment; None = not built.
     built: Path | None = None
     bytes: Bytes = 0
-    #: Time of the last use, ns since the epoch; 0 = not built.
+    #: Time of the last use, in ns since the epoch; 0 = not built.
     used: Nanos = 0
-    #: Packages of the images that it lacks, each with the reason.
+    #: Packages of the prebuilt images that the environment lacks, each with the reason.
     left_out: tuple[str, ...] = ()
 
 
 class Inventory:
-    """The base environments in `cache`. `now`: nanoseconds."""
+    """The base environments in `cache`. `now`: clock in nanoseconds."""
 
     def __init__(self, cache: Path, *, now: Callable[[], int]) -> None:
         self._interpreters = Interpreters()
@@ -42,8 +42,8 @@ class Inventory:
         self._environments = Environments(cache / "environments", Installer(cache / "uv"), now)
 
     def offers(self, family: str | None = None) -> list[InventoryEntry]:
-        """Return the releases of `family` (None: of all families) for the Python that jobs get here, and for
-        other Pythons with a built environment. Raises BuildFailed for an unknown family."""
+        """Return the releases of `family`; None = of all families. Each release is listed for the Python that
+        jobs get here, and for other Pythons with a built environment. Raises BuildFailed if unknown."""
         sheets = [sheet for sheet in FAMILIES if family in (None, sheet.family)]
         if family is not None and not sheets:
             raise BuildFailed(no_family(family))
@@ -61,10 +61,10 @@ class Inventory:
         version: str | None = None,
         python: str | None = None,
     ) -> InventoryEntry:
-        """Build a release unless it is built. `version`: None = the newest. `family`: None = the environment
-        of jobs without an image. Blocks. Raises BuildFailed."""
+        """Build a release unless it is built. Blocks. Raises BuildFailed. `version`: None = the newest.
+        `family`: None = the environment of jobs without an image."""
         catalog = self._catalog
-        choice = catalog.named(family, version, python) if family else catalog.default()
+        choice = catalog.for_family(family, version, python) if family else catalog.default()
         if isinstance(choice, RuntimeRefusal):
             raise BuildFailed(choice.reason)
         if python not in (None, choice.python_version):

@@ -1,9 +1,9 @@
-"""Supervises one run of the installer in a separate process: starts it according to a `Confinement`, enforces
-its limits, and ends it.
+"""Supervises one run of the installer in a separate process. The keeper starts the run according to a
+`Confinement`, enforces its limits, and ends it.
 
-The keeper runs as the service's user, outside the sandbox. It ends everything when the service closes its
-line, or dies. Its child enters the view and the limits, checks the archives, and becomes the installer
-(`become`).
+The keeper runs as the service's user, outside the sandbox. It ends everything when the service closes the
+connection `line` or exits. The keeper's child enters the view and the limits, checks the archives, and
+becomes the installer (`become`).
 """
 
 import os
@@ -25,19 +25,18 @@ from trainshed.runtimes import archives
 from trainshed.runtimes.confinement import MAX_FILES, Confinement, without_secrets
 
 _NOWHERE = "-"
-"""Placeholder for a replica's address: an installation has none, so that binds are not redirected to a
-replica."""
+"""Placeholder for the address of a replica. An installation has none, so no bind is redirected."""
 _NO_PORT = 1 << 16
 _CHECK_INTERVAL = 0.2
-"""Interval in seconds of the checks of limits that the kernel does not enforce."""
+"""Seconds between two checks of the limits that the kernel does not enforce."""
 _MEASUREMENT = 0.05
 """Seconds of one measurement of files."""
 _PAUSE_FACTOR = 9
-"""Length of the pause after a measurement, as a multiple of the measurement."""
+"""Duration of the pause after a measurement, as a multiple of the measurement's duration."""
 
 
 class Keeper:
-    """Runs and supervises one installation. `line`: a socket whose other end the service has."""
+    """Runs and supervises one installation. `line`: a socket that is connected to the service."""
 
     def __init__(self, confinement: Confinement, command: list[str], line: socket.socket) -> None:
         terms = confinement.terms
@@ -63,8 +62,8 @@ class Keeper:
         self._size = self._names = 0
 
     def run(self) -> int:
-        """Run the installation to its end. Returns the exit status of the command, in a shell's form if it
-        was killed."""
+        """Run the installation until it ends. Return the exit status of the command, in a shell's form if the
+        command was killed."""
         children = kernel.child_signals()
         ours, theirs = socket.socketpair()
         kernel.adopt_orphans()
@@ -166,15 +165,15 @@ class Keeper:
     def _answer_calls(self, handle: int) -> None:
         calls = socket_calls.SocketCalls(handle, _NOWHERE, _NO_PORT, {}, self._terms.kept_ports)
 
-        def asked() -> None:
+        def answer() -> None:
             if not calls.answer():
                 self._loop.drop(calls.fileno())
                 calls.close()
 
-        self._loop.add(handle, asked)
+        self._loop.add(handle, answer)
 
     def _handle_closed_line(self) -> None:
-        """End the installation, because the service has closed the line or died."""
+        """End the installation, because the service has closed `line` or has exited."""
         self._loop.drop(self._line.fileno())
         self._kill()
 
@@ -212,25 +211,25 @@ class Keeper:
 
     def _end(self, limit: str, what: str) -> None:
         if not self._verdict:
-            self._verdict = self._limited(limit, what)
+            self._verdict = self._limit_message(limit, what)
         self._kill()
 
     def _kill(self) -> None:
-        """Kill the first process; all others of its namespace die with it."""
+        """Kill the first process. All other processes of its namespace die with it."""
         processes.send(self._first, signal.SIGKILL)
 
     def _detect_kernel_limit(self, kills: int) -> None:
-        """Determine whether a limit that the kernel enforces caused the end."""
+        """Determine whether the end was caused by a limit that the kernel enforces."""
         if self._verdict or self._status == 0:
             return
         if kills:
             limit = f"{(self._terms.memory_bytes or 0) >> 20} MiB"
-            self._verdict = self._limited(limit, "it used more memory")
+            self._verdict = self._limit_message(limit, "it used more memory")
         elif self._report_process_limit():
             limit = f"{self._terms.processes} processes and threads"
-            self._verdict = self._limited(limit, "it started more")
+            self._verdict = self._limit_message(limit, "it started more")
 
-    def _limited(self, limit: str, what: str) -> str:
+    def _limit_message(self, limit: str, what: str) -> str:
         subject = self._confinement.subject
         return f"{subject} was ended: {what} than its limit of {limit}."
 
@@ -257,11 +256,11 @@ class Keeper:
         try:
             self._line.sendall(self._verdict.encode(errors="replace"))
         except OSError:
-            return  # The service is gone.
+            return  # The service has exited.
 
 
 def main() -> None:
-    """Run with the arguments CONFINEMENT LINE COMMAND..., and exit like the command."""
+    """Run the keeper with the arguments CONFINEMENT LINE COMMAND..., and exit with its status."""
     confinement = msgspec.json.decode(sys.argv[1], type=Confinement)
     handle = int(sys.argv[2])
     os.set_inheritable(handle, False)
@@ -270,7 +269,8 @@ def main() -> None:
 
 
 _FIRST_USER = 0x7FFE0000
-"""First user ID of the machine for all installations, which are invisible to each other and own no files."""
+"""First of the machine's user IDs for all installations. Installations are invisible to each other, and these
+users own no files."""
 _OWN_PLACES = ("/tmp", "/var/tmp", "/dev/shm")
 _DEFAULTS = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD)
 """Signals that the interpreter ignores or the keeper handles. The installer gets their defaults."""
@@ -283,7 +283,7 @@ def become(
     keeper: socket.socket,
     parent: int,
 ) -> None:
-    """Become the installer, or raise an exception. `parent`: the keeper's process ID."""
+    """Become the installer. Raises an exception on failure. `parent`: the keeper's process ID."""
     archives.load()
     level = confinement.terms.level
     # A separate session, so that a signal to the installer's group does not reach the keeper.
@@ -292,8 +292,8 @@ def become(
     kernel.join_new_keyring()
     count = _processes_of_user() if level == protocol.LEVEL_SESSION else 0
     place = Path.cwd()
-    # The service's own files are private, but the installer's user must traverse the directories on the way
-    # to visible paths.
+    # The service's own files are private, but the installer's user must be able to search the directories
+    # above visible paths.
     os.umask(0o022)
     if level != protocol.LEVEL_SESSION:
         if not confinement.network:
@@ -305,14 +305,14 @@ def become(
         kernel.make_read_only("/", below=True, kept=kept)
         levels.drop(level, seen.owner, in_image=False)
     kernel.forbid_new_privileges()
-    # The keeper handles bind calls, like a shim for its program, if the kernel supports that.
+    # The keeper handles bind calls like a shim, if the kernel supports this.
     with suppress(OSError):
         socket_calls.send_handle(keeper, call_filter.install(connect=False))
     if level != protocol.LEVEL_SESSION:
         kernel.limit_program_capabilities(())
         kernel.set_capabilities(())
     _limit(confinement, count)
-    # Only now: the kernel resets it on a change of user.
+    # Call this after the change of user, which resets the setting.
     kernel.become_helper(parent)
     os.chdir(place)
     more = confinement.when_plain if archives.are_buildable(confinement.archives) else ()
@@ -325,7 +325,7 @@ def become(
 
 
 def _failure_message(failure: Exception) -> bytes:
-    """Return the message to the keeper about a failure: `level TEXT`, `archive TEXT`."""
+    """Return the message to the keeper about a failure, in the form `level TEXT` or `archive TEXT`."""
     word = "archive" if isinstance(failure, archives.ArchiveRejected) else "level"
     text = (
         str(failure) if isinstance(failure, OSError | archives.ArchiveRejected) else repr(failure)
@@ -359,8 +359,8 @@ def _view(confinement: Confinement) -> view.View:
 
 
 def _limit(confinement: Confinement, others: int) -> None:
-    """Set the limits of a single process. `others`: number of processes that count together with the
-    installation's."""
+    """Set the limits that apply to single processes. `others`: number of processes of the user that count
+    together with those of the installation."""
     terms = confinement.terms
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if terms.disk_bytes:
@@ -373,11 +373,11 @@ def _limit(confinement: Confinement, others: int) -> None:
 
 
 def _processes_of_user() -> int:
-    """Return the number of processes and threads of this user, which count together with the installation's
-    unless it has a namespace."""
+    """Return the number of processes and threads of this user. They count together with those of the
+    installation, unless the installation has its own user namespace."""
     count = 0
     for process in processes.parents():
-        with suppress(OSError):  # It may have ended.
+        with suppress(OSError):  # The process may have exited.
             if os.stat(f"/proc/{process}").st_uid == os.geteuid():  # noqa: PTH116 -- as all of /proc here
                 count += len(os.listdir(f"/proc/{process}/task"))  # noqa: PTH208 -- likewise
     return count

@@ -1,12 +1,13 @@
-"""Builds layers: a job's packages on top of a base environment, without the packages of the base.
+"""Builds layers. A layer has a job's packages on top of a base environment, without the packages of the base.
 
-The resolver must see the base as installed, but must not be able to change it. So a layer starts with
-*ghosts*: the metadata, without the files, of each base distribution and of the packages that the base
-deliberately excludes. The installer keeps the base's versions where they fit and installs the difference. It
-can remove only ghosts, which it replaces. Remaining ghosts are removed at the end.
+The resolver must see the packages of the base as installed, but must not be able to change the base. So a
+layer starts with *ghosts*: metadata without files. There is a ghost for each distribution of the base, and
+for each package that the base deliberately excludes. The installer keeps the base's versions where they fit,
+and installs the difference. It can remove only ghosts, and replaces them. At the end, remaining ghosts are
+removed.
 
-All jobs share uv's own cache. So only steps without users' scripts, and without files that those left, write
-to it.
+All jobs share uv's own cache. A step may write to it only if it runs no users' scripts and reads no files
+that such scripts left.
 """
 
 import hashlib
@@ -23,9 +24,9 @@ from trainshed.runtimes.confinement import Confinement, InstallationTerms
 from trainshed.runtimes.installer import Installer, InstallFailed
 from trainshed.runtimes.interpreters import Interpreter
 from trainshed.runtimes.packages import Package
-from trainshed.runtimes.port import BuildFailed, PackageFailed, Progress, unheard
+from trainshed.runtimes.port import BuildFailed, PackageFailed, Progress, ignore_progress
 from trainshed.runtimes.prefix import Prefix, derive_prefix, move_scripts, write_template
-from trainshed.runtimes.shelf import Shelf, held
+from trainshed.runtimes.shelf import Shelf, hold
 from trainshed.runtimes.stop import Stop
 from trainshed.runtimes.torch_extensions import remove_unusable_extensions
 from trainshed.runtimes.trees import is_file, let_read, read_small, remove_tree
@@ -36,13 +37,13 @@ _GHOST = "trainshed-base"
 _GHOST_METADATA = ("METADATA", "WHEEL", "entry_points.txt")
 _NOTICES = "notices.json"
 _CALLS_GSUTIL = "calls-gsutil"
-"""File that exists if the job's own packages mention gsutil."""
+"""File that exists if files of the job's own packages mention gsutil."""
 _REQUIRED = re.compile(
     r"^Requires-Dist: (?P<all>(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)[^@/\\\n]*)$", re.MULTILINE
 )
-"""A requirement that an index resolves by name. Requirements with a URL are downloaded from there."""
+"""Pattern of a requirement that an index resolves by name. Others have a URL for the download."""
 _MAX_SUMMARY = 500
-"""Maximum number of distributions in one line."""
+"""Maximum number of distributions that are listed in one line."""
 
 
 class Layers:
@@ -53,8 +54,8 @@ class Layers:
         now: Callable[[], int],
         terms: Callable[[], InstallationTerms],
     ) -> None:
-        """`now`: nanoseconds, only for the duration in a progress line. `terms`: returns the terms for users'
-        setup scripts, which also cannot see the cache."""
+        """`now`: clock in nanoseconds, used only for durations in progress lines. `terms`: returns the terms
+        for users' setup scripts, from which the cache is also hidden."""
         self._now = now
         self._shelf = Shelf(root)
         self._installer = installer
@@ -63,7 +64,8 @@ class Layers:
 
     def key(self, base: Prefix, packages: Sequence[Package], implicit: bool = False) -> str:
         """Return a layer's name, which identifies its content: the base, the packages in their order, and
-        whether their modules may import each other without a dot (`RuntimeChoice.implicit_imports`)."""
+        `implicit`. `implicit`: the modules of the packages may import each other without a dot
+        (`RuntimeChoice.implicit_imports`)."""
         parts = [_LAYOUT, base.root.name, [package.digest for package in packages]]
         text = json.dumps([*parts, "implicit"] if implicit else parts)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
@@ -71,7 +73,7 @@ class Layers:
     def find(
         self, base: Prefix, packages: Sequence[Package], implicit: bool = False
     ) -> Prefix | None:
-        """Return the layer if it is built. Fast."""
+        """Return the layer if it is built, otherwise None. Fast."""
         key = self.key(base, packages, implicit)
         return Prefix(self._shelf.path(key), base.python) if self._shelf.has(key) else None
 
@@ -85,10 +87,8 @@ class Layers:
         *,
         implicit: bool = False,
     ) -> Prefix:
-        """Build the layer unless it exists. Blocks; `stop` ends it early. `implicit`: as for `key`.
-
-        Raises PackageFailed, BuildFailed (also if it was stopped), and then leaves nothing.
-        """
+        """Build the layer unless it exists. Blocks; `stop` ends it early. `implicit`: as for `key`. If it
+        raises PackageFailed or BuildFailed (also after `stop`), it leaves no files."""
         key = self.key(base, packages, implicit)
         final = Prefix(self._shelf.path(key), base.python)
         uris = ", ".join(package.uri for package in packages)
@@ -136,7 +136,7 @@ class Layers:
             progress(f"The packages are installed in {(self._now() - started) / 1e9:.1f} s.")
 
         try:
-            with held(base.root):
+            with hold(base.root):
                 self._shelf.put(key, fill, writable="template", progress=progress, stop=stop)
         except InstallFailed as failure:
             if failure.is_final and not failure.is_machine_fault:
@@ -167,8 +167,8 @@ class Layers:
         """Whether a file of the job's own packages mentions gsutil. Fast."""
         return (layer.root / _CALLS_GSUTIL).exists()
 
-    def used(self, layer: Prefix) -> None:
-        self._shelf.used(layer.root.name)
+    def record_use(self, layer: Prefix) -> None:
+        self._shelf.record_use(layer.root.name)
 
     def _confinement(
         self,
@@ -178,8 +178,8 @@ class Layers:
         packages: Sequence[Package],
         terms: InstallationTerms,
     ) -> Confinement:
-        """Return the confinement. Only steps without users' scripts may write to uv's cache, which all jobs
-        share."""
+        """Return the confinement of the steps. Only steps without users' scripts may write to uv's cache,
+        which all jobs share."""
         return Confinement(
             workspace=str(prefix.root / _WORKSPACE),
             writable=(str(prefix.site),),
@@ -195,7 +195,7 @@ class Layers:
 
 
 def _begin(root: Path, base: Prefix, interpreter: Interpreter) -> tuple[Prefix, dict[str, str]]:
-    """Create a prefix without installed packages; return it with the versions of the base's distributions by
+    """Create a prefix without installed packages. Return it with the versions of the base's distributions, by
     name."""
     prefix = derive_prefix(root, base, interpreter)
     ghosts = _add_ghosts(base, prefix)
@@ -204,7 +204,7 @@ def _begin(root: Path, base: Prefix, interpreter: Interpreter) -> tuple[Prefix, 
 
 
 def _with_uris(text: str, packages: Sequence[Package]) -> str:
-    """Replace the packages' cache paths by their URIs in the installer's output."""
+    """Replace the cache paths of packages in the installer's output with the packages' URIs."""
     for package in packages:
         for place in (package.path.as_uri(), str(package.path)):
             text = text.replace(place, package.uri)
@@ -212,9 +212,11 @@ def _with_uris(text: str, packages: Sequence[Package]) -> str:
 
 
 def _add_ghosts(base: Prefix, prefix: Prefix) -> dict[str, str]:
-    """Make the base's distributions look installed in `prefix`. Returns their versions by name."""
+    """Make the distributions of the base look installed in `prefix`. Return their versions by name."""
     versions: dict[str, str] = {}
-    for metadata in sorted((*base.site.glob("*.dist-info"), *base.excluded.glob("*.dist-info"))):
+    for metadata in sorted(
+        (*base.site.glob("*.dist-info"), *base.excluded_metadata.glob("*.dist-info"))
+    ):
         ghost = prefix.site / metadata.name
         ghost.mkdir()
         present = [name for name in _GHOST_METADATA if (metadata / name).exists()]
@@ -238,11 +240,11 @@ def _normal(name: str) -> str:
 
 
 def _own_files(prefix: Prefix) -> Iterator[Path]:
-    """Yield the files of packages that were installed from a file, which are the job's own."""
+    """Yield the files of the job's own packages, which are the packages that were installed from a file."""
     site = prefix.site.resolve()
     for direct in prefix.site.glob("*.dist-info/direct_url.json"):
         record = (read_small(direct.with_name("RECORD")) or b"").decode(errors="replace")
-        # The service does not follow links to other files.
+        # The service does not follow links in packages to other files.
         places = (prefix.site / line.partition(",")[0] for line in record.splitlines())
         yield from (p for p in places if is_file(p) and p.resolve().is_relative_to(site))
 
@@ -253,11 +255,11 @@ def _mark_gsutil(prefix: Prefix) -> bool:
 
 def _search_packages_last(prefix: Prefix) -> None:
     """Put the directories of the job's own packages last on the path. Python 2 searched a module's own
-    directory first. But in the first place, they would hide modules of the standard library from all other
-    packages."""
+    directory first. But first on the path, these directories would hide modules of the standard library from
+    all other packages."""
     places = (p.parent.relative_to(prefix.site) for p in _own_files(prefix) if p.suffix == ".py")
     lines = sorted({str(place) for place in places if place.name})
-    # Path files are read in the order of their names: this one after that of the base.
+    # Python reads path files in the order of their names, and this one must follow that of the base.
     (prefix.site / "_trainshed_packages.pth").write_text("".join(f"{line}\n" for line in lines))
 
 
@@ -274,26 +276,27 @@ def _summary(prefix: Prefix, base: dict[str, str]) -> str:
 
 
 _PLAIN = "--no-build-isolation"
-"""For packages that the runtime's own setuptools can build."""
+"""Flag for packages that the runtime's own setuptools can build."""
 
 
 class Installation(Struct, frozen=True):
-    """Installs a job's packages into the prefix of its layer. `apart` confines every step: users' scripts may
+    """Installs a job's packages into the prefix of its layer. `apart` confines every step. Users' scripts may
     write to the prefix and the workspace."""
 
     installer: Installer
     prefix: Prefix
     packages: tuple[Package, ...]
     apart: Confinement
-    #: Restores the prefix, and the workspace in it, to the state before the first script ran.
+    #: Restores the state before the first script ran, of the prefix and of the workspace in it.
     renew: Callable[[], None]
     progress: Progress
     stop: Stop | None
 
     def run(self) -> None:
-        """Install the packages in the cheapest way that works. Blocks. Raises InstallFailed, BuildFailed."""
+        """Install the packages in the cheapest possible way. Blocks. Raises InstallFailed, BuildFailed."""
         try:
-            # Most jobs need only the base. They must not wait for an index, nor fail without one.
+            # Try without an index first: most jobs need only the base. They must not wait for an index, nor
+            # fail without one.
             self._install(["--offline"], self._paths(), plain=(_PLAIN,), tell=False)
         except InstallFailed as failure:
             if failure.is_final:
@@ -301,8 +304,8 @@ class Installation(Struct, frozen=True):
         else:
             return
         self.progress("The runtime lacks required packages. Searching the package index.")
-        # A script may have left code that every later Python would run, even one with write access to the
-        # shared cache.
+        # A script may have left code that every later Python would run. This includes a Python with write
+        # access to the shared cache.
         self.renew()
         what = self._paths()
         try:
@@ -311,17 +314,18 @@ class Installation(Struct, frozen=True):
         except InstallFailed as failure:
             if failure.is_final:
                 raise
-            # Requirements without wheels must be built, or two packages are the same project, or the wheels
-            # are unusable. uv has printed "error": without a further line it would look like the end.
+            # There are several possible causes: requirements without wheels must be built, two packages are
+            # the same project, or the wheels are unusable. uv has printed "error", which would look like the
+            # end without another line.
             self.progress("Wheels are not enough. Building the other packages from source.")
             self._install_from_source(what)
         else:
             self._replace_other_versions(what)
 
     def _replace_other_versions(self, wheels: Sequence[Path]) -> None:
-        """Install again, building from source, if a wheel-only installation has other versions than the
-        newest. When the newest version of a requirement depends on a package without a wheel, the installer
-        chooses other versions, such as very old ones or pre-releases. If the build fails, those remain."""
+        """Build from source and install again, if an installation from wheels has other versions than the
+        newest. If the newest version of a requirement depends on a package without a wheel, the installer
+        chooses other versions, such as very old ones or pre-releases. If the build fails, they remain."""
         others = self._other_versions(wheels)
         if not others:
             return
@@ -339,8 +343,8 @@ class Installation(Struct, frozen=True):
             self._from_wheels([self._wheel(path) for path in self._paths()])
 
     def _other_versions(self, wheels: Sequence[Path]) -> list[str]:
-        """Return the requirements of the packages whose installed version is not the newest one with a wheel,
-        as texts with name and versions."""
+        """Return the requirements of the packages whose installed version is not the newest one with a wheel.
+        Each is a text with name and versions."""
         own = {_distribution(wheel)[0] for wheel in wheels}
         installed: dict[str, str] = {}
         requirements: list[re.Match[str]] = []
@@ -366,7 +370,7 @@ class Installation(Struct, frozen=True):
         except InstallFailed as failure:
             if failure.is_final:
                 raise
-            # For example, two packages may require two versions: the installed one satisfies both.
+            # Two packages may require different versions, for example. The installed version satisfies both.
             return []
         return [
             f"{name} {installed[name]} (not {version})"
@@ -375,7 +379,7 @@ class Installation(Struct, frozen=True):
         ]
 
     def _wheel(self, path: Path) -> Path:
-        """Return the package as a wheel, built confined if it is not one. Raises InstallFailed."""
+        """Return the package as a wheel. If necessary, build it in confinement. Raises InstallFailed."""
         if path.suffix == ".whl":
             return path
         apart = replace(
@@ -388,8 +392,8 @@ class Installation(Struct, frozen=True):
         return max(wheels, key=lambda wheel: wheel.stat().st_mtime_ns)
 
     def _from_wheels(self, wheels: Sequence[Path]) -> None:
-        """Install wheels and their requirements from wheels only. The installer then runs no script, but
-        opens archives from untrusted authors."""
+        """Install wheels, and their requirements from wheels only. In this way, the installer runs no script,
+        but it opens archives from untrusted authors."""
         paths = list(map(str, dict.fromkeys(wheels)))
         what = ["--only-binary", ":all:", *paths]
         site, python = self.prefix.site, self.prefix.executable
@@ -405,7 +409,7 @@ class Installation(Struct, frozen=True):
         apart.prepare()
         self.installer.cache.mkdir(parents=True, exist_ok=True)
         self.installer.install(python, site, what, self.progress, stop=self.stop, apart=apart)
-        # Confined, because every start of that Python runs the code in path files.
+        # Compile in confinement, because every start of that Python runs the code in path files.
         self.installer.compile(python, site, self.progress, self.apart)
 
     def _install_from_source(self, what: Sequence[Path]) -> None:
@@ -414,7 +418,7 @@ class Installation(Struct, frozen=True):
         except InstallFailed as failure:
             if "conflicting URLs" not in str(failure):
                 raise
-            # Two packages are the same project: install one after the other, so that the later one remains
+            # If two packages are the same project, install one after the other, so that the later one remains
             # (spec/program#arguments: in order).
             for path in what:
                 self._install([], [path])
@@ -427,7 +431,7 @@ class Installation(Struct, frozen=True):
         plain: tuple[str, ...] = (),
         tell: bool = True,
     ) -> None:
-        progress = self.progress if tell else unheard
+        progress = self.progress if tell else ignore_progress
         site, python = self.prefix.site, self.prefix.executable
         paths = tuple(map(str, what))
         apart = replace(self.apart, archives=paths, when_plain=plain)

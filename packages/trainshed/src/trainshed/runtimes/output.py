@@ -1,4 +1,4 @@
-"""Reads the output of installers and tools line by line, reports silence, and edits it for people."""
+"""Reads the output of installers and tools line by line, reports silence, and edits lines for users."""
 
 import os
 import re
@@ -10,15 +10,15 @@ _CHUNK = 1 << 16
 _MAX_LINE = 1 << 16
 """Maximum bytes of a line; a longer one becomes several lines."""
 _MAX_CHUNKS = 64
-"""Maximum number of chunks to read after the expected end of output; a pipe contains one."""
+"""Maximum number of chunks that are read after the expected end of the output. A pipe contains only one."""
 
 
 def lines(output: int, beat: float, line: int | None = None) -> Iterator[str | None]:
     """Yield the lines of a pipe that are not empty, without trailing white space, until every writer has
-    closed it; None after each `beat` seconds of silence.
+    closed the pipe. Yields None after each `beat` seconds of silence.
 
-    `line`: a handle that becomes readable when no more output is expected, so that escaped processes which
-    still have the pipe open are ignored. None = no such handle.
+    `line`: a file descriptor that becomes readable when no more output is expected; None = there is none. It
+    prevents waiting for escaped processes that still have the pipe open.
     """
     rest, left = b"", _MAX_CHUNKS
     with selectors.DefaultSelector() as selector:
@@ -51,28 +51,28 @@ def _text(line: bytes) -> str:
 BEAT = 5.0
 """Seconds of silence before a progress report."""
 NOISE = ("Using CPython ", "Using Python ")
-"""Prefixes of lines that are useless for people."""
+"""Prefixes of lines that are useless to users."""
 _MAX_LINES = 10_000
-"""Maximum number of lines of one installer: a setup script may print anything, and each line goes into the
+"""Maximum number of lines from one installer. A setup script may print anything, and each line goes into the
 log."""
 _CHANGES = (" + ", " - ", " ~ ")
 _MAX_CHANGES = 20
-"""Maximum length of a list of changed packages; longer lists are whole environments, which have their own
+"""Maximum length of a list of changed packages. Longer lists are whole environments, which have their own
 list."""
 _DETAIL = re.compile(
     r" *(Building|Built|Downloaded|Prepared) |Downloading .*\(([\d.]+KiB|\d(\.\d)?MiB|[1-4]\d(\.\d)?MiB)\)"
 )
-"""Lines of uv to hide: single packages, and downloads of less than 50 MiB."""
+"""Patterns of uv's lines to hide: single packages, and downloads of less than 50 MiB."""
 
 
 class Narration:
-    """Turns an installer's lines into progress for people. For one thread, with lines in their order."""
+    """Turns an installer's lines into progress for users. For one thread, with lines in order."""
 
     def __init__(
         self, tell: Callable[[str], None], doing: str = "working", *, quiet: bool = False
     ) -> None:
         self._tell = tell
-        #: The installer's activity, shown before its first line.
+        #: The installer's activity, which is shown before its first line.
         self._doing = doing
         #: Whether to hide its output.
         self._quiet = quiet
@@ -97,7 +97,7 @@ class Narration:
             return
         self.end()
         self._last = line.strip()
-        # uv starts a line with one space when it completes a step; more spaces are another layout.
+        # uv starts a line with one space when it completes a step. More spaces are another layout.
         self._tell(line.removeprefix(" "))
 
     def add_silence(self) -> None:

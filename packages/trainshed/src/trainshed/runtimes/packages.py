@@ -1,5 +1,5 @@
-"""Fetches a job's packages from their bucket once, and stores them by content. It does not open them
-(`archives`)."""
+"""Fetches a job's packages from their bucket once, and stores them by their content. It does not open them
+(`archives` does)."""
 
 import hashlib
 import json
@@ -22,7 +22,7 @@ _SOURCE = re.compile(r"\.(tar(\.\w+)?|tgz|tbz|txz|zip)$", re.ASCII)
 
 
 class Package(Struct, frozen=True):
-    """A fetched package. `digest`: SHA-256 of the content, hexadecimal."""
+    """A fetched package. `digest`: SHA-256 of the content in hexadecimal digits."""
 
     uri: str
     digest: str
@@ -30,18 +30,18 @@ class Package(Struct, frozen=True):
 
 
 class Packages:
-    """The fetched packages at `<root>/<digest>/<file name>`, and an index from (URI, fingerprint) to
+    """The fetched packages at `<root>/<digest>/<file name>`, with an index from (URI, fingerprint) to
     digest."""
 
     def __init__(self, root: Path, source: PackageSource, closing: Stop | None = None) -> None:
-        """`closing`: ends fetches, which then raise BuildFailed."""
+        """`closing`: stops fetches, which then raise BuildFailed."""
         self._root, self._closing = root, closing or Stop()
         self._source = source
         self._known: dict[tuple[str, str], str] = {}
 
     def known(self, packages: Sequence[JobPackage]) -> tuple[Package, ...] | None:
-        """Return the packages if all of them were fetched before, have not changed since and match their
-        pins, else None. Fast, fetches nothing."""
+        """Return the packages if all of them were fetched before, have not changed since then, and match
+        their pins. Otherwise return None. Fast; fetches nothing."""
         fetched: list[Package] = []
         for package in packages:
             uri = package.uri
@@ -58,14 +58,12 @@ class Packages:
     def fetch(
         self, packages: Sequence[JobPackage], progress: Progress | None = None
     ) -> tuple[Package, ...]:
-        """Return the packages, in order, read from the bucket if necessary, which `progress` reports. Blocks.
+        """Return the packages in order, read from the bucket if necessary; `progress` reports this. Blocks.
+        Raises PackageFailed if a package does not exist, is too large or does not match its pin. Raises
+        BuildFailed if a package cannot be read or stored."""
+        return tuple(self._fetch_pinned(package, progress) for package in packages)
 
-        Raises PackageFailed if one does not exist, is too large or does not match its pin, BuildFailed if it
-        cannot be read or stored here.
-        """
-        return tuple(self._pinned(package, progress) for package in packages)
-
-    def _pinned(self, package: JobPackage, progress: Progress | None) -> Package:
+    def _fetch_pinned(self, package: JobPackage, progress: Progress | None) -> Package:
         fetched = self._fetch(package.uri, progress)
         if fault := package.fault(fetched.digest):
             raise PackageFailed(fault)
@@ -73,12 +71,13 @@ class Packages:
 
     def _fetch(self, uri: str, progress: Progress | None) -> Package:
         try:
-            # Read before the content: a write in between makes the index entry stale, not wrong.
+            # Get the fingerprint before the content: after a write in between, the index entry is stale, not
+            # wrong.
             fingerprint = self._source.fingerprint(uri)
             if fingerprint and (digest := self._digest(uri, fingerprint)):
                 place = self._place(uri, digest)
                 if place.exists():
-                    # The cache cleaner uses the time of last use.
+                    # The cache cleaner uses this time as the time of the last use.
                     os.utime(place)
                     return Package(uri, digest, place)
             if progress is not None:
@@ -121,9 +120,9 @@ class Packages:
         return hashed.hexdigest(), draft
 
     def _place(self, uri: str, digest: str) -> Path:
-        # A wheel is identified by its name. A source distribution is identified by its own setup script:
-        # people pack it by hand, and the Vertex SDK puts a timestamp in front of the name, which installers
-        # would trust.
+        # Installers identify a wheel by its name, and a source distribution by its setup script. They would
+        # trust the name of a source distribution, but people pack it by hand, and the Vertex SDK puts a
+        # timestamp in front of the name.
         name = _NOT_IN_A_FILE_NAME.sub("_", PurePosixPath(uri).name) or "package"
         if source := _SOURCE.search(name):
             name = f"package{source[0]}"

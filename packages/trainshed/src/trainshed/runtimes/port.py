@@ -11,12 +11,12 @@ from trainshed.core.runtime import Image, RuntimeChoice
 
 
 class PackageFailed(Exception):
-    """The job's own package cannot be fetched or installed: the user's mistake. The message contains the
-    installer's last lines."""
+    """The job's own package cannot be fetched or installed, which is an error of the user. The message
+    contains the installer's last lines."""
 
 
 class BuildFailed(Exception):
-    """The runtime itself cannot be built here: the service's failure."""
+    """The runtime itself cannot be built here, which is a failure of the service."""
 
 
 class PackageSource(Protocol):
@@ -27,10 +27,8 @@ class PackageSource(Protocol):
         ...
 
     def fingerprint(self, uri: str) -> str | None:
-        """Return a short text that changes with the content (generation, checksum), or None if unknown.
-
-        Must return immediately (a stat), because `Runtimes.ready` calls it on the event loop.
-        """
+        """Return a short text that changes with the content (generation, checksum), or None if it is unknown.
+        Must return immediately (one stat call), because `Runtimes.ready` calls it on the event loop."""
         ...
 
 
@@ -39,21 +37,21 @@ class PreparedRuntime(Struct, frozen=True):
     #: shared base and the job's packages. If it is read-only, a program's own installs go to its user base.
     #: "" with an `image`.
     template: str
-    #: Lines about the installed packages, for the log.
+    #: Lines for the log about the installed packages.
     notices: tuple[str, ...] = ()
-    #: Directories of console scripts, for PATH after the user base's `bin` and the template's.
+    #: Directories of console scripts. In PATH, they follow the user base's `bin` and the template's.
     path: tuple[str, ...] = ()
-    #: Directories that no program may write to. Permission bits do not stop root, so the replica's mount
+    #: Directories to which no program may write. Permission bits do not stop root, so the replica's mount
     #: namespace should bind them read-only.
     read_only: tuple[str, ...] = ()
-    #: The container image of the program; None = it runs in `template`.
+    #: The container image of the program; None = the program runs in `template`.
     image: Image | None = None
-    #: The modules to import in advance; None = none.
+    #: The modules to import in advance; None = no modules.
     preloadable: "Preloadable | None" = None
 
 
 class Preloadable(Struct, frozen=True):
-    """The part of a runtime that is imported once for many programs."""
+    """The part of a runtime that is imported once and used by many programs."""
 
     #: Directory of the runtime's own Python environment, without packages of jobs.
     template: str
@@ -62,20 +60,20 @@ class Preloadable(Struct, frozen=True):
 
 
 Progress = Callable[[str], None]
-"""Accepts one line about the progress of a build; called from any thread."""
+"""Receives one line about the progress of a build. Called from any thread."""
 
 
-def unheard(line: str) -> None:
+def ignore_progress(line: str) -> None:
     """Ignore a line of progress."""
 
 
 class Runtimes(Protocol):
-    """Builds and caches environments. All methods are idempotent and safe for several tasks."""
+    """Builds and caches environments. All methods are idempotent, and safe for concurrent tasks."""
 
     def ready(
         self, choice: RuntimeChoice, packages: tuple[JobPackage, ...]
     ) -> PreparedRuntime | None:
-        """Return the environment if no build or fetch is necessary, else None. Never blocks for long."""
+        """Return the environment if no build or fetch is necessary, otherwise None. Never blocks for long."""
         ...
 
     async def prepare(
@@ -84,15 +82,15 @@ class Runtimes(Protocol):
         packages: tuple[JobPackage, ...],
         progress: Progress | None = None,
     ) -> PreparedRuntime:
-        """Build missing parts, once for all waiting callers. Each caller gets the `progress` from the start
-        of its wait. Raises PackageFailed, also for a package that does not match its pin, and BuildFailed."""
+        """Build missing parts, once for all waiting callers. Each caller receives the `progress` from the
+        start of its wait. Raises PackageFailed (also for a wrong digest), BuildFailed."""
         ...
 
     def reduction(self) -> str | None:
         """Return the directory with the package `trainshed_reduction` for programs
-        (spec/reduction#frameworks), None if it must be prepared. Never blocks for long."""
+        (spec/reduction#frameworks), or None if it must be prepared first. Never blocks for long."""
         ...
 
     async def prepare_reduction(self, progress: Progress | None = None) -> str:
-        """Prepare that directory, once for all jobs, and return it. Raises BuildFailed."""
+        """Prepare the directory of `reduction`, once for all jobs, and return it. Raises BuildFailed."""
         ...

@@ -26,7 +26,7 @@ _PTH_OF_BASE = "_trainshed_base.pth"
 
 
 class Prefix(Struct, frozen=True, dict=True):
-    """The paths inside a prefix at `root`, for Python `major.minor` = `python`."""
+    """The paths in a prefix at `root`, for Python `major.minor` = `python`."""
 
     root: Path
     python: str
@@ -37,7 +37,7 @@ class Prefix(Struct, frozen=True, dict=True):
 
     @cached_property
     def library(self) -> Path:
-        """The standard library: links, and `site-packages`."""
+        """Directory of the standard library, with links to it and `site-packages`."""
         return self.root / "lib" / f"python{self.python}"
 
     @cached_property
@@ -46,19 +46,19 @@ class Prefix(Struct, frozen=True, dict=True):
 
     @cached_property
     def scripts(self) -> Path:
-        """Directory of console scripts, separate from `bin`, which would hide the replica's own `python` on
-        PATH."""
+        """Directory of console scripts. It is separate from `bin`, which would hide the replica's own
+        `python` on PATH."""
         return self.root / "scripts"
 
     @cached_property
-    def excluded(self) -> Path:
-        """Directory with metadata, for resolvers, of packages that are excluded although an installed package
-        requires them."""
+    def excluded_metadata(self) -> Path:
+        """Directory with metadata of packages that are excluded although an installed package requires them.
+        Resolvers read it."""
         return self.root / "excluded"
 
     @cached_property
     def template(self) -> Path:
-        """Directory from which each replica starts its Python (`write_template`)."""
+        """Directory of the template from which each replica starts its Python (`write_template`)."""
         return self.root / "template"
 
 
@@ -71,53 +71,51 @@ def make_prefix(root: Path, interpreter: Interpreter) -> Prefix:
 
 
 def derive_prefix(root: Path, base: Prefix, interpreter: Interpreter) -> Prefix:
-    """Create a prefix at `root` whose `site-packages` is empty, followed by the one of `base`.
+    """Create a prefix at `root`. Its `site-packages` is empty, and is followed by that of `base`.
 
-    A program's import order becomes: its own installs, its user installs, this prefix, the base.
+    A program's import order then is: its own installs, its user installs, this prefix, the base.
     """
     prefix = _skeleton(root, interpreter)
     prefix.executable.hardlink_to(base.executable)
     for renamed in base.root.glob("lib/python3*/dist-packages"):
         _link(prefix.root / renamed.relative_to(base.root), prefix.site)
-    # Python ignores path files in a directory that a path file adds. `addsitedir` reads them, with that
-    # directory as their place, where namespace packages search for their parts.
+    # Python ignores path files in a directory that another path file adds. `addsitedir` reads them as files
+    # of that directory, in which namespace packages then search for their parts.
     lines = [str(base.site), f"import site; site.addsitedir({str(base.site)!r})"]
     (prefix.site / _PTH_OF_BASE).write_text("".join(line + "\n" for line in lines))
     return prefix
 
 
 def base_of(root: Path) -> Path | None:
-    """Return the root of the base of the prefix at `root`; None if it has no base."""
+    """Return the root of the base of the prefix at `root`, or None if it has no base."""
     for path in root.glob(f"lib/python3*/site-packages/{_PTH_OF_BASE}"):
-        # Three levels up from site-packages (python3.X, lib) is the root.
+        # The root is three levels above site-packages (site-packages, python3.X, lib).
         return Path(path.read_text().partition("\n")[0]).parents[2]
     return None
 
 
 def move_scripts(prefix: Prefix) -> None:
-    """Move console scripts out of `site-packages/bin`, and have them run by the first `python3` on PATH.
-
-    That is the replica's own interpreter, not the one that installed them.
-    """
+    """Move console scripts out of `site-packages/bin`, and have them run by the first `python3` on PATH. That
+    is the replica's own interpreter, not the one that installed the scripts."""
     prefix.scripts.mkdir()
     installed = prefix.site / "bin"
     if installed.is_symlink() or not installed.is_dir():
         return
     for script in sorted(installed.iterdir()):
         if not is_file(script):
-            # The service would follow a link with its own rights, to files that the package must not read.
+            # Skip links: the service would follow them to files that the package must not read.
             continue
         target = prefix.scripts / script.name
         content = read_small(script)
         if content is None:
-            # A program, not a script: it needs no change.
+            # The file is a program and not a script, so it needs no change.
             script.rename(target)
             continue
         first, newline, rest = content.partition(b"\n")
         if first.startswith(b"#!") and b"python" in first:
             content = b"#!/usr/bin/env python3" + newline + rest
         elif first == b"#!/bin/sh" and rest.startswith(b"'''exec'"):
-            # The form for long paths: two lines that start the interpreter, then the script.
+            # The form for long interpreter paths: two lines that start the interpreter, then the script.
             content = b"#!/usr/bin/env python3\n" + rest.split(b"\n", 2)[-1]
         target.write_bytes(content)
         target.chmod(script.stat().st_mode)
@@ -125,12 +123,11 @@ def move_scripts(prefix: Prefix) -> None:
 
 
 def write_command(prefix: Prefix, name: str, program: str) -> None:
-    """Replace all console scripts by one command. The prefix's own Python runs it, regardless of the caller's
-    variables."""
+    """Replace all console scripts with one command. The prefix's own Python runs it, with any variables."""
     shutil.rmtree(prefix.scripts)
     prefix.scripts.mkdir()
     script = prefix.scripts / name
-    # A shell line that Python reads as a string: it finds the interpreter, wherever the prefix is.
+    # A shell line that starts the prefix's interpreter, wherever that is. Python reads it as a string.
     run = f"'''exec' \"${{0%/*}}/../bin/python{prefix.python}\" -I \"$0\" \"$@\"\n' '''\n"
     script.write_text(f"#!/bin/sh\n{run}{program}")
     script.chmod(0o755)
@@ -145,7 +142,7 @@ def _skeleton(root: Path, interpreter: Interpreter) -> Prefix:
     for entry in os.scandir(interpreter.stdlib):
         if entry.name not in _NOT_LINKED:
             (prefix.library / entry.name).symlink_to(entry.path)
-    # Relocatable builds search libpython next to `bin`; distributions with lib64 search the library there.
+    # Relocatable builds search for libpython next to `bin`. Distributions with lib64 search there.
     beside = Path(interpreter.library_directory)
     if beside.is_relative_to(interpreter.prefix):
         for shared in beside.glob("libpython*"):
@@ -159,7 +156,7 @@ def _skeleton(root: Path, interpreter: Interpreter) -> Prefix:
 
 
 def _link_site(prefix: Prefix) -> None:
-    """Link the name that distributions like Debian use instead of `site-packages` to ours."""
+    """Create a link with the name that distributions such as Debian use instead of `site-packages`."""
     command = [
         str(prefix.executable),
         "-I",
@@ -183,10 +180,10 @@ def _link(place: Path, target: Path) -> None:
 
 
 def write_template(prefix: Prefix, final: Prefix) -> None:
-    """Write the template of the prefix that is being built at `prefix` and will be moved to `final`.
+    """Write the template of a prefix that is being built at `prefix` and will be moved to `final`.
 
-    Layout: `pyvenv.cfg`; `bin/` with `python`, `python3`, `python3.X` (links to the prefix's binary);
-    `lib/python3.X/site-packages/`, empty. Each start of a program copies these entries
+    The template has `pyvenv.cfg`, `bin/` with `python`, `python3` and `python3.X` (links to the prefix's
+    binary), and an empty `lib/python3.X/site-packages/`. Each start of a program copies these entries
     (`trainshed.replica.supervisor.program.install_python`). `pip` is one of the prefix's console scripts.
     """
     template = prefix.template
@@ -200,7 +197,7 @@ def write_template(prefix: Prefix, final: Prefix) -> None:
         (template / "lib64").symlink_to("lib")
     (template / "pyvenv.cfg").write_text(
         f"home = {final.executable.parent}\n"
-        # "System" is our prefix: this adds the base packages after a program's own installs.
+        # The "system" is this prefix. The option adds the base packages after a program's own installs.
         "include-system-site-packages = true\n"
         f"version = {prefix.python}\n"
     )

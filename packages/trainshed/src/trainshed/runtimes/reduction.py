@@ -1,8 +1,8 @@
-"""Prepares the package `trainshed_reduction` in the cache for programs of jobs with reducers, once for all
-jobs and Pythons.
+"""Prepares the package `trainshed_reduction` in the cache, for programs of jobs with reducers. All jobs and
+Pythons share it.
 
-Its name depends on its sources and on the compiler of its C part. Without a compiler, that part is missing,
-and sums are native. After a compiler error, sums are native for an hour.
+Its name depends on its sources and on the compiler of its C part. Without a compiler, the C part is missing,
+and the frameworks' own all-reduce is used. After a compiler error, this lasts for an hour.
 """
 
 import functools
@@ -36,7 +36,7 @@ _SUFFIXES = frozenset({".py", ".c", ".h", ".typed"})
 
 @functools.cache
 def content() -> Mapping[str, bytes]:
-    """Return every file of the distribution, by its path with slashes below `site-packages`."""
+    """Return every file of the distribution. The keys are paths with slashes, relative to `site-packages`."""
     information = f"{PACKAGE}-{release()}.dist-info"
     sources = (path for path in sorted(_SOURCE.rglob("*")) if path.suffix in _SUFFIXES)
     return {
@@ -53,13 +53,13 @@ def content() -> Mapping[str, bytes]:
 
 
 def release() -> str:
-    """Return the distribution's version, which is the service's."""
+    """Return the distribution's version, which is the version of the service."""
     return installed("trainshed")
 
 
 @functools.cache
 def digest() -> str:
-    """Return a digest of the distribution's files, 64 hexadecimal digits."""
+    """Return a digest of the distribution's files as 64 hexadecimal digits."""
     hashed = hashlib.sha256()
     for name, data in content().items():
         hashed.update(b"%s\0%d\0" % (name.encode(), len(data)))
@@ -68,17 +68,17 @@ def digest() -> str:
 
 
 def unpack(directory: Path) -> None:
-    """Write the files and the built libraries to a directory for PYTHONPATH, which is created if necessary.
-    Raises OSError."""
-    for name, data in (*content().items(), *built().items()):
+    """Write the files and the compiled libraries to a directory for PYTHONPATH, which is created if
+    necessary. Raises OSError."""
+    for name, data in (*content().items(), *compiled_libraries().items()):
         path = directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
 
 
-def built() -> Mapping[str, bytes]:
-    """Return the compiled C libraries next to their sources, which an image of the service contains; by their
-    paths, like `content`."""
+def compiled_libraries() -> Mapping[str, bytes]:
+    """Return the compiled C libraries that are next to their sources, by path like `content`. Only images of
+    the service contain them."""
     libraries = sorted((_SOURCE / "native").glob("*.so"))
     return {f"{PACKAGE}/native/{path.name}": path.read_bytes() for path in libraries}
 
@@ -87,13 +87,13 @@ _LAYOUT = "1"
 _COMPILERS = ("cc", "gcc", "clang")
 _INHERITED_NAMES = ("CC", "PATH", "TMPDIR")
 _STEP_TIMEOUT = 300.0
-"""Timeout of each step in seconds; longer than the package's own timeout for its compiler."""
+"""Timeout of each step in seconds. It is longer than the package's own timeout for its compiler."""
 _RETRY_INTERVAL = 3600
-"""Seconds before a failed compiler is tried again; it may have lacked time or memory."""
+"""Seconds before a compiler that has failed is tried again. It may have lacked time or memory."""
 
 
 class _NotCompiled(Exception):
-    """A compiler exists, but the C part could not be built."""
+    """A compiler exists, but it could not build the C part."""
 
 
 class Reduction:
@@ -102,39 +102,39 @@ class Reduction:
     def __init__(
         self, root: Path, environ: Mapping[str, str] | None = None, closing: Stop | None = None
     ) -> None:
-        """`closing`: ends `build`, which then raises BuildFailed."""
+        """`closing`: stops `build`, which then raises BuildFailed."""
         self._shelf, self._closing = Shelf(root), closing or Stop()
-        #: Variables for finding a compiler (PATH, CC); None = this process's.
+        #: Variables that determine the compiler (PATH, CC); None = those of this process.
         self._environ = os.environ if environ is None else environ
 
     @cached_property
     def key(self) -> str:
-        """The package's name on the shelf, which identifies its content."""
+        """The package's name on the shelf. It identifies the content."""
         parts = [
             _LAYOUT,
             digest(),
             platform.system(),
             platform.machine(),
-            *(built() or [self._compiler()]),
+            *(compiled_libraries() or [self._compiler()]),
         ]
         return f"{release()}-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]}"
 
     @property
     def _without(self) -> str:
-        """The current name of the package without its C part."""
+        """The name on the shelf of the package without its C part."""
         return f"{self.key}-without-{int(time.time()) // _RETRY_INTERVAL}"
 
     def find(self) -> Path | None:
-        """Return the directory for PYTHONPATH if it is prepared, and record its use. Fast."""
+        """Return the directory for PYTHONPATH if it is prepared, otherwise None. Records the use. Fast."""
         key = next(filter(self._shelf.has, (self.key, self._without)), None)
         if key is None:
             return None
-        self._shelf.used(key)
+        self._shelf.record_use(key)
         return self._shelf.path(key)
 
     def build(self, progress: Progress) -> Path:
-        """Prepare the package unless it exists; return its directory. Blocks for a second or two. Raises
-        BuildFailed, and then leaves nothing."""
+        """Prepare the package unless it exists; return its directory. Blocks for one or two seconds. If it
+        raises BuildFailed, it leaves no files."""
 
         def fill(draft: Path, *, is_whole: bool = True) -> None:
             unpack(draft)
@@ -144,7 +144,7 @@ class Reduction:
                     progress(f"Reducers are not used, and all-reduce is native: {lines}")
                     if self._compiler():
                         raise _NotCompiled
-            # Reducers must restart quickly, and could not keep their own compiled modules.
+            # Compile in advance: reducers must restart quickly, and cannot store their own compiled modules.
             self._run(draft, "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", ".")
             let_read(draft)
 
@@ -161,8 +161,8 @@ class Reduction:
             ) from failure
 
     def _run(self, draft: Path, *arguments: str) -> str | None:
-        """Run our Python in the draft; return the last line of its output if it fails, else None. Correct
-        results do not depend on any step."""
+        """Run our Python in the draft. Return the last line of its output on failure, otherwise None. No step
+        is necessary for correct results."""
         passed_on = {
             name: self._environ[name] for name in _INHERITED_NAMES if name in self._environ
         }
@@ -188,7 +188,7 @@ class Reduction:
         return next((line for line in reversed(lines) if line), "?") if process.returncode else None
 
     def _compiler(self) -> str:
-        """Return a text that identifies the compiler and its version; "" if there is none."""
+        """Return a text that identifies the compiler and its version, or "" if there is no compiler."""
         own = shlex.split(self._environ.get("CC", ""))[:1]
         for command in own or _COMPILERS:
             if path := shutil.which(command, path=self._environ.get("PATH")):

@@ -1,5 +1,4 @@
-"""Implements the runtimes port on this machine: base environments, layers, and their preparation in
-threads."""
+"""Implements the runtimes port on this machine. Prepares base environments and layers in threads."""
 
 import asyncio
 import functools
@@ -14,7 +13,7 @@ from trainshed.core.packages import JobPackage
 from trainshed.core.runtime import CONTAINER, RuntimeChoice, RuntimeRefusal
 from trainshed.core.units import Bytes, Nanos
 from trainshed.eventloop.background import consume_exception, joined, log_failure
-from trainshed.runtimes.cache_cleaner import REDUCTION, bound
+from trainshed.runtimes.cache_cleaner import REDUCTION, limit_size
 from trainshed.runtimes.catalog import LocalCatalog, MappedImage
 from trainshed.runtimes.confinement import InstallationTerms
 from trainshed.runtimes.environments import Base, Environments
@@ -30,7 +29,7 @@ from trainshed.runtimes.port import (
     Preloadable,
     PreparedRuntime,
     Progress,
-    unheard,
+    ignore_progress,
 )
 from trainshed.runtimes.prefix import Prefix
 from trainshed.runtimes.reduction import Reduction
@@ -48,22 +47,22 @@ def _no_terms() -> InstallationTerms:
 class RuntimeSettings(Struct, frozen=True):
     """The operator's runtime settings."""
 
-    #: Whether to refuse substitutes.
+    #: Whether to refuse all substitutes.
     exact: bool = False
     image_map: tuple[MappedImage, ...] = ()
-    #: Maximum size of the cache in bytes, enforced by removing the least recently used entries; None =
-    #: unlimited.
+    #: Maximum size of the cache in bytes; None = unlimited. If it is exceeded, the least recently used
+    #: entries are removed.
     cache_size: Bytes | None = None
-    #: Whether this machine has a GPU; called when it first matters.
+    #: Returns whether this machine has a GPU. Called when this first matters.
     has_gpu: Callable[[], bool] = lambda: False
-    #: Returns the terms for users' setup scripts. Called in threads; builds pass on its exceptions.
+    #: Returns the terms for users' setup scripts. Called in threads. Builds raise its exceptions.
     terms: Callable[[], InstallationTerms] = _no_terms
 
 
 class LocalRuntimes:
     """The `Runtimes` port on this machine. All files are below `cache`, which several services may share.
 
-    `now`: ns since the epoch. `images`: None if the service cannot run container images.
+    `now`: clock in ns since the epoch. `images`: None if the service cannot run container images.
     """
 
     def __init__(
@@ -86,14 +85,14 @@ class LocalRuntimes:
         self._layers = Layers(cache / "layers", installer, now, settings.terms)
         self._packages = Packages(cache / "packages", source, installer.closing)
         self._reduction = Reduction(cache / REDUCTION, closing=installer.closing)
-        #: gsutil could not be built since this service started, so jobs run without it.
+        #: Whether gsutil could not be built since this service started. If so, jobs run without it.
         self._lacks_gsutil = False
         self._images = images
         self._contained = ContainerRuntimes(images, self._packages)
         self._workers = ThreadPoolExecutor(_BUILDERS, thread_name_prefix="runtimes")
         self._bases = SingleFlight[None](self._workers)
-        # Unlike a base, a layer runs users' setup scripts and is useless to other jobs, so its build is
-        # abandoned.
+        # Abandon the build of a layer that no caller waits for. Unlike a base, a layer runs users' setup
+        # scripts and is useless to other jobs.
         self._tops = SingleFlight[Prefix](self._workers, abandons=True)
         self.catalog = LocalCatalog(
             self._interpreters,
@@ -104,7 +103,7 @@ class LocalRuntimes:
         )
 
     def search(self) -> None:
-        """Start background work: find interpreters and image tools, so that no request waits for them, and
+        """Start background work: find interpreters and image tools, so that no request waits for this, and
         complete environments."""
         log_failure(self._workers.submit(self._interpreters.search), "looking for interpreters")
         log_failure(self._workers.submit(self._environments.compile_all), "compiling environments")
@@ -112,8 +111,8 @@ class LocalRuntimes:
             self._images.search()
 
     def close(self) -> None:
-        """Stop running builds and start no more. Stop the callers of `prepare` first. Blocks until the
-        threads exit."""
+        """Stop running builds, and start no further ones. Stop the callers of `prepare` first. Blocks until
+        the threads exit."""
         self._installer.close()
         if self._images is not None:
             self._images.close()
@@ -122,13 +121,14 @@ class LocalRuntimes:
     def ready(
         self, choice: RuntimeChoice, packages: tuple[JobPackage, ...]
     ) -> PreparedRuntime | None:
-        """See the port. A few stat calls for each package; reads, runs and fetches nothing."""
+        """Return the environment if no build is necessary (see the port). Makes a few stat calls for each
+        package; reads, runs and fetches nothing."""
         if choice.family == CONTAINER:
             return self._contained.ready(choice, packages)
         try:
             base = self._environments.resolve(choice, self._interpreters)
         except BuildFailed:
-            # `prepare` will report it.
+            # `prepare` will report the error.
             return None
         if not self._environments.has(base):
             return None
@@ -140,11 +140,11 @@ class LocalRuntimes:
             if layer is None:
                 return None
         if not self._calls_gsutil(choice, layer):
-            return self._prepared(base, layer)
+            return self._prepared_runtime(base, layer)
         command = self._gsutil()
         if command is None and not self._lacks_gsutil:
             return None
-        return self._prepared(base, layer, command)
+        return self._prepared_runtime(base, layer, command)
 
     async def prepare(
         self,
@@ -152,14 +152,17 @@ class LocalRuntimes:
         packages: tuple[JobPackage, ...],
         progress: Progress | None = None,
     ) -> PreparedRuntime:
-        """See the port. A cancelled caller does not stop builds with other waiting callers."""
+        """Prepare the runtime (see the port). The cancellation of a caller does not stop builds for which
+        other callers wait."""
         prepared = await self._prepare(choice, packages, progress)
         if self._cache_size is not None:
-            log_failure(self._workers.submit(self._bound, self._cache_size), "bounding the cache")
+            log_failure(
+                self._workers.submit(self._limit_cache, self._cache_size), "bounding the cache"
+            )
         return prepared
 
-    def _bound(self, most: Bytes) -> None:
-        for piece in bound(self._cache, self._installer, most, Nanos(self._now())):
+    def _limit_cache(self, most: Bytes) -> None:
+        for piece in limit_size(self._cache, self._installer, most, Nanos(self._now())):
             log.info("removed from the full cache: %s %s", piece.kind, piece.name)
 
     async def _prepare(
@@ -172,8 +175,8 @@ class LocalRuntimes:
         if not packages:
             await building
             command = await self._built_gsutil(choice, None, progress)
-            return self._prepared(base, None, command)
-        # Fetch the packages during the build of the base; after a failed fetch, this caller does not wait for
+            return self._prepared_runtime(base, None, command)
+        # Fetch the packages during the build of the base. If the fetch fails, this caller does not wait for
         # the base.
         building.add_done_callback(consume_exception)
         fetching = asyncio.to_thread(self._packages.fetch, packages, progress)
@@ -181,10 +184,10 @@ class LocalRuntimes:
             _, fetched = await asyncio.gather(building, fetching)
         finally:
             building.cancel()
-        # A full cache may have lost the base since.
+        # The base may have been removed from a full cache since its build.
         await self._build(base, progress)
         prefix = base.prefix
-        self._environments.used(prefix)
+        self._environments.record_use(prefix)
         old = choice.implicit_imports
         layer = self._layers.find(prefix, fetched, old) or await self._tops.run(
             self._layers.key(prefix, fetched, old),
@@ -194,20 +197,20 @@ class LocalRuntimes:
             progress,
         )
         command = await self._built_gsutil(choice, layer, progress)
-        return self._prepared(base, layer, command)
+        return self._prepared_runtime(base, layer, command)
 
     def reduction(self) -> str | None:
         package = self._reduction.find()
         return str(package) if package else None
 
     async def prepare_reduction(self, progress: Progress | None = None) -> str:
-        return str(await asyncio.to_thread(self._reduction.build, progress or unheard))
+        return str(await asyncio.to_thread(self._reduction.build, progress or ignore_progress))
 
     def _calls_gsutil(self, choice: RuntimeChoice, layer: Prefix | None) -> bool:
         return choice.gsutil or (layer is not None and self._layers.calls_gsutil(layer))
 
     def _gsutil(self) -> Base | None:
-        """Return gsutil if it is built. Fast."""
+        """Return gsutil if it is built, otherwise None. Fast."""
         try:
             command = self._resolve_gsutil()
         except BuildFailed:
@@ -217,8 +220,8 @@ class LocalRuntimes:
     async def _built_gsutil(
         self, choice: RuntimeChoice, layer: Prefix | None, progress: Progress | None
     ) -> Base | None:
-        """Return gsutil for a program that calls it, built if necessary. None for other programs, and if the
-        build fails, which the job's log shows."""
+        """Return gsutil for a program that calls it, built if necessary. Returns None for other programs.
+        Also returns None if the build fails; the job's log then contains the error."""
         if not self._calls_gsutil(choice, layer):
             return None
         ready = await asyncio.to_thread(self._gsutil)
@@ -228,9 +231,9 @@ class LocalRuntimes:
             command = await asyncio.to_thread(self._resolve_gsutil)
             await self._build(command, progress)
         except BuildFailed as failure:
-            # The program may only mention it, in a comment for example.
+            # Run the job anyway, because the program may mention gsutil only in a comment, for example.
             self._lacks_gsutil = True
-            (progress or unheard)(
+            (progress or ignore_progress)(
                 f"The command gsutil is not available: {failure} Jobs run without it until the service is "
                 f"restarted, or `trainshed runtimes build {GSUTIL}` has built it."
             )
@@ -245,23 +248,23 @@ class LocalRuntimes:
 
     def _resolve_gsutil(self) -> Base:
         """Return gsutil's environment. Raises BuildFailed if no Python here can run it."""
-        choice = self.catalog.named(GSUTIL)
+        choice = self.catalog.for_family(GSUTIL)
         if isinstance(choice, RuntimeRefusal):
             raise BuildFailed(choice.reason)
         return self._environments.resolve(choice, self._interpreters)
 
-    def _prepared(
+    def _prepared_runtime(
         self, base: Base, layer: Prefix | None, command: Base | None = None
     ) -> PreparedRuntime:
         prefixes = [base.prefix]
         places = [*base.places]
-        self._environments.used(base.prefix)
+        self._environments.record_use(base.prefix)
         if layer is not None:
-            self._layers.used(layer)
+            self._layers.record_use(layer)
             prefixes.insert(0, layer)
             places.append(str(layer.root))
         if command is not None:
-            self._environments.used(command.prefix)
+            self._environments.record_use(command.prefix)
             prefixes.append(command.prefix)
             places += command.places
         return PreparedRuntime(
@@ -275,10 +278,10 @@ class LocalRuntimes:
 
 class ContainerRuntimes:
     """Prepares container images as runtimes. The packages are installed in the image when its program starts
-    (`trainshed.runtimes.images.executor`). Before, it checks that they exist and match their pins."""
+    (`trainshed.runtimes.images.executor`). Before, this class checks that they exist and match their pins."""
 
     def __init__(self, images: "ContainerImages | None", packages: Packages) -> None:
-        #: None if the service cannot run images.
+        #: The container images; None if the service cannot run them.
         self._images = images
         self._packages = packages
 

@@ -1,16 +1,16 @@
-"""Keeps finished directories with names by their content: built once, read-only, complete or absent.
+"""Keeps finished directories, named by their content. Each is built once, read-only, and complete or absent.
 
 A directory is built elsewhere, under a lock file that other services on the same cache honor. Then one rename
-puts it at its key. It is trusted if it is known to be on disk, or was built since this boot. So a job need
-not wait for the disk, and a power failure cannot leave a directory that looks finished but has empty files.
-The last step of a build, `finish`, runs after the directory is in use and before it is marked as being on
-disk. If the process ends during that step, the next service completes it (`finish_all`).
+moves it to its key. A directory is trusted if it is known to be on disk, or was built since this boot. So a
+job need not wait for the disk, and a power failure cannot leave a directory that looks finished but has empty
+files. The last step of a build, `finish`, runs after the directory is in use and before it is marked as being
+on disk. If the process exits during that step, the next service completes the step (`finish_all`).
 
 Each directory has a file `.built`, which contains the boot ID and the path of the build. Environments contain
 their own paths, so a moved or copied one counts as missing, and is built again. The file's modification time
-is the time of the last use. Each shim has a shared lock on that file, which always ends with the shim
-(`trainshed.replica.system.cache_leases`). So no directory that a program uses is removed, whether a service
-runs or not.
+is the time of the last use. Each shim that uses the directory has a shared lock on `.built`, which always
+ends with the shim (`trainshed.replica.system.cache_leases`). So no directory that a program uses is removed,
+even if no service is running.
 """
 
 import logging
@@ -26,7 +26,7 @@ from msgspec import Struct
 
 from trainshed.core.units import Nanos
 from trainshed.replica.system import cache_leases, durable
-from trainshed.runtimes.port import BuildFailed, Progress, unheard
+from trainshed.runtimes.port import BuildFailed, Progress, ignore_progress
 from trainshed.runtimes.stop import Stop
 from trainshed.runtimes.trees import freeze, protect, remove_tree
 
@@ -37,25 +37,25 @@ _DRAFTS, _MARKS, _LOCKS = ".drafts", ".marks", ".locks"
 _CREATE = os.O_RDWR | os.O_CREAT
 
 SETTLING = "shelf-settling"
-"""Name of the threads that finish a directory and wait for the disk after a build."""
+"""Name of the threads that finish directories and sync them after a build."""
 
 _POLL_INTERVAL = 0.1
-"""Interval in seconds of the checks for another process's build."""
+"""Seconds between two checks whether another process's build has ended."""
 _STAMP_NS = 30 * 10**9
-"""Precision, in nanoseconds, of the time of last use."""
+"""Precision of the time of last use, in nanoseconds."""
 
 
 def settle() -> None:
-    """Wait until all directories of this process are finished and on disk. After a reboot, directories that
-    were not on disk are built again."""
+    """Wait until all directories that this process built are finished and on disk. After a reboot,
+    directories that were not on disk are built again."""
     for thread in threading.enumerate():
         if thread.name == SETTLING:
             thread.join()
 
 
 class ShelfEntry(Struct, frozen=True):
-    """An entry of a shelf. `used`: time of the last use, ns since the epoch. `whole`: False for the leftovers
-    of a builder or a power failure."""
+    """An entry of a shelf. `used`: time of the last use, in ns since the epoch. `whole`: False for files that
+    a killed builder or a power failure left."""
 
     key: str
     path: Path
@@ -64,18 +64,18 @@ class ShelfEntry(Struct, frozen=True):
 
 
 class Shelf:
-    """The directories `<root>/<key>`. Safe for several threads and several processes."""
+    """Manages the directories `<root>/<key>`. Safe for several threads and several processes."""
 
     def __init__(self, root: Path) -> None:
         self._root = root.absolute()
         self._boot = durable.boot_id()
 
     def path(self, key: str) -> Path:
-        """Return the path of that key's directory, which exists after its build."""
+        """Return the path of the directory with that key. It exists after its build."""
         return self._root / key
 
     def has(self, key: str) -> bool:
-        """Whether the directory exists, is complete and was built for this path. Two file-system calls."""
+        """Whether the directory exists, is complete, and was built for this path. Two system calls."""
         path = self.path(key)
         try:
             boot, _, place = (path / _BUILT).read_text().partition("\n")
@@ -85,10 +85,10 @@ class Shelf:
             return False
         return (bool(self._boot) and boot == self._boot) or self._mark(key).exists()
 
-    def used(self, key: str) -> None:
-        """Record a use of the directory. One file-system call, sometimes two."""
+    def record_use(self, key: str) -> None:
+        """Record a use of the directory. Makes one or two file-system calls."""
         built = self.path(key) / _BUILT
-        # Another user's cache is read-only; its owner detects uses by the locks.
+        # Another user's cache may be read-only. Its owner detects uses by the locks.
         with suppress(OSError):
             stat = built.stat()
             now = time.time_ns()
@@ -96,7 +96,7 @@ class Shelf:
                 os.utime(built, ns=(now, now))
 
     def last_used(self, key: str) -> int:
-        """Return the time of the directory's last use, ns since the epoch. Raises OSError."""
+        """Return the time of the directory's last use, in ns since the epoch. Raises OSError."""
         return (self.path(key) / _BUILT).stat().st_mtime_ns
 
     def put(
@@ -106,7 +106,7 @@ class Shelf:
         *,
         finish: Callable[[Path], None] | None = None,
         writable: str | None = None,
-        progress: Progress = unheard,
+        progress: Progress = ignore_progress,
         stop: Stop | None = None,
     ) -> Path:
         """Return the directory of that key, built by `build(draft)` if it is missing. Blocks.
@@ -121,10 +121,10 @@ class Shelf:
             stop: Ends that wait with BuildFailed.
         """
         final = self.path(key)
-        # First without the lock: a shared cache may be read-only for this user.
+        # Check without the lock first, because a shared cache may be read-only for this user.
         if self.has(key):
             return final
-        with self._locked(key, progress, stop or Stop()):
+        with self._hold_lock(key, progress, stop or Stop()):
             if self.has(key):
                 return final
             self._sweep(key)
@@ -141,7 +141,7 @@ class Shelf:
             except BaseException:
                 remove_tree(draft)
                 raise
-            # Only now, because an ordinary user cannot move a read-only directory.
+            # Freeze the directory after the move, because an ordinary user cannot move a read-only directory.
             freeze(final)
             if not self._boot:
                 self._mark(key).touch()
@@ -153,7 +153,7 @@ class Shelf:
         return final
 
     def finish_all(self, finish: Callable[[Path], None]) -> None:
-        """Complete the directories that a stopped process left unfinished. Blocks."""
+        """Finish the directories that a stopped process left unfinished. Blocks."""
         for entry in self.content():
             if entry.whole:
                 self._settle(entry.key, finish)
@@ -170,7 +170,7 @@ class Shelf:
                 yield ShelfEntry(key, path, path.stat().st_mtime_ns, whole=False)
 
     def is_held(self, kept: ShelfEntry) -> bool:
-        """Return whether a program uses the entry, or a builder builds it. Raises OSError."""
+        """Return whether a program uses the entry, or a builder is building it. Raises OSError."""
         if not kept.whole:
             try:
                 with _open(self._root / _LOCKS / kept.key) as building:
@@ -181,8 +181,8 @@ class Shelf:
             return not durable.try_lock(built)
 
     def remove(self, kept: ShelfEntry) -> bool:
-        """Remove an entry; return False if it is in use, or was used since it was listed. Blocks for the
-        disk. Raises OSError."""
+        """Remove an entry. Return False if it is in use, or was used after it was listed. Blocks until the
+        disk has done this. Raises OSError."""
         locks = self._root / _LOCKS
         locks.mkdir(parents=True, exist_ok=True)
         with _open(locks / kept.key, _CREATE) as building:
@@ -207,12 +207,12 @@ class Shelf:
         return self._root / _LOCKS / key
 
     def _sweep(self, key: str) -> None:
-        """Remove the leftovers of a killed builder or a power failure; the lock guarantees that no builder is
-        alive."""
+        """Remove the files that a killed builder or a power failure left. The caller has the lock, so no
+        builder is alive."""
         for place in (_DRAFTS, _MARKS):
             (self._root / place).mkdir(parents=True, exist_ok=True)
-        # Users' setup scripts create files there with any permission bits, which other users of the machine
-        # must not run.
+        # Users' setup scripts may create files there with any permission bits. Other users of the machine
+        # must not run these files.
         with suppress(PermissionError):
             (self._root / _DRAFTS).chmod(0o700)
         for left in (self._root / _DRAFTS).glob(f"{key}.*"):
@@ -226,9 +226,10 @@ class Shelf:
             remove_tree(doubtful)
 
     def _settle(self, key: str, finish: Callable[[Path], None] | None) -> None:
-        """Finish a directory, then make it durable. If the process ends before that, the directory remains
-        valid until the next boot."""
-        # The cache may be removed in the meantime, belong to another user, or be on a read-only or full disk.
+        """Finish a directory, then make it durable. If the process exits before that, the directory is valid
+        until the next boot."""
+        # The cache may be removed in the meantime. It may also belong to another user, or be on a read-only
+        # or full disk.
         try:
             if finish is not None:
                 self._finish(key, finish)
@@ -239,7 +240,7 @@ class Shelf:
 
     def _finish(self, key: str, finish: Callable[[Path], None]) -> None:
         with _open(self._lock(key), _CREATE) as lock:
-            # Another process with the lock finishes, rebuilds or removes the directory.
+            # Another process may have the lock. That process finishes, rebuilds or removes the directory.
             if not durable.try_lock(lock) or self._mark(key).exists() or not self.has(key):
                 return
             try:
@@ -254,12 +255,12 @@ class Shelf:
         self._mark(key).touch()
 
     @contextmanager
-    def _locked(self, key: str, progress: Progress, stop: Stop) -> Generator[None]:
+    def _hold_lock(self, key: str, progress: Progress, stop: Stop) -> Generator[None]:
         self._lock(key).parent.mkdir(parents=True, exist_ok=True)
         with _open(self._lock(key), _CREATE) as descriptor:
             if not durable.try_lock(descriptor):
                 progress("Another process is building the same environment; waiting for it.")
-                # A thread that blocks in the kernel could not be stopped, and neither could the service.
+                # Poll: if a thread blocked in the kernel, the service could not exit.
                 while not durable.try_lock(descriptor):
                     if stop.is_asked:
                         raise BuildFailed("Stopped waiting for a build of another process.")
@@ -268,8 +269,8 @@ class Shelf:
 
 
 @contextmanager
-def held(place: Path) -> Generator[None]:
-    """Prevent the removal of a finished directory during a build on top of it."""
+def hold(place: Path) -> Generator[None]:
+    """Prevent the removal of a finished directory while another one is built on top of it."""
     handles = cache_leases.hold_leases([str(place)])
     try:
         yield
@@ -279,7 +280,7 @@ def held(place: Path) -> Generator[None]:
 
 
 def _is_same(path: Path, place: str) -> bool:
-    """Whether both paths refer to the same directory, perhaps through a symbolic link."""
+    """Whether both paths refer to the same directory. One path may contain symbolic links."""
     try:
         return str(path) == place or path.samefile(place)
     except OSError:

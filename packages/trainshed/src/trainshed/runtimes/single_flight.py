@@ -1,5 +1,5 @@
-"""Runs one build for each key, however many callers wait for it; each caller receives its progress from then
-on."""
+"""Runs one build for each key, regardless of how many callers wait for it. Each caller receives the progress
+from the start of its wait."""
 
 import asyncio
 import threading
@@ -21,15 +21,15 @@ class SingleFlight(Generic[T]):
     """The running builds by key, each in a thread."""
 
     def __init__(self, workers: ThreadPoolExecutor, *, abandons: bool = False) -> None:
-        """`abandons`: whether to stop a build without waiting callers."""
+        """`abandons`: whether to stop a build for which no caller waits any longer."""
         self._workers = workers
         self._abandons = abandons
         self._flights: dict[str, _Flight[T]] = {}
         self._lock = threading.RLock()
 
     async def run(self, key: str, build: Build[T], listener: Progress | None) -> T:
-        """Wait for the running build of that key, or start one; return its result or raise its error. A
-        cancelled caller does not stop a build with other callers."""
+        """Wait for the running build of that key, or start one. Return its result or raise its error. The
+        cancellation of a caller does not stop a build for which other callers wait."""
         flight = self._join(key, build, listener)
         flight.callers += 1
         built = asyncio.wrap_future(flight.future)
@@ -57,7 +57,7 @@ class SingleFlight(Generic[T]):
             if flight is None:
                 flight = self._flights[key] = _Flight[T]()
             if listener is not None:
-                # Before the build begins, so that no line is lost.
+                # Add the listener before the build starts, so that no line is lost.
                 flight.add_listener(listener)
             if is_new:
                 flight.future = self._workers.submit(build, flight.tell, flight.stop)
@@ -77,7 +77,7 @@ class _Flight(Generic[T]):
 
     def __init__(self) -> None:
         self.stop = Stop()
-        #: Number of callers that wait for it; changed only on the event loop.
+        #: Number of callers that wait for the build; changed only on the event loop.
         self.callers = 0
         self._last = ""
         self._listeners: list[Progress] = []
@@ -95,7 +95,7 @@ class _Flight(Generic[T]):
             self._listeners.remove(listener)
 
     def tell(self, line: str) -> None:
-        """Pass a line to all listeners; called in the build's thread."""
+        """Pass a line to all listeners. Called in the build's thread."""
         with self._lock:
             self._last = line
             listeners = tuple(self._listeners)

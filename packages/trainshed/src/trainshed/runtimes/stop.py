@@ -1,4 +1,4 @@
-"""Stops builds and image tools, with every process that they have started."""
+"""Stops builds and image tools together with every process that they have started."""
 
 import contextlib
 import os
@@ -19,15 +19,15 @@ wait "$main"; status=$?
 kill "$watcher"
 exit "$status"
 """
-"""Runs a command, and kills it with all its descendants when its standard input ends. So after a kill of the
-service, nothing continues to build, or to hold the lock of an image tool."""
+"""Runs a command, and kills it with all its descendants when its standard input ends. So if the service is
+killed, no build continues and no lock of an image tool remains."""
 
 _END_TIMEOUT = 5.0
-"""Seconds that a process may take to end its descendants on request."""
+"""Timeout in seconds for a process to end its descendants on request."""
 
 
 class Stop:
-    """Stops one build: kills its processes with all descendants, and prevents new ones."""
+    """Stops one build: kills its processes and all their descendants, and prevents new ones."""
 
     def __init__(self) -> None:
         self.is_asked = False
@@ -35,20 +35,20 @@ class Stop:
         self._lock = threading.Lock()
 
     def request(self) -> None:
-        """Stop the build, which then raises BuildFailed. May be called from any thread."""
+        """Stop the build, which then raises BuildFailed. Thread-safe."""
         with self._lock:
             self.is_asked = True
             for end in self._running.values():
                 end()
 
     def check(self) -> None:
-        """Raise BuildFailed if the service is stopping."""
+        """Raise BuildFailed if a stop was requested."""
         if self.is_asked:
             raise BuildFailed("The service is stopping. It builds this after its next start.")
 
     def register(self, process: subprocess.Popen[bytes], end: Callable[[], None]) -> None:
-        """Register a running process of the build. `end`: ends it, without waiting; called immediately if the
-        build was stopped."""
+        """Register a running process of the build. `end`: ends the process without waiting. It is called
+        immediately if the build was stopped."""
         with self._lock:
             self._running[process] = end
             if self.is_asked:
@@ -60,17 +60,17 @@ class Stop:
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process that leads a group, together with its group."""
-    # Only before it is reaped, because its ID could belong to another process afterwards.
+    """Kill a process that leads a process group, together with its group."""
+    # Kill the process only before it is reaped. After that, its ID could belong to another process.
     if process.returncode is None:
-        # Processes of a rootless image tool may belong to other users.
+        # Some processes of a rootless image tool belong to other users.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
 
 
 def end_through(line: socket.socket, process: subprocess.Popen[bytes]) -> None:
-    """Close the line of a process that supervises others, which then ends them all; kill it after a timeout.
-    Does not wait."""
+    """Close the connection `line` to a process that supervises others, which then ends them all. If it does
+    not exit in time, kill it. Does not wait."""
     with contextlib.suppress(OSError):
         line.shutdown(socket.SHUT_WR)
     late = threading.Timer(_END_TIMEOUT, kill, [process])

@@ -1,8 +1,8 @@
 """Removes extensions of torchvision and torchaudio for GPUs from environments whose PyTorch is for CPUs.
 
-The general package index has only such builds of them. Their libraries do not load with a PyTorch for CPUs,
-and then neither package can be imported. Without the extensions, both use other code for most of their
-functions.
+The general package index has only builds for GPUs of these two packages. Their libraries do not load with a
+PyTorch for CPUs, so that neither package can be imported. Without the extensions, both use other code for
+most of their functions.
 """
 
 from pathlib import Path
@@ -23,8 +23,8 @@ from torchvision._absent_operators import load_library as _load_library
 
 def remove_unusable_extensions(site: Path, *beneath: Path) -> None:
     """Make torchvision and torchaudio in `site` usable with its PyTorch, or with the first PyTorch in
-    `beneath` (other sites that programs see). Files are replaced, never written to, because they may be hard
-    links into the installer's cache."""
+    `beneath` (other sites that programs see). Files are replaced and never written to, because they may be
+    hard links into the installer's cache."""
     extensions = [extension for pattern in _EXTENSIONS for extension in _files(site, pattern)]
     if not extensions or not _is_for_cpus(site, *beneath):
         return
@@ -43,7 +43,8 @@ def remove_unusable_extensions(site: Path, *beneath: Path) -> None:
 
 
 def _names(extension: Path, name: bytes) -> bool:
-    """Return whether a library contains the name. The file may have any size, so it is read in pieces."""
+    """Return whether a library contains the name. It reads the file in pieces, because any size is
+    possible."""
     last = b""
     with extension.open("rb") as file:
         while piece := file.read(_PIECE):
@@ -61,8 +62,8 @@ def _is_for_cpus(*sites: Path) -> bool:
 
 
 def _files(site: Path, pattern: str) -> list[Path]:
-    """Return plain files that match. A user's setup script may have made links, which would lead the service
-    elsewhere."""
+    """Return regular files that match. A user's setup script may have created links, which are skipped
+    because the service would follow them."""
     folders = [site / parent for parent in Path(pattern).parents if parent != Path()]
     if any(folder.is_symlink() for folder in folders):
         return []

@@ -1,4 +1,4 @@
-"""Measures whole directory trees, makes them read-only, and removes even read-only ones."""
+"""Measures directory trees, makes them read-only, and removes them even if they are read-only."""
 
 import os
 import shutil
@@ -10,21 +10,21 @@ from pathlib import Path
 from trainshed.replica.system import trees
 
 SMALL = 1 << 20
-"""Maximum size of a file that is read whole, in bytes."""
+"""Maximum size in bytes of a file that is read as a whole."""
 BLOCK = 512
-"""Bytes of a block of `st_blocks`, whatever the file system's block size is."""
+"""Bytes of a block of `st_blocks`, regardless of the file system's block size."""
 _WRITE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 
 
 def is_file(path: Path) -> bool:
-    """Whether the path is a plain file: neither a link nor a special file that blocks its reader."""
+    """Whether the path is a regular file: neither a link nor a special file that blocks its reader."""
     # The methods of Path raise an exception for invalid names.
     return os.path.isfile(path) and not path.is_symlink()  # noqa: PTH113
 
 
 def read_small(path: Path) -> bytes | None:
-    """Return the content of a plain file; None for other files, and above `SMALL` bytes. Safe for paths from
-    untrusted programs."""
+    """Return the content of a regular file of at most `SMALL` bytes, and None for all other files. Safe for
+    paths from untrusted programs."""
     if not is_file(path) or path.lstat().st_size > SMALL:
         return None
     with path.open("rb") as file:
@@ -32,7 +32,7 @@ def read_small(path: Path) -> bytes | None:
 
 
 def remove_tree(root: Path) -> None:
-    """Remove a directory with possibly read-only content. Links are removed, never followed."""
+    """Remove a directory, even if its content is read-only. Links are removed and not followed."""
     if not root.exists():
         return
     try:
@@ -43,14 +43,14 @@ def remove_tree(root: Path) -> None:
                     path.chmod(0o755)
         shutil.rmtree(root)
     except (OSError, RecursionError):
-        # A package's setup script may have nested it deeper than a path can be long.
+        # A package's setup script may have nested directories deeper than the maximum length of a path.
         trees.delete(str(root))
         if root.exists():
             raise
 
 
 def protect(root: Path, writable: str | None) -> None:
-    """Make everything below `root` read-only and readable for all users, except `root/writable`.
+    """Make everything below `root` read-only, and readable to all users, except for `root/writable`.
 
     Programs may run as separate users. The permissions of the parent directories limit the access.
     """
@@ -58,14 +58,14 @@ def protect(root: Path, writable: str | None) -> None:
 
 
 def let_read(root: Path) -> None:
-    """Make `root` and everything below it as readable for all users as for its owner."""
+    """Give all users the read access that the owner has to `root` and everything below it."""
     root.chmod(stat.S_IMODE(_readable(root.stat().st_mode)))
     _change(root, _readable)
 
 
 @contextmanager
 def let_write(root: Path) -> Generator[None]:
-    """Make the directories of a protected tree writable for the owner, for the time of the context. Raises
+    """Make the directories of a protected tree writable for the owner while the context is open. Raises
     OSError if they belong to another user."""
     directories = [Path(directory) for directory, _, _ in os.walk(root)]
     for directory in directories:
@@ -78,7 +78,7 @@ def let_write(root: Path) -> Generator[None]:
 
 
 def _change(root: Path, wanted: Callable[[int], int], left: str | None = None) -> None:
-    """Change the modes of everything below `root`, except of `root/left`."""
+    """Change the modes of everything below `root`, except for `root/left`."""
     for directory, names, files in os.walk(root):
         if left in names and Path(directory) == root:
             names.remove(left)
@@ -90,8 +90,8 @@ def _change(root: Path, wanted: Callable[[int], int], left: str | None = None) -
 
 
 def _readable(mode: int) -> int:
-    """Return the mode with the owner's read and execute permissions for all users. It has no setuid bits: the
-    owner may be root, and a user's setup script may have chosen the bits."""
+    """Return the mode with the owner's read and execute permissions for all users. The result has no setuid
+    bits: the owner may be root, and a user's setup script may have set these bits."""
     owners = mode & (stat.S_IRUSR | stat.S_IXUSR)
     return (mode | owners >> 3 | owners >> 6) & ~(stat.S_ISUID | stat.S_ISGID)
 
@@ -102,7 +102,7 @@ def freeze(directory: Path) -> None:
 
 
 def size_of(*roots: Path, alone: bool = False) -> int:
-    """Return the size on disk of everything below `roots` in bytes, each file counted once. Files that vanish
+    """Return the size on disk in bytes of everything below `roots`. Each file counts once. Files that vanish
     in the meantime do not count.
 
     `alone`: count only the bytes that a removal of `roots` frees, without files that have a name elsewhere.

@@ -123,7 +123,7 @@ def gc(
     root = load(config, {"cache": cache}).cache
     clearing = CacheCleaner(root, Installer(root / "uv"), now=clock.now(), older_than=older_than)
     gone = count = 0
-    for piece in clearing.downloads() if downloads else clearing.pieces():
+    for piece in clearing.downloads() if downloads else clearing.old_entries():
         removed = not piece.why and (dry_run or _remove(piece))
         if removed:
             gone += piece.bytes

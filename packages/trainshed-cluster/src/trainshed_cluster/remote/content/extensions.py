@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from trainshed.runtimes.installer import Installer, InstallFailed
-from trainshed.runtimes.port import BuildFailed, unheard
+from trainshed.runtimes.port import BuildFailed, ignore_progress
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class Extensions:
             what = ("--python-version", version, "--only-binary", ":all:", "--no-deps", pin)
             try:
                 self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-                self._installer.install(Path(sys.executable), draft, what, unheard)
+                self._installer.install(Path(sys.executable), draft, what, ignore_progress)
                 draft.rename(target)
             except (BuildFailed, InstallFailed, OSError) as failure:
                 log.warning(

@@ -1,2 +1,2 @@
-"""Composes the document by which a shim starts a program, from launch plan, slot and machine. All engines
-that run our shim share it."""
+"""Builds the document with which a shim starts a program, from launch plan, slot and machine. Used by all
+engines that run Trainshed's shim."""

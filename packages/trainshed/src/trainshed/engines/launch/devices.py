@@ -1,7 +1,7 @@
-"""Finds the GPUs of this machine and its driver, and chooses the GPUs of each replica.
+"""Finds the GPUs of this machine and their driver, and chooses the GPUs of each replica.
 
 NVML lists the GPUs (package nvidia-ml-py, loaded only on machines with a driver). Without the package or the
-driver, the list is empty. `device_edits` returns what a program sees of its GPUs.
+driver, the list is empty. `device_edits` makes a replica's GPUs available to its program.
 """
 
 import contextlib
@@ -43,7 +43,7 @@ applies."""
 
 
 class Part(Struct, frozen=True):
-    """A part of a divided GPU (MIG): its index `place`, and the numbers of its GPU and compute instance."""
+    """A MIG part of a GPU: its index `place`, and the numbers of its GPU instance and compute instance."""
 
     place: int
     gpu_instance: int
@@ -53,21 +53,21 @@ class Part(Struct, frozen=True):
 class Device(Struct, frozen=True):
     """One GPU."""
 
-    #: Its position in the order of the PCI bus.
+    #: Position of the GPU in the order of the PCI bus.
     index: int
     uuid: str
     #: Product name, for example "NVIDIA H200".
     product: str
-    #: Total memory.
+    #: Total memory in bytes.
     memory_bytes: int
-    #: Number in the name of its device file; None = it has no device file.
+    #: Number in the name of the device file; None = the GPU has no device file.
     minor: int | None = None
-    #: The MIG part, which only the UUID identifies; None = a whole GPU.
+    #: The MIG part, which is identified only by its UUID; None = a whole GPU.
     part: Part | None = None
 
     @property
     def accelerator(self) -> str:
-        """The public accelerator type; "" if the product has none."""
+        """The public accelerator type, or "" if the product has none."""
         return accelerator_type(self.product, self.memory_bytes)
 
     @property
@@ -82,7 +82,7 @@ def find_devices(ambient: Mapping[str, str], library: str = _NVML) -> tuple[Devi
     Blocks briefly. `ambient`: the service's own environment. `library`: file name of the driver's NVML
     library."""
     try:
-        # Without a driver, the package would cost each service a megabyte for nothing.
+        # Check for the driver first: without it, the package would only waste a megabyte of memory.
         ctypes.CDLL(library)
     except OSError as error:
         log.info("no GPUs: %s", error)
@@ -109,7 +109,7 @@ def _ask(nvml: Any) -> Iterator[Device]:
     for index in range(nvml.nvmlDeviceGetCount()):
         whole = nvml.nvmlDeviceGetHandleByIndex(index)
         minor = None
-        # Some virtual machines have no device file for it.
+        # In some virtual machines, the GPU has no device file.
         with contextlib.suppress(nvml.NVMLError):
             minor = int(nvml.nvmlDeviceGetMinorNumber(whole))
         parts = list(_parts(nvml, whole))
@@ -128,7 +128,7 @@ def _parts(nvml: Any, whole: Any) -> Iterator[tuple[Any, Part]]:
     with contextlib.suppress(nvml.NVMLError):  # This GPU cannot be divided.
         if nvml.nvmlDeviceGetMigMode(whole)[0] == nvml.NVML_DEVICE_MIG_ENABLE:
             for place in range(nvml.nvmlDeviceGetMaxMigDeviceCount(whole)):
-                with contextlib.suppress(nvml.NVMLError):  # This index has no part.
+                with contextlib.suppress(nvml.NVMLError):  # The GPU has no part with this index.
                     handle = nvml.nvmlDeviceGetMigDeviceHandleByIndex(whole, place)
                     gpu = int(nvml.nvmlDeviceGetGpuInstanceId(handle))
                     yield (
@@ -142,11 +142,11 @@ def _parts(nvml: Any, whole: Any) -> Iterator[tuple[Any, Part]]:
 
 
 def accelerator_type(product: str, memory_bytes: int) -> str:
-    """Return the public type of a product such as "Tesla T4" or "NVIDIA A100-SXM4-80GB"; "" if it has
+    """Return the public type of a product such as "Tesla T4" or "NVIDIA A100-SXM4-80GB", or "" if it has
     none."""
     words = set(product.replace("-", " ").split())
     if "MIG" in words:
-        return ""  # A part of a GPU.
+        return ""  # A part of a GPU has no public type.
     for words_of_it, least, accelerator in _TYPES:
         if words.issuperset(words_of_it.split()) and memory_bytes >= least:
             return accelerator
@@ -154,7 +154,7 @@ def accelerator_type(product: str, memory_bytes: int) -> str:
 
 
 def visible(devices: tuple[Device, ...], setting: str | None) -> tuple[Device, ...]:
-    """Return the devices that CUDA_VISIBLE_DEVICES = `setting` leaves visible. None = the variable is not
+    """Return the devices that are visible with CUDA_VISIBLE_DEVICES = `setting`; None = the variable is not
     set. The setting lists indexes or prefixes of UUIDs. As in CUDA, the first unknown entry ends the list."""
     if setting is None:
         return devices
@@ -177,15 +177,11 @@ def choose(
 ) -> str:
     """Choose the devices of a node for a replica that requests `count` devices of a public type.
 
-    Devices of that type are preferred, then the ones that the fewest replicas use. If the node has too few,
-    the replica shares them (spec/queue#capacity, relaxed mode). In strict mode, the scheduler never admits
-    too many.
+    Devices of that type are preferred, then the devices that the fewest replicas use. If the node has too few
+    devices, the replica shares some (spec/queue#capacity, relaxed mode). Strict mode prevents this.
 
-    Args:
-        taken: The CUDA_VISIBLE_DEVICES of all replicas that already have devices.
-
-    Returns:
-        The replica's CUDA_VISIBLE_DEVICES: "" if the node has no devices.
+    `taken`: the CUDA_VISIBLE_DEVICES of all replicas that already have devices. Returns the replica's
+    CUDA_VISIBLE_DEVICES: "" if the node has no devices.
     """
     uses = Counter(word for words in taken if words for word in words.split(","))
     order = sorted(
@@ -203,42 +199,42 @@ _MINORS = "proc/driver/nvidia-caps/mig-minors"
 _LIBRARIES = ("libcuda.so", "libcudadebugger.so", "libnvidia-", "libnvcuvid.so")
 _PROGRAMS = ("nvidia-smi",)
 _OWN_PLACE = "/usr/local/nvidia"
-"""Path of a driver that came in a container, where images for GPUs search automatically."""
+"""Path of a driver in a container. Images for GPUs search this path automatically."""
 _PLACES = (f"{_OWN_PLACE}/lib64", f"{_OWN_PLACE}/lib")
 _PROGRAM_PLACES = ("/usr/bin", "/bin", f"{_OWN_PLACE}/bin")
 _SECONDS = 10
-"""Timeout in seconds for a program of the machine."""
+"""Timeout in seconds for running one of the machine's programs."""
 
 
 class DeviceEdits(Struct, frozen=True):
-    """The changes to a replica's environment and sandbox for its GPUs."""
+    """The changes to a replica's environment and sandbox that its GPUs require."""
 
-    #: Device files in its /dev, in addition to the harmless ones.
+    #: Device files in /dev, in addition to the harmless devices that all programs have.
     devices: tuple[str, ...] = ()
     #: (source, target, read-only).
     mounts: tuple[Mount, ...] = ()
     #: Variables that override the job's own.
     environ: dict[str, str] = field(default_factory=dict[str, str])
-    #: Directories in the program's view, to add to LD_LIBRARY_PATH.
+    #: Directories in the program's view that are added to LD_LIBRARY_PATH.
     library_path: tuple[str, ...] = ()
-    #: Directories in the program's view, to add to PATH.
+    #: Directories in the program's view that are added to PATH.
     path: tuple[str, ...] = ()
-    #: UUIDs of its GPUs, to measure their use.
+    #: UUIDs of the replica's GPUs, whose use is measured.
     gpus: tuple[str, ...] = ()
 
 
 class Driver(Struct, frozen=True):
-    """The driver's files on this machine."""
+    """The files of the driver on this machine."""
 
     #: Directory that all paths are relative to.
     root: Path = Path("/")
-    #: (name that programs load, file).
+    #: (name under which programs load the library, path of its file).
     libraries: tuple[tuple[str, str], ...] = ()
-    #: Paths of its programs.
+    #: Paths of the driver's programs.
     programs: tuple[str, ...] = ()
     #: Directories of libraries that are not in the linker's cache.
     apart: tuple[str, ...] = ()
-    #: Number in the device file's name, by capability path (`gpu0/gi1/access`).
+    #: Number in the name of the device file, by capability path (`gpu0/gi1/access`).
     caps: dict[str, int] = field(default_factory=dict[str, int])
 
 
@@ -246,10 +242,10 @@ NO_DRIVER = Driver()
 
 
 def find_driver(root: Path = Path("/"), cache: str | None = None) -> Driver:
-    """Find the driver's files. Called once, at the start, on machines with GPUs. Blocks for some tens of
-    milliseconds. `cache`: output of `ldconfig -p`; None = run it."""
+    """Find the driver's files. Called once at the start, on machines with GPUs. Blocks for some tens of
+    milliseconds. `cache`: output of `ldconfig -p`; None = run that command."""
     if not (root / "dev/nvidia-uvm").exists():
-        # The first program that uses it would create it, but a sandbox does not allow that.
+        # The first program that uses the device file would create it, but a sandbox does not allow that.
         _run("nvidia-modprobe", "-u", "-c=0")
     known = dict(_known_to_linker(_run("ldconfig", "-p") if cache is None else cache))
     apart = dict(_files_in(root, _PLACES))
@@ -291,10 +287,10 @@ def device_edits(
         return DeviceEdits(environ=environ, library_path=driver.apart, gpus=gpus)
     if all(device.minor is not None for device in own):
         files = tuple(_files(own, driver))
-        # CUDA numbers the visible devices from 0, and only these are visible.
+        # CUDA numbers only the visible devices, from 0.
         numbers = ",".join(device.uuid if device.part else str(n) for n, device in enumerate(own))
     else:
-        # The device file of each GPU is unknown: the replica gets all of them, as without a private /dev.
+        # A device file is unknown, so the replica gets all device files, as without a private /dev.
         nodes = [*(driver.root / "dev").glob("nvidia*"), *(driver.root / "dev").glob("dxg")]
         files = tuple(sorted(f"/dev/{file.name}" for file in nodes if not file.is_dir()))
         numbers = words or ""
@@ -314,7 +310,7 @@ def device_edits(
 def _environ(numbers: str, gpus: Sequence[str]) -> dict[str, str]:
     return {
         "CUDA_VISIBLE_DEVICES": numbers,
-        # The order of `Device.index`. CUDA's default order starts with the fastest GPU.
+        # Number the devices in the order of `Device.index`. CUDA's default order starts with the fastest GPU.
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "NVIDIA_VISIBLE_DEVICES": ",".join(gpus),
     }
@@ -347,7 +343,7 @@ def _known_to_linker(cache: str) -> Iterator[tuple[str, str]]:
     for line in cache.splitlines():
         name, _, rest = line.strip().partition(" (")
         kinds, arrow, path = rest.partition(") => ")
-        # 32-bit libraries have no second word after "libc6".
+        # The entry of a 32-bit library has no second word after "libc6".
         if arrow and "," in kinds and name.startswith(_LIBRARIES):
             yield name, path
 
@@ -360,8 +356,7 @@ def _files_in(root: Path, places: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 
 def _of_one_driver(root: Path, libraries: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return the libraries, by name and real file, with libcuda's version. The rest only have similar
-    names."""
+    """Return the libraries, by name and real file, with libcuda's version. Others only have similar names."""
     files = {name: _real(root, path) for name, path in sorted(libraries.items())}
     version = files.get("libcuda.so.1", "").partition(".so.")[2]
     return [
@@ -370,7 +365,7 @@ def _of_one_driver(root: Path, libraries: Mapping[str, str]) -> list[tuple[str, 
 
 
 def _real(root: Path, path: str) -> str:
-    """Return the real path of a path below `root`, as the machine sees it."""
+    """Return the real path of a path below `root`, as programs of the machine see it."""
     real = (root / path[1:]).resolve()
     base = root.resolve()
     return f"/{real.relative_to(base)}" if real.is_relative_to(base) else str(real)

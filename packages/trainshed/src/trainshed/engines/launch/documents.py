@@ -1,5 +1,5 @@
-"""Builds the launch document by which a shim starts a program, from a launch plan, the facts about the
-machine, the settings of all its programs, and the program's slot. Pure, except for the lookup of secrets."""
+"""Builds the launch document with which a shim starts a program. The inputs are a launch plan, the facts
+about the machine, the settings for all its programs, and the program's slot. Pure, except for secrets."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -33,23 +33,23 @@ PROGRAM_PORT = 2222
 """Port that every replica may bind on its own address (facts/program#cluster_spec)."""
 
 _METADATA = ("metadata.google.internal", "metadata")
-"""Names of the metadata server. TensorFlow before 2.5 reads them from no variable."""
+"""Names of the metadata server. TensorFlow before 2.5 uses these names and reads no variable instead."""
 
 
 class HostFacts(Struct, frozen=True):
-    """The facts about this machine that the engine found at its start."""
+    """The facts about this machine that the engine determined at its start."""
 
     #: Sandbox level (`protocol.LEVEL_*`).
     level: str
     #: Parent directories for control groups, by controller: memory, cpu, pids.
     bases: dict[str, str]
-    #: Memory that all replicas share.
+    #: Memory in bytes that all replicas share.
     memory_bytes: int
-    #: Distinguishes this service from other services on the machine.
+    #: Identifier that distinguishes this service from other services on the machine.
     identity: str
-    #: The GPUs of the machine; each replica gets some of them.
+    #: All GPUs of the machine.
     gpus: tuple[Device, ...] = ()
-    #: Maximum number of processes and threads of one program, whatever the settings; None = unknown.
+    #: Maximum number of processes and threads of one program, regardless of the settings; None = unknown.
     processes: int | None = None
     #: Files of the GPUs' driver.
     driver: Driver = NO_DRIVER
@@ -57,11 +57,12 @@ class HostFacts(Struct, frozen=True):
     processors: float | None = None
 
     @property
-    def namespaced(self) -> bool:
+    def has_namespaces(self) -> bool:
         return self.level != protocol.LEVEL_SESSION
 
     def process_limit(self, chosen: int | None) -> int | None:
-        """Return an operator's limit of a program's processes, if set, capped at `processes`."""
+        """Return the limit `chosen` of a program's processes, reduced to `processes` if it is higher. Without
+        `chosen`, return no limit."""
         return min(chosen, self.processes) if chosen and self.processes else chosen
 
 
@@ -69,7 +70,7 @@ class BuildPlace(Struct, frozen=True):
     """The view of this machine for the service's own sandboxes, which install packages and render curves."""
 
     host: HostFacts
-    #: Directories whose contents they must not see.
+    #: Directories whose contents these sandboxes must not see.
     hidden: tuple[str, ...]
     #: Paths that remain readable inside hidden directories.
     visible: tuple[str, ...]
@@ -105,7 +106,7 @@ class SharedPaths(Struct, frozen=True):
 
 
 class Where(Struct, frozen=True):
-    """The place where one program starts."""
+    """The place where one program starts: its machine, slot and directories."""
 
     host: HostFacts
     shared: SharedPaths
@@ -123,21 +124,21 @@ class Where(Struct, frozen=True):
 
     @property
     def endpoint(self) -> tuple[str, int]:
-        """Address of the replica's own endpoint: always loopback, even if other machines reach the
+        """Address of the replica's own endpoint. It is a loopback address, even if other machines reach the
         replica."""
         if self.slot.endpoint:
             return self.slot.endpoint, PROGRAM_PORT + 1
         return self.slot.address, self.slot.port + 1
 
     @property
-    def intercepted(self) -> tuple[str, ...]:
-        """The names of Google hosts that resolve to the replica's own endpoint."""
-        return intercepted(self.host, self.shared)
+    def intercepted_hosts(self) -> tuple[str, ...]:
+        """Names of Google hosts that resolve to the replica's own endpoint."""
+        return intercepted_hosts(self.host, self.shared)
 
 
-def intercepted(host: HostFacts, shared: SharedPaths) -> tuple[str, ...]:
+def intercepted_hosts(host: HostFacts, shared: SharedPaths) -> tuple[str, ...]:
     """Return the names of Google hosts that resolve to the endpoints of replicas on this machine."""
-    if not (host.namespaced and shared.access.certificate):
+    if not (host.has_namespaces and shared.access.certificate):
         return ()
     ours = tuple(regions.apis()) if shared.access.rest_socket else ()
     return (*regions.STORAGE, *_METADATA, *ours)
@@ -152,19 +153,21 @@ COVERED = (
 """Sockets of daemons that obey every client."""
 
 CLOSED = ("/run/munge",)
-"""Directories of such sockets. Through munge's socket, a program could authenticate to Slurm as the agents'
-user: it could run a step outside its limits, or cancel other users' allocations. The whole directory is
-hidden, because a restarted daemon creates a new socket."""
+"""Directories with sockets of such daemons. Through munge's socket, a program could authenticate to Slurm as
+the agents' user. It could then run a step outside its limits, or cancel other users' allocations. The whole
+directory is hidden, because a restarted daemon creates a new socket."""
 
 
 Revealed = tuple[LaunchPlan, tuple[str, ...]]
-"""A plan with its secrets filled in, and the texts to mask in its log."""
+"""A plan that contains its secrets, and the texts to mask in its log."""
 
 
-async def revealed(plans: Sequence[LaunchPlan], secrets: SecretSource | None) -> list[Revealed]:
-    """Put secrets into plans, just before they go to a shim and nowhere else.
+async def reveal_secrets(
+    plans: Sequence[LaunchPlan], secrets: SecretSource | None
+) -> list[Revealed]:
+    """Put secrets into plans. Called just before the plans go to a shim, and nowhere else.
 
-    Returns the plans in their order, each with the texts to mask in its log. Plans without secrets are
+    Returns the plans in the same order, each with the texts to mask in its log. Plans without secrets are
     returned unchanged and without waiting. Raises the errors of `SecretSource.values`.
     """
     known: dict[tuple[str, frozenset[SecretRef]], Mapping[SecretRef, str]] = {}
@@ -176,7 +179,7 @@ async def revealed(plans: Sequence[LaunchPlan], secrets: SecretSource | None) ->
             continue
         if secrets is None:
             raise LaunchRejected("The job refers to secrets, but this engine has no secret source.")
-        # The replicas of a gang mostly need the same secrets: look up each set once.
+        # Most replicas of a gang need the same secrets, so look up each set only once.
         key = (plan.account.project, refs)
         if key not in known:
             known[key] = await secrets.values(*key)
@@ -193,8 +196,8 @@ def launch_document(
     beginning: Callable[[LaunchPlan, HostFacts, Mapping[str, str]], protocol.WarmStart]
     | None = None,
 ) -> protocol.LaunchDocument:
-    """Build the launch document. `masked`: texts to mask in the log. `beginning`: decides how a program with
-    a warm start begins, given its environment; None = all start cold."""
+    """Build the launch document. `masked`: texts to mask in the log. `beginning`: function that returns the
+    settings of a warm start for a program's environment; None = all programs start cold."""
     slot, host, shared, image = where.slot, where.host, where.shared, plan.software.image
     edits = DeviceEdits()
     if host.gpus or slot.devices is not None:
@@ -202,7 +205,7 @@ def launch_document(
             slot.devices,
             host.gpus,
             host.driver,
-            private=host.namespaced,
+            private=host.has_namespaces,
             image=image is not None and bool(image.directory),
         )
     environ = program_environment(plan, where, edits)
@@ -218,18 +221,18 @@ def launch_document(
         limits=_limits(plan, host, shared),
         network=protocol.Network(
             address=slot.endpoint or slot.address,
-            # Replicas that share the machine's address have separate ports, so that binding to the wildcard
+            # Replicas that share the machine's address have different ports, so binding to the wildcard
             # address is harmless.
             cluster_port=None if slot.endpoint else PROGRAM_PORT,
             kept_ports=shared.kept_ports,
-            master_port=_master_port(plan) if host.namespaced else None,
+            master_port=_master_port(plan) if host.has_namespaces else None,
             is_primary=plan.replica.is_primary,
             storage_port=where.endpoint[1],
             storage_socket=_text(shared.access.storage_socket),
             identity=identity(plan),
             rest_socket=_text(shared.access.rest_socket),
             grpc_socket=_text(shared.access.grpc_socket),
-            certificate=_text(shared.access.certificate) if where.intercepted else None,
+            certificate=_text(shared.access.certificate) if where.intercepted_hosts else None,
         ),
         observation=protocol.Observation(
             logs=str(where.logs),
@@ -245,8 +248,8 @@ def launch_document(
 
 
 def _master_port(plan: LaunchPlan) -> int | None:
-    """Return the port of rank 0 of the job's processes. None = the replica has no rank, or the job sets a
-    MASTER_ADDR that is not the primary's."""
+    """Return the port of rank 0 of the job's processes. Returns None if the replica has no rank, or if the
+    job sets MASTER_ADDR to another host than the primary."""
     environ, own = dict(plan.environ), {plan.hostname, plan.address}
     if plan.replica.pool > WORKER_POOL:
         return None
@@ -264,7 +267,7 @@ def _isolation(plan: LaunchPlan, where: Where, edits: DeviceEdits) -> protocol.I
     mounts += edits.mounts
     return protocol.Isolation(
         level=host.level,
-        hostname=slot.hostname if host.namespaced else None,
+        hostname=slot.hostname if host.has_namespaces else None,
         hosts=str(where.hosts),
         users=(slot.users, users.COUNT) if slot.users else (),
         hidden=(*map(str, shared.hidden), *CLOSED),
@@ -272,10 +275,10 @@ def _isolation(plan: LaunchPlan, where: Where, edits: DeviceEdits) -> protocol.I
         read_only=tuple(sorted({*map(str, shared.read_only), *software.read_only})),
         mounts=tuple(mounts),
         devices=edits.devices,
-        buckets=plan.buckets if host.namespaced else (),
+        buckets=plan.buckets if host.has_namespaces else (),
         image=image.directory if image else None,
         image_user=image.user if image else None,
-        roots=_text(shared.access.trust) if where.intercepted else None,
+        roots=_text(shared.access.trust) if where.intercepted_hosts else None,
         shm_bytes=_memory(plan, host),
     )
 
@@ -304,7 +307,7 @@ def _text(path: Path | None) -> str | None:
 
 
 def identity(plan: LaunchPlan) -> str:
-    """Return the identity that the replica's endpoint presents, as JSON."""
+    """Return the identity, as JSON, with which the replica's endpoint connects to the service."""
     return json.dumps(
         {
             "job_uid": str(plan.job_uid),
@@ -323,12 +326,12 @@ def identity(plan: LaunchPlan) -> str:
 def hosts_text(
     gang: Sequence[Slot], hosts: Sequence[tuple[str, str]], intercepted: Sequence[str] = ()
 ) -> str:
-    """Return the gang's hosts file: the (name, address) pairs of `hosts`, the remaining slots of the gang,
-    and the `intercepted` names of Google hosts."""
+    """Return the text of the gang's hosts file. It contains the (name, address) pairs of `hosts`, all other
+    slots of the gang, and the `intercepted` names of Google hosts."""
     lines = ["127.0.0.1\tlocalhost", "::1\tlocalhost ip6-localhost ip6-loopback"]
     address_of = dict(hosts) | {slot.hostname: slot.address for slot in gang}
     address_of |= dict.fromkeys(intercepted, socket_calls.GOOGLE)
-    # One name per line: some resolvers ignore long lines.
+    # Write one name per line, because some resolvers ignore long lines.
     lines += [f"{address}\t{name}" for name, address in address_of.items()]
     return "\n".join(lines) + "\n"
 
@@ -367,21 +370,21 @@ _INHERITED_NAMES = frozenset(
         "TZ",
     }
 )
-"""Variables that programs inherit from the service's environment: access to networks, never a secret."""
+"""Variables that programs inherit from the service's environment. They configure access to networks and never
+contain a secret."""
 
 
-def places_passed_on(ours: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the absolute paths in the inherited variables. Programs need them at the same paths as the
+def inherited_paths(ours: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the absolute paths in the inherited variables. Programs need the files at the same paths as the
     service."""
     parts = (part for name in _PLACES for part in ours.get(name, "").replace(",", " ").split())
     return tuple(dict.fromkeys(part for part in parts if part.startswith("/")))
 
 
 def program_environment(plan: LaunchPlan, where: Where, edits: DeviceEdits) -> dict[str, str]:
-    """Return all variables of a program, the only place that combines them. `edits`: the changes for its
-    GPUs.
+    """Combine all variables of a program. No other code does this. `edits`: the changes for its GPUs.
 
-    The sources, where a later one overrides an earlier one unless noted:
+    These are the sources. A later source overrides an earlier one, unless noted:
 
     - the service's own environment (`_ambient`): LANG LC_ALL TZ *_PROXY *_proxy SSL_CERT_* REQUESTS_CA_BUNDLE
       CURL_CA_BUNDLE PIP_* UV_*
@@ -412,14 +415,14 @@ def program_environment(plan: LaunchPlan, where: Where, edits: DeviceEdits) -> d
     ours = ["localhost", "127.0.0.1", own_address, slot.address]
     if access.storage_socket:
         variables |= _storage(f"{own_address}:{own_port}")
-    if names := where.intercepted:
+    if names := where.intercepted_hosts:
         ours += names
         variables |= _trust()
     if plan.reduction.packages:
         variables |= _reducer_threads(plan, host.processors)
     variables |= _past_proxies(variables, ours)
     variables |= dict(plan.environ)
-    variables |= _of_slot(plan, slot, where.files, namespaced=host.namespaced)
+    variables |= _of_slot(plan, slot, where.files, namespaced=host.has_namespaces)
     variables |= edits.environ
     for name, parts in (
         ("LD_LIBRARY_PATH", (*edits.library_path, variables.get("LD_LIBRARY_PATH", ""))),
@@ -436,14 +439,13 @@ def _ambient(ours: Mapping[str, str]) -> dict[str, str]:
 
 
 def _storage(place: str) -> dict[str, str]:
-    """Return the variables that point the clients of gs:// at the replica's own endpoint, which adds the
-    job's identity (spec/program#storage, spec/clients#inside-jobs). The job's own values take precedence.
+    """Return the variables that direct the clients of gs:// to the replica's own endpoint, which adds the
+    job's identity (spec/program#storage, spec/clients#inside-jobs). Values of the job take precedence.
     `place`: ADDRESS:PORT."""
     endpoint = f"http://{place}"
     return {
         "STORAGE_EMULATOR_HOST": endpoint,
-        # Otherwise gcsfs calls the Storage Control service for each bucket over gRPC, which does not exist
-        # here.
+        # Otherwise gcsfs calls the Storage Control service over gRPC for each bucket. It does not exist here.
         "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
         "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{endpoint}/storage/v1/",
         # The endpoint provides Application Default Credentials: it acts as the metadata server of a machine
@@ -457,7 +459,7 @@ def _storage(place: str) -> dict[str, str]:
 
 def _trust() -> dict[str, str]:
     """Return the variables that set the trusted authorities of clients with their own root certificates
-    (Python's, gRPC's, gcloud's, Node's). Other clients read the same file at its usual path."""
+    (Python's, gRPC's, gcloud's, Node's). All other clients read the same file at its usual path."""
     return dict.fromkeys(
         (
             "CURL_CA_BUNDLE",
@@ -473,7 +475,7 @@ def _trust() -> dict[str, str]:
 
 
 def _past_proxies(ours: Mapping[str, str], hosts: Sequence[str]) -> dict[str, str]:
-    """Return NO_PROXY with `hosts` added if programs inherit a proxy: it cannot reach the replica's
+    """Return NO_PROXY with `hosts` added, if programs inherit a proxy. A proxy cannot reach the replica's
     endpoint."""
     if not any(name.lower() in ("http_proxy", "https_proxy") for name in ours):
         return {}
@@ -483,8 +485,8 @@ def _past_proxies(ours: Mapping[str, str], hosts: Sequence[str]) -> dict[str, st
 
 
 def _reducer_threads(plan: LaunchPlan, processors: float | None) -> dict[str, str]:
-    """Return the variable for the threads of a reducer: one per vCPU, at most the machine's `processors`
-    (None = unknown). Empty for other replicas."""
+    """Return the variable with the number of threads of a reducer: one per vCPU, at most the machine's
+    `processors` (None = unknown). Returns no variable for other replicas."""
     if reduction.LISTEN not in dict(plan.environ):
         return {}
     vcpus = min((plan.limits.cpu_weight or 0) / 100, reduction.MAX_THREADS)
@@ -492,32 +494,32 @@ def _reducer_threads(plan: LaunchPlan, processors: float | None) -> dict[str, st
 
 
 def _of_slot(plan: LaunchPlan, slot: Slot, files: Path, *, namespaced: bool) -> dict[str, str]:
-    """Return the variables that only the slot knows. They override the plan's own, except the ones that the
-    job may choose."""
+    """Return the variables whose values depend on the slot. They override the plan's variables, except for
+    those that the job may set."""
     chosen = dict(plan.environ)
     environ: dict[str, str] = {} if namespaced else _own_reports(files, chosen)
     environ |= {"PYTHONUNBUFFERED": chosen.get("PYTHONUNBUFFERED", "1"), "HOSTNAME": slot.hostname}
     if plan.software.image is not None:
-        # The image sets all other variables.
+        # The image sets all other variables itself.
         return environ | {"PATH": chosen.get("PATH", SANE_PATH)}
-    # The program's own copy of the template comes first on its paths: installs go there, and no other program
-    # sees them. Mounts show the copy at the template's path.
+    # The program's own copy of the template is first on its paths. So it installs packages there, and no
+    # other program sees them. Mounts show the copy at the template's path.
     home, copy = str(files), f"{files}/{program.PYTHON}"
     python = plan.software.template or copy if namespaced else copy
     path = [f"{python}/bin", *plan.software.path, chosen.get("PATH", SANE_PATH)]
-    # Short paths if /tmp is private: paths of Unix sockets are limited to about 100 characters.
+    # A private /tmp keeps paths short: paths of Unix sockets are limited to about 100 characters.
     if plan.software.template:
-        environ["VIRTUAL_ENV"] = python  # For `uv pip`.
+        environ["VIRTUAL_ENV"] = python  # Needed by `uv pip`.
     return environ | {
         "HOME": chosen.get("HOME", home),
         "TMPDIR": chosen.get("TMPDIR", "/tmp" if namespaced else f"{files}/{program.TEMPORARY}"),
         "PATH": ":".join(path),
-        # `pip --user` also installs there: another directory would have to exist before Python starts.
+        # `pip --user` also installs there. Any other directory would have to exist before Python starts.
         "PYTHONUSERBASE": python,
     }
 
 
 def _own_reports(files: Path, chosen: Mapping[str, str]) -> dict[str, str]:
-    """Return the files for cloudml-hypertune if /var/hypertune cannot be mounted for one replica."""
+    """Return the variables for cloudml-hypertune's files, used if /var/hypertune cannot be mounted."""
     own = {METRIC_FILE: metrics.PROGRAM_FILE, REDUCTION_REPORT_FILE: reduction_reports.PROGRAM_FILE}
     return {name: str(files / program.HYPERTUNE / own[name]) for name in own.keys() & chosen.keys()}

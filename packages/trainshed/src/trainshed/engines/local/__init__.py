@@ -1,1 +1,2 @@
-"""Slots on this machine: one shim per replica, forked from a zygote, isolated as far as the host allows."""
+"""Runs slots on this machine. Each replica has one shim, which is forked from a zygote and isolated as far as
+the host allows."""

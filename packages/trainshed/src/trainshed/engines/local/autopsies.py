@@ -1,6 +1,7 @@
-"""Autopsies keep the files of failed replicas for some time after the release of their slots, for inspection.
+"""Autopsies keep the files of failed replicas for some time after the release of their slots, so that users
+can inspect them.
 
-One rename keeps a slot's whole directory: its files, its journal with the exit record, and its launch plan
+One rename moves a slot's whole directory: its files, its journal with the exit record, and its launch plan
 without secrets. So a crash during the release loses nothing. Autopsies are in
 `<data>/autopsies/<job_uid>/<attempt>/<replica>/`, where a restarted service finds them.
 """
@@ -40,16 +41,17 @@ log = logging.getLogger(__name__)
 Key = tuple[JobUid, int, ReplicaId]
 
 PLAN = "plan.json"
-"""File in a slot: the launch document of its latest incarnation, without secrets, and the path of its files.
-The time of the last change is the autopsy's creation time."""
+"""Name of a file in a slot: the launch document of the slot's latest incarnation, without secrets, and the
+path of its files. The file's modification time is the autopsy's creation time."""
 _NO_SUCH = "no files of it are kept; `trainshed jobs describe JOB` lists the autopsies"
 _GPUS = {"CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"}
 MAX_BYTES = 10 << 30
-"""Maximum total size; the oldest autopsies are deleted first."""
+"""Maximum total size in bytes. If it is exceeded, the oldest autopsies are deleted first."""
 MAX_AUTOPSIES = 1000
-"""Maximum number of autopsies, likewise: each reserves user IDs that replicas cannot get."""
+"""Maximum number of autopsies. If it is exceeded, the oldest ones are deleted first. Each autopsy reserves
+user IDs, which replicas cannot get."""
 _ADDRESS = "127.63.0.2"
-"""Network address of all autopsies. Other replicas may have the original addresses by now."""
+"""Network address of all autopsies. Other replicas may have the replicas' original addresses by now."""
 _HOUR = 3600.0
 _RUNTIME_FIELDS = (
     *("storage_socket", "rest_socket", "grpc_socket", "identity", "certificate", "roots", "masked"),
@@ -61,8 +63,8 @@ _RUNTIME_FIELDS = (
 
 class Autopsies:
     """Keeps the autopsies of one engine, and opens shells in them. `ttl`: how long to keep them, in
-    nanoseconds; None = keep none. `swept`: called after a move to the trash. `now`: the clock, in nanoseconds
-    since the epoch."""
+    nanoseconds; None = keep none. `swept`: called after files were moved to the trash. `now`: the clock, in
+    nanoseconds since the epoch."""
 
     def __init__(
         self,
@@ -79,14 +81,14 @@ class Autopsies:
         self._swept = swept
         self._spawner = spawner
         self._kept: dict[Key, Autopsy] = {}
-        #: The first user ID of each autopsy that has its own. No replica may have it in this time: its
-        #: endpoint would treat a shell in the autopsy as the replica's.
+        #: The first user ID of each autopsy that has its own users. While the autopsy exists, no replica may
+        #: have this ID: that replica's endpoint would treat a shell in the autopsy as one of its processes.
         self.users: dict[Key, int] = {}
-        #: Number of shells in each autopsy with open shells.
+        #: Number of open shells, for each autopsy that has any.
         self._open: Counter[Key] = Counter()
         self._timer: asyncio.TimerHandle | None = None
         self._tasks = Crew()
-        #: One at a time: other work needs the threads, too.
+        #: Measure one autopsy at a time, because other work needs the threads, too.
         self._measuring = asyncio.Lock()
 
     async def start(self) -> None:
@@ -101,13 +103,14 @@ class Autopsies:
         await self._tasks.close()
 
     async def note(self, started: Mapping[Path, protocol.Message]) -> None:
-        """Record how programs were started, by slot, in case they fail. Secrets are left out, because only
-        this process knows them. A service that is killed before this call keeps no autopsies of them."""
+        """Store the launch documents of programs that were started, by slot, in case the programs fail. The
+        documents have no secrets, because only this process knows them. If the service is killed before this
+        call, the programs get no autopsies."""
         if self._ttl:
             await asyncio.to_thread(_note, started)
 
     def keep(self, job_uid: JobUid, attempt: int, failed: Mapping[ReplicaId, Path]) -> None:
-        """Keep the slots of an attempt's failed replicas; the rest is about to be deleted. No process of the
+        """Keep the slots of an attempt's failed replicas. The caller then deletes the rest. No process of the
         attempt is alive."""
         if not self._ttl or not failed:
             return
@@ -117,7 +120,7 @@ class Autopsies:
             key = job_uid, attempt, replica
             directory = self._directory(key)
             try:
-                # All slots of the gang share the hosts file: keep a link.
+                # All slots of the gang share the hosts file, so keep a link to it.
                 with contextlib.suppress(OSError):
                     os.link(slot.parent / protocol.HOSTS, slot / protocol.HOSTS)
                 directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -134,8 +137,8 @@ class Autopsies:
         return tuple(self._kept[key] for key in sorted(self._kept) if key[0] == job_uid)
 
     async def open(self, key: Key, request: TerminalRequest, level: str) -> LocalTerminal:
-        """Open a shell in an autopsy, which does not expire while the shell is open. Raises TerminalRefused.
-        `level`: the machine's current sandbox level."""
+        """Open a shell in an autopsy, which does not expire while the shell is open. `level`: the machine's
+        current sandbox level. Raises TerminalRefused."""
         if (autopsy := self._kept.get(key)) is None:
             raise TerminalRefused(_NO_SUCH)
         if self._open[key] >= shells.MAX_SHELLS:
@@ -162,10 +165,10 @@ class Autopsies:
                 await receive_handle(ours),
                 is_terminal=request.is_terminal,
                 greeting=greeting.replace("\n", "\r\n").encode(),
-                closed=lambda: self._closed(key),
+                closed=lambda: self._handle_closed_shell(key),
             )
         except BaseException:
-            self._closed(key)
+            self._handle_closed_shell(key)
             raise
 
     def delete(self, key: Key) -> bool:
@@ -174,7 +177,7 @@ class Autopsies:
             raise TerminalRefused("a shell is open in it; close the shell first")
         return self._discard(key)
 
-    def _closed(self, key: Key) -> None:
+    def _handle_closed_shell(self, key: Key) -> None:
         self._open[key] -= 1
         if not self._open[key]:
             del self._open[key]
@@ -183,13 +186,14 @@ class Autopsies:
     def _discard(self, key: Key) -> bool:
         if self._kept.pop(key, None) is None:
             return False
-        # A shell that was just closed may still be terminating its processes.
+        # A shell that was just closed may still be terminating its processes, so release the user IDs later.
         asyncio.get_running_loop().call_later(2 * shells.GRACE, self.users.pop, key, None)
         directory = self._directory(key)
         with contextlib.suppress(FileNotFoundError):
             directory.rename(self._trash / uuid.uuid4().hex)
         for parent in (directory.parent, directory.parent.parent):
-            with contextlib.suppress(OSError):  # It contains other autopsies of the job.
+            # This fails if the directory contains other autopsies of the job.
+            with contextlib.suppress(OSError):
                 parent.rmdir()
         self._swept()
         return True
@@ -231,11 +235,11 @@ class Autopsies:
 
     async def _measure_size(self, key: Key, directory: Path) -> None:
         size = 0
-        # The autopsy is complete without its size, which only the limit needs.
+        # The autopsy is complete without its size, which is needed only for the limit.
         async with self._measuring:
             with contextlib.suppress(OSError):
                 tree = trees.TreeSize(str(directory))
-                # In short steps: the service's shutdown waits for them.
+                # Measure in short steps, because the service's shutdown waits for them.
                 while not await asyncio.to_thread(tree.measure, 0.1):
                     pass
                 size = tree.found
@@ -256,10 +260,10 @@ class Autopsies:
                 self._discard(key)
         if self._timer is not None:
             self._timer.cancel()
-        # Open autopsies are checked again when they close.
+        # Autopsies with open shells are checked again when the shells close.
         ends = [autopsy.expires for key, autopsy in self._kept.items() if key not in self._open]
         if ends:
-            # Clocks are set and machines sleep: check at least once an hour.
+            # Clocks are set and machines are suspended, so check at least once an hour.
             pause = min(max((min(ends) - now) / 1e9, 1.0), _HOUR)
             self._timer = asyncio.get_running_loop().call_later(pause, self._tidy)
 
@@ -267,13 +271,13 @@ class Autopsies:
 def _note(started: Mapping[Path, protocol.Message]) -> None:
     for slot, document in started.items():
         text = json.dumps({"files": str(slot / protocol.FILES), "plan": _without_secrets(document)})
-        # A full disk, for example, prevents the autopsy but not the program.
+        # An error such as a full disk prevents the autopsy, but not the program.
         with contextlib.suppress(OSError):
             durable.write(str(slot / PLAN), text, sync=False)
 
 
 def _without_secrets(document: protocol.Message) -> protocol.Message:
-    # The longest first: a text may be a part of another one.
+    # Mask the longest text first, because a text may be a part of another one.
     masked: list[str] = sorted(document.get("masked", ()), key=len, reverse=True)
     environ: dict[str, str] = document["environ"]
     secret = {name for name, value in environ.items() if any(text in value for text in masked)}
@@ -294,7 +298,7 @@ def banner(autopsy: Autopsy) -> str:
         f"Kept until {until:%Y-%m-%d %H:%M} UTC. Your changes here remain until then.",
     ]
     if tail := autopsy.tail.rstrip():
-        # Without control characters, which would affect the terminal.
+        # Remove control characters, which would affect the terminal.
         shown = (c if c in "\n\t" or c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in tail)
         last = "".join(shown).splitlines()[-10:]
         lines += ["The last lines of its log:", *(f"  {line}" for line in last)]
@@ -321,18 +325,18 @@ def _document(directory: Path, level: str, request: TerminalRequest) -> protocol
         "hosts": str(hosts),
         "logs": "",
         "buckets": request.buckets if namespaced else (),
-        # Its socket calls are filtered like those of its program.
+        # With an address and a port, its socket calls are filtered like those of its program.
         "address": _ADDRESS,
         "cluster_port": PROGRAM_PORT,
-        # Its own control group: the replica's next attempt, or another shell, may be running.
+        # Use a new control group: the replica's next attempt, or another shell, may be running.
         "cgroup_name": f"{plan['cgroup_name']}-autopsy-{uuid.uuid4().hex[:8]}",
-        # No GPUs.
+        # A shell gets no GPUs.
         "environ": plan["environ"] | dict.fromkeys(plan["environ"].keys() & _GPUS, ""),
-        # Without mounts from the attempt's own directory, which is deleted.
+        # Omit mounts from the attempt's own directory, which is deleted.
         "mounts": [mount for mount in plan.get("mounts", ()) if Path(mount[0]).exists()],
     }
     if namespaced and not plan.get("image"):
-        # The files have the same paths as for the program: environments and caches contain their own paths.
+        # Keep the program's paths of the files, because environments and caches contain their own paths.
         plan["mounts"] = [*plan["mounts"], [now, files, False]]
         plan["directory"] = plan.get("directory") or f"{files}/work"
     elif not namespaced:

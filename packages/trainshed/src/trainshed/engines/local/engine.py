@@ -1,5 +1,5 @@
-"""The local engine implements the engine port with slots on this machine. It has no state of its own: the
-files of the slots are authoritative."""
+"""Implements the engine port with slots on this machine. The engine has no state of its own: the files of the
+slots are authoritative."""
 
 import asyncio
 import logging
@@ -21,14 +21,14 @@ from trainshed.engines.launch.documents import (
     Revealed,
     Where,
     hosts_text,
-    intercepted,
+    intercepted_hosts,
     launch_document,
-    revealed,
+    reveal_secrets,
 )
 from trainshed.engines.local import machine
 from trainshed.engines.local.autopsies import Autopsies
 from trainshed.engines.local.gangs import Gang, Gangs
-from trainshed.engines.local.layout import Layout, written_down
+from trainshed.engines.local.layout import Layout, writing
 from trainshed.engines.local.options import Declared, Options
 from trainshed.engines.local.preloaders import Preloaders
 from trainshed.engines.local.slot_handle import (
@@ -60,18 +60,18 @@ from trainshed.telemetry.lines import about
 log = logging.getLogger(__name__)
 
 _BATCH = 8
-"""Replicas of a gang that are handled before other tasks get a turn on the loop."""
+"""Number of a gang's replicas that are handled before other tasks get a turn on the event loop."""
 _WARM_IDLE = 600.0
 """Seconds without a program after which a preloader exits."""
 _PINGS_PER_LEASE = 3
-"""Number of pings to a shim within a lease."""
+"""Number of pings that are sent to a shim within a lease."""
 _RETRY_INTERVAL = 1.0
-"""Seconds before another look at a slot whose files cannot be read or written."""
+"""Seconds before the next probe of a slot whose files cannot be read or written."""
 
 
 class LocalEngine:
-    """An `Engine` for this machine. `data`: the service's data directory. `zygote`: a zygote that was started
-    early and that the engine now owns; None = start one. The engine replaces a dead zygote."""
+    """An `Engine` for this machine. `data`: the service's data directory. `zygote`: a running zygote, which
+    the engine then owns; None = start one. The engine replaces a dead zygote."""
 
     def __init__(
         self, data: Path, options: Options | None = None, *, zygote: ZygoteHandle | None = None
@@ -92,7 +92,7 @@ class LocalEngine:
             self._sweeper.schedule,
             self._spawner,
         )
-        #: None = the engine is closed.
+        #: Events for `watch`. None = the engine is closed.
         self._events: asyncio.Queue[EngineEvent | None] = asyncio.Queue()
         self._gangs = Gangs(
             self._layout,
@@ -142,14 +142,15 @@ class LocalEngine:
             if slots:
                 self._gangs.add(*key, slots)
             else:
-                self._layout.discard(*key)  # It has no slots, so nothing ever ran there.
+                # The attempt has no slots, so none of its programs ever ran.
+                self._layout.discard(*key)
         async for some in in_turns(tuple(self._gangs.slot_handles()), _BATCH):
-            # One thread for all: switching threads takes longer than reading a slot.
+            # Use one thread for all of them: switching threads takes longer than reading a slot.
             latest = await asyncio.to_thread(list, map(probe_latest, some))
             for slot_handle, standing in zip(some, latest, strict=True):
                 if standing is not None:
                     slot_handle.begin(standing[0])
-                    slot_handle.settle(*standing)
+                    slot_handle.apply(*standing)
 
     async def close(self) -> None:
         await self._tasks.close()
@@ -181,11 +182,11 @@ class LocalEngine:
             if plan.incarnation > slot_handle.incarnation:
                 starting.append(plan)
             else:
-                begun.append((plan, ()))  # It already runs, and has its secrets.
-        await self.launch_shown([*begun, *await revealed(starting, self._options.secrets)])
+                begun.append((plan, ()))  # The program already runs, and has its secrets.
+        await self.launch_revealed([*begun, *await reveal_secrets(starting, self._options.secrets)])
 
-    async def launch_shown(self, shown: Sequence[Revealed]) -> None:
-        """Launch plans whose secrets are already filled in, like `launch`."""
+    async def launch_revealed(self, shown: Sequence[Revealed]) -> None:
+        """Launch plans that contain their secrets, like `launch`."""
         fresh = await self._documents(await self._starting(shown))
         for slot_handle, incarnation, document in fresh:
             slot_handle.begin(incarnation, document)
@@ -195,23 +196,23 @@ class LocalEngine:
                 try:
                     await self._fork(slot_handle)
                 except (EngineUnavailable, OSError):
-                    # Start the rest nevertheless; the reconciler retries this one, or ends it.
+                    # Start the other programs nevertheless. The reconciler retries this one, or ends it.
                     self._reconciler.reconcile(slot_handle)
-        # Only failures need this, so starts do not wait for it.
+        # Only failures need this record, so starts do not wait for it.
         await self._autopsies.note({handle.directory: document for handle, _, document in fresh})
 
     async def stop(
         self, job_uid: JobUid, attempt: int, grace: int, notice: StopNotice | None = None
     ) -> None:
         gang = tuple(self._gangs.of(job_uid, attempt).values())
-        # Do not wait for this write to stop running programs: one of them may be filling the disk.
+        # Stop running programs without waiting for this write: one of them may be filling the disk.
         marking = joined(asyncio.to_thread(self._layout.mark_stopped, job_uid, attempt))
         for slot_handle in gang:
             if slot_handle.incarnation:
                 slot_handle.stop(grace, notice)
-        with written_down(f"the stop of job {job_uid}"):
+        with writing(f"the stop of job {job_uid}"):
             await marking
-        # End replicas that have not begun only after the record that forbids their start.
+        # End replicas that have not started only after the write of the mark that forbids their start.
         for slot_handle in gang:
             if slot_handle.incarnation == 0:
                 slot_handle.begin(1)
@@ -229,8 +230,8 @@ class LocalEngine:
     ) -> None:
         slot_handle = self._gangs.slot_handle(job_uid, attempt, replica)
         if incarnation > slot_handle.incarnation or slot_handle.may_begin:
-            # Write first: a shim that is about to begin takes the lock and then checks for this file.
-            with written_down(f"the stop of {replica}"):
+            # Write the mark first: a shim that is about to start takes the lock and then checks for the mark.
+            with writing(f"the stop of {replica}"):
                 await asyncio.to_thread(self._layout.forbid, slot_handle.directory, incarnation)
         if incarnation < slot_handle.incarnation:
             self._report_older(slot_handle, incarnation)
@@ -246,14 +247,14 @@ class LocalEngine:
         if slot_handle is None or slot_handle.incarnation != incarnation:
             return
         if not slot_handle.inject(fault):
-            # A remembered fault would be lost with this service, although its caller considers it done.
+            # The caller would consider the fault injected, but this service may exit before it is.
             raise EngineUnavailable(f"the shim of {replica} does not respond; try again")
 
     async def write_hosts(
         self, job_uid: JobUid, attempt: int, hosts: Sequence[tuple[str, str]]
     ) -> None:
-        """Write the current address of each hostname for the attempt's replicas on this machine. Raises
-        EngineUnavailable."""
+        """Write the current address of each hostname into the hosts file of the attempt's replicas on this
+        machine. Raises EngineUnavailable."""
         gang = self._gangs.of(job_uid, attempt)
         if gang:
             await asyncio.to_thread(self._hosts, gang, job_uid, attempt, hosts)
@@ -307,7 +308,7 @@ class LocalEngine:
     async def _starting(
         self, shown: Sequence[Revealed]
     ) -> list[tuple[SlotHandle, LaunchPlan, tuple[str, ...]]]:
-        """Return the plans to start, each with its slot; report again what is known of the rest. Raises
+        """Return the plans to start, each with its slot. For other plans, report the known state. Raises
         LaunchRejected."""
         places = [
             (self._gangs.slot_handle(plan.job_uid, plan.attempt, plan.replica), plan, masked)
@@ -357,11 +358,11 @@ class LocalEngine:
     def _hosts(
         self, gang: Gang, job_uid: JobUid, attempt: int, hosts: Sequence[tuple[str, str]]
     ) -> Path:
-        """Update the gang's hosts file and return its path. Raises EngineUnavailable, also if the disk is
-        full. `hosts`: (name, address), also of replicas on other machines."""
+        """Update the gang's hosts file and return its path. `hosts`: (name, address) pairs, including those
+        of replicas on other machines. Raises EngineUnavailable, for example if the disk is full."""
         slots = [slot_handle.slot for slot_handle in gang.values()]
-        text = hosts_text(slots, hosts, intercepted(self._probe.host, self._options))
-        with written_down(f"the hosts of job {job_uid}"):
+        text = hosts_text(slots, hosts, intercepted_hosts(self._probe.host, self._options))
+        with writing(f"the hosts of job {job_uid}"):
             self._layout.require_room()
             if (machine_hosts := self._probe.machine_hosts) is not None:
                 machine_hosts.write(hosts)
@@ -371,8 +372,8 @@ class LocalEngine:
         self._reconciler.reconcile(slot_handle)
 
     async def _fork(self, slot_handle: SlotHandle) -> None:
-        """Request the slot's shim from the zygote, and listen to it from its start. Raises EngineUnavailable,
-        OSError."""
+        """Request the slot's shim from the zygote, and listen to the shim from its start. Raises
+        EngineUnavailable, OSError."""
         ours, theirs = socket.socketpair()
         with theirs:
             slot_handle.attach(ours)
@@ -393,11 +394,11 @@ class LocalEngine:
 
 
 class Reconciler:
-    """Determines the state of slots without a connection to their shim, and ends slots whose shims miss their
-    lease: one task per such slot, and one timer that pings all shims.
+    """Determines the state of slots that have no connection to their shim, and ends slots whose shim exceeds
+    its lease. There is one task per such slot, and one timer that pings all shims.
 
-    It counts unanswered pings, not elapsed time. So no lease expires because the service was stopped for a
-    while, or the machine was asleep.
+    The reconciler counts unanswered pings, not elapsed time. So no lease expires because the service or the
+    machine was suspended.
     """
 
     def __init__(
@@ -410,15 +411,15 @@ class Reconciler:
         self._slot_handles = slot_handles
         #: Requests a shim for a slot from the zygote.
         self._request = request
-        #: Called if a requested shim has not started since the last ping.
+        #: Called if a requested shim has not started before the next ping.
         self._request_not_started = unborn
-        #: Maximum silence of a shim, in seconds.
+        #: Maximum time in seconds without a message from a shim.
         self._lease = lease
         self._tasks = Crew()
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self) -> None:
-        """Start the timer, which runs as long as a slot is live."""
+        """Start the timer, which runs while a slot is live."""
         if self._timer is None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(self._lease / _PINGS_PER_LEASE, self._ask)
@@ -431,7 +432,7 @@ class Reconciler:
         self.watch()
         is_unborn = False
         for slot_handle in live:
-            unanswered = slot_handle.ask()
+            unanswered = slot_handle.ping()
             is_unborn |= unanswered == 1 and slot_handle.may_begin
             if unanswered >= _PINGS_PER_LEASE:
                 self.evict(slot_handle)
@@ -439,14 +440,14 @@ class Reconciler:
             self._request_not_started()
 
     def reconcile(self, slot_handle: SlotHandle) -> None:
-        """Determine the state of a slot that has neither a connection nor an end."""
+        """Determine the state of a slot without a connection, whose end is not known."""
         work = partial(self._reconcile, slot_handle, slot_handle.incarnation)
         what = f"job {slot_handle.job_uid}: looking into {slot_handle.slot.replica}"
         self._tasks.keep(work, what)
 
     def evict(self, slot_handle: SlotHandle) -> None:
         """Kill a shim whose lease has expired and all processes of its replica, then report the loss. The
-        report waits until all of them are dead."""
+        report waits until all these processes have exited."""
         if not slot_handle.is_evicted:
             slot_handle.is_evicted = True
             slot_handle.close()
@@ -463,8 +464,8 @@ class Reconciler:
             try:
                 finding = await asyncio.to_thread(self._look, slot_handle, incarnation)
             except OSError as error:
-                # The end must not be reported before it is recorded, which a full disk prevents, for example.
-                # The shim is not to blame for this.
+                # The end must not be reported before it is recorded. A full disk, for example, prevents the
+                # record, which is not the shim's fault.
                 slot_handle.count_as_alive()
                 job_uid, attempt, replica = slot_handle.key
                 subject = about(log, job_uid, attempt=attempt, replica=replica)
@@ -480,7 +481,7 @@ class Reconciler:
                     and slot_handle.plan
                     and slot_handle.retries_left > 0
                 ):
-                    # The request died with the zygote before a shim began, so it can be repeated.
+                    # The zygote died with the request before a shim started, so the request can be repeated.
                     slot_handle.retries_left -= 1
                     try:
                         await self._request(slot_handle)
@@ -489,11 +490,11 @@ class Reconciler:
                             slot_handle.lose(str(error), by_service=True)
                     return
                 case _:
-                    slot_handle.settle(incarnation, finding)
+                    slot_handle.apply(incarnation, finding)
                     return
 
     def _look(self, slot_handle: SlotHandle, incarnation: int) -> Finding:
-        """Return the state of an incarnation. An evicted one is killed first, and can never start. Blocks."""
+        """Return the state of an incarnation. If it is evicted, kill it, so that it never starts. Blocks."""
         slot = slot_handle.directory
         if slot_handle.is_evicted:
             cause = f"no shim came up for it within {self._lease:g} s"
@@ -501,14 +502,14 @@ class Reconciler:
                 silent = f"its shim did not answer for {self._lease:g} s"
                 cause = f"{silent}; it was killed, and its program with it"
             if not journal.expel(str(slot), incarnation, cause):
-                # For example, a process that waits for a device cannot die yet.
+                # A process that waits for a device, for example, cannot exit yet.
                 return Unclear.CHANGING
         return probe_slot(slot, incarnation)
 
 
 def new_engine(context: EngineContext) -> LocalEngine:
-    """Build the engine. The service has checked the settings (`serve.settings`): all of them are set, with
-    the names in docs/settings.md."""
+    """Build the engine. The service has checked the settings (`serve.settings`): all settings of
+    docs/settings.md are set."""
     table = context.settings
     options = Options(
         access=context.access,
@@ -519,7 +520,7 @@ def new_engine(context: EngineContext) -> LocalEngine:
         rules=context.rules,
         kept_ports=context.kept_ports,
         warm_idle=_WARM_IDLE,
-        declared=Declared(
+        declared_resources=Declared(
             table["node_cpus"], round(table["node_memory"] * 2**30), table["node_accelerators"]
         ),
     )

@@ -1,4 +1,4 @@
-"""Allocates the slots of gangs: chooses the address, port, GPUs and users of each slot, records the slots,
+"""Allocates the slots of gangs. Chooses the address, port, GPUs and users of each slot, records the slots,
 moves them to other nodes, and releases them."""
 
 import asyncio
@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.launch.devices import choose
 from trainshed.engines.launch.documents import PROGRAM_PORT
-from trainshed.engines.local.layout import Layout, written_down
+from trainshed.engines.local.layout import Layout, writing
 from trainshed.engines.local.machine import HostProbe, Shares, is_node
 from trainshed.engines.local.slot_handle import SlotHandle
 from trainshed.engines.port import EngineEvent, EngineUnavailable, LaunchRejected, Slot, SlotRequest
@@ -23,19 +23,19 @@ from trainshed.replica.sandbox import users
 Gang = Mapping[ReplicaId, SlotHandle]
 
 _BATCH: Final = 8
-"""Slot directories to create before other tasks get a turn on the loop. After many deletions, ext4 takes a
-third of a millisecond for each."""
+"""Number of slot directories to create before other tasks get a turn on the event loop. After many deletions,
+ext4 takes a third of a millisecond for each."""
 
 _FIRST_ADDRESS = 127 << 24 | 64 << 16
 _ADDRESSES = 1 << 22
-"""127.64.0.0/10: loopback addresses that no other software uses."""
+"""Number of addresses in 127.64.0.0/10, loopback addresses that no other software uses."""
 
 _FIRST_SHARED_PORT, _SHARED_PORTS = 20000, 12000
-"""Below the kernel's range of ephemeral ports."""
+"""These ports are below the kernel's range of ephemeral ports."""
 
 _FIRST_USER = 0x70000000
 _USER_RANGES = 4000
-"""User IDs that no distribution assigns, in ranges of `users.COUNT`."""
+"""Number of ranges of `users.COUNT` user IDs each. No distribution assigns these IDs."""
 
 
 class Gangs:
@@ -52,20 +52,20 @@ class Gangs:
         address: str | None = None,
         kept: Collection[int] = (),
     ) -> None:
-        """`address`: the machine's, if other machines reach replicas; None = each replica has its own
-        loopback address. `kept`: current first user IDs of the autopsies."""
+        """`address`: the machine's address, if other machines reach replicas; None = each replica has its own
+        loopback address. `kept`: first user IDs of the current autopsies."""
         self._layout = layout
         self._probe = host_probe
         self._address = address
         self._kept = kept
-        #: Distinguishes this service from other services on the machine.
+        #: Identifier that distinguishes this service from other services on the machine.
         self._identity = identity
-        #: Passed to each `SlotHandle`, like `unclear`.
+        #: Arguments of each new `SlotHandle`, like `unclear`.
         self._emit = emit
         self._unclear = unclear
         self._gangs: dict[tuple[JobUid, int], dict[ReplicaId, SlotHandle]] = {}
-        #: Held until the new slots are recorded, so that the next gang gets different ones.
-        self._giving = asyncio.Lock()
+        #: Locked until the new slots are recorded, so that the next gang gets different ones.
+        self._allocation_lock = asyncio.Lock()
 
     def slot_handles(self) -> Iterator[SlotHandle]:
         return (slot_handle for gang in self._gangs.values() for slot_handle in gang.values())
@@ -74,7 +74,7 @@ class Gangs:
         return tuple(self._gangs)
 
     def of(self, job_uid: JobUid, attempt: int) -> Gang:
-        """Return the slot handles of an attempt; empty if it has no slots."""
+        """Return the slot handles of an attempt. The result is empty if the attempt has no slots."""
         return self._gangs.get((job_uid, attempt), {})
 
     def slot_handle(self, job_uid: JobUid, attempt: int, replica: ReplicaId) -> SlotHandle:
@@ -103,13 +103,13 @@ class Gangs:
     async def allocate(
         self, job_uid: JobUid, attempt: int, requests: Sequence[SlotRequest]
     ) -> tuple[Slot, ...]:
-        """See the port. Other tasks get a turn on the loop while a large gang is recorded."""
+        """Allocate slots (see the port). Other tasks get a turn while a large gang is recorded."""
         for request in requests:
             if not is_node(request.node):
                 raise LaunchRejected(
                     f"there is no node {request.node!r}; this engine's are called local, or local-0 and so on"
                 )
-        async with self._giving:
+        async with self._allocation_lock:
             if gang := self.of(job_uid, attempt):
                 self._move(job_uid, attempt, requests)
             else:
@@ -128,14 +128,14 @@ class Gangs:
             kept=self._kept if self._probe.host.level == protocol.LEVEL_OWN else None,
             shared=self._address,
         )
-        with written_down(f"the slots of job {job_uid}"):
+        with writing(f"the slots of job {job_uid}"):
             async for some in in_turns(slots, _BATCH):
                 self._layout.make_slots(job_uid, attempt, some)
             self._layout.write(job_uid, attempt, slots)
         return self.add(job_uid, attempt, slots)
 
     def _move(self, job_uid: JobUid, attempt: int, requests: Sequence[SlotRequest]) -> None:
-        """Move replicas whose request has another node to it, without their programs' files."""
+        """Move replicas whose request specifies another node to that node, without their programs' files."""
         gang = self.of(job_uid, attempt)
         moving = {
             gang[request.replica]: request
@@ -155,24 +155,24 @@ class Gangs:
         ]
         slots = {replica: slot_handle.slot for replica, slot_handle in gang.items()}
         for slot_handle, request in moving.items():
-            slot = moved(slot_handle.slot, request, stay, self._probe.shares)
+            slot = move_slot(slot_handle.slot, request, stay, self._probe.shares)
             slots[request.replica] = slot
             stay.append(slot)
         try:
-            # Remove the files first, so that the new slot never has the old files.
+            # Delete the files first, so that the new slot never contains the old files.
             for slot_handle in moving:
                 self._layout.discard_files(slot_handle.directory)
         except OSError as error:
             raise EngineUnavailable(
                 f"the files of job {job_uid} cannot be deleted ({error}); try again"
             ) from error
-        with written_down(f"the slots of job {job_uid}"):
+        with writing(f"the slots of job {job_uid}"):
             self._layout.write(job_uid, attempt, tuple(slots.values()))
         for slot_handle, request in moving.items():
             slot_handle.slot = slots[request.replica]
 
     def release(self, job_uid: JobUid, attempt: int) -> None:
-        """See the port."""
+        """Release slots (see the port)."""
         gang = self.of(job_uid, attempt)
         if live := [str(replica) for replica, slot_handle in gang.items() if slot_handle.is_live]:
             raise EngineUnavailable(
@@ -195,11 +195,11 @@ def new_slots(
 ) -> tuple[Slot, ...]:
     """Choose the slots of a gang.
 
-    Args:
-        identity: Distinguishes this service from other services on the machine. taken: Slots in use.
-        resolves: Replicas can resolve their peers' hostnames. kept: More first user IDs in use; None =
-        replicas do not get their own users. shared: The machine's address, which all slots share on different
-        ports; None = each has its own address.
+    - `identity`: distinguishes this service from other services on the machine.
+    - `taken`: slots in use.
+    - `resolves`: whether replicas can resolve their peers' hostnames.
+    - `kept`: further first user IDs in use; None = replicas do not get their own users.
+    - `shared`: the machine's address, which all slots share on different ports; None = one address per slot.
     """
     others = list(taken)
     addresses = {slot.endpoint or slot.address for slot in others}
@@ -235,13 +235,13 @@ def new_slots(
     return tuple(made)
 
 
-def moved(slot: Slot, request: SlotRequest, others: Iterable[Slot], shares: Shares) -> Slot:
-    """Return the replica's slot on another node: with the same names (spec/failures) and that node's GPUs."""
+def move_slot(slot: Slot, request: SlotRequest, others: Iterable[Slot], shares: Shares) -> Slot:
+    """Return the replica's slot on another node, with the same names (spec/failures) and that node's GPUs."""
     return replace(slot, node=request.node, devices=_devices(request, others, shares))
 
 
 def _devices(request: SlotRequest, others: Iterable[Slot], shares: Shares) -> str | None:
-    """Return the devices of a slot; None if it has none."""
+    """Return the devices of a slot, or None if the replica requests none."""
     if not request.accelerators:
         return None
     taken = (slot.devices for slot in others if slot.node == request.node)
@@ -250,11 +250,8 @@ def _devices(request: SlotRequest, others: Iterable[Slot], shares: Shares) -> st
 
 
 def choose_address(identity: str, job_uid: JobUid, replica: ReplicaId, used: Container[str]) -> str:
-    """Choose a replica's own loopback address: always the same one for a replica, unless it is in use.
-
-    `identity`: distinguishes this service from other services on the machine. `used`: addresses of live
-    slots.
-    """
+    """Choose a replica's own loopback address. A replica always gets the same address, unless that is in use.
+    `identity`: distinguishes this service from others on the machine. `used`: addresses of live slots."""
     for step in _steps(identity, job_uid, replica, _ADDRESSES):
         number = _FIRST_ADDRESS + step
         address = ".".join(str(number >> shift & 255) for shift in (24, 16, 8, 0))
@@ -267,8 +264,8 @@ def choose_address(identity: str, job_uid: JobUid, replica: ReplicaId, used: Con
 def choose_shared_port(
     job_uid: JobUid, request: SlotRequest, address: str, used: Container[int]
 ) -> int:
-    """Choose a replica's port on an address that other machines reach and all replicas share: the port that
-    peers already have, if it is free. Otherwise the search starts at the same port on every machine."""
+    """Choose a replica's port on an address that other machines reach and all replicas share. It is the port
+    that peers already have, if that is free. Otherwise the search starts at the same port everywhere."""
     if request.port and request.port not in used and is_free(address, request.port, again=True):
         return request.port
     for step in _steps("", job_uid, request.replica, _SHARED_PORTS):
@@ -288,15 +285,15 @@ def choose_users(
 
 
 def _steps(identity: str, job_uid: JobUid, replica: ReplicaId, count: int) -> Iterator[int]:
-    """Yield the numbers below `count`, from a start that is always the same for a replica."""
+    """Yield all numbers below `count`, from a start that is always the same for a replica."""
     text = f"{identity}|{job_uid}|{replica}"
     start = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
     return ((start + step) % count for step in range(count))
 
 
 def is_free(address: str, port: int, *, again: bool) -> bool:
-    """Whether a port is free: other agents, and other users of a node, may use it. `again`: the replica had
-    it before, so that its old connections, which may still be closing, do not count."""
+    """Whether a port is free. Other agents, and other users of a node, may use it. `again`: the replica had
+    this port before, so its old connections, which may still be closing, do not count."""
     with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
         if again:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

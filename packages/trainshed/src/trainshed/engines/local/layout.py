@@ -1,7 +1,8 @@
-"""Maps slots to files, so that a restarted service finds everything.
+"""Maps slots to files, so that a restarted service finds its slots.
 
-`<data>/slots/<job_uid>/<attempt>/slots.json` lists the gang's slots. The same directory has one directory per
-replica (`trainshed.replica.protocol`). Logs are in `<data>/logs/<job_uid>/<attempt>/<replica>/`.
+`<data>/slots/<job_uid>/<attempt>/slots.json` lists the gang's slots. The same directory contains one
+directory per replica (`trainshed.replica.protocol`). Logs are in
+`<data>/logs/<job_uid>/<attempt>/<replica>/`.
 """
 
 import contextlib
@@ -20,10 +21,9 @@ from trainshed.replica import protocol
 from trainshed.replica.system import durable
 
 SLOTS = "slots.json"
-"""File in an attempt's directory: its slots, by replica."""
+"""Name of the file in an attempt's directory that lists its slots, by replica."""
 _MIN_FREE_BYTES, _MIN_FREE_FILES = 1 << 20, 100
-"""Free space that the start of a program requires. A shim that finds a full disk can only fail, which costs
-its job a retry."""
+"""Free space needed to start a program. A shim on a full disk fails, which costs its job a retry."""
 
 
 class Layout:
@@ -56,8 +56,8 @@ class Layout:
         return self.slots / f"{job_uid}/{attempt}"
 
     def gangs(self) -> Iterator[tuple[tuple[JobUid, int], tuple[Slot, ...]]]:
-        """Yield every attempt that has a directory, with its slots (() = none allocated), in any order.
-        Removes the directories of jobs without attempts."""
+        """Yield every attempt that has a directory, with its slots (empty if none are allocated), in any
+        order. Removes the directories of jobs without attempts."""
         for job in self.slots.iterdir():
             if job.name.isdigit():
                 attempts = [entry.name for entry in job.iterdir() if entry.name.isdigit()]
@@ -70,15 +70,15 @@ class Layout:
                     yield key, tuple(Slot(ReplicaId.parse(name), **slots[name]) for name in slots)
 
     def make_slots(self, job_uid: JobUid, attempt: int, slots: Sequence[Slot]) -> None:
-        """Create the directories of these slots, before `write` records that they exist."""
+        """Create the directories of these slots. Call this before `write` records the slots."""
         directory = self.attempt(job_uid, attempt)
         directory.mkdir(parents=True, exist_ok=True)
         for slot in slots:
             (directory / str(slot.replica)).mkdir(mode=0o700, exist_ok=True)
 
     def write(self, job_uid: JobUid, attempt: int, slots: Sequence[Slot]) -> None:
-        """Record the attempt's slots, atomically. The file is not synced: a power failure that loses it also
-        ends the processes."""
+        """Record the attempt's slots atomically. The file is not synced, because a power failure that loses
+        it also ends the processes."""
         directory = self.attempt(job_uid, attempt)
         fields = {str(slot.replica): asdict(slot) for slot in slots}
         for own in fields.values():
@@ -97,8 +97,8 @@ class Layout:
         return (self.attempt(job_uid, attempt) / protocol.STOPPED).exists()
 
     def mark_stopped(self, job_uid: JobUid, attempt: int) -> None:
-        """Record durably that no program of the attempt may start any more. Does nothing if its slots were
-        released. Blocks for a disk write."""
+        """Record durably that no program of the attempt may start any more. Does nothing if the attempt's
+        slots were released. Blocks for a disk write."""
         with contextlib.suppress(FileNotFoundError):
             durable.write(str(self.attempt(job_uid, attempt) / protocol.STOPPED), "")
 
@@ -106,8 +106,8 @@ class Layout:
         return (slot / protocol.stopped_mark(incarnation)).exists()
 
     def forbid(self, slot: Path, incarnation: int) -> None:
-        """Record durably that one incarnation of the replica in `slot` may not start. No effect if it has
-        started. Blocks for a disk write. Raises OSError."""
+        """Record durably that one incarnation of the replica in `slot` may not start. Has no effect on an
+        incarnation that has started. Blocks for a disk write. Raises OSError."""
         durable.write(str(slot / protocol.stopped_mark(incarnation)), "")
 
     def discard_files(self, slot: Path) -> None:
@@ -117,10 +117,12 @@ class Layout:
             (slot / protocol.FILES).rename(self.trash / uuid.uuid4().hex)
 
     def discard(self, job_uid: JobUid, attempt: int) -> None:
-        """Move an attempt's directory to the trash, or the job's directory together with its last attempt.
+        """Move an attempt's directory to the trash. Together with the last attempt, move the job's directory.
         The trash is emptied later."""
         directory = self.attempt(job_uid, attempt)
-        with contextlib.suppress(OSError):  # It does not exist any more.
+        # The directory does not exist any more. For the last attempt, move the job's directory as a whole:
+        # removing a directory takes many times as long as a rename, and blocks the event loop.
+        with contextlib.suppress(OSError):
             # Move the job's directory whole: removing a directory takes many times as long as a rename, and
             # blocks the loop.
             is_last = [entry.name for entry in directory.parent.iterdir()] == [directory.name]
@@ -129,7 +131,7 @@ class Layout:
 
 
 @contextlib.contextmanager
-def written_down(what: str) -> Generator[None]:
+def writing(what: str) -> Generator[None]:
     """Raise EngineUnavailable if writing `what` to the disk fails."""
     try:
         yield
@@ -144,7 +146,7 @@ _MARKER = "# Replicas of the job, kept up to date by its agent."
 
 
 class MachineHosts:
-    """The machine's hosts file, which may contain lines of other software."""
+    """The machine's hosts file, which may contain lines from other software."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -158,7 +160,7 @@ class MachineHosts:
             return False
 
     def write(self, hosts: Sequence[tuple[str, str]]) -> None:
-        """Put these (name, address) pairs into the file, in place of those of an earlier call. Raises
+        """Write these (name, address) pairs into the file, in place of those from an earlier call. Raises
         OSError."""
         begun, _, _ = self.path.read_text("utf-8").partition(f"{_MARKER}\n")
         if begun and not begun.endswith("\n"):
@@ -170,8 +172,8 @@ class MachineHosts:
 
 
 def rewrite(path: Path, text: str) -> None:
-    """Change a file in place, so that processes that have mounted it see the change and never an empty file.
-    Creates it if it does not exist. Raises OSError."""
+    """Change a file in place. So processes that have mounted the file see the change, and never an empty
+    file. Creates the file if it does not exist. Raises OSError."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         content = text.encode()

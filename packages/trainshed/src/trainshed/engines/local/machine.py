@@ -1,5 +1,5 @@
-"""Determines once what this machine offers an engine: its isolation, its resources, divided among virtual
-nodes, and the resulting capabilities."""
+"""Determines, once, the properties of this machine for an engine: isolation levels, resources (divided among
+virtual nodes), and the resulting capabilities."""
 
 import asyncio
 import hashlib
@@ -35,7 +35,7 @@ def identity(data: Path) -> str:
 
 
 def is_node(name: str) -> bool:
-    """Whether a node of this machine has that name, for any number of virtual nodes."""
+    """Whether a node of this machine can have that name, for any number of virtual nodes."""
     return _NODE_NAME.fullmatch(name) is not None
 
 
@@ -50,25 +50,25 @@ class HostProbe:
         #: The machine's virtual nodes, and the GPUs of each.
         self.nodes: tuple[Node, ...] = ()
         self.shares: Shares = {}
-        #: The hosts file of the machine, if programs use it because the gang's own cannot be mounted. None =
+        #: The machine's hosts file, if programs use it because the gang's own file cannot be mounted. None:
         #: programs do not use it, or this engine may not write it.
         self.machine_hosts: MachineHosts | None = None
 
     @property
     def host(self) -> HostFacts:
-        """The facts. Raises EngineUnavailable before `explore`."""
+        """The facts about the machine. Raises EngineUnavailable before `explore`."""
         if self._host is None:
             raise EngineUnavailable("the local engine has not been started yet")
         return self._host
 
     @property
     def is_named(self) -> bool:
-        """Whether programs can resolve their peers' hostnames."""
-        return self.host.namespaced or self.machine_hosts is not None
+        """Whether programs can resolve the hostnames of their peers."""
+        return self.host.has_namespaces or self.machine_hosts is not None
 
     async def explore(self, spawner: Spawner, scratch: Path) -> None:
-        """Determine all facts, by trying the sandbox levels. Raises LevelUnavailable. `scratch`: an empty
-        directory on the file system of the slots."""
+        """Determine all facts, including the sandbox levels that work. `scratch`: an empty directory on the
+        file system of the slots. Raises LevelUnavailable."""
         options = self._options
         level, devices = await asyncio.gather(
             self._find_level(spawner, scratch), asyncio.to_thread(find_devices, os.environ)
@@ -80,7 +80,7 @@ class HostProbe:
         driver = await asyncio.to_thread(find_driver) if devices else NO_DRIVER
         whole = node(bases.get("memory"))
         self.shares = share(devices, options.nodes)
-        self.nodes = split(whole, self.shares, options.declared)
+        self.nodes = split(whole, self.shares, options.declared_resources)
         self._host = HostFacts(
             level=level,
             bases=bases,
@@ -95,7 +95,7 @@ class HostProbe:
     def capabilities(self) -> Capabilities:
         host = self.host
         return Capabilities(
-            process_namespace=host.namespaced,
+            process_namespace=host.has_namespaces,
             stable_hostname=self.is_named,
             memory_limit="kernel" if "memory" in host.bases else "polling",
             isolation=host.level,
@@ -103,7 +103,7 @@ class HostProbe:
             process_limit="kernel"
             if "pids" in host.bases or host.level == protocol.LEVEL_USER
             else None,
-            images=host.namespaced,
+            images=host.has_namespaces,
         )
 
     async def _find_level(self, spawner: Spawner, scratch: Path) -> str:
@@ -125,10 +125,10 @@ class HostProbe:
 
 
 def node(group_of_memory: str | None) -> Node:
-    """Return the machine as one node, without its GPUs. `group_of_memory`: control group whose limit, if any,
-    is the machine's memory."""
+    """Return the machine as one node, without its GPUs. `group_of_memory`: control group whose limit, if it
+    has one, counts as the machine's memory."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    # A container sees its own group as the topmost one, mostly read-only, so it is not a base.
+    # A container sees its own group as the topmost one. That group is usually read-only, and not a base.
     groups = [cgroups.ROOT, f"{cgroups.ROOT}/memory"]
     while group_of_memory and group_of_memory.startswith(f"{cgroups.ROOT}/"):
         groups.append(group_of_memory)
@@ -139,7 +139,7 @@ def node(group_of_memory: str | None) -> Node:
 
 
 def share(devices: tuple[Device, ...], count: int) -> dict[str, tuple[Device, ...]]:
-    """Divide the GPUs among `count` virtual nodes; returns them by node."""
+    """Divide the GPUs among `count` virtual nodes. Return the GPUs of each node."""
     if count == 1:
         return {NAME: devices}
     return {f"{NAME}-{index}": devices[index::count] for index in range(count)}
@@ -148,7 +148,7 @@ def share(devices: tuple[Device, ...], count: int) -> dict[str, tuple[Device, ..
 def split(
     whole: Node, shares: dict[str, tuple[Device, ...]], declared: Declared
 ) -> tuple[Node, ...]:
-    """Divide the machine into virtual nodes, each with an equal share of it or with its declared
+    """Divide the machine into virtual nodes, each with an equal share of its resources or with the declared
     resources."""
     count = len(shares)
     return tuple(

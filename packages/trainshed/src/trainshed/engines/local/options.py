@@ -10,14 +10,14 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trainshed.engines.launch.documents import SharedPaths, places_passed_on
+from trainshed.engines.launch.documents import SharedPaths, inherited_paths
 from trainshed.engines.local.layout import Layout
 from trainshed.engines.port import SecretSource
 
 
 class Declared(Struct, frozen=True):
-    """Resources that each virtual node declares, whatever the machine has, for strict mode and
-    demonstrations. 0 or () = its share of the machine."""
+    """Resources that each virtual node declares, regardless of the machine's resources. Used in strict mode
+    and for demonstrations. 0 or () = the node's share of the machine."""
 
     vcpus: float = 0
     memory_bytes: int = 0
@@ -25,55 +25,56 @@ class Declared(Struct, frozen=True):
 
 
 class Options(SharedPaths, frozen=True):
-    """The choices of an operator and of the service about the local engine and its programs."""
+    """The choices of an operator, and of the service, about the local engine and its programs."""
 
-    #: The machine's address, by which other machines reach its replicas on separate ports; None = replicas
+    #: The machine's address, if other machines reach its replicas there on separate ports. None = replicas
     #: have loopback addresses.
     address: str | None = None
-    #: The machine's hosts file, if one gang has the whole machine; None = other software uses the file, too.
+    #: The machine's hosts file, if one gang has the whole machine. None = other software also uses it.
     hosts_file: Path | None = None
     #: Resolves the secrets that plans refer to; None = plans may not refer to secrets.
     secrets: SecretSource | None = None
     #: Number of virtual nodes of the machine.
     nodes: int = 1
-    declared: Declared = Declared()
-    #: Seed for the choice of replicas' addresses and ports, so that the same ones are chosen again; None =
-    #: the data directory's identity.
+    declared_resources: Declared = Declared()
+    #: Seed for the choice of replicas' addresses and ports, so that the choice can be repeated. None = the
+    #: identity of the data directory.
     places: str | None = None
-    #: Seconds after which a silent shim is killed and its replica lost.
+    #: Number of seconds after which a silent shim is killed and its replica counts as lost.
     lease: float = 30.0
     #: Seconds without a program after which a preloader exits; None = no preloaders.
     warm_idle: float | None = None
-    #: The file in /proc with the control groups of the service that starts the replicas.
+    #: The file in /proc that lists the control groups of the service that starts the replicas.
     membership: str = "/proc/self/cgroup"
     #: The clock, in nanoseconds since the epoch.
     now: Callable[[], int] = time.time_ns
 
     def on_this_machine(self, layout: Layout) -> "Options":
-        """Return the options with absolute paths, and with values from this machine and the environment."""
-        lent = (path for path in places_passed_on(os.environ) if Path(path).exists())
-        visible = {*map(str, _resolved(map(Path, self.rules.visible))), *lent}
+        """Return the options with absolute paths, and with defaults from this machine and the environment."""
+        lent = (path for path in inherited_paths(os.environ) if Path(path).exists())
+        visible = {*map(str, _resolve(map(Path, self.rules.visible))), *lent}
         private = (layout.slots, layout.logs, layout.autopsies, *_private_places())
         return replace(
             self,
-            hidden=(*private, *_resolved(self.hidden)),
-            read_only=_resolved(self.read_only),
+            hidden=(*private, *_resolve(self.hidden)),
+            read_only=_resolve(self.read_only),
             rules=replace(self.rules, visible=tuple(sorted(visible))),
             ambient=dict(os.environ),
         )
 
 
-def _resolved(paths: Iterable[Path]) -> tuple[Path, ...]:
+def _resolve(paths: Iterable[Path]) -> tuple[Path, ...]:
     return tuple(path.resolve() for path in paths)
 
 
 def _private_places() -> tuple[Path, ...]:
-    """Return the directories of the service's user that no program may see: the home directory with its keys,
-    and sockets of the user's session."""
+    """Return the directories of the service's user that no program may see: the home directory, which
+    contains keys, and the directory with the sockets of the user's session."""
     places = [Path("/run/user")]
-    with contextlib.suppress(KeyError, OSError):  # The user has no entry, or no home.
+    # The user has no entry in /etc/passwd, or no home directory.
+    with contextlib.suppress(KeyError, OSError):
         home = Path(pwd.getpwuid(os.geteuid()).pw_dir).resolve()
-        # System users have home directories like / and /var/empty.
+        # System users have home directories such as / and /var/empty, which must stay visible.
         if len(home.parts) > 1 and home.stat().st_uid == os.geteuid():
             places.append(home)
     return tuple(places)

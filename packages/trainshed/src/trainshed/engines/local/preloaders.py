@@ -1,8 +1,9 @@
-"""Runs the preloaders of one engine: one for each runtime and project, and for each value of variables like
-OMP_NUM_THREADS. A preloader serves the programs after the first one (docs/adr/0083).
+"""Runs the preloaders of one engine. There is one for each runtime and project, and for each value of
+variables such as OMP_NUM_THREADS.
 
-`trainshed.replica.preloader` is the other side. No request waits: a program whose preloader is not ready
-starts cold. A preloader exits when it is idle, and together with the service.
+A preloader serves the programs after the first one (docs/adr/0083). `trainshed.replica.preloader` is the
+preloader's own part. No request waits: a program whose preloader is not ready starts cold. A preloader exits
+when it is idle, or when the service exits.
 """
 
 import asyncio
@@ -31,14 +32,14 @@ log = logging.getLogger(__name__)
 
 _SOURCE: Final = str(Path(__file__).resolve().parents[3])
 _MAX_PRELOADERS: Final = 4
-"""Maximum number of preloaders. Each uses the memory of its frameworks, some 150 MB for PyTorch."""
+"""Maximum number of preloaders. Each uses the memory of its frameworks, about 150 MB for PyTorch."""
 _IMPORT_TIMEOUT: Final = 300.0
 """Seconds to wait for a preloader to become ready."""
 _EXIT_TIMEOUT: Final = 5.0
 
 
 class _Key(Struct, frozen=True):
-    """The common properties of a preloader's programs. Projects are separate, because forks share their
+    """The properties that all programs of a preloader share. Projects are separate, because forks share their
     memory layout and hash seed."""
 
     project: str
@@ -54,19 +55,19 @@ class _Key(Struct, frozen=True):
 
 
 class _Preloader(Struct):
-    """A preloader, or the reason for its absence."""
+    """A preloader, or the reason why none is running."""
 
     is_ready: bool = False
-    #: The imported modules, as a text for people.
-    preloaded: str = ""
-    #: The reason for its absence, as a clause; None = it exists or will exist.
-    refused: str | None = None
+    #: The imported modules, in a human-readable form.
+    modules: str = ""
+    #: The reason why no preloader is running, as a clause; None = it is running or starting.
+    refusal: str | None = None
     task: "asyncio.Task[None] | None" = field(default=None)
 
 
 class Preloaders:
-    """The preloaders of an engine. `directory`: of their sockets. `idle`: seconds without a program after
-    which a preloader exits; None = no preloaders."""
+    """The preloaders of an engine. `directory`: directory of their sockets. `idle`: seconds without a program
+    after which a preloader exits; None = no preloaders."""
 
     def __init__(self, directory: Path, idle: float | None) -> None:
         self._directory = directory
@@ -76,13 +77,13 @@ class Preloaders:
     def beginning(
         self, plan: LaunchPlan, host: HostFacts, environ: Mapping[str, str]
     ) -> protocol.WarmStart:
-        """Decide whether a program with a warm start starts as a fork of a preloader, or cold. `environ`: its
-        whole environment."""
+        """Return the settings of a program's warm start, or those of a cold start if no preloader can serve
+        it. `environ`: the program's whole environment."""
         warm, template = plan.warm, plan.software.template
         assert warm is not None
         if warm.runtime is None or template is None:
             why = warm.cold_because
-        elif not host.namespaced:
+        elif not host.has_namespaces:
             why = "isolation level session gives it a private copy of Python"
         elif self._idle is None:
             why = "nodes of a cluster have no preloaded frameworks"
@@ -94,12 +95,12 @@ class Preloaders:
             key = _Key(plan.account.project, warm.runtime, warm.modules, own)
             preloader = self._found.get(key)
             if preloader is not None and preloader.is_ready:
-                place, preloaded = str(self._socket(key)), preloader.preloaded
+                place, preloaded = str(self._socket(key)), preloader.modules
                 return protocol.WarmStart(place, template, preloaded)
             if preloader is None:
                 why = self._make(key)
             else:
-                why = preloader.refused or "its frameworks are still being imported"
+                why = preloader.refusal or "its frameworks are still being imported"
         return protocol.WarmStart(cold_because=why)
 
     async def close(self) -> None:
@@ -113,7 +114,7 @@ class Preloaders:
         return self._directory / key.name
 
     def _make(self, key: _Key) -> str:
-        """Start a preloader if the limit allows it. Returns why the requesting program starts cold."""
+        """Start a preloader if the limit allows it. Return the reason for the program's cold start."""
         if sum(preloader.task is not None for preloader in self._found.values()) >= _MAX_PRELOADERS:
             return f"the maximum of {_MAX_PRELOADERS} other sets of frameworks is preloaded"
         made = self._found[key] = _Preloader()
@@ -121,16 +122,16 @@ class Preloaders:
         return "its frameworks are being imported for the programs that follow"
 
     async def _keep(self, key: _Key, made: _Preloader) -> None:
-        """Run a preloader until it exits; then the next program starts another one."""
+        """Run a preloader until it exits. After that, the next program starts another one."""
         try:
             await self._run(key, made)
         except OSError as error:
-            made.refused = f"the process that imports its frameworks cannot be started ({error})"
+            made.refusal = f"the process that imports its frameworks cannot be started ({error})"
         finally:
             made.task, made.is_ready = None, False
             with contextlib.suppress(OSError):
                 self._socket(key).unlink()
-            if not made.refused and self._found.get(key) is made:
+            if not made.refusal and self._found.get(key) is made:
                 del self._found[key]
 
     async def _run(self, key: _Key, made: _Preloader) -> None:
@@ -142,24 +143,22 @@ class Preloaders:
                 received = await reader.readline()
             if received.endswith(b"\n"):
                 message = json.loads(received)
-                made.refused = message.get("refused")
+                made.refusal = message.get("refused")
                 versions = message.get("imported", {}).items()
-                made.preloaded = ", ".join(
-                    f"{name} {version}".strip() for name, version in versions
-                )
-                made.is_ready = made.refused is None
+                made.modules = ", ".join(f"{name} {version}".strip() for name, version in versions)
+                made.is_ready = made.refusal is None
             if made.is_ready:
-                log.info("preloader %s: %s", process.pid, made.preloaded)
-                await reader.read()  # It sends nothing more until it exits.
+                log.info("preloader %s: %s", process.pid, made.modules)
+                await reader.read()  # The preloader sends nothing more until it exits.
         except TimeoutError:
-            made.refused = f"its frameworks were not imported within {_IMPORT_TIMEOUT:g} s"
+            made.refusal = f"its frameworks were not imported within {_IMPORT_TIMEOUT:g} s"
         finally:
             writer.close()
             status = await asyncio.shield(asyncio.to_thread(_reap, process))
-            if not received and not made.refused and status:
-                made.refused = f"the process that imported its frameworks ended with {status}"
-            if made.refused:
-                log.info("no preloader for %s: %s", key.runtime, made.refused)
+            if not received and not made.refusal and status:
+                made.refusal = f"the process that imported its frameworks ended with {status}"
+            if made.refusal:
+                log.info("no preloader for %s: %s", key.runtime, made.refusal)
 
     def _start(self, key: _Key) -> "tuple[socket.socket, subprocess.Popen[bytes]]":
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -178,8 +177,8 @@ class Preloaders:
                 process = subprocess.Popen(
                     [f"{binaries}/python3", "-c", START, json.dumps(configuration), _SOURCE],
                     stdin=subprocess.DEVNULL,
-                    # Pipes, like the streams of programs: Python checks the kind of its streams when it opens
-                    # them.
+                    # Use pipes, like the streams of programs, because Python checks the kind of its streams
+                    # when it opens them.
                     stdout=never,
                     stderr=never,
                     cwd="/",

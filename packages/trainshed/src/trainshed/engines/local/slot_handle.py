@@ -1,11 +1,10 @@
-"""The engine's view of one slot: its incarnation, the state of that, and its last report.
+"""The engine's view of one slot: its incarnation, that incarnation's state, and the last report about it.
 
-A slot is in one of three states: its end is known, its shim is connected, or its state has to be determined
-(`engine.Reconciler`). The last one follows every lost connection. An end is final until the next incarnation
-begins.
+A slot is in one of three states: its end is known, its shim is connected, or its state must be determined
+(`engine.Reconciler`). A lost connection leads to the last one. An end is final until the next incarnation.
 
-The files of a slot that was copied with its data directory describe the original's processes, which may be
-alive: its incarnation counts as lost (`journal`).
+A slot may have been copied together with its data directory. Its files then describe the original's
+processes, which may be alive, so its incarnation counts as lost (`journal`).
 """
 
 import asyncio
@@ -47,10 +46,10 @@ _ENDED = protocol.encode({"e": "refused", "cause": "the replica has just ended"}
 _WRITE_TIMEOUT = 10.0
 """Seconds that a shim may take to write the lines of an order into its log."""
 _MAX_ORDER = 32 << 10
-"""Maximum characters of one order, unless a single line is longer: the shim does nothing else in this
-time."""
+"""Maximum number of characters of one order, unless a single line is longer. The shim does nothing else while
+it handles the order."""
 _LOCAL_ERRORS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
-"""Errors of a connection to a shim that are not caused by the shim."""
+"""Errors of a connection to a shim that the shim did not cause."""
 
 _COPIED = (
     "the data directory was copied, or restored from a backup: if the replica's processes still run, "
@@ -59,7 +58,7 @@ _COPIED = (
 
 
 class Over(Struct, frozen=True):
-    """The incarnation ended. `record`: its attempt record (exited or lost). `notes`: all notes of its
+    """The incarnation has ended. `record`: its attempt record (exited or lost). `notes`: all notes of its
     shim."""
 
     record: protocol.Message
@@ -69,32 +68,31 @@ class Over(Struct, frozen=True):
 class Unclear(enum.Enum):
     """The incarnation has not ended, and no shim accepts connections."""
 
-    #: A shim is starting, ending or dying, or the processes of a killed one are still there: the caller
-    #: should probe again soon.
+    #: A shim is starting or ending, or processes of a killed shim still exist. Probe again soon.
     CHANGING = enum.auto()
-    #: No process of the incarnation ever ran, and no shim is about to start it.
+    #: No process of the incarnation ever ran, and no shim is about to start one.
     NEVER_STARTED = enum.auto()
 
 
 Finding = Over | socket.socket | Unclear
-"""A socket: the connection to the shim that serves the incarnation."""
+"""The state of an incarnation. A socket is the connection to the shim that serves the incarnation."""
 
 
 def probe_latest(slot_handle: "SlotHandle") -> tuple[int, Finding] | None:
-    """Determine the state of the latest incarnation that was started in its slot; None = none was."""
+    """Determine the state of the latest incarnation that was started in its slot; None if there is none."""
     entries = journal.Entries(str(slot_handle.directory))
     if not entries.latest:
         return None
     try:
         return entries.latest, probe_slot(slot_handle.directory, entries.latest, entries)
     except OSError:
-        return entries.latest, Unclear.CHANGING  # The caller probes it again.
+        return entries.latest, Unclear.CHANGING  # The caller probes the slot again.
 
 
 def probe_slot(slot: Path, incarnation: int, entries: journal.Entries | None = None) -> Finding:
-    """Determine the state of an incarnation, and connect to its shim if it has one. If its shim was killed,
-    kill the remaining processes and record the loss, so that the answer never changes. Raises OSError if the
-    state cannot be determined now. `entries`: of its journal, if just read."""
+    """Determine the state of an incarnation, and connect to its shim if it has one. If the shim was killed,
+    kill the remaining processes and record the loss, so that the state is final. `entries`: entries of the
+    slot's journal, if they were just read. Raises OSError if the state cannot be determined now."""
     place = str(slot)
     entries = entries or journal.Entries(place)
     if (record := entries.record(incarnation)) is not None:
@@ -108,7 +106,7 @@ def probe_slot(slot: Path, incarnation: int, entries: journal.Entries | None = N
                 raise
             return Unclear.CHANGING
     try:
-        # The lock's holder may have written the record between the two reads.
+        # The process that had the lock may have written the record after the first read.
         entries = journal.Entries(place)
         if (record := entries.record(incarnation)) is None:
             if entries.latest < incarnation:
@@ -123,7 +121,8 @@ def probe_slot(slot: Path, incarnation: int, entries: journal.Entries | None = N
 
 
 class SlotHandle:
-    """Turns a shim's messages and a slot's files into the port's events: in order, and each end once."""
+    """Turns a shim's messages and a slot's files into the port's events. Events are emitted in order, and
+    each end only once."""
 
     def __init__(
         self,
@@ -139,21 +138,21 @@ class SlotHandle:
         self.attempt = attempt
         self.slot = slot
         self.directory = directory
-        #: The latest incarnation; 0 = nothing was launched yet.
+        #: The number of the latest incarnation; 0 = none was launched yet.
         self.incarnation = 0
-        #: Its launch document; None = an earlier service started it.
+        #: Launch document of the incarnation; None = an earlier service started it.
         self.plan: protocol.Message | None = None
         self.retries_left = _RETRIES
-        #: Its shim did not answer and is being killed.
+        #: Whether the shim did not respond and is being killed.
         self.is_evicted = False
         self._emit = emit
-        #: Called when its state has to be determined.
+        #: Called when the state must be determined.
         self._unclear = unclear
-        #: The connection to its shim, read on the event loop; None = not connected.
+        #: The connection to the shim, read on the event loop; None = not connected.
         self._connection: socket.socket | None = None
         self._lines = protocol.Lines()
         self._started = 0
-        #: The record of its end; None = unknown, or nothing was launched yet.
+        #: The record of the incarnation's end; None = it is unknown, or nothing was launched yet.
         self._record: protocol.Message | None = None
         self._grace: int | None = None
         self._notice: StopNotice | None = None
@@ -167,12 +166,12 @@ class SlotHandle:
 
     @property
     def is_live(self) -> bool:
-        """Whether its program runs, or may run."""
+        """Whether the program is running, or may be running."""
         return self.incarnation > 0 and self._record is None
 
     @property
     def has_failed(self) -> bool:
-        """Whether its latest incarnation failed, and was not stopped."""
+        """Whether the latest incarnation failed and was not stopped."""
         match self._record:
             case None:
                 return False
@@ -182,16 +181,16 @@ class SlotHandle:
                 return record["exit_code"] != 0 and not record["stopped"]
 
     def expects(self, incarnation: int) -> bool:
-        """Whether that incarnation has not ended yet."""
+        """Whether that incarnation is the latest one and has not ended yet."""
         return self.is_live and self.incarnation == incarnation
 
     @property
     def may_begin(self) -> bool:
-        """Whether it is live, but no shim has reported the start of the program to this service."""
+        """Whether the slot is live and no shim has reported the start of the program to this service."""
         return self.is_live and not self._started
 
     def begin(self, incarnation: int, plan: protocol.Message | None = None) -> None:
-        """Begin another incarnation. `plan`: its `LaunchDocument`; None = an earlier service started it."""
+        """Start another incarnation. `plan`: its `LaunchDocument`; None = an earlier service started it."""
         self.close()
         self.incarnation = incarnation
         self.plan = plan
@@ -201,11 +200,11 @@ class SlotHandle:
         self._record = None
         self._grace = None
         self._notice = None
-        self._heard_of = True  # Its first lease begins now.
+        self._heard_of = True  # The first lease starts now.
         self._silent = 0
 
     def attach(self, connection: socket.socket) -> None:
-        """Listen to the shim at the other end, and send the pending orders."""
+        """Listen to the shim on the connection, and send the pending orders."""
         self.close()
         self._connection, self._lines = connection, protocol.Lines()
         connection.setblocking(False)
@@ -213,7 +212,7 @@ class SlotHandle:
         if self._grace is not None:
             self._order_stop()
 
-    def ask(self) -> int:
+    def ping(self) -> int:
         """Ping the shim; return the number of pings since its last message."""
         self._silent = 0 if self._heard_of else self._silent + 1
         self._heard_of = False
@@ -222,7 +221,7 @@ class SlotHandle:
         return self._silent
 
     def count_as_alive(self) -> None:
-        """Count a missing answer as received, because the shim was not to blame for it."""
+        """Count a missing response as received, because the shim did not cause its absence."""
         self._heard_of = True
 
     def close(self) -> None:
@@ -233,8 +232,8 @@ class SlotHandle:
             self._connection = None
 
     def stop(self, grace: int, notice: StopNotice | None = None) -> None:
-        """Send SIGTERM, and SIGKILL after `grace` ns; if it has ended, report the end again. `notice`: what
-        the program's metadata server reports from now on."""
+        """Have the shim send SIGTERM, and SIGKILL after `grace` ns. If the incarnation has ended, report the
+        end again. `notice`: the notice that the program's metadata server reports from now on."""
         self._grace = grace
         self._notice = notice or self._notice
         if self._record is not None:
@@ -247,14 +246,14 @@ class SlotHandle:
         self._order({"o": "stop", "grace": self._grace, **notice})
 
     def inject(self, fault: Fault) -> bool:
-        """Have the shim inject a fault; do nothing if the incarnation has ended. Returns False if it is live
-        but not reachable."""
+        """Have the shim inject a fault. Does nothing if the incarnation has ended. Returns False if it is
+        live but its shim cannot be reached."""
         self._order({"o": "fault", "kind": fault.value})
         return self._connection is not None or not self.is_live
 
     async def write_log(self, lines: Sequence[str]) -> None:
         """Have the shim write lines into its log as if its program had printed them, and wait for the write.
-        Raises EngineUnavailable if the replica has ended, or its shim does not answer."""
+        Raises EngineUnavailable if the replica has ended, or if its shim does not respond."""
         if not self.is_live:
             raise EngineUnavailable("the replica has ended")
         try:
@@ -275,8 +274,9 @@ class SlotHandle:
     def lose(self, cause: str, *, by_service: bool = False) -> None:
         self._end(journal.lost_record(cause, by_service=by_service))
 
-    def settle(self, incarnation: int, finding: Finding) -> None:
-        """Adopt the state of an incarnation from the slot's files; do nothing if it is not the live one."""
+    def apply(self, incarnation: int, finding: Finding) -> None:
+        """Apply the state of an incarnation that was determined from the slot's files. Does nothing if the
+        incarnation is not the live one."""
         if not self.expects(incarnation):
             if isinstance(finding, socket.socket):
                 finding.close()
@@ -300,7 +300,7 @@ class SlotHandle:
     def report(
         self, incarnation: int, record: protocol.Message, notes: Sequence[protocol.Message] = ()
     ) -> None:
-        """Emit the notes, then the end that an attempt record describes."""
+        """Emit the notes and then the end that an attempt record describes."""
         replica = self.slot.replica
         if "lost" in record:
             self._emit_notes(incarnation, notes)
@@ -352,8 +352,8 @@ class SlotHandle:
 
     def _order(self, message: protocol.Message) -> None:
         if self._connection is not None:
-            # Without a listener, the connection ends, which `_read` detects. If this does not fit into the
-            # socket's buffer, the shim has not read for long and is about to lose its lease.
+            # If no process listens, the connection ends, which `_read` detects. If the socket's buffer is
+            # full, the shim has not read for a long time and is about to exceed its lease.
             with contextlib.suppress(OSError):
                 self._connection.send(protocol.encode(message))
 
@@ -368,13 +368,13 @@ class SlotHandle:
             if connection is self._connection:
                 self._heard(message)
         if not data and connection is self._connection:
-            self._disconnected()
+            self._handle_disconnection()
 
     def _heard(self, message: protocol.Message) -> None:
         self._heard_of = True
         match message["e"]:
             case "pong":
-                pass  # It only shows that the shim is alive.
+                pass  # The message only shows that the shim is alive.
             case "started":
                 self._started = message["at"]
                 self._emit_started(self.incarnation, self._started)
@@ -395,18 +395,18 @@ class SlotHandle:
                     self.lose(protocol.NEVER_STARTED)
                 else:  # The files have newer information than this service.
                     self.retries_left = 0
-                    self._disconnected()
+                    self._handle_disconnection()
             case other:
                 raise ValueError(f"unknown message {other!r} from a shim")
 
-    def _disconnected(self) -> None:
+    def _handle_disconnection(self) -> None:
         self.close()
         if self.is_live:
             self._unclear(self)
 
     def _end(self, record: protocol.Message, notes: Sequence[protocol.Message] = ()) -> None:
         if not self.is_live:
-            return  # Both the shim and the files have reported the end.
+            return  # Both the shim and the files may report the end. The first report counts.
         self._record = record
         self.close()
         self.report(self.incarnation, record, notes)

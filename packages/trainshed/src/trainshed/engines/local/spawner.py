@@ -1,10 +1,9 @@
-"""Runs a zygote, passes requests to it, and starts a new one when it is dead or hangs.
+"""Runs a zygote, sends requests to it, and replaces it when it is dead or hangs. `trainshed.replica.zygote`
+is the zygote's own part.
 
-`trainshed.replica.zygote` is the other side.
-
-The requests of a hung zygote reach the new one exactly once. Killing it closes the handles of unread
-requests, which their callers detect. Shims that it has started live on, and the slot's lock prevents a second
-start.
+The new zygote receives the requests of a hung one exactly once. Killing the hung one closes the file
+descriptors of unread requests, which their callers detect. The shims of the old zygote continue, and the
+slot's lock prevents a second start.
 """
 
 import asyncio
@@ -29,17 +28,18 @@ log = logging.getLogger(__name__)
 
 _START = "import sys; sys.path.insert(0, sys.argv[1]); from trainshed.replica import zygote; zygote.run(0)"
 _ENVIRONMENT: Final = {"LANG": "C.UTF-8", "LC_ALL": "C.UTF-8", "LD_BIND_NOW": "1"}
-"""Environment of a zygote. It resolves library functions at its start, not again in each fork."""
+"""Environment of a zygote. With LD_BIND_NOW, forks need not resolve library functions."""
 REQUEST_TIMEOUT: Final = 10.0
-"""Seconds after which a zygote that does not read its requests counts as hung. Well below a lease."""
+"""Number of seconds after which a zygote that does not read its requests counts as hung. It is much shorter
+than a lease."""
 _FULL_INTERVAL: Final = 0.002
-"""Seconds between two attempts to write to a zygote that has not read yet."""
+"""Seconds between two attempts to write to a zygote whose socket buffer is full."""
 _EXIT_TIMEOUT: Final = 2.0
 """Seconds to wait for the exit of a zygote."""
 
 
 class ZygoteHandle:
-    """The parent's view of a running zygote."""
+    """A running zygote, as its parent process sees it."""
 
     __slots__ = ("_is_reaped", "_turn", "connection", "pid")
 
@@ -51,9 +51,9 @@ class ZygoteHandle:
         self._is_reaped = False
 
     async def request(self, message: protocol.Message, handle: int) -> None:
-        """Send one request and a copy of `handle`, which must stay open until then. Requests are sent one by
-        one. Raises OSError if nothing was started: the zygote is dead, or read nothing for `REQUEST_TIMEOUT`
-        seconds (TimeoutError)."""
+        """Send one request and a copy of the file descriptor `handle`, which must stay open until then.
+        Requests are sent one by one. Raises OSError if nothing was started: the zygote is dead, or read
+        nothing for `REQUEST_TIMEOUT` seconds (TimeoutError)."""
         line = protocol.encode(message)
         async with self._turn, asyncio.timeout(REQUEST_TIMEOUT):
             sent = 0
@@ -67,25 +67,26 @@ class ZygoteHandle:
                     await asyncio.get_running_loop().sock_sendall(self.connection, rest)
             except BaseException:
                 if sent:
-                    self.kill()  # The stream is useless after half a line.
+                    self.kill()  # After half a line, the stream is useless.
                 raise
 
     def kill(self) -> None:
-        """Kill it. Its shims continue; unread requests are lost."""
+        """Kill the zygote. Its shims continue; unread requests are lost."""
         if not self._is_reaped:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
 
     async def dismiss(self, *, at_once: bool = False) -> None:
-        """Close it without blocking the loop. `at_once`: kill it instead of waiting for its exit."""
+        """Close the zygote without blocking the event loop. `at_once`: kill it first."""
         if at_once or self._turn.locked():
             self.kill()
-        # Tasks that wait to send a request no longer use the connection.
+        # Wait for the turn, so that no task is still sending a request on the connection.
         async with self._turn:
             await asyncio.to_thread(self.close)
 
     def close(self) -> None:
-        """End it and reap it; kill it if it hangs. Its shims continue. Blocks for a few seconds at most."""
+        """Have the zygote exit, and reap it; kill it if it hangs. Its shims continue. Blocks for a few
+        seconds at most."""
         self.connection.close()
         if not self._reap():
             self.kill()
@@ -97,14 +98,14 @@ class ZygoteHandle:
             try:
                 self._is_reaped = os.waitpid(self.pid, os.WNOHANG)[0] == self.pid
             except ChildProcessError:
-                self._is_reaped = True  # Other code in this process has reaped it.
+                self._is_reaped = True  # Other code in this process has reaped the zygote.
             if not self._is_reaped:
                 time.sleep(0.002)
         return self._is_reaped
 
 
 def start() -> ZygoteHandle:
-    """Start a zygote in a new interpreter. Returns in a millisecond; requests may follow immediately."""
+    """Start a zygote in a new interpreter. Returns within a millisecond. Requests may follow immediately."""
     ours, theirs = socket.socketpair()
     source = str(Path(__file__).resolve().parents[3])
     options = ["-B"] if sys.dont_write_bytecode else []
@@ -125,15 +126,15 @@ def start() -> ZygoteHandle:
 
 _PROBE_TIMEOUT = 30.0
 _MAX_PROBES = 3
-"""Maximum number of probes, because the probing process may be killed."""
+"""Maximum number of probes in a row, because the probing process may be killed."""
 
 POOL: Final = 6
-"""Number of idle shims, and so of programs that start without waiting for forks. Each uses some two
-megabytes, including its main process."""
+"""Number of idle shims, and therefore of programs that can start without waiting for forks. Each uses about
+two megabytes, including its main process."""
 
 
 class Spawner:
-    """The zygote of an engine, replaced when it fails. `handle`: a running zygote, or None."""
+    """Runs the zygote of an engine, and replaces it when it fails. `handle`: a running zygote, or None."""
 
     def __init__(self, handle: ZygoteHandle | None) -> None:
         self._handle = handle
@@ -141,10 +142,10 @@ class Spawner:
         self._lock = asyncio.Lock()
 
     async def request(self, message: protocol.Message, connection: socket.socket) -> None:
-        """Request a shim with `connection` as its own. Raises EngineUnavailable.
+        """Request a shim that uses `connection` as its own connection. Raises EngineUnavailable.
 
-        The call returns when the request is sent, before the fork. If the zygote dies first, the other end of
-        `connection` is closed.
+        Returns after the request is sent, before the fork. If the zygote dies first, the other socket of
+        `connection`'s pair is closed.
         """
         for _ in range(3):
             handle = self._handle or await self._replace(None)
@@ -159,18 +160,15 @@ class Spawner:
         )
 
     async def replace_hung(self) -> None:
-        """Replace a zygote that has not handled a request in time. Its shims live on, and waiting requests
-        are repeated by their callers."""
+        """Replace a zygote that has not handled a request in time. Its shims continue, and callers repeat
+        their waiting requests."""
         if (handle := self._handle) is not None:
             log.warning("replacing the zygote (process %d), because a start takes long", handle.pid)
             await self._replace(handle)
 
     async def probe(self, directory: Path, levels: Sequence[str]) -> tuple[str, dict[str, str]]:
-        """Find the first of these sandbox levels (`protocol.LEVEL_*`) that works on this machine.
-
-        Returns that level, or "" if none works, and the reason for each level before it. Raises
-        LevelUnavailable if the probe fails.
-        """
+        """Find the first of these sandbox levels (`protocol.LEVEL_*`) that works on this machine. Returns
+        that level ("" if none works), and the reason for each level before it. Raises LevelUnavailable."""
         for _ in range(_MAX_PROBES):
             if answer := await self._try_levels(directory, levels):
                 result = json.loads(answer)
@@ -180,7 +178,8 @@ class Spawner:
         raise LevelUnavailable("isolation cannot be probed: the probing process was killed")
 
     async def _try_levels(self, directory: Path, levels: Sequence[str]) -> bytes:
-        """Return the answer of the probing process; empty if it was killed, most likely with its zygote."""
+        """Return the response of the probing process. It is empty if the process was killed, most likely
+        together with the zygote."""
         ours, theirs = socket.socketpair()
         with theirs:
             await self.request({"probe": str(directory), "levels": list(levels)}, theirs)
@@ -196,7 +195,7 @@ class Spawner:
         await self._ask_for_pool(self._handle or await self._replace(None))
 
     async def _ask_for_pool(self, handle: ZygoteHandle) -> None:
-        # It needs no answer, but each request comes with a handle.
+        # The request has no response, but each request needs a file descriptor.
         nothing = os.open(os.devnull, os.O_RDONLY)
         wish: protocol.Message = {"pool": POOL, "level": self._level}
         try:

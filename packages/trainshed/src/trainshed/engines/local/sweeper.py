@@ -1,7 +1,5 @@
-"""Deletes the directories of released slots and autopsies, after their move into the trash.
-
-A child process deletes them, because large trees take long. Each `schedule` starts at most one sweep.
-"""
+"""Deletes the directories of released slots and autopsies after they were moved into the trash. A child
+process deletes them, because large trees take long. Each call of `schedule` starts at most one sweep."""
 
 import asyncio
 import contextlib
@@ -12,13 +10,13 @@ from trainshed.eventloop.background import begin, in_turns
 from trainshed.replica.system import trees
 
 _SWEEP_DELAY = 5.0
-"""Seconds from the first request to the sweep."""
+"""Seconds between the first request and the sweep."""
 _BATCH_SIZE = 500
 """Maximum number of directories that one process deletes."""
 
 
 class Sweeper:
-    """Empties the directory `trash`, some seconds after a request."""
+    """Empties the directory `trash` some seconds after a request."""
 
     def __init__(self, trash: Path) -> None:
         self._trash = trash
@@ -26,7 +24,7 @@ class Sweeper:
         self._task: asyncio.Task[None] | None = None
 
     def schedule(self) -> None:
-        """Schedule a sweep. Further calls until its start have no effect."""
+        """Schedule a sweep. Further calls have no effect until the sweep starts."""
         self._is_scheduled = True
         if self._task is None or self._task.done():
             self._task = begin(self._sweep(), "emptying the trash")
@@ -37,14 +35,15 @@ class Sweeper:
             self._is_scheduled = False
             directories = [str(path) for path in self._trash.iterdir()]
             async for batch in in_turns(directories, _BATCH_SIZE):
-                with contextlib.suppress(OSError):  # No process can start. A later sweep retries.
+                # No process can be started. A later sweep tries again.
+                with contextlib.suppress(OSError):
                     process = await asyncio.create_subprocess_exec(
                         *trees.deletion_command(batch), stderr=subprocess.DEVNULL
                     )
                     await process.wait()
 
     async def close(self) -> None:
-        """Stop; the next service deletes the rest of the trash."""
+        """Stop sweeping. The next service deletes the rest of the trash."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

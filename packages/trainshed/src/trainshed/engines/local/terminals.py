@@ -1,4 +1,4 @@
-"""The service's side of a shell in a replica: requests the shell from the replica's shim and moves its bytes
+"""The service's part of a shell in a replica. Requests the shell from the replica's shim, and moves its bytes
 on the event loop."""
 
 import asyncio
@@ -18,9 +18,9 @@ from trainshed.replica.supervisor.clients import connect
 from trainshed.replica.system import unix_sockets
 
 _ORDER_TIMEOUT = 10.0
-"""Seconds that the answer to an order may take."""
+"""Timeout in seconds for the response to an order."""
 _STATUS_TIMEOUT = 2.0
-"""Seconds between the end of a shell's streams and its exit status."""
+"""Timeout in seconds for a shell's exit status, after the end of its streams."""
 _CHUNK = 1 << 16
 _ENDED = "it has just ended"
 
@@ -39,12 +39,12 @@ class LocalTerminal:
     ) -> None:
         #: Connection to the replica's shim, which reports the shell's exit on it.
         self._connection = connection
-        #: The other side of the shell's streams.
+        #: File descriptor of the other side of the shell's streams.
         self._handle = handle
         self._is_terminal = is_terminal
-        #: Text that precedes the shell's output.
+        #: Text that is returned before the shell's output.
         self._greeting = greeting
-        #: Called once, after it is closed.
+        #: Called once, after the terminal is closed.
         self._tell_closed = closed
         self._lines = protocol.Lines()
         self._loop = asyncio.get_running_loop()
@@ -65,7 +65,7 @@ class LocalTerminal:
             greeting, self._greeting = self._greeting, b""
             return greeting
         while not self._closed:
-            # Checked before the read, so that all output from before the exit is read.
+            # Checked before the read, so that the read returns all output from before the exit.
             over = self._over
             try:
                 data = os.read(self._handle, _CHUNK)
@@ -143,10 +143,10 @@ class LocalTerminal:
             self._loop.remove_reader(self._connection.fileno())
 
     async def _wait(self, *, readable: bool = False, writable: bool = False) -> None:
-        """Wait until the handle is ready, or the shell has exited or was closed. May return early."""
+        """Wait until the descriptor is ready, the shell has exited, or the terminal was closed. May return
+        early."""
         if self._over and not writable:
-            # The shell's children may keep the terminal open forever: read only the output that is already
-            # there.
+            # The shell's children may keep the terminal open forever, so read only available output.
             return
         waiter: asyncio.Future[None] = self._loop.create_future()
         self._waiters.add(waiter)
@@ -179,7 +179,7 @@ class LocalPort(StreamLine):
 
 
 def shell_order(request: TerminalRequest) -> protocol.Message:
-    """Return the order for a shell or a port in the shim's protocol (`protocol`)."""
+    """Return the order for a shell or a port, in the shim's `protocol`."""
     if request.port:
         return {
             "o": "port",
@@ -199,13 +199,13 @@ def shell_order(request: TerminalRequest) -> protocol.Message:
 async def open_in(
     slot_handle: SlotHandle | None, incarnation: int, request: TerminalRequest
 ) -> LocalTerminal | LocalPort:
-    """Open a shell next to the program of one incarnation, or a connection to a port. Raises
+    """Open a shell next to the program of one incarnation, or a connection to a port of the program. Raises
     TerminalRefused."""
     if slot_handle is None or not slot_handle.expects(incarnation):
         raise TerminalRefused("it has ended")
     try:
         connection = connect(str(slot_handle.directory))
-        # A line this short always fits into the buffer.
+        # A line of this length always fits into the socket's buffer.
         connection.send(protocol.encode(shell_order(request)))
     except OSError:
         raise TerminalRefused("it is starting or ending; try again") from None
@@ -218,7 +218,8 @@ async def open_in(
 
 
 async def receive_handle(connection: socket.socket) -> int:
-    """Wait for the handle that answers an order. Raises TerminalRefused after closing the connection."""
+    """Wait for the file descriptor in the response to an order. On TerminalRefused, the connection is
+    closed."""
     connection.setblocking(False)
     handles: list[int] = []
     try:
@@ -239,8 +240,8 @@ async def receive_handle(connection: socket.socket) -> int:
 
 
 async def _answer(connection: socket.socket, handles: list[int]) -> protocol.Message:
-    """Return a shim's answer to an order for a shell; add its file handle to `handles`. Raises OSError if the
-    connection ends first."""
+    """Return a shim's response to an order for a shell; add its file descriptor to `handles`. Raises OSError
+    if the connection ends first."""
     lines = protocol.Lines()
     while True:
         loop = asyncio.get_running_loop()
@@ -255,6 +256,6 @@ async def _answer(connection: socket.socket, handles: list[int]) -> protocol.Mes
         if not data:
             raise ConnectionError
         for message in lines.feed(data):
-            # A shim starts every new connection with some other messages.
+            # A shim starts every new connection with some other messages, which are ignored here.
             if message["e"] in ("shell", "refused", "exited", "lost"):
                 return message

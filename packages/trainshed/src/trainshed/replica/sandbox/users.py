@@ -2,8 +2,8 @@
 root in the namespace has no rights outside.
 
 Files need not change owners, because mounts have their owners mapped (mount_setattr(2)). So the service's
-files appear to belong to the program, and new files of the program belong to the service. Needs root and
-Python 3.6.
+files appear to belong to the program, and new files of the program belong to the service. Needs root;
+runs on Python 3.6.
 """
 
 import errno

@@ -114,7 +114,7 @@ def resident(shim: int) -> "dict[int, int]":
 
 def own_memory(process: int) -> int:
     """Return the private memory of a process in bytes, or -1 if it is unknown. Like control groups, it
-    excludes mapped files and divides shared memory among the processes that use it. Slow."""
+    excludes mapped files and divides shared memory among its users. Slower than `resident`."""
     total = -1
     for line in read("/proc/%d/smaps_rollup" % process).splitlines():
         if line.startswith((b"Pss_Anon:", b"Pss_Shmem:")):

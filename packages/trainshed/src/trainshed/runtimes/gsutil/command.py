@@ -1,8 +1,8 @@
-"""The command `gsutil` of jobs: the original one, pointed at the replica's own endpoint, which adds the job's
-identity. The text of this file becomes the command; it imports nothing of Trainshed.
+"""The command `gsutil` of jobs. It runs the original gsutil against the replica's own endpoint, which adds
+the job's identity.
 
-gsutil always uses TLS for its JSON host. The endpoint is an address of the replica itself, so only
-connections to it are made without TLS.
+The text of this file becomes the command, so it imports nothing of Trainshed. gsutil always uses TLS for its
+JSON host. The endpoint is an address of the replica itself, so only connections to it are made without TLS.
 """
 
 import os
@@ -19,18 +19,18 @@ def main() -> None:
         settings = {
             "Credentials:gs_json_host": endpoint.hostname,
             "Credentials:gs_json_port": str(endpoint.port),
-            # Otherwise it answers a rejection with advice about Google accounts.
+            # Without this option, gsutil responds to a rejection with advice about Google accounts.
             "Tests:bypass_anonymous_access_warning": "True",
             "Boto:num_retries": "5",
             "GSUtil:prefer_api": "json",
             "GSUtil:default_project_id": os.environ.get("GOOGLE_CLOUD_PROJECT", ""),
             "GSUtil:check_hashes": "if_fast_else_skip",
             "GSUtil:software_update_check_period": "0",
-            # -m: threads of one process, so that the memory does not grow with the machine's processors.
+            # For -m, use threads of one process: its memory does not grow with the machine's processors.
             "GSUtil:parallel_process_count": "1",
             "GSUtil:parallel_thread_count": "8",
         }
-        # The caller's own options come later and take precedence.
+        # The caller's own options come later on the command line and take precedence.
         sys.argv[1:1] = [
             word for name, value in settings.items() if value for word in ("-o", f"{name}={value}")
         ]

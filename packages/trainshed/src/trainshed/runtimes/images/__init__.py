@@ -1,1 +1,2 @@
-"""Finds, pulls and exports container images by podman or docker, and unpacks them once; we run them."""
+"""Finds, pulls and exports container images by podman or docker, and unpacks each once. Trainshed runs
+them."""

@@ -1,5 +1,5 @@
-"""The container images of a cluster that pulls and runs them itself. Its engine reads their default commands,
-which are cached for a short time."""
+"""Provides the container images of a cluster that pulls and runs images itself. The cluster's engine reads
+their default commands, which are cached for a short time."""
 
 import asyncio
 from collections.abc import Callable
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from trainshed.runtimes.images.service import Images
 
 ContainerImages: TypeAlias = "Images | ClusterImages"
-"""A provider of the container images of jobs."""
+"""The container images of jobs, from this machine or from a cluster."""
 _FRESH = 60 * 10**9
-"""Cache time of a registry's answer about one name, in ns."""
+"""Cache time in ns of a registry's response for one image name."""
 
 
 class _Read(Struct, frozen=True):
@@ -27,8 +27,8 @@ class _Read(Struct, frozen=True):
 
 
 class ClusterImages:
-    """The images of an engine's cluster, with the interface of `Images`. `read`: reads the configuration of
-    an image, or why that is unreadable; blocks. `now`: nanoseconds, for durations only."""
+    """The images of an engine's cluster, with the interface of `Images`. `read`: returns the configuration of
+    an image, or the reason why it is unreadable; blocks. `now`: nanoseconds, for durations."""
 
     def __init__(self, read: Callable[[str], Image], *, now: Callable[[], Nanos]) -> None:
         self._read = read
@@ -36,17 +36,17 @@ class ClusterImages:
         self._known: dict[str, _Read] = {}
 
     def search(self) -> None:
-        """Do nothing: this machine needs no image tool."""
+        """Do nothing, because this machine needs no image tool."""
 
     def close(self) -> None:
         """Do nothing."""
 
     def refusal(self, reference: str) -> str | None:
-        """Return None: only the cluster knows whether it can pull the image."""
+        """Return None, because only the cluster knows whether it can pull the image."""
         return None
 
     def ready(self, reference: str) -> Image | None:
-        """Return the image if it was read recently."""
+        """Return the image if it was read recently, otherwise None."""
         read = self._known.get(reference)
         if read is None:
             return None
@@ -54,8 +54,8 @@ class ClusterImages:
         return read.image if is_final or self._now() - read.at < _FRESH else None
 
     async def prepare(self, reference: str, progress: Progress | None) -> Image:
-        """Read the image's default command from the registry. Raises nothing, because jobs with their own
-        command do not need it."""
+        """Read the image's default command from the registry. An error is not raised, because jobs with their
+        own command do not need the default command."""
         if (known := self.ready(reference)) is not None:
             return known
         image = await asyncio.to_thread(self._read, reference)

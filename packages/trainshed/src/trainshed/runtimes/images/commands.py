@@ -1,5 +1,5 @@
-"""Runs the commands of an image tool, podman or docker, with time limits and short error messages, and kills
-them at the end of the service. Also parses the descriptions of images."""
+"""Runs the commands of an image tool (podman or docker) with time limits and short error messages, and kills
+them when the service exits. Also parses the tools' descriptions of images."""
 
 import collections
 import contextlib
@@ -24,10 +24,8 @@ from trainshed.runtimes.stop import OVERSEEN, Stop, kill
 
 
 class ToolFailed(Exception):
-    """The tool failed. The message is the essence of its output.
-
-    `final`: a retry cannot succeed, because the image does not exist or access is denied.
-    """
+    """The tool failed. The message is the essential part of its output. `final`: a retry cannot succeed,
+    because the image does not exist or access is denied."""
 
     def __init__(self, message: str, *, final: bool = False) -> None:
         super().__init__(message)
@@ -37,28 +35,29 @@ class ToolFailed(Exception):
 class ImageConfig(Struct, frozen=True):
     """The configuration of an image."""
 
-    #: 64 hexadecimal digits that change with its content.
+    #: Identifier of 64 hexadecimal digits, which changes with the image's content.
     id: str
     entrypoint: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
     environ: tuple[tuple[str, str], ...] = ()
     workdir: str | None = None
     user: str | None = None
-    #: Architecture in image terms, such as `amd64`; None = unknown. Likewise `system`, such as `linux`.
+    #: Architecture in image terms, such as `amd64`; None = unknown.
     architecture: str | None = None
     system: str | None = None
-    #: Bytes when unpacked.
+    #: Size of the unpacked image in bytes.
     size: Bytes = 0
 
     def image(self, root: str) -> Image:
-        """Return the image for launch plans. `root`: its unpacked root file system."""
+        """Return the image for launch plans. `root`: the image's unpacked root file system."""
         return Image(
             root=root,
             digest=self.id,
             entrypoint=self.entrypoint,
             command=self.command,
             environ=self.environ,
-            workdir=self.workdir or None,  # A cache of 0.2.0 has "" for images without one.
+            # Caches of version 0.2.0 contain "" for images without a user.
+            workdir=self.workdir or None,
             user=self.user or None,
         )
 
@@ -67,13 +66,13 @@ _LAST_LINES = 12
 _LOGGED = re.compile(r'^time="[^"]*" level=(?P<level>\w+) msg="?(?P<message>.*?)"?$')
 _ERRORS = ("error", "fatal")
 FAILURES: Final = tomllib.loads(Path(__file__).with_name("failures.toml").read_text())
-"""Meanings of a tool's errors."""
+"""Explanations of a tool's error messages."""
 _OWN = ": permission denied"
-"""The operating system's rejection of the tool, which does not come from a registry."""
+"""Message of the operating system when it rejects the tool. Registries use other messages."""
 
 
 class Commands:
-    """Runs the commands of one program, with time limits."""
+    """Runs the commands of one program with time limits."""
 
     def __init__(
         self,
@@ -86,11 +85,11 @@ class Commands:
         self.binary = binary
         #: Options in front of each command.
         self._options = options
-        #: The operator's variables: the location of images, proxies and credentials.
+        #: The operator's variables: location of the images, proxies and credentials.
         self.environ = dict(environ) | {"LC_ALL": "C.UTF-8"}
-        #: Timeout of a query, in seconds.
+        #: Timeout in seconds of a query.
         self._quick = quick
-        #: Timeout of a command that moves data, in seconds.
+        #: Timeout in seconds of a command that moves data.
         self._long = long
         self._closing = Stop()
 
@@ -98,12 +97,12 @@ class Commands:
         return Commands(self.binary, self.environ, *options, quick=self._quick, long=self._long)
 
     def close(self) -> None:
-        """Kill running commands, and start no more."""
+        """Kill running commands, and start no further ones."""
         self._closing.request()
 
     def query(self, *arguments: str) -> str:
         """Run a command and return its standard output. Raises ToolFailed."""
-        with self._started(arguments, self._quick) as (process, late):
+        with self._start(arguments, self._quick) as (process, late):
             output, errors = process.communicate()
             self._check(process, late, errors.decode(errors="replace"), self._quick)
         return output.decode(errors="replace")
@@ -111,13 +110,13 @@ class Commands:
     def follow(
         self, *arguments: str, tell: Progress, doing: str, stop: Stop, into: IO[bytes] | None = None
     ) -> None:
-        """Run a command to its end, and report its lines. During silence, report the activity `doing`. `stop`
-        ends the command. `into`: destination of its standard output, which is then not reported. Raises
-        ToolFailed."""
+        """Run a command until it exits, and report its lines. During silence, report the activity `doing`.
+        Raises ToolFailed. `stop` ends the command. `into`: destination of its standard output, which is then
+        not reported."""
         last: collections.deque[str] = collections.deque(maxlen=_LAST_LINES)
         narration = Narration(tell, doing)
         output = (subprocess.PIPE, subprocess.STDOUT) if into is None else (into, subprocess.PIPE)
-        with self._started(arguments, self._long, output) as (process, late):
+        with self._start(arguments, self._long, output) as (process, late):
             words = process.stdout or process.stderr
             assert words is not None
             stop.register(process, lambda: kill(process))
@@ -136,15 +135,15 @@ class Commands:
             self._check(process, late, "\n".join(last), self._long)
 
     @contextmanager
-    def _started(
+    def _start(
         self,
         arguments: tuple[str, ...],
         seconds: float,
         output: tuple[IO[bytes] | int, int] = (subprocess.PIPE, subprocess.PIPE),
     ) -> Generator[tuple[subprocess.Popen[bytes], threading.Event]]:
-        """Start a command. Yield it with an event that is set after the timeout. The command has ended when
+        """Start a command. Yield it with an event that is set after the timeout. The command has exited when
         the context exits."""
-        # Only this process has the other end of its input, which closes whenever this process ends.
+        # Only this process has the write end of the input's pipe, so the input ends with this process.
         watched, ours = os.pipe()
         try:
             process = subprocess.Popen(
@@ -154,7 +153,7 @@ class Commands:
                 stderr=output[1],
                 env=self.environ,
                 cwd="/",
-                # A separate process group, because these tools start themselves again in other namespaces.
+                # Use a separate process group: these tools start themselves again in other namespaces.
                 start_new_session=True,
             )
         except OSError as failure:
@@ -177,7 +176,7 @@ class Commands:
                 yield process, late
             finally:
                 limit.cancel()
-                # Without a reader of its further output, it would wait forever.
+                # Kill the tool: without a reader of its further output, it would wait forever.
                 kill(process)
                 process.wait()
                 os.close(ours)
@@ -197,18 +196,18 @@ class Commands:
         raise ToolFailed(words, final=any(sign in answer for sign in FAILURES["final"]))
 
 
-def logged(line: str) -> tuple[str | None, str]:
-    """Return level and message of a line of a tool's log; None and the line for other lines."""
+def parse_log_line(line: str) -> tuple[str | None, str]:
+    """Return the level and message of a line of a tool's log. For other lines, return None and the line."""
     if match := _LOGGED.match(line):
         return match["level"], match["message"].strip().replace('\\"', '"')
     return None, line
 
 
 def essence(errors: str) -> str:
-    """Return the cause of a failure from a tool's standard error: its last complaint, without decoration."""
+    """Return the cause of a failure from a tool's standard error: the last plain error message."""
     complaints: list[str] = []
     for line in errors.splitlines():
-        level, message = logged(line.strip())
+        level, message = parse_log_line(line.strip())
         if level is None or level in _ERRORS:
             complaints.append(message)
     telling = [line for line in complaints if line]
@@ -223,8 +222,8 @@ _UNKNOWN = ("no such image", "image not known", "no such object")
 
 
 class ImageTool:
-    """podman or docker, behind its command line: inspects, pulls and exports images, and never runs them. All
-    methods except `close` block, raise ToolFailed, and are safe for several threads."""
+    """Inspects, pulls and exports images with the command line of podman or docker. It never runs images. All
+    methods except `close` block and raise ToolFailed. All methods are thread-safe."""
 
     def __init__(self, name: str, commands: Commands) -> None:
         """`name`: the tool's usual name."""
@@ -232,7 +231,7 @@ class ImageTool:
         self._commands = commands
 
     def inspect(self, reference: str) -> ImageConfig | None:
-        """Return the image of that name or ID on this machine; None if it does not exist."""
+        """Return this machine's image with that name or ID, or None if it does not exist."""
         try:
             answer = self._commands.query("image", "inspect", "--", reference)
         except ToolFailed as failure:
@@ -248,12 +247,14 @@ class ImageTool:
         self._commands.follow("pull", "--", reference, tell=tell, doing="pulling", stop=stop)
 
     def export(self, image_id: str, name: str, into: IO[bytes], tell: Progress, stop: Stop) -> None:
-        """Export its root file system, all layers in one, as a tar stream. `tell` and `stop`: as for `pull`.
+        """Export the image's root file system, all layers in one, as a tar stream. See `pull` for `tell` and
+        `stop`.
 
-        Uses a container that is never started, which both tools can export. `name`: its name; a container of
-        that name, left by a killed export, is removed."""
+        The export uses a container that is never started, which both tools can export. `name`: name of that
+        container; an existing container with the name, left by a killed export, is removed.
+        """
         self._remove(name)
-        # The command never runs, but is necessary to export an image without a default command.
+        # The command `true` never runs, but an image without a default command cannot be exported without it.
         create = ("create", "--pull=never", "--network=none", f"--name={name}", image_id, "true")
         self._commands.query(*create)
         try:
@@ -264,12 +265,12 @@ class ImageTool:
             self._remove(name)
 
     def close(self) -> None:
-        """Kill running commands, and start no more. Does not wait."""
+        """Kill running commands, and start no further ones. Does not wait."""
         self._commands.close()
 
     def _remove(self, name: str) -> None:
-        # Usually the container does not exist. A container that cannot be removed now is removed by the next
-        # export, which finds it by its name.
+        # Usually the container does not exist. If it cannot be removed now, the next export removes it by
+        # name.
         with contextlib.suppress(ToolFailed):
             self._commands.query("rm", "--force", name)
 

@@ -1,8 +1,5 @@
-"""Installs a job's packages inside a container image, then becomes the job's program. Runs on Python 3.6.
-
-The image's Python gets the text of this module on the command line, so that the image needs nothing of
-Trainshed.
-"""
+"""Installs a job's packages inside a container image, and then becomes the job's program. Runs on Python 3.6.
+The image's Python receives the text of this module on the command line, so the image needs no other code."""
 
 import hashlib
 import importlib.util
@@ -21,8 +18,8 @@ _SCHEME = "gs://"
 
 
 def wrapped(packages: "tuple[tuple[str, str], ...]", argv: "tuple[str, ...]") -> "tuple[str, ...]":
-    """Return the command line that installs the packages in their order and continues as `argv`. `packages`:
-    the URI of each, and the first digits of its SHA-256, "" = not pinned."""
+    """Return the command line that installs the packages in their order and then continues as `argv`.
+    `packages`: the URI of each package, and the first digits of its SHA-256 ("" = not pinned)."""
     import inspect
 
     source = inspect.getsource(sys.modules[__name__])
@@ -31,8 +28,8 @@ def wrapped(packages: "tuple[tuple[str, str], ...]", argv: "tuple[str, ...]") ->
 
 
 def main(words: "list[str]") -> None:
-    """Run the module inside the image. `words`: URI and digest of each package, `--`, the command line of the
-    program."""
+    """Run the module inside the image. `words`: URI and digest of each package, `--`, the program's
+    command."""
     end = words.index(_END)
     settle_base()
     scratch = tempfile.mkdtemp(prefix="packages-")
@@ -52,7 +49,7 @@ def say(line: str) -> None:
 
 
 def settle_base() -> None:
-    """Ensure that a user base for installations exists, and that PATH contains its commands."""
+    """Ensure that the user base for installations exists, and that PATH contains its commands."""
     home = os.path.expanduser("~")
     if not os.access(home, os.W_OK):
         os.environ["PYTHONUSERBASE"] = tempfile.mkdtemp(prefix="python-")
@@ -61,13 +58,13 @@ def settle_base() -> None:
 
 
 def fetched(uri: str, digest: str, directory: str) -> str:
-    """Return the path of a copy of the package in `directory`: of its file below /gcs if the bucket is
-    mounted, else from the storage endpoint. Exits on failure, or if it is not the pinned package."""
+    """Return the path of a copy of the package in `directory`. The source is its file below /gcs if the
+    bucket is mounted, and otherwise the storage endpoint. Exits on failure, or on another digest."""
     bucket, _, name = uri[len(_SCHEME) :].partition("/")
     shown = os.path.join("/gcs", bucket, name)
     os.mkdir(directory)
     place = os.path.join(directory, os.path.basename(name))
-    # A copy, because other writers may change the bucket between the check and the installation.
+    # Check and install a copy, because other writers may change the object in between.
     if os.path.isfile(shown):
         shutil.copyfile(shown, place)
     else:
@@ -105,9 +102,9 @@ def download(uri: str, bucket: str, name: str, place: str) -> None:
 
 def install(path: str) -> None:
     """Install a package with pip, like the public service: first the package itself, even if it is installed
-    already, then its requirements. Exits on failure."""
+    already, and then its requirements. Exits on failure."""
     pip = [sys.executable, "-m", "pip", "install"]
-    # pip refuses --user in a virtual environment.
+    # In a virtual environment, pip rejects --user.
     if sys.prefix == sys.base_prefix:
         pip.append("--user")
     if is_plain(path):
@@ -128,7 +125,7 @@ def install(path: str) -> None:
 
 
 def is_plain(path: str) -> bool:
-    """Whether the package is a source package that the image's own setuptools can build without an index for
+    """Whether the package is a source package that the image's own setuptools can build, without an index for
     build requirements."""
     can_build = importlib.util.find_spec("setuptools") is not None and (
         importlib.util.find_spec("wheel") is not None

@@ -10,7 +10,7 @@ def is_pinned(reference: str) -> bool:
 
 
 def tag_of(reference: str) -> str:
-    """Return its tag, `latest` if it has none; "" if a digest pins it."""
+    """Return the tag of a reference: `latest` if it has none, "" if it has a digest instead."""
     if is_pinned(reference):
         return ""
     return reference.rpartition("/")[2].partition(":")[2] or "latest"
@@ -22,11 +22,11 @@ def names_registry(reference: str) -> bool:
 
 
 def host_of(reference: str) -> str:
-    """Return its registry; "docker.io" if it contains none."""
+    """Return the registry of a reference, or "docker.io" if it contains none."""
     return reference.partition("/")[0] if names_registry(reference) else "docker.io"
 
 
 def is_local(reference: str) -> bool:
-    """Whether it can exist only on this machine: podman gives such names to images that were built or
+    """Whether the image can exist only on this machine. podman gives such names to images that were built or
     imported without a registry in their name."""
     return reference.startswith("localhost/")

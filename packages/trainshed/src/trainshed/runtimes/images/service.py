@@ -1,5 +1,5 @@
-"""Provides the container images of this machine: finds them, pulls them according to the operator's settings,
-unpacks them once, and describes them."""
+"""Provides the container images of this machine. It finds them, pulls them according to the operator's
+settings, unpacks them once, and describes them."""
 
 import contextlib
 import functools
@@ -36,20 +36,19 @@ _BINFMT = Path("/proc/sys/fs/binfmt_misc")
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 _EMULATED = {"amd64": "x86_64", "arm64": "aarch64"}
 _FRESH = 60 * 10**9
-"""Cache time of a registry's answer in ns: replicas of one job start one after another, and restart."""
+"""Cache time in ns of a registry's response. Replicas of one job start one after another, and may restart."""
 _SILENT = 600 * 10**9
-"""Time in ns before the next request to an unresponsive registry, if the image is on this machine."""
+"""Time in ns before the next request to an unresponsive registry, if this machine has the image."""
 
 
 class KnownImages:
-    """The IDs of the images behind references, one small file for each below `root`. Safe for several threads
-    and processes."""
+    """The image IDs of references, each in one small file below `root`. Safe for threads and processes."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
 
     def find(self, reference: str) -> str | None:
-        """Return the last image ID of a reference; None = unknown. Reads one small file."""
+        """Return the last image ID of a reference, or None if it is unknown. Reads one small file."""
         try:
             return self._place(reference).read_text()
         except (OSError, ValueError):
@@ -67,17 +66,17 @@ class KnownImages:
 
 
 class PullPolicy:
-    """Decides when to pull an image from its registry, and which image to use if the pull fails. Images on
-    this machine are used without a request, except images with the tag `latest`."""
+    """Decides when to pull an image from its registry, and which image to use if the pull fails. An image on
+    this machine is used without a pull, unless it has the tag `latest`."""
 
     def __init__(self, now: Callable[[], int]) -> None:
-        #: Returns nanoseconds.
+        #: Clock that returns nanoseconds.
         self._now = now
         self._good_until: dict[str, int] = {}
 
     def is_due(self, reference: str) -> bool:
-        """Whether to pull before using the image on this machine. Never blocks."""
-        # An image without a registry in its name may have been built here. A pull could replace it by a
+        """Whether to pull the image again although this machine has it. Never blocks."""
+        # An image without a registry in its name may have been built here. A pull could replace it with a
         # registry's image of the same name.
         moves = tag_of(reference) == "latest" and names_registry(reference)
         return moves and self._now() > self._good_until.get(reference, -1)
@@ -85,7 +84,7 @@ class PullPolicy:
     def get(
         self, tool: ImageTool, reference: str, tell: Progress, stop: Stop, *, can_do_without: bool
     ) -> ImageConfig | None:
-        """Return the tool's image, pulled if necessary. None: it is not available any more, and
+        """Return the tool's image, pulled if necessary. Returns None if it is no longer available and
         `can_do_without` is set. Blocks. Raises ToolFailed, BuildFailed, PackageFailed, OSError."""
         config = tool.inspect(reference)
         due = self.is_due(reference)
@@ -122,8 +121,8 @@ class PullPolicy:
 
 
 class Images:
-    """The container images of this machine. `root`: the shelf of unpacked images, inaccessible to other
-    users, because an image may contain setuid programs. `tool`: see `Tools`."""
+    """The container images of this machine. `root`: the shelf of unpacked images, which is inaccessible to
+    other users, because an image may contain setuid programs. `tool`: see `Tools`."""
 
     def __init__(
         self,
@@ -135,49 +134,50 @@ class Images:
         unsupported: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._root = root.absolute()
-        #: Returns nanoseconds, for durations only.
+        #: Clock that returns nanoseconds, used only for durations.
         self._now = now
-        #: Returns the reason why this service cannot run images, as a sentence; None = it can.
+        #: Returns the reason why this service cannot run images, as a sentence, or None if it can.
         self._unsupported = unsupported
         self._shelf = Shelf(self._root)
         self._known = KnownImages(self._root / ".references")
         self._tools = Tools(tool, environ, now)
         self._pulling = PullPolicy(now)
         self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="images")
-        # A pull of gigabytes stops when no job waits for it.
+        # Stop a pull when no job waits for it any longer, because it may transfer gigabytes.
         self._flights = SingleFlight[Image](self._workers, abandons=True)
 
     def search(self) -> None:
-        with contextlib.suppress(RuntimeError):  # The service is being closed.
+        # The executor rejects work while the service is being closed.
+        with contextlib.suppress(RuntimeError):
             log_failure(self._workers.submit(self._tools.search), "looking for container tools")
 
     def close(self) -> None:
-        """Kill running operations and start no more. Stop the callers of `prepare` first. Blocks until the
-        threads exit."""
+        """Kill running operations, and start no further ones. Stop the callers of `prepare` first. Blocks
+        until the threads exit."""
         self._tools.close()
         self._workers.shutdown(wait=True, cancel_futures=True)
 
     def refusal(self, reference: str) -> str | None:
-        """Return why no program can run in that image here, and what to do, as sentences; None if one can.
-        Never blocks: uses the results of the last search."""
+        """Return the reason why no program can run in that image here, and the remedy, as sentences. Returns
+        None if a program can. Never blocks: uses the results of the last search."""
         if reason := self._unsupported():
             return reason
-        if self._unpacked(self._known.find(reference)) is not None:
+        if self._find_unpacked(self._known.find(reference)) is not None:
             return None
         reason = self._tools.missing()
         if reason and self._tools.is_stale():
-            # After the installation of a tool, the service needs no restart.
+            # Search again, so that the service needs no restart after the installation of a tool.
             self.search()
         return reason or None
 
     def ready(self, reference: str) -> Image | None:
-        """Return the image if it is unpacked and no request to the tool is necessary, else None. A few
+        """Return the image if it is unpacked and needs no request to the tool, otherwise None. Makes a few
         file-system calls."""
         known = self._known.find(reference)
         # Only the tool knows the current image of a tag.
         if known is None or not (is_pinned(reference) or self._tools.missing()):
             return None
-        return self._unpacked(known)
+        return self._find_unpacked(known)
 
     async def prepare(self, reference: str, progress: Progress | None) -> Image:
         """Get and unpack the image if necessary, once for all waiting callers, and return it. Raises
@@ -194,7 +194,7 @@ class Images:
     def _prepare(self, reference: str, tell: Progress, stop: Stop) -> Image:
         tool = self._tools.search()
         known = self._known.find(reference)
-        unpacked = self._unpacked(known)
+        unpacked = self._find_unpacked(known)
         if tool is None:
             if unpacked is not None:
                 tell(f"{self._tools.missing()} The unpacked copy of {reference} is used.")
@@ -239,8 +239,7 @@ class Images:
             started = self._now()
             draft.mkdir()
             (draft / _ROOT).mkdir(0o755)
-            # The name differs from those of other caches. The next export removes a killed export's container
-            # by it.
+            # A name that other caches do not use. The next export removes a killed export's container by it.
             mark = hashlib.sha256(str(self._root).encode()).hexdigest()[:8]
             name = f"trainshed-{config.id[:16]}-{mark}"
             unpacking.unpack(
@@ -251,7 +250,7 @@ class Images:
             tell(f"The image is unpacked: {(self._now() - started) / 1e9:.1f} s.")
 
         self._shelf.put(config.id, fill, writable=_ROOT, progress=tell, stop=stop)
-        image = self._unpacked(config.id)
+        image = self._find_unpacked(config.id)
         assert image is not None
         return image
 
@@ -260,14 +259,14 @@ class Images:
         self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
         stat = self._root.stat()
         if stat.st_uid != os.geteuid():
-            # Its owner could change the images, which also specify the users of this service's programs.
+            # The owner could change the images, which also specify the users of this service's programs.
             raise PermissionError(
                 f"it belongs to user {stat.st_uid}, but unpacked images must belong to the service's user"
             )
         if stat.st_mode & 0o077:
             self._root.chmod(0o700)
 
-    def _unpacked(self, image_id: str | None) -> Image | None:
+    def _find_unpacked(self, image_id: str | None) -> Image | None:
         if image_id is None or not self._shelf.has(image_id):
             return None
         place = self._shelf.path(image_id)
@@ -275,7 +274,7 @@ class Images:
             config = msgspec.json.decode((place / _CONFIG).read_bytes(), type=ImageConfig)
         except OSError:
             return None
-        self._shelf.used(image_id)
+        self._shelf.record_use(image_id)
         return config.image(str(place / _ROOT))
 
 

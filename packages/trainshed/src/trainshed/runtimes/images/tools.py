@@ -1,5 +1,5 @@
-"""Provides podman and docker as image tools, and finds the one that works on this machine. Repeats the search
-while none works."""
+"""Provides podman and docker as image tools, and finds the one that works on this machine. While none works,
+it repeats the search."""
 
 import json
 import os
@@ -11,18 +11,19 @@ from trainshed.runtimes.images.commands import Commands, ImageTool, ToolFailed
 
 
 def _docker(commands: Commands) -> ImageTool:
-    """Return docker, if its daemon answers at DOCKER_HOST or its default. Blocks; raises ToolFailed."""
+    """Return docker, if its daemon responds at DOCKER_HOST or the default address. Blocks; raises
+    ToolFailed."""
     commands.query("version", "--format", "{{.Server.Version}}")
     return ImageTool("docker", commands)
 
 
 def _podman(commands: Commands) -> ImageTool:
-    """Return podman, as root or rootless, if it works here. Blocks; raises ToolFailed."""
+    """Return podman, if it works here, as root or rootless. Blocks; raises ToolFailed."""
     facts = json.loads(commands.query("info", "--format", "json"))
     driver = facts["store"]["graphDriverName"]
     if sum(mapping["size"] for mapping in facts["host"]["idMappings"].get("uidmap") or ()) == 1:
-        # It has only one user ID for files, so it would reject images with files of other users. Their owners
-        # do not matter here: an ordinary user owns everything that they unpack.
+        # This podman has only one user ID for files, so it would reject images with files of other users. The
+        # owners of files do not matter here: an ordinary user owns everything that this user unpacks.
         commands = commands.with_options(f"--storage-opt={driver}.ignore_chown_errors=true")
     return ImageTool("podman", commands)
 
@@ -30,17 +31,17 @@ def _podman(commands: Commands) -> ImageTool:
 AUTO, NONE = "auto", "none"
 _PROBES: dict[str, Callable[[Commands], ImageTool]] = {"podman": _podman, "docker": _docker}
 _SEARCH_INTERVAL = 15 * 10**9
-"""ns before the next search for a missing tool."""
+"""Interval in ns before the next search for a missing tool."""
 
 
 class Tools:
     """The image tool of this machine. Safe for several threads."""
 
     def __init__(self, wanted: str, environ: Mapping[str, str], now: Callable[[], int]) -> None:
-        #: `AUTO`, `NONE`, or a name of `_PROBES`.
+        #: The requested tool: `AUTO`, `NONE`, or a name in `_PROBES`.
         self._wanted = wanted
         self._environ = environ
-        #: Returns nanoseconds, for durations.
+        #: Clock that returns nanoseconds, used only for durations.
         self._now = now
         self._searching = threading.Lock()
         self._found: ImageTool | None = None
@@ -54,22 +55,23 @@ class Tools:
             )
 
     def tool(self) -> ImageTool | None:
-        """Return the tool, if one is known to work. Never blocks."""
+        """Return the tool that is known to work, or None. Never blocks."""
         return self._found
 
     def missing(self) -> str:
-        """Return why no tool works and what to do, as sentences; "" if one works, or before the first search.
-        Never blocks."""
+        """Return the reason why no tool works, and the remedy, as sentences. Returns "" if a tool works, or
+        before the first search. Never blocks."""
         return self._missing
 
     def is_stale(self) -> bool:
-        """Whether it is time to `search`. Never blocks."""
+        """Whether `search` should run again. Never blocks."""
         if self._found is not None or self._wanted == NONE:
             return False
         return not self._searched or self._now() - self._searched > _SEARCH_INTERVAL
 
     def search(self) -> ImageTool | None:
-        """Search for a tool, unless a recent search exists. Blocks, up to a minute for each hanging tool."""
+        """Search for a tool, unless there was a search recently. Blocks, up to a minute for each hanging
+        tool."""
         with self._searching:
             if self.is_stale():
                 self._found, self._missing = self._look()
@@ -77,7 +79,7 @@ class Tools:
             return self._found
 
     def close(self) -> None:
-        """Kill running commands of the tool and running probes, and start no more."""
+        """Kill running commands of the tool and running probes, and start no further ones."""
         self._closed = True
         for tool in (self._asked, self._found):
             if tool is not None:
@@ -112,7 +114,7 @@ class Tools:
 def _probe(name: str, commands: Commands) -> ImageTool:
     try:
         if name == "docker" and "podman" in commands.query("--version").lower():
-            # On some systems, this is podman under docker's name.
+            # On some systems, the command `docker` is podman.
             name = "podman"
         return _PROBES[name](commands)
     except (ValueError, KeyError, TypeError) as failure:

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import IO
 
 _RESERVE = 64 << 20
-"""Bytes that remain free on the disk."""
+"""Number of bytes that remain free on the disk."""
 _HARMLESS = ("Cannot mknod: Operation not permitted", "Exiting with failure status")
-"""Messages of tar when an ordinary user unpacks device files, which programs get from the sandbox instead."""
+"""Messages of tar when an ordinary user unpacks device files. They are harmless, because the sandbox provides
+the programs' device files."""
 
 
 class UnpackingFailed(Exception):
@@ -41,16 +42,16 @@ def megabytes(size: int) -> str:
 
 def unpack(root: Path, export: Callable[[IO[bytes]], object]) -> None:
     """Unpack the tar stream that `export` writes into the empty directory `root`. Blocks. Raises
-    UnpackingFailed, and the errors of `export` unless tar caused them."""
+    UnpackingFailed. Also raises the errors of `export`, unless tar caused them."""
     tar = shutil.which("tar")
     if tar is None:
         raise UnpackingFailed("the program tar was not found on the service's PATH")
-    # Root keeps owners by number, because names belong to the image; otherwise this user owns everything.
+    # Root keeps owners by number, because names refer to users of the image. Otherwise this user owns them.
     owners = ["--numeric-owner", "--same-owner"] if os.geteuid() == 0 else ["--no-same-owner"]
     command = [
         *(tar, "--extract", "--file=-", f"--directory={root}", "--preserve-permissions"),
         *("--delay-directory-restore", *owners, "--anchored"),
-        # These files come from the tool, not from the image.
+        # The tool adds these files; they are not part of the image.
         *("--exclude=.dockerenv", "--exclude=dev/*", "--exclude=./dev/*"),
     ]
     with tempfile.TemporaryFile() as errors:
@@ -66,7 +67,7 @@ def unpack(root: Path, export: Callable[[IO[bytes]], object]) -> None:
         try:
             export(process.stdin)
         except BaseException:
-            # If tar has exited, the export could not write to it: then tar is the cause.
+            # If tar has exited, the export failed because it could not write to tar, so report tar's error.
             (readers := select.poll()).register(process.stdin, 0)
             if not readers.poll(0) or not process.wait():
                 process.kill()
@@ -86,9 +87,9 @@ def unpack(root: Path, export: Callable[[IO[bytes]], object]) -> None:
 
 
 def remove_devices(root: Path) -> None:
-    """Remove device files from an unpacked image: programs get devices from the sandbox only. Files that
-    their owner may not read, such as `/etc/shadow`, become readable to it, so that they can be sent to other
-    nodes."""
+    """Remove device files from an unpacked image, because the sandbox provides the programs' device files.
+    Files that their owner may not read, such as `/etc/shadow`, become readable to the owner, so that they can
+    be sent to other nodes."""
     for directory, _, files in os.walk(root):
         for name in files:
             path = os.path.join(directory, name)  # noqa: PTH118 -- ten thousand paths: no objects for them

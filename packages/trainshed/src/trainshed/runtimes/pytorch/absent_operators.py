@@ -1,9 +1,9 @@
-"""Replaces the compiled operators of torchvision where they do not load.
+"""Replaces the compiled operators of torchvision where they cannot be loaded.
 
-It is copied into torchvision if its extensions are for GPUs and PyTorch is for CPUs
-(`runtimes.torch_extensions`), and torchvision's module `extension` imports it. On import, torchvision
-registers derived forms of some operators by name, which fails for undefined operators. Pillow reads the
-images; other operators fail with an error that contains their name.
+If torchvision's extensions are for GPUs and PyTorch is for CPUs (`runtimes.torch_extensions`), this file is
+copied into torchvision, whose module `extension` imports it. On import, torchvision registers derived forms
+of some operators by name, which fails for undefined operators. Pillow reads the images. All other operators
+fail with an error that contains their name.
 """
 
 import io
@@ -17,7 +17,7 @@ _DEFORM = (
 )
 _EXIF = "bool apply_exif_orientation=False"
 _MODES = (None, "L", "LA", "RGB", "RGBA")
-"""Pillow's names for torchvision's `ImageReadMode`; None = the file's own mode."""
+"""Pillow's modes for the values of torchvision's `ImageReadMode`. None = the file's own mode."""
 _ADVICE = (
     "{} is missing: this torchvision was compiled for GPUs, and its compiled operators do not load with "
     "a PyTorch for CPUs. The Python code of torchvision works. To use the operators, install "
@@ -26,11 +26,11 @@ _ADVICE = (
 
 
 def assert_has_ops():
-    """Pass the check, so that the operator itself fails when it is called."""
+    """Accept the check for operators, so that an operator fails only when it is called."""
 
 
 def load_library(name):
-    """Whether the extension of that name exists: the one for images, which this module provides."""
+    """Whether the extension of that name exists. Only that for images does: this module provides it."""
     return name == "image"
 
 
@@ -40,7 +40,7 @@ def _read_file(filename):
 
 
 def _decode(data, mode, apply_exif_orientation=False):
-    """Return an image as a tensor of bytes: channels, height, width."""
+    """Return an image as a tensor of bytes with the dimensions channels, height, width."""
     from PIL import Image, ImageOps
 
     image = Image.open(io.BytesIO(data.numpy().tobytes()))
@@ -95,4 +95,4 @@ def _register(namespace, operators):
 
 
 _LIBRARIES = [_register(namespace, operators) for namespace, operators in _OPERATORS.items()]
-"""Keeps the libraries alive: their definitions end with them."""
+"""Keeps the libraries alive, because their definitions end with them."""
