@@ -70,7 +70,9 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--sides", type=_list_of([side.name for side in SIDES]), default=[GLOO.name, REDUCERS.name]
     )
-    parser.add_argument("--python", type=Path, help="with PyTorch [the service's own runtime]")
+    parser.add_argument(
+        "--python", type=Path, help="a Python with PyTorch; default: the service's own runtime"
+    )
     parser.add_argument(
         "--report", action="store_true", help="run nothing, report the stored results"
     )

@@ -79,12 +79,12 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--problems", nargs="+", default=[], choices=sorted(PROBLEMS))
     parser.add_argument("--candidates", nargs="+", default=[], choices=CANDIDATES)
     parser.add_argument("--seeds", type=int, default=5, help="runs of each case")
-    parser.add_argument("--first-seed", type=int, default=0, help="to choose constants: 1000")
+    parser.add_argument(
+        "--first-seed", type=int, default=0, help="first seed; use 1000 to choose constants"
+    )
     parser.add_argument("--trials", type=int, default=100)
     parser.add_argument(
-        "--note",
-        default=f"commit {report.commit() or 'unknown'}",
-        help="what stands below the tables",
+        "--note", default=f"commit {report.commit() or 'unknown'}", help="note below the tables"
     )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs at a time")
     parser.add_argument(

@@ -57,7 +57,7 @@ class Visit(Struct, frozen=True):
     #: The Unix socket of the bucket process.
     buckets: Path
     facts: Facts
-    #: Set when the service stops. It then ends the event streams.
+    #: An event that is set when the service stops. The event streams then end.
     closing: asyncio.Event
     #: Returns the current time in nanoseconds since the epoch.
     clock: Callable[[], int]

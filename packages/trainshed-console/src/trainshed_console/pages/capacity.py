@@ -154,14 +154,14 @@ def _node_usage(node: Node) -> tuple[float, int] | None:
 
 
 async def drain(visit: Visit) -> Response:
-    """`POST /nodes/N/drain`: start a node's maintenance, with the form's reason. Raises CallRejected."""
+    """`POST /nodes/N/drain`: drain a node, with the reason in the form. Raises CallRejected."""
     body = {"reason": visit.form.get("reason", "")}
     await visit.do("POST", f"nodes/{visit.encode_variable('node')}:drain", body)
     return redirect("/nodes")
 
 
 async def undrain(visit: Visit) -> Response:
-    """`POST /nodes/N/undrain`: end a node's maintenance. Raises CallRejected."""
+    """`POST /nodes/N/undrain`: undrain a node. Raises CallRejected."""
     await visit.do("POST", f"nodes/{visit.encode_variable('node')}:undrain")
     return redirect("/nodes")
 

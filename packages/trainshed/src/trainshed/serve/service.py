@@ -168,8 +168,8 @@ class Service:
         await server.stop(DRAIN)
 
     async def _listen_by_grpc(self, authenticate: Authenticate) -> GrpcServer:
-        """Serve gRPC on both ports, and on the Unix socket for programs. Raises errors of the
-        certificates."""
+        """Serve gRPC on both ports, and on the Unix socket for programs. Raises ServiceStartFailed if the
+        certificates are unusable."""
         ports, programs = self._bootstrap.grpc, str(self._bootstrap.programs_grpc_path)
         shown = await asyncio.wrap_future(self._bootstrap.certified)
         path = self._bootstrap.settings.data / "grpc.sock"

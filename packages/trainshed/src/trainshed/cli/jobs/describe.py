@@ -148,8 +148,8 @@ def _trial_note(trial: Trial) -> str:
 
 
 def format_value(value: Any, digits: int = 4) -> str:
-    """Return a value as text; "" for None. A number has `digits` significant digits, and a whole one no
-    fraction."""
+    """Return a value as text; "" for None. A number has `digits` significant digits. A whole number has
+    no fraction."""
     if isinstance(value, float):
         return str(int(value)) if value.is_integer() and abs(value) < 1e9 else f"{value:.{digits}g}"
     return "" if value is None else str(value)
