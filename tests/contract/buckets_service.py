@@ -67,7 +67,7 @@ class Service:
     def start(self) -> None:
         """Start the process, or restart it at the same address. Return when it listens."""
         if not self.listeners.is_open:
-            self.listeners = Listeners.opened(replace(self.setup, port=self.port))
+            self.listeners = Listeners.open(replace(self.setup, port=self.port))
         descriptors = {
             name: listener.fileno() for name, listener in self.listeners.sockets().items()
         }

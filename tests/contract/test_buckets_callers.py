@@ -355,7 +355,7 @@ def test_token_expiry_does_not_end_running_requests(monkeypatch: pytest.MonkeyPa
         account = account_tokens.mint(jobs.account_secret, Bearer("sa@p"), now, seconds)
         for token in (program, account):
             with outcome:
-                asyncio.run(authentication.Renewal(refuse, f"Bearer {token}")())
+                asyncio.run(authentication.PermissionRecheck(refuse, f"Bearer {token}")())
 
 
 def test_job_token_and_endpoint_give_the_same_access(service: Service) -> None:

@@ -298,7 +298,7 @@ def test_unreachable_store_is_a_503_without_secrets(
         lost = replace(table, name="lost-1", bucket="no-such-bucket")
         with Service(tmp_path, BucketRules("own", tables=(gone, lost))) as service:
             status, body = service.call("GET", "/storage/v1/b/far-1/o/x")
-            assert (status, "does not answer" in str(body)) == (503, True)
+            assert (status, "returned an invalid response" in str(body)) == (503, True)
             target = "/upload/storage/v1/b/lost-1/o?uploadType=media&name=x"
             status, lost = service.call("POST", target, b"1")
             assert (status, "[[buckets]]" in str(lost)) == (404, True)

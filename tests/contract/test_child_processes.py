@@ -28,7 +28,7 @@ from trainshed.buckets.listeners import Listeners
 from trainshed.buckets.setup import BucketSetup
 from trainshed.serve.children import spawn_buckets
 setup = BucketSetup.decode(sys.argv[1])
-listeners = Listeners.opened(setup)
+listeners = Listeners.open(setup)
 pid = spawn_buckets(setup, listeners).pid
 if sys.argv[2] == "serving":
     connection = http.client.HTTPConnection("127.0.0.1", listeners.ports()[0])
@@ -80,7 +80,7 @@ def ask(setup: BucketSetup, listeners: Listeners) -> tuple[int, int]:
 @contextlib.asynccontextmanager
 async def running_keeper(setup: BucketSetup) -> AsyncGenerator[Listeners]:
     """Return the listeners while a keeper runs the bucket process."""
-    listeners = Listeners.opened(setup)
+    listeners = Listeners.open(setup)
     keeper = BucketKeeper(setup, listeners)
     keeper.start()
     async with asyncio.timeout(90):
@@ -120,7 +120,7 @@ async def test_bucket_process_is_started_by_the_first_call(
 
 def test_closing_listeners_keeps_sockets_of_a_new_service(tmp_path: Path) -> None:
     setup = setup_in(tmp_path)
-    first, second = Listeners.opened(setup), Listeners.opened(setup)
+    first, second = Listeners.open(setup), Listeners.open(setup)
     first.close()
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(setup.gateway)

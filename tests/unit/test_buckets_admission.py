@@ -36,7 +36,7 @@ PERSON = Caller("owner@x", {"": Reach.ADMIN})
 PROGRAM = Caller("sa@p", program=JobClaims(7, 1, "workerpool0-0", "p", "sa@p"))
 OWN, SHARED, OTHER = (
     BucketAccess("own", "p"),
-    BucketAccess("shared", "q", shared=True),
+    BucketAccess("shared", "q", is_shared=True),
     BucketAccess("other", "q"),
 )
 
@@ -146,7 +146,9 @@ def test_program_cannot_create_another_projects_staging_bucket(project: str) -> 
         "q-vertex-staging-eu1-1a",
         "trainshed-q-vertex-staging-x",
     ):
-        with pytest.raises(Forbidden, match="is reserved for the code of the project in it"):
+        with pytest.raises(
+            Forbidden, match="is reserved for the code of the project that it contains"
+        ):
             admit_name(program, name, rules)
         admit_name(PERSON, name, rules)
 

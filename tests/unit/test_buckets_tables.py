@@ -102,7 +102,7 @@ def test_remote_bucket_is_in_the_catalog(tmp_path: Path) -> None:
     owned = {"far-1": ("vision", False), "near-1": ("vision", True), "mine-1": ("p", False)}
     expected = {**owned, "operators-1": ("own", False), "none-1": None, "A": None}
     held = {name: catalog.access(name) for name in expected}
-    shown = {name: access and (access.project, access.shared) for name, access in held.items()}
+    shown = {name: access and (access.project, access.is_shared) for name, access in held.items()}
     assert shown == expected
     with pytest.raises(Conflict):
         catalog.create("far-1")
@@ -130,4 +130,4 @@ def test_default_bucket_belongs_to_the_services_current_project(tmp_path: Path) 
     BucketCatalog(tmp_path / "store", lambda: 7, BucketRules("p")).ensure(DEFAULT_BUCKET)
     catalog = BucketCatalog(tmp_path / "store", lambda: 8, BucketRules("own"))
     held = catalog.access(DEFAULT_BUCKET)
-    assert held and (held.project, held.shared) == ("own", False)
+    assert held and (held.project, held.is_shared) == ("own", False)

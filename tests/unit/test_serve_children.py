@@ -58,7 +58,7 @@ async def test_start_of_the_bucket_process_is_retried(
         )
         monkeypatch.setattr(children, "spawn_buckets", spawning)
         monkeypatch.setattr(children, "RESTART_DELAY", 0.01)
-        keeper = BucketKeeper(setup, Listeners.opened(setup))
+        keeper = BucketKeeper(setup, Listeners.open(setup))
         keeper.start()
         async with asyncio.timeout(60):
             with call(setup):
@@ -80,7 +80,7 @@ async def test_waiting_bucket_keeper_stops_immediately(
     spawning = Spawning([OSError(errno.EAGAIN)])
     monkeypatch.setattr(children, "spawn_buckets", spawning)
     monkeypatch.setattr(children, "RESTART_DELAY", 3600.0)
-    keeper = BucketKeeper(setup, Listeners.opened(setup))
+    keeper = BucketKeeper(setup, Listeners.open(setup))
     keeper.start()
     async with asyncio.timeout(60):
         with call(setup):

@@ -1,7 +1,7 @@
 """Starts the bucket process: `python -m trainshed.buckets PARENT SETUP LISTENERS`.
 
-PARENT is the ID of the process with which it ends (0 = its parent). The others are the arguments of
-`process.main`.
+PARENT is a process ID. The bucket process exits when that process exits. 0 = the parent of the bucket
+process. SETUP and LISTENERS are the arguments of `process.main`.
 """
 
 import os
@@ -11,7 +11,8 @@ from trainshed.replica.system import kernel
 
 
 def main() -> None:
-    """Arrange to end with the parent, then import the rest, since the process holds a service's ports."""
+    """Run the bucket process. It exits with its parent even during the slow imports, because it holds the
+    service's ports."""
     parent = int(sys.argv[1]) or os.getppid()
     kernel.become_helper(parent)
     from trainshed.buckets import process

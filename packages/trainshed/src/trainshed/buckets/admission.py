@@ -1,8 +1,9 @@
 """Access control of the data plane: permissions of a caller on a bucket. Pure.
 
-Users have the permissions of their roles (`reach`). A program of a job has all permissions on the buckets of
-its own project. Both may read and write objects of shared buckets; users need a role of that level in a
-project. For other buckets, the bucket's IAM policy decides.
+- Users have the permissions of their roles (`reach`).
+- A program of a job has all permissions on the buckets of its own project.
+- Both may read and write objects of shared buckets. Users need a role with write access in any project.
+- For other buckets, the bucket's IAM policy decides.
 """
 
 from collections.abc import Iterator, Mapping, Sequence, Set
@@ -31,23 +32,25 @@ GRANTS: Mapping[str, frozenset[str]] = {
     "roles/storage.legacyObjectReader": frozenset({_GET}),
     "roles/storage.legacyBucketReader": _VIEW_BUCKET | {_LIST},
 }
-"""The permissions of a role in a bucket's IAM policy. Other roles have none. For example, `objectCreator`
-allows creating but not replacing, which cannot be distinguished before the content arrives."""
+"""The permissions that each role grants in a bucket's IAM policy. Other roles grant none. `objectCreator`,
+for example, allows creating but not replacing an object. This cannot be distinguished before the content
+arrives."""
 PUBLIC = frozenset({"allUsers", "allAuthenticatedUsers"})
-"""Members without a name."""
+"""The members of an IAM policy that represent the public."""
 _SHARED = USE_OBJECTS | _VIEW_BUCKET
 _MOUNTED = USE_OBJECTS
-"""The permissions for a bucket as a directory of a program. Later accesses are not checked."""
+"""The permissions required to mount a bucket as a directory of a program. Accesses through the mount are not
+checked."""
 
 
 class BucketAccess(Struct, frozen=True):
-    """The project of a bucket, and the grants of its policy."""
+    """The project of a bucket, and the bindings of its IAM policy."""
 
     name: str
     #: The project of the bucket.
     project: str
-    #: Whether programs of all projects may use it.
-    shared: bool = False
+    #: Whether programs of all projects may use the bucket.
+    is_shared: bool = False
     #: The bindings of its IAM policy.
     bindings: Sequence[Mapping[str, Any]] = field(default_factory=tuple[Mapping[str, Any], ...])
 
@@ -59,7 +62,7 @@ def is_allowed(caller: Caller, permission: str, access: BucketAccess) -> bool:
     if caller.program is not None:
         return _is_open_to_program(caller.program.project, caller.email, permission, access)
     reach = caller.reaches(access.project)
-    if access.shared:
+    if access.is_shared:
         reach = max(reach, min(Reach.USE, max(caller.reach.values(), default=reach)))
     members = PUBLIC | {member_of(caller.email)}
     return permission in PERMISSIONS[reach] or _is_granted(members, permission, access)
@@ -69,8 +72,8 @@ def _is_open_to_program(
     project: str, email: str | None, permission: str, access: BucketAccess
 ) -> bool:
     """Whether a program of a project has a permission on a bucket. `email`: the program's service account;
-    None = any account."""
-    if project == access.project or (access.shared and permission in _SHARED):
+    None = any account of the project."""
+    if project == access.project or (access.is_shared and permission in _SHARED):
         return True
     members = PUBLIC | {f"projectEditor:{project}", f"projectOwner:{project}"}
     if email is not None:
@@ -88,8 +91,8 @@ def held_permissions(caller: Caller, permissions: Sequence[str], access: BucketA
 
 
 def admit(caller: Caller, permission: str, access: BucketAccess | None) -> None:
-    """Raise unless the caller has the permission. If `access` is None, the bucket does not exist, and
-    callers with an identity may learn this. Raises Unauthenticated, Forbidden."""
+    """Raise unless the caller has the permission. `access`: None if the bucket does not exist, which only
+    callers with an identity may learn. Raises Unauthenticated, Forbidden."""
     if access is not None and is_allowed(caller, permission, access):
         return
     if caller.email is None:
@@ -99,14 +102,14 @@ def admit(caller: Caller, permission: str, access: BucketAccess | None) -> None:
     if caller.program is None:
         raise Forbidden(
             f"{caller.email} does not have {permission} access to the Google Cloud Storage bucket "
-            f"{access.name}. An owner can give a role on its project "
+            f"{access.name}. An owner can grant a role on the bucket's project "
             "(gcloud projects add-iam-policy-binding), or in the bucket's IAM policy."
         )
     raise Forbidden(
         f"{caller.email} does not have {permission} access to the Google Cloud Storage bucket "
-        f"{access.name}. The bucket belongs to another project than the job, which is of {caller.project}: "
-        "a program reaches the buckets of its own project and shared ones. Grant it a role in the bucket's "
-        "IAM policy, or share the bucket."
+        f"{access.name}. The bucket belongs to another project than the job (project {caller.project}). "
+        "A program can access only buckets of its own project and shared buckets. Grant it a role in the "
+        "bucket's IAM policy, or share the bucket."
     )
 
 
@@ -116,8 +119,8 @@ def admit_project(caller: Caller, permission: str, project: str) -> None:
         raise anonymous_error(permission)
     if caller.program is None and permission not in PERMISSIONS[caller.reaches(project)]:
         raise Forbidden(
-            f"{caller.email} does not have {permission} access to the project {project}. An owner can give a "
-            f"role that has it: gcloud projects add-iam-policy-binding {project} "
+            f"{caller.email} does not have {permission} access to the project {project}. An owner can grant "
+            f"a role with this permission: gcloud projects add-iam-policy-binding {project} "
             f"--member={member_of(caller.email)} --role=roles/storage.admin"
         )
     if caller.program is not None and project != caller.project:
@@ -132,8 +135,8 @@ _SDK_STAGING: Final = "-vertex-staging-"
 
 
 def admit_name(caller: Caller, bucket: str, rules: BucketRules) -> None:
-    """Raise Forbidden for the name of another project's staging bucket. All projects share the bucket names.
-    With such a bucket, its creator would receive the other project's code."""
+    """Raise Forbidden if the name is that of another project's staging bucket. All projects share one
+    namespace for buckets. The creator of such a bucket would receive the other project's code."""
     if caller.program is not None:
         own = [caller.program.project]
     elif caller.reaches("") < Reach.WORK:
@@ -149,7 +152,7 @@ def admit_name(caller: Caller, bucket: str, rules: BucketRules) -> None:
     if is_others:
         raise Forbidden(
             f"{caller.email} may not create the bucket {bucket}: a name of this form is reserved for the "
-            "code of the project in it. Choose another name, or have a user create it."
+            "code of the project that it contains. Choose another name, or have a user create the bucket."
         )
 
 
@@ -169,8 +172,8 @@ def is_visible(project: str, access: BucketAccess) -> bool:
 
 
 def is_readable(project: str, access: BucketAccess, account: str | None = None) -> bool:
-    """Whether programs of a project may read objects of a bucket as this service account; None = as at least
-    one of the project's accounts."""
+    """Whether programs of a project may read objects of a bucket as this service account. `account`: None =
+    whether at least one of the project's accounts may."""
     if account is not None:
         return _is_open_to_program(project, account, _GET, access)
     own = (project, str(project_number(project)))
@@ -241,7 +244,7 @@ def _of_bucket(method: str, target: Target) -> Iterator[tuple[str, str]]:
                 f"storage.buckets.{'setIam' if method == 'PUT' else 'getIam'}Policy",
             )
         case "iam/testPermissions":
-            return  # Every authenticated caller may test its own permissions.
+            return  # Every authenticated caller may test their own permissions.
         case "storageLayout" | "managedFolders":
             yield target.bucket, _LIST
         case _:

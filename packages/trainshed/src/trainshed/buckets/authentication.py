@@ -1,8 +1,12 @@
-"""Identifies the caller of a request by its listener, its token, or its key.
+"""Identifies the caller of a request by its listener, its token, or the key in its URL.
 
-There are three listeners. A replica's relay identifies its program before the first byte of HTTP, so that the
-program cannot change its identity later. The gateway of the API's process identifies the caller in a header.
-The TCP port, like the gateway itself, requires a token, or a key in the address.
+There are three listeners:
+
+- A Unix socket for the relays of replicas. A relay identifies its program before the first byte of HTTP, so
+  that the program cannot change its identity later.
+- A Unix socket for the gateway in the API process. The gateway authenticates the caller and sends the
+  identity in a header.
+- The TCP port. It requires a token, or a key in the URL. The gateway has the same requirement.
 
 The module stores no tokens. The service's token authority verifies them.
 """
@@ -47,7 +51,7 @@ from trainshed.wire.trainshed_v1.access import Identity
 
 LISTENER = "trainshed.listener"
 CALLER = "trainshed.caller"
-"""Keys of the connection's state, which the application finds in the scope of each request."""
+"""Keys of the connection's state, which the application reads from the scope of each request."""
 _MAX_PREAMBLE = 4096
 _RECHECK_INTERVAL: Final = 1.0
 """Seconds between two checks of a long request's permission."""
@@ -56,7 +60,7 @@ _RECHECK_INTERVAL: Final = 1.0
 class Listener(StrEnum):
     """The listener of a request."""
 
-    #: The Unix socket of the API process, which names the caller in a header.
+    #: The Unix socket of the API process, which identifies the caller in a header.
     GATEWAY = "gateway"
     #: The Unix socket of the replicas' relays.
     REPLICA = "replica"
@@ -67,14 +71,20 @@ class Listener(StrEnum):
 def protocol(
     kinds: Mapping[object, Listener], groups: ConnectionGroups, notices: Notices
 ) -> type[GuardedProtocol]:
-    """Return the server's protocol. `kinds`: the listeners by the address of their listening socket; default:
-    the port. `groups`: the counters of connections. `notices`: stores the notices of shims."""
+    """Return the server's protocol class.
 
-    class Marking(guarded_protocol(groups)):
-        """HTTP on a connection with a known listener; on a relay's connection, after its preamble."""
+    Args:
+
+    - kinds: the type of each listener by its socket's address. Default: PORT.
+    - groups: the counters of connections.
+    - notices: stores the notices that shims report.
+    """
+
+    class IdentifiedProtocol(guarded_protocol(groups)):
+        """HTTP on a connection whose listener is known. A relay's connection starts with a preamble."""
 
         _waiting: bytearray | None = None
-        #: The program and the notice that the connection reports.
+        #: The program and the notice that the connection reports. None on a connection for requests.
         _notice: tuple[JobClaims, str] | None = None
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride] uvicorn's own narrowing
@@ -101,7 +111,7 @@ def protocol(
                 return
             try:
                 if len(line) > _MAX_PREAMBLE:
-                    raise UnreadableCaller(f"it has more than {_MAX_PREAMBLE} bytes")
+                    raise UnreadableCaller(f"the preamble has more than {_MAX_PREAMBLE} bytes")
                 preamble = read_preamble(line)
             except UnreadableCaller as error:
                 text = (
@@ -121,34 +131,34 @@ def protocol(
             if rest:
                 super().data_received(rest)
 
-    return Marking
+    return IdentifiedProtocol
 
 
 def listener_of(state: Mapping[str, Any]) -> Listener:
     return state.get(LISTENER, Listener.PORT)
 
 
-class Renewal:
-    """Checks the permission of a long request again, at most once a second while data moves. So a revocation
-    also ends running requests. The expiry of a signed token ends nothing, as on the public service: clients
-    get new ones between requests."""
+class PermissionRecheck:
+    """Checks the permission of a long request again, at most once per second while data moves. A revocation
+    therefore also ends running requests. After a signed token has expired, running requests continue without
+    further checks, as on the public service. Clients refresh their tokens between requests."""
 
     def __init__(self, check: Callable[[], Awaitable[None]], authorization: str | None) -> None:
-        """`check`: raises BucketsError without permission. `authorization`: the header, if it has the
-        credentials."""
+        """`check`: raises BucketsError if the caller has lost the permission. `authorization`: the header, if
+        it contains the credentials."""
         self._check = check
         self._authorization = authorization or ""
         self._due = time.monotonic() + _RECHECK_INTERVAL
 
     async def __call__(self) -> None:
-        if time.monotonic() >= self._due and time.time() < _end_of(self._authorization):
+        if time.monotonic() >= self._due and time.time() < _expiry_time(self._authorization):
             await self._check()
             self._due = time.monotonic() + _RECHECK_INTERVAL
 
 
-def _end_of(authorization: str) -> float:
-    """Return the unverified expiry time of a signed token (seconds since the epoch): `exp` of a JSON Web
-    Token, or the last part of a program's token (`access.job_tokens`)."""
+def _expiry_time(authorization: str) -> float:
+    """Return the unverified expiry time of a signed token (seconds since the epoch), or infinity for other
+    tokens. It is `exp` of a JSON Web Token, or the last part of a program's token (`access.job_tokens`)."""
     try:
         payload = urlsafe_b64decode(authorization.split(".")[1] + "==")
         claims: dict[str, Any] | list[Any] = msgspec.json.decode(payload)
@@ -173,12 +183,12 @@ class Authenticator:
         self._keys: Mapping[str, str] = {}
 
     async def caller(self, authorization: str | None, key: str | None) -> Caller:
-        """Return the caller; UNKNOWN without credentials. Raises Unauthenticated for an unknown token or key,
-        Unavailable."""
+        """Return the caller, or UNKNOWN for a request without credentials. Raises Unauthenticated for an
+        unknown token or key, Unavailable."""
         cause = "The key in this address is not known to this service."
         if authorization and authorization[:6].lower() == "basic ":
-            # Browsers add the console's credentials automatically. They do not apply to storage (confused
-            # deputy).
+            # Browsers add the console's credentials automatically. Storage requests must not use these
+            # credentials (confused deputy).
             authorization = None
         if key and (principal := self._holder(key)) is not None:
             return caller_of(principal)
@@ -200,15 +210,16 @@ class Authenticator:
         return verify(signature, self._authority().book.keys.values(), time.time())
 
     def signer(self, bearer: Bearer) -> Caller:
-        """Return the current rights of a signed URL's account. Raises Forbidden if the account or key was
-        deleted."""
+        """Return the caller for a signed URL's account with its current rights. Raises Forbidden if the
+        account or key was deleted."""
         try:
             return caller_of(self._authority().principal_of(bearer))
         except UnknownToken as error:
             raise Forbidden(str(error)) from None
 
     def check(self, program: JobClaims) -> None:
-        """Raise Unauthenticated if the account of a program is disabled or was deleted; Unavailable."""
+        """Raise Unauthenticated if the service account of a program is disabled or was deleted. Raises
+        Unavailable."""
         try:
             check_program(program, self._authority().book)
         except UnknownToken as error:
@@ -233,7 +244,8 @@ def caller_of(principal: Principal) -> Caller:
 
 
 class TokenFile:
-    """The service's access file, for a process that only reads it. It is read again after each change."""
+    """The service's access file, as read by a process that never writes it. The file is read again after each
+    change."""
 
     def __init__(
         self,
@@ -243,8 +255,9 @@ class TokenFile:
         hosts: Hosts,
         liveness: "Liveness | None" = None,
     ) -> None:
-        """`jobs` verifies the tokens of programs, which are in no file. `liveness` verifies ID tokens, and
-        checks that programs still run; without it their tokens are valid until they expire."""
+        """`jobs`: verifies the tokens of programs, which the access file does not contain. `liveness`:
+        verifies ID tokens, and checks that programs still run. Without it, the tokens of programs are valid
+        until they expire."""
         self._path = path
         self._liveness = liveness
         self._jobs = jobs
@@ -284,7 +297,7 @@ class TokenFile:
             if self._liveness is not None and principal.program is not None:
                 await self._liveness.holder(authorization)
             return principal
-        # It may be the token of an issuer, which the API process verifies.
+        # It may be an ID token of an external issuer, which only the API process can verify.
         holder = await self._liveness.holder(authorization)
         grants = (
             Grant("" if grant.project == "-" else grant.project, grant.role, grant.member)
@@ -294,7 +307,7 @@ class TokenFile:
 
 
 _ANSWER_TIMEOUT: Final = 10.0
-"""Seconds. A starting service accepts connections before it answers."""
+"""In seconds. A starting service accepts connections before it can respond."""
 _MAX_ANSWER_BYTES: Final = 1 << 24
 _ENDED: Final = "The access token belongs to a program that has ended. Use a token of your own."
 _NO_ANSWER: Final = "The service is restarting and cannot verify this token. Try again soon."
@@ -305,8 +318,8 @@ class Liveness:
     identity of an ID token.
 
     A program's token is signed, not stored, and valid for an hour. Only the API process knows whether the job
-    has ended in the meantime. Every request with a token is checked, and nothing is cached that could be
-    stale.
+    has ended in the meantime. Every request with a token is checked. Results are not cached, because they
+    could be out of date.
     """
 
     def __init__(self, service: Path) -> None:
@@ -314,8 +327,8 @@ class Liveness:
         self._service = service
 
     async def holder(self, authorization: str) -> Identity:
-        """Return the identity of a token. Raises Unauthenticated, with the service's message, for a rejected
-        token; Unavailable if the service does not answer."""
+        """Return the identity of a token. Raises Unauthenticated with the service's message if the service
+        rejects the token, and Unavailable if the service does not respond."""
         question = (
             f"GET /trainshed/v1/whoami HTTP/1.1\r\nHost: localhost\r\n"
             f"Authorization: Bearer {token_in(authorization)}\r\n{SOURCE_HEADER}: {SOURCE.get()}\r\n"
@@ -337,7 +350,7 @@ class Liveness:
 
 
 def _message(body: bytes, otherwise: str) -> str:
-    """Return the message of an API error, or `otherwise`."""
+    """Return the message of an API error, or `otherwise` if the body has none."""
     try:
         return str(msgspec.json.decode(body)["error"]["message"])
     except (ValueError, RecursionError, KeyError, TypeError):

@@ -1,9 +1,11 @@
-"""The caller of the storage API: as a value, by a key in the URL, and by a refresh token. Also the level of
-rights on the buckets of a project. Pure.
+"""The caller of the storage API: as a value, identified by a key in the URL, or identified by a refresh
+token. Pure.
 
-A key is derived from a token: with the token one can compute `http://HOST:PORT/with/KEY/…`, on any machine.
-The key is valid as long as the token. The token cannot be computed from the key, and a key gives access only
-to buckets.
+The module also defines the access levels on the buckets of a project.
+
+A key is derived from a token. Any machine that has the token can compute the URL
+`http://HOST:PORT/with/KEY/…`. The key is valid as long as the token. The token cannot be computed from the
+key, and a key gives access only to buckets.
 """
 
 import base64
@@ -57,7 +59,7 @@ _LEVEL_PERMISSIONS: Final = {
 
 @lru_cache(1024)
 def reach_of(permissions: frozenset[str]) -> Reach:
-    """Return the level of these permissions."""
+    """Return the highest level that these permissions include."""
     return max(
         (reach for reach, permission in _LEVEL_PERMISSIONS.items() if permission in permissions),
         default=Reach.NOTHING,
@@ -65,7 +67,7 @@ def reach_of(permissions: frozenset[str]) -> Reach:
 
 
 class Machine(Struct, frozen=True):
-    """The machine in the metadata of a program; None = unknown."""
+    """The machine in the metadata of a program; None = unknown value."""
 
     region: str | None = None
     #: The public machine type.
@@ -78,11 +80,12 @@ class Machine(Struct, frozen=True):
 class Caller(Struct, frozen=True):
     """The caller of a request."""
 
-    #: The caller's name in errors; None = unknown caller.
+    #: The caller's name in errors; None = the caller is unknown.
     email: str | None = None
-    #: A user's level by project; "" = all projects. Empty for a program of a job.
+    #: A user's access level by project; the key "" applies to all projects. Empty for a program of a job.
     reach: Mapping[str, Reach] = {}
-    #: The calling program, identified by its replica's endpoint or its token; None = no program of a job.
+    #: The calling program, identified by its replica's endpoint or its token; None = the caller is not a
+    #: program of a job.
     program: JobClaims | None = None
     #: The machine of a program that uses its replica's endpoint.
     machine: Machine = Machine()
@@ -93,11 +96,11 @@ class Caller(Struct, frozen=True):
 
     @property
     def may_do_everything(self) -> bool:
-        """Whether its requests need no permission check."""
+        """Whether the caller's requests need no permission check."""
         return self.reach.get("") is Reach.ADMIN
 
     def reaches(self, project: str) -> Reach:
-        """Return a user's level in a project."""
+        """Return a user's access level in a project."""
         nothing = Reach.NOTHING
         return max(self.reach.get("", nothing), self.reach.get(project, nothing))
 
@@ -110,7 +113,7 @@ class UnreadableCaller(ValueError):
 
 
 def encode_caller(caller: Caller) -> bytes:
-    """Return the caller as a header value: ASCII without line ends."""
+    """Return the caller as a header value: ASCII without line breaks."""
     return json.dumps(msgspec.to_builtins(caller)).encode()
 
 
@@ -129,16 +132,16 @@ class Preamble(msgspec.Struct, frozen=True):
     job_uid: int
     replica: str
     service_account: str
-    #: 0 = a step before the job's first attempt.
+    #: 0 = a preparation step before the job's first attempt.
     attempt: int = 0
     region: str | None = None
     machine_type: str | None = None
     is_spot: bool = False
     address: str | None = None
-    #: The reason for which the replica will be stopped soon. It is valid while the connection is open, which
-    #: carries no requests. None = an ordinary connection.
+    #: The reason why the replica will soon be stopped. The notice is valid while the connection is open. Such
+    #: a connection carries no requests. None = a connection for requests.
     notice: str | None = None
-    #: The protocol between program and relay, for the URLs in responses.
+    #: The protocol between program and relay, which URLs in responses must use.
     scheme: Literal["http", "https"] = "http"
 
     @property
@@ -153,12 +156,12 @@ def read_preamble(line: bytes) -> Preamble:
     """Parse a line of `replica.protocol.preamble`. Raises UnreadableCaller if it does not identify a
     program."""
     try:
-        # Numbers may be texts, as in the APIs.
+        # Numbers may be strings, as in the APIs.
         preamble = msgspec.json.decode(line, type=Preamble, strict=False)
     except (ValueError, RecursionError) as error:
         raise UnreadableCaller(str(error)) from None
     if not preamble.project:
-        raise UnreadableCaller("it has no project")
+        raise UnreadableCaller("the preamble has no project")
     return preamble
 
 
@@ -178,7 +181,7 @@ def key_of_digest(digest: bytes) -> str:
 
 
 def address_with_key(address: str, token: str) -> str:
-    """Return `http://HOST:PORT` with the token's key, for clients that send no token."""
+    """Return `http://HOST:PORT/with/KEY` for clients that send no token."""
     return f"{address.rstrip('/')}/with/{storage_key(token)}"
 
 
@@ -192,21 +195,24 @@ def split_key(raw_path: bytes) -> tuple[str | None, bytes]:
 
 PATH = "/oauth2/token"
 _SECONDS = 3600
-"""Seconds until a client refreshes its token. A deleted token is then rejected."""
+"""Lifetime of a token in seconds, as reported to clients. A client with a deleted token fails when it
+refreshes the token."""
 
 
 async def exchange_refresh_token(
     body: bytes, is_known: Callable[[str], Awaitable[bool]]
 ) -> tuple[int, dict[str, Any]]:
-    """Return (HTTP status, JSON answer) for a form with grant_type=refresh_token. `is_known`: whether a token
-    is valid. Some clients insist on exchanging a refresh token (gsutil). They receive the same token of this
-    service again. Nothing is refreshed or stored."""
+    """Return (HTTP status, JSON response) to a form with grant_type=refresh_token.
+
+    Some clients, such as gsutil, always exchange a refresh token for an access token. The response contains
+    the same token again. Nothing is refreshed or stored. `is_known`: whether a token is valid.
+    """
     form = parse_qs(body.decode("utf-8", "replace"))
     if form.get("grant_type") != ["refresh_token"]:
         return 400, {"error": "unsupported_grant_type"}
     token = form.get("refresh_token", [""])[0]
     if not token or not await is_known(token):
-        # A 401, as for every other unknown token, so that brute-force attacks are slowed down.
+        # Status 401, as for every other unknown token, so that brute-force attacks are slowed down.
         return 401, {
             "error": "invalid_grant",
             "error_description": "This token is not known to this service. `trainshed env` prints the "
@@ -216,5 +222,5 @@ async def exchange_refresh_token(
 
 
 def token_answer(token: str) -> dict[str, Any]:
-    """Return the JSON answer with a client's token."""
+    """Return the JSON response with a client's token."""
     return {"access_token": token, "token_type": "Bearer", "expires_in": _SECONDS}

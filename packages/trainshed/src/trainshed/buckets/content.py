@@ -1,8 +1,8 @@
-"""Receives the content of objects: a temporary file that is hashed while it is written, and its checksums
-(MD5 and CRC32C in base64).
+"""Receives the content of objects: writes it to a temporary file and computes its checksums (MD5 and CRC32C
+in base64) at the same time.
 
-The file is in the hidden part of the store, on the file system of the visible tree, so that one rename turns
-it into an object.
+The temporary file is in the hidden part of the store. It is on the same file system as the visible tree, so
+that one rename turns the file into an object.
 """
 
 import base64
@@ -18,14 +18,14 @@ from msgspec import Struct
 
 from trainshed.buckets.errors import InvalidRequest, Unavailable
 
-# The library has no types for the function of its C part.
+# The library has no type stubs for this function, which is written in C.
 _crc32c = cast(Callable[[int, bytes], int], vars(google_crc32c)["extend"])
 
 BLOCK = 256 << 10
-"""Bytes per read or write: large enough to pay for a thread switch, small enough for the memory of thousands
-of stalled downloads, with two blocks each."""
+"""Number of bytes per read or write. It is large enough to make up for a thread switch. It is small enough to
+keep two blocks in memory for each of thousands of stalled downloads."""
 _SPAN = 64 << 20
-"""Bytes per copy step of the kernel."""
+"""Number of bytes that the kernel copies per step."""
 
 
 class Checksums(Struct, frozen=True):
@@ -46,11 +46,11 @@ class Digest:
     def __init__(self) -> None:
         self._md5 = hashlib.md5(usedforsecurity=False)
         self._crc = 0
-        #: Bytes seen so far.
+        #: Number of bytes hashed so far.
         self.size = 0
 
     def update(self, block: bytes) -> None:
-        """Add the next block. Blocks for a few milliseconds per MiB."""
+        """Add the next block. Takes a few milliseconds per MiB, and blocks the thread for that time."""
         self._md5.update(block)
         self._crc = _crc32c(self._crc, block)
         self.size += len(block)
@@ -60,7 +60,7 @@ class Digest:
         return self._md5.hexdigest()
 
     def sums(self) -> Checksums:
-        """Return the current checksums: of the 16-byte MD5 and the big-endian 4-byte CRC32C."""
+        """Return the current checksums in base64, of the 16-byte MD5 and of the big-endian 4-byte CRC32C."""
         return Checksums(
             base64.b64encode(self._md5.digest()).decode(),
             base64.b64encode(self._crc.to_bytes(4, "big")).decode(),
@@ -76,7 +76,7 @@ def digest_file(fd: int) -> Digest:
 
 
 def verify(actual: Checksums, expected: Checksums) -> None:
-    """Raise `InvalidRequest` if a checksum of the client differs from the content's."""
+    """Raise `InvalidRequest` if a checksum from the client differs from that of the content."""
     for kind, sent, computed in (
         ("MD5", expected.md5, actual.md5),
         ("CRC32C", expected.crc32c, actual.crc32c),
@@ -89,8 +89,8 @@ def verify(actual: Checksums, expected: Checksums) -> None:
 
 
 def parse_goog_hash(values: Iterable[str]) -> Checksums:
-    """Return the checksums in `X-Goog-Hash` headers (`crc32c=…,md5=…`). Raises InvalidRequest for other
-    kinds, which would not be verified, and for two different checksums of one kind."""
+    """Return the checksums in `X-Goog-Hash` headers (`crc32c=…,md5=…`). Raises InvalidRequest for other kinds
+    of checksums, which would not be verified, and for two different checksums of the same kind."""
     sums = UNKNOWN
     for item in ",".join(values).split(","):
         kind, _, digest = item.strip().partition("=")
@@ -107,7 +107,7 @@ def parse_goog_hash(values: Iterable[str]) -> Checksums:
 
 
 def merge_checksums(*sums: Checksums) -> Checksums:
-    """Merge a client's checksums from several places. Raises InvalidRequest if they differ."""
+    """Merge the checksums that a client sent in several places. Raises InvalidRequest if they differ."""
     md5 = sorted({part.md5 for part in sums if part.md5})
     crc32c = sorted({part.crc32c for part in sums if part.crc32c})
     for kind, digests in (("MD5", md5), ("CRC32C", crc32c)):
@@ -120,14 +120,15 @@ def merge_checksums(*sums: Checksums) -> Checksums:
 
 
 def check_md5(body: bytes, sent: str) -> None:
-    """Raise InvalidRequest if a body differs from the MD5 in `Content-MD5`; "" = no header."""
+    """Raise InvalidRequest if a body does not match the MD5 in `Content-MD5`. `sent`: "" = the request has no
+    such header."""
     digest = Digest()
     digest.update(body if sent else b"")
     verify(digest.sums(), Checksums(sent, ""))
 
 
 FILE_MODE = 0o666
-"""Open to every user inside a bucket, like its directories (`tree`)."""
+"""Every user may read and write the files in a bucket, and enter its directories (`tree`)."""
 
 
 class Staged:
@@ -146,14 +147,16 @@ class Staged:
         return self._known or self.digest.sums()
 
     def copy_from(self, source: int, size: int, known: Checksums | None) -> Generator[None]:
-        """Append `size` bytes of another file from its start, one step at a time. Blocking. With `known` (the
-        checksums of the whole content) the kernel copies if possible, without hashing. Otherwise the bytes
-        pass through the running digest."""
+        """Append `size` bytes from the start of another file, one step at a time. Blocking.
+
+        `known`: the checksums of the whole content. If they are given, the kernel copies the bytes without
+        hashing, if it can. Otherwise the bytes are read and added to the running digest.
+        """
         offset = 0
         if known is not None:
             self._known = known
-            # The copy may share blocks on disk. After a fault, the plain loop continues at the same offset
-            # and raises real errors.
+            # The copy may share blocks on disk. If the kernel cannot copy, the loop below continues at the
+            # same offset and raises real errors.
             with contextlib.suppress(OSError):
                 while count := os.copy_file_range(
                     source, self.fd, min(_SPAN, size - offset), offset
@@ -175,23 +178,23 @@ class Staged:
         return Staged(path, fd, Digest())
 
     def write(self, block: bytes) -> None:
-        """Append a block and hash it; blocks."""
+        """Append a block and hash it. Blocking."""
         write_all(self.fd, block)
         self.digest.update(block)
 
     def seal(self) -> None:
-        """Make the content durable, and give the file its mode."""
+        """Make the content durable, and set the file's mode."""
         os.fchmod(self.fd, FILE_MODE)
         os.fsync(self.fd)
 
     def close(self) -> None:
-        """Close the descriptor; repeating it is harmless."""
+        """Close the descriptor. Further calls have no effect."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
 
     def discard(self) -> None:
-        """Close and remove the file if it has not become an object."""
+        """Close the file, and remove it unless it has become an object."""
         self.close()
         self.path.unlink(missing_ok=True)
 

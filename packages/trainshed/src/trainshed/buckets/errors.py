@@ -1,8 +1,8 @@
 """The errors of the storage API with their public status and reason.
 
-The HTTP layer converts each of them to an error of the public storage API (spec/clients#storage).
-`errors.toml` contains the status code, the reasons of the JSON and the XML API, and the location of the fault
-for each class.
+The HTTP layer converts each of these errors to the form of the public storage API (spec/clients#storage).
+`errors.toml` contains for each class the status code, the reasons of the JSON and the XML API, and the
+location of the error in the request.
 """
 
 import tomllib
@@ -14,9 +14,9 @@ _PUBLIC: Final = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("ut
 
 
 class BucketsError(Exception):
-    """A request that cannot be carried out."""
+    """A storage request failed."""
 
-    #: The public HTTP status; `reason` and `code` likewise.
+    #: The public HTTP status. `reason` and `code` are also those of the public API.
     status: int = 500
     reason: str = "backendError"
     code: str = "InternalError"
@@ -45,7 +45,7 @@ class Forbidden(BucketsError):
 
 
 class Held(Forbidden):
-    """The object is under a hold, so that it can be neither deleted nor replaced."""
+    """The object is under a hold. It can be neither deleted nor replaced."""
 
 
 class SignatureDoesNotMatch(Forbidden):
@@ -73,11 +73,11 @@ class Conflict(BucketsError):
 
 
 class PreconditionFailed(BucketsError):
-    """An `if…Match` condition of the request is not met."""
+    """An `if…Match` or `if…NotMatch` condition of the request is not met."""
 
 
 class NotModified(BucketsError):
-    """An `if…NotMatch` condition of a read is not met: the caller's copy is current."""
+    """The caller's copy is current: an `if…NotMatch` condition of a read is not met."""
 
 
 class RangeNotSatisfiable(BucketsError):
@@ -89,20 +89,23 @@ class RangeNotSatisfiable(BucketsError):
 
 
 class UploadCancelled(BucketsError):
-    """The upload session was cancelled. The public API answers with 499."""
+    """The upload session was cancelled. The public API responds with status 499."""
 
 
 class NotSupported(BucketsError):
-    """This service does not implement the method of the public API. It never reports an empty success. The
-    status is not 501, which clients treat as temporary: gcloud retries it for half a minute."""
+    """This service does not implement the method of the public API. Such a method never reports success
+    without an effect. The status is not 501, because clients treat 501 as temporary: gcloud retries for half
+    a minute."""
 
 
 class Unavailable(BucketsError):
-    """A temporary fault (a lost race, a full disk, a broken connection). The client retries."""
+    """A temporary failure, such as a concurrent change, a full disk or a broken connection. The client
+    retries."""
 
 
 def require_object(value: Any, field: str) -> Mapping[str, Any]:
-    """Return a property that is a JSON object, {} for none. Raises `InvalidRequest` for another type."""
+    """Return a property that must be a JSON object; {} if the property is not set. Raises `InvalidRequest`
+    for another type."""
     if value is None:
         return {}
     if not isinstance(value, dict):
@@ -115,7 +118,7 @@ def no_such_object(bucket: str, name: str) -> NotFound:
 
 
 def no_such_bucket(bucket: str) -> NoSuchBucket:
-    """Return the error for a bucket that does not exist: the public text with the bucket's name."""
+    """Return the error for a bucket that does not exist, with the message of the public service."""
     return NoSuchBucket(f"The specified bucket does not exist. (bucket: {bucket})")
 
 
@@ -128,5 +131,5 @@ def hold_error(bucket: str, name: str, holds: Sequence[str]) -> Held:
 
 
 def condition_failed() -> PreconditionFailed:
-    """Return the error for an unmet precondition, with the public text."""
+    """Return the error for an unmet precondition, with the message of the public service."""
     return PreconditionFailed("At least one of the pre-conditions you specified did not hold.")

@@ -1,8 +1,8 @@
 """Forwards storage requests from the API process to the bucket process, over its Unix socket.
 
 The gateway streams in both directions with back-pressure and without buffers. It authenticates the caller (by
-the `Identify` of the composition root) and forwards the identity in a header that clients cannot set. The
-bucket process checks the permissions. While it restarts, requests get a 503, which clients retry.
+the `Identify` of the composition root) and sends the identity in a header that clients cannot set. The bucket
+process checks the permissions. While the bucket process restarts, clients receive status 503 and retry.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from trainshed.buckets.authentication import Renewal
+from trainshed.buckets.authentication import PermissionRecheck
 from trainshed.buckets.callers import Caller, encode_caller, split_key
 from trainshed.buckets.errors import BucketsError, Unauthenticated, Unavailable
 from trainshed.buckets.rest.calls import GUARDS, IDENTITY_HEADER, VerbatimName
@@ -36,13 +36,13 @@ from trainshed.replica.system.unix_sockets import reachable
 PREFIXES = ("/storage/", "/upload/", "/resumable/", "/download/", "/batch/storage/", "/with/")
 _log = logging.getLogger(__name__)
 _OWN_HEADERS = (b"x-forwarded-proto", IDENTITY_HEADER.encode())
-"""Headers that only the gateway may set. It removes them from requests, so that clients cannot forge a
-caller."""
+"""Headers that only the gateway may set. The gateway removes them from requests, so that clients cannot forge
+an identity."""
 _CAPITALS = {b"location": VerbatimName(b"Location"), b"range": VerbatimName(b"Range")}
 
 Identify = Callable[[str | None, str | None], Awaitable[Caller]]
-"""Returns the caller of an `Authorization` header and the key in the URL (`Authenticator.caller`). A
-`BucketsError` becomes the answer."""
+"""Returns the caller of a request, from its `Authorization` header and the key in its URL
+(`Authenticator.caller`). A `BucketsError` that it raises becomes the response."""
 
 
 class BucketsGateway:
@@ -75,7 +75,7 @@ class BucketsGateway:
                 await _error_response(error).send(receive, send)
 
     async def _forward(self, request: Request) -> Response:
-        """Forward a request while its caller has the permission. Raises BucketsError, Disconnected."""
+        """Forward a request as long as its caller has the permission. Raises BucketsError, Disconnected."""
         raw_path: bytes = request.scope.get("raw_path") or request.path.encode()
         header = request.headers.get("authorization")
         key, _ = split_key(raw_path)
@@ -99,7 +99,7 @@ class BucketsGateway:
                 line = _Line(*await asyncio.open_unix_connection(short))
         except OSError as error:
             raise _restart_error() from error
-        line.revalidate = Renewal(check, None if key else header)
+        line.revalidate = PermissionRecheck(check, None if key else header)
         try:
             return await forward(line, request, rules, self._never)
         except NoAnswer as error:
@@ -109,7 +109,7 @@ class BucketsGateway:
 class _Line(StreamLine):
     """A connection to the bucket process that checks the caller's permission while data moves."""
 
-    revalidate: Renewal
+    revalidate: PermissionRecheck
 
     async def read(self) -> bytes:
         data = await super().read()

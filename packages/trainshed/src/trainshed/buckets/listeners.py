@@ -1,7 +1,7 @@
 """The listening sockets of a bucket process.
 
-The parent opens them before it starts the process, and keeps them open. So connections wait while there is no
-bucket process, and the addresses stay the same.
+The parent process opens the sockets before it starts the bucket process, and keeps them open. While no bucket
+process runs, connections wait, and the addresses stay the same.
 """
 
 import contextlib
@@ -18,18 +18,23 @@ from trainshed.replica.system.listening import listen_tcp, listen_unix
 
 
 class Listeners:
-    """The listening sockets by name: `gateway` (Unix socket of the API's gateway), `replicas` (Unix socket of
-    the replicas' relays), `plain` (TCP port) and `secure` (TLS port). Sockets without an address in the setup
-    are missing."""
+    """The listening sockets by name. A socket without an address in the setup is missing.
+
+    - `gateway`: Unix socket for the API's gateway.
+    - `replicas`: Unix socket for the replicas' relays.
+    - `plain`: TCP port.
+    - `secure`: TCP port with TLS.
+    """
 
     def __init__(self, sockets: Mapping[str, Socket] | None = None) -> None:
         self._sockets = dict(sockets or {})
-        #: The files of the Unix sockets: path, device and inode.
+        #: The files of the Unix sockets, as (path, device, inode).
         self._files: list[tuple[Path, int, int]] = []
 
     @staticmethod
-    def opened(setup: BucketSetup, passed: Mapping[str, Socket] | None = None) -> "Listeners":
-        """Listen at the addresses of a setup. `passed`: sockets that already listen. Raises OSError."""
+    def open(setup: BucketSetup, passed: Mapping[str, Socket] | None = None) -> "Listeners":
+        """Open the listening sockets at the addresses of a setup. `passed`: sockets that already listen.
+        Raises OSError."""
         listeners = Listeners(passed)
         try:
             listeners._listen(setup)
@@ -41,8 +46,9 @@ class Listeners:
         return listeners
 
     @staticmethod
-    def inherited(text: str) -> "Listeners":
-        """Return the sockets inherited from the parent process. `text`: the result of `encode`."""
+    def inherit(text: str) -> "Listeners":
+        """Return the sockets inherited from the parent process. `text`: the result of `encode` in the
+        parent."""
         handles = msgspec.json.decode(text, type=dict[str, int])
         for handle in handles.values():
             os.set_inheritable(handle, False)
@@ -56,7 +62,7 @@ class Listeners:
         return any(listener.fileno() >= 0 for listener in self._sockets.values())
 
     def ports(self) -> tuple[int, int]:
-        """Return the TCP ports without and with TLS; 0 = no port."""
+        """Return the numbers of the TCP ports without and with TLS; 0 = no such port."""
         plain, secure = (
             int(self._sockets[name].getsockname()[1]) if name in self._sockets else 0
             for name in ("plain", "secure")
@@ -88,12 +94,12 @@ class Listeners:
 
 
 def encode(handles: dict[str, int]) -> str:
-    """Return the descriptors by socket name as text for `Listeners.inherited`."""
+    """Return the file descriptors by socket name as text for `Listeners.inherit`."""
     return msgspec.json.encode(handles).decode()
 
 
 def _secure(host: str, port: int) -> socket.socket:
-    """Listen with TLS. If the default port is in use, use any free one, since clients read the number from a
+    """Listen with TLS. If the default port is in use, listen on any free port. Clients read the number from a
     file."""
     try:
         return listen_tcp(host, port)

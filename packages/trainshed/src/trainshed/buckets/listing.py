@@ -1,8 +1,9 @@
 """Lists a bucket: prefix, delimiter, offsets, globs and stable page tokens. Blocking.
 
-The order is that of the names' UTF-8 bytes. A page token contains the next name, so pages stay correct when
-objects are created or deleted between them. RE2 matches globs in linear time. A bucket may have millions of
-names, so a call ends its page after a time limit and the client continues, as the public API allows.
+Names are in the order of their UTF-8 bytes. A page token contains the next name, so pages stay correct when
+objects are created or deleted between two requests. RE2 matches globs in linear time. A bucket may have
+millions of names. A call therefore ends its page after a time limit, and the client requests the next page,
+as the public API allows.
 """
 
 import base64
@@ -28,9 +29,14 @@ def list_page(
     entries: Iterable[tuple[str, Read | None]],
     skip_to: Callable[[bytes], None] | None = None,
 ) -> Page:
-    """Return one page. Raises `InvalidRequest` (token, glob), and errors of `entries`. `entries`: names in
-    order from `floor_of` on, each with a function that reads its records; None = a common prefix. `skip_to`
-    is called with a name before which no entry is needed."""
+    """Return one page. Raises `InvalidRequest` (token, glob), and errors of `entries`.
+
+    Args:
+
+    - entries: names in order from `floor_of` on, each with a function that reads its records. None instead of
+      a function = the name is a common prefix.
+    - skip_to: called with a name; entries before it are not needed.
+    """
     limit = max(1, min(query.max_results, MAX_RESULTS))
     start = _start_of(query)
     objects: list[tuple[str, ObjectRecord]] = []
@@ -40,7 +46,7 @@ def list_page(
     for looked, (name, read) in enumerate(entries):
         if query.end_offset and name.encode() >= query.end_offset.encode():
             break
-        # At least one name is checked per call, so that a client always makes progress.
+        # Each call checks at least one name, so that a client always makes progress.
         if glob is not None and looked and time.monotonic() >= until:
             return Page(objects, prefixes, encode_token(name.encode()))
         if glob is not None and not glob.is_all_of(name):
@@ -62,7 +68,8 @@ def list_page(
         if common is not None:
             prefixes.append(common)
             if skip_to is not None:
-                # The object with the name of the prefix comes first. All others below the prefix are skipped.
+                # An object whose name equals the prefix comes first. All other names below the prefix are
+                # skipped.
                 skip_to(after_prefix(common))
     return Page(objects, prefixes, "")
 
@@ -70,8 +77,8 @@ def list_page(
 def with_noncurrent(
     walk: Walk, prefix: bytes, next_removed: Callable[[bytes], bytes | None]
 ) -> Iterator[str]:
-    """Yield the names of a walk and the names with only noncurrent generations, in one order. `next_removed`
-    returns the first candidate from a floor on."""
+    """Merge the names of a walk with names that have only noncurrent generations, in one order.
+    `next_removed`: returns the first name from a floor on that may have noncurrent generations."""
     live = (entry.name.encode() for entry in walk)
     first = next(live, None)
     floor = walk.floor
@@ -92,15 +99,16 @@ def with_noncurrent(
 
 
 def floor_of(query: Query) -> bytes:
-    """Return the first possible name of the page. Raises `InvalidRequest` for a foreign token."""
+    """Return the first possible name of the page. Raises `InvalidRequest` if this service did not create the
+    page token."""
     return _start_of(query).name
 
 
 class _Start(Struct, frozen=True):
-    """The start of a page."""
+    """The first name and generation of a page."""
 
     name: bytes
-    #: The lowest generation of that object.
+    #: The lowest generation of that name to return.
     generation: int = 0
 
 
@@ -123,7 +131,7 @@ def common_prefix(name: str, query: Query) -> str | None:
 
 
 def after_prefix(prefix: str) -> bytes:
-    """Return the first name after all names with a prefix. UTF-8 never contains 0xff."""
+    """Return the first bytes after all names with a prefix. UTF-8 never contains 0xff, the highest byte."""
     encoded = prefix.encode()
     return encoded[:-1] + bytes([encoded[-1] + 1])
 
@@ -135,7 +143,7 @@ def encode_token(floor: bytes, generation: int = 0) -> str:
 
 
 def decode_token(token: str) -> bytes:
-    """Return the content of a page token. Raises `InvalidRequest` for a foreign one."""
+    """Return the content of a page token. Raises `InvalidRequest` if this service did not create it."""
     try:
         return base64.b64decode(token.encode(), altchars=b"-_", validate=True)
     except (binascii.Error, UnicodeEncodeError) as error:
@@ -145,16 +153,19 @@ def decode_token(token: str) -> bytes:
 
 
 SEARCH_TIMEOUT: Final = 2.0
-"""Maximum time in seconds that one call searches for matching names. It then returns its results so far."""
+"""Maximum time in seconds for which one call searches for matching names. The call then returns its results
+so far."""
 _TOKENS = re.compile(r"(?<![^/])\*\*/|\*\*|\*|\?|\[[!^]?\]?[^\]]*\]|\{[^{}]*\}|.", re.DOTALL)
 _MAX_TRANSLATION: Final = 16 * MAX_OBJECT_NAME_BYTES
-"""Maximum length of a translated glob: an escaped character takes two characters, a wildcard five."""
+"""Maximum length of a translated glob. An escaped character becomes two characters, a wildcard five."""
 _MAX_STEPS: Final = 20_000
-"""Maximum number of RE2 steps. Names are short, so a glob may take more work per character than usual."""
+"""Maximum number of RE2 steps. It is higher than usual, because names are short and a glob may need more
+steps per character than usual."""
 
 
 def compile_glob(pattern: str) -> Regex:
-    """Translate a glob: `*` and `?` stop at '/', `**` does not; sets, `{a,b}`. Raises `InvalidRequest`."""
+    """Compile a glob with `*`, `?`, `**`, character sets and `{a,b}`. `*` and `?` do not match '/', `**`
+    does. Raises `InvalidRequest`."""
     if len(pattern.encode(errors="replace")) > MAX_OBJECT_NAME_BYTES:
         raise InvalidRequest(
             f"Invalid matchGlob: it has over {MAX_OBJECT_NAME_BYTES} bytes, the limit of object names. "
@@ -176,7 +187,7 @@ def _translate(pattern: str) -> str:
     for token in _TOKENS.findall(pattern):
         match token[0], len(token):
             case "*", 3:
-                # Any number of directories, including zero.
+                # Matches any number of directories, including zero.
                 parts.append("(?:.*/)?")
             case "*", 2:
                 parts.append(".*")

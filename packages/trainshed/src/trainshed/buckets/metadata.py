@@ -1,7 +1,8 @@
 """The metadata endpoint of a replica: identity, project and access tokens for its program.
 
-It answers the requests of Google's client libraries to Google's metadata server (spec/program#credentials,
-spec/clients#metadata). The connection determines the program, so that no program can impersonate another one.
+It responds to the requests that Google's client libraries send to Google's metadata server
+(spec/program#credentials, spec/clients#metadata). The connection determines the program, so that no program
+can impersonate another one.
 """
 
 import asyncio
@@ -26,31 +27,32 @@ _TOP: Final = "computeMetadata"
 _TREE: Final[dict[str, Any]] = json.loads(
     (files("trainshed.buckets") / "metadata.json").read_bytes()
 )
-"""All directories, with `{name}` for the values of a replica. Nearly all regions have a zone `b`."""
+"""The directories of the metadata server as a tree. `{name}` stands for a value of the replica. Nearly all
+regions have a zone `b`."""
 _SCOPES: Final = ("https://www.googleapis.com/auth/cloud-platform",)
 
 Query = Mapping[str, list[str]]
 
 
 class _Computed(Struct, frozen=True):
-    """A value that is computed at each request for its own path. Listings of its directory omit it."""
+    """A value that is computed for each request to its own path. Listings of its directory omit it."""
 
     answer: Callable[[Query], Response]
 
 
 class _Json(Struct, frozen=True):
-    """A value with the same JSON in every format."""
+    """A value that is JSON in both response formats."""
 
     value: Any
 
 
 _MAX_WAIT: Final = 30 * 24 * 3600
-"""Maximum timeout of a client, in seconds."""
+"""Maximum value in seconds of a client's `timeout_sec`."""
 _ETAG: Final = b"etag"
 
 
 class Metadata:
-    """Answers requests of programs and issues their tokens."""
+    """Responds to metadata requests of programs, and issues their tokens."""
 
     def __init__(
         self, tokens: JobTokens, check: Callable[[JobClaims], None], notices: Notices
@@ -61,8 +63,8 @@ class Metadata:
         self._notices = notices
 
     async def answer(self, request: Request, path: str, caller: Caller) -> Response | None:
-        """Return the answer to a request of a program; None if the path does not belong to a metadata server.
-        Raises Disconnected."""
+        """Return the response to a program's request, or None if the path does not belong to a metadata
+        server. Raises Disconnected."""
         names = [name for name in path.split("/") if name]
         if names and names[0] != _TOP:
             return None
@@ -71,7 +73,7 @@ class Metadata:
                 405, f"{request.method} is not supported: metadata can only be read."
             )
         if not names:
-            # Clients send this, possibly without the header, to detect Google's machines.
+            # Clients send this request, possibly without the header, to detect Google's machines.
             return _text_answer(f"{_TOP}/\n")
         if request.headers.get("metadata-flavor") != "Google":
             return _error_answer(403, "Missing Metadata-Flavor:Google header.")
@@ -98,7 +100,8 @@ class Metadata:
     async def _wait_for_change(
         self, current: Callable[[], Response], values: Query, request: Request, caller: Caller
     ) -> Response:
-        """Return the answer when it differs from the client's, or after the client's timeout."""
+        """Return the response when it differs from the version that the client has, or after the client's
+        timeout."""
         seconds = values.get("timeout_sec", ["0"])[-1]
         if not (seconds.isascii() and seconds.isdecimal()):
             return _error_answer(
@@ -109,7 +112,7 @@ class Metadata:
         if before.status != 200 or (tag and tag != _etag(before)) or caller.program is None:
             return before
         if not tag and self._notices.of(caller.program):
-            # The client's wait started after the change, and there will be no other.
+            # The client's request arrived after the change, and no further change will come.
             return before
         if _etag(before) is None:
             return _error_answer(400, "wait_for_change is not supported for tokens. Leave it out.")
@@ -171,13 +174,13 @@ class Metadata:
         if address is None:
             instance["network-interfaces"] = []
         if not machine.region:
-            # Clients derive the region from the zone.
+            # Without a known region, omit both: clients derive the region from the zone.
             del instance["region"], instance["zone"]
         return tree
 
     def _access_token(self, program: JobClaims) -> Response:
-        """Return an access token. Requested scopes are ignored, since the job's account determines the
-        rights."""
+        """Return an access token. The requested scopes are ignored, because the job's service account
+        determines the rights."""
         self._check(program)
         token, seconds = self._tokens.mint(program)
         value = {"access_token": token, "expires_in": seconds, "token_type": "Bearer"}
@@ -192,13 +195,13 @@ class Metadata:
 
 
 def _machine(program: JobClaims) -> str:
-    """Return the machine's name in the form of Vertex replicas."""
+    """Return the replica's machine name in the form that Vertex AI uses."""
     pool, _, index = program.replica.rpartition("-")
     return f"cmle-training-{pool}-{host_token(JobUid(program.job_uid))}-{index}"
 
 
 def _fill(node: Any, values: Mapping[str, Any]) -> Any:
-    """Return a copy of a node with the values of a replica in its texts."""
+    """Return a copy of a node with the replica's values in place of `{name}`."""
     if isinstance(node, dict):
         members = cast("dict[str, Any]", node).items()
         return {name: _fill(member, values) for name, member in members}
@@ -226,13 +229,16 @@ def _members(node: Any) -> dict[str, Any]:
 
 
 def _is_directory(node: Any) -> bool:
-    """Whether a node is a directory. A list of texts is a value of several lines."""
+    """Whether a node is a directory. A list of strings is not a directory but a value with several lines."""
     return isinstance(node, dict) or any(isinstance(part, dict) for part in _members(node).values())
 
 
 def _to_response(node: Any, values: Query) -> Response:
-    """Return a directory or a value in the requested form, text or JSON. With `recursive=true`, the answer
-    contains everything below a directory as JSON, unless the client sends `alt=text`."""
+    """Return a directory or a value in the requested format, text or JSON.
+
+    With `recursive=true`, the response contains the whole directory tree. The format is then JSON, unless the
+    client sends `alt=text`.
+    """
     kind = values.get("alt", [""])[-1]
     if isinstance(node, _Json):
         return _with_etag(json.dumps(node.value), "application/json")
@@ -250,7 +256,7 @@ def _to_response(node: Any, values: Query) -> Response:
 
 
 def _entry_names(node: Any) -> list[str]:
-    """Return the entries of a directory, or a value."""
+    """Return the names in a directory as lines, or the text of a value."""
     if _is_directory(node):
         return [
             f"{name}/" if part == [] or _is_directory(part) else name
@@ -275,7 +281,7 @@ def _lines(node: Any, path: str) -> Iterator[str]:
 
 
 def _expand(node: Any) -> Any:
-    """Return everything below a node, with the public names in JSON: `serviceAccounts`."""
+    """Return the whole tree below a node with the public JSON names, such as `serviceAccounts`."""
     if isinstance(node, _Json):
         return node.value
     if isinstance(node, list):
@@ -300,7 +306,7 @@ def _is_true(values: Query, name: str) -> bool:
 
 
 def _with_etag(text: str, kind: str) -> Response:
-    """Return a value with its entity tag, by which clients wait for a change."""
+    """Return a response with an entity tag, which a client sends to wait for a change."""
     response = _text_answer(text, kind)
     digest = hashlib.sha256(response.body).hexdigest()
     response.headers.append((_ETAG, digest[:16].encode()))
@@ -308,7 +314,7 @@ def _with_etag(text: str, kind: str) -> Response:
 
 
 def _etag(response: Response) -> str | None:
-    """Return the entity tag of an answer; None for tokens, which have none."""
+    """Return the entity tag of a response; None for tokens, which have no entity tag."""
     return next((value.decode() for name, value in response.headers if name == _ETAG), None)
 
 

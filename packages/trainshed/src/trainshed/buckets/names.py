@@ -2,10 +2,8 @@
 clock.
 
 Raises `InvalidRequest` (message, cause, remedy) for every invalid name. Together with `disk.tree`, this
-prevents path traversal by object names.
-
-Paths are percent-encoded: an object's name is one segment with encoded slashes. Bare slashes are accepted
-where they are unambiguous.
+module prevents path traversal by object names. Paths are percent-encoded: an object's name is one segment, in
+which slashes are encoded. Unencoded slashes are accepted where they are unambiguous.
 """
 
 import re
@@ -22,10 +20,10 @@ from trainshed.httpd.routing import ANY, Router, Template
 SCHEME = "gs://"
 MAX_OBJECT_NAME_BYTES = 1024
 MAX_OBJECT_DEPTH = 200
-"""Maximum number of segments of an object name. Each is a directory on disk, and a walk holds one open per
-level."""
+"""Maximum number of segments in an object name. Each segment except the last is a directory on disk. A walk
+has one directory open per level."""
 MAX_SEGMENT_BYTES = 255
-"""The limit of file systems for a name."""
+"""Maximum length in bytes of a file name, as in common file systems."""
 MARK = ".gs~"
 """Prefix of file names for segments that cannot be the name of a file (`disk.tree`)."""
 
@@ -58,9 +56,11 @@ def validate_bucket_name(bucket: str) -> str:
 
 
 def validate_object_name(name: str) -> str:
-    """Return `name` if it is a legal object name, else raise `InvalidRequest`. 1 to 1,024 bytes of UTF-8, no
-    line feed, carriage return or NUL, not `.` or `..`. This service also limits names to `MAX_OBJECT_DEPTH`
-    segments of `MAX_SEGMENT_BYTES` each."""
+    """Return `name` if it is a legal object name, else raise `InvalidRequest`.
+
+    A name has 1 to 1,024 bytes of UTF-8. It contains no line feed, carriage return or NUL, and is not `.` or
+    `..`. This service also limits names to `MAX_OBJECT_DEPTH` segments of at most `MAX_SEGMENT_BYTES` each.
+    """
     cause = None
     try:
         length = len(name.encode())
@@ -89,8 +89,8 @@ def _is_too_long(segment: str) -> bool:
 
 
 def parse_gs_uri(uri: str) -> tuple[str, str]:
-    """Split `gs://BUCKET/OBJECT` into (bucket, object); the object is '' for a bare bucket. Raises
-    `InvalidRequest` if the scheme is missing, or the bucket or object name is invalid."""
+    """Split `gs://BUCKET/OBJECT` into (bucket, object). The object is '' if the URI contains only a bucket.
+    Raises `InvalidRequest` if the scheme is missing, or the bucket or object name is invalid."""
     bucket, _, name = uri.removeprefix(SCHEME).partition("/")
     if not uri.startswith(SCHEME) or not bucket:
         raise InvalidRequest(
@@ -110,20 +110,20 @@ class Endpoint(Enum):
     UPLOAD = "upload"
     DOWNLOAD = "download"
     BATCH = "batch"
-    #: `/BUCKET/OBJECT` and `/BUCKET`: the form of public links, and of the XML API.
+    #: `/BUCKET/OBJECT` and `/BUCKET`: the form of public URLs, and of the XML API.
     XML = "xml"
     UNKNOWN = "unknown"
 
 
 class Target(Struct, frozen=True):
     endpoint: Endpoint
-    #: The bucket; "" = none.
+    #: The bucket's name; "" = the path contains no bucket.
     bucket: str = ""
-    #: The object; "" = none.
+    #: The object's name; "" = the path contains no object.
     object: str = ""
     #: The public verb or sub-resource (`compose`, `rewriteTo`, `iam`, ...); None = the resource itself.
     action: str | None = None
-    #: Whether the path is that of all objects of the bucket: `.../b/B/o`.
+    #: Whether the path refers to the collection of the bucket's objects: `.../b/B/o`.
     is_objects: bool = False
     #: The destination of a copy or move; "" otherwise.
     to_bucket: str = ""
@@ -134,7 +134,8 @@ class _Kind(Struct, frozen=True):
     endpoint: Endpoint
     action: str | None = None
     is_objects: bool = False
-    #: Number of segments before the action, which is unchanged text; None = the route determines the action.
+    #: Number of segments before the action. The action is the unchanged rest of the path. None = the route
+    #: determines the action.
     action_at: int | None = None
 
 
@@ -160,7 +161,7 @@ def _routes() -> Iterator[tuple[str, _Kind]]:
         yield f"{objects}/{{object}}/{part}/{{entry}}", _Kind(Endpoint.METADATA, part)
         for verb in _VERBS:
             yield f"{objects}/{{object=*/{part}}}/{verb}", _Kind(Endpoint.METADATA, verb)
-    # Policies and other sub-resources, and unsupported ones: the error contains their name.
+    # Policies and other sub-resources. For unsupported ones, the error contains the name.
     yield _API + "/b/{bucket}/**", _Kind(Endpoint.METADATA, action_at=4)
     yield _API, _Kind(Endpoint.METADATA, "unknown")
     yield _API + "/**", _Kind(Endpoint.METADATA, "unknown", action_at=2)
@@ -178,11 +179,11 @@ _ROUTER: Final = Router((ANY, Template.parse(path), kind) for path, kind in _rou
 
 
 def parse_target(raw_path: bytes) -> Target:
-    """Parse an encoded request path. Returns `Endpoint.UNKNOWN` for a foreign path."""
+    """Parse an encoded request path. Returns `Endpoint.UNKNOWN` for a path that is not part of the API."""
     path = raw_path.decode("latin-1").lstrip("/")
     if (
         path.partition("/")[0] == "b"
-    ):  # No bucket has this name: Node's client omits the API prefix.
+    ):  # Google's library for Node.js omits the API prefix. No bucket has the name of this segment.
         path = f"{_API[1:]}/{path}"
     matched = _ROUTER.match("", "/" + path)
     if matched is None:
@@ -198,7 +199,7 @@ def parse_target(raw_path: bytes) -> Target:
         names.get("bucket", "") if kind.action == "moveTo" else names.get("to_bucket", ""),
         names.get("to_object", ""),
     )
-    # An object's URL with an empty name, as from an unset variable, must not refer to the bucket.
+    # If the object's name is empty, for example from an unset variable, the URL must not refer to the bucket.
     is_xml = kind.endpoint is Endpoint.XML
     if not target.bucket if is_xml else names.get("object") == "":
         return Target(Endpoint.UNKNOWN)
@@ -206,6 +207,6 @@ def parse_target(raw_path: bytes) -> Target:
 
 
 def with_copy_source(target: Target, source: str) -> Target:
-    """Return the target of an XML API PUT that copies from `BUCKET/OBJECT` in a header."""
+    """Return the target of an XML API PUT request that copies the object `BUCKET/OBJECT` in a header."""
     bucket, _, name = unquote(source.lstrip("/")).partition("/")
     return Target(Endpoint.XML, bucket, name, None, False, target.bucket, target.object)

@@ -1,4 +1,4 @@
-"""Notices that replicas report: the platform is about to stop their programs.
+"""Notices from replicas that the platform will soon stop their programs.
 
 A notice is valid while the connection of the replica's shim is open (`replica.protocol.preamble`).
 """
@@ -11,12 +11,12 @@ from trainshed.access.job_tokens import JobClaims
 
 
 class Notices:
-    """The notices of all replicas, for one event loop."""
+    """The notices of all replicas. For use on one event loop."""
 
     def __init__(self) -> None:
         self._open: dict[JobClaims, list[str]] = {}
         self._watching: dict[JobClaims, set[asyncio.Event]] = {}
-        #: The process is stopping, and all waits end.
+        #: Whether the process is stopping. All waiting requests then end.
         self.is_closed = False
 
     def close(self) -> None:
@@ -25,7 +25,7 @@ class Notices:
             self._wake(program)
 
     def of(self, program: JobClaims) -> list[str]:
-        """Return the notices of a replica: "preempted", "maintenance"."""
+        """Return the notices of a replica, such as "preempted" or "maintenance"."""
         return self._open.get(program, [])
 
     def add(self, program: JobClaims, notice: str) -> None:

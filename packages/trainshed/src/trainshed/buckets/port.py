@@ -1,7 +1,7 @@
 """The types shared by the methods of the storage API and the stores of objects, local and remote.
 
-`Conditions` have the meaning of the public API: `ifGenerationMatch=0` requires that the object does not
-exist, and `ifGenerationNotMatch=0` that it exists. All conditions must be met.
+`Conditions` correspond to the parameters of the public API: `ifGenerationMatch=0` requires that the object
+does not exist, and `ifGenerationNotMatch=0` that it exists. All conditions must be met.
 """
 
 import os
@@ -33,8 +33,8 @@ class Conditions(Struct, frozen=True):
         return self.generation_match == 0
 
     def check(self, generation: int, metageneration: int, *, reading: bool = False) -> None:
-        """Raise unless all conditions are met. An absent object has generation 0 and metageneration 0. Raises
-        `PreconditionFailed`, or `NotModified` for an unmet "not match" of a read."""
+        """Raise `PreconditionFailed` unless all conditions are met. An absent object has generation 0 and
+        metageneration 0. `reading`: raise `NotModified` for an unmet "not match" condition."""
         if self.generation_match is not None and generation != self.generation_match:
             raise condition_failed()
         if self.metageneration_match is not None and metageneration != self.metageneration_match:
@@ -50,7 +50,8 @@ ALWAYS = Conditions()
 
 
 def parse_number(query: Mapping[str, str], key: str) -> int | None:
-    """Return an optional int64 of the query. Raises `InvalidRequest` if it is not a decimal number."""
+    """Return an int64 parameter of the query, or None if it is missing. Raises `InvalidRequest` if it is not
+    a decimal number."""
     text = query.get(key)
     if text is None or text == "":
         return None
@@ -61,8 +62,8 @@ def parse_number(query: Mapping[str, str], key: str) -> int | None:
 
 
 def read_digits(digits: str, where: str) -> int:
-    """Return a number of decimal digits. Raises `InvalidRequest`, with `where`, for over 64 bits. Python
-    itself rejects more than 4,300 digits."""
+    """Return the value of a string of decimal digits. Raises `InvalidRequest`, with `where`, if the value
+    needs more than 64 bits. Python itself rejects more than 4,300 digits."""
     if len(digits) > _MAX_DIGITS:
         raise InvalidRequest(
             f"Invalid number in '{where}': it has {len(digits)} digits. The maximum is {_MAX_DIGITS}."
@@ -71,7 +72,8 @@ def read_digits(digits: str, where: str) -> int:
 
 
 def conditions_of(query: Mapping[str, str], prefix: str = "if") -> Conditions:
-    """Return the conditions `ifGenerationMatch` and so on. `prefix`: `ifSource` for the source of a copy."""
+    """Return the conditions in a query, such as `ifGenerationMatch`. `prefix`: `ifSource` for the conditions
+    on the source of a copy."""
     return Conditions(
         parse_number(query, prefix + "GenerationMatch"),
         parse_number(query, prefix + "GenerationNotMatch"),
@@ -84,7 +86,8 @@ MAX_RESULTS = 1000
 
 
 class FileIdentity(Struct, frozen=True):
-    """Changes with each write to, or replacement of, a file. Times are in ns since the epoch."""
+    """Identifies a state of a file: it changes when the file is written or replaced. Times are in ns since
+    the epoch."""
 
     inode: int
     size: Bytes
@@ -99,7 +102,7 @@ EDITABLE: Final = (*HEADERS, "storageClass", "customTime")
 """The text properties of an object that a client may set."""
 LAST_NS: Final = 2**63 - 1
 """The last possible creation time of an object (ns since the epoch), in the year 2262."""
-# Validated when a record is decoded, since a program may write one to the attributes of its file.
+# Validated when a record is decoded, because a program may write a record to the attributes of its file.
 _Number = Annotated[int, Meta(ge=0, le=LAST_NS)]
 _Base64 = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9+/=]*\Z")]
 _Property = Annotated[str, Meta(pattern=rf"\A(?:{'|'.join(EDITABLE)})\Z")]
@@ -113,10 +116,10 @@ class ObjectRecord:
     file: FileIdentity
     generation: _Number
     metageneration: _Number
-    #: Creation time (ns since the epoch); `updated_ns` likewise.
+    #: Creation time (ns since the epoch). `updated_ns` has the same unit.
     created_ns: _Number
     updated_ns: _Number
-    #: Base64; `crc32c` likewise; "" while unknown.
+    #: Base64; "" = unknown. The same applies to `crc32c`.
     md5: _Base64 = ""
     crc32c: _Base64 = ""
     #: The editable properties under their public names (contentType, cacheControl, ...).
@@ -125,9 +128,9 @@ class ObjectRecord:
     metadata: dict[str, str] = field(default_factory=dict[str, str])
     #: The number of components of a composed object; 0 = not composed.
     components: _Number = 0
-    #: Its holds, by the names of the API's properties.
+    #: The object's holds, by the API's property names.
     holds: tuple[_Hold, ...] = ()
-    #: Time at which it became noncurrent (ns since the epoch); 0 = it is live.
+    #: The time at which the generation became noncurrent (ns since the epoch); 0 = it is live.
     deleted_ns: _Number = 0
 
     @property
@@ -136,7 +139,7 @@ class ObjectRecord:
 
 
 class ObjectRef(Struct, frozen=True):
-    """An object, or one of its generations, with conditions."""
+    """An object or one of its generations, with the conditions of a request."""
 
     bucket: str
     name: str
@@ -146,7 +149,7 @@ class ObjectRef(Struct, frozen=True):
 
 
 class Draft(Struct, frozen=True):
-    """The properties of an object that a client sets."""
+    """The properties that a client sets for a new object."""
 
     fields: Mapping[str, str] = {}
     metadata: Mapping[str, str] = {}
@@ -172,7 +175,7 @@ class Query(Struct, frozen=True):
 
 
 class Page(Struct, frozen=True):
-    """One page: (name, record) of objects, common prefixes, and the token of the next page."""
+    """One page of a listing: (name, record) of objects, common prefixes, and the token of the next page."""
 
     objects: list[tuple[str, ObjectRecord]]
     prefixes: list[str]

@@ -1,8 +1,8 @@
 """The bucket process: serves a store on Unix sockets and optionally on a TCP port.
 
-The holder of the listening sockets starts it (`python -m trainshed.buckets`) on the first connection. It
-stops on SIGTERM after the running requests, and is killed when its parent dies. The tree is consistent at any
-moment.
+The process that holds the listening sockets starts the bucket process (`python -m trainshed.buckets`) on the
+first connection. After SIGTERM, the bucket process finishes running requests and exits. The kernel kills it
+when its parent dies. The directory tree is consistent at any time.
 """
 
 import asyncio
@@ -37,9 +37,9 @@ _ORPHAN_CHECK_INTERVAL = 0.25
 
 
 def serve(setup: BucketSetup, listeners: Listeners, parent: int) -> None:
-    """Serve the buckets of a setup until SIGTERM or the parent's death. Blocking. `parent`: the ID of the
-    parent process, so that its death before the first check is detected. Raises TimeoutError if another
-    process holds the store."""
+    """Serve the buckets of a setup until SIGTERM or the death of the parent. Blocking. `parent`: the parent's
+    process ID, so that its death before the first check is detected. Raises TimeoutError if another process
+    uses the store."""
     raise_open_files()
     root = Path(setup.root)
     lock = _lock_store(root)
@@ -68,9 +68,9 @@ def serve(setup: BucketSetup, listeners: Listeners, parent: int) -> None:
     def stop(number: int, frame: FrameType | None) -> None:
         server.should_exit = True
 
-    # Installed before the first connection, so that a signal during startup counts. The server raises the
-    # signal again after it has stopped. This handler then replaces the default action, and the process exits
-    # with status 0.
+    # Install the handler before the first connection, so that a signal during startup has an effect. After it
+    # has stopped, the server raises the signal again. This handler then replaces the default action, and the
+    # process exits with status 0.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
     for name, kind in (("gateway", Listener.GATEWAY), ("replicas", Listener.REPLICA)):
@@ -100,9 +100,12 @@ async def _watch_parent(server: SecureServer, parent: int) -> None:
 
 
 def _lock_store(root: Path) -> int:
-    """Lock the store for this process. Return the descriptor with the lock, which ends with the process.
-    Waits for a predecessor to finish its requests, since two processes would delete each other's unfinished
-    uploads. Raises TimeoutError if it does not end."""
+    """Lock the store for this process. Return the file descriptor that holds the lock until the process
+    exits.
+
+    Waits until an earlier process has finished its requests, because two processes would delete each other's
+    unfinished uploads. Raises TimeoutError if the earlier process does not exit.
+    """
     path = state_directory(root) / "lock"
     path.parent.mkdir(parents=True, exist_ok=True)
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -111,7 +114,7 @@ def _lock_store(root: Path) -> int:
         if time.monotonic() > deadline:
             os.close(fd)
             raise TimeoutError(
-                f"The bucket store {root} is in use by another process, which does not end. Stop that "
+                f"The bucket store {root} is in use by another process, which does not exit. Stop that "
                 "service first, or start this one with another directory."
             )
         time.sleep(_LOCK_POLL_INTERVAL)
@@ -119,5 +122,5 @@ def _lock_store(root: Path) -> int:
 
 
 def main(parent: int, setup: str, listeners: str) -> None:
-    """Call `serve` with texts of `BucketSetup.encode` and `listeners.encode`."""
-    serve(BucketSetup.decode(setup), Listeners.inherited(listeners), parent)
+    """Decode the outputs of `BucketSetup.encode` and `listeners.encode`, and call `serve`."""
+    serve(BucketSetup.decode(setup), Listeners.inherit(listeners), parent)

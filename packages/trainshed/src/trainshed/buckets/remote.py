@@ -1,10 +1,10 @@
 """A bucket whose objects are in a remote store, with the same methods as a bucket on the local disk.
 
-Preconditions are as strong as the conditional operations of the store. Creating and replacing up to
-`MAX_CONDITIONAL_BYTES` bytes is atomic. Larger writes, deletions and copies first check and then act (see the
-table in docs/buckets.md). A generation is computed from the store's time and tag of a version.
-
-Checksums and custom metadata are in the object's metadata at the store, so that they are deleted with it.
+Preconditions are only as strong as the conditional operations of the remote store. Creating and replacing
+objects of up to `MAX_CONDITIONAL_BYTES` is atomic. Larger writes, deletions and copies check the conditions
+first and act afterwards (see the table in docs/buckets.md). A generation is computed from the time and the
+tag of a version in the remote store. Checksums and custom metadata are in the remote object's metadata. They
+are therefore deleted together with it.
 """
 
 from __future__ import annotations
@@ -40,13 +40,14 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 MAX_CONDITIONAL_BYTES = 32 << 20
-"""Maximum size in bytes of content whose precondition the store checks. Such content is completely in
+"""Maximum size in bytes of content whose precondition the remote store checks. Such content is completely in
 memory."""
 _PART = 8 << 20
 _MAX_PARTS = 9000
 _MAX_PARALLEL_PARTS = 4
 _SPAN = 64 << 20
-"""Bytes per request to the store, so that a slow client does not cause a request timeout."""
+"""Number of bytes per request to the remote store. The limit prevents a timeout of the request if the client
+is slow."""
 
 
 class RemoteBucket:
@@ -68,7 +69,8 @@ class RemoteBucket:
         components: int = 0,
         announce: Callable[[ObjectRecord], None] | None = None,
     ) -> ObjectRecord:
-        """See `ObjectStore`. A repetition after a crash detects an already completed commit."""
+        """See `ObjectStore`. If a commit is repeated after a crash, this method detects that the first one
+        was completed."""
         name = check_name(ref.name)
         reject_unsupported(list(draft.holds), "object, whose bucket is in a remote store")
         verify(staged.sums, draft.expected)
@@ -89,13 +91,13 @@ class RemoteBucket:
         return written.record
 
     def open_object(self, ref: ObjectRef, *, hash_limit: int | None = None) -> OpenRemote:
-        """See `ObjectStore`. Objects of other programs in the store have no checksums. They are not
-        computed."""
+        """See `ObjectStore`. Objects that other programs wrote to the remote store have no checksums, and
+        none are computed."""
         try:
             version = self._find(check_name(ref.name))
         except InvalidRequest:
             # An object with an invalid name does not exist. gcloud requests `dir/` before it lists the
-            # objects below.
+            # objects below `dir/`.
             version = None
         if version is None:
             raise no_such_object(self._table.name, ref.name)
@@ -109,7 +111,8 @@ class RemoteBucket:
         return self.open_object(ref).record
 
     def patch(self, ref: ObjectRef, change: Callable[[ObjectRecord], ObjectRecord]) -> ObjectRecord:
-        """Raise NotSupported, since such a store changes properties only when it writes the object."""
+        """Raise NotSupported, because a remote store can change properties only by writing the object
+        again."""
         raise NotSupported(
             f"The bucket {self._table.name} is in a remote store, which cannot change an object's properties "
             "without its content. Write the object again, or copy it onto itself with the new properties."
@@ -122,7 +125,7 @@ class RemoteBucket:
             obstore.delete(self._store, ref.name)
 
     def list(self, bucket: str, query: Query) -> Page:
-        """See `ObjectStore`. A listing contains only size, time and generation of the objects."""
+        """See `ObjectStore`. Listed objects have only size, time and generation."""
 
         def read(meta: ObjectMeta) -> list[ObjectRecord]:
             return [version_of(meta, {}).record]
@@ -135,13 +138,14 @@ class RemoteBucket:
             return list_page(query, entries)
 
     def last_written(self, bucket: str, prefix: str) -> int:
-        """See `ObjectStore`. Checks each object below the directory."""
+        """See `ObjectStore`. Reads the status of each object below the directory."""
         with translate_errors(self._table):
             below = list_all(self._store, prefix.rstrip("/") or None)
             return max((written_ns(meta) for meta in below), default=0)
 
     def _check(self, ref: ObjectRef) -> Version | None:
-        """Return the current object if it meets the conditions; None also without conditions."""
+        """Return the current object if it exists. Raise unless it meets the conditions. Without conditions,
+        return None and send no request."""
         check_name(ref.name)
         if ref.conditions == ALWAYS:
             return None
@@ -174,7 +178,7 @@ class RemoteBucket:
 
 
 class OpenRemote(Struct, frozen=True):
-    """An `OpenObject` of the version that existed at its opening."""
+    """An `OpenObject` for the version that was current when the object was opened."""
 
     table: BucketTable
     store: ObjectStore
@@ -205,13 +209,13 @@ class OpenRemote(Struct, frozen=True):
             yield
 
     def close(self) -> None:
-        """Do nothing, since no resource is held."""
+        """Do nothing: this object holds no resource."""
 
 
 def _entries(store: ObjectStore, query: Query) -> Iterator[tuple[str, ObjectMeta | None]]:
-    """Yield names in order from the page's first one on, each with its object; None = a common prefix. A
-    single directory level is requested as such, which is cheap for the store. Otherwise the objects are
-    listed in order of their names."""
+    """Yield the names of a listing in order from its first name on, each with its object. None = the name is
+    a common prefix. If the listing covers a single directory level, only that level is requested, which is
+    cheap for the remote store. Otherwise all objects are listed in order of their names."""
     prefix = query.prefix.encode()
     floor = max(floor_of(query), prefix)
     directory = query.prefix.rpartition("/")[0] or None
@@ -222,7 +226,7 @@ def _entries(store: ObjectStore, query: Query) -> Iterator[tuple[str, ObjectMeta
         level.update((meta["path"], meta) for meta in objects)
         entries = sorted(level.items(), key=lambda entry: entry[0].encode())
     else:
-        # The store lists names after the offset, and the first name belongs to the page.
+        # The remote store lists names after the offset. The first name of the page must be included.
         before = floor.decode("utf-8", "ignore")[:-1].rstrip("/")
         offset = before if before and before.isprintable() and "//" not in before else None
         entries = ((meta["path"], meta) for meta in list_all(store, directory, offset))
@@ -243,13 +247,13 @@ _METADATA_BYTES = 1800
 
 
 class Version(Struct, frozen=True):
-    """A version of an object at the store."""
+    """A version of an object in the remote store."""
 
     record: ObjectRecord
     etag: str
-    #: Its identity in the store's preconditions.
+    #: Identifies the version in the remote store's preconditions.
     exact: UpdateVersion
-    #: The token of the upload that wrote it; None = written by another program.
+    #: The token of the upload that wrote the version; None = another program wrote it.
     token: str | None
 
 
@@ -282,16 +286,16 @@ def written_ns(meta: ObjectMeta) -> int:
 
 
 def _generation(moment: int, etag: str) -> int:
-    """Return a number that grows with the second of writing and differs between tags. It uses only data that
-    a store reports both for one object and in a listing, which lacks version numbers and fractions of a
-    second."""
+    """Return a number that increases with the time of writing in seconds, and differs between tags. It
+    depends only on data that the remote store reports both for a single object and in a listing. A listing
+    contains neither version numbers nor fractions of a second."""
     digest = hashlib.blake2b(etag.encode(), digest_size=8).digest()
     seconds = moment // 1_000_000_000
     return seconds * 1_000_000 + int.from_bytes(digest, "big") % 1_000_000
 
 
 def check_name(name: str) -> str:
-    """Return the name if such a store accepts it. Raises `InvalidRequest`."""
+    """Return the name if remote stores accept it. Raises `InvalidRequest` otherwise."""
     validate_object_name(name)
     segments = name.split("/")
     if not all(segments) or {".", ".."}.intersection(segments) or not name.isprintable():
@@ -303,8 +307,8 @@ def check_name(name: str) -> str:
 
 
 def attributes_of(draft: Draft, sums: Checksums, components: int, token: str) -> Attributes:
-    """Return the metadata of an object for the store. `token`: of the upload that writes it. Raises
-    `InvalidRequest`."""
+    """Return the metadata of an object for the remote store. `token`: identifies the upload that writes the
+    object. Raises `InvalidRequest`."""
     kept = {theirs: draft.fields[ours] for ours, theirs in HEADERS.items() if ours in draft.fields}
     unknown = [key for key in draft.fields if key not in HEADERS and key != "storageClass"]
     for key, value in draft.metadata.items():
@@ -315,8 +319,8 @@ def attributes_of(draft: Draft, sums: Checksums, components: int, token: str) ->
     if unknown or sum(len(key) + len(value) for key, value in kept.items()) > _METADATA_BYTES:
         raise InvalidRequest(
             "The bucket is in a remote store, which does not support these properties: "
-            f"{', '.join(unknown) or 'they are too long'}. Metadata keys must be lower case, values ASCII, "
-            f"and all together at most {_METADATA_BYTES} bytes."
+            f"{', '.join(unknown) or 'too many bytes of metadata'}. Use lower-case metadata keys, ASCII "
+            f"values, and at most {_METADATA_BYTES} bytes in total."
         )
     own = {_CRC32C: sums.crc32c, _UPLOAD: token}
     own |= {_COMPONENTS: str(components)} if components else {_MD5: sums.md5}

@@ -1,6 +1,6 @@
 """Connects to remote stores, and translates their errors for clients.
 
-Credentials go only from the environment to the library: errors, logs and records never contain them.
+The library reads credentials from the environment only. Errors, logs and records never contain them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 
 
 def connect(table: BucketTable) -> ObjectStore:
-    """Return the store of a table, without sending a request. Raises `Unavailable` for malformed
+    """Return the remote store of a table, without sending a request. Raises `Unavailable` for malformed
     credentials."""
     client: ClientConfig = {**_CLIENT, "allow_http": (table.endpoint or "").startswith("http://")}
     prefix = table.prefix.strip("/") or None
@@ -80,7 +80,7 @@ def connect(table: BucketTable) -> ObjectStore:
 def list_all(
     store: ObjectStore, directory: str | None, offset: str | None = None
 ) -> Iterator[ObjectMeta]:
-    """Yield everything below a directory, by name, after `offset`. Pages are fetched as needed."""
+    """Yield all objects below a directory after `offset`, by name. Pages are requested as needed."""
     # The library's type stubs import packages that are not installed.
     lists = cast("Any", obstore).list(store, directory, offset=offset, chunk_size=_CHUNK)
     for block in lists:
@@ -96,7 +96,8 @@ def list_level(store: ObjectStore, directory: str | None) -> tuple[list[ObjectMe
 def _s3(table: BucketTable) -> Any:
     config: dict[str, Any] = {"region": table.region or _DEFAULT_REGION}
     if table.endpoint:
-        # Bucket names go into the path, since self-hosted servers rarely have a host name per bucket.
+        # The bucket's name is part of the path, because self-hosted servers rarely have a host name per
+        # bucket.
         config |= {"endpoint": table.endpoint, "virtual_hosted_style_request": False}
     variables = {
         "access_key_id": table.access_key_env,
@@ -108,7 +109,8 @@ def _s3(table: BucketTable) -> Any:
 
 @contextmanager
 def translate_errors(table: BucketTable, name: str | None = None) -> Generator[None]:
-    """Translate errors of the store's library into public errors. `name`: the object in question."""
+    """Translate errors of the remote store's library into public errors. `name`: the object of the
+    request."""
     try:
         yield
     except BucketsError:
@@ -117,7 +119,7 @@ def translate_errors(table: BucketTable, name: str | None = None) -> Generator[N
         if name and "NoSuchBucket" not in str(error):
             raise no_such_object(table.name, name) from None
         raise NoSuchBucket(
-            f"The bucket {table.name} is in a remote store, which has no bucket of the name "
+            f"The bucket {table.name} is in a remote store, which has no bucket with the name "
             f"{table.bucket or table.name}. Create it there, or correct the [[buckets]] table."
         ) from None
     except (AlreadyExistsError, PreconditionError, NotModifiedError):
@@ -125,17 +127,17 @@ def translate_errors(table: BucketTable, name: str | None = None) -> Generator[N
     except (PermissionDeniedError, UnauthenticatedError, PermissionError) as error:
         _note(table, error)
         raise Forbidden(
-            f"The remote store of the bucket {table.name} denies this to the service. Check the credentials "
-            "in its [[buckets]] table and their permissions."
+            f"The remote store of the bucket {table.name} denies the service this operation. Check the "
+            "credentials in its [[buckets]] table and their permissions."
         ) from None
     except (BaseError, OSError, ValueError) as error:
         _note(table, error)
         raise Unavailable(
-            f"The remote store of the bucket {table.name} does not answer correctly. Try again. The "
+            f"The remote store of the bucket {table.name} returned an invalid response. Try again. The "
             "service's log has details."
         ) from None
 
 
 def _note(table: BucketTable, error: Exception) -> None:
-    # The first line contains request and response. The rest is internal to the library.
+    # The first line describes request and response. The other lines are internals of the library.
     _log.warning("bucket %s: %s", table.name, str(error).partition("\n")[0][:300])

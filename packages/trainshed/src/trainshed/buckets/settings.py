@@ -1,6 +1,7 @@
-"""The supported properties of buckets and objects. All others are rejected by name. Pure.
+"""Defines the supported properties of buckets and objects. Pure.
 
-Neutral values (`false`, `0`, `"DEFAULT"`, an empty list) are accepted for every property.
+Requests with other properties are rejected, and the error contains their names. Neutral values (`false`, `0`,
+`"DEFAULT"`, an empty list) are accepted for every property.
 """
 
 from collections.abc import Mapping
@@ -13,13 +14,15 @@ _FIXED: Final = (
     *("projectNumber", "timeCreated", "updated", "location", "locationType", "owner"),
     *("satisfiesPZI", "satisfiesPZS"),
 )
-"""Properties of a bucket that only the service sets. `location` is set at its creation."""
+"""Properties of a bucket that clients cannot change. `location` can be set only when the bucket is created.
+"""
 _LABELS, _VERSIONING = "labels", "versioning"
 _HOLD, _CLASS, _IAM = "defaultEventBasedHold", "storageClass", "iamConfiguration"
 _PUBLIC: Final = "publicAccessPrevention"
 _STORED: Final = (_LABELS, _VERSIONING, _HOLD, _CLASS, _IAM)
 _ALWAYS: Final = frozenset([_PUBLIC, "uniformBucketLevelAccess", "bucketPolicyOnly"])
-"""Access is uniform in every bucket, so these settings change nothing."""
+"""Parts of `iamConfiguration` that are accepted. Access is uniform in every bucket, so the last two change
+nothing."""
 _NEUTRAL: Final = (None, False, 0, "", "0", "DEFAULT", "Disabled", "NotRestricted")
 HEADERS: Final = {
     "contentType": "Content-Type",
@@ -28,10 +31,10 @@ HEADERS: Final = {
     "contentLanguage": "Content-Language",
     "cacheControl": "Cache-Control",
 }
-"""The response header for each property of an object that has one."""
+"""Maps properties of an object to the response headers that contain them."""
 _UNSUPPORTED_PROPERTIES: Final = (
     *("retention", "customerEncryption", "kmsKeyName", "acl", "contexts"),
-    "deleteSourceObjects",  # A field of the body of compose.
+    "deleteSourceObjects",  # A field in the body of a compose request.
 )
 _UNSUPPORTED_PARAMETERS: Final = (
     *("kmsKeyName", "destinationKmsKeyName", "enableObjectRetention"),
@@ -41,11 +44,11 @@ _ACLS: Final = (
     *("predefinedAcl", "predefinedDefaultObjectAcl", "destinationPredefinedAcl"),
     "x-goog-acl",
 )
-"""Parameters, and the header of the XML API, with a predefined access control list."""
+"""Parameters, and the header of the XML API, that select a predefined access control list."""
 _CLOSED_ACLS: Final = frozenset(
     ["", "private", "projectprivate", "bucketownerread", "bucketownerfullcontrol"]
 )
-"""The lists that grant nothing to others. Members of the bucket's project already have these rights."""
+"""Lists that grant no additional rights. Members of the bucket's project already have these rights."""
 _UNSUPPORTED_HEADERS: Final = (
     "x-goog-encryption-",
     *("x-goog-copy-source-encryption-", "x-goog-copy-source-if-"),
@@ -54,7 +57,7 @@ _UNSUPPORTED_HEADERS: Final = (
 TEMPORARY_HOLD: Final = "temporaryHold"
 EVENT_BASED_HOLD: Final = "eventBasedHold"
 _HOLDS: Final = (TEMPORARY_HOLD, EVENT_BASED_HOLD)
-"""Holds. An object with a hold can be neither deleted nor replaced."""
+"""An object with one of these holds can be neither deleted nor replaced."""
 
 _CLASSES: Final = (
     *("STANDARD", "NEARLINE", "COLDLINE", "ARCHIVE"),
@@ -100,7 +103,7 @@ def _check(settings: Settings) -> None:
         raise InvalidRequest(f"Not a string: the labels {', '.join(wrong)}. Send JSON strings.")
     if settings.get(_CLASS):
         settings[_CLASS] = check_storage_class(settings[_CLASS])
-    prevention = _inside(settings, _IAM, _PUBLIC)
+    prevention = _nested_value(settings, _IAM, _PUBLIC)
     if prevention not in (None, "enforced", "inherited", "unspecified"):
         raise InvalidRequest(
             f"Invalid value {prevention!r} for '{_IAM}.{_PUBLIC}'. Send 'enforced' or 'inherited'."
@@ -108,7 +111,7 @@ def _check(settings: Settings) -> None:
 
 
 def check_storage_class(value: Any) -> str:
-    """Return a storage class in its public form. Raises InvalidRequest for any other value."""
+    """Return a storage class in its public form. Raises InvalidRequest for an unknown class."""
     if (name := str(value).upper()) not in _CLASSES:
         raise InvalidRequest(
             f"Invalid value {name[:100]!r} for '{_CLASS}'. Send one of {', '.join(_CLASSES)}."
@@ -117,8 +120,8 @@ def check_storage_class(value: Any) -> str:
 
 
 def keeps_generations(settings: Mapping[str, Any]) -> bool:
-    """Whether a bucket keeps the generations of replaced and deleted objects."""
-    return _inside(settings, _VERSIONING, "enabled") is True
+    """Whether replaced and deleted objects in a bucket become noncurrent generations."""
+    return _nested_value(settings, _VERSIONING, "enabled") is True
 
 
 def holds_by_default(settings: Mapping[str, Any]) -> bool:
@@ -134,7 +137,7 @@ def protections(settings: Mapping[str, Any]) -> list[str]:
 
 def prevents_public_access(settings: Mapping[str, Any]) -> bool:
     """Whether grants to the public in a bucket's policy are ignored."""
-    return _inside(settings, _IAM, _PUBLIC) == "enforced"
+    return _nested_value(settings, _IAM, _PUBLIC) == "enforced"
 
 
 def storage_class(settings: Mapping[str, Any]) -> str:
@@ -148,13 +151,13 @@ def public_settings(settings: Mapping[str, Any]) -> Settings:
         **settings,
         _CLASS: storage_class(settings),
         _IAM: {"uniformBucketLevelAccess": {"enabled": True}, _PUBLIC: prevention},
-        # Nothing is kept after its deletion, unlike the public API's default of a week.
+        # Deleted objects are not kept. The public API's default keeps them for a week.
         "softDeletePolicy": {"retentionDurationSeconds": "0"},
     }
 
 
 def holds_of(resource: Mapping[str, Any], before: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Return an object's holds after a client's resource was applied. Raises InvalidRequest."""
+    """Return the holds of an object after an update with a client's resource. Raises InvalidRequest."""
     held: list[str] = []
     for name in _HOLDS:
         value = resource.get(name, name in before)
@@ -166,7 +169,7 @@ def holds_of(resource: Mapping[str, Any], before: tuple[str, ...] = ()) -> tuple
 
 
 def check_object(resource: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return an object's resource. Raises NotSupported for unsupported properties."""
+    """Return an object's resource unchanged. Raises NotSupported if it contains unsupported properties."""
     reject_unsupported(
         [name for name in _UNSUPPORTED_PROPERTIES if _is_requested(resource.get(name))], "object"
     )
@@ -188,7 +191,7 @@ def check_request(headers: Mapping[str, str], query: Mapping[str, str]) -> None:
 
 
 def reject_unsupported(unsupported: list[str], what: str) -> None:
-    """Raise NotSupported with the names, unless the list is empty."""
+    """Raise NotSupported with these names, unless the list is empty."""
     if unsupported:
         raise NotSupported(
             f"Not supported by this service: {', '.join(sorted(unsupported))} of the {what}. Nothing was "
@@ -197,8 +200,8 @@ def reject_unsupported(unsupported: list[str], what: str) -> None:
         )
 
 
-def _inside(settings: Mapping[str, Any], name: str, key: str) -> Any:
-    """Return a part of a setting; None if it is not set."""
+def _nested_value(settings: Mapping[str, Any], name: str, key: str) -> Any:
+    """Return the value of a key in a setting; None if it is not set."""
     value = settings.get(name)
     return cast("dict[str, Any]", value).get(key) if isinstance(value, dict) else None
 

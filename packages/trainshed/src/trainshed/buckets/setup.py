@@ -1,6 +1,6 @@
 """The operator's configuration of buckets, and the arguments of a bucket process.
 
-It contains no secret, since a `BucketSetup` is visible on a command line.
+A `BucketSetup` contains no secret, because it is visible on a command line.
 """
 
 import re
@@ -26,13 +26,13 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class BucketTable(Struct, frozen=True):
-    """One `[[buckets]]` table. Fields that end in `_env` contain names of environment variables of the
-    service; None = credentials are found as by the store's own tools."""
+    """One `[[buckets]]` table. Fields that end in `_env` contain names of the service's environment
+    variables. None = the service finds credentials in the same way as the remote store's own tools."""
 
     name: str
-    #: The kind of store with its objects.
+    #: The kind of store that contains the bucket's objects.
     store: Literal["local", "s3", "gcs"] = LOCAL
-    #: Its name in a remote store; None = the same.
+    #: The bucket's name in the remote store; None = the same name.
     bucket: str | None = None
     #: The prefix of all object names in the remote store.
     prefix: str = ""
@@ -42,7 +42,7 @@ class BucketTable(Struct, frozen=True):
     region: str | None = None
     #: The project of the bucket; None = the service's own.
     project: str | None = None
-    #: Whether programs of all projects may use it.
+    #: Whether programs of all projects may use the bucket.
     shared: bool = False
     access_key_env: str | None = None
     secret_key_env: str | None = None
@@ -54,7 +54,7 @@ class BucketTable(Struct, frozen=True):
         return self.store != LOCAL
 
     def faults(self) -> Iterator[str]:
-        """Yield the faults of the table as `key: description`."""
+        """Yield the errors in the table as `key: description`."""
         try:
             validate_bucket_name(self.name)
         except BucketsError as failure:
@@ -65,7 +65,7 @@ class BucketTable(Struct, frozen=True):
                 yield f"{key}: does not apply to a bucket of the kind {self.store}; leave it out"
         for key in (*_S3_ONLY, "service_account_env"):
             if not _VARIABLE.fullmatch(getattr(self, key) or "unset"):
-                # Without the value, which may be the secret itself.
+                # Omit the value, because it may be the secret itself.
                 yield (
                     f"{key}: is not the name of an environment variable; do not write the secret itself "
                     "into a file"
@@ -90,8 +90,8 @@ PLAIN = BucketRules()
 
 
 def cannot_serve(tables: Iterable[BucketTable], local: Collection[str]) -> str | None:
-    """Return why these tables cannot be served and the remedy, or None. `local`: buckets on the service's own
-    disk."""
+    """Return the error message if these tables cannot be served, or None. `local`: names of buckets that have
+    a directory on the service's own disk."""
     remote = [table for table in tables if table.is_remote]
     if remote and find_spec("obstore") is None:
         return (
@@ -122,14 +122,15 @@ class BucketSetup(Struct, frozen=True):
     host: str | None = None
     #: The TCP port; 0 = any free one.
     port: int = 0
-    #: A second port with TLS.
+    #: A second TCP port, with TLS; 0 = any free one.
     tls_port: int = 0
-    #: PEM file for `tls_port`; `key` likewise; None = no such port.
+    #: PEM file with the certificate for `tls_port`; None = no such port. `key`: PEM file with its private
+    #: key.
     certificate: str | None = None
     key: str | None = None
-    #: Whether `port` also speaks TLS, and plain HTTP only with this machine.
+    #: Whether `port` also accepts TLS. It then accepts plain HTTP only from this machine.
     tls: bool = False
-    #: The Unix socket of the API process for programs; None = tokens of ended programs are not detected.
+    #: The API process's Unix socket for programs; None = tokens of programs that have ended are not detected.
     service: str | None = None
     #: The accepted host names.
     hosts: Hosts = field(default_factory=Hosts)
@@ -140,5 +141,5 @@ class BucketSetup(Struct, frozen=True):
 
     @staticmethod
     def decode(text: str) -> "BucketSetup":
-        """Return the setup of a text from `encode`. Raises ValueError."""
+        """Return the setup from a result of `encode`. Raises ValueError."""
         return msgspec.json.decode(text, type=BucketSetup)

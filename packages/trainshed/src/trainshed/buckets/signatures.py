@@ -1,8 +1,8 @@
 """Verifies signed URLs that service accounts create with their keys (V4, GOOG4-RSA-SHA256). Pure.
 
-A signed URL permits its holder one kind of request, with the current rights of the account. The signature
-covers the method, the path, all query parameters, and the headers listed in the URL. A request must therefore
-be unambiguous: no parameter and no signed header may occur twice.
+A signed URL permits one kind of request, with the current rights of the service account. The signature covers
+the method, the path, all query parameters, and the headers listed in the URL. The request must be
+unambiguous: each parameter and each signed header may occur only once.
 """
 
 import binascii
@@ -42,18 +42,18 @@ _MARKS: Final = frozenset(
 """Parameters, in lower case, that occur only in signed URLs."""
 _MAX_LIFETIME: Final = 7 * 24 * 3600
 _MAX_SKEW: Final = 15 * 60
-"""Maximum number of seconds by which a signer's clock may be ahead."""
+"""Maximum number of seconds by which the signer's clock may be ahead."""
 _CREDENTIAL: Final = re.compile(r"([^/]+)/([0-9]{8})/[a-z0-9-]+/storage/goog4_request", re.ASCII)
 _DATE: Final = re.compile(r"[0-9]{8}T[0-9]{6}Z", re.ASCII)
 _EXPIRES: Final = re.compile(r"[0-9]{1,9}", re.ASCII)
 _MAX_EXCERPT: Final = 2_000
-"""Maximum number of characters of the canonical request in an error."""
+"""Maximum number of characters of the canonical request that an error contains."""
 
 Parameters = Sequence[tuple[str, str]]
 
 
 def is_signed(parameters: Parameters) -> bool:
-    """Whether a request has the form of a signed URL, of any version."""
+    """Whether a request has the form of a signed URL of any version."""
     return any(name.lower() in _MARKS for name, _ in parameters)
 
 
@@ -61,18 +61,18 @@ class Signature(Struct, frozen=True):
     """The unverified claims of a signed URL."""
 
     email: str
-    #: Time of signing, and expiry time (seconds since the epoch).
-    signed: int
+    #: Time of signing and expiry time, both in seconds since the epoch.
+    signed_at: int
     expires: int
     canonical: str
-    #: The text that the key signs.
+    #: The text whose signature is verified.
     text: bytes
     value: bytes
 
 
 def read_signature(method: str, path: str, parameters: Parameters, headers: Headers) -> Signature:
-    """Return the signature of a request. `path`: percent-encoded, as sent; `headers`: all headers, by
-    lower-case name. Raises InvalidRequest, NotSupported."""
+    """Return the unverified signature of a request. `path`: percent-encoded, as sent. `headers`: all headers,
+    with lower-case names. Raises InvalidRequest, NotSupported."""
     _check_version(parameters)
     names = [name for name, _ in parameters]
     if twice := sorted({name for name in names if names.count(name) > 1}):
@@ -147,8 +147,8 @@ def _canonical_query(parameters: Parameters) -> str:
 
 
 def _canonical_headers(listed: Sequence[str], headers: Headers) -> list[str]:
-    """Return the lines of the signed headers. Raises InvalidRequest unless the request has each of them once,
-    including `host`, and no other extension header."""
+    """Return the lines of the signed headers in the canonical request. Raises InvalidRequest if a listed
+    header is missing or occurs twice, if `host` is not listed, or if an extension header is not listed."""
     sent: dict[str, list[str]] = {}
     for name, value in headers:
         sent.setdefault(name.decode("latin-1"), []).append(value.decode("latin-1"))
@@ -180,10 +180,10 @@ def verify(signature: Signature, keys: Iterable[AccountKey], now: float) -> Bear
     if key is None:
         raise SignatureDoesNotMatch(
             "Access denied. The request signature does not match: the request differs from the signed one, "
-            f"or {signature.email[:100]} does not have this key (any more). Canonical request:\n"
+            f"or {signature.email[:100]} no longer has this key. Canonical request:\n"
             f"{signature.canonical[:_MAX_EXCERPT]}"
         )
-    if now < signature.signed - _MAX_SKEW:
+    if now < signature.signed_at - _MAX_SKEW:
         raise SignatureDoesNotMatch(
             "Access denied. The signed URL is not valid yet. Set the clock of the signer."
         )

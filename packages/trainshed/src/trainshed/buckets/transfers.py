@@ -1,8 +1,9 @@
 """Creates objects from other objects: compose, copy and move.
 
-Sources are opened as snapshots. If a program writes to a source through `/gcs` during the read, its identity
-changes and the transfer fails instead of mixing contents. All functions block for one step at a time
-(`Steps`), since a sparse file of terabytes costs a program nothing.
+Sources are opened as snapshots. If a program writes to a source through `/gcs` during the read, the identity
+of the source's file changes. The transfer then fails instead of mixing contents. Functions yield after each
+blocking step (`Steps`), because a transfer may take long: a program can cheaply create a sparse file of
+terabytes.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -18,8 +19,8 @@ from trainshed.buckets.port import ALWAYS, Conditions, Draft, ObjectRecord, Obje
 
 MAX_COMPONENTS = 32
 Steps: TypeAlias = Generator[ObjectRecord | None]
-"""Yields None after each step, and finally the record of the new object. If closed early, nothing is
-created."""
+"""Yields None after each step, and finally the record of the new object. If the generator is closed before
+that, no object is created."""
 
 
 def compose(
@@ -49,7 +50,7 @@ def copy(
     target: ObjectRef,
     redraft: Callable[[ObjectRecord], Draft],
 ) -> Steps:
-    """Copy an object. `redraft` returns the copy's properties for the source's."""
+    """Copy an object. `redraft`: returns the properties of the copy, from the record of the source."""
     with closing(store.at(source.bucket).open_object(source, hash_limit=0)) as opened:
         record, staged = opened.record, store.stage()
         try:
@@ -68,8 +69,8 @@ def move(
     target: ObjectRef,
     redraft: Callable[[ObjectRecord], Draft],
 ) -> Steps:
-    """Rename an object within its bucket: copy it, then delete the source if it is unchanged. After a crash
-    in between, both names exist."""
+    """Rename an object within its bucket: copy it, and then delete the source if it has not changed. After a
+    crash between the two steps, both names exist."""
     if source.name == target.name:
         raise InvalidRequest(
             "The source and the destination of a move are the same object. Choose another name."
@@ -88,7 +89,8 @@ def move(
         while (copied := next(steps)) is None:
             yield None
     try:
-        # By a condition: deleting a specific generation is permanent even in a bucket with versioning.
+        # Delete with a condition instead of a generation: deleting a specific generation is permanent even in
+        # a bucket with versioning.
         same = Conditions(generation_match=generation)
         at.delete(ObjectRef(source.bucket, source.name, conditions=same))
     except PreconditionFailed as error:

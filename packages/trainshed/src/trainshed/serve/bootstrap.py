@@ -97,7 +97,7 @@ class Bootstrap:
         setup = _bucket_setup(settings, self.programs_path)
         place = f"{setup.host}:{setup.port} and in {Path(setup.replicas).parent}"
         with start_errors(f"The ports of buckets at {place} cannot be opened"):
-            listeners = Listeners.opened(setup, passed.buckets)
+            listeners = Listeners.open(setup, passed.buckets)
         cleanup.callback(listeners.close)
         self.buckets = BucketKeeper(setup, listeners)
         self.bucket_rules = setup.rules

@@ -1,7 +1,7 @@
 """Stores the list of buckets and their properties.
 
 A bucket is a directory below the store's root. Its properties are in a small file in the hidden part of the
-store. A directory without such a file (created by an operator) is a bucket with default properties.
+store. A directory without such a file, which an operator may create, is a bucket with default properties.
 """
 
 import base64
@@ -61,7 +61,7 @@ class BucketRecord(Struct, frozen=True):
     settings: dict[str, Any] = field(default_factory=dict[str, Any])
     #: The bindings of the IAM policy.
     policy: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
-    #: The project that created it; None = the service's own.
+    #: The project that created the bucket; None = the service's own project.
     project: str | None = None
 
     @property
@@ -71,8 +71,8 @@ class BucketRecord(Struct, frozen=True):
 
 
 def state_directory(root: Path) -> Path:
-    """Return the directory of everything but the objects (records, uploads, locks). It is next to the root on
-    the same file system, so that a program with the root as `/gcs` cannot reach it."""
+    """Return the hidden directory for all data other than objects (records, uploads, locks). It is next to
+    the root and on the same file system. A program with the root as `/gcs` cannot reach it."""
     return root.with_name(f"{root.name}.state")
 
 
@@ -83,7 +83,7 @@ class BucketCatalog:
         self._root = root
         self._now = now
         self.rules = rules
-        #: The configured tables of single buckets, by name.
+        #: The settings tables of individual buckets, by bucket name.
         self.tables = {table.name: table for table in rules.tables}
         self._records = state_directory(root) / "buckets"
         self._trash = state_directory(root) / "tmp"
@@ -99,7 +99,7 @@ class BucketCatalog:
                 )
 
     def directory(self, bucket: str) -> Path:
-        """Return the visible tree of a bucket, the source of the bind mount `/gcs/BUCKET`."""
+        """Return the visible tree of a bucket, which is bind-mounted at `/gcs/BUCKET`."""
         return self._root / validate_bucket_name(bucket)
 
     def is_remote(self, bucket: str) -> bool:
@@ -116,7 +116,7 @@ class BucketCatalog:
         """Return all buckets whose names start with `prefix`, sorted."""
         names = {table.name for table in self.rules.tables if table.is_remote}
         for path in self._root.iterdir():
-            # The root may contain files or directories whose names are no bucket names.
+            # The root may contain files or directories whose names are not valid bucket names.
             with suppress(InvalidRequest):
                 if self.exists(path.name):
                     names.add(path.name)
@@ -138,19 +138,19 @@ class BucketCatalog:
         return BucketAccess(record.name, self.project_of(record), shared, policy)
 
     def visible_buckets(self, project: str) -> tuple[tuple[str, str], ...]:
-        """Return (name, directory) of every bucket that programs of a project see as `/gcs/NAME`, sorted:
-        local buckets that all of these programs may read and write."""
+        """Return (name, directory) of every bucket that programs of a project see as `/gcs/NAME`, sorted.
+        These are the local buckets that all programs of the project may read and write."""
         visible: list[tuple[str, str]] = []
         for name in self.names():
-            with suppress(NotFound):  # It was deleted in the meantime.
+            with suppress(NotFound):  # Another request deleted the bucket in the meantime.
                 record = self.get(name)
                 if not self._is_unmounted(record) and is_visible(project, self._access(record)):
                     visible.append((name, str(self.directory(name))))
         return tuple(visible)
 
     def is_unmounted(self, bucket: str) -> bool:
-        """Whether the bucket exists but is not visible as `/gcs/BUCKET`: it is remote, or it protects objects
-        from deletion, which a directory cannot enforce."""
+        """Whether the bucket exists but is not visible as `/gcs/BUCKET`. Such a bucket is remote, or protects
+        objects from deletion, which a directory cannot enforce."""
         with suppress(NotFound):
             return self._is_unmounted(self.get(bucket))
         return False
@@ -160,7 +160,7 @@ class BucketCatalog:
 
     def is_closed(self, bucket: str, project: str, account: str | None = None) -> bool:
         """Whether the bucket exists but programs of a project cannot read it as this service account; None =
-        as any of their accounts."""
+        as any of the project's accounts."""
         access = self.access(bucket)
         return access is not None and not is_readable(project, access, account)
 
@@ -206,8 +206,8 @@ class BucketCatalog:
         settings: Mapping[str, Any] | None = None,
         project: str | None = None,
     ) -> BucketRecord:
-        """Create a bucket of a project (None = the service's own), durably. Raises `Conflict` if it exists,
-        `InvalidRequest`, and `NotSupported` for unsupported settings."""
+        """Create a bucket durably. `project`: None = the service's own project. Raises `Conflict` if the
+        bucket exists, `InvalidRequest`, and `NotSupported` for unsupported settings."""
         path = self.directory(bucket)
         now = self._now()
         kept = merge_settings({}, settings or {})
@@ -218,7 +218,8 @@ class BucketCatalog:
             if path.exists() or self.is_remote(bucket):
                 raise _conflict_error(bucket, owner, self.access(bucket))
             durable.write(str(self._record(bucket)), msgspec.json.encode(record), is_shared=True)
-            # Created under another name, so that the bucket never exists with the mode of `mkdir`.
+            # Create the directory under another name. Otherwise the bucket would exist for a moment with the
+            # mode that `mkdir` sets.
             made = self._trash / f"bucket-{os.urandom(8).hex()}"
             made.mkdir()
             made.chmod(DIRECTORY_MODE)
@@ -243,8 +244,9 @@ class BucketCatalog:
         *,
         whole: bool = False,
     ) -> BucketRecord:
-        """Merge editable properties (None removes one; `labels` are merged by key). `whole`: also remove all
-        others. Raises `NotFound`, `InvalidRequest`, `NotSupported`."""
+        """Merge editable properties: None removes a property, and `labels` are merged by key. `whole`: also
+        remove all properties that are not in `changes`. Raises `NotFound`, `InvalidRequest`, `NotSupported`.
+        """
         with lock_directory(self._records):
             record = self.get(bucket)
             conditions.check(0, record.metageneration)
@@ -256,9 +258,9 @@ class BucketCatalog:
     def set_policy(
         self, bucket: str, bindings: list[dict[str, Any]], etag: str = ""
     ) -> BucketRecord:
-        """Store the bindings of the bucket's IAM policy, which `admission` applies. Raises
-        `PreconditionFailed` unless `etag` is "" or the bucket's tag, and for public bindings if the bucket
-        prevents them."""
+        """Store the bindings of the bucket's IAM policy, which `admission` applies. `etag`: the expected tag
+        of the bucket; "" = any. Raises `PreconditionFailed` if the tag differs, or if the bucket prevents
+        public access and a binding is public."""
         with lock_directory(self._records):
             record = self.get(bucket)
             if etag not in ("", record.etag):
@@ -284,7 +286,7 @@ class BucketCatalog:
                     self._save(replace(record, policy=policy))
 
     def delete(self, bucket: str, conditions: Conditions = ALWAYS) -> None:
-        """Delete an empty bucket. Raises `NotFound`, `Conflict` if it contains objects."""
+        """Delete an empty bucket. Raises `NotFound`, and `Conflict` if the bucket contains objects."""
         path = self.directory(bucket)
         if self.is_remote(bucket):
             raise InvalidRequest(
@@ -300,7 +302,8 @@ class BucketCatalog:
             except FileNotFoundError as error:
                 raise no_such_bucket(bucket) from error
             try:
-                # A writer may have created an object before the rename. Check again, since now none can.
+                # A writer may have created an object before the rename. Check again, because no writer can
+                # create one now.
                 self._require_empty(bucket, trash)
             except Conflict:
                 trash.rename(path)
@@ -325,8 +328,8 @@ class BucketCatalog:
                 raise Conflict("The bucket you tried to delete is not empty.")
         finally:
             os.close(fd)
-        # Checked after the tree, since a deleted object becomes noncurrent before it disappears from the
-        # tree.
+        # Check noncurrent generations after the tree, because a deleted object becomes noncurrent before it
+        # disappears from the tree.
         if next(self.generations.all_of(bucket), None) is not None:
             raise Conflict(
                 "The bucket you tried to delete is not empty. You must delete all object versions in the "

@@ -1,7 +1,8 @@
-"""Finds, installs and removes the files of objects, independent of requests.
+"""Finds, installs and removes the files of objects, without knowledge of requests.
 
-It owns the locks that serialise the writers of one object, and the rule for the objects `a` and `a/b`: the
-file `a` moves to its shadow place (see `tree`) under its own lock, to make way for the directory.
+The module owns the locks that serialise the writers of one object. It also implements the rule for objects
+with the names `a` and `a/b`: the file `a` moves to its shadow place (see `tree`), so that a directory `a` can
+be created. The move holds the lock of `a`.
 """
 
 import os
@@ -43,19 +44,19 @@ def key_of(bucket: str, name: str) -> str:
 
 
 class ObjectFiles:
-    """The files with an object store's objects. Blocking and thread-safe."""
+    """The files of an object store. Blocking and thread-safe."""
 
     def __init__(self, records: RecordStore) -> None:
         self.records = records
         self._locks = [threading.RLock() for _ in range(_LOCKS)]
 
     def lock(self, place: Place) -> threading.RLock:
-        """Return the lock of one object's place. Never hold two of them, since objects share locks by
-        hash."""
+        """Return the lock of an object's place. Never hold two of these locks: objects with the same hash
+        share a lock, so a deadlock would be possible."""
         return self._locks[hash((place.dirs, place.leaf)) % _LOCKS]
 
     def find(self, base: int, bucket: str, name: str) -> ObjectFile:
-        """Open an object's file. Raises `NotFound` with the public text, `Forbidden`."""
+        """Open an object's file. Raises `NotFound` with the message of the public service, `Forbidden`."""
         try:
             return find(base, place_of(validate_object_name(name)))
         except FileNotFoundError as error:
@@ -63,11 +64,11 @@ class ObjectFiles:
         except PermissionError as error:
             raise Forbidden(
                 f"The service cannot read the file of {bucket}/{name}, since a program removed the "
-                "permission. Restore it through /gcs."
+                "permission. Restore the permission through /gcs."
             ) from error
 
     def closed_record(self, base: int, bucket: str, name: str) -> ObjectRecord:
-        """Return the known properties of an object whose file the service cannot open. Raises `NotFound`."""
+        """Return the known properties of an object whose file the service may not open. Raises `NotFound`."""
         try:
             return self.records.of_closed(status_of(base, place_of(name)))
         except OSError as error:
@@ -101,15 +102,15 @@ class ObjectFiles:
         record: ObjectRecord,
         keep: Callable[[ObjectFile], None] | None = None,
     ) -> None:
-        """Rename a staged file with its record into its place, durably, if the conditions are met. `keep`:
-        called first with the file to be replaced."""
+        """Move a staged file with its record to its final place, durably, if the conditions are met. `keep`:
+        called first with the file that will be replaced."""
         place = place_of(ref.name)
         for _ in range(_ATTEMPTS):
             try:
                 parent = make_directories(base, place.dirs, lambda path: self._make_way(base, path))
             except OSError as error:
                 if is_absent(error):
-                    continue  # The directory was pruned or replaced in the meantime.
+                    continue  # Another request pruned or replaced the directory in the meantime.
                 raise
             try:
                 with self.lock(place):
@@ -151,7 +152,8 @@ class ObjectFiles:
         *,
         exclusive: bool,
     ) -> bool:
-        """Make one attempt under the object's lock. Return False if the directory no longer exists."""
+        """Try once to install the file under the object's lock. Return False if the directory no longer
+        exists."""
         try:
             old = find(base, place)
         except FileNotFoundError:
@@ -165,7 +167,8 @@ class ObjectFiles:
         try:
             if self._rename(staged, parent, place.leaf, exclusive=exclusive):
                 if old is not None and old.dirs != place.dirs:
-                    # The old file was in the shadow of a directory that no longer exists.
+                    # The old file was at its shadow place, and the directory that displaced it no longer
+                    # exists.
                     self._drop(base, old)
             else:
                 make_directory(parent, SHADOW_DIR)
@@ -184,7 +187,7 @@ class ObjectFiles:
 
     @staticmethod
     def _rename(staged: Staged, parent: int, leaf: str, *, exclusive: bool) -> bool:
-        """Put the file at `leaf`, durably. Return False if it is a directory."""
+        """Move the file to `leaf`, durably. Return False if `leaf` is a directory."""
         try:
             if exclusive:
                 os.link(staged.path, leaf, dst_dir_fd=parent, follow_symlinks=False)
@@ -202,7 +205,7 @@ class ObjectFiles:
         return True
 
     def _make_way(self, base: int, path: tuple[str, ...]) -> None:
-        """Move the file at `path` to its shadow place to make way for a directory."""
+        """Move the file at `path` to its shadow place, so that a directory can be created at `path`."""
         dirs, leaf = path[:-1], path[-1]
         with self.lock(Place(dirs, leaf)), directory(base, dirs) as parent:
             try:

@@ -1,9 +1,10 @@
-"""Stores the noncurrent generations of objects in a bucket with versioning: replaced and deleted content.
+"""Stores the noncurrent generations (replaced or deleted content) of objects in buckets with versioning.
 
-A table contains their records. Their contents are in a directory next to it, outside of the visible tree.
-`keep` adds a row and then links the live file. Only then may the caller replace or delete that file. So at
-any time a generation is live, noncurrent, or both. A row is valid if its content exists and the live object
-has another generation (ADR 168).
+A table contains their records. Their contents are in a directory next to the table, outside the visible tree.
+
+`keep` adds a row and then creates a hard link to the live file. Only then may the caller replace or delete
+that file. A generation is therefore live, noncurrent or both at any time. A row is valid if its content
+exists and the live object has another generation (ADR 168).
 """
 
 import hashlib
@@ -30,7 +31,7 @@ TABLE = "generations.db"
 CONTENTS = "generations"
 _SCHEMA = (
     "PRAGMA journal_mode = WAL",
-    # A row is on disk before its file is removed from the tree.
+    # A row must be on disk before its file is removed from the tree.
     "PRAGMA synchronous = FULL",
     "CREATE TABLE IF NOT EXISTS generations (bucket TEXT NOT NULL, name BLOB NOT NULL, "
     "generation INTEGER NOT NULL, record BLOB NOT NULL, PRIMARY KEY (bucket, name, generation)) "
@@ -52,8 +53,8 @@ class Generations:
         self._connection: sqlite3.Connection | None = None
 
     def keep(self, bucket: str, name: str, live: int, record: ObjectRecord, now: Nanos) -> None:
-        """Keep the live generation, an open file, durably before it is replaced or deleted. May be
-        repeated."""
+        """Store the live generation durably as a noncurrent one, before the caller replaces or deletes its
+        file. `live`: the open file. The call may be repeated."""
         self.note(bucket, name, replace(record, deleted_ns=now))
         directory = self._directory(bucket)
         directory.mkdir(parents=True, exist_ok=True)
@@ -75,7 +76,7 @@ class Generations:
         raise no_such_object(bucket, f"{name}#{generation}")
 
     def of(self, bucket: str, name: str) -> list[ObjectRecord]:
-        """Return the records of an object's generations in order."""
+        """Return the records of an object's noncurrent generations in ascending order."""
         query = "SELECT record FROM generations WHERE bucket = ? AND name = ? ORDER BY generation"
         rows = self._rows(query, (bucket, name.encode()))
         records = [msgspec.json.decode(encoded, type=ObjectRecord) for (encoded,) in rows]
@@ -89,7 +90,7 @@ class Generations:
         return next((name for (name,) in self._rows(query, (bucket, floor))), None)
 
     def all_of(self, bucket: str) -> Iterator[tuple[str, ObjectRecord]]:
-        """Yield (name, record) of a bucket's generations by name."""
+        """Yield (name, record) of all noncurrent generations in a bucket, in order of name."""
         floor = b""
         while (name := self.next_name(bucket, floor)) is not None:
             for record in self.of(bucket, name.decode()):
@@ -121,12 +122,13 @@ class Generations:
         return self._contents / bucket
 
     def content(self, bucket: str, name: str, generation: int) -> Path:
-        # Two names of one file, which a program created, belong to one generation.
+        # If a program created two names (hard links) for one file, both names have the same generation
+        # number.
         digest = hashlib.blake2b(name.encode(), digest_size=8).hexdigest()
         return self._directory(bucket) / f"{generation}-{digest}"
 
     def _rows(self, query: str, values: tuple[Any, ...]) -> list[Any]:
-        # Most services have no bucket with versioning, and no such file.
+        # Most services have no bucket with versioning, and therefore no table.
         return self._do(query, values) if self._table.exists() else []
 
     def _do(self, query: str, values: tuple[Any, ...]) -> list[Any]:
@@ -143,12 +145,13 @@ class Generations:
 
 
 def _preserve(live: int, path: Path) -> None:
-    """Create a second name for an open file (hard link), or a copy if that is not possible."""
-    path.unlink(missing_ok=True)  # A crash may have left it. The live file still exists.
+    """Create a second name (hard link) for an open file, or a copy if the link is not possible."""
+    # A crash may have left this file. The live file still exists, so the content is not lost.
+    path.unlink(missing_ok=True)
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        # By descriptor, since a program may have replaced the file. It fails for a file of another user, and
-        # without /proc.
+        # Link by descriptor, because a program may have replaced the file at its path. This fails if another
+        # user owns the file, and without /proc.
         os.link(f"/proc/self/fd/{live}", path.name, dst_dir_fd=directory, follow_symlinks=True)
     except OSError:
         half, done = path.with_name(f"{path.name}.half"), 0

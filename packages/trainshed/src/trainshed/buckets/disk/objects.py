@@ -1,11 +1,13 @@
 """Writes, reads, changes, copies and deletes the objects of all buckets with reliable preconditions.
 
-A write has these steps: temporary file → fsync → record → fsync → rename → fsync of the directory. So after a
-crash, an acknowledged object is complete. An unacknowledged object is complete or absent. A lock around
-"check the condition, then rename" serialises the writers of one object. A program that writes through `/gcs`
-does not use this lock. Creation (`ifGenerationMatch=0`) is exclusive nevertheless, since it uses a hard link.
-Other conditions include all earlier writes of the program. In a bucket with versioning, a write or a deletion
-first stores the live generation (`generations`).
+A write has these steps: temporary file → fsync → record → fsync → rename → fsync of the directory. After a
+crash, an acknowledged object is therefore complete, and an unacknowledged object is complete or absent.
+
+A lock around "check the condition, then rename" serialises the writers of one object. A program that writes
+through `/gcs` does not use this lock. Creation (`ifGenerationMatch=0`) is nevertheless exclusive, because it
+uses a hard link. Other conditions are checked against the object's state that includes all earlier writes of
+the program. In a bucket with versioning, a write or a deletion first stores the live generation
+(`generations`).
 
 All methods block and are thread-safe.
 """
@@ -65,14 +67,14 @@ if TYPE_CHECKING:
     from trainshed.buckets.remote import OpenRemote, RemoteBucket
 
 Opened: TypeAlias = "OpenObject | OpenRemote"
-"""An object open for reading: a fixed generation, independent of later writes."""
+"""An object open for reading. Its generation is fixed, so that later writes do not affect it."""
 BucketStore: TypeAlias = "ObjectStore | RemoteBucket"
-"""The objects of buckets, with preconditions: the result of `ObjectStore.at`."""
+"""The store of a bucket's objects, with preconditions: the result of `ObjectStore.at`."""
 _HASH_LIMIT = 4 << 20
-"""Maximum size in bytes of a file whose missing checksums a listing computes."""
+"""Maximum size in bytes of a file whose missing checksums are computed for a listing."""
 _SETTLED_NS = 2_000_000_000
-"""Minimum age of a file before its checksum is stored. The kernel's clock may be coarse, so a later write of
-the same size could leave the identity unchanged."""
+"""Minimum age of a file before its checksum is stored. The kernel's clock may be coarse. A later write of the
+same size could then leave the file's identity unchanged."""
 
 
 class OpenObject(Struct, frozen=True):
@@ -92,8 +94,8 @@ class OpenObject(Struct, frozen=True):
             yield block
 
     def copy_into(self, staged: Staged, known: Checksums | None) -> Generator[None]:
-        """Append the whole content, one step at a time. `known`: its checksums, if nothing else is appended.
-        Raises `Unavailable` if a program writes to it at the same time."""
+        """Append the whole content, one step at a time. `known`: the content's checksums, if nothing else is
+        appended. Raises `Unavailable` if a program writes to the object at the same time."""
         yield from staged.copy_from(self.fd, self.record.size, known)
         if FileIdentity.of(os.fstat(self.fd)) != self.record.file:
             raise Unavailable("The source object changed during the copy. Try again.")
@@ -125,7 +127,7 @@ class ObjectStore:
         self._lock = threading.Lock()
 
     def at(self, bucket: str) -> BucketStore:
-        """Return the store of a bucket: this one, or the remote one of the rules."""
+        """Return the store of a bucket: this store, or the remote store that the rules configure."""
         table = self.catalog.tables.get(bucket)
         if table is None or not table.is_remote:
             return self
@@ -139,7 +141,8 @@ class ObjectStore:
             return self._remote[bucket]
 
     def clean(self) -> None:
-        """Delete unfinished files of an earlier process. Call it before serving."""
+        """Delete unfinished files that an earlier process left behind. Call this method before serving
+        requests."""
         for path in self._temporary.iterdir():
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)
@@ -160,7 +163,8 @@ class ObjectStore:
         return Staged.create(self._temporary)
 
     def precheck(self, ref: ObjectRef) -> None:
-        """Raise the errors of `commit` that are known before the content is sent."""
+        """Raise the errors that `commit` would raise and that are known before the client sends the
+        content."""
         with self.catalog.open_directory(ref.bucket) as base:
             self._files.check(base, ref)
 
@@ -173,9 +177,10 @@ class ObjectStore:
         components: int = 0,
         announce: Callable[[ObjectRecord], None] | None = None,
     ) -> ObjectRecord:
-        """Turn staged content into an object, durably. Closes the staged file, or leaves it to its owner on
-        failure. `announce` is called with the record before the object becomes visible. Raises
-        `InvalidRequest` (checksum, name), `NotFound` (bucket), `PreconditionFailed`, `Held`."""
+        """Turn staged content into an object, durably. After success, the staged file is closed. After a
+        failure, the caller must discard it. `announce`: called with the record before the object becomes
+        visible. Raises `InvalidRequest` (checksum, name), `NotFound` (bucket), `PreconditionFailed`, `Held`.
+        """
         validate_object_name(ref.name)
         settings = self.catalog.get(ref.bucket).settings
         try:
@@ -183,7 +188,7 @@ class ObjectStore:
                 verify(staged.sums, draft.expected)
                 self._files.check(base, ref)
                 staged.seal()
-                record = self._describe(staged, _completed(draft, settings), components)
+                record = self._describe(staged, _with_defaults(draft, settings), components)
                 if announce is not None:
                     announce(record)
                 keep = partial(self._keep, ref.bucket, ref.name)
@@ -198,22 +203,24 @@ class ObjectStore:
 
     def open_object(self, ref: ObjectRef, *, hash_limit: int | None = None) -> OpenObject:
         """Open an object for reading, with its record. Raises `NotFound`, `NotModified` and other errors.
-        Missing checksums of a file that was written through the directory are computed and stored if the file
-        has at most `hash_limit` bytes (None = no limit)."""
+
+        A file that a program wrote through the directory has no checksums. They are computed and stored if
+        the file has at most `hash_limit` bytes (None = no limit).
+        """
         handle = self._open(ref)
         try:
             record = handle.record
             ref.conditions.check(record.generation, record.metageneration, reading=True)
             is_hashed = hash_limit is None or record.size <= hash_limit
             if not record.crc32c and not record.deleted_ns and is_hashed:
-                record = self._hashed(ref.bucket, ref.name, handle)
+                record = self._with_checksums(ref.bucket, ref.name, handle)
         except BaseException:
             handle.close()
             raise
         return OpenObject(handle.fd, record)
 
     def _open(self, ref: ObjectRef) -> OpenObject:
-        """Open the live generation, or the requested one. Raises `NotFound`."""
+        """Open the requested generation. Default: the live one. Raises `NotFound`."""
         bucket, name, generation = ref.bucket, ref.name, ref.generation
         with self.catalog.open_directory(bucket) as base:
             try:
@@ -232,22 +239,28 @@ class ObjectStore:
         os.close(live.fd)
         return OpenObject(*self.generations.open(bucket, name, generation))
 
-    def _hashed(self, bucket: str, name: str, handle: OpenObject) -> ObjectRecord:
-        """Return the record with the checksums of a file that was written through the directory."""
+    def _with_checksums(self, bucket: str, name: str, handle: OpenObject) -> ObjectRecord:
+        """Compute the checksums of a file that was written through the directory. Return the record with
+        them."""
         record, sums = handle.record, digest_file(handle.fd).sums()
         if FileIdentity.of(os.fstat(handle.fd)) != record.file:
-            return record  # A program is writing to it now. A missing checksum is better than a wrong one.
+            # A program is writing to the file now. A missing checksum is better than a wrong one.
+            return record
         with_sums = partial(replace, md5=sums.md5, crc32c=sums.crc32c)
         if self.now() - record.file.mtime_ns > _SETTLED_NS:
-            # This only saves work at the next read, so a read-only tree or a later write is no error.
-            with suppress(OSError, BucketsError), self._locked(ObjectRef(bucket, name)) as now:
+            # Storing the checksums only saves work at the next read. A read-only tree or a later write is
+            # therefore no error.
+            with (
+                suppress(OSError, BucketsError),
+                self._open_exclusively(ObjectRef(bucket, name)) as now,
+            ):
                 if now.record.file == record.file:
                     self._files.save(now.fd, key_of(bucket, name), with_sums(now.record))
         return with_sums(record)
 
     @contextmanager
-    def _locked(self, ref: ObjectRef) -> Generator[OpenObject]:
-        """Open an object with exclusive access among requests."""
+    def _open_exclusively(self, ref: ObjectRef) -> Generator[OpenObject]:
+        """Open an object while no other request can change it."""
         place = place_of(validate_object_name(ref.name))
         with self._files.lock(place), closing(self._open(ref)) as handle:
             yield handle
@@ -259,7 +272,7 @@ class ObjectStore:
 
     def patch(self, ref: ObjectRef, change: Callable[[ObjectRecord], ObjectRecord]) -> ObjectRecord:
         """Change an object's editable properties. Its metageneration increases by one."""
-        with self._locked(ref) as handle:
+        with self._open_exclusively(ref) as handle:
             record = handle.record
             ref.conditions.check(record.generation, record.metageneration)
             changed = replace(
@@ -273,12 +286,12 @@ class ObjectStore:
         return changed
 
     def delete(self, ref: ObjectRef) -> None:
-        """Delete an object durably, and its directories if they are empty. A specified generation is deleted
-        permanently."""
+        """Delete an object durably, and then its directories if they are empty. If the reference specifies a
+        generation, that generation is deleted permanently."""
         bucket, name = ref.bucket, ref.name
         keeps = ref.generation is None and keeps_generations(self.catalog.get(bucket).settings)
         with self.catalog.open_directory(bucket) as base:
-            with self._locked(ref) as handle:
+            with self._open_exclusively(ref) as handle:
                 record = handle.record
                 ref.conditions.check(record.generation, record.metageneration)
                 if record.holds:
@@ -303,10 +316,11 @@ class ObjectStore:
                 return Page([], [], "")
 
             def generations(name: str) -> list[ObjectRecord]:
-                live = self._listed(base, bucket, name)
+                live = self._live_records(base, bucket, name)
                 if not query.versions:
                     return live
-                # Read after the live one, so that a generation that is replaced in between is not missed.
+                # Read noncurrent generations after the live one, so that a generation that is replaced in
+                # between is not omitted.
                 known = [record.generation for record in live]
                 kept = self.generations.of(bucket, name)
                 others = [record for record in kept if record.generation not in known]
@@ -320,8 +334,9 @@ class ObjectStore:
             entries = ((name, partial(generations, name)) for name in names)
             return list_page(query, entries, walk.skip_to)
 
-    def _listed(self, base: int, bucket: str, name: str) -> list[ObjectRecord]:
-        """Return the live record of an object in a list, or none if it was deleted in the meantime."""
+    def _live_records(self, base: int, bucket: str, name: str) -> list[ObjectRecord]:
+        """Return the live record of an object in a listing, or [] if the object was deleted in the
+        meantime."""
         try:
             return [self.read_record(ObjectRef(bucket, name), hash_limit=_HASH_LIMIT)]
         except Forbidden:
@@ -329,13 +344,13 @@ class ObjectStore:
             with suppress(NotFound):
                 return [self._files.closed_record(base, bucket, name)]
         except (NotFound, InvalidRequest):
-            # Nor must a file whose path is no valid object name.
+            # A file whose path is not a valid object name must not make the bucket unreadable either.
             pass
         return []
 
     def content(self, bucket: str, name: str) -> BinaryIO:
-        """Return the content of a local or remote object, open for reading. A remote one is fetched first.
-        Raises `NotFound`."""
+        """Return the content of a local or remote object, open for reading. The content of a remote object is
+        downloaded first. Raises `NotFound`."""
         handle = self.at(bucket).open_object(ObjectRef(bucket, name), hash_limit=0)
         if isinstance(handle, OpenObject):
             return os.fdopen(handle.fd, "rb")
@@ -350,8 +365,8 @@ class ObjectStore:
         return file
 
     def all_of(self, bucket: str, prefix: str) -> Iterator[tuple[str, ObjectRecord]]:
-        """Yield (name, record) of all objects with a prefix, local or remote, in the order of their UTF-8
-        bytes."""
+        """Yield (name, record) of all objects with a prefix, local or remote, in the order of their names'
+        UTF-8 bytes."""
         query = Query(prefix=prefix)
         while True:
             page = self.at(bucket).list(bucket, query)
@@ -361,9 +376,9 @@ class ObjectStore:
             query = structs.replace(query, page_token=page.next_page_token)
 
     def write_probe(self, bucket: str, prefix: str) -> None:
-        """Check that objects below `prefix` can be written. Leaves no traces. Creates and deletes a hidden
-        file in the deepest existing directory of the prefix. Raises `NotFound` (bucket), `InvalidRequest`
-        (invalid prefix), `Forbidden`."""
+        """Check that objects below `prefix` can be written: create and delete a hidden file in the deepest
+        existing directory of the prefix. Raises `NotFound` (bucket), `InvalidRequest` (invalid prefix),
+        `Forbidden`."""
         name = validate_object_name(f"{prefix.rstrip('/')}/x".lstrip("/"))
         if self.catalog.is_remote(bucket):
             probe = ObjectRef(bucket, f"{name[:-1]}{MARK}probe-{os.urandom(6).hex()}")
@@ -384,8 +399,8 @@ class ObjectStore:
             ) from error
 
     def last_written(self, bucket: str, prefix: str) -> int:
-        """Return the time of the last write to an object with the prefix (ns); 0 if there is none. It checks
-        every object."""
+        """Return the time of the last write to any object with the prefix (ns since the epoch), or 0 without
+        such an object. Reads the status of every object."""
         root = self.catalog.directory(bucket)
         latest = 0
         with self.catalog.open_directory(bucket) as base:
@@ -398,8 +413,8 @@ class ObjectStore:
     def _describe(self, staged: Staged, draft: Draft, components: int) -> ObjectRecord:
         generation = self._generations.next()
         now = self.now()
-        # A time set by the service makes the identity unique. The kernel's clock is coarse, so that a
-        # program's write within one tick would otherwise not be detected.
+        # Set the file's time here to make its identity unique. The kernel's clock is coarse: a program's
+        # write within the same tick would not change the time, and would not be detected.
         mtime = now - now % 1000 + generation % 997
         os.utime(staged.fd, ns=(mtime, mtime))
         sums = staged.sums
@@ -436,8 +451,8 @@ def _probe(base: int, dirs: tuple[str, ...]) -> None:
                 raise
 
 
-def _completed(draft: Draft, settings: Mapping[str, Any]) -> Draft:
-    """Return a draft with the defaults of the bucket's settings for new objects."""
+def _with_defaults(draft: Draft, settings: Mapping[str, Any]) -> Draft:
+    """Return a draft in which missing properties have the bucket's defaults for new objects."""
     fields = dict(draft.fields)
     if (usual := storage_class(settings)) != storage_class({}):
         fields.setdefault("storageClass", usual)
@@ -450,11 +465,11 @@ _STEP = 60_000_000
 
 
 class GenerationSource:
-    """Generation numbers that never repeat, across crashes and clocks that are set back.
+    """Produces generation numbers that never repeat, even after a crash or if the clock is set back.
 
-    A generation is the time in microseconds since the epoch, as in the public service, increased above all
-    earlier numbers. An upper limit is stored on disk before a number below it is used. Blocking (one sync per
-    minute), thread-safe.
+    A generation is the time in microseconds since the epoch, as in the public service. It is increased if
+    necessary to be higher than all earlier numbers. An upper limit is stored on disk before a number below it
+    is used. Blocking (one sync per minute), thread-safe.
     """
 
     def __init__(self, path: Path, now: Callable[[], int]) -> None:

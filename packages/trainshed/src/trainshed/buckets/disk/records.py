@@ -1,15 +1,19 @@
-"""Stores the metadata of objects with their files, so that it never describes another content.
+"""Stores the metadata of objects together with their files, so that a record never describes another content.
 
 A record contains the identity of its file (inode, size, modification time), and is valid only while the file
-has that identity. A write through the directory (`/gcs`) invalidates it. The object then has a new
-generation, which is a function of the new identity.
+has that identity. A write through the directory (`/gcs`) therefore invalidates the record. The object then
+has a new generation, which is computed from the file's new identity.
 
 The record is in an extended attribute if the file system supports it and the record fits. Otherwise it is in
-a sidecar file outside the visible tree, named after the identity.
+a sidecar file outside the visible tree, whose name contains the identity.
 
-A copy of the directory has other inodes, often other times, and no attributes. So each record is also in a
-table by the object's name. It is valid for a file at its path with the same size and time, or the same size
-and checksums. The record is then bound to that file (ADR 43).
+A copied directory has other inodes, often other times, and no attributes. Each record is therefore also in a
+table by the object's name. A record in the table is valid for a file at the object's path in these cases:
+
+- The file has the same size and time.
+- The file has the same size and checksums.
+
+The record is then attached to that file (ADR 43).
 """
 
 import errno
@@ -40,12 +44,12 @@ _DIRECT_GENERATIONS = 5 * 10**18
 
 
 def direct_record(identity: FileIdentity) -> ObjectRecord:
-    """Return the record of a file that was written through the directory: a pure function of its identity.
-    Its generation numbers are in a range that those of the API (microseconds) never reach, so that both kinds
-    are distinct."""
+    """Return the record of a file that was written through the directory, computed only from the file's
+    identity. Its generation number is in a range that numbers of the API (microseconds) never reach. The two
+    kinds of numbers are therefore always distinct."""
     seed = f"{identity.inode}:{identity.size}:{identity.mtime_ns}".encode()
     number = int.from_bytes(hashlib.blake2b(seed, digest_size=8).digest(), "big")
-    written = max(0, min(identity.mtime_ns, LAST_NS))  # A program may set any time.
+    written = max(0, min(identity.mtime_ns, LAST_NS))  # A program may set any modification time.
     return ObjectRecord(
         file=identity,
         generation=_DIRECT_GENERATION_BASE + number % _DIRECT_GENERATIONS,
@@ -65,11 +69,12 @@ class RecordStore:
         self._table = RecordTable(state / FILE)
 
     def load(self, fd: int, stat: os.stat_result, key: str, lock: threading.RLock) -> ObjectRecord:
-        """Return the record of an open file, or one derived from its identity if none is valid. `lock`: the
-        lock of the object's writers, for binding a copy's record."""
+        """Return the record of an open file. If no record is valid, return one that is computed from the
+        file's identity. `lock`: the lock of the object's writers, held while the record of a copied file is
+        attached."""
         identity = FileIdentity.of(stat)
         return (
-            self._attached(fd, identity)
+            self._load_attached(fd, identity)
             or self._from_table(fd, identity, key, lock)
             or direct_record(identity)
         )
@@ -88,14 +93,14 @@ class RecordStore:
         path = self._sidecar(record.file)
         path.parent.mkdir(parents=True, exist_ok=True)
         durable.write(str(path), encoded, is_shared=True)
-        self._at_attribute(os.removexattr, fd)
+        self._access_attribute(os.removexattr, fd)
 
     def note(self, key: str, record: ObjectRecord) -> None:
         """Put the record of an object into the table. Writers of one object must not call it concurrently."""
         self._table.put(key, msgspec.json.encode(record))
 
     def forget(self, identity: FileIdentity) -> None:
-        """Delete the sidecar, if any, of a deleted file."""
+        """Delete the sidecar of a deleted file, if there is one."""
         self._sidecar(identity).unlink(missing_ok=True)
 
     def drop(self, key: str) -> None:
@@ -104,8 +109,8 @@ class RecordStore:
     def close(self) -> None:
         self._table.close()
 
-    def _attached(self, fd: int, identity: FileIdentity) -> ObjectRecord | None:
-        encoded = self._at_attribute(os.getxattr, fd)
+    def _load_attached(self, fd: int, identity: FileIdentity) -> ObjectRecord | None:
+        encoded = self._access_attribute(os.getxattr, fd)
         attached = None if encoded is None else _decode(encoded)
         if attached is not None and attached.file == identity and not attached.deleted_ns:
             return attached
@@ -114,19 +119,21 @@ class RecordStore:
     def _from_table(
         self, fd: int, identity: FileIdentity, key: str, lock: threading.RLock
     ) -> ObjectRecord | None:
-        """Return the record of the object that the file is a copy of, bound to the file."""
+        """Return the table's record if the file is a copy of the object, and attach the record to the
+        file."""
         encoded = self._table.get(key)
         kept = None if encoded is None else _decode(encoded)
         if encoded is None or kept is None or kept.size != identity.size:
             return None
         if not (_is_time_of(kept.file, identity) or _has_content_of(fd, kept, identity)):
-            self._table.drop(key, encoded)  # The file was modified. It is not hashed again.
+            # The file was modified. Without the row, it is not hashed again.
+            self._table.drop(key, encoded)
             return None
         bound = replace(kept, file=identity)
         with lock:
-            if newer := self._attached(fd, identity):
-                return newer  # Another writer bound or changed the record during the comparison.
-            # On failure, the next reader binds it. A read-only tree is no error.
+            if newer := self._load_attached(fd, identity):
+                return newer  # Another writer attached or changed the record during the comparison.
+            # If attaching fails, the next reader tries again. A read-only tree is no error.
             with suppress(OSError):
                 self.attach(fd, bound)
                 if kept.file != identity:
@@ -144,8 +151,9 @@ class RecordStore:
         except FileNotFoundError:
             return None
 
-    def _at_attribute(self, call: Callable[[int, str], _T], fd: int) -> _T | None:
-        """Return the result of a call for the file's attribute, or None without such an attribute."""
+    def _access_attribute(self, call: Callable[[int, str], _T], fd: int) -> _T | None:
+        """Call a function for the file's attribute and return the result, or None if the file has no such
+        attribute."""
         if self._attributes:
             try:
                 return call(fd, _ATTRIBUTE)
@@ -167,7 +175,7 @@ class RecordStore:
 
 
 def _decode(encoded: bytes) -> ObjectRecord | None:
-    # A job may write into the attribute of its own file. Invalid content is no record.
+    # A job may write to the attribute of its own file. Invalid content is treated as a missing record.
     try:
         return msgspec.json.decode(encoded, type=ObjectRecord)
     except (ValueError, RecursionError):
@@ -175,8 +183,8 @@ def _decode(encoded: bytes) -> ObjectRecord | None:
 
 
 def _is_time_of(kept: FileIdentity, copy: FileIdentity) -> bool:
-    """Whether a copy's time equals the file's, up to the precision of the copying tool: tar and older tools
-    truncate to seconds, some to microseconds."""
+    """Whether the modification time of a copied file equals that of the original, within the precision of the
+    copying tool. Tar and older tools truncate times to seconds, some tools to microseconds."""
     return any(
         copy.mtime_ns == kept.mtime_ns - kept.mtime_ns % unit for unit in (1, 1_000, 1_000_000_000)
     )
@@ -198,7 +206,7 @@ FILE = "records.db"
 _BUSY_TIMEOUT_S = 5
 _SCHEMA = (
     "PRAGMA journal_mode = WAL",
-    # A power failure may lose the last rows, but the records with the files are durable.
+    # A power failure may lose the last rows. The records attached to files are durable.
     "PRAGMA synchronous = NORMAL",
     "CREATE TABLE IF NOT EXISTS records (key TEXT PRIMARY KEY, record BLOB NOT NULL) WITHOUT ROWID",
 )
@@ -207,10 +215,10 @@ _SCHEMA = (
 class RecordTable:
     """Encoded records by key (`BUCKET/NAME`), in a file that every copying tool includes.
 
-    It is a second copy: the record attached to an object's file has priority. The table is read only for
-    files without a record. So a failed write fails no request, and an unreadable table is recreated. The file
-    is opened at its first use; after a failure, such as a full disk, the next use tries again. Blocking.
-    Thread-safe and process-safe.
+    The table is a second copy: a record attached to an object's file has priority, and the table is read only
+    for files without a record. Therefore a request succeeds even if the write to the table fails, and an
+    unreadable table is created again. The table is opened at its first use. After a failure, such as a full
+    disk, the next use tries again. Blocking. Thread-safe and process-safe.
     """
 
     def __init__(self, path: Path) -> None:
@@ -225,8 +233,8 @@ class RecordTable:
         return None if row is None else row[0]
 
     def put(self, key: str, record: bytes, before: bytes | None = None) -> None:
-        """Store an object's record. With `before`, replace only that one, since another process may have
-        written a newer one."""
+        """Store an object's record. `before`: replace only this earlier record, because another process may
+        have written a newer one. None = replace any record."""
         if before is None:
             self._do("INSERT OR REPLACE INTO records VALUES (?, ?)", (key, record))
         else:
@@ -235,7 +243,7 @@ class RecordTable:
             )
 
     def drop(self, key: str, before: bytes | None = None) -> None:
-        """Remove the record of a deleted object; `before` as in `put`."""
+        """Remove the record of a deleted object. `before`: as in `put`."""
         self._do(
             "DELETE FROM records WHERE key = ? AND record = coalesce(?, record)", (key, before)
         )
@@ -251,12 +259,12 @@ class RecordTable:
                 self._connection.close()
 
     def _first(self, statement: str, values: tuple[Any, ...]) -> Any:
-        return self._guarded(lambda table: table.execute(statement, values).fetchone())
+        return self._run_or_log(lambda table: table.execute(statement, values).fetchone())
 
     def _do(self, statement: str, values: tuple[Any, ...]) -> None:
-        self._guarded(lambda table: table.execute(statement, values))
+        self._run_or_log(lambda table: table.execute(statement, values))
 
-    def _guarded(self, work: Callable[[sqlite3.Connection], Any]) -> Any:
+    def _run_or_log(self, work: Callable[[sqlite3.Connection], Any]) -> Any:
         try:
             with self._lock:
                 if self._connection is None:
@@ -279,7 +287,7 @@ def _open(path: Path) -> sqlite3.Connection:
     try:
         return connect(path, _SCHEMA)
     except sqlite3.OperationalError:
-        raise  # The file is intact, but space, permission or descriptors are missing.
+        raise  # The file is intact, but disk space, a permission or file descriptors are missing.
     except sqlite3.DatabaseError as error:
         aside = path.with_name(f"{path.name}.damaged")
         log.warning(
@@ -292,7 +300,7 @@ def _open(path: Path) -> sqlite3.Connection:
 
 
 def connect(path: Path, schema: Sequence[str]) -> sqlite3.Connection:
-    """Open a table for several threads and processes, and create it if it does not exist. Raises
+    """Open a table that several threads and processes may use, and create it if it does not exist. Raises
     sqlite3.Error."""
     connection = sqlite3.connect(
         path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
@@ -308,7 +316,7 @@ def connect(path: Path, schema: Sequence[str]) -> sqlite3.Connection:
 
 @contextmanager
 def lock_directory(directory: Path) -> Generator[None]:
-    """Lock the directory against concurrent calls in other processes."""
+    """Lock the directory, so that calls in other processes wait."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)

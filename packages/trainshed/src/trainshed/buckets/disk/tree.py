@@ -34,7 +34,7 @@ ESCAPED = MARK + "="
 
 
 class Place(Struct, frozen=True):
-    """A physical place below a bucket: its directories from the top, and the file's own name."""
+    """A physical place below a bucket: the directories from the top down, and the file name."""
 
     dirs: tuple[str, ...]
     leaf: str
@@ -47,7 +47,7 @@ def place_of(name: str) -> Place:
 
 
 def encode_segment(segment: str) -> str:
-    """Return a segment of an object name as a path component."""
+    """Return the file name for a segment of an object name."""
     is_special = segment in {"", ".", ".."} or segment.startswith(MARK)
     return ESCAPED + segment if is_special else segment
 
@@ -60,8 +60,8 @@ _CLOSED = {errno.EACCES, errno.EPERM}
 _NOT_EMPTY = {errno.ENOTEMPTY, errno.EEXIST}
 
 DIRECTORY_MODE = 0o777
-"""Any user may access directories inside a bucket. The store's root (mode 0700) excludes other users of the
-machine. A job that sees the bucket through a bind mount runs as the user of its sandbox."""
+"""Any user may access directories inside a bucket. The mode of the store's root (0700) excludes other users
+of the machine. A job sees the bucket through a bind mount, and runs as the user of its sandbox."""
 
 
 def is_absent(error: OSError) -> bool:
@@ -93,9 +93,12 @@ def open_directory(base: int, components: tuple[str, ...]) -> int:
 def make_directories(
     base: int, components: tuple[str, ...], make_way: Callable[[tuple[str, ...]], None]
 ) -> int:
-    """Open `base/components` and create missing directories, durably. The caller closes it. `make_way(path)`
-    is called if a file has the name of a required directory, and must move the file. Raises FileNotFoundError
-    if a directory is pruned at the same time; the caller should retry."""
+    """Open `base/components` and create missing directories, durably. The caller closes the descriptor.
+
+    `make_way(path)` is called if a required directory has the name of an existing file, which the function
+    must move. Raises FileNotFoundError if another request prunes a directory at the same time. The caller
+    should then retry.
+    """
     current = os.dup(base)
     try:
         for depth, component in enumerate(components):
@@ -124,7 +127,8 @@ def make_directory(parent: int, component: str) -> None:
         return
     fd = os.open(component, DIRECTORY_FLAGS, dir_fd=parent)
     try:
-        os.fchmod(fd, DIRECTORY_MODE)  # The umask changes mkdir's mode, but not this one.
+        # The umask restricts the mode that mkdir sets, but not that of fchmod.
+        os.fchmod(fd, DIRECTORY_MODE)
     finally:
         os.close(fd)
     os.fsync(parent)
@@ -144,7 +148,8 @@ def prune(base: int, components: tuple[str, ...]) -> None:
 
 
 def open_file(parent: int, leaf: str) -> tuple[int, os.stat_result]:
-    """Open a regular file in a directory. Raises FileNotFoundError for everything else."""
+    """Open a regular file in a directory. Raises FileNotFoundError if the entry is anything else or does not
+    exist."""
     try:
         fd = os.open(leaf, _FILE, dir_fd=parent)
     except OSError as error:
@@ -161,7 +166,7 @@ def open_file(parent: int, leaf: str) -> tuple[int, os.stat_result]:
 class ObjectFile(Struct, frozen=True):
     """An object's file, open for reading, and its place."""
 
-    #: The file's descriptor, which its owner closes.
+    #: The file descriptor. The owner of this object closes it.
     fd: int
     stat: os.stat_result
     dirs: tuple[str, ...]
@@ -188,9 +193,10 @@ def find(base: int, place: Place) -> ObjectFile:
 
 
 def _at_either_place(base: int, place: Place, act: Callable[[int], T]) -> tuple[tuple[str, ...], T]:
-    """Return the first directory in which `act` succeeds (the object's own or the shadow one), and the
-    result."""
-    # The own directory twice, since a writer may move an object back from its shadow place in the meantime.
+    """Call `act` in the object's own directory and in the shadow directory until it succeeds. Return that
+    directory and the result."""
+    # The object's own directory is tried twice, because a writer may move the object back from its shadow
+    # place in the meantime.
     for dirs in (place.dirs, (*place.dirs, SHADOW_DIR), place.dirs):
         try:
             parent = open_directory(base, dirs)
@@ -207,7 +213,7 @@ def _at_either_place(base: int, place: Place, act: Callable[[int], T]) -> tuple[
 
 
 class Entry(Struct, frozen=True):
-    """An object in a walk: its full name and its file's place."""
+    """An object in a walk: its full name and the place of its file."""
 
     name: str
     dirs: tuple[str, ...]
@@ -262,7 +268,7 @@ class Walk:
 
     def _members(self, name: str, dirs: tuple[str, ...]) -> Iterator[_Member]:
         """Yield the members of a directory in order. A directory may have hundreds of thousands of members,
-        but a page needs few. So most members are only a key until their turn."""
+        but a page needs few. Therefore most members are stored as a key only, until they are needed."""
         members: dict[bytes, _Member | None] = {}
         with _readable(self._base, dirs) as fd:
             if fd is not None:
@@ -284,7 +290,7 @@ class Walk:
 
 @contextmanager
 def _readable(base: int, dirs: tuple[str, ...]) -> Generator[int | None]:
-    """Open a directory as a context; None = it does not exist, or the service has no access."""
+    """Open a directory as a context. Yields None if it does not exist or the service has no access."""
     try:
         fd = open_directory(base, dirs)
     except OSError as error:
@@ -299,8 +305,8 @@ def _readable(base: int, dirs: tuple[str, ...]) -> Generator[int | None]:
 
 
 def _collect(fd: int, members: dict[bytes, _Member | None], shadow: tuple[str, ...] = ()) -> None:
-    """Read the members of a directory. None = the key is the name in the directory. `shadow`: the last part
-    of the path of a shadow directory."""
+    """Read the entries of a directory into `members`. A value of None stands for an entry whose file name is
+    the key. `shadow`: the path of a shadow directory, relative to the directory of the members."""
     with os.scandir(fd) as entries:
         for entry in entries:
             is_directory = entry.is_dir(follow_symlinks=False)
@@ -312,16 +318,17 @@ def _collect(fd: int, members: dict[bytes, _Member | None], shadow: tuple[str, .
                 continue
             segment = component.removeprefix(ESCAPED)
             if encode_segment(segment) != component or not _is_text(segment):
-                continue  # no object's name, or the directory of shadows
+                continue  # not a valid object name, or the shadow directory
             key = segment.encode() + (b"/" if is_directory else b"")
             below = (component,) if is_directory else shadow
-            # A plain file that has replaced its shadow in the meantime is newer and has priority.
+            # If a plain file has the same name as a file in the shadow directory, it is newer and has
+            # priority.
             if not shadow or not (is_directory or key in members):
                 members[key] = _Member(key, segment, below, component, is_directory)
 
 
 def _plain(key: bytes) -> _Member | None:
-    """Return the member whose key is its name in the directory, or None if the name is invalid."""
+    """Return the member for a key that is also the file name, or None if the name is invalid."""
     segment, is_directory = os.fsdecode(key.removesuffix(b"/")), key.endswith(b"/")
     below = (segment,) if is_directory else ()
     return _Member(key, segment, below, segment, is_directory) if _is_text(segment) else None

@@ -63,10 +63,10 @@ from trainshed.httpd.messages import (
 )
 
 _THREADS = 32
-"""Number of threads for blocking file work. It exceeds the number of processors, since fsync takes most of
-the time."""
+"""Number of threads for blocking file work. It exceeds the number of processors, because most of the work is
+waiting for fsync."""
 _MAX_FORM = 16 << 10
-"""Maximum size in bytes of a form, which needs no authentication."""
+"""Maximum size in bytes of a form. Forms are accepted without authentication."""
 _FULL_DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE}
 _log = logging.getLogger(__name__)
 
@@ -77,8 +77,8 @@ class BucketsApp:
     def __init__(
         self, store: ObjectStore, authenticator: Authenticator, *, hosts: Hosts, metadata: Metadata
     ) -> None:
-        """`authenticator`: finds callers at the TCP port. `hosts`: the host names that requests may use (DNS
-        rebinding). `metadata`: the metadata endpoint of programs."""
+        """`authenticator`: identifies callers at the TCP port. `hosts`: the host names that requests may use
+        (DNS rebinding). `metadata`: the metadata endpoint of programs."""
         self._store = store
         self._sessions = UploadSessions(store)
         self._authenticator = authenticator
@@ -108,16 +108,18 @@ class BucketsApp:
         if not bucket and (fault := self._hosts.fault(scope)):
             await refuse(scope, send_answer, fault)
         else:
-            call = self.begin(request, bucket)
+            call = self.call_for(request, bucket)
             await serve(call, self.answer, self.refuse, receive, send_answer)
 
-    def begin(self, request: Request, bucket: str = "") -> Call:
-        """Return a request as a call. `bucket`: the bucket in the host name of a signed URL; "" = none."""
+    def call_for(self, request: Request, bucket: str = "") -> Call:
+        """Return the call for a request. `bucket`: the bucket in the host name of a signed URL; "" = none."""
         raw_path: bytes = request.scope.get("raw_path") or request.path.encode()
         key, path = split_key(raw_path)
         request = request.at(path)
         if request.override():
-            request.scope["method"] = "POST"  # Queries in a body are not supported.
+            request.scope["method"] = (
+                "POST"  # A GET request whose query is in the body of a POST request is not supported.
+            )
         below = b"/%b%b" % (bucket.encode(), path if path != b"/" else b"") if bucket else path
         target, source = parse_target(below), request.headers.get("x-goog-copy-source")
         if source and request.method == "PUT" and target.endpoint is Endpoint.XML:
@@ -135,12 +137,12 @@ class BucketsApp:
         )
 
     async def _caller(self, call: Call) -> Caller:
-        """Return the caller. The source of the identity depends on the listener. Raises Unauthenticated,
-        Unavailable."""
+        """Return the caller of a request. The listener determines where the identity comes from. Raises
+        Unauthenticated, Unavailable."""
         headers = call.request.headers
         if call.is_signed:
             return await self._signer(call)
-        # The address of a session is valid only for its upload, not for reading.
+        # The URL of an upload session permits only the upload, not reading the object.
         is_upload = call.request.method in {"PUT", "DELETE"} and "upload_id" in call.query
         if call.target.endpoint is Endpoint.XML and is_upload:
             signer = await call.run(
@@ -158,8 +160,8 @@ class BucketsApp:
                 return await self._authenticator.caller(headers.get("authorization"), call.key)
 
     async def _signer(self, call: Call) -> Caller:
-        """Return the account that signed the request's URL. After the verification, the request may last
-        longer than the URL is valid. Raises InvalidRequest, NotSupported, Forbidden, Unavailable."""
+        """Return the account that signed the request's URL. Later calls for the same request do not check the
+        URL's expiry time again. Raises InvalidRequest, NotSupported, Forbidden, Unavailable."""
         if call.signer is None:
             if call.key:
                 raise InvalidRequest(
@@ -172,8 +174,8 @@ class BucketsApp:
                     "A signed URL has the form http://HOST:PORT/BUCKET/OBJECT. Sign that path."
                 )
             if call.listener is Listener.REPLICA:
-                # It may be a signed URL of Google Cloud Storage, which the replica's endpoint forwards to
-                # Google.
+                # If the bucket does not exist here, it may be a signed URL of Google Cloud Storage. The
+                # replica's endpoint then forwards the request to Google.
                 await call.run(call.store.catalog.get, call.target.bucket)
             request = call.request
             call.signer = self._authenticator.verify(
@@ -186,7 +188,7 @@ class BucketsApp:
     async def _exchange_token(self, call: Call) -> Response:
         body = b"".join([block async for block in call.blocks(limit=_MAX_FORM)])
         if call.key:
-            # An address with a valid key needs no token. The client gets a placeholder.
+            # A client whose URL contains a valid key needs no token, and receives a placeholder.
             await self._authenticator.caller(None, call.key)
             return answer(msgspec.json.encode(token_answer("unused")), kind="application/json")
 
@@ -214,15 +216,14 @@ class BucketsApp:
         return await self._dispatch(call)
 
     def refuse(self, call: Call, error: Exception) -> Response:
-        """Return the public form of an error. Internal errors also get an answer, and are logged with
-        traceback."""
+        """Return an error in the form of the public API. Internal errors are also logged with a traceback."""
         response = error_answer(_fault(call, error), call.target.endpoint)
         if isinstance(error, RangeNotSatisfiable):
             response.headers.append((b"content-range", b"bytes */%d" % error.size))
         return response
 
     def _admit(self, call: Call) -> None:
-        """Check that the caller has all permissions for the call. Raises Unauthenticated, Forbidden,
+        """Raise unless the caller has all permissions for the call. Raises Unauthenticated, Forbidden,
         Unavailable."""
         if call.caller.may_do_everything:
             return
@@ -233,7 +234,7 @@ class BucketsApp:
             admit(call.caller, permission, access(bucket))
 
     async def _readmit(self, call: Call) -> None:
-        """Repeat the check of `_admit` with the caller's current permissions."""
+        """Repeat the check of `_admit`, because the caller's permissions may have changed."""
         if not call.is_part:
             call.caller = await self._caller(call)
         self._admit(call)
@@ -254,13 +255,13 @@ class BucketsApp:
             case Endpoint.BATCH:
                 return await self._batch(call)
             case Endpoint.UNKNOWN:
-                raise NotFound(f"Not Found: {call.path} is not an address of this API.")
+                raise NotFound(f"Not Found: {call.path} is not a path of this API.")
 
     async def _batch(self, call: Call) -> Response:
         if call.request.method != "POST":
             raise NotSupported("A batch requires POST. Send it with POST.")
         if call.caller.email is None:
-            # Checked before the body is read, since each part would be rejected.
+            # Reject the batch before reading its body, because each part would be rejected.
             raise Unauthenticated("A batch needs `Authorization: Bearer TOKEN`.")
 
         async def answer_part(inner: InnerRequest) -> Response:
@@ -274,7 +275,7 @@ class BucketsApp:
         return await answer_batch(call, answer_part)
 
     def _part_call(self, call: Call, inner: InnerRequest) -> Call:
-        """Return a part of a batch as a separate call, with the caller and the address of the batch."""
+        """Return a part of a batch as a separate call, with the caller and the base URL of the batch."""
         own = {name for name, _ in inner.headers} | {b"content-length", b"content-type"}
         kept = [pair for pair in call.request.scope["headers"] if pair[0] not in own]
         scope: Scope = {
@@ -289,7 +290,7 @@ class BucketsApp:
         async def receive() -> Message:
             return {"type": "http.request", "body": inner.body, "more_body": False}
 
-        part = self.begin(Request(scope, receive))
+        part = self.call_for(Request(scope, receive))
         part.is_part, part.caller = True, call.caller
         return part
 
@@ -303,7 +304,8 @@ def _fault(call: Call, error: Exception) -> BucketsError:
     what = (call.request.method, call.path)
     match error:
         case NotModified() if call.request.method not in {"GET", "HEAD"}:
-            return condition_failed()  # A source's `If-None-Match` is an ordinary precondition.
+            # `If-None-Match` for the source of a copy is an ordinary precondition.
+            return condition_failed()
         case BucketsError():
             return error
         case PermissionError():
@@ -320,8 +322,8 @@ def _fault(call: Call, error: Exception) -> BucketsError:
                 f"The storage is not writable: {error.strerror}. Mount it for writing."
             )
         case OSError() if error.errno in _FULL_DISK_ERRORS:
-            # No traceback, since this error is repeated for each attempt of each caller, and the log may be
-            # on the same full disk.
+            # Log no traceback: the error repeats for each attempt of each caller, and the log may be on the
+            # same full disk.
             _log.warning("out of space: %s %s: %s", *what, error.strerror)
             return Unavailable(
                 f"The storage is full: {error.strerror}. Free some space and try again."

@@ -1,4 +1,4 @@
-"""Methods of the storage API on buckets. Each converts a request to a resource."""
+"""Methods of the storage API on buckets. Each method converts a request to a resource."""
 
 import logging
 import re
@@ -69,7 +69,7 @@ async def bucket(call: Call) -> Response:
 
 
 def _describe_caller(call: Call) -> str:
-    """Return the caller for the service's log, since the audit log does not contain changes of storage."""
+    """Return the caller's name for the service's log. The audit log does not contain changes of storage."""
     program = call.caller.program
     of_job = f" in a program of job {program.job_uid}" if program is not None else ""
     return f"{call.caller.email}{of_job}"
@@ -86,7 +86,8 @@ def service_account(call: Call, project: str) -> Response:
 
 
 async def part(call: Call) -> Response:
-    """Handle `b/B/…`: IAM policy, storage layout, managed folders. Everything else is not supported."""
+    """Handle `b/B/…`: IAM policy, storage layout, managed folders. All other sub-resources are not
+    supported."""
     catalog = call.store.catalog
     match call.request.method, call.target.action:
         case "GET", "storageLayout":
@@ -156,12 +157,12 @@ async def _list(call: Call) -> Response:
 def _buckets(
     catalog: BucketCatalog, project: str | None, prefix: str, after: bytes
 ) -> Iterator[BucketRecord]:
-    """Yield the buckets of a project (None = of all projects) and the shared ones, sorted by name, after the
-    name `after`."""
+    """Yield (in order of name) the buckets of a project and the shared buckets, starting after the name
+    `after`. `project`: None = all projects."""
     for name in catalog.names(prefix):
         access = catalog.access(name) if name.encode() > after else None
-        if access and (project is None or access.shared or access.project == project):
-            with suppress(NotFound):  # The bucket may be deleted at any time.
+        if access and (project is None or access.is_shared or access.project == project):
+            with suppress(NotFound):  # Another request may delete the bucket at any time.
                 yield catalog.get(name)
 
 

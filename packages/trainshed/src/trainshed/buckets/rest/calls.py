@@ -1,7 +1,7 @@
 """A request of the storage API in the form that its handlers receive, and the responses that they return.
 
-It contains the functions that all handlers share: query and headers, the client's address, JSON bodies,
-worker threads for blocking work, and header names with capital letters.
+The module contains the functions that all handlers share: query and headers, the base URL for the client,
+JSON bodies, worker threads for blocking work, and header names with capital letters.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from urllib.parse import quote
 import msgspec
 
 from trainshed.access.principals import Bearer
-from trainshed.buckets.authentication import Listener, Renewal
+from trainshed.buckets.authentication import Listener, PermissionRecheck
 from trainshed.buckets.callers import UNKNOWN
 from trainshed.buckets.content import BLOCK, Checksums, Staged, check_md5, parse_goog_hash
 from trainshed.buckets.disk.objects import ObjectStore
@@ -31,13 +31,13 @@ from trainshed.httpd.messages import CHALLENGE, Disconnected, Headers, Request, 
 IDENTITY_HEADER = "x-trainshed-identity"
 """The header in which the gateway identifies the caller. Clients cannot set it."""
 XML: Final = "application/xml; charset=UTF-8"
-"""The media type of answers of the XML API."""
+"""The media type of responses of the XML API."""
 GUARDS: Final = (
     (b"content-security-policy", b"sandbox; default-src 'none'"),
     (b"x-content-type-options", b"nosniff"),
 )
-"""Headers of every answer. Programs write the objects, and the answering port may be the console's. These
-headers prevent browsers from running an object's content on that port (XSS)."""
+"""Headers of every response. Programs create the objects, and the console may use the same port. These
+headers prevent browsers from running an object's content as a page of that port (XSS)."""
 _MAX_JSON = 1 << 20
 _GZIP = zlib.MAX_WBITS | 16  # with gzip's header and checksum
 _CONDITIONS: Final = {
@@ -49,9 +49,9 @@ Result = TypeVar("Result")
 
 
 class VerbatimName(bytes):
-    """A header name that the HTTP server sends unchanged. Some clients (libcurl-based file systems) search
-    for `Location` and `Range` with capital letters. The server calls `lower` to convert every name to lower
-    case."""
+    """A header name that the HTTP server sends unchanged. The server calls `lower` to convert every name to
+    lower case, but some clients (libcurl-based file systems) search for `Location` and `Range` with capital
+    letters."""
 
     def lower(self) -> bytes:
         return self
@@ -73,27 +73,27 @@ class Call:
         prefix: str = "",
         key: str | None = None,
     ) -> None:
-        """`check_admission`: raises if the caller no longer has the permissions for the call. `prefix`: the
-        part of the client's address before the API's paths. `key`: the key in that part; None = no key."""
+        """`check_admission`: raises if the caller has lost a permission for the call. `prefix`: the start of
+        the path in the client's URL, before the API's paths. `key`: the key in that prefix; None = no key."""
         self.request = request
         self.target = target
         self.store = store
         self.sessions = sessions
         self._pool = pool
-        # The header identifies the caller only on the port, and only without a key.
+        # The authorization header identifies the caller only at the TCP port, and only without a key.
         header = (
             None if key or listener is not Listener.PORT else request.headers.get("authorization")
         )
-        self.renew = Renewal(partial(check_admission, self), header)
+        self.recheck = PermissionRecheck(partial(check_admission, self), header)
         self.query = request.query
         self.listener = listener
         self.key = key
         #: Set before a handler sees the call.
         self.caller = UNKNOWN
-        #: Whether the request has the form of a signed URL. `signer` is set after its verification.
+        #: Whether the request has the form of a signed URL. `signer` is set after the signature was verified.
         self.is_signed = is_signed(request.parameters)
         self.signer: Bearer | None = None
-        #: Whether the request is a part of a batch. It then has the batch's caller.
+        #: Whether the request is a part of a batch. Its caller is then the caller of the batch.
         self.is_part = False
         scheme: str = request.scope.get("scheme", "http")
         if listener is Listener.GATEWAY:
@@ -102,16 +102,17 @@ class Call:
 
     @property
     def path(self) -> str:
-        """The path of the request, without the part before the API's paths."""
+        """The path of the request, without `prefix`."""
         return self.request.path
 
     @property
     def project(self) -> str:
-        """The project in a request about all buckets. Default: the caller's project, or else the
-        service's."""
+        """The project of a request that refers to all buckets of a project. Default: the caller's project, or
+        the service's project if the caller has none."""
         project = self.query.get("project", "")
         own = self.caller.project or self.store.catalog.rules.project
-        # google-cloud-storage sends these values if it has no project. The project's number is also allowed.
+        # google-cloud-storage sends these values if no project is configured. A client may also send the
+        # number of the project instead of its ID.
         return own if project in {"", "_", "<none>", str(project_number(own))} else project
 
     async def run(
@@ -126,10 +127,10 @@ class Call:
 
     async def run_in_steps(self, work: Generator[Result | None]) -> Result:
         """Run long blocking work step by step, so that other requests are not delayed. Return the last value
-        that it yields. Raises Disconnected."""
+        that `work` yields. Raises Disconnected."""
         try:
             while (result := await self.run(next, work)) is None:
-                await self.renew()
+                await self.recheck()
                 if await self.request.is_gone():
                     raise Disconnected
             return result
@@ -137,7 +138,7 @@ class Call:
             await self.run(work.close)
 
     async def json(self) -> dict[str, Any]:
-        """Return the body as a JSON object; {} = empty body. Raises `InvalidRequest`."""
+        """Return the body as a JSON object; {} for an empty body. Raises `InvalidRequest`."""
         body = b"".join([block async for block in self.blocks(limit=_MAX_JSON)])
         check_md5(body, self.content_md5)
         return parse_json(body)
@@ -154,9 +155,11 @@ class Call:
         return parse_goog_hash(value.decode("latin-1") for key, value in headers if key == name)
 
     def blocks(self, limit: int | None = None) -> AsyncIterator[bytes]:
-        """Yield the body in blocks of about `BLOCK` bytes, after gzip decoding if necessary. In the XML API,
-        the header `Content-Encoding` is a property of the object. In a part of a batch, it belongs to the
-        batch."""
+        """Yield the body in blocks of about `BLOCK` bytes. A body with gzip encoding is decompressed.
+
+        The header `Content-Encoding` has another meaning in these cases, and the body is not decompressed. In
+        the XML API, the header is a property of the object. In a part of a batch, it belongs to the batch.
+        """
         encoding = self.request.headers.get("content-encoding")
         if encoding != "gzip" or self.is_part or self.target.endpoint is Endpoint.XML:
             return self._raw_blocks(limit)
@@ -169,12 +172,12 @@ class Call:
         or truncated gzip data, and for more than `limit` bytes (decompression bomb)."""
         decompressor, is_whole, total = zlib.decompressobj(_GZIP), True, 0
         async for block in packed:
-            # Limited steps, since a small file can expand to gigabytes.
+            # Limit the size of each step, because a small file can expand to gigabytes.
             pending = block
             while pending:
                 if decompressor.eof:
                     if not pending.startswith(b"\x1f"):
-                        return  # padding, which gzip also ignores
+                        return  # trailing padding, which gzip also ignores
                     decompressor = zlib.decompressobj(_GZIP)
                 try:
                     content = await self.run(decompressor.decompress, pending, BLOCK)
@@ -195,13 +198,13 @@ class Call:
             raise InvalidRequest("The gzip content is truncated. Send all of it.")
 
     async def _raw_blocks(self, limit: int | None) -> AsyncIterator[bytes]:
-        """Yield the body in its original encoding. If the client disconnects, the received bytes are yielded
+        """Yield the body without decompression. If the client disconnects, the received bytes are yielded
         before `Disconnected` is raised, so that a resumable upload loses nothing."""
         pending = bytearray()
         total = 0
         try:
             async for chunk in self.request.blocks():
-                await self.renew()
+                await self.recheck()
                 pending += chunk
                 total += len(chunk)
                 if limit is not None and total > limit:
@@ -213,7 +216,7 @@ class Call:
             if pending:
                 yield bytes(pending)
             raise
-        await self.renew()
+        await self.recheck()
         if pending:
             yield bytes(pending)
 
@@ -222,8 +225,8 @@ class Call:
             await self.run(staged.write, block)
 
     def ref(self, name: str = "") -> ObjectRef:
-        """Return the request's object with its preconditions. `name`: the name of a new object, if the
-        address does not contain it."""
+        """Return a reference to the request's object with its preconditions. `name`: the name of a new
+        object, if the URL does not contain it."""
         target, generation = self.target, self.number("generation")
         return ObjectRef(target.bucket, name or target.object, generation, self.conditions())
 
@@ -235,11 +238,11 @@ class Call:
         return parse_number(self.query, key)
 
     def flag(self, key: str) -> bool:
-        """Return a boolean of the query. The Python client sends it capitalized."""
+        """Return a boolean parameter of the query. The Python client capitalizes the value."""
         return self.query.get(key, "").lower() == "true"
 
     def conditions(self) -> Conditions:
-        """Return the request's preconditions. In the XML API, they are in the headers."""
+        """Return the request's preconditions. In the XML API, they are in headers."""
         if self.target.endpoint is not Endpoint.XML:
             return conditions_of(self.query)
         headers = self.request.headers
@@ -276,7 +279,7 @@ def parse_json(body: bytes) -> dict[str, Any]:
 def answer(
     body: bytes = b"", status: int = 200, headers: Mapping[str, str] | None = None, kind: str = ""
 ) -> Response:
-    """Return a response with the headers that depend on its body. `kind`: its media type."""
+    """Return a response whose headers include the length and the media type (`kind`) of its body."""
     raw = [
         (name.lower().encode(), text.encode("latin-1")) for name, text in (headers or {}).items()
     ]
@@ -299,7 +302,7 @@ def json_answer(value: Mapping[str, Any], status: int = 200) -> Response:
 
 
 def error_answer(error: BucketsError, endpoint: Endpoint) -> Response:
-    """Return an error in the form of the called API. A 304 has no body."""
+    """Return an error in the form of the API that was called. A response with status 304 has no body."""
     if error.status == 304:
         return Response(status=304)
     if endpoint is Endpoint.XML:
@@ -318,5 +321,6 @@ def with_header(response: Response, name: str, value: str) -> Response:
 
 
 def header_text(value: str) -> str:
-    """Return a property as a header value, percent-encoded except for printable ASCII."""
+    """Return a property's value as a header value: all characters except printable ASCII are
+    percent-encoded."""
     return quote(value, safe=" !\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")

@@ -1,4 +1,4 @@
-"""Sends content: complete objects, byte ranges, and decompressed gzip for clients that do not accept gzip."""
+"""Sends content: complete objects, byte ranges, and decompressed content for clients without gzip support."""
 
 import logging
 import re
@@ -16,13 +16,13 @@ from trainshed.buckets.settings import HEADERS
 from trainshed.httpd.messages import Receive, Response, Send
 
 _INLINE_USES = frozenset({"", "empty", "image", "audio", "video", "font", "track"})
-"""The uses (`Sec-Fetch-Dest`) for which browsers get the content with its own type; "" = not a browser. For
-all other uses, such as pages, frames and scripts, the content is an attachment (XSS)."""
+"""The uses (`Sec-Fetch-Dest`) for which the content keeps its media type. "" = the client is not a browser.
+For all other uses, such as pages, frames and scripts, browsers receive the content as an attachment (XSS)."""
 _log = logging.getLogger(__name__)
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 _HASH_LIMIT = 64 << 20
-"""Maximum size in bytes of a file, written through the directory, whose checksums a download computes first.
-A larger file is sent without checksums instead of being read twice."""
+"""Maximum size in bytes of a file without checksums that is hashed before a download. Such a file was written
+through the directory. Larger files are sent without checksums, so that they are not read twice."""
 
 
 async def download(call: Call) -> Response:
@@ -57,7 +57,7 @@ def _answer(call: Call, opened: Opened) -> Response:
         content = call.decompress(_content(call, opened, 0, record.size))
     else:
         sent, etag = call.request.headers, headers["ETag"]
-        # The client would append this part to a part of another generation.
+        # Without this check, the client would combine parts of different generations.
         is_other = sent.get("if-range", etag).strip('"') != etag
         span = _range("" if is_other else sent.get("range", ""), record.size)
         if span is not None:
@@ -73,7 +73,8 @@ def _answer(call: Call, opened: Opened) -> Response:
 
 
 class ContentResponse(Response):
-    """Streams an object and closes it at the end of the response, even if the response never starts."""
+    """Streams an object. The object is closed when the response ends, even if the response was never
+    started."""
 
     def __init__(
         self,
@@ -90,11 +91,11 @@ class ContentResponse(Response):
         self._content = content
 
     async def send(self, receive: Receive, send: Send) -> None:
-        """Send head and content. Stops reading when the client disconnects."""
+        """Send headers and content. Stop reading when the client disconnects."""
         try:
             await self.start(send)
             async for block in self._content:
-                await self._call.renew()
+                await self._call.recheck()
                 await send({"type": "http.response.body", "body": block, "more_body": True})
                 if await self._call.request.is_gone():
                     return
@@ -123,7 +124,7 @@ def _headers(call: Call, record: ObjectRecord) -> dict[str, str]:
         for name in ("Content-Disposition", "Content-Type"):
             if text := call.query.get(f"response-{name.lower()}"):
                 headers[name] = header_text(text)
-    # In the JSON API, the object's resource contains the metadata.
+    # In the JSON API, metadata is in the object's resource, not in headers.
     own = record.metadata if call.target.endpoint is Endpoint.XML else {}
     for key, text in own.items():
         if re.fullmatch(r"[\w.-]+", key, re.ASCII):
@@ -132,7 +133,8 @@ def _headers(call: Call, record: ObjectRecord) -> dict[str, str]:
 
 
 def _range(header: str, size: int) -> tuple[int, int] | None:
-    """Return [start, end) of a `Range` header, or None for the complete content and for unsupported forms."""
+    """Return (start, end) of a `Range` header, where `end` is exclusive. Return None for the complete content
+    and for unsupported forms."""
     match = _RANGE.fullmatch(header.strip())
     if match is None or match.group(0) == "bytes=-":
         return None

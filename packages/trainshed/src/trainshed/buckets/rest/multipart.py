@@ -1,7 +1,7 @@
-"""Parses multipart bodies: an upload's metadata with its content, and a batch of small requests, which are
-answered in order.
+"""Parses two kinds of multipart bodies: an upload (metadata and content), and a batch of small requests.
 
-As in the public service, a batch may contain only metadata requests, without content.
+The requests of a batch are processed in order. As in the public service, they may only concern metadata, not
+content.
 """
 
 import os
@@ -20,12 +20,13 @@ _BOUNDARY = re.compile(r"""boundary=("[^"]*"|'[^']*'|[^;\s]+)""", re.IGNORECASE)
 _MAX_HEAD = 1 << 20
 """Maximum size in bytes of the metadata part."""
 _MAX_EPILOGUE = 256
-"""Maximum number of bytes after the last delimiter. The reader withholds this many bytes, since they may
-contain it."""
+"""Maximum number of bytes from the last delimiter to the end of the body. The reader withholds the last bytes
+that it received, because they may contain the delimiter."""
 
 
 class Head(Struct, frozen=True):
-    """The data before the content: the metadata part, and the content part's media type and checksums."""
+    """The data before the content: the metadata part, and the media type and checksums in the headers of the
+    content part."""
 
     metadata: bytes
     content_type: str
@@ -58,7 +59,7 @@ class MultipartReader:
         self.head: Head | None = None
 
     def feed(self, block: bytes) -> bytes:
-        """Add a block. Return the bytes that certainly belong to the content, possibly none."""
+        """Add a block. Return bytes that are certainly part of the content, possibly none."""
         self._buffer += block
         if self.head is None and not self._parse_head():
             if len(self._buffer) > _MAX_HEAD:
@@ -75,7 +76,7 @@ class MultipartReader:
         """Return the remaining content. Raises `InvalidRequest` if the body is truncated."""
         end = self._buffer.rfind(self._newline + self._delimiter + b"--")
         if self.head is None or end < 0:
-            # For empty content, the delimiter may directly follow the blank line.
+            # If the content is empty, the delimiter may directly follow the blank line.
             if self.head is not None and self._buffer.startswith(self._delimiter + b"--"):
                 return b""
             raise InvalidRequest("The multipart upload ends before its closing boundary.")
@@ -117,7 +118,8 @@ class MultipartReader:
 
 
 def _headers(buffer: bytearray, delimiter_at: int) -> tuple[dict[str, str], int] | None:
-    """Return the headers of the part with its delimiter at an offset, and the offset of its body."""
+    """Return the headers of a part, and the offset of its body. `delimiter_at`: the offset of the delimiter
+    before the part. Return None while the headers are incomplete."""
     position = buffer.find(b"\n", delimiter_at)
     headers: dict[str, str] = {}
     while position >= 0:
@@ -138,18 +140,18 @@ _MAX_CALLS = 1000
 _MAX_BATCH_BYTES = 10 << 20
 """Maximum size in bytes of a batch's body."""
 _MAX_ANSWER_BYTES = 32 << 20
-"""Maximum size in bytes of a batch's answer, which is in memory. Above it, the remaining requests are
-rejected."""
+"""Maximum size in bytes of the response to a batch, which is in memory. After this size is reached, the
+remaining requests are rejected."""
 
 
 class InnerRequest(Struct, frozen=True):
     """One request of a batch."""
 
     method: str
-    #: Percent-encoded, without a host.
+    #: The path, percent-encoded and without a host.
     path: bytes
     query: bytes
-    #: Header names are in lower case.
+    #: The names are in lower case.
     headers: list[tuple[bytes, bytes]]
     body: bytes
     content_id: str
@@ -158,7 +160,8 @@ class InnerRequest(Struct, frozen=True):
 async def answer_batch(
     call: Call, answer_part: Callable[[InnerRequest], Awaitable[Response]]
 ) -> Response:
-    """Answer each request of a batch in order. Raises `InvalidRequest` if the batch is malformed."""
+    """Return the response to a batch: the responses to its requests, in order. Raises `InvalidRequest` if the
+    batch is malformed."""
     sent = b"".join([block async for block in call.blocks(limit=_MAX_BATCH_BYTES)])
     kind = call.request.headers.get("content-type", "")
     requests = await call.run(parse_batch, kind, sent)
@@ -166,7 +169,7 @@ async def answer_batch(
     body = bytearray()
     for inner in requests:
         if len(body) > _MAX_ANSWER_BYTES:
-            text = "The batch's answer is too large, so this call was rejected. Send it in another batch."
+            text = "The batch's response is too large, so this call was rejected. Send it in another batch."
             response = error_answer(InvalidRequest(text), Endpoint.METADATA)
         else:
             response = await answer_part(inner)

@@ -1,4 +1,4 @@
-"""Methods of the storage API on objects. Each converts a request to a resource or to content."""
+"""Methods of the storage API on objects. Each method converts a request to a resource or to content."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -27,11 +27,11 @@ from trainshed.buckets.transfers import compose, copy, move
 from trainshed.httpd.messages import Response
 
 _HASH_LIMIT = 1 << 30
-"""Maximum size in bytes of a file whose missing checksums a get computes (in some seconds). A larger file,
-written through the directory, has none, since clients would time out."""
+"""Maximum size in bytes of a file whose missing checksums a `get` computes, which takes some seconds. Larger
+files that were written through the directory have no checksums, because clients would time out."""
 
 _SEARCH_THREADS: Final = ThreadPoolExecutor(2, thread_name_prefix="globs")
-"""Threads for glob searches, so that these never use up the threads of all other requests."""
+"""Threads for glob searches, so that searches never occupy all threads of the other requests."""
 
 
 async def collection(call: Call) -> Response:
@@ -98,7 +98,7 @@ async def item(call: Call) -> Response:
 
 
 async def action(call: Call) -> Response:
-    """Handle `b/B/o/O/VERB`: compose, copyTo, rewriteTo, moveTo. Everything else is rejected."""
+    """Handle `b/B/o/O/VERB`: compose, copyTo, rewriteTo, moveTo. Raise NotSupported for all other verbs."""
     verb = call.target.action
     if call.request.method != "POST" or verb not in {"compose", "copyTo", "rewriteTo", "moveTo"}:
         raise NotSupported(
@@ -140,7 +140,7 @@ async def _compose(call: Call, body: Mapping[str, Any]) -> ObjectRecord:
         raise InvalidRequest("Required: 'sourceObjects', a list of objects with a 'name'.")
     sources = [_source(call.target.bucket, entry) for entry in cast("list[Any]", entries)]
     destination = check_object(require_object(body.get("destination"), "destination"))
-    # Ignore checksums in the destination, since clients send those of the first component.
+    # Ignore checksums in the resource of the destination: clients send those of the first component.
     draft = Draft(
         editable_fields(destination),
         custom_metadata(destination),
@@ -168,9 +168,9 @@ def _source(bucket: str, entry: Any) -> ObjectRef:
 
 
 def _redraft(body: Mapping[str, Any], sums: Checksums) -> Callable[[ObjectRecord], Draft]:
-    """Return a function that creates the draft of a copy: with the source's properties unless the request has
-    a resource. `sums`: the checksums in the request's headers. The resource's checksums are ignored, since
-    clients send those of the previous destination."""
+    """Return a function that creates the draft of a copy. The draft has the properties in the request's
+    resource, or those of the source if the request has no resource. `sums`: the checksums in the request's
+    headers. Checksums in the resource are ignored, because clients send those of the previous destination."""
     holds = holds_of(body)
 
     def redraft(source: ObjectRecord) -> Draft:
@@ -185,8 +185,8 @@ def _redraft(body: Mapping[str, Any], sums: Checksums) -> Callable[[ObjectRecord
 
 
 def _change(body: Mapping[str, Any], *, whole: bool) -> Callable[[ObjectRecord], ObjectRecord]:
-    """Return a function that applies a PATCH (merge; None removes) or a PUT (`whole`: replace) to a
-    record."""
+    """Return a function that updates a record. Default: PATCH, which merges properties; None removes one.
+    `whole`: PUT, which replaces all properties."""
 
     def change(record: ObjectRecord) -> ObjectRecord:
         if whole:

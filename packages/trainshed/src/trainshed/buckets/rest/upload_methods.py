@@ -1,6 +1,6 @@
 """The upload methods of the storage API: media, multipart, resumable.
 
-Content is written to disk in blocks as it arrives. It is never completely in memory.
+Content is written to disk block by block as it arrives. The complete content is never in memory.
 """
 
 import re
@@ -100,7 +100,7 @@ async def _commit(
     content_type: str,
     sums: Checksums,
 ) -> Response:
-    """Store the content. `sums`: additional checksums from the client."""
+    """Commit the content as an object. `sums`: additional checksums from the client."""
     record = await call.run(
         call.store.at(call.target.bucket).commit,
         call.ref(name),
@@ -108,7 +108,7 @@ async def _commit(
         Draft(
             _fields(call, resource, content_type),
             custom_metadata(resource),
-            merge_checksums(_expected(call, resource), sums),
+            merge_checksums(_client_checksums(call, resource), sums),
             holds_of(resource),
         ),
     )
@@ -125,7 +125,7 @@ async def _start(call: Call) -> Response:
         name,
         _fields(call, resource, headers.get("x-upload-content-type", "")),
         custom_metadata(resource),
-        _expected(call, resource),
+        _client_checksums(call, resource),
         call.conditions(),
         read_digits(total, "X-Upload-Content-Length") if total.isdecimal() else None,
         holds_of(resource),
@@ -146,8 +146,8 @@ async def continue_upload(call: Call) -> Response:
     session = await call.run(call.sessions.resume, call.target.bucket, upload_id)
     if isinstance(session, CommittedUpload):
         async for _ in call.blocks():
-            pass  # a repeated last chunk of a stored object
-        return _finished(call, session.spec, session.record)
+            pass  # The client repeated the last chunk after the object was stored.
+        return _object_response(call, session.spec, session.record)
     try:
         return await _receive(call, session)
     finally:
@@ -166,22 +166,25 @@ async def _receive(call: Call, writer: UploadWriter) -> Response:
         await call.run(writer.expect, Checksums(call.content_md5, ""))
     if first is None:
         async for _ in call.blocks():
-            pass  # a status query, without content
+            pass  # a status query, which has no content
     else:
         is_last = is_last and first <= writer.offset
         await _append(call, writer, first)
     if total is not None and writer.spec.total not in (None, total):
-        raise InvalidRequest(f"{writer.spec.total} bytes were announced, not {total}. Start again.")
+        raise InvalidRequest(
+            f"The upload was started with a size of {writer.spec.total} bytes, but this request has the size "
+            f"{total}. Start the upload again."
+        )
     if total is None and is_last:
         total = writer.offset if writer.spec.total is None else writer.spec.total
     if total is not None and writer.offset > total:
         raise InvalidRequest(
-            f"The upload has {writer.offset} bytes, more than the {total} announced bytes. "
+            f"The upload has {writer.offset} bytes, more than its size of {total} bytes. "
             "Cancel it and start again."
         )
     if total is not None and writer.offset == total:
         record = await call.run(writer.commit)
-        return _finished(call, writer.spec, record)
+        return _object_response(call, writer.spec, record)
     await call.run(writer.sync)
     response = _incomplete(call)
     with_header(response, "X-GUploader-UploadID", writer.upload_id)
@@ -191,22 +194,22 @@ async def _receive(call: Call, writer: UploadWriter) -> Response:
 
 
 def _length(call: Call) -> int | None:
-    """Return the number of bytes in the request's body, or None if unknown."""
+    """Return the size of the request's body in bytes, or None if unknown."""
     length = call.request.headers.get("content-length", "")
     return int(length) if length.isdecimal() else None
 
 
 def _incomplete(call: Call) -> Response:
-    """Return a 308, which has another meaning in the public API than in HTTP. Go's client libraries request a
-    header instead, since they treat the status as a failure."""
+    """Return status 308, which means an incomplete upload in the public API. If the client requests it, as
+    Go's libraries do, the status is in a header instead. Those libraries treat status 308 as a failure."""
     if call.request.headers.get("x-guploader-no-308", "") != "yes":
         return answer(status=308)
     return with_header(answer(), "X-HTTP-Status-Code-Override", "308")
 
 
 async def _append(call: Call, writer: UploadWriter, first: int) -> None:
-    """Append the new bytes of a chunk that starts at `first`. Stored bytes are skipped. A chunk after a gap
-    is rejected; the answer contains the offset at which to continue."""
+    """Append a chunk that starts at `first`, without bytes that are already stored. If bytes before the chunk
+    are missing, nothing is appended. The response then contains the offset at which to continue."""
     skip = writer.offset - first
     try:
         async for block in call.blocks():
@@ -223,7 +226,7 @@ async def _append(call: Call, writer: UploadWriter, first: int) -> None:
 
 def _content_range(call: Call) -> tuple[int | None, int | None, bool]:
     """Return (first byte, total, whether the content ends with this request) of a chunk. The first byte is
-    None for a status query, the total is None if unknown."""
+    None for a status query. The total is None if it is unknown."""
     header = call.request.headers.get("content-range")
     if header is None:
         return 0, None, True
@@ -240,7 +243,7 @@ def _content_range(call: Call) -> tuple[int | None, int | None, bool]:
     return first, total, first is not None and last is None
 
 
-def _finished(call: Call, spec: UploadSpec, record: ObjectRecord) -> Response:
+def _object_response(call: Call, spec: UploadSpec, record: ObjectRecord) -> Response:
     if call.target.endpoint is Endpoint.XML:
         return answer(headers=record_headers(record))
     return json_answer(object_view(call.base, spec.bucket, spec.name, record))
@@ -262,6 +265,6 @@ def _fields(call: Call, resource: Mapping[str, Any], content_type: str) -> dict[
     return fields
 
 
-def _expected(call: Call, resource: Mapping[str, Any]) -> Checksums:
+def _client_checksums(call: Call, resource: Mapping[str, Any]) -> Checksums:
     md5, crc32c = (str(resource.get(name) or "") for name in ("md5Hash", "crc32c"))
     return merge_checksums(call.checksums(), Checksums(md5, crc32c))

@@ -1,9 +1,12 @@
-"""Stores resumable upload sessions, which survive a crash of the process at any time.
+"""Stores resumable upload sessions. A session survives a crash of the process at any time.
 
-A session is a directory in the hidden part of the store. `session.json` contains the destination and the
-conditions. `data` contains the received bytes, and is renamed to the object. `commit.json` contains the
-object's record, from the commit on. Bytes are only appended, so the length of `data` is the number of
-received bytes. All methods block.
+A session is a directory in the hidden part of the store with these files:
+
+- `session.json`: the destination and the conditions.
+- `data`: the received bytes. The commit renames it to the object.
+- `commit.json`: the object's record. It exists from the commit on.
+
+Bytes are only appended, so the length of `data` is the number of received bytes. All methods block.
 """
 
 import os
@@ -33,7 +36,7 @@ from trainshed.buckets.errors import BucketsError, NoSuchUpload, Unavailable
 from trainshed.buckets.port import ALWAYS, Conditions, Draft, ObjectRecord, ObjectRef
 from trainshed.replica.system import durable
 
-# The limit of the public service: a session can be resumed for a week.
+# The limit of the public service: a session expires after a week.
 LIFETIME_NS = 7 * 24 * 3600 * 1_000_000_000
 _EXPIRY_INTERVAL_NS = 3600 * 1_000_000_000
 _MAX_DIGESTS = 256
@@ -52,7 +55,7 @@ class UploadSpec(Struct, frozen=True):
     total: int | None = None
     holds: tuple[str, ...] = ()
     #: The account and key of the signed URL that started the session. Any client with the session's ID may
-    #: continue it with that account's permissions. None = it was not started by a signed URL.
+    #: continue the upload with that account's permissions. None = no signed URL started the session.
     signer: tuple[str, str | None] | None = None
 
     @property
@@ -61,7 +64,7 @@ class UploadSpec(Struct, frozen=True):
 
 
 class CommittedUpload(Struct, frozen=True):
-    """A session with a stored object, so that repeated requests get the same answer."""
+    """A session whose object is stored. Repeated requests receive the same response."""
 
     spec: UploadSpec
     record: ObjectRecord
@@ -82,8 +85,8 @@ class UploadSessions:
         self._last_expiry_ns = 0
 
     def start(self, spec: UploadSpec) -> str:
-        """Create a session durably, and return its ID. Raises the errors of the later commit that are already
-        known."""
+        """Create a session durably, and return its ID. Raises the errors that the commit would raise and that
+        are already known."""
         self._store.at(spec.bucket).precheck(spec.ref)
         if self._store.now() - self._last_expiry_ns > _EXPIRY_INTERVAL_NS:
             self.expire()
@@ -96,8 +99,8 @@ class UploadSessions:
         return upload_id
 
     def resume(self, bucket: str, upload_id: str) -> "UploadWriter | CommittedUpload":
-        """Take over a session. Its previous writer can no longer write. Raises `NotFound` for an ID that is
-        unknown, cancelled, expired or of another bucket."""
+        """Open a session for this request. An earlier request can then no longer write to the session. Raises
+        `NotFound` if no session with this ID exists in the bucket, or if it was cancelled or has expired."""
         directory, spec = self._session(bucket, upload_id)
         writer = UploadWriter(self, self._store, spec, directory)
         with self._lock:
@@ -106,7 +109,7 @@ class UploadSessions:
             digest = self._digests.pop(upload_id, None)
         if previous is not None:
             digest = previous.close() or digest
-        committed = self._committed(spec, directory)
+        committed = self._load_committed(spec, directory)
         if committed is not None:
             self.release(writer)
             return committed
@@ -133,7 +136,7 @@ class UploadSessions:
         self.drop(directory)
 
     def expire(self) -> None:
-        """Delete sessions without activity for a week. The store calls this once an hour."""
+        """Delete sessions without activity for a week. `start` calls this method at most once an hour."""
         self._last_expiry_ns = self._store.now()
         horizon = self._last_expiry_ns - LIFETIME_NS
         for directory in self._root.iterdir():
@@ -142,8 +145,8 @@ class UploadSessions:
                     self.drop(directory)
 
     def release(self, writer: "UploadWriter") -> None:
-        """End a writer's request. The checksum state is kept for the next request."""
-        # Without the lock, since a commit in progress holds the writer's lock and may need this one.
+        """End a request's access to a session. The checksum state is kept for the next request."""
+        # Do not hold the lock here: a commit in progress holds the writer's lock and may need this lock.
         digest = writer.close()
         with self._lock:
             if self._writers.get(writer.upload_id) is writer:
@@ -165,12 +168,12 @@ class UploadSessions:
             with suppress(FileNotFoundError):
                 encoded = (directory / "session.json").read_bytes()
                 spec = msgspec.json.decode(encoded, type=UploadSpec)
-                # The request has permission only for its own bucket (confused deputy).
+                # The request has permissions only for the bucket in its own URL (confused deputy).
                 if spec.bucket == bucket:
                     return directory, spec
         raise _unknown_session(upload_id)
 
-    def _committed(self, spec: UploadSpec, directory: Path) -> CommittedUpload | None:
+    def _load_committed(self, spec: UploadSpec, directory: Path) -> CommittedUpload | None:
         try:
             encoded = (directory / "commit.json").read_bytes()
         except FileNotFoundError:
@@ -178,8 +181,8 @@ class UploadSessions:
         record = msgspec.json.decode(encoded, type=ObjectRecord)
         data = directory / "data"
         if data.exists():
-            # The record was announced, but the object perhaps not renamed (or, for a creation, linked but not
-            # unlinked).
+            # The record was written, but a crash may have occurred before the rename of the data. For a
+            # creation, the data may already be linked but not unlinked.
             try:
                 stored = ObjectRef(spec.bucket, spec.name)
                 current = self._store.at(spec.bucket).read_record(stored, hash_limit=0)
@@ -192,7 +195,7 @@ class UploadSessions:
 
 
 class UploadWriter:
-    """Access of one request to a session: appends bytes and finally commits the object."""
+    """The access of one request to a session. It appends bytes and finally commits the object."""
 
     def __init__(
         self, sessions: UploadSessions, store: ObjectStore, spec: UploadSpec, directory: Path
@@ -215,7 +218,8 @@ class UploadWriter:
         return self._staged.digest.size if self._staged is not None else 0
 
     def open(self, digest: Digest | None) -> None:
-        """Open the data. Without a matching checksum state, hash the existing bytes."""
+        """Open the data file. Hash the existing bytes, unless `digest` is a checksum state of the same
+        size."""
         path = self._directory / "data"
         with self._lock:
             if self._is_closed:
@@ -253,8 +257,8 @@ class UploadWriter:
             os.fsync(self._require().fd)
 
     def expect(self, sums: Checksums) -> None:
-        """Add expected checksums of the object, durably. Raises InvalidRequest if they contradict earlier
-        ones. The session is then deleted."""
+        """Add expected checksums of the object, durably. If they contradict earlier ones, delete the session
+        and raise InvalidRequest."""
         if sums == UNKNOWN:
             return
         try:
@@ -286,7 +290,8 @@ class UploadWriter:
         return record
 
     def close(self) -> Digest | None:
-        """Release the session. Return the checksum state if this writer still held the session."""
+        """Close the data file. Return the checksum state, or None if another request has taken over the
+        session."""
         with self._lock:
             self._is_closed = True
             staged, self._staged = self._staged, None

@@ -15,28 +15,28 @@ from trainshed.core.names import project_number
 from trainshed.core.units import whole_second
 
 _INVALID_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
-"""Characters that XML 1.0 documents cannot contain, not even as a reference."""
+"""Characters that XML 1.0 forbids, even as a character reference."""
 _ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 _CLASS, _TIME = "storageClass", "customTime"
 _MAX_BYTES = 8 << 10
-"""Maximum size in bytes of an object's properties, and of its custom metadata. A page of a list contains a
-thousand objects."""
+"""Maximum size in bytes of an object's properties, and of its custom metadata. The limit is low because a
+page of a listing contains a thousand objects."""
 
 
 def timestamp(time_ns: int) -> str:
-    """Return a time as RFC 3339 text in UTC with milliseconds."""
+    """Return a time as an RFC 3339 string in UTC with milliseconds."""
     seconds, rest = divmod(time_ns, 1_000_000_000)
     return f"{whole_second(seconds)}.{rest // 1_000_000:03d}Z"
 
 
 def etag_of(record: ObjectRecord) -> str:
-    """Return a tag that changes with each change of content or properties."""
+    """Return a tag that changes whenever the content or the properties change."""
     number = f"{record.generation}/{record.metageneration}".encode()
     return base64.b64encode(number).decode()
 
 
 def object_view(base: str, bucket: str, name: str, record: ObjectRecord) -> dict[str, Any]:
-    """Return a `storage#object`. `base`: scheme and host of the client's address."""
+    """Return a `storage#object`. `base`: the scheme and host in the client's URL."""
     path = f"b/{bucket}/o/{quote(name, safe='')}"
     view: dict[str, Any] = {
         "kind": "storage#object",
@@ -93,7 +93,8 @@ def bucket_view(base: str, record: BucketRecord, project: str) -> dict[str, Any]
 
 
 def service_account_view(project: str) -> dict[str, Any]:
-    """Return a `storage#serviceAccount`, which the public service has for each project."""
+    """Return a `storage#serviceAccount`: the service account that the public service creates for each
+    project."""
     email = f"service-{project_number(project)}@gs-project-accounts.iam.gserviceaccount.com"
     return {"kind": "storage#serviceAccount", "email_address": email}
 
@@ -130,8 +131,8 @@ def xml_error(error: BucketsError) -> bytes:
 
 
 def xml_element(name: str, text: str) -> str:
-    """Return an XML element. Characters that XML cannot contain become U+FFFD. A client of the XML API cannot
-    find an object with such a name, but all other objects of the list."""
+    """Return an XML element. Characters that XML forbids become U+FFFD. A client of the XML API cannot access
+    an object with such a name, but can read the rest of the listing."""
     public_settings = _INVALID_XML.sub("\ufffd", text).translate(_ESCAPES)
     return f"<{name}>{public_settings}</{name}>"
 
@@ -142,7 +143,7 @@ def error_view(error: BucketsError) -> dict[str, Any]:
         detail["locationType"], detail["location"] = error.location
     view: dict[str, Any] = {"code": error.status, "message": error.message, "errors": [detail]}
     if isinstance(error, NotSupported):
-        # The form of the other APIs of this service.
+        # Include the status in the form of this service's other APIs.
         view["status"] = "UNIMPLEMENTED"
     return {"error": view}
 
@@ -164,7 +165,7 @@ def record_headers(record: ObjectRecord) -> dict[str, str]:
 def editable_fields(resource: Mapping[str, Any]) -> dict[str, str]:
     """Return the editable text properties in a client's object resource. Raises InvalidRequest."""
     fields = _texts({key: resource.get(key) for key in EDITABLE}, "object's properties")
-    # Clients in typed languages parse these values in every list that contains the object.
+    # Validate here, because clients in typed languages parse these values in every listing with the object.
     if _CLASS in fields:
         fields[_CLASS] = check_storage_class(fields[_CLASS])
     if _TIME in fields:
@@ -174,7 +175,7 @@ def editable_fields(resource: Mapping[str, Any]) -> dict[str, str]:
 
 def _in_utc(text: str) -> str:
     try:
-        # A time without an offset is in this machine's time zone.
+        # A time without an offset is interpreted in this machine's time zone.
         return datetime.fromisoformat(text).astimezone(UTC).isoformat().replace("+00:00", "Z")
     except (ValueError, OverflowError):
         raise InvalidRequest(
@@ -183,8 +184,8 @@ def _in_utc(text: str) -> str:
 
 
 def _texts(values: Mapping[str, Any], what: str) -> dict[str, str]:
-    """Return the values that are set. Raises InvalidRequest unless they are strings with a limited total
-    size."""
+    """Return the values that are not None. Raises InvalidRequest unless all are strings and their total size
+    is within the limit."""
     texts = {key: value for key, value in values.items() if value is not None}
     if wrong := [key for key, value in texts.items() if not isinstance(value, str)]:
         raise InvalidRequest(f"Not a string: {', '.join(wrong)} of the {what}. Send JSON strings.")

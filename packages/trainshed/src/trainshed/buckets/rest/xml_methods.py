@@ -2,12 +2,12 @@
 
 Its clients are TensorFlow's file system (reading), Rust's `object_store` in Polars, Delta Lake and Lance, and
 the parallel chunk uploads of google-cloud-storage. Preconditions, properties and checksums are in headers.
-Answers and errors are XML.
+Responses and errors are XML.
 
-A multipart upload is an `UploadSessions` session with one file per part. A part's file name contains its
-number and its MD5, which is its ETag. When the client lists the parts of the object, they become the
-session's data. The session is then committed like a resumable upload, and a repeated request gets the same
-answer.
+A multipart upload is an `UploadSessions` session with one file per part. The name of a part's file contains
+the part's number and MD5. The MD5 is the part's ETag. When the client sends the list of parts, their contents
+become the session's data. The session is then committed like a resumable upload. A repeated request receives
+the same response.
 """
 
 from collections.abc import Mapping, Sequence
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
 _MAX_XML = 4 << 20
-"""Maximum size in bytes of a body. A list of 10,000 parts has less than 1 MiB."""
+"""Maximum size in bytes of a list of parts. A list of 10,000 parts is smaller than 1 MiB."""
 _LIST_NAMESPACE: Final = "http://doc.s3.amazonaws.com/2006-03-01"
 _UPLOAD_NAMESPACE: Final = "http://s3.amazonaws.com/doc/2006-03-01/"
 _PROPERTIES: Final = {
@@ -65,7 +65,8 @@ _LIST_PARAMETERS: Final = {
     *("continuation-token", "encoding-type", "fetch-owner"),
 }
 _IGNORED: Final = {"alt", "key", "prettyPrint", "quotaUser", "userIp", "userProject"}
-"""Parameters that clients may add to any request. Parameters of signatures start with `x-goog-`."""
+"""Parameters that clients may add to any request. They have no effect. Parameters of signatures start with
+`x-goog-` and are ignored here, too."""
 _SIGNIFICANT_PARAMETERS: Final = {"generation", "uploadId", "partNumber"}
 
 
@@ -78,7 +79,8 @@ async def answer_xml(call: Call) -> Response:
         if method == "GET" and _LIST_PARAMETERS.issuperset(names):
             return await _list(call)
         raise _unsupported_error(call)
-    # All names must match. An unknown name is a sub-resource, such as `acl`, not the object's content.
+    # A request may contain no other parameters. An unknown name refers to a sub-resource, such as `acl`, and
+    # not to the object's content.
     match method, *names:
         case ["GET" | "HEAD"] | ["GET" | "HEAD", "generation"]:
             return await download(call)
@@ -103,10 +105,11 @@ async def answer_xml(call: Call) -> Response:
 
 
 def _operation(call: Call) -> list[str]:
-    """Return the method (COPY for a PUT that copies) and the sorted names of the significant parameters."""
+    """Return the method and the sorted names of the significant parameters. A PUT request that copies has the
+    method COPY."""
     method = "COPY" if call.target.to_bucket else call.request.method
     ignored = _IGNORED
-    if method in ("GET", "HEAD"):  # Reading clients add other parameters with values.
+    if method in ("GET", "HEAD"):  # Clients that read add other parameters with values.
         ignored = ignored | (
             {n for n, value in call.query.items() if value} - _SIGNIFICANT_PARAMETERS
         )
@@ -125,7 +128,7 @@ async def _list(call: Call) -> Response:
     )
     if not query.page_token:
         marker, start_after = parameters.get("marker", ""), parameters.get("start-after", "")
-        # A marker that is a prefix represents all names below it. No name contains NUL.
+        # A marker that is a common prefix stands for all names below it. NUL never occurs in a name.
         is_prefix = common_prefix(marker, query) == marker
         floor = after_prefix(marker) if is_prefix else (start_after or marker).encode() + b"\0"
         query = replace(query, page_token=encode_token(floor))
@@ -168,7 +171,7 @@ def _elements(**fields: str) -> str:
 
 async def _put(call: Call) -> Response:
     objects = call.store.at(call.target.bucket)
-    draft = Draft(_properties(call), _custom_metadata(call), _expected(call))
+    draft = Draft(_properties(call), _custom_metadata(call), _client_checksums(call))
     await call.run(objects.precheck, call.ref())
     staged = await call.run(call.store.stage)
     try:
@@ -181,7 +184,7 @@ async def _put(call: Call) -> Response:
 
 async def _copy(call: Call) -> Response:
     target, headers = call.target, call.request.headers
-    sums = _expected(call)
+    sums = _client_checksums(call)
     replaces_metadata = headers.get("x-goog-metadata-directive", "").upper() == "REPLACE"
 
     def redraft(source: ObjectRecord) -> Draft:
@@ -206,8 +209,8 @@ async def _initiate(call: Call) -> Response:
 
 
 async def _start(call: Call) -> Response:
-    """Start a resumable upload. After a signed URL, the address in the answer is sufficient to continue
-    it."""
+    """Start a resumable upload. If the request has a signed URL, the client can continue with only the URL in
+    the response."""
     if call.request.headers.get("x-goog-resumable") != "start":
         raise _unsupported_error(call)
     bucket, name = call.target.bucket, call.target.object
@@ -217,7 +220,7 @@ async def _start(call: Call) -> Response:
         name,
         _properties(call),
         _custom_metadata(call),
-        _expected(call),
+        _client_checksums(call),
         call.conditions(),
         signer=signer,
     )
@@ -234,7 +237,7 @@ async def _put_part(call: Call) -> Response:
     staged = await call.run(stage_part, call.sessions, call.target.bucket, call.query["uploadId"])
     try:
         await call.receive(staged)
-        verify(staged.sums, _expected(call))
+        verify(staged.sums, _client_checksums(call))
         sums = staged.sums
         etag = await call.run(keep_part, staged, number)
     finally:
@@ -256,10 +259,10 @@ async def _complete(call: Call) -> Response:
 
 def _parts(body: bytes) -> "list[Part]":
     if b"<!" in body or b"\0" in body:
-        # No client sends declarations, and entities could expand without limit (XXE, entity expansion).
-        # UTF-16 could hide a declaration.
+        # No client sends a declaration, and entities could expand without limit (XXE, entity expansion). A
+        # NUL byte indicates UTF-16, which could hide a declaration.
         raise InvalidRequest("The list of parts contains a declaration. Remove it.")
-    from xml.etree import ElementTree  # Imported here, since few clients upload in parts.
+    from xml.etree import ElementTree  # Imported here, because few clients upload in parts.
 
     try:
         root = ElementTree.fromstring(body)
@@ -268,7 +271,7 @@ def _parts(body: bytes) -> "list[Part]":
         ElementTree.ParseError,
         ValueError,
         LookupError,
-    ) as error:  # LookupError: unknown encoding
+    ) as error:  # LookupError means an unknown encoding.
         raise InvalidRequest(f"The list of parts cannot be read: {error}. Correct it.") from error
 
 
@@ -278,7 +281,7 @@ def _part(element: "Element") -> "Part":
 
 
 def _local_name(tag: str) -> str:
-    """Return an XML tag without its namespace, which only some clients send."""
+    """Return the name of an XML tag without its namespace, which not all clients send."""
     return tag.rpartition("}")[2]
 
 
@@ -299,8 +302,8 @@ def _custom_metadata(call: Call) -> dict[str, str]:
     return custom_metadata({"metadata": own})
 
 
-def _expected(call: Call) -> Checksums:
-    """Return the client's checksums of its content. Raises `InvalidRequest`."""
+def _client_checksums(call: Call) -> Checksums:
+    """Return the checksums that the client sent for its content. Raises `InvalidRequest`."""
     return merge_checksums(call.checksums(), Checksums(call.content_md5, ""))
 
 
@@ -318,11 +321,11 @@ def _unsupported_error(call: Call) -> NotSupported:
 
 
 MAX_PARTS = 10_000
-"""The limit of the public service."""
+"""The maximum number of parts in the public service."""
 
 
 class Part(Struct, frozen=True):
-    """A part in the client's list that completes an upload."""
+    """A part in the list with which a client completes an upload."""
 
     number: int
     #: The part's ETag; None = the client did not send it.
@@ -330,7 +333,8 @@ class Part(Struct, frozen=True):
 
 
 def stage_part(sessions: UploadSessions, bucket: str, upload_id: str) -> Staged:
-    """Return a new file for a part. Its owner passes it to `keep_part` or discards it. Raises `NotFound`."""
+    """Return a new file for a part. The caller passes the file to `keep_part` or discards it. Raises
+    `NotFound`."""
     directory = sessions.directory_of(bucket, upload_id)
     try:
         return Staged.create(directory)
@@ -339,8 +343,8 @@ def stage_part(sessions: UploadSessions, bucket: str, upload_id: str) -> Staged:
 
 
 def keep_part(staged: Staged, number: int) -> str:
-    """Store a staged file as the part with this number, durably. It replaces an earlier one. Return its
-    ETag."""
+    """Store a staged file durably as the part with this number. It replaces an earlier part with the same
+    number. Return its ETag."""
     md5 = staged.digest.md5_hex()
     directory = staged.path.parent
     earlier_files = list(directory.glob(f"{_stem(number)}*"))
@@ -363,9 +367,11 @@ def complete(
     parts: Sequence[Part],
     sums: Checksums = UNKNOWN,
 ) -> tuple[str, ObjectRecord]:
-    """Create the object from its parts and check its checksums. Return its name and record. Raises
-    `NotFound`, `InvalidRequest` for missing parts or other checksums, and `Unavailable` while an earlier
-    request is still completing the upload."""
+    """Create the object from its parts and verify its checksums. Return its name and record.
+
+    Raises `NotFound`, `InvalidRequest` for missing parts or wrong checksums, and `Unavailable` while an
+    earlier request is still completing the upload.
+    """
     if upload_id in sessions.completing:
         raise Unavailable("The upload is being completed. Send the request again later.")
     sessions.completing.add(upload_id)
@@ -397,7 +403,7 @@ def complete(
 
 
 def _file_of(present: Mapping[str, str], part: Part) -> str:
-    """Return the name of a part's file. `present`: the file names by name and by stem."""
+    """Return the file name of a part. `present`: the existing file names by name and by stem."""
     name = present.get(_stem(part.number) + (part.etag or "").strip().strip('"'))
     if name is None:
         raise InvalidRequest(
