@@ -24,7 +24,7 @@ from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import Api, JobUid
 from trainshed.core.works import Work
-from trainshed.serve.service import settle
+from trainshed.serve.service import tune_memory
 from trainshed.store.port import Commit, JobQuery, LiveJob, NewWork
 from trainshed.store.sqlite.database import DATABASE_FILE, Store, open_database
 
@@ -127,7 +127,7 @@ async def _measure(
             side.spans.clear()
         # The service also disables garbage collection. Otherwise each of some hundred pages would contain a
         # collection over both stores.
-        settle()
+        tune_memory()
         with contextlib.ExitStack() as kept:
             for count in finished:
                 kept.enter_context(_kept_in_memory(directory / str(count) / DATABASE_FILE))

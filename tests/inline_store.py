@@ -12,7 +12,7 @@ from functools import cache
 from typing import TypeVar
 
 from trainshed.core.errors import Unavailable
-from trainshed.store.audit import record_is_stored, recorded
+from trainshed.store.audit import mark_stored, with_audit_record
 from trainshed.store.sqlite.connections import migrate
 from trainshed.store.sqlite.database import Store
 from trainshed.store.sqlite.snapshots import unreadable
@@ -42,8 +42,8 @@ class InlineStore(Store):
 
     async def run(self, what: str, work: Callable[[sqlite3.Connection], T]) -> T:
         """Implements `sqlite.connections.Writing`."""
-        result = self._run(what, recorded(work))
-        record_is_stored()
+        result = self._run(what, with_audit_record(work))
+        mark_stored()
         return result
 
     def _run(self, what: str, work: Callable[[sqlite3.Connection], T]) -> T:
@@ -65,7 +65,7 @@ class InlineStore(Store):
             self.after_commit(what)
         return result
 
-    def here(self, read: Callable[[sqlite3.Connection], T]) -> T:
+    def read_now(self, read: Callable[[sqlite3.Connection], T]) -> T:
         """Implements `sqlite.connections.Reading`. It is the only user of its connection, so a read sees a
         single state.
         """
@@ -75,8 +75,8 @@ class InlineStore(Store):
         except sqlite3.OperationalError as error:
             raise unreadable(error) from error
 
-    async def aside(self, read: Callable[[sqlite3.Connection], T]) -> T:
-        return self.here(read)
+    async def read_async(self, read: Callable[[sqlite3.Connection], T]) -> T:
+        return self.read_now(read)
 
     def close(self) -> None:
         """Close the store and lose its data."""

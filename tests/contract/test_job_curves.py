@@ -148,7 +148,7 @@ async def test_waiting_reader_is_notified_of_each_written_measurement(
         assert (await harness.values())["eval_1:acc"] == {2: 0.5, 3: 0.75}
         assert await harness.logged(curves, OVER) == {2: 0.5, 3: 0.75}
         await harness.ended(OVER)
-        assert await harness.store.curves.unfinished() == ()
+        assert await harness.store.curves.unfinished_jobs() == ()
     assert await curves.read_points(job(), "acc") is None
 
 
@@ -215,12 +215,12 @@ async def test_unread_curves_of_a_finished_job_are_read_after_a_restart(
     writer.scalar("acc", 2, 2)
     await harness.ended(OVER)
     await harness.store.run("spoil", lambda c: c.execute(DAMAGE_RECORD))
-    assert await harness.store.curves.unfinished() == (bad.uid, RUNNING.uid)
+    assert await harness.store.curves.unfinished_jobs() == (bad.uid, RUNNING.uid)
     async with harness.service():
         await harness.until({":acc": {1: 1.0, 2: 2.0}})
         async with asyncio.timeout(60):
             # An unreadable record stays for a later version of the service.
-            while await harness.store.curves.unfinished() != (bad.uid,):
+            while await harness.store.curves.unfinished_jobs() != (bad.uid,):
                 await harness.news.wait()
                 harness.news.clear()
 

@@ -104,9 +104,11 @@ def test_programs_survive_faults_of_service_database_and_bucket_process(
     for path in data.glob("trainshed.*"):  # With the lock that records its earlier existence.
         path.replace(tmp_path / path.name)
     (message,) = trainshed("up", "--port", "0", data=data, status=1).stderr.splitlines()
-    assert message.startswith(f"Error: the job database {data}/trainshed.db is gone; slots/ of")
+    assert message.startswith(
+        f"Error: the job database {data}/trainshed.db no longer exists; slots/ of"
+    )
     assert f"mv {data} {data}.old" in message
-    assert "is gone" in database_of(data)
+    assert "no longer exists" in database_of(data)
     for path in tmp_path.glob("trainshed.*"):
         path.replace(data / path.name)
     assert programs and marked(mark) == programs

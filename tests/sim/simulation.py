@@ -282,7 +282,7 @@ class Simulation:
         """Return accepted requests that were not applied, although their job had not ended before."""
         sql = "SELECT job_uid, kind FROM intents ORDER BY job_uid"
         if isinstance(self.store, InlineStore):
-            left = self.store.here(lambda connection: connection.execute(sql).fetchall())
+            left = self.store.read_now(lambda connection: connection.execute(sql).fetchall())
         else:
             assert self._group is not None
             with contextlib.closing(open_reader(self._group.directory / DATABASE_FILE)) as reader:

@@ -290,6 +290,6 @@ def test_simulation_checks_detect_lost_store_data(lost: str, after: int, noticed
             super()._before_commit(what)
             if self.tally["commits"] > after:
                 assert isinstance(self.store, InlineStore)
-                self.store.here(lambda c: c.execute(f"DELETE FROM {lost}"))
+                self.store.read_now(lambda c: c.execute(f"DELETE FROM {lost}"))
 
     assert any(noticed in wrong for wrong in Forgetful(lone(tuning())).run().wrong)

@@ -33,8 +33,8 @@ class History:
         assert where == Every(())
         jobs = [j for j in self._jobs if query.after == 0 or j.uid < query.after][: query.limit]
         self.read += len(jobs)
-        went_to = jobs[-1].uid if len(jobs) == query.limit else None
-        return Matches(tuple((j, "") for j in jobs), went_to)
+        next_after = jobs[-1].uid if len(jobs) == query.limit else None
+        return Matches(tuple((j, "") for j in jobs), next_after)
 
 
 async def page_of(history: History, holds: JobTest, token: str = "") -> Page:

@@ -172,7 +172,7 @@ def test_unreadable_job_ends_only_its_own_trial() -> None:
     house = TuningHouse(tuning(trials=2, parallel=1))
     house.run_step()
     spoil = f"UPDATE jobs SET record = x'00' WHERE uid = {house.trial(1).job}"
-    house.store.here(lambda connection: connection.execute(spoil))
+    house.store.read_now(lambda connection: connection.execute(spoil))
     outcome = house.run_step()
     assert isinstance(outcome.job, TuningJob)
     assert [trial.number for trial in outcome.job.running] == [2]

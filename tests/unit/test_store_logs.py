@@ -58,7 +58,7 @@ def keys(lines: Iterable[LogLine]) -> list[tuple[str, int, int]]:
 def read_new(root: Path, seen: dict[ReplicaId, tuple[int, int]]) -> list[str]:
     """Return the keys of all new lines, and advance the positions in `seen`."""
     names: list[str] = []
-    for entry, source in reader_of(root).onward(UID, seen):
+    for entry, source in reader_of(root).new_entries(UID, seen):
         names.append(f"{source.replica}/{source.attempt}/{entry.n}")
         seen[source.replica] = (source.attempt, entry.n)
     return names
@@ -239,18 +239,18 @@ def test_page_of_a_long_log_parses_few_lines(
         )
         assert write(tmp_path, PRIMARY, lines, first=first).stat().st_size > 2_000_000
     parsed: list[bytes] = []
-    decode = segments.decoded
+    decode = segments.decode_entry
 
     def counted(raw: bytes) -> segments.Entry | None:
         parsed.append(raw)
         return decode(raw)
 
-    monkeypatch.setattr(segments, "decoded", counted)
+    monkeypatch.setattr(segments, "decode_entry", counted)
     for n in (0, 777, 33_333, 59_999):
         parsed.clear()
         expected = [("workerpool0-0", 1, number) for number in range(n, min(n + 10, count))]
         assert page_keys(tmp_path, start=T0 + n * 10, limit=10) == expected
-        entry, _ = next(reader_of(tmp_path).onward(UID, {PRIMARY: (1, n - 1)}))
+        entry, _ = next(reader_of(tmp_path).new_entries(UID, {PRIMARY: (1, n - 1)}))
         assert entry.n == n
         assert page_keys(tmp_path, end=T0 + n * 10, limit=1, descending=True) == (
             [("workerpool0-0", 1, n - 1)] if n else []

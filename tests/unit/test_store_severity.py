@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from trainshed.store.logs import lines
 from trainshed.store.logs.lines import Reading, Severity, Stream, read_line, severity_of
-from trainshed.store.logs.segments import shown_lines
+from trainshed.store.logs.segments import display_lines
 
 OUT, ERR, SERVICE = Stream.STDOUT, Stream.STDERR, Stream.SERVICE
 DEBUG, INFO, NOTICE = Severity.DEBUG, Severity.INFO, Severity.NOTICE
@@ -193,7 +193,7 @@ def test_fast_parser_for_streamed_lines_equals_the_normal_parser(stream: Stream,
             [6, 7, 8],
         ),
     ):
-        shown = shown_lines(block)
+        shown = display_lines(block)
         assert [int(n) for n, *_ in shown] == numbers
         ((at, text, severity),) = (row for n, *row in shown if n == b"7")
         assert (severity or b"INFO").decode() == reading.severity

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.usage import Use
 from trainshed.engines.streams import FileStreams
-from trainshed.store.logs.usage import Point, measured, read_usage
+from trainshed.store.logs.usage import Point, read_usage, with_busy_processors
 
 SECOND = 10**9
 PRIMARY = ReplicaId(0, 0)
@@ -71,13 +71,13 @@ def test_measured_usage_includes_only_recorded_replicas(tmp_path: Path) -> None:
         tmp_path, start(10), look(30, 40.0, 1, gpu, last=True), start(40, 2), look(90, 60.0, 1, gpu)
     )
     write(tmp_path, start(10), look(90, 9.0, 1, silent), replica=ReplicaId(1, 0))
-    used = measured(use, read(tmp_path))
+    used = with_busy_processors(use, read(tmp_path))
     assert (used.busy_cpus, used.busy_gpus) == (1.0, 0.4)
-    assert measured(replace(use, vcpus=0.5), read(tmp_path)).busy_cpus == 0.5
-    blind = measured(replace(use, replicas=(ReplicaId(1, 0),)), read(tmp_path))
+    assert with_busy_processors(replace(use, vcpus=0.5), read(tmp_path)).busy_cpus == 0.5
+    blind = with_busy_processors(replace(use, replicas=(ReplicaId(1, 0),)), read(tmp_path))
     assert (blind.busy_cpus, blind.busy_gpus) == (0.09, None)
     elsewhere = replace(use, replicas=(ReplicaId(2, 0),))
-    assert measured(elsewhere, read(tmp_path)) == elsewhere
+    assert with_busy_processors(elsewhere, read(tmp_path)) == elsewhere
 
 
 def test_usage_sample_with_a_decreasing_time_is_skipped(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from trainshed.api.trainshed_v1 import access
 from trainshed.buckets.authentication import TokenFile
 from trainshed.core.errors import Unauthenticated, Unavailable
 from trainshed.core.names import JobUid, project_number
-from trainshed.store.audit import chained
+from trainshed.store.audit import chain_hash
 
 SERVICE_CLASS = ApiServiceWithShells
 API_PATH = "/trainshed/v1"
@@ -299,12 +299,12 @@ async def test_modified_audit_entry_breaks_the_hash_chain(service: ApiServiceWit
     newest = await audit(service)
     page = await audit(service, f"?project=-&pageToken={newest[-1]['seq']}")
     assert [row["seq"] for row in page] == [row["seq"] for row in newest[:-1]]
-    rows = (await service.store.access.audited(None, None, 10))[::-1]
+    rows = (await service.store.access.audit_rows(None, None, 10))[::-1]
     before = b""
     for row in rows:
         content = house_content(service, row.seq)
-        assert row.hash == chained(before, row.at, row.project, content)
-        assert row.hash != chained(
+        assert row.hash == chain_hash(before, row.at, row.project, content)
+        assert row.hash != chain_hash(
             before, row.at, row.project, content.replace(b"person", b"people")
         )
         assert len(content) + len(row.hash) <= 400
@@ -312,8 +312,8 @@ async def test_modified_audit_entry_breaks_the_hash_chain(service: ApiServiceWit
     service.clock += 401 * 24 * 3600 * 10**9
     for _ in range(2):
         await token_of(service)
-    _, row = await service.store.access.audited(None, None, 10)
-    assert row.hash == chained(before, row.at, "p1", house_content(service, row.seq)), (
+    _, row = await service.store.access.audit_rows(None, None, 10)
+    assert row.hash == chain_hash(before, row.at, "p1", house_content(service, row.seq)), (
         "400 days later"
     )
 

@@ -192,7 +192,7 @@ async def test_finished_job_of_both_apis_is_deleted(service: ApiService) -> None
     """`jobs delete` uses this method because the public ml API has no delete."""
     refused = await service.call("DELETE", JOB)
     assert refused.status == 400
-    assert "cancel it, and delete it after its end" in refused.json["error"]["message"]
+    assert "cancel it, and delete it after it has finished" in refused.json["error"]["message"]
     await started(service)
     await ended(service)
     assert await service.result("DELETE", JOB) == {}
@@ -312,8 +312,8 @@ async def test_all_followers_of_a_log_share_one_reading_thread(
         readers.add(threading.current_thread().name)
         return runs(*read)
 
-    runs = LogReader.runs
-    monkeypatch.setattr(LogReader, "runs", noted)
+    runs = LogReader.new_line_groups
+    monkeypatch.setattr(LogReader, "new_line_groups", noted)
     await asyncio.gather(*(service.call("GET", f"{JOB}/logs") for _ in range(20)))
     assert len(readers - {"MainThread"}) == 1
 

@@ -170,8 +170,8 @@ async def test_job_with_tensorboard_of_other_location_is_rejected(
     for name, says in (
         (board, ""),
         (f"{board}9", "does not exist"),
-        (board.replace("us-central1", "us-east1"), "lies elsewhere"),
-        (board.replace("p1", "p2"), "lies elsewhere"),
+        (board.replace("us-central1", "us-east1"), "the project and location of the job"),
+        (board.replace("p1", "p2"), "the project and location of the job"),
     ):
         spec = custom_job(baseOutputDirectory=OUTPUT, tensorboard=name)["jobSpec"]
         path, body, field = request(kind, spec)

@@ -105,7 +105,7 @@ async def test_token_guessing_is_recorded_with_the_clients_address(
         for _ in range(31):
             with pytest.raises(grpc.aio.AioRpcError, match="not known to this service"):
                 await asked(channel, "guessed")
-    [row] = await serving.service.store.access.audited(None, None, 10)
+    [row] = await serving.service.store.access.audit_rows(None, None, 10)
     assert (row.record.method, row.record.source) == ("trainshed.v1.Tokens.Refused", "127.0.0.1")
 
 

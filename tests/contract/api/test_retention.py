@@ -69,7 +69,7 @@ async def test_jobs_are_deleted_after_their_retention_period(service: ApiService
     assert await status(service, "projects/p1/jobs/mine") == 404
     assert logs(service) == [name.rpartition("/")[2] for name in (runs, young)]
     await kept.run_pass()
-    assert service.services.meters.deleted == 2
+    assert service.services.meters.deleted_jobs == 2
 
 
 async def test_child_jobs_are_deleted_only_together_with_their_parent(service: ApiService) -> None:
@@ -79,11 +79,11 @@ async def test_child_jobs_are_deleted_only_together_with_their_parent(service: A
     service.clock += 50 * DAY
     kept = timer(service, 30)
     await kept.run_pass()
-    assert not service.services.meters.deleted, "what made it still runs"
+    assert not service.services.meters.deleted_jobs, "what made it still runs"
     await service.update_job(parent, state=JobState.SUCCEEDED, ended=service.clock)
     service.clock += 31 * DAY
     await kept.run_pass()
-    assert service.services.meters.deleted == 2
+    assert service.services.meters.deleted_jobs == 2
     assert [await status(service, name) for name in (parent, made)] == [404, 404]
     parent = await created(service)
     made = await _made_by(service, parent)

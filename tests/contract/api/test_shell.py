@@ -387,7 +387,7 @@ async def test_shell_link_gives_tickets_only_for_its_replica(
     fields = fields_of(uris["workerpool1-0"])
     ticket = await service.call("POST", "/shell/ticket", fields, token=None)
     assert ticket.json["title"] == "workerpool1-0, job"
-    [row] = await service.store.access.audited("p1", None, 1)
+    [row] = await service.store.access.audit_rows("p1", None, 1)
     assert (row.record.method, row.record.resource) == ("trainshed.v1.Jobs.Shell", name)
     async with shell(service, ticket.json["token"]) as socket:
         await socket.next()

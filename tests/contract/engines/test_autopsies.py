@@ -53,7 +53,7 @@ async def open_shell(harness: EngineHarness, uid: JobUid, **wish: object) -> Ter
 async def measured_autopsy(harness: EngineHarness, uid: JobUid) -> Autopsy:
     """Return the job's only autopsy after its size was measured."""
     kept = harness.engine._autopsies  # pyright: ignore[reportPrivateUsage] - to wait for it
-    await kept._tasks.settled()  # pyright: ignore[reportPrivateUsage] - the same
+    await kept._tasks.wait()  # pyright: ignore[reportPrivateUsage] - the same
     (autopsy,) = harness.engine.autopsies(uid)
     return autopsy
 

@@ -256,7 +256,7 @@ async def test_rejected_webhook_is_retried_and_shown_on_the_timeline(
     async with running_outbox(outbox):
         uid = await create_failed_job(service, outbox, **{"trainshed-notify": "ops"})
         delayed = await timeline_message(service, uid, "notify_delayed")
-        assert f"{ops.url} answers 503 Service Unavailable" in delayed
+        assert f"{ops.url} responded with status 503 Service Unavailable" in delayed
     service.clock += MINUTE
     async with running_outbox(worker(service, table)):
         await wait_for_two_attempts(service, ops)
@@ -320,7 +320,7 @@ async def test_store_failure_does_not_repeat_sent_notifications(
     monkeypatch.setattr("trainshed.controller.outbox._DISK_PAUSE", 0.001)
     monkeypatch.setattr(Senders, "send", staticmethod(send))
     faults = chain((Unavailable("the disk is full"),), repeat(None))
-    monkeypatch.setattr(Intake, "tell", AsyncMock(side_effect=faults))
+    monkeypatch.setattr(Intake, "add_timeline_entry", AsyncMock(side_effect=faults))
     async with running_outbox(outbox):
         await asyncio.sleep(0.1)
         answered.set()

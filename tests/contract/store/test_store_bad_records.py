@@ -45,7 +45,7 @@ from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobUid
 from trainshed.core.study.records import StudyUid
 from trainshed.store.port import JobQuery, NewWork
-from trainshed.store.sqlite.connections import logged
+from trainshed.store.sqlite.connections import log_once
 from trainshed.store.sqlite.copying import unreadable_in
 from trainshed.store.sqlite.database import DATABASE_FILE, Store, open_database
 from trainshed_tracking.metadata.records import EdgeRole, Node, NodeKind
@@ -179,7 +179,7 @@ async def test_unreadable_record_is_skipped_and_others_are_read(
     store.close()
     assert list(unreadable_in(data / DATABASE_FILE)) == []
     spoil(data, table, column, BAD[how])
-    logged.cache_clear()
+    log_once.cache_clear()
     store = open_database(data)
     for read, before in zip(READS[table, column], whole, strict=True):
         assert len(await read(store)) >= before - 1

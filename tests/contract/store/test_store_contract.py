@@ -236,17 +236,17 @@ async def test_timeline_entry_can_be_added_in_every_state(store: Store) -> None:
     await store.intake.create(NewWork(job, (entry("created"),)))
     before = await store.reader.job(job.name)
     for _ in range(2):
-        await store.intake.tell([job.uid], entry("shell"))
+        await store.intake.add_timeline_entry([job.uid], entry("shell"))
     assert await store.reader.job(job.name) == before
     live = await store.ledger.load(job.uid)
     assert live is not None and live.generation == 1
     epoch = await store.ledger.acquire("me")
     await store.ledger.commit(epoch, step(live_job(live), JobState.SUCCEEDED, "over"))
-    await store.intake.tell([job.uid], entry("shell"))
+    await store.intake.add_timeline_entry([job.uid], entry("shell"))
     kinds = [event.kind for event in await store.reader.timeline(job.uid)]
     assert kinds == ["created", "shell", "shell", "over", "shell"]
     await store.intake.delete_job(job.name, operation(1))
-    await store.intake.tell([job.uid], entry("shell"))
+    await store.intake.add_timeline_entry([job.uid], entry("shell"))
     assert await store.reader.timeline(JobUid(7)) == ()
 
 
@@ -255,7 +255,7 @@ async def test_timeline_entry_is_added_to_several_jobs_at_once(store: Store) -> 
     jobs = [make_job(number, f"j{number}") for number in (1, 2)]
     for job in jobs:
         await store.intake.create(NewWork(job, (entry("created"),)))
-    await store.intake.tell([JobUid(1), JobUid(9), JobUid(2)], entry("service_away"))
+    await store.intake.add_timeline_entry([JobUid(1), JobUid(9), JobUid(2)], entry("service_away"))
     for job in jobs:
         kinds = [event.kind for event in await store.reader.timeline(job.uid)]
         assert kinds == ["created", "service_away"]

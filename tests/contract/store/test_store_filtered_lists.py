@@ -108,10 +108,10 @@ async def listed(store: Store, query: JobQuery, wanted: JobFilter) -> list[int]:
     while True:
         page = await store.reader.matching(replace(query, after=after, limit=4), wanted.where)
         uids += [work.uid for work, _ in page.jobs if wanted.passes(work)]
-        if page.went_to is None:
+        if page.next_after is None:
             return uids
-        assert not after or page.went_to < after
-        after = page.went_to
+        assert not after or page.next_after < after
+        after = page.next_after
 
 
 @pytest.mark.usefixtures("bounds")
@@ -186,7 +186,7 @@ async def test_step_without_matches_checks_a_limited_number_of_works(
         page = await store.reader.matching(replace(ALL, after=after), Contains("nobody's"))
         steps += 1
         assert page.jobs == ()
-        if page.went_to is None:
+        if page.next_after is None:
             break
-        after = page.went_to
+        after = page.next_after
     assert steps == (COUNT + 2) // 20 + 1

@@ -58,7 +58,7 @@ async def test_missing_database_is_not_replaced_by_a_new_one(tmp_path: Path, lef
         with pytest.raises(StoreUnreadable) as refusal:
             open_database(tmp_path)
         text = str(refusal.value)
-        assert f"{tmp_path / DATABASE_FILE} is gone" in text
+        assert f"{tmp_path / DATABASE_FILE} no longer exists" in text
         assert "trainshed restore BACKUP --data NEW" in text
         assert f"mv {tmp_path} {tmp_path}.old" in text
         assert left == "lock" or f"{left}/ of 1 job remains" in text

@@ -1,1 +1,1 @@
-"""Experiments, ML Metadata and tensorboards, and TensorBoard for the output of jobs."""
+"""Experiments, ML Metadata and tensorboards. Also runs TensorBoard for the output of jobs."""

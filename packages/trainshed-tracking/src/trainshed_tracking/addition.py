@@ -1,5 +1,5 @@
-"""Add tracking to a service (`trainshed.api.additions`): MetadataService, TensorboardService and TensorBoard
-below `/tensorboard`, and the experiments, curves and links of jobs."""
+"""Adds tracking to a service (`trainshed.api.additions`): MetadataService, TensorboardService, and
+TensorBoard below `/tensorboard`. Also adds the experiments, curves and links of jobs."""
 
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
@@ -30,19 +30,19 @@ from trainshed_tracking.viewers.surface import ViewerSurface
 from trainshed_tracking.viewers.views import Viewers, directories_of, jobs_of, link_to, view_of
 
 _MAX_VIEWERS: Final = 4
-"""Maximum running TensorBoards. Beyond it, the least recently used one ends."""
+"""Maximum number of running TensorBoards. If another starts, the least recently used one is stopped."""
 _SANDBOX_LIMITS: Final = {
     "processes": 256,
     "memory_bytes": 2 << 30,
-    # TensorBoard writes almost nothing to its own directory.
+    # TensorBoard writes little data to its own directory.
     "disk_bytes": 64 << 20,
     "seconds": 0.0,
 }
-"""The limits of a TensorBoard. Its sandbox is that of builds."""
+"""The resource limits of a TensorBoard. Its sandbox is the same as that of builds."""
 
 
 class LocalTracking:
-    """The API's `Tracking` over these stores and viewers."""
+    """Implements the API's `Tracking` with these stores and viewers."""
 
     def __init__(self, stores: Stores, viewers: Viewers, reader: Reader, links: Links) -> None:
         self._stores = stores
@@ -100,7 +100,7 @@ class LocalTracking:
 
 
 def new_addition(context: AdditionContext) -> Addition:
-    """Build the addition (the entry point)."""
+    """Create the addition. This function is the entry point of the package."""
     viewers = LocalViewers(
         context.data / "viewers",
         context.runtimes,
@@ -113,7 +113,7 @@ def new_addition(context: AdditionContext) -> Addition:
 
 
 def addition_with(context: AdditionContext, viewers: Viewers) -> Addition:
-    """Build the addition with other viewers."""
+    """Create the addition with other viewers."""
     stores = stores_in(context.store, context.points, context.new_uid, context.now)
     reader, links = context.store.reader, context.links
     surface = ViewerSurface(viewers, reader, context.access, links, context.closing)

@@ -1,4 +1,5 @@
-"""References of jobs to experiments and tensorboards (facts/experiments#jobs, facts/experiments#curves)."""
+"""Checks the references of jobs to experiments and tensorboards (facts/experiments#jobs,
+facts/experiments#curves), and adds jobs to runs."""
 
 import contextlib
 from collections.abc import AsyncGenerator
@@ -21,7 +22,7 @@ _JOBS: Final = "_custom_jobs"
 async def unknown(
     stores: Stores, place: LocationName, spec: Spec, path: str
 ) -> tuple[Violation, ...]:
-    """Return violations for references of a job to missing resources."""
+    """Return violations for a job's references to resources that do not exist."""
     return (
         *await _unknown_contexts(stores, place.project_id, spec, path),
         *await _unknown_board(stores, place, spec, path),
@@ -31,7 +32,7 @@ async def unknown(
 async def _unknown_board(
     stores: Stores, place: LocationName, spec: Spec, path: str
 ) -> tuple[Violation, ...]:
-    """Check the tensorboard, which must exist in the location of the job."""
+    """Check the job's tensorboard, which must exist in the job's location."""
     at = f"{path}.tensorboard"
     try:
         board = BoardName.parse(str(spec.get("tensorboard", "")), Level.TENSORBOARD, of=at)
@@ -39,8 +40,8 @@ async def _unknown_board(
         return ()
     here = place.project_id, str(project_number(place.project_id))
     if board.project_id not in here or board.location != place.location:
-        # Do not reveal whether it exists in another project.
-        text = f"{board} lies elsewhere than the job, whose location is {place}."
+        # Do not reveal whether a tensorboard exists in another project.
+        text = f"{board} is not in {place}, the project and location of the job."
         return (Violation(at, text),)
     try:
         await stores.tensorboards.get(BoardName(place.project_id, place.location, board.ids))
@@ -55,8 +56,8 @@ async def _unknown_board(
 
 @contextlib.asynccontextmanager
 async def make_run(stores: Stores, experiment: str) -> AsyncGenerator[str]:
-    """Create a run of an experiment for a job without a run, and yield its name. Delete the run if the job is
-    rejected."""
+    """Create a run of an experiment for a job that specifies no run. Yield the run's name. If the job is
+    rejected, delete the run."""
     parent = NodeName.parse(experiment, NodeKind.CONTEXT)
     now = stores.now()
     display_name = f"job-{stores.new_uid()}"
@@ -65,20 +66,20 @@ async def make_run(stores: Stores, experiment: str) -> AsyncGenerator[str]:
     try:
         await stores.metadata.link((Edge(parent, EdgeRole.CHILD, name, now),))
         yield str(name)
-    except Exception:  # The job of a disconnected caller is stored nevertheless.
+    except Exception:  # A user has deleted the run.
         with contextlib.suppress(NotFound):  # A user has deleted it.
             await stores.metadata.forget(name)
         raise
 
 
 async def add_to_run(stores: Stores, run: str, job: JobName) -> None:
-    """Add a job to its run. Keep the run's etag, so that writes of other clients do not fail."""
+    """Add a job to its run. The run keeps its etag, so that other clients' writes do not fail."""
     entry = {"custom_job_resource_name": str(job), "custom_job_console_uri": ""}
 
     def add(node: Node) -> Node:
         return replace(node, added={**node.added, _JOBS: [*node.added.get(_JOBS, ()), entry]})
 
-    # The job is stored even if a user has deleted its run.
+    # A user may have deleted the run. The job itself is stored nevertheless.
     with contextlib.suppress(NotFound):
         await stores.metadata.change(NodeName.parse(run, NodeKind.CONTEXT), add)
 
@@ -86,7 +87,7 @@ async def add_to_run(stores: Stores, run: str, job: JobName) -> None:
 async def _unknown_contexts(
     stores: Stores, project: str, spec: Spec, path: str
 ) -> tuple[Violation, ...]:
-    """Check the experiment and its run, which the project must have."""
+    """Check the experiment and its run, which must exist in the project."""
     faults = Faults()
     for key in ("experiment", "experimentRun"):
         if not spec.get(key):
@@ -95,13 +96,13 @@ async def _unknown_contexts(
         with faults.collect():
             name = NodeName.parse(spec[key], NodeKind.CONTEXT, of=at)
             if name.store.project_id != project:
-                # Do not reveal whether it exists in that project.
-                faults.add(at, f"{name} lies in another project than the job.")
+                # Do not reveal whether the resource exists in that project.
+                faults.add(at, f"{name} is in another project than the job.")
                 continue
             try:
                 await stores.metadata.get(name)
             except NotFound:
                 faults.add(at, f"{name} does not exist. Create it first, or leave the field out.")
     if spec.get("experimentRun") and not spec.get("experiment"):
-        faults.add(f"{path}.experiment", "A run is given without its experiment.")
+        faults.add(f"{path}.experiment", "experimentRun requires experiment. Set both.")
     return faults.violations

@@ -1,4 +1,4 @@
-"""The stores of tracking: its own tables of the service's database, and the files of points."""
+"""The stores of tracking: tables in the service's database, and files of points."""
 
 from collections.abc import Callable
 
@@ -19,16 +19,16 @@ class Stores(Struct, frozen=True):
     metadata_stores: MetadataStores
     metadata: Metadata
     points: PointFiles
-    #: Returns a new identity, ascending with time.
+    #: Returns a new UID. UIDs ascend with time.
     new_uid: Callable[[], JobUid]
-    #: Nanoseconds since the epoch.
+    #: Returns the time in nanoseconds since the epoch.
     now: Callable[[], Nanos]
 
 
 def stores_in(
     store: Store, points: PointFiles, new_uid: Callable[[], JobUid], now: Callable[[], Nanos]
 ) -> Stores:
-    """Return the stores of an open database."""
+    """Return the stores that use an open database."""
     parts = store.writer, store.snapshots
     return Stores(
         Tensorboards(*parts), MetadataStores(*parts), Metadata(*parts), points, new_uid, now

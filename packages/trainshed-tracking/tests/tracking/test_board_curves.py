@@ -138,5 +138,5 @@ async def test_cyclic_contexts_do_not_block_the_curves_of_a_job(harness: BoardCu
         EventWriter(harness.logs / "eval", clock).scalar("acc", 1, 1)
         await harness.ended(with_board(OVER))
         await curves.finish(with_board(OVER))
-        assert await harness.store.curves.unfinished() == ()
+        assert await harness.store.curves.unfinished_jobs() == ()
     assert (await harness.values())["eval:acc"] == {1: 1.0}

@@ -67,7 +67,7 @@ async def test_metadata_nodes_are_listed_by_age_and_by_links(stores: Stores) -> 
         [edge(context("e"), CHILD, context("r")), edge(context("e"), MEMBER, artifact("a"))]
     )
     with_parent = replace(early, parents=(context("e"),))
-    nodes, linked = stores.metadata.nodes, stores.metadata.linked
+    nodes, linked = stores.metadata.nodes, stores.metadata.linked_nodes
     assert await nodes(STORE, NodeKind.CONTEXT) == (with_parent, late)
     assert await nodes(STORE, NodeKind.CONTEXT, {context("r"), artifact("a")}) == (with_parent,)
     assert await nodes(STORE, NodeKind.ARTIFACT, {artifact("nobody")}) == ()

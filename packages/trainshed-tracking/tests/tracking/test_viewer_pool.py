@@ -37,7 +37,7 @@ class FakeViewer(ViewerProcess):
     async def forward(self, request: Request, closing: asyncio.Event, lapse: Lapse) -> Response:
         return Response()
 
-    async def ended(self) -> str:
+    async def wait_ended(self) -> str:
         return await asyncio.shield(self._death)
 
     async def close(self) -> None:
@@ -82,7 +82,7 @@ async def test_tensorboard_with_an_open_request_is_not_idle() -> None:
     async with pool.viewer("7", starts) as viewer:
         await asyncio.sleep(3600)
         assert viewer.is_alive
-        with pytest.raises(Unavailable, match="no more may run at once"):
+        with pytest.raises(Unavailable, match="which is the maximum"):
             await use(pool, "8", starts)
     await pool.close()
 

@@ -181,7 +181,7 @@ class Agent:
             for task in (*tasks, exit_waiter):
                 task.cancel()
             await asyncio.gather(exit_waiter, *tasks, return_exceptions=True)
-            await self._orders.settled()
+            await self._orders.wait()
             await self._shells.close()
             await self._engine.close()
 

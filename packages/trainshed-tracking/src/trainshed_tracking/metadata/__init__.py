@@ -1,1 +1,1 @@
-"""Experiments and their runs, artifacts and executions: records, their tables, and MetadataService."""
+"""Experiments and their runs, artifacts and executions: records, tables, and MetadataService."""

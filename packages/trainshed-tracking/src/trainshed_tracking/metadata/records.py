@@ -1,9 +1,11 @@
-"""A metadata store (facts/experiments#records): its nodes and the edges between them, and the merge of two
-writers' changes (facts/experiments#etags).
+"""Records of a metadata store: nodes and the edges between them (facts/experiments#records). Also merges
+concurrent changes of a run (facts/experiments#etags).
 
-Contexts (experiments and their runs), artifacts and executions are one kind of record. An edge records the
-relation of two of them. A client sends its last known metadata with its additions. An outdated etag would
-fail the write, and clients over REST do not retry. Therefore the service merges changes of a run key by key.
+Contexts (experiments and their runs), artifacts and executions are one kind of record, a node. An edge
+describes the relation of two nodes.
+
+A client sends the metadata that it last read together with its additions. If an outdated etag made the write
+fail, clients over REST would not retry. Therefore the service merges changes of a run key by key.
 """
 
 import enum
@@ -17,17 +19,17 @@ from trainshed.core.names import PLACE, read_name
 from trainshed.core.units import Nanos
 
 EXPERIMENT: Final = "system.Experiment"
-"""The schema of contexts that are experiments."""
+"""The schema of a context that is an experiment."""
 EXPERIMENT_RUN: Final = "system.ExperimentRun"
-"""The schema of contexts that are runs of experiments."""
+"""The schema of a context that is a run of an experiment."""
 MERGED: Final = (EXPERIMENT, EXPERIMENT_RUN)
-"""The schemas of contexts with several concurrent writers, such as a notebook and a job."""
+"""The schemas of contexts that several clients, such as a notebook and a job, write concurrently."""
 TENSORBOARD_LINK: Final = "tensorboard_link"
-"""A metadata key of experiments that represent a tensorboard. Clients do not show these."""
+"""A metadata key of experiments that represent a tensorboard. Clients do not show such experiments."""
 
 
 class NodeKind(enum.StrEnum):
-    """A kind of node; the value is the collection in its name."""
+    """A kind of node. The value is the name of the collection in the node's resource name."""
 
     CONTEXT = "contexts"
     ARTIFACT = "artifacts"
@@ -51,7 +53,7 @@ class StoreName(Struct, frozen=True, order=True):
 
     @staticmethod
     def parse(name: str, *, of: str = "name") -> "StoreName":
-        """Read a store's name. Raise InvalidRequest on the field `of` for anything else."""
+        """Parse a store's name. Raise InvalidRequest for the field `of` if the name is invalid."""
         return StoreName(*read_name(name, _STORE, of))
 
 
@@ -67,7 +69,7 @@ class NodeName(Struct, frozen=True, order=True):
 
     @staticmethod
     def parse(name: str, kind: NodeKind, *, of: str = "name") -> "NodeName":
-        """Read the name of a node of that kind. Raise InvalidRequest on the field `of` for anything else."""
+        """Parse the name of a node of this kind. Raise InvalidRequest for the field `of` if it is invalid."""
         *store, node_id = read_name(name, f"{_STORE}/{kind}/ID", of)
         return NodeName(StoreName(*store), kind, node_id)
 
@@ -76,23 +78,24 @@ _STORE: Final = f"{PLACE}/metadataStores/STORE"
 
 
 class MetadataStore(Struct, frozen=True):
-    """The store of nodes. Most projects have only the store `default`."""
+    """A metadata store, which contains nodes. Most projects have only the store `default`."""
 
     name: StoreName
     description: str
-    #: Nanoseconds since the epoch, as is `updated`.
+    #: In nanoseconds since the epoch. `updated` has the same unit.
     created: Nanos
     updated: Nanos
 
 
 class Change(Struct, frozen=True):
-    """The last change of a key that several writers may write."""
+    """The last change of a metadata key that several clients may write."""
 
     #: The node's etag after the change.
     etag: int
     #: The value before the change, or None if the key was new.
     was: Any = None
-    #: Etags and values of earlier changes, newest first. Of many: the oldest and the newest.
+    #: Etags and former values of earlier changes, newest first. If there are too many, those in the middle
+    #: are omitted.
     earlier: tuple[tuple[int, Any], ...] = ()
 
     @property
@@ -104,34 +107,36 @@ class Node(Struct, frozen=True):
     """A context, an artifact or an execution."""
 
     name: NodeName
-    #: Nanoseconds since the epoch, as is `updated`.
+    #: In nanoseconds since the epoch. `updated` has the same unit.
     created: Nanos
     updated: Nanos
-    #: Milliseconds since the epoch of the last change visible to clients. It increases with every change.
+    #: Time of the last change that is visible to clients, in milliseconds since the epoch. It increases with
+    #: every change.
     etag: int
     display_name: str = ""
     description: str = ""
     schema_title: str = ""
     schema_version: str = ""
-    #: Artifacts: the location of the content. Other nodes have none.
+    #: Only for artifacts: the location of the content.
     uri: str = ""
-    #: Artifacts and executions: the state's public name, "" = unspecified.
+    #: Only for artifacts and executions: the public name of the state; "" = unspecified.
     state: str = ""
     labels: tuple[tuple[str, str], ...] = ()
     #: A JSON object.
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
-    #: Values that the service adds to `metadata` in answers.
+    #: Values that responses contain in addition to `metadata`.
     added: dict[str, Any] = field(default_factory=dict[str, Any])
-    #: Runs of experiments: the changes of each key of `metadata`, or of a map in it (`merge`).
+    #: Only for runs of experiments: the last change of each key of `metadata`, or of each key of a shared map
+    #: in it (`merge`).
     changes: dict[str, Change] = field(default_factory=dict[str, Change])
-    #: Contexts: the parent contexts, in order of name. They derive from edges only.
+    #: Only for contexts: the parent contexts in order of name. The values are read from the edges.
     parents: tuple[NodeName, ...] = ()
 
 
 class EdgeRole(enum.StrEnum):
-    """The role of an edge's target for its source."""
+    """The role of the edge's target."""
 
-    #: A context's child context.
+    #: A child context of a context.
     CHILD = "child"
     #: An artifact or execution of a context.
     MEMBER = "member"
@@ -142,7 +147,7 @@ class EdgeRole(enum.StrEnum):
 
 
 class Edge(Struct, frozen=True):
-    """An edge from a context to its content, or from an execution to an artifact."""
+    """An edge from a context to one of its contents, or from an execution to an artifact."""
 
     source: NodeName
     role: EdgeRole
@@ -153,20 +158,20 @@ class Edge(Struct, frozen=True):
 
 
 class Lineage(Struct, frozen=True):
-    """A part of the graph: artifacts, executions, and their input and output events."""
+    """A part of the graph: artifacts and executions, and the edges between them as events."""
 
     nodes: tuple[Node, ...] = ()
     events: tuple[Edge, ...] = ()
 
 
 SHARED: Final = ("_params", "_metrics")
-"""Maps to merge key by key. Other keys of the metadata are merged as a whole."""
+"""Metadata keys whose values are maps, which are merged key by key. Other values are replaced as a whole."""
 _MAX_HISTORY: Final = 40_000
-"""Approximate maximum characters of a node's changes in addition to the last change of each key."""
+"""Approximate maximum number of characters of a node's changes, without the last change of each key."""
 
 
 def with_changes(old: Node, metadata: dict[str, Any], etag: int) -> Node:
-    """Return `old` with other metadata and the etag `etag`, which records the keys that changed."""
+    """Return `old` with the new metadata and the new etag. Record which keys have changed."""
     before, after = dict(_flatten(old.metadata)), dict(_flatten(metadata))
     changes, most = dict(old.changes), _MAX_HISTORY // max(1, len(after))
     for key, value in after.items():
@@ -188,10 +193,11 @@ def new_run(name: NodeName, display_name: str, now: Nanos) -> Node:
 
 
 def merge(node: Node, metadata: dict[str, Any], known_etag: int) -> dict[str, Any]:
-    """Return the metadata after a write by a client whose last known state has the etag `known_etag`.
+    """Return the metadata after a write by a client that last read the node with the etag `known_etag`.
 
-    A key that other clients changed since then keeps their value if the write repeats the old value. Another
-    value in the write wins. Keys missing from the write stay: clients do not remove keys of a run.
+    If another client has changed a key since then, and the write contains the value from before that change,
+    the changed value remains. Any other value in the write takes effect. Keys that the write does not contain
+    remain, because clients do not remove keys of a run.
     """
     result = dict(node.metadata)
     for key, value in _flatten(metadata):
@@ -200,24 +206,24 @@ def merge(node: Node, metadata: dict[str, Any], known_etag: int) -> dict[str, An
             continue
         name, _, inner = key.partition("/")
         if inner and name in SHARED:
-            result[name] = {**_shared(result, name), inner: value}
+            result[name] = {**_shared_map(result, name), inner: value}
         elif key not in SHARED or key not in result:
             result[key] = value
     return result
 
 
 def _flatten(metadata: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield `_params/KEY` for the keys of shared maps, KEY for all others (an empty shared map counts as
-    one)."""
+    """Yield (path, value) for each value that is merged separately. The path is `_params/KEY` for a key of a
+    shared map, and KEY for all other keys. An empty shared map counts as a value."""
     for name, value in metadata.items():
-        if name in SHARED and (shared := _shared(metadata, name)):
+        if name in SHARED and (shared := _shared_map(metadata, name)):
             for inner, part in shared.items():
                 yield f"{name}/{inner}", part
         else:
             yield name, value
 
 
-def _shared(metadata: dict[str, Any], name: str) -> dict[str, Any]:
-    """Return a shared map, or {} if it does not exist."""
+def _shared_map(metadata: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return a shared map of the metadata, or {} if it does not exist."""
     value = metadata.get(name)
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}

@@ -1,8 +1,8 @@
 """`aiplatform` v1 MetadataService: stores with contexts, artifacts and executions.
 
-Clients create a store `default` in each location. Contexts, artifacts and executions differ in a few fields
-only (facts/experiments#limits). Their lists have filters (facts/experiments#filters). Edges link contexts to
-their contents, and executions to their input and output artifacts.
+Clients create a store `default` in each location. Contexts, artifacts and executions differ only in a few
+fields (facts/experiments#limits). Their lists support filters (facts/experiments#filters). Edges connect
+contexts with their contents, and executions with their input and output artifacts.
 """
 
 import re
@@ -63,7 +63,7 @@ from trainshed_tracking.metadata.records import (
 from trainshed_tracking.stores import Stores
 
 MAX_METADATA: Final = 200_000
-"""Maximum bytes of a node's metadata as JSON."""
+"""Maximum size in bytes of a node's metadata as JSON."""
 _ID: Final = re.compile(r"[a-z0-9-]{1,128}")
 _FIELDS: Final = ("display_name", "description", "labels", "metadata")
 _OF_KIND: Final = {
@@ -71,7 +71,7 @@ _OF_KIND: Final = {
     NodeKind.ARTIFACT: (*_FIELDS, "state", "uri"),
     NodeKind.EXECUTION: (*_FIELDS, "state"),
 }
-"""The fields of an update."""
+"""The fields that an update can change."""
 
 
 async def create_store(kind: Kind[StoreName, MetadataStore], call: Call, request: Any) -> Message:
@@ -103,7 +103,7 @@ async def _create(stores: Stores, kind: NodeKind, call: Call, request: Any) -> M
     with faults.collect():
         sent = read_node(name, getattr(request, kind.singular), call.services.now())
     faults.refuse()
-    return await _stored(stores, sent)
+    return await _store_node(stores, sent)
 
 
 async def _get(stores: Stores, kind: NodeKind, call: Call, request: Any) -> Message:
@@ -124,26 +124,26 @@ async def _update(stores: Stores, kind: NodeKind, call: Call, request: Any) -> M
     resource = getattr(request, kind.singular)
     name = NodeName.parse(resource.name, kind, of=f"{kind.singular}.name")
     now = call.services.now()
-    # A mask can name a part of the metadata.
+    # A path in the update mask can refer to a single key of the metadata.
     paths, parts = list[str](), list[str]()
     for path in request.update_mask.paths:
         (parts if path.startswith("metadata.") else paths).append(path)
     mask = (*read_update_mask(paths, _OF_KIND[kind]), *parts)
 
-    def updated(node: Node) -> Node:
-        return _updated(node, resource, mask, now)
+    def update(node: Node) -> Node:
+        return _apply_update(node, resource, mask, now)
 
     try:
-        return view(await stores.metadata.change(name, updated))
+        return view(await stores.metadata.change(name, update))
     except NotFound:
         if not request.allow_missing:
             raise
     _read_id(name.node_id, f"{kind.singular}.name")
-    return await _stored(stores, read_node(name, resource, now))
+    return await _store_node(stores, read_node(name, resource, now))
 
 
 async def _delete(stores: Stores, kind: NodeKind, call: Call, request: Any) -> Message:
-    """Delete a node. Keep linked nodes, such as a context's children and an execution's artifacts."""
+    """Delete a node. Connected nodes remain, such as a context's children and an execution's artifacts."""
     name = NodeName.parse(request.name, kind)
 
     def check(node: Node) -> None:
@@ -155,7 +155,7 @@ async def _delete(stores: Stores, kind: NodeKind, call: Call, request: Any) -> M
     return operations.finished_view(done)
 
 
-async def _stored(stores: Stores, new: Node) -> Message:
+async def _store_node(stores: Stores, new: Node) -> Message:
     if new.schema_title in MERGED:
         new = with_changes(replace(new, metadata={}), new.metadata, new.etag)
     return view(await stores.metadata.create(new))
@@ -189,7 +189,7 @@ def view(node: Node) -> Message:
 
 
 def read_node(name: NodeName, sent: Any, now: Nanos, added: Container[str] = ()) -> Node:
-    """Return the new node of a request. Raises InvalidRequest with all faults."""
+    """Return the new node that a request describes. Raises InvalidRequest with all faults."""
     faults = Faults()
     public = wire_json.to_public(sent)
     section = Section(public, name.kind.singular, faults)
@@ -223,18 +223,18 @@ def _require_small(name: NodeName, metadata: dict[str, Any]) -> None:
 
 
 def _read_id(node_id: str, field: str) -> str:
-    """Return a valid ID unchanged. Raises InvalidRequest."""
+    """Return an ID unchanged if it is valid. Raises InvalidRequest otherwise."""
     if not _ID.fullmatch(node_id):
         text = f"{node_id!r} is not an id; it has at most 128 lowercase letters, digits and dashes."
         raise InvalidRequest((Violation(field, text),))
     return node_id
 
 
-def _updated(node: Node, resource: Any, mask: tuple[str, ...], now: Nanos) -> Node:
+def _apply_update(node: Node, resource: Any, mask: tuple[str, ...], now: Nanos) -> Node:
     """Return the node after an update. Without a mask, all fields in the request change. An empty etag
-    matches any state. Updates of experiments and their runs with an outdated etag are merged. An update
-    without changes keeps the etag. Raises Aborted, InvalidRequest."""
-    # Ignore values of the service in the request.
+    matches any state. If the etag is outdated, updates of experiments and their runs are merged. An update
+    that changes nothing keeps the etag. Raises Aborted, InvalidRequest."""
+    # Ignore values in the request that the service itself has added.
     sent, etag = read_node(node.name, resource, now, node.added), resource.etag
     is_stale = etag not in ("", str(node.etag))
     if is_stale and not (node.schema_title in MERGED and re.fullmatch("[0-9]{1,19}", etag)):
@@ -264,7 +264,7 @@ def _updated(node: Node, resource: Any, mask: tuple[str, ...], now: Nanos) -> No
 
 
 def _mismatch(node: Node, etag: str) -> Aborted:
-    """Return the error with the text after which the SDK, over gRPC, reads the node again."""
+    """Return the error for an outdated etag. The SDK over gRPC detects its text and reads the node again."""
     return Aborted(
         f"Specified {message_name(node.name.kind)} `etag`: `{etag}` does not match server `etag`: "
         f"`{node.etag}`"
@@ -272,12 +272,12 @@ def _mismatch(node: Node, etag: str) -> Aborted:
 
 
 _ROLES: Final = {1: EdgeRole.INPUT, 2: EdgeRole.OUTPUT}
-"""By the numbers of the public enum."""
+"""Roles by the numbers of the public enum."""
 
 
 async def add_members(stores: Stores, call: Call, request: Any) -> Message:
-    """Add artifacts and executions to a context. Keep its etag, so that the client's next write does not
-    fail."""
+    """Add artifacts and executions to a context. The context keeps its etag, so that the client's next write
+    does not fail."""
     context = NodeName.parse(request.context, NodeKind.CONTEXT, of="context")
     members: list[NodeName] = []
     faults = Faults()
@@ -292,7 +292,7 @@ async def add_members(stores: Stores, call: Call, request: Any) -> Message:
 
 
 async def add_children(stores: Stores, call: Call, request: Any) -> Message:
-    """Add child contexts to a context. Keep their etags."""
+    """Add child contexts to a context. The contexts keep their etags."""
     context = NodeName.parse(request.context, NodeKind.CONTEXT, of="context")
     at = call.services.now()
     await stores.metadata.link(
@@ -325,7 +325,7 @@ async def add_events(stores: Stores, call: Call, request: Any) -> Message:
 
 
 async def _subgraph_of(stores: Stores, kind: NodeKind, call: Call, request: Any) -> Message:
-    """Return the contents of a context and its descendants, or the artifacts of an execution."""
+    """Return the contents of a context and of its descendants, or the artifacts of an execution."""
     name = NodeName.parse(getattr(request, kind.singular), kind, of=kind.singular)
     lineage = await stores.metadata.lineage(name)
     graph = message("LineageSubgraph")
@@ -407,17 +407,18 @@ _LINKS: Final[Mapping[NodeKind, Mapping[str, tuple[EdgeRole, bool]]]] = {
     NodeKind.ARTIFACT: _IN_CONTEXT,
     NodeKind.EXECUTION: _IN_CONTEXT,
 }
-"""For each name: the role of the context's edges, and whether they are incoming."""
+"""By name in a filter: the role of the edges of the given context, and whether they are incoming."""
 _TYPES: Final = ("string_value", "number_value", "bool_value")
 Links = Mapping[Comparison | Term, frozenset[NodeName]]
-"""The matching nodes of each link comparison."""
+"""The nodes that match each comparison of links."""
 
 
 async def _read_filter(
     stores: Stores, text: str, store: StoreName, kind: NodeKind
 ) -> tuple[Callable[[Node], bool], frozenset[NodeName] | None]:
-    """Return the predicate of a filter, and a superset of the matching nodes, or None for all nodes. The
-    superset avoids reading the whole store for one context. Raises InvalidRequest on `filter`."""
+    """Return the predicate of a filter, and a superset of the matching nodes. A superset of None means all
+    nodes. With the superset, a search for one context does not read the whole store. Raises InvalidRequest
+    for the field `filter`."""
     try:
         tree = parse_filter(text, with_lists=True)
         links: dict[Comparison | Term, frozenset[NodeName]] = {}
@@ -425,11 +426,11 @@ async def _read_filter(
             if link := _LINKS[kind].get(leaf.name):
                 if leaf.operator not in (Operator.HAS, Operator.EQUAL):
                     raise FilterError(
-                        f"{leaf.name} accepts : or =. To negate it, put NOT before it"
+                        f"{leaf.name} accepts only the operators : and =. To negate it, put NOT before it"
                     )
                 role, inward = link
                 context = _context(leaf.value, store)
-                links[leaf] = await stores.metadata.linked(context, role, inward=inward)
+                links[leaf] = await stores.metadata.linked_nodes(context, role, inward=inward)
         passes = compile_tree(tree, lambda leaf: _leaf(leaf, kind, links))
     except FilterError as error:
         raise InvalidRequest((Violation("filter", str(error)),)) from None
@@ -473,17 +474,17 @@ def _leaf(leaf: Comparison | Term, kind: NodeKind, links: Links) -> Callable[[No
         return lambda node: labelled(node.labels)
     if isinstance(leaf, Term):
         raise FilterError(
-            f'{leaf.name!r} stands alone; compare a field, for example display_name="{leaf.name}"'
+            f'{leaf.name!r} has no operator; compare a field, for example display_name="{leaf.name}"'
         )
     if text_of := _TEXTS.get(leaf.name):
-        # Compare a node's name by its ID.
+        # A node's name is compared by its ID only.
         test = text_test(
             replace(leaf, value=leaf.value.rpartition("/")[2]) if leaf.name == "name" else leaf
         )
         return lambda node: test(text_of(node))
     if moment_of := _MOMENTS.get(leaf.name):
         happened = time_test(leaf)
-        # Answers have microseconds.
+        # Times in responses have a resolution of microseconds.
         return lambda node: happened(moment_of(node) // 1_000 * 1_000)
     if leaf.path[0] == "metadata" and len(leaf.path) > 1:
         return _metadatum(leaf)
@@ -494,8 +495,8 @@ def _leaf(leaf: Comparison | Term, kind: NodeKind, links: Links) -> Callable[[No
 
 
 def _metadatum(leaf: Comparison) -> Callable[[Node], bool]:
-    """Return the test of a comparison such as `metadata.KEY.number_value = 3`. Without a type in the name,
-    the value determines the type. A value of another type is never equal."""
+    """Return the test for a comparison such as `metadata.KEY.number_value = 3`. If the name does not contain
+    a type, the value in the filter determines the type. A value of another type is never equal."""
     path = leaf.path[1:]
     kind = path[-1] if path[-1] in _TYPES and len(path) > 1 else ""
     keys = [key for key in (path[:-1] if kind else path) if key not in ("struct_value", "fields")]

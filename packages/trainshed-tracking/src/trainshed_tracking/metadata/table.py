@@ -1,4 +1,4 @@
-"""Metadata stores in SQLite: contexts, artifacts, executions and the edges between them."""
+"""Stores metadata in SQLite: contexts, artifacts, executions and the edges between them."""
 
 import sqlite3
 from collections.abc import Collection, Iterable, Sequence
@@ -26,7 +26,7 @@ from trainshed_tracking.metadata.records import (
 _HERE = Path(__file__).parent
 _SQL = load_statements("metadata.sql", _HERE)
 NODE = Codec("metadata_nodes", "record", Node)
-"""Nodes without their parents, which are stored as edges."""
+"""Encodes a node without its parents, which are stored as edges."""
 EDGE_LABELS = Codec("metadata_edges", "labels", Labels)
 MAX_PARENTS: Final = 10
 _FIELDS: Final = {
@@ -35,9 +35,9 @@ _FIELDS: Final = {
     EdgeRole.INPUT: "events",
     EdgeRole.OUTPUT: "events",
 }
-"""The request field of each role's edges."""
+"""The request field with the edges of each role."""
 MAX_LINEAGE: Final = 5_000
-"""Maximum nodes of a lineage."""
+"""Maximum number of nodes in a lineage."""
 
 
 class MetadataStores(Resources[StoreName, MetadataStore]):
@@ -53,7 +53,7 @@ class MetadataStores(Resources[StoreName, MetadataStore]):
 
 
 class Metadata(Resources[NodeName, Node]):
-    """The nodes of metadata stores. Edges have their own rows. The parents of a context derive from edges."""
+    """The nodes of metadata stores. Edges have their own rows, from which a context's parents are read."""
 
     sql = _SQL
     codec = NODE
@@ -72,7 +72,7 @@ class Metadata(Resources[NodeName, Node]):
         }
 
     def insert(self, connection: sqlite3.Connection, record: Node) -> Node:
-        """Raises AlreadyExists, NotFound (the store)."""
+        """Store a node. Raises AlreadyExists, NotFound (the metadata store)."""
         _require_store(connection, record.name.store)
         return super().insert(connection, record)
 
@@ -80,7 +80,7 @@ class Metadata(Resources[NodeName, Node]):
         return self._with_parents(connection, super().read(connection, name))
 
     def remove(self, connection: sqlite3.Connection, record: Node) -> tuple[Node, ...]:
-        """Delete a node. Keep linked nodes."""
+        """Delete a node. Nodes that edges connect with it remain."""
         connection.execute(_SQL["delete_edges"], {"node": _number(connection, record.name)})
         return super().remove(connection, record)
 
@@ -99,8 +99,8 @@ class Metadata(Resources[NodeName, Node]):
     async def nodes(
         self, store: StoreName, kind: NodeKind, within: Collection[NodeName] | None = None
     ) -> tuple[Node, ...]:
-        """Return the nodes of one kind, oldest first. `within`: return only these nodes. Raises NotFound
-        (the store)."""
+        """Return the nodes of one kind, oldest first. `within`: return only these nodes; None = all nodes.
+        Raises NotFound (the metadata store)."""
 
         def read(connection: sqlite3.Connection) -> tuple[Node, ...]:
             _require_store(connection, store)
@@ -108,7 +108,8 @@ class Metadata(Resources[NodeName, Node]):
                 place = asdict(store) | {"kind": kind}
                 nodes = records(connection, _SQL["list"], place, NODE)
             else:
-                # The caller may access only this store. A filter may contain a context of another store.
+                # The caller has permission for this store only, and a filter may refer to a context of
+                # another store.
                 names = [
                     name for name in sorted(within) if (name.store, name.kind) == (store, kind)
                 ]
@@ -119,19 +120,21 @@ class Metadata(Resources[NodeName, Node]):
                 )
             return tuple([self._with_parents(connection, node) for node in nodes])
 
-        return await self._snapshots.aside(read)
+        return await self._snapshots.read_async(read)
 
-    async def linked(self, name: NodeName, role: EdgeRole, *, inward: bool) -> frozenset[NodeName]:
-        """Return the targets of a node's edges of this role, or with `inward` the sources of its incoming
-        edges. Return nothing for a missing node."""
+    async def linked_nodes(
+        self, name: NodeName, role: EdgeRole, *, inward: bool
+    ) -> frozenset[NodeName]:
+        """Return the targets of a node's outgoing edges with this role. `inward`: return the sources of its
+        incoming edges instead. Return nothing if the node does not exist."""
 
         def read(connection: sqlite3.Connection) -> frozenset[NodeName]:
             return frozenset(_ends(connection, "sources" if inward else "targets", name, role))
 
-        return await self._snapshots.aside(read)
+        return await self._snapshots.read_async(read)
 
     async def link(self, edges: Sequence[Edge]) -> None:
-        """Add edges, all or none. Keep existing edges. Raises NotFound (a node), InvalidRequest (a context
+        """Add all edges or none. Existing edges remain. Raises NotFound (a node), InvalidRequest (a context
         would become its own ancestor, or have more than ten parents)."""
 
         def work(connection: sqlite3.Connection) -> None:
@@ -141,8 +144,8 @@ class Metadata(Resources[NodeName, Node]):
         await self._writer.run("link", work)
 
     async def lineage(self, name: NodeName) -> Lineage:
-        """Return the artifacts and executions of a context and its child contexts with their events, or the
-        artifacts of an execution. Return at most `MAX_LINEAGE` nodes. Raises NotFound."""
+        """Return the artifacts and executions of a context and of its child contexts with their events, or
+        the artifacts of an execution. The result has at most `MAX_LINEAGE` nodes. Raises NotFound."""
 
         def read(connection: sqlite3.Connection) -> Lineage:
             start = _number(connection, name)
@@ -154,15 +157,15 @@ class Metadata(Resources[NodeName, Node]):
                 numbers.add(start)
             return _lineage(connection, numbers)
 
-        return await self._snapshots.aside(read)
+        return await self._snapshots.read_async(read)
 
 
 def _lineage(connection: sqlite3.Connection, numbers: Iterable[int]) -> Lineage:
-    """Return these artifacts and executions with the events between them."""
+    """Return artifacts and executions by row number, with the events between them."""
     nodes = {
         number: node
         for number in sorted(numbers)
-        # Skip rows that cannot be read.
+        # Rows that cannot be read are skipped.
         for node in records(connection, _SQL["by_number"], {"node": number}, NODE)
     }
     events = [
@@ -204,7 +207,7 @@ def _key(name: NodeName) -> Parameters:
 
 
 def _number(connection: sqlite3.Connection, name: NodeName) -> int:
-    """Return the row number of a node, for edges. Raises NotFound."""
+    """Return the row number of a node, which the rows of edges contain. Raises NotFound."""
     row = connection.execute(_SQL["number"], _key(name)).fetchone()
     if row is None:
         raise missing(name)
@@ -219,6 +222,6 @@ def _require_store(connection: sqlite3.Connection, name: StoreName) -> None:
 def _ends(
     connection: sqlite3.Connection, statement: str, name: NodeName, role: EdgeRole
 ) -> list[NodeName]:
-    """Return the nodes at the other ends of a node's edges."""
+    """Return the nodes at the other ends of a node's edges with this role."""
     rows = connection.execute(_SQL[statement], _key(name) | {"role": role})
     return [NodeName(name.store, NodeKind(kind), node_id) for kind, node_id in rows]

@@ -1,1 +1,1 @@
-"""Tensorboards with the points of their series: records, their tables, and TensorboardService."""
+"""Tensorboards with the points of their series: records, tables, and TensorboardService."""

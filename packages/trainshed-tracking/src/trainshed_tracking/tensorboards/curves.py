@@ -1,7 +1,8 @@
-"""Writes the curves of a job to its Tensorboard: an experiment for the job, a run for each directory with
-event files, and a context for each, which the SDK completes after the job (facts/experiments#curves).
+"""Writes the curves of a job to its tensorboard (facts/experiments#curves).
 
-Existing resources stay. Resources that users delete during the job are not created again.
+It creates an experiment for the job, and a run for each directory with event files. It also creates a context
+for each of them, which the SDK completes after the job. Existing resources remain unchanged. If a user
+deletes a resource while the job runs, it is not created again.
 """
 
 import contextlib
@@ -43,7 +44,7 @@ log = logging.getLogger(__name__)
 
 
 def curves_of(stores: Stores, job: Job) -> "BoardCurves | None":
-    """Return the writer of a job's curves, or None for a job without a Tensorboard."""
+    """Return the writer of a job's curves, or None if the job has no tensorboard."""
     experiment = board_experiment(job)
     return BoardCurves(stores, job, experiment) if experiment is not None else None
 
@@ -52,13 +53,13 @@ class _Run(Struct):
     """A run with its series."""
 
     resource: BoardResource
-    #: UIDs of series by tag, or None for a series of that name with another type.
+    #: UIDs of series by tag. None = a series with that name exists and has another type.
     series: dict[str, int | None] = field(default_factory=dict[str, int | None])
     is_full: bool = False
 
 
 class BoardCurves:
-    """Writes the curves of one job to its Tensorboard (`core.curves.CurveWriter`)."""
+    """Writes the curves of one job to its tensorboard (`core.curves.CurveWriter`)."""
 
     def __init__(self, stores: Stores, job: Job, experiment: BoardExperiment) -> None:
         self._stores = stores
@@ -66,12 +67,12 @@ class BoardCurves:
         self._experiment = experiment
         #: Runs by directory.
         self._runs: dict[str, _Run] = {}
-        #: Display names of runs by their ids.
-        self._taken: dict[str, str] = {}
-        self._gone = False
+        #: Display names of runs by their IDs.
+        self._run_names: dict[str, str] = {}
+        self._is_stopped = False
 
     async def begin(self) -> None:
-        """Create the experiment, or read the runs of an existing one."""
+        """Create the experiment. If it already exists, read its runs."""
         name, job = self._experiment.name, self._job
         experiment = self._resource(name, name.own_id, source=str(job.name))
         try:
@@ -79,9 +80,9 @@ class BoardCurves:
         except AlreadyExists:
             below = {"parent": str(name), "level": Level.RUN}
             runs = await self._stores.tensorboards.list(below)
-            self._taken = {run.name.own_id: run.display_name for run in runs}
+            self._run_names = {run.name.own_id: run.display_name for run in runs}
         except NotFound:
-            self._stop("does not exist any more")
+            self._stop("no longer exists")
             return
         link = {"experiment_deleted": False, TENSORBOARD_LINK: str(name)}
         await self._create_node(
@@ -98,16 +99,16 @@ class BoardCurves:
         )
 
     async def write(self, directory: str, points: Mapping[str, Sequence[Point]]) -> None:
-        """Add points by tag to the run of a directory (idempotent). Raises Unavailable."""
-        if self._gone or not points:
+        """Add points by tag to the run of a directory. A repeated call has no effect. Raises Unavailable."""
+        if self._is_stopped or not points:
             return
         try:
             run = await self._run(directory)
             await self._add_series(run, [tag for tag in points if tag not in run.series])
-            # Raises NotFound for a deleted run. Then write nothing.
+            # This raises NotFound if a user has deleted the run. Its points are then not written.
             await self._stores.tensorboards.get(run.resource.name)
         except (NotFound, InvalidRequest) as failure:
-            self._stop(f"gets no more points of this job: {failure}")
+            self._stop(f"receives no more points of this job: {failure}")
             return
         if run.is_full:
             return
@@ -124,7 +125,7 @@ class BoardCurves:
         if (known := self._runs.get(directory)) is not None:
             return known
         shown = run_name(self._experiment, directory)
-        own_id = run_id(shown, self._taken)
+        own_id = run_id(shown, self._run_names)
         name = self._experiment.name.child(own_id)
         resource = self._resource(name, shown)
         try:
@@ -136,7 +137,7 @@ class BoardCurves:
         now = self._stores.now()
         await self._create_node(new_run(context, shown, now))
         await self._stores.metadata.link((Edge(experiment, EdgeRole.CHILD, context, now),))
-        self._taken[own_id] = shown
+        self._run_names[own_id] = shown
         run = self._runs[directory] = _Run(resource)
         return run
 
@@ -167,7 +168,7 @@ class BoardCurves:
             pass
         except NotFound:
             made = MetadataStore(store, "", node.created, node.created)
-            with contextlib.suppress(AlreadyExists):  # Another task has created it.
+            with contextlib.suppress(AlreadyExists):  # Another task may create it at the same time.
                 await self._stores.metadata_stores.create(made)
             await self._create_node(node)
 
@@ -184,5 +185,5 @@ class BoardCurves:
         return BoardResource(name, uid, now, now, display_name=display_name, source=source)
 
     def _stop(self, why: str) -> None:
-        self._gone = True
+        self._is_stopped = True
         about(log, self._job.uid).warning("%s %s", self._experiment.name, why)

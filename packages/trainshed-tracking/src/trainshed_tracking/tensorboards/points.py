@@ -1,4 +1,5 @@
-"""Points of time series: writes by run or experiment, and reads in order of step, thinned to a limit."""
+"""Reads and writes the points of time series. Writes are by run or experiment. Reads are in order of step,
+and are thinned to a limit."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Sequence
@@ -27,26 +28,26 @@ from trainshed_tracking.tensorboards.records import BoardName, BoardResource, Le
 from trainshed_tracking.tensorboards.service import SERVICE, blob_prefix, value_number
 
 MAX_POINTS: Final = 5_000
-"""Maximum points of one write."""
+"""Maximum number of points in one write."""
 _MAX_POINTS_OF_RUNS: Final = 10_000
-"""Maximum points of one write to several runs."""
+"""Maximum number of points in one write to several runs."""
 MAX_SERIES: Final = 20
-"""Maximum series of one batch read."""
+"""Maximum number of series in one batch read."""
 MAX_BLOBS: Final = 100
-"""Maximum blobs of one read."""
+"""Maximum number of blobs in one read."""
 MAX_BLOB_BYTES: Final = 32 << 20
 _DEFAULT_POINTS: Final = {
     ValueType.SCALAR: 1_000,
     ValueType.TENSOR: 100,
     ValueType.BLOB_SEQUENCE: 100,
 }
-"""Default number of points of a series in an answer."""
+"""Default number of points of a series in a response."""
 _Write = dict[int, list[tuple[int, list[Point]]]]
-"""Points by run and series."""
+"""The points to write, by run and series."""
 
 
 async def write_run(stores: Stores, call: Call, request: Any) -> Message:
-    """Add points to the series of a run: all of them, or none."""
+    """Add points to the series of a run: all of them or none."""
     writes: _Write = {}
     faults = Faults()
     with faults.collect():
@@ -55,7 +56,7 @@ async def write_run(stores: Stores, call: Call, request: Any) -> Message:
 
 
 async def write_experiment(stores: Stores, call: Call, request: Any) -> Message:
-    """Add points to several runs of an experiment. Write nothing if one request is wrong."""
+    """Add points to several runs of an experiment. If one of the requests is invalid, nothing is written."""
     parent = BoardName.parse(
         request.tensorboard_experiment, Level.EXPERIMENT, of="tensorboard_experiment"
     )
@@ -87,7 +88,7 @@ async def _write(stores: Stores, writes: _Write, faults: Faults, response: str) 
 
 
 async def read(stores: Stores, call: Call, request: Any) -> Message:
-    """Return the points of a series in order of step. A negative `max_data_points` returns all points."""
+    """Return the points of a series in order of step. If `max_data_points` is negative, return all points."""
     name = BoardName.parse(
         request.tensorboard_time_series, Level.SERIES, of="tensorboard_time_series"
     )
@@ -128,8 +129,8 @@ async def batch_read(stores: Stores, call: Call, request: Any) -> Message:
 
 
 async def read_blobs(stores: Stores, call: Call, request: Any) -> AsyncGenerator[Message]:
-    """Return a stream with a response for each requested blob of a series. Clients upload blobs as objects
-    and write only their IDs as points."""
+    """Return a stream with one response for each requested blob of a series. Clients upload blobs as objects.
+    The points of the series contain only the IDs of the blobs."""
     name = BoardName.parse(request.time_series, Level.SERIES, of="time_series")
     series = await stores.tensorboards.get(name)
     if series.value_type is not ValueType.BLOB_SEQUENCE:
@@ -160,7 +161,7 @@ def _content(services: Services, name: BoardName, blob_id: str) -> bytes:
     prefix = blob_prefix(default_bucket(services.settings.project, name.project_id), name)
     board, *below = name.ids
     path = "/".join((f"tensorboard-{board}", *below, blob_id))
-    # The SDK's uploader writes two slashes.
+    # The SDK's uploader writes a double slash.
     for uri in (f"gs://{prefix}//{path}", f"gs://{prefix}/{path}"):
         try:
             with services.buckets.open(uri) as file:
@@ -178,8 +179,8 @@ def _content(services: Services, name: BoardName, blob_id: str) -> bytes:
             )
         return data
     raise NotFound(
-        f"The blob {blob_id} of {name} does not exist. Clients upload blobs before they write the ids: put "
-        f"it at gs://{prefix}/{path}"
+        f"The blob {blob_id} of {name} does not exist. Upload a blob before you write its ID: put the blob "
+        f"at gs://{prefix}/{path}"
     )
 
 
@@ -197,8 +198,8 @@ def handlers(stores: Stores) -> Handlers:
 
 
 async def _collect(stores: Stores, request: Any, at: str, writes: _Write, faults: Faults) -> None:
-    """Add the points of one run's request to `writes`. `at`: its path in the whole request. Faults of its
-    series and points go to `faults`. Raises InvalidRequest (its run), NotFound."""
+    """Add the points in one run's request to `writes`. Add faults of its series and points to `faults`. `at`:
+    the path of this request in the whole request. Raises InvalidRequest (its run), NotFound."""
     run_name = BoardName.parse(request.tensorboard_run, Level.RUN, of=f"{at}tensorboard_run")
     run = await stores.tensorboards.get(run_name)
     if sum(len(data.values) for data in request.time_series_data) > MAX_POINTS:
@@ -225,7 +226,7 @@ def _read_points(
         series.value_type or ValueType.SCALAR, "blobs"
     )
     for number, value in enumerate(values):
-        # A scalar of 0.0 comes as an empty message.
+        # A scalar of 0.0 is received as an empty message.
         kind = value.WhichOneof("value") or wanted
         if kind != wanted:
             text = f"The time series takes values of the kind {wanted}, not {kind}."
@@ -242,7 +243,7 @@ def _read_points(
 
 
 async def _read(stores: Stores, series: Sequence[BoardResource], most: int | None) -> list[Message]:
-    """Return the points of several series, up to a maximum of each. Read the file of each run once."""
+    """Return the points of several series, at most `most` of each. The file of each run is read once."""
     by_run: dict[BoardName, list[int]] = {}
     for one_series in series:
         by_run.setdefault(one_series.name.at(Level.RUN), []).append(one_series.uid)

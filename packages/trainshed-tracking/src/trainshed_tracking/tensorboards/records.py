@@ -1,7 +1,7 @@
-"""Tensorboards with their experiments, runs and time series (facts/experiments#tensorboards), and the names
-of a job's curves (facts/experiments#curves). Pure.
+"""Records of tensorboards and of their experiments, runs and time series (facts/experiments#tensorboards).
+Also the names of a job's curves (facts/experiments#curves). Pure.
 
-All four are one kind of record at four levels. Points of series are in files.
+The four levels use one kind of record. The points of series are in files.
 """
 
 import enum
@@ -18,7 +18,7 @@ from trainshed.core.units import Nanos
 
 
 class Level(enum.StrEnum):
-    """A level of the hierarchy, each below the one before; the value is the collection in a name."""
+    """A level of the hierarchy, from top to bottom. The value is the name of the collection."""
 
     TENSORBOARD = "tensorboards"
     EXPERIMENT = "experiments"
@@ -34,7 +34,7 @@ class BoardName(Struct, frozen=True, order=True):
 
     project_id: str
     location: str
-    #: One to four ids, beginning with the tensorboard's.
+    #: One to four IDs, of which the first is that of the tensorboard.
     ids: tuple[str, ...]
 
     @property
@@ -47,7 +47,7 @@ class BoardName(Struct, frozen=True, order=True):
 
     @property
     def parent(self) -> str:
-        """The name of the parent: a location or a resource."""
+        """The name of the parent, which is a location or a resource."""
         place = f"projects/{self.project_id}/locations/{self.location}"
         above = zip(LEVELS, self.ids[:-1], strict=False)
         return "/".join((place, *(f"{level}/{identifier}" for level, identifier in above)))
@@ -59,12 +59,12 @@ class BoardName(Struct, frozen=True, order=True):
         return BoardName(self.project_id, self.location, (*self.ids, child_id))
 
     def at(self, level: Level) -> "BoardName":
-        """Return itself, or its ancestor at that level."""
+        """Return this name, or the name of its ancestor at that level."""
         return BoardName(self.project_id, self.location, self.ids[: LEVELS.index(level) + 1])
 
     @staticmethod
     def parse(name: str, level: Level, *, of: str = "name") -> "BoardName":
-        """Read a name of that level. Raise InvalidRequest on the field `of` for anything else."""
+        """Parse a name at this level. Raise InvalidRequest for the field `of` if the name is invalid."""
         levels = LEVELS[: LEVELS.index(level) + 1]
         form = "/".join((PLACE, *(f"{above}/{above.name}" for above in levels)))
         project_id, location, *ids = read_name(name, form, of)
@@ -72,7 +72,7 @@ class BoardName(Struct, frozen=True, order=True):
 
 
 class ValueType(enum.StrEnum):
-    """The type of a series' points; the numbers on the wire count from 1."""
+    """The type of the points of a series. The numbers in the public enum start at 1."""
 
     SCALAR = "SCALAR"
     TENSOR = "TENSOR"
@@ -83,42 +83,43 @@ class BoardResource(Struct, frozen=True):
     """A tensorboard, an experiment, a run or a series."""
 
     name: BoardName
-    #: UID in the service, for the stored points of a run or series.
+    #: The UID under which the points of a run or a series are stored.
     uid: int
-    #: Nanoseconds since the epoch, as is `updated`.
+    #: In nanoseconds since the epoch. `updated` has the same unit.
     created: Nanos
     updated: Nanos
     display_name: str = ""
     description: str = ""
     labels: tuple[tuple[str, str], ...] = ()
-    #: Tensorboards: whether it is the default of its location.
+    #: Only for tensorboards: whether it is the default of its location.
     is_default: bool = False
-    #: Experiments: the source resource, such as a job.
+    #: Only for experiments: the source resource, such as a job.
     source: str = ""
-    #: The next three fields are None or empty except for series.
+    #: This field and the next two are only for series. In other records, they are None or empty.
     value_type: ValueType | None = None
     plugin_name: str = ""
     plugin_data: bytes = b""
 
 
 _MAX_RUN_ID: Final = 100
-"""Maximum characters of a run's ID. With the prefix of the job's ID it is also the ID of a context."""
+"""Maximum length of a run's ID in characters. The ID of a context consists of the experiment's ID and the
+run's ID, and is also limited."""
 
 
 class BoardExperiment(Struct, frozen=True):
-    """The experiment for a job's curves in the job's Tensorboard."""
+    """The experiment in a job's tensorboard that receives the job's curves."""
 
     name: BoardName
-    #: The prefix of its run IDs. Trials share the experiment of their tuning job.
+    #: The prefix of its runs' IDs, because all trials of a tuning job share one experiment.
     prefix: str = ""
 
 
 def board_experiment(job: Job) -> BoardExperiment | None:
-    """Return the experiment that the SDK links to, or None for a job without a Tensorboard. Its ID is that of
-    the client's job, so that all trials of a tuning job share it."""
+    """Return the experiment to which the SDK links, or None for a job without a tensorboard. Its ID is that
+    of the job that the client created. Therefore all trials of a tuning job share the experiment."""
     if not (name := job.spec.tensorboard):
         return None
-    # Use the job's own location, because a name may contain the project's number.
+    # Use the location in the job's own name, because the tensorboard's name may contain the project's number.
     place = job.name
     board = BoardName(place.project_id, place.location, (name.rpartition("/")[2],))
     if job.parent is not None and job.parent.trial:
@@ -127,7 +128,7 @@ def board_experiment(job: Job) -> BoardExperiment | None:
 
 
 def run_id(shown: str, taken: Mapping[str, str]) -> str:
-    """Return the ID of a run with the display name `shown`. `taken`: the names of other runs by ID."""
+    """Return the ID of a run with the display name `shown`. `taken`: other runs' display names by ID."""
     plain = re.sub("[^a-zA-Z0-9-]", "-", shown)
     if len(plain) <= _MAX_RUN_ID and taken.get(plain, shown) == shown:
         return plain
@@ -136,7 +137,7 @@ def run_id(shown: str, taken: Mapping[str, str]) -> str:
 
 
 def run_name(experiment: BoardExperiment, directory: str) -> str:
-    """Return the display name of a directory's run. The log directory itself is `default`."""
+    """Return the display name of a directory's run. The log directory's own run has the name `default`."""
     if not experiment.prefix:
         return {"": "default", "default": "./default"}.get(directory, directory)
     return "/".join(filter(None, (experiment.prefix, directory)))

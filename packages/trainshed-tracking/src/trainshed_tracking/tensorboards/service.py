@@ -1,7 +1,8 @@
 """`aiplatform` v1 TensorboardService: tensorboards, experiments, runs and time series
 (facts/experiments#tensorboards).
 
-The four levels differ in a few fields only. The module `points` handles the points of series.
+The four levels differ only in a few fields. The module `points` implements the methods for the points of
+series.
 """
 
 import re
@@ -65,7 +66,7 @@ _UPDATABLE: Final = {
     Level.RUN: _FIELDS,
     Level.SERIES: ("display_name", "description", "plugin_name", "plugin_data"),
 }
-"""The fields of an update."""
+"""The fields that an update can change, by level."""
 
 
 _NOUNS: Final = {
@@ -74,7 +75,7 @@ _NOUNS: Final = {
     Level.RUN: "TensorboardRun",
     Level.SERIES: "TensorboardTimeSeries",
 }
-"""The message of each level."""
+"""The name of the message for each level."""
 BoardKind = Kind[BoardName, BoardResource]
 
 
@@ -118,8 +119,8 @@ async def create_board(kind: BoardKind, call: Call, request: Any) -> Message:
 
 
 async def batch_create(stores: Stores, level: Level, call: Call, request: Any) -> Message:
-    """Create all resources of a batch, or none. Each request may have its own parent below the common
-    parent."""
+    """Create all resources of a batch, or none. Each request in the batch may have its own parent, which must
+    be below the batch's parent."""
     if not 1 <= len(request.requests) <= _MAX_BATCH:
         text = f"Send 1 to {_MAX_BATCH} requests at once, not {len(request.requests)}."
         raise InvalidRequest((Violation("requests", text),))
@@ -156,12 +157,12 @@ async def _update(stores: Stores, level: Level, call: Call, request: Any) -> Mes
 def _read_update(
     level: Level, call: Call, request: Any
 ) -> tuple[BoardName, Callable[[BoardResource], BoardResource]]:
-    """Return the record of a request, and its update."""
+    """Return the stored record that a request refers to, and the updated record."""
     field, now = _field(level), call.services.now()
     sent = getattr(request, field)
     name = BoardName.parse(sent.name, level, of=f"{field}.name")
     fields = read_update_mask(request.update_mask.paths, _UPDATABLE[level], sent)
-    return name, lambda record: _updated(record, sent, fields, now)
+    return name, lambda record: _apply_update(record, sent, fields, now)
 
 
 async def _delete(stores: Stores, level: Level, call: Call, request: Any) -> Message:
@@ -181,18 +182,18 @@ def _new(level: Level, call: Call, request: Any, parent: str) -> BoardResource:
     above = BoardName.parse(parent, LEVELS[LEVELS.index(level) - 1], of="parent")
     uid = call.services.new_uid()
     own_id = getattr(request, f"{_field(level)}_id")
-    # Clients choose the IDs of runs and experiments. The ID of a time series is optional.
+    # Clients must choose the IDs of runs and experiments. For a time series, they can.
     name = above.child(own_id or str(uid))
     return _read_new(getattr(request, _field(level)), name, uid, call.services.now())
 
 
 def _field(level: Level) -> str:
-    """Return the request field of a level's resource."""
+    """Return the name of the request field that contains a resource of this level."""
     return snake_case(_NOUNS[level])
 
 
 def view(record: BoardResource, bucket: str | None = None) -> Message:
-    """Return the message of a resource. `bucket`: the bucket for blobs, or None."""
+    """Return the message of a resource. `bucket`: the bucket for blobs; None = no bucket."""
     board = message(
         _NOUNS[record.name.level],
         name=str(record.name),
@@ -215,14 +216,13 @@ def view(record: BoardResource, bucket: str | None = None) -> Message:
             board.value_type = value_number(record.value_type)
             board.plugin_name = record.plugin_name
             board.plugin_data = record.plugin_data
-            return board  # It has no labels.
+            return board  # This message has no field `labels`.
     board.labels.update(dict(record.labels))
     return board
 
 
 def blob_prefix(bucket: str, name: BoardName) -> str:
-    """Return `BUCKET/FOLDER` of the blobs of a project. Clients create a folder below it for each
-    tensorboard."""
+    """Return `BUCKET/FOLDER` for the blobs of a project. Clients create a subfolder for each tensorboard."""
     return f"{bucket}/tensorboards/{name.project_id}"
 
 
@@ -235,7 +235,7 @@ def value_number(value_type: ValueType | None) -> int:
 
 
 def _read_new(sent: Any, name: BoardName, uid: int, now: Nanos) -> BoardResource:
-    """Return the record of a resource to create. Raises InvalidRequest with all faults."""
+    """Return the record of a new resource. Raises InvalidRequest with all faults."""
     faults = Faults()
     level = name.level
     _check(sent, level, faults, ("display_name",))
@@ -268,9 +268,11 @@ def _read_new(sent: Any, name: BoardName, uid: int, now: Nanos) -> BoardResource
     )
 
 
-def _updated(record: BoardResource, sent: Any, fields: Sequence[str], now: Nanos) -> BoardResource:
-    """Return the updated record. Raises InvalidRequest with all faults, and Aborted if the record has changed
-    since the client read its etag."""
+def _apply_update(
+    record: BoardResource, sent: Any, fields: Sequence[str], now: Nanos
+) -> BoardResource:
+    """Return the updated record. Raises InvalidRequest with all faults. Raises Aborted if the record has
+    changed since the client read the etag."""
     if sent.etag not in ("", _etag(record)):
         raise Aborted(
             f"{record.name} has changed since its etag {sent.etag!r} was read; read it again."

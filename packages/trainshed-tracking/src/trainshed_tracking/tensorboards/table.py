@@ -1,4 +1,4 @@
-"""Tensorboards in SQLite."""
+"""Stores tensorboards in SQLite."""
 
 import sqlite3
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ class Tensorboards(Resources[BoardName, BoardResource]):
         return super().columns(record) | {"display_name": record.display_name}
 
     async def create_all(self, resources: Sequence[BoardResource]) -> tuple[BoardResource, ...]:
-        """Store resources, all or none, as `insert` does."""
+        """Store all resources or none. `insert` defines the result and the errors."""
 
         def work(connection: sqlite3.Connection) -> tuple[BoardResource, ...]:
             return tuple([self.insert(connection, resource) for resource in resources])
@@ -32,8 +32,8 @@ class Tensorboards(Resources[BoardName, BoardResource]):
         return await self._writer.run("create_all", work)
 
     async def list(self, parent: Parameters) -> tuple[BoardResource, ...]:
-        """Return the resources of a `level` below a `parent` or location, in order of ID. Raises NotFound
-        (the parent)."""
+        """Return the resources of the level `level` below the resource or location `parent`, in order of ID.
+        Raises NotFound (the parent)."""
         resources = await super().list(parent)
         if not resources and parent["level"] != Level.TENSORBOARD:
             await self.get(_parent(parent["parent"], parent["level"]))
@@ -42,7 +42,7 @@ class Tensorboards(Resources[BoardName, BoardResource]):
     async def runs(
         self, names: Sequence[BoardName]
     ) -> tuple[tuple[BoardResource, tuple[BoardResource, ...]], ...]:
-        """Return the existing runs with their series, in order of ID."""
+        """Return the runs that exist and their series, in order of ID."""
 
         def read(
             connection: sqlite3.Connection,
@@ -60,11 +60,11 @@ class Tensorboards(Resources[BoardName, BoardResource]):
                 if run is not None
             )
 
-        return await self._snapshots.aside(read)
+        return await self._snapshots.read_async(read)
 
     def insert(self, connection: sqlite3.Connection, record: BoardResource) -> BoardResource:
-        """Store a resource below an existing parent. Return an existing series with the same display name,
-        type and plug-in, because clients create series repeatedly. Raises AlreadyExists, NotFound (the
+        """Store a resource. Its parent must exist. Clients create series repeatedly. If a series with the
+        same display name, type and plug-in exists, return that series. Raises AlreadyExists, NotFound (the
         parent), InvalidRequest (another series of the run has that display name)."""
         name = record.name
         if name.level is not Level.TENSORBOARD:
@@ -76,7 +76,7 @@ class Tensorboards(Resources[BoardName, BoardResource]):
         return record
 
     def put(self, connection: sqlite3.Connection, record: BoardResource) -> None:
-        """Raises InvalidRequest (another series of the run has that display name)."""
+        """Replace a record. Raises InvalidRequest (another series of the run has that display name)."""
         if self.read(connection, record.name).display_name != record.display_name:
             self._double(connection, record, is_new=False)
         super().put(connection, record)
@@ -93,8 +93,8 @@ class Tensorboards(Resources[BoardName, BoardResource]):
     def _double(
         self, connection: sqlite3.Connection, series: BoardResource, *, is_new: bool = True
     ) -> BoardResource | None:
-        """Return the run's other series with the same display name, type and plug-in, or None without one.
-        Raises InvalidRequest if it differs, or the series is not new."""
+        """Return another series of the run with the same display name, type and plug-in, or None if there is
+        none. Raises InvalidRequest if a series with that display name differs, or if `series` is not new."""
         if series.name.level is not Level.SERIES:
             return None
         for other in records(connection, self.sql["called"], self.columns(series), self.codec):
@@ -112,7 +112,7 @@ class Tensorboards(Resources[BoardName, BoardResource]):
         return None
 
     def _take_default(self, connection: sqlite3.Connection, board: BoardResource) -> None:
-        """If the board is a default, make it the only default of its location."""
+        """If the tensorboard is a default, no other tensorboard of its location remains the default."""
         if not board.is_default:
             return
         for other in records(connection, self.sql["list"], self.key(board.name), self.codec):

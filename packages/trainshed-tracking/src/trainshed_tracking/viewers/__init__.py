@@ -1,1 +1,1 @@
-"""Runs TensorBoard for the output of jobs: one sandboxed process per view, which ends when it is idle."""
+"""Runs TensorBoard for the output of jobs. Each view has a sandboxed process that ends when it is idle."""

@@ -1,7 +1,8 @@
-"""One viewer: TensorBoard in a sandboxed process (`runtimes.confinement`), on a Unix socket.
+"""One viewer: TensorBoard in a sandboxed process (`runtimes.confinement`) that listens on a Unix socket.
 
-The process reads only its mounted directories and has no network. It ends with its keeper process, which ends
-with the service. The socket listens before the process starts, so that early requests wait.
+The process can read only the directories that are mounted for it, and has no network. It ends with its keeper
+process, which ends with the service. The socket listens before the process starts, so that early requests
+wait.
 """
 
 import asyncio
@@ -39,7 +40,7 @@ _BACKLOG: Final = 64
 _LAST_LINES: Final = 5
 _MAX_LINE: Final = 2000
 _EXIT_TIMEOUT: Final = 5.0
-"""Seconds that a keeper has to end all processes before it is killed."""
+"""How long, in seconds, a keeper may take to end all processes before it is killed."""
 _ONE_THREAD: Final = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 _SENT: Final = (b"accept", b"accept-encoding", b"accept-language", b"content-type")
 _PASSED: Final = (
@@ -51,8 +52,9 @@ RULES: Final = Rules(
     lambda headers: [pair for pair in headers if pair[0] in _PASSED],
     max_bytes=1 << 20,
 )
-"""Allowed headers. Tokens and cookies never reach a viewer. A viewer's headers for cookies, CORS, redirects
-and workers never reach a browser. TensorBoard's page sends forms with lists of runs and tags."""
+"""The headers that are forwarded. Tokens and cookies never reach a viewer. Headers of a viewer for cookies,
+CORS, redirects and workers never reach a browser. TensorBoard's page sends lists of runs and tags as forms.
+"""
 
 
 async def connect(socket: str) -> StreamLine:
@@ -79,55 +81,57 @@ class ViewerProcess:
         return not self._ended.done()
 
     async def ready(self) -> None:
-        """Wait until the viewer answers requests. Raises Unavailable."""
+        """Wait until the viewer responds to requests. Raises Unavailable."""
         asking = joined(self._status())
         try:
             await asyncio.wait((asking, self._ended), return_when=asyncio.FIRST_COMPLETED)
             if not asking.done() or isinstance(asking.exception(), NoAnswer):
-                raise Unavailable(await self._why())
+                raise Unavailable(await self._end_message())
             if (status := asking.result()) >= 500:
-                raise Unavailable(f"{SUBJECT} answers {status}. {' '.join(self._last)}")
+                raise Unavailable(
+                    f"{SUBJECT} responded with status {status}. {' '.join(self._last)}"
+                )
         finally:
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
 
     async def forward(self, request: Request, closing: asyncio.Event, lapse: Lapse) -> Response:
-        """Return the viewer's answer. Raises Unavailable, BodyTooLarge."""
+        """Return the viewer's response. Raises Unavailable, BodyTooLarge."""
         try:
-            return await forward(await self._reached(), request, RULES, closing, lapse)
+            return await forward(await self._connect(), request, RULES, closing, lapse)
         except NoAnswer as failure:
-            raise Unavailable(f"{SUBJECT} gives no answer: {failure}.") from None
+            raise Unavailable(f"{SUBJECT} does not respond: {failure}.") from None
 
-    async def ended(self) -> str | None:
-        """Wait for the viewer's end, and return its cause, or None after `close`."""
+    async def wait_ended(self) -> str | None:
+        """Wait until the viewer has ended. Return the cause, or None after `close`."""
         return await asyncio.shield(self._ended)
 
     async def close(self) -> None:
-        """End the viewer, and wait for its end."""
+        """Stop the viewer, and wait until it has ended."""
         self._is_asked = True
         with contextlib.suppress(OSError):
             self._line.shutdown(socket.SHUT_WR)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_EXIT_TIMEOUT):
-                await self.ended()
+                await self.wait_ended()
                 return
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
-        await self.ended()
+        await self.wait_ended()
 
     async def _status(self) -> int:
         request = b"GET /data/environment HTTP/1.1\r\nhost: viewer\r\nconnection: close\r\n\r\n"
-        status, _ = await exchange(await self._reached(), request, ANSWER_TIMEOUT, max_bytes=0)
+        status, _ = await exchange(await self._connect(), request, ANSWER_TIMEOUT, max_bytes=0)
         return status
 
-    async def _reached(self) -> StreamLine:
+    async def _connect(self) -> StreamLine:
         return await connect(str(self._workspace / _SOCKET))
 
-    async def _why(self) -> str:
+    async def _end_message(self) -> str:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_EXIT_TIMEOUT):
-                return await self.ended() or f"{SUBJECT} was ended."
-        return f"{SUBJECT} gives no answer. {' '.join(self._last)}"
+                return await self.wait_ended() or f"{SUBJECT} was stopped."
+        return f"{SUBJECT} does not respond. {' '.join(self._last)}"
 
     async def _listen(self) -> None:
         assert self._process.stdout is not None
@@ -136,7 +140,7 @@ class ViewerProcess:
                 if text := line.decode(errors="replace").strip():
                     self._last.append(text[:_MAX_LINE])
         except ValueError:
-            return  # A line was longer than the stream's limit; no later line is needed.
+            return  # A line was longer than the stream's limit. Later lines are not needed.
 
     async def _end(self) -> str | None:
         code = await self._process.wait()
@@ -158,8 +162,8 @@ async def start(
     runtime: PreparedRuntime,
     terms: InstallationTerms,
 ) -> ViewerProcess:
-    """Start a viewer. `workspace`: its own directory, which is created here and removed at its end. Raises
-    Unavailable."""
+    """Start a viewer. `workspace`: the viewer's own directory, which is created here and removed when the
+    viewer ends. Raises Unavailable."""
     try:
         logs, lent = await asyncio.to_thread(_prepare, workspace, directories, terms.level)
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
@@ -188,19 +192,19 @@ async def start(
 def _prepare(
     workspace: Path, directories: Sequence[ShownDirectory], level: str
 ) -> tuple[Path, tuple[LentDirectory, ...]]:
-    """Create the workspace. Return the directory of event files and its mounts."""
+    """Create the workspace. Return the directory for event files and the mounts in it."""
     shutil.rmtree(workspace, ignore_errors=True)
     logs = workspace / _LOGS
     logs.mkdir(parents=True)
     places = [(shown, logs / shown.label if shown.label else logs) for shown in directories]
     if level != protocol.LEVEL_SESSION:
         for _, place in places:
-            # Create it here, because the sandbox may forbid it.
+            # Create the mount points here, because the sandbox may not be able to create them.
             place.mkdir(exist_ok=True)
         return logs, tuple(
             LentDirectory(str(shown.base), shown.below, str(place)) for shown, place in places
         )
-    # At this level mounts are impossible, and the process can read all paths anyway.
+    # At this isolation level, mounts are impossible and the process can read all paths anyway.
     for shown, place in places:
         if place == logs:
             logs.rmdir()
@@ -211,7 +215,7 @@ def _prepare(
 async def _spawn(
     confinement: Confinement, runtime: PreparedRuntime, logs: Path
 ) -> tuple[Process, socket.socket]:
-    """Start the keeper. Return it, and the connection whose end ends it."""
+    """Start the keeper. Return its process, and a connection. Closing the connection ends the keeper."""
     program = await asyncio.to_thread(_PROGRAM.read_text)
     (listener,) = confinement.handles
     python = f"{runtime.template}/bin/python"

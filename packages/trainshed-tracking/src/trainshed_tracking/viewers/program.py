@@ -1,7 +1,7 @@
-"""The program of a viewer: TensorBoard on an open socket. `python -c` runs its text in an environment of the
-family `tensorboard`. It imports nothing from Trainshed.
+"""The program of a viewer: TensorBoard on an open socket.
 
-Arguments: file descriptor of the socket, directory of event files.
+`python -c` runs the text of this file in an environment of the family `tensorboard`. The program imports
+nothing from Trainshed. Arguments: file descriptor of the socket, directory with event files.
 """
 
 import importlib
@@ -10,16 +10,16 @@ from typing import Any
 
 
 def with_its_fonts(application: Any) -> Any:
-    """Wrap the WSGI application so that its page requests fonts below its own path. TensorBoard requests them
-    at the root of the host (tensorflow/tensorboard#1885)."""
+    """Wrap the WSGI application so that its page requests fonts below the page's own path. TensorBoard
+    requests them from the root of the host (tensorflow/tensorboard#1885)."""
 
     def answer(environ: dict[str, Any], start_response: Any) -> Any:
-        is_page = environ["PATH_INFO"] == "/"  # The application changes `environ`.
+        is_page = environ["PATH_INFO"] == "/"  # The application may change `environ`.
         parts = application(environ, start_response)
         if not is_page:
             return parts
         try:
-            # Keep the length, which is already sent.
+            # The replacement has the same length as the original, because the length was already sent.
             return [part.replace(b"url(/font-", b"url( font-") for part in parts]
         finally:
             if hasattr(parts, "close"):
@@ -35,11 +35,11 @@ def main(listener: int, directory: str) -> None:
 
     class Quiet(serving.WSGIRequestHandler):  # type: ignore[misc]
         def log_request(self, code: object = "-", size: object = "-") -> None:
-            """Log nothing. The service logs forwarded requests."""
+            """Log nothing, because the service already logs forwarded requests."""
 
     class Server(program.TensorBoardServer):  # type: ignore[misc]
         def __init__(self, application: Any, flags: Any) -> None:
-            # The name is not used, because the socket already exists.
+            # The host name has no effect, because the socket already exists.
             self._server = serving.make_server(
                 *("unix://viewer", 0, with_its_fonts(application)),
                 threaded=True,
@@ -51,7 +51,8 @@ def main(listener: int, directory: str) -> None:
             self._server.serve_forever()
 
         def get_url(self) -> str:
-            # TensorBoard only writes its port to a file for other processes, which do not see its /tmp.
+            # TensorBoard only writes its port to a file for other processes. They cannot see the /tmp of this
+            # process.
             return "http://localhost:1/"
 
         def print_serving_message(self) -> None:
@@ -60,9 +61,10 @@ def main(listener: int, directory: str) -> None:
     board = program.TensorBoard(plugins=default.get_static_plugins(), server_class=Server)
     board.configure(
         logdir=directory,
-        # Read in this process: the data server listens on a port without authentication.
+        # Read the files in this process. TensorBoard's data server would listen on a port without
+        # authentication.
         load_fast="false",
-        # Several programs of a job write at the same time, and use another file after a restart.
+        # Several programs of a job write at the same time. After a restart, a program uses another file.
         reload_multifile=True,
     )
     board.main()

@@ -1,8 +1,9 @@
-"""The viewers of a service: finds the directories of a view, starts its TensorBoard, forwards requests to it,
-and ends it when it is idle.
+"""The viewers of a service. This module finds the directories of a view, starts its TensorBoard, forwards
+requests to it, and stops it when it is idle.
 
-The environment is the family `tensorboard` of the runtimes, built at the first use. Viewers are stateless.
-The next request starts an ended viewer again."""
+The environment is the family `tensorboard` of the runtimes, which is built when it is first used. Viewers are
+stateless: after a viewer was stopped, the next request starts it again.
+"""
 
 import asyncio
 import contextlib
@@ -30,20 +31,20 @@ log = logging.getLogger(__name__)
 
 Say = Callable[[str], None]
 Find = Callable[[LogDirectory], ShownDirectory | None]
-"""Finds a directory on this disk. Returns None if it does not exist or its project may not read it. Blocks.
-Raises FailedPrecondition for a directory on another machine."""
+"""Finds a directory on this disk. Returns None if the directory does not exist, or if its project may not
+read it. Blocks. Raises FailedPrecondition if the directory is on another machine."""
 Start = Callable[[], Awaitable[ViewerProcess]]
 
 
 class _Entry(Struct, eq=False):
     name: str
-    #: Starts the viewer and waits until it answers requests.
+    #: Starts the viewer, and waits until it responds to requests.
     starting: asyncio.Task[ViewerProcess]
-    #: Identifies the directories of the viewer.
+    #: Identifies the directories that the viewer shows.
     version: Hashable
     #: Number of current requests, including requests that wait for the start.
     busy: int = 0
-    #: Ends the idle viewer.
+    #: Stops the viewer when it has been idle for too long.
     alarm: asyncio.TimerHandle | None = None
 
     @property
@@ -59,13 +60,13 @@ class _Entry(Struct, eq=False):
 
 
 class ViewerPool:
-    """The running viewers. The first request starts a viewer. Runs only on the event loop. `most`: maximum
-    running viewers. `idle`: seconds without a request after which a viewer ends."""
+    """The running viewers. The first request for a viewer starts it. Runs only on the event loop. `most`:
+    maximum number of running viewers. `idle`: seconds without a request after which a viewer is stopped."""
 
     def __init__(self, most: int, idle: float = 600.0) -> None:
         self._most: Final = most
         self._idle: Final = idle
-        #: By name, least recently used first.
+        #: Viewers by name. The least recently used one is first.
         self._entries: dict[str, _Entry] = {}
         self._ending = Crew()
 
@@ -73,7 +74,7 @@ class ViewerPool:
         return len(self._entries)
 
     def has(self, name: str) -> bool:
-        """Whether a viewer of that name exists, so that `viewer` starts none."""
+        """Whether a viewer with that name exists. In this case, `viewer` does not start one."""
         entry = self._entries.get(name)
         return entry is not None and not entry.is_over
 
@@ -81,16 +82,16 @@ class ViewerPool:
     async def viewer(
         self, name: str, start: Start, version: Hashable = None, *, renew: bool = False
     ) -> AsyncGenerator[ViewerProcess]:
-        """Yield the viewer of that name, and start it if it does not run. `version`: identifies its
-        directories. `renew`: replace a viewer of another version. Raises Unavailable if all viewers are in
-        use, and the errors of `start` and `ready`."""
+        """Yield the viewer with that name. Start it if it does not run. `version`: identifies the directories
+        that it should show. `renew`: replace the viewer if it has another version. Raises Unavailable if all
+        viewers are in use, and the errors of `start` and `ready`."""
         entry = self._entries.get(name)
         if entry is not None and (entry.is_over or (renew and entry.version != version)):
             self._drop(entry)
             entry = None
         if entry is None:
             self._make_room()
-            entry = _Entry(name, joined(self._started(name, start)), version)
+            entry = _Entry(name, joined(self._start_viewer(name, start)), version)
         self._entries.pop(entry.name, None)
         self._entries[entry.name] = entry
         entry.busy += 1
@@ -101,23 +102,23 @@ class ViewerPool:
         except asyncio.CancelledError:
             if entry.starting.cancelled():
                 raise Unavailable(
-                    "TensorBoard was ended while it started. Open it again."
+                    "TensorBoard was stopped while it started. Open it again."
                 ) from None
             raise
         finally:
             self._leave(entry)
 
     def end(self, wanted: Callable[[str], bool]) -> None:
-        """End the viewers whose names are `wanted`, without waiting."""
+        """Stop all viewers for whose names `wanted` returns true. Do not wait."""
         for entry in [entry for entry in self._entries.values() if wanted(entry.name)]:
             self._drop(entry)
 
     async def close(self) -> None:
-        """End all viewers, and wait for their ends."""
+        """Stop all viewers, and wait until they have ended."""
         self.end(lambda name: True)
-        await self._ending.settled()
+        await self._ending.wait()
 
-    async def _started(self, name: str, start: Start) -> ViewerProcess:
+    async def _start_viewer(self, name: str, start: Start) -> ViewerProcess:
         viewer = await start()
         log.info("viewer %s: started", name)
         begin(_log_end(name, viewer), f"viewer {name}: waiting for its end")
@@ -129,14 +130,15 @@ class ViewerPool:
         return viewer
 
     def _make_room(self) -> None:
-        """End the least recently used viewer at the limit. Raises Unavailable if all are in use."""
+        """If the maximum number of viewers run, stop the least recently used viewer without a request. Raises
+        Unavailable if all have requests."""
         if len(self._entries) < self._most:
             return
         unused = next((entry for entry in self._entries.values() if not entry.busy), None)
         if unused is None:
             raise Unavailable(
-                f"{self._most} TensorBoards are at work, and no more may run at once; close one, or try "
-                "again in a moment."
+                f"{self._most} TensorBoards are in use, which is the maximum. Close one, or try again in a "
+                "moment."
             )
         self._drop(unused)
 
@@ -147,7 +149,7 @@ class ViewerPool:
         if entry.is_over:
             self._drop(entry)
             return
-        # Move it to the most recently used end.
+        # Move the entry to the end of the dict, as the most recently used one.
         self._entries[entry.name] = self._entries.pop(entry.name)
         if self._idle and not entry.busy:
             entry.alarm = asyncio.get_running_loop().call_later(self._idle, self._drop, entry)
@@ -162,7 +164,7 @@ class ViewerPool:
 
 
 async def _log_end(name: str, viewer: ViewerProcess) -> None:
-    if why := await viewer.ended():
+    if why := await viewer.wait_ended():
         log.warning("viewer %s: ended: %s", name, why)
     else:
         log.info("viewer %s: ended", name)
@@ -175,8 +177,9 @@ async def _close_viewer(entry: _Entry) -> None:
 
 
 class LocalViewers:
-    """The API's `Viewers` on this machine. `root`: its own directory. `terms`: returns the sandbox terms of
-    viewers in threads. Callers receive its BuildFailed."""
+    """Implements the API's `Viewers` on this machine. `root`: the directory for the viewers' files. `terms`:
+    returns the sandbox terms of viewers; called in threads. Callers receive the BuildFailed that it raises.
+    """
 
     def __init__(
         self,
@@ -211,7 +214,8 @@ class LocalViewers:
         self, name: str, directories: Sequence[LogDirectory], request: Request, lapse: Lapse
     ) -> Response:
         runtime = await self._runtime(lambda line: None)
-        # A reload shows the current directories. The page's other requests use the same viewer.
+        # If the user reloads the page, show the current directories. Other requests of the page use the
+        # running viewer.
         renew = request.path == "/"
         shown: Sequence[ShownDirectory] = ()
         if renew or not self._pool.has(name):
@@ -224,12 +228,12 @@ class LocalViewers:
         self._pool.end(wanted)
 
     async def close(self) -> None:
-        """End all viewers, and wait for their ends."""
+        """Stop all viewers, and wait until they have ended."""
         await self._pool.close()
         await asyncio.to_thread(shutil.rmtree, self._root, ignore_errors=True)
 
     async def _runtime(self, say: Say) -> PreparedRuntime:
-        """Return TensorBoard's environment, built if needed. Raises FailedPrecondition."""
+        """Return TensorBoard's environment. Build it if necessary. Raises FailedPrecondition."""
         choice = self._runtimes.catalog.for_family(TENSORBOARD)
         if isinstance(choice, RuntimeRefusal):
             raise FailedPrecondition(choice.reason)
@@ -243,17 +247,17 @@ class LocalViewers:
             )
         except BuildFailed as failure:
             raise FailedPrecondition(
-                f"TensorBoard cannot be installed here: {failure} On a machine without a package index run "
-                f"`trainshed runtimes build {TENSORBOARD}` where there is one, with the same "
-                "$TRAINSHED_CACHE, or copy the event files and look at them elsewhere: `tensorboard "
-                "--logdir DIRECTORY`."
+                f"TensorBoard cannot be installed here: {failure} If this machine has no package index, run "
+                f"`trainshed runtimes build {TENSORBOARD}` on a machine that has one, with the same "
+                "$TRAINSHED_CACHE. Or copy the event files to another machine and run `tensorboard "
+                "--logdir DIRECTORY` there."
             ) from None
 
     async def _start(
         self, name: str, shown: Sequence[ShownDirectory], runtime: PreparedRuntime
     ) -> ViewerProcess:
         terms = await asyncio.to_thread(self._known_terms)
-        # Use a new directory, because the previous viewer may still be ending. A file name has up to 255
+        # Use a new directory, because the previous viewer may still be running. A file name is limited to 255
         # bytes.
         self._started += 1
         workspace = self._root / f"{name[:60]}.{self._started}"
@@ -262,7 +266,7 @@ class LocalViewers:
     def _existing_directories(
         self, directories: Sequence[LogDirectory]
     ) -> Sequence[ShownDirectory]:
-        """Return the existing directories. Raises FailedPrecondition if none exists."""
+        """Return the directories that exist. Raises FailedPrecondition if none exists."""
         if not (shown := self._find_all(directories)):
             places = ", ".join(directory.uri for directory in directories) or "any bucket"
             raise FailedPrecondition(
@@ -273,7 +277,7 @@ class LocalViewers:
 
     def _known_terms(self) -> InstallationTerms:
         if not self._started:
-            # A killed service may have left it.
+            # A service that was killed may have left files.
             shutil.rmtree(self._root, ignore_errors=True)
         try:
             return self._terms()
@@ -285,6 +289,6 @@ class LocalViewers:
 
 
 def _pass_line(loop: asyncio.AbstractEventLoop, say: Say, line: str) -> None:
-    """Pass a line from a thread, which may outlive the loop."""
+    """Pass a line to `say` on the event loop. Called from a thread that may run longer than the loop."""
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(say, line)

@@ -1,9 +1,9 @@
-"""`/tensorboard/...`: the page of a link, the opening of a view, and its TensorBoard.
+"""The HTTP surface below `/tensorboard/`: the page of a link, opening a view, TensorBoard itself.
 
-GET  /tensorboard/            the page; the view is behind the # of its address, which browsers never send
-GET  /tensorboard/PART        its parts
-POST /tensorboard/open        {view, key} of a link: lines {line} until {path} or {error}
-ANY  /tensorboard/VIEW/MARK/  TensorBoard itself, for holders of a mark of the view (docs/adr/0034)
+GET  /tensorboard/            the page; the fragment of its URL (after #) contains the view
+GET  /tensorboard/PART        the parts of the page
+POST /tensorboard/open        request: {view, key} of a link; response: lines {line}, then {path} or {error}
+ANY  /tensorboard/VIEW/MARK/  TensorBoard, for clients with a mark of the view (docs/adr/0034)
 """
 
 import asyncio
@@ -41,14 +41,14 @@ from trainshed_tracking.viewers.views import (
 
 _PAGE: Final = LinkPage(PATH, Path(__file__).parent / "page", "style-src 'self'; img-src data:")
 _MAX_BODY: Final = 4096
-"""Maximum bytes of a request to open a view, which needs no authentication."""
+"""Maximum size in bytes of a request to open a view. Such a request needs no authentication."""
 _FRESH: Final = (b"cache-control", b"no-store")
 _SERVED: Final = frozenset({"GET", "HEAD", "POST"})
 
 
 class ViewerSurface:
-    """Answers requests below `/tensorboard`. Instead of a token, they need the key of a link or the mark of a
-    view."""
+    """Responds to requests below `/tensorboard`. Instead of a token, a request needs the key of a link or the
+    mark of a view."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class ViewerSurface:
         await serve(Request(scope, receive), self.answer, error_response, receive, send)
 
     async def answer(self, request: Request) -> Response:
-        """Answer a request. Raises the errors of wrong requests."""
+        """Return the response to a request. Raises an error if the request is invalid."""
         request.api = "trainshed_v1"
         if (request.method, request.raw_path) == ("POST", f"{PATH}open"):
             return await self._open(request)
@@ -90,7 +90,7 @@ class ViewerSurface:
         whose = self._links.read(view_link(view), str(fields.get("key")))
         with count_guesses(request.scope):
             directories = await self._directories(view, whose)
-        assert whose is not None, "nobody else is let in"
+        assert whose is not None, "link_owner rejects a missing credential"
         path = f"{view}/{self._links.issue_mark(PATH + view, whose)}/"
         lines = _opening(self._viewers, view, directories, path)
         answer = Streamed(lines, self._closing, NDJSON)
@@ -119,8 +119,8 @@ class ViewerSurface:
         return answer
 
     async def _directories(self, view: str, whose: Credential | None) -> tuple[LogDirectory, ...]:
-        """Return the directories of a view. `whose`: the credential of its link or mark. Raises
-        PermissionDenied, NotFound."""
+        """Return the directories of a view. `whose`: the credential for which the view's link or mark was
+        issued. Raises PermissionDenied, NotFound."""
         known = self._access.current_principal
         link_owner(known, whose, OPEN_VIEW, ())
         directories = await directories_of(self._reader, jobs_of(view))
@@ -129,13 +129,14 @@ class ViewerSurface:
 
 
 def _guards(sources: str) -> list[tuple[bytes, bytes]]:
-    """Return headers that confine a page of TensorBoard against XSS by a job's output. The page can request
-    only addresses below its own path. It cannot open windows to reach other pages of this service."""
+    """Return headers that confine a page of TensorBoard, because a job's output may contain scripts (XSS).
+    The page can send requests only to URLs below its own path. It cannot reach other pages of this service
+    through windows."""
     policy = (
         "sandbox allow-scripts allow-same-origin allow-forms allow-downloads allow-modals; "
         f"default-src 'none'; script-src {sources} 'unsafe-eval'; style-src {sources} 'unsafe-inline' data:; "
         f"img-src {sources} data: blob:; media-src {sources} data: blob:; font-src {sources} data:; "
-        # A worker draws curves.
+        # TensorBoard draws curves in a worker.
         f"connect-src {sources}; worker-src {sources}; frame-src 'none'; form-action 'none'; "
         "base-uri 'none'; frame-ancestors 'none'"
     )
@@ -143,7 +144,7 @@ def _guards(sources: str) -> list[tuple[bytes, bytes]]:
         (b"content-security-policy", policy.encode()),
         (b"cross-origin-opener-policy", b"noopener-allow-popups"),
         (b"cross-origin-resource-policy", b"same-origin"),
-        # The address contains the mark: do not send or store it.
+        # The URL contains the mark. Do not send or store the URL.
         (b"referrer-policy", b"no-referrer"),
         _FRESH,
         (b"x-content-type-options", b"nosniff"),
@@ -153,7 +154,7 @@ def _guards(sources: str) -> list[tuple[bytes, bytes]]:
 async def _opening(
     viewers: Viewers, view: str, directories: Sequence[LogDirectory], path: str
 ) -> AsyncGenerator[bytes]:
-    """Yield the progress until the view answers requests, as lines of JSON. The last line contains its path
+    """Yield the progress of opening a view as lines of JSON. The last line contains the path of the view
     relative to the page, or an error."""
     lines: asyncio.Queue[str | None] = asyncio.Queue()
     opening = joined(viewers.open(view, directories, lines.put_nowait))

@@ -1,4 +1,4 @@
-"""Views of jobs' output: the jobs and directories of one TensorBoard, and its link."""
+"""Views of jobs' output. A view is the set of jobs and directories that one TensorBoard shows."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -20,12 +20,12 @@ from trainshed.summaries.directories import LogDirectory
 PATH: Final = "/tensorboard/"
 _VIEW: Final = re.compile(rf"[1-9][0-9]{{0,18}}(?:-[1-9][0-9]{{0,18}}){{0,{MAX_JOBS - 1}}}")
 _HOST: Final = re.compile(r"[A-Za-z0-9.*_-]+(:[0-9]{1,5})?")
-"""A host that a content security policy can contain: no addresses in brackets."""
+"""Matches a host that a content security policy can contain. IP addresses in brackets are not possible."""
 
 
 class Viewers(Protocol):
-    """TensorBoards of jobs' output, each in its own process. `name`: of a view. Methods raise
-    FailedPrecondition, with a remedy in the message, or Unavailable."""
+    """Runs TensorBoards for jobs' output, each in its own process. `name`: the name of a view. Methods raise
+    FailedPrecondition with a remedy in the message, or Unavailable."""
 
     async def has_files(self, directories: Sequence[LogDirectory]) -> bool:
         """Whether one of the directories contains event files."""
@@ -34,50 +34,52 @@ class Viewers(Protocol):
     async def open(
         self, name: str, directories: Sequence[LogDirectory], say: Callable[[str], None]
     ) -> None:
-        """Start a view's TensorBoard, and install it if necessary. `say`: receives progress lines."""
+        """Start a view's TensorBoard. Install it first if necessary. `say`: receives lines about the
+        progress."""
         ...
 
     async def forward(
         self, name: str, directories: Sequence[LogDirectory], request: Request, lapse: Lapse
     ) -> Response:
-        """Return TensorBoard's answer to a request with TensorBoard's own path. The answer ends with `lapse`.
-        Start an ended TensorBoard again. Also raises BodyTooLarge."""
+        """Return TensorBoard's response to a request. The request's path is relative to TensorBoard. The
+        response ends when `lapse` returns. If the TensorBoard was stopped, start it again. Also raises
+        BodyTooLarge."""
         ...
 
     def end(self, wanted: Callable[[str], bool]) -> None:
-        """End the views whose names are `wanted`, without waiting."""
+        """Stop the views for whose names `wanted` returns true. Do not wait."""
         ...
 
     async def close(self) -> None:
-        """End all views, and wait for their ends."""
+        """Stop all views, and wait until they have ended."""
         ...
 
 
 def view_link(view: str) -> str:
-    """Return the purpose of a view link's key. The purpose of a mark is its path."""
+    """Return the purpose of the key in a view's link. The purpose of a mark is the view's path."""
     return f"tensorboard link {view}"
 
 
 def view_of(jobs: Sequence[JobUid]) -> str:
-    """Return the name of the view of distinct jobs: `7`, `7-12`."""
+    """Return the name of the view of these jobs, which must be distinct, such as `7` or `7-12`."""
     return "-".join(str(uid) for uid in dict.fromkeys(jobs))
 
 
 def jobs_of(view: str) -> tuple[JobUid, ...]:
-    """Return the jobs of a view, or () for an invalid name."""
+    """Return the jobs of a view, or () if the view's name is invalid."""
     if _VIEW.fullmatch(view) is None:
         return ()
     return tuple(JobUid(int(part)) for part in view.split("-"))
 
 
 def link_to(links: Links, view: str, shown: Credential) -> str:
-    """Return the link to a view for the holder of a credential."""
+    """Return the link to a view. The link acts with the permissions of a credential."""
     return f"{links.address}{PATH}#view={view}&key={links.issue(view_link(view), shown)}"
 
 
 def sources_of(address: str, path: str, host: str) -> str:
-    """Return the base addresses of a view, for a content security policy. `address`: the service's address
-    for browsers. `path`: the path of the view, with its mark. `host`: the Host header."""
+    """Return the base URLs of a view for a content security policy. `address`: the service's address for
+    browsers. `path`: the path of the view, with its mark. `host`: the Host header."""
     own = urlsplit(address)
     sources = [f"{own.netloc}{own.path}{path}" if _HOST.fullmatch(own.netloc) else "'self'"]
     sources.append(f"{host}{path}" if _HOST.fullmatch(host) else "'self'")
@@ -85,7 +87,7 @@ def sources_of(address: str, path: str, host: str) -> str:
 
 
 MAX_DIRECTORIES: Final = 100
-"""Maximum directories of a view. A tuning job shows its newest trials."""
+"""Maximum number of directories in a view. For a tuning job, the view shows the newest trials."""
 _ODD: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _MAX_TITLE: Final = 60
 
@@ -126,5 +128,5 @@ def _name(job: Job, parent: str | None) -> str:
 
 
 def _title(text: str) -> str:
-    """Return `text` as a directory's name, without path traversal and hidden names."""
+    """Return a safe directory name for a display name: without path traversal, and not hidden."""
     return _ODD.sub("-", text)[:_MAX_TITLE].strip("-.") or "job"

@@ -65,7 +65,7 @@ def _lines(services: Services) -> Iterable[str]:
         "replica_restarts": meters.restarts,
         "log_lines": {(): meters.lines},
         "notifications": meters.notifications,
-        "retention_deleted": {(): meters.deleted},
+        "retention_deleted": {(): meters.deleted_jobs},
     }
     histograms = {
         "request_seconds": meters.requests,

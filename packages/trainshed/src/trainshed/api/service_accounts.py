@@ -43,7 +43,7 @@ from trainshed.core.names import normalize_email
 from trainshed.core.requests import Faults
 from trainshed.core.units import whole_second
 from trainshed.httpd.hosts import name_of
-from trainshed.store.audit import concerns
+from trainshed.store.audit import set_subject
 
 _IAM: Final = "google.iam.admin.v1.IAM"
 _ID: Final = re.compile(r"[a-z][a-z0-9-]{4,28}[a-z0-9]")
@@ -215,7 +215,7 @@ async def generate_access_token(call: JsonCall) -> dict[str, Any]:
     )
     key = token.key if isinstance(token, Bearer) else None
     bearer = Bearer(account.email, key, call.principal.email, by_groups=groups)
-    concerns(account.project, _name(account.project, account.email))
+    set_subject(account.project, _name(account.project, account.email))
     now = call.services.now() // 10**9
     return {
         "accessToken": call.services.access.mint(bearer, seconds),
@@ -298,7 +298,7 @@ async def _authorize_and_call(handler: JsonHandler, call: JsonCall) -> dict[str,
         accounts = call.services.access.book.accounts.values()
         account = next((known for known in accounts if name in _names(known)), None)
         project = account.project if account is not None else ""
-    concerns(project, call.names.get("account", ""))
+    set_subject(project, call.names.get("account", ""))
     try:
         authorize(call.principal, call.method, (project,))
     except PermissionDenied:

@@ -11,8 +11,7 @@ from trainshed.replica.system import kernel
 
 
 def main() -> None:
-    """Run the bucket process. It exits with its parent even during the slow imports, because it holds the
-    service's ports."""
+    """Run the bucket process. It exits with its parent even during the slow imports: it holds ports."""
     parent = int(sys.argv[1]) or os.getppid()
     kernel.become_helper(parent)
     from trainshed.buckets import process

@@ -33,14 +33,12 @@ GRANTS: Mapping[str, frozenset[str]] = {
     "roles/storage.legacyBucketReader": _VIEW_BUCKET | {_LIST},
 }
 """The permissions that each role grants in a bucket's IAM policy. Other roles grant none. `objectCreator`,
-for example, allows creating but not replacing an object. This cannot be distinguished before the content
-arrives."""
+for example, allows creating but not replacing. This cannot be distinguished before the content arrives."""
 PUBLIC = frozenset({"allUsers", "allAuthenticatedUsers"})
 """The members of an IAM policy that represent the public."""
 _SHARED = USE_OBJECTS | _VIEW_BUCKET
 _MOUNTED = USE_OBJECTS
-"""The permissions required to mount a bucket as a directory of a program. Accesses through the mount are not
-checked."""
+"""The permissions required to mount a bucket in a program. Accesses through the mount are not checked."""
 
 
 class BucketAccess(Struct, frozen=True):

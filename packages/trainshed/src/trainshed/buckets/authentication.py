@@ -71,14 +71,8 @@ class Listener(StrEnum):
 def protocol(
     kinds: Mapping[object, Listener], groups: ConnectionGroups, notices: Notices
 ) -> type[GuardedProtocol]:
-    """Return the server's protocol class.
-
-    Args:
-
-    - kinds: the type of each listener by its socket's address. Default: PORT.
-    - groups: the counters of connections.
-    - notices: stores the notices that shims report.
-    """
+    """Return the server's protocol class. `kinds`: the listener by its socket's address. Default: PORT.
+    `groups`: counts connections. `notices`: stores the notices that shims report."""
 
     class IdentifiedProtocol(guarded_protocol(groups)):
         """HTTP on a connection whose listener is known. A relay's connection starts with a preamble."""
@@ -218,8 +212,7 @@ class Authenticator:
             raise Forbidden(str(error)) from None
 
     def check(self, program: JobClaims) -> None:
-        """Raise Unauthenticated if the service account of a program is disabled or was deleted. Raises
-        Unavailable."""
+        """Raise Unauthenticated if a program's account is disabled or was deleted. Raises Unavailable."""
         try:
             check_program(program, self._authority().book)
         except UnknownToken as error:
@@ -244,8 +237,7 @@ def caller_of(principal: Principal) -> Caller:
 
 
 class TokenFile:
-    """The service's access file, as read by a process that never writes it. The file is read again after each
-    change."""
+    """The service's access file, for a process that never writes it. Each change is read."""
 
     def __init__(
         self,
@@ -255,9 +247,8 @@ class TokenFile:
         hosts: Hosts,
         liveness: "Liveness | None" = None,
     ) -> None:
-        """`jobs`: verifies the tokens of programs, which the access file does not contain. `liveness`:
-        verifies ID tokens, and checks that programs still run. Without it, the tokens of programs are valid
-        until they expire."""
+        """`jobs`: verifies the tokens of programs, which are not in the file. `liveness`: verifies ID tokens,
+        and checks that programs still run. Without it, tokens of programs are valid until they expire."""
         self._path = path
         self._liveness = liveness
         self._jobs = jobs

@@ -195,18 +195,15 @@ def split_key(raw_path: bytes) -> tuple[str | None, bytes]:
 
 PATH = "/oauth2/token"
 _SECONDS = 3600
-"""Lifetime of a token in seconds, as reported to clients. A client with a deleted token fails when it
-refreshes the token."""
+"""Lifetime of a token in seconds, as reported to clients. Refreshing a deleted token fails."""
 
 
 async def exchange_refresh_token(
     body: bytes, is_known: Callable[[str], Awaitable[bool]]
 ) -> tuple[int, dict[str, Any]]:
-    """Return (HTTP status, JSON response) to a form with grant_type=refresh_token.
-
-    Some clients, such as gsutil, always exchange a refresh token for an access token. The response contains
-    the same token again. Nothing is refreshed or stored. `is_known`: whether a token is valid.
-    """
+    """Return (HTTP status, JSON response) to a form with grant_type=refresh_token. Some clients, such as
+    gsutil, always exchange a refresh token for an access token. The response contains the same token again.
+    Nothing is refreshed or stored. `is_known`: whether a token is valid."""
     form = parse_qs(body.decode("utf-8", "replace"))
     if form.get("grant_type") != ["refresh_token"]:
         return 400, {"error": "unsupported_grant_type"}

@@ -120,8 +120,7 @@ def merge_checksums(*sums: Checksums) -> Checksums:
 
 
 def check_md5(body: bytes, sent: str) -> None:
-    """Raise InvalidRequest if a body does not match the MD5 in `Content-MD5`. `sent`: "" = the request has no
-    such header."""
+    """Raise InvalidRequest if a body does not match its `Content-MD5`. `sent`: "" = no such header."""
     digest = Digest()
     digest.update(body if sent else b"")
     verify(digest.sums(), Checksums(sent, ""))
@@ -147,11 +146,9 @@ class Staged:
         return self._known or self.digest.sums()
 
     def copy_from(self, source: int, size: int, known: Checksums | None) -> Generator[None]:
-        """Append `size` bytes from the start of another file, one step at a time. Blocking.
-
-        `known`: the checksums of the whole content. If they are given, the kernel copies the bytes without
-        hashing, if it can. Otherwise the bytes are read and added to the running digest.
-        """
+        """Append `size` bytes from the start of another file, one step at a time. Blocking. `known`: the
+        checksums of the whole content. If they are given, the kernel copies the bytes without hashing, if it
+        can. Otherwise the bytes are read and added to the running digest."""
         offset = 0
         if known is not None:
             self._known = known

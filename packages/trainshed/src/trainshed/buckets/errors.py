@@ -93,19 +93,17 @@ class UploadCancelled(BucketsError):
 
 
 class NotSupported(BucketsError):
-    """This service does not implement the method of the public API. Such a method never reports success
-    without an effect. The status is not 501, because clients treat 501 as temporary: gcloud retries for half
-    a minute."""
+    """This service does not implement the method of the public API. It never reports success without an
+    effect. The status is not 501, because clients treat 501 as temporary: gcloud retries for half a minute.
+    """
 
 
 class Unavailable(BucketsError):
-    """A temporary failure, such as a concurrent change, a full disk or a broken connection. The client
-    retries."""
+    """A temporary failure (a concurrent change, a full disk, a broken connection). The client retries."""
 
 
 def require_object(value: Any, field: str) -> Mapping[str, Any]:
-    """Return a property that must be a JSON object; {} if the property is not set. Raises `InvalidRequest`
-    for another type."""
+    """Return a property that is a JSON object; {} if it is not set. Raises `InvalidRequest` otherwise."""
     if value is None:
         return {}
     if not isinstance(value, dict):

@@ -47,8 +47,7 @@ class Listeners:
 
     @staticmethod
     def inherit(text: str) -> "Listeners":
-        """Return the sockets inherited from the parent process. `text`: the result of `encode` in the
-        parent."""
+        """Return the sockets inherited from the parent process. `text`: the result of `encode` there."""
         handles = msgspec.json.decode(text, type=dict[str, int])
         for handle in handles.values():
             os.set_inheritable(handle, False)

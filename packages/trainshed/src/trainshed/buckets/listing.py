@@ -99,8 +99,7 @@ def with_noncurrent(
 
 
 def floor_of(query: Query) -> bytes:
-    """Return the first possible name of the page. Raises `InvalidRequest` if this service did not create the
-    page token."""
+    """Return the first possible name of the page. Raises `InvalidRequest` for an unknown page token."""
     return _start_of(query).name
 
 
@@ -153,8 +152,7 @@ def decode_token(token: str) -> bytes:
 
 
 SEARCH_TIMEOUT: Final = 2.0
-"""Maximum time in seconds for which one call searches for matching names. The call then returns its results
-so far."""
+"""Maximum time in seconds that one call searches for matching names. The call then ends its page."""
 _TOKENS = re.compile(r"(?<![^/])\*\*/|\*\*|\*|\?|\[[!^]?\]?[^\]]*\]|\{[^{}]*\}|.", re.DOTALL)
 _MAX_TRANSLATION: Final = 16 * MAX_OBJECT_NAME_BYTES
 """Maximum length of a translated glob. An escaped character becomes two characters, a wildcard five."""

@@ -100,8 +100,7 @@ class Metadata:
     async def _wait_for_change(
         self, current: Callable[[], Response], values: Query, request: Request, caller: Caller
     ) -> Response:
-        """Return the response when it differs from the version that the client has, or after the client's
-        timeout."""
+        """Return the response when it differs from the client's version, or after the client's timeout."""
         seconds = values.get("timeout_sec", ["0"])[-1]
         if not (seconds.isascii() and seconds.isdecimal()):
             return _error_answer(
@@ -234,11 +233,8 @@ def _is_directory(node: Any) -> bool:
 
 
 def _to_response(node: Any, values: Query) -> Response:
-    """Return a directory or a value in the requested format, text or JSON.
-
-    With `recursive=true`, the response contains the whole directory tree. The format is then JSON, unless the
-    client sends `alt=text`.
-    """
+    """Return a directory or a value in the requested format, text or JSON. With `recursive=true`, return the
+    whole directory tree. The format is then JSON, unless the client sends `alt=text`."""
     kind = values.get("alt", [""])[-1]
     if isinstance(node, _Json):
         return _with_etag(json.dumps(node.value), "application/json")

@@ -56,11 +56,9 @@ def validate_bucket_name(bucket: str) -> str:
 
 
 def validate_object_name(name: str) -> str:
-    """Return `name` if it is a legal object name, else raise `InvalidRequest`.
-
-    A name has 1 to 1,024 bytes of UTF-8. It contains no line feed, carriage return or NUL, and is not `.` or
-    `..`. This service also limits names to `MAX_OBJECT_DEPTH` segments of at most `MAX_SEGMENT_BYTES` each.
-    """
+    """Return `name` if it is a legal object name, else raise `InvalidRequest`. A name has 1 to 1,024 bytes of
+    UTF-8. It contains no line feed, carriage return or NUL, and is not `.` or `..`. This service also limits
+    names to `MAX_OBJECT_DEPTH` segments of at most `MAX_SEGMENT_BYTES` each."""
     cause = None
     try:
         length = len(name.encode())

@@ -50,8 +50,7 @@ ALWAYS = Conditions()
 
 
 def parse_number(query: Mapping[str, str], key: str) -> int | None:
-    """Return an int64 parameter of the query, or None if it is missing. Raises `InvalidRequest` if it is not
-    a decimal number."""
+    """Return an int64 parameter of the query, or None. Raises `InvalidRequest` if it is not decimal."""
     text = query.get(key)
     if text is None or text == "":
         return None
@@ -86,8 +85,7 @@ MAX_RESULTS = 1000
 
 
 class FileIdentity(Struct, frozen=True):
-    """Identifies a state of a file: it changes when the file is written or replaced. Times are in ns since
-    the epoch."""
+    """Identifies a state of a file: writing or replacing the file changes it. Times: ns since the epoch."""
 
     inode: int
     size: Bytes

@@ -23,7 +23,7 @@ from trainshed.buckets.notices import Notices
 from trainshed.buckets.rest.app import BucketsApp
 from trainshed.buckets.setup import BucketSetup
 from trainshed.eventloop.background import joined
-from trainshed.eventloop.memory import settle
+from trainshed.eventloop.memory import tune_memory
 from trainshed.httpd import connections
 from trainshed.httpd.protocol import ConnectionGroups, server_config
 from trainshed.httpd.secure import Certificate, SecureServer, TlsListener
@@ -85,7 +85,7 @@ def serve(setup: BucketSetup, listeners: Listeners, parent: int) -> None:
 
 
 async def _run(server: SecureServer, listeners: list[socket.socket], parent: int) -> None:
-    settle()
+    tune_memory()
     watching = joined(_watch_parent(server, parent))
     try:
         await server.serve(listeners)
@@ -101,11 +101,8 @@ async def _watch_parent(server: SecureServer, parent: int) -> None:
 
 def _lock_store(root: Path) -> int:
     """Lock the store for this process. Return the file descriptor that holds the lock until the process
-    exits.
-
-    Waits until an earlier process has finished its requests, because two processes would delete each other's
-    unfinished uploads. Raises TimeoutError if the earlier process does not exit.
-    """
+    exits. Waits until an earlier process has finished its requests, because two processes would delete each
+    other's unfinished uploads. Raises TimeoutError if the earlier process does not exit."""
     path = state_directory(root) / "lock"
     path.parent.mkdir(parents=True, exist_ok=True)
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

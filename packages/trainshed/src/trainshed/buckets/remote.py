@@ -46,8 +46,7 @@ _PART = 8 << 20
 _MAX_PARTS = 9000
 _MAX_PARALLEL_PARTS = 4
 _SPAN = 64 << 20
-"""Number of bytes per request to the remote store. The limit prevents a timeout of the request if the client
-is slow."""
+"""Number of bytes per request to the remote store. It prevents timeouts if the client is slow."""
 
 
 class RemoteBucket:
@@ -69,8 +68,7 @@ class RemoteBucket:
         components: int = 0,
         announce: Callable[[ObjectRecord], None] | None = None,
     ) -> ObjectRecord:
-        """See `ObjectStore`. If a commit is repeated after a crash, this method detects that the first one
-        was completed."""
+        """See `ObjectStore`. If a commit is repeated after a crash, the completed commit is detected."""
         name = check_name(ref.name)
         reject_unsupported(list(draft.holds), "object, whose bucket is in a remote store")
         verify(staged.sums, draft.expected)
@@ -111,8 +109,7 @@ class RemoteBucket:
         return self.open_object(ref).record
 
     def patch(self, ref: ObjectRef, change: Callable[[ObjectRecord], ObjectRecord]) -> ObjectRecord:
-        """Raise NotSupported, because a remote store can change properties only by writing the object
-        again."""
+        """Raise NotSupported: a remote store can change properties only by writing the object again."""
         raise NotSupported(
             f"The bucket {self._table.name} is in a remote store, which cannot change an object's properties "
             "without its content. Write the object again, or copy it onto itself with the new properties."

@@ -109,8 +109,7 @@ def _s3(table: BucketTable) -> Any:
 
 @contextmanager
 def translate_errors(table: BucketTable, name: str | None = None) -> Generator[None]:
-    """Translate errors of the remote store's library into public errors. `name`: the object of the
-    request."""
+    """Translate errors of the library into public errors. `name`: the object of the request."""
     try:
         yield
     except BucketsError:

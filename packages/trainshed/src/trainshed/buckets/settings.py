@@ -21,8 +21,7 @@ _HOLD, _CLASS, _IAM = "defaultEventBasedHold", "storageClass", "iamConfiguration
 _PUBLIC: Final = "publicAccessPrevention"
 _STORED: Final = (_LABELS, _VERSIONING, _HOLD, _CLASS, _IAM)
 _ALWAYS: Final = frozenset([_PUBLIC, "uniformBucketLevelAccess", "bucketPolicyOnly"])
-"""Parts of `iamConfiguration` that are accepted. Access is uniform in every bucket, so the last two change
-nothing."""
+"""Accepted parts of `iamConfiguration`. Access is always uniform, so the last two change nothing."""
 _NEUTRAL: Final = (None, False, 0, "", "0", "DEFAULT", "Disabled", "NotRestricted")
 HEADERS: Final = {
     "contentType": "Content-Type",

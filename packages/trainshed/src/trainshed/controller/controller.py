@@ -62,7 +62,7 @@ from trainshed.engines.port import (
 from trainshed.eventloop.background import Crew, in_turns, joined, wait_shielded
 from trainshed.scheduler.model import Policy
 from trainshed.store.logs.reader import LogReader
-from trainshed.store.logs.usage import measured
+from trainshed.store.logs.usage import with_busy_processors
 from trainshed.store.notices import Notices
 from trainshed.store.port import Commit, LiveJob, NewWork, StaleCommit
 from trainshed.store.sqlite.jobs import Intake, Ledger
@@ -502,7 +502,7 @@ class Controller:
         except OSError as failure:
             log.warning("usage of job %s is unknown: %s", job.uid, failure)
             return used
-        return tuple(measured(use, usages) for use in used)
+        return tuple(with_busy_processors(use, usages) for use in used)
 
     def _wake_made(self, uid: JobUid) -> None:
         """Wake the works that programs of a finished job have created. Most of these works end together with

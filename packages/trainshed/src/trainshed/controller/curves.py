@@ -155,7 +155,7 @@ class JobCurves:
         await cancel_all(tasks)
 
     async def _resume(self) -> None:
-        for uid in await self._stores.curves.unfinished():
+        for uid in await self._stores.curves.unfinished_jobs():
             # The job was deleted, or its record is unreadable.
             with contextlib.suppress(RequestError):
                 work, _ = await self._stores.reader.job_by_uid(uid)
@@ -249,7 +249,7 @@ class JobCurves:
                 "contain all of them."
             )
             entry = TimelineEntry(self._stores.now(), "curves_limited", text)
-            await self._stores.intake.tell((uid,), entry)
+            await self._stores.intake.add_timeline_entry((uid,), entry)
         followed.files[progress.path] = progress
         followed.series |= fresh
         if fresh:

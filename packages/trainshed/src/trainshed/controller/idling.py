@@ -103,7 +103,7 @@ class IdleWatch:
                     "GPUs."
                 )
             entry = TimelineEntry(self.now(), IDLE, text, {"since": since})
-            await self.intake.tell((job.uid,), entry)
+            await self.intake.add_timeline_entry((job.uid,), entry)
             self.publish(job.uid)
         elif 0 < self.policy.stop <= until - min(warned):
             stop = CancelRequested(CancelCause.IDLE, self.now())

@@ -209,7 +209,7 @@ class OutboxWorker:
         if notification.job_uid is None:
             return
         details = {"target": notification.target, "occasion": notification.occasion.value}
-        await self._intake.tell(
+        await self._intake.add_timeline_entry(
             (notification.job_uid,), TimelineEntry(self._now(), kind, message, details)
         )
 

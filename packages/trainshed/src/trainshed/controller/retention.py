@@ -91,11 +91,11 @@ class RetentionTimer:
             # No job ends before its creation, so the index on creation finds all expired jobs.
             page = await self.reader.matching(query, Created(0, before - 1))
             over += [_FinishedJob(work.uid, work.name, work.ended) for work, _ in page.jobs]
-            if page.went_to is None:
+            if page.next_after is None:
                 return sorted(
                     (job for job in over if 0 < job.ended < before), key=lambda job: job.ended
                 )
-            query = replace(query, after=page.went_to)
+            query = replace(query, after=page.next_after)
 
     async def _delete(self, over: _FinishedJob) -> bool:
         """Delete the works that a job has created, then the job. Return False if one of them is in use and
@@ -112,7 +112,7 @@ class RetentionTimer:
         except RequestError as refused:
             about(log, over.uid).warning("the retention of jobs did not delete it: %s", refused)
             return False
-        self.meters.deleted += 1
+        self.meters.deleted_jobs += 1
         about(log, over.uid).info(
             "%s deleted: it ended longer ago than the retention of jobs", over.name
         )

@@ -1,1 +1,1 @@
-"""Writes the splits of datasets for programs, in a separate process before the job starts."""
+"""Writes the splits of datasets for programs. A separate process writes them before the job starts."""

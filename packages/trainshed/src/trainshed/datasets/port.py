@@ -1,5 +1,5 @@
-"""The port by which the controller writes a dataset's splits before a job starts, and the messages of the
-process that writes them."""
+"""Defines the port through which the controller writes a dataset's splits before a job starts. Also defines
+the messages of the process that writes them."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -11,16 +11,16 @@ from trainshed.core.units import Bytes
 
 
 class DataRefused(Exception):
-    """The dataset's files are malformed, or the job's account cannot access them: the user's mistake. The
-    message contains file and row."""
+    """The dataset's files are malformed, or the job's account cannot access them. The user can correct this.
+    The message contains the file and the row."""
 
 
 class DataUnwritten(Exception):
-    """The step could not be completed: the service's failure."""
+    """The files could not be written because of a failure of the service or its storage."""
 
 
 class Account(Struct, frozen=True):
-    """The account whose rights apply to reads and writes."""
+    """The account with whose permissions files are read and written."""
 
     project: str
     #: The service account.
@@ -36,22 +36,22 @@ class SplitCounts(Struct, frozen=True):
 
 
 class Written(Struct, frozen=True):
-    """The totals of a finished step, as in the manifest next to the files."""
+    """The totals of a finished step. The manifest next to the files contains the same values."""
 
     dataset: str
-    #: Bytes read.
+    #: The number of input bytes.
     size: Bytes
     training: SplitCounts
     validation: SplitCounts
     test: SplitCounts
-    #: Rows outside of all splits.
+    #: Number of rows that belong to no split.
     ignored: int = 0
-    #: (URI, generation) of each file read.
+    #: (URI, generation) of each input file.
     sources: tuple[tuple[str, str], ...] = ()
 
 
 def summary(written: Written) -> tuple[str, ...]:
-    """Return a summary for the log. Its first line is also for the timeline."""
+    """Return a summary for the log. The timeline contains only its first line."""
     splits = {"training": written.training, "validation": written.validation, "test": written.test}
     parts = [
         f"{counts.rows:,} {name} rows in {len(counts.shards)} file{'s' * (len(counts.shards) != 1)}"
@@ -66,11 +66,11 @@ def summary(written: Written) -> tuple[str, ...]:
 
 
 Progress = Callable[[str], None]
-"""Receives a line about the progress. Called on the event loop."""
+"""Receives a line about the progress. It is called on the event loop."""
 
 
 class SplitFiles(Protocol):
-    """Writes splits. A repetition is safe and does not write existing files again."""
+    """Writes splits. A repeated call is safe, and does not write existing files again."""
 
     async def write(self, plan: SplitPlan, account: Account, progress: Progress) -> Written:
         """Write the splits and then their manifest. Raises DataRefused, DataUnwritten."""
@@ -86,8 +86,8 @@ class ExportFiles(SplitFiles, Protocol):
 
 
 class Request(Struct, frozen=True):
-    """A request to the process that writes files: a `plan` or `copy`, the socket of the buckets, and the
-    account. The process ends with `parent`."""
+    """A request to the process that writes files. It has either a `plan` or a `copy`. `socket`: the bucket
+    process's socket. The process that writes files ends when the process `parent` ends."""
 
     socket: str
     account: Account
@@ -97,7 +97,8 @@ class Request(Struct, frozen=True):
 
 
 class Answer(Struct, frozen=True, omit_defaults=True):
-    """One line of the process: a line of progress, or finally exactly one of the other fields."""
+    """One line from the process that writes files. It is a line about the progress, or the last line with
+    exactly one of the other fields."""
 
     progress: str | None = None
     refused: str | None = None

@@ -1,5 +1,5 @@
-"""Writes the splits of a service's datasets (`datasets.port.SplitFiles`): each step in its own process, with
-a limit on concurrent steps."""
+"""Writes the splits of a service's datasets (`datasets.port.SplitFiles`). Each step runs in its own process.
+The number of concurrent steps is limited."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ _MAX_STEPS: Final = 2
 """Maximum number of concurrent steps. Further ones wait."""
 _MAX_LINE: Final = 64 << 20
 _MAX_EXCERPT: Final = 2_000
-"""Maximum number of characters in the log of a failed process's errors."""
+"""Maximum number of characters of a failed process's errors in the log."""
 _START: Final = """
 import json, sys
 sys.path[:] = json.loads(sys.argv.pop(1))
@@ -40,33 +40,34 @@ main()
 
 
 class SplitProcesses:
-    """Runs the processes. `socket`: the bucket process's socket for programs."""
+    """Runs the processes that write files. `socket`: the bucket process's socket for programs."""
 
     def __init__(self, socket: Path) -> None:
         self._socket = socket
         self._turns = asyncio.Semaphore(_MAX_STEPS)
-        #: A lock per directory: jobs that need the same files wait for the first one.
+        #: A lock per directory, so that jobs which need the same files wait for the first of these jobs.
         self._writing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def write(self, plan: SplitPlan, account: Account, progress: Progress) -> Written:
-        """See the port. Cancelling it kills the process."""
+        """See the port. If the call is cancelled, the process is killed."""
         request = Request(str(self._socket), account, os.getpid(), plan)
         answer = await self._run(request, plan.directory, progress)
         assert answer.written is not None
         return answer.written
 
     async def copy(self, copy: DirectoryCopy, account: Account) -> None:
-        """See the port. Cancelling it kills the process."""
+        """See the port. If the call is cancelled, the process is killed."""
         request = Request(str(self._socket), account, os.getpid(), copy=copy)
         await self._run(request, copy.target, lambda _: None)
 
     async def _run(self, request: Request, directory: str, progress: Progress) -> Answer:
-        """Run a process and return its last answer. Raises DataRefused, DataUnwritten."""
+        """Run a process and return its last line. Raises DataRefused, DataUnwritten."""
         lock = self._writing.setdefault(directory, asyncio.Lock())
         async with lock, self._turns:
-            # The request is a complete file: writing to a pipe could fail if the process has already died.
+            # Pass the request as a complete file. Writing to a pipe would fail if the process has already
+            # died.
             with await asyncio.to_thread(_file_of, msgspec.json.encode(request)) as file:
-                # Isolated (-I): no module comes from a user's packages or the working directory.
+                # Isolated (-I): do not load modules from a user's packages or the working directory.
                 child = await asyncio.create_subprocess_exec(
                     *(sys.executable, "-I", "-S", "-c", _START, json.dumps(sys.path)),
                     stdin=file,
@@ -85,7 +86,7 @@ class SplitProcesses:
 
 
 def _file_of(request: bytes) -> BinaryIO:
-    """Return an unnamed file with the request, open at its start."""
+    """Return an unnamed file that contains the request, open at its start."""
     file = tempfile.TemporaryFile()  # noqa: SIM115 - its caller closes it
     file.write(request)
     file.flush()
@@ -108,4 +109,4 @@ async def _answer(child: asyncio.subprocess.Process, progress: Progress) -> Answ
     errors = (await child.stderr.read(_MAX_EXCERPT)).decode("utf-8", "replace").strip()
     status = await child.wait()
     log.error("dataset step died with status %d: %s", status, errors)
-    raise DataUnwritten(f"The process that writes the files died with status {status}.")
+    raise DataUnwritten(f"The process that writes the files exited with status {status}.")

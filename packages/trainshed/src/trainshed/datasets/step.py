@@ -1,9 +1,9 @@
-"""The step that splits a dataset: it reads the files once, writes the splits, and then the manifest that
-marks them as complete.
+"""The step that splits a dataset. It reads the files once, writes the splits, and finally writes the manifest
+that marks them as complete.
 
-It blocks, and holds one output file per split in memory, independent of the input's size. It runs in its own
-process (`main`), which cannot open or write files, has a memory limit, and ends with the service, since it
-parses untrusted data.
+It blocks. Its memory contains one output file per split, whatever the size of the input. It runs in its own
+process (`main`), because it parses untrusted data. This process cannot open or write local files, has a
+memory limit, and ends with the service.
 """
 
 import os
@@ -32,18 +32,18 @@ from trainshed.datasets.storage import Storage, StoredObject
 from trainshed.replica.system import kernel
 
 SHARD: Final = 32 << 20
-"""Size in bytes at which an output file ends. The current file of each split is in memory."""
+"""Size in bytes at which an output file is complete. Until then, the file is in memory."""
 _TYPES: Final = {"csv": "text/csv", "jsonl": "application/jsonl"}
 
 
 class Shards:
-    """The files of one split. Their boundaries depend only on the rows, so that a second attempt writes the
+    """The files of one split. Their boundaries depend only on the rows, so that a repeated attempt writes the
     same files."""
 
     def __init__(
         self, plan: SplitPlan, split: Split, header: bytes | None, to: Storage, *, size: int
     ) -> None:
-        """`header`: None = no header. `size`: bytes per file."""
+        """`header`: the first row of each file; None = no header. `size`: bytes per file."""
         self._plan = plan
         self._split = split
         self._header = b"" if header is None else header + b"\n"
@@ -55,7 +55,7 @@ class Shards:
         self._uris: list[str] = []
 
     def add(self, row: bytes) -> None:
-        """Add a row. Blocks while a full file is sent."""
+        """Add a row. When a file is full, block until it has been sent."""
         if not self._content:
             self._content += self._header
         self._content += row
@@ -65,7 +65,7 @@ class Shards:
             self._send_file()
 
     def close(self) -> SplitCounts:
-        """Write the rest. A split without rows also gets one file, with only the header."""
+        """Write the remaining rows. A split without rows has one file, which contains only the header."""
         if self._content or not self._uris:
             self._send_file()
         return SplitCounts(self.rows, self._total, tuple(self._uris))
@@ -79,14 +79,14 @@ class Shards:
 
 
 _PROGRESS_INTERVAL: Final = 1.0
-"""Seconds between two lines about the progress."""
+"""Minimum number of seconds between two lines about the progress."""
 
 
 def write_splits(
     plan: SplitPlan, buckets: Storage, report: Callable[[str], None], *, shard: int = SHARD
 ) -> Written:
-    """Write the splits unless their manifest exists. `shard`: bytes per file. Raises DataRefused,
-    DataUnwritten."""
+    """Write the splits and their manifest, unless the manifest already exists. `shard`: bytes per file.
+    Raises DataRefused, DataUnwritten."""
     if (done := buckets.read(plan.manifest)) is not None:
         try:
             return msgspec.json.decode(done, type=Written)
@@ -95,17 +95,17 @@ def write_splits(
                 f"{plan.manifest} was not written by this service: {failure}. Use another destination."
             ) from None
     try:
-        written = _written(plan, buckets, report, shard)
+        written = _write_files(plan, buckets, report, shard)
     except (BadData, DataRefused) as bad:
         raise DataRefused(f"The dataset {plan.dataset} cannot be split: {bad}") from None
     buckets.write(plan.manifest, msgspec.json.encode(written), "application/json")
     return written
 
 
-def _written(
+def _write_files(
     plan: SplitPlan, buckets: Storage, report: Callable[[str], None], shard: int
 ) -> Written:
-    """Write everything but the manifest. Raises BadData, DataRefused, DataUnwritten."""
+    """Write all files except the manifest. Raises BadData, DataRefused, DataUnwritten."""
     sources = _sources(plan, buckets)
     total = sum(source.size for source, _ in sources)
     header, rows = _rows(plan, sources, buckets, _Meter(total, report))
@@ -139,7 +139,7 @@ def _no_rows_error(plan: SplitPlan, ignored: int) -> str:
 
 
 def _sources(plan: SplitPlan, buckets: Storage) -> list[tuple[StoredObject, DataFiles]]:
-    """Return the input files, without duplicates, in the dataset's order."""
+    """Return the input files in the order of the dataset, without duplicates."""
     sources: dict[str, tuple[StoredObject, DataFiles]] = {}
     for files in plan.files:
         for uri in files.uris:
@@ -149,7 +149,7 @@ def _sources(plan: SplitPlan, buckets: Storage) -> list[tuple[StoredObject, Data
                     f"the object {uri!r} no longer exists. Copy the file there, or create a dataset of other "
                     "files."
                 )
-            # A wildcard may match output of an earlier attempt, which is not a source.
+            # A wildcard may also match output of an earlier attempt, which must not be read.
             for stored in (n for n in objects if not n.uri.startswith(f"{plan.directory}/")):
                 sources.setdefault(stored.uri, (stored, files))
     return list(sources.values())
@@ -161,7 +161,7 @@ def _rows(
     buckets: Storage,
     meter: "_Meter",
 ) -> tuple[bytes | None, Iterable[tuple[bytes, Split | None]]]:
-    """Return the header (None = no header) and the rows with their splits."""
+    """Return the header (None = no header) and the rows, each with its split."""
 
     def blocks(source: StoredObject) -> Iterator[bytes]:
         return meter.over(buckets.blocks(source))
@@ -174,7 +174,7 @@ def _rows(
 
 
 def _delete_stale_files(plan: SplitPlan, buckets: Storage, written: Written) -> None:
-    """Remove files of an earlier attempt that this one did not write, since its sources may have differed."""
+    """Delete files of an earlier attempt that this one has not written. Its input may have differed."""
     for split, counts in zip(
         plan.splits, (written.training, written.validation, written.test), strict=False
     ):
@@ -184,7 +184,7 @@ def _delete_stale_files(plan: SplitPlan, buckets: Storage, written: Written) -> 
 
 
 def copy_directory(copy: DirectoryCopy, buckets: Storage) -> None:
-    """Copy all objects of a directory. A repetition writes the same objects. Raises DataRefused,
+    """Copy all objects of a directory. A repeated call writes the same objects. Raises DataRefused,
     DataUnwritten."""
     objects = buckets.list_objects(f"{copy.source}**")
     if not objects:
@@ -201,7 +201,7 @@ def copy_directory(copy: DirectoryCopy, buckets: Storage) -> None:
 
 
 class _Meter:
-    """Counts the bytes read, and reports the progress once per interval."""
+    """Counts the input bytes, and reports the progress at regular intervals."""
 
     def __init__(self, total: int, report: Callable[[str], None]) -> None:
         self._total = total
@@ -224,7 +224,7 @@ class _Meter:
 
 
 MAX_MEMORY: Final = 1 << 30
-"""Maximum address space of the process in bytes."""
+"""Maximum size in bytes of the process's address space."""
 
 
 def main() -> None:

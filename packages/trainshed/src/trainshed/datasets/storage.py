@@ -1,8 +1,5 @@
-"""Accesses the buckets for the step of a dataset, through the bucket process's socket for programs and
-with a job's rights.
-
-It blocks, and repeats requests after temporary failures.
-"""
+"""Accesses the buckets for the process that splits a dataset. Requests use the bucket process's socket for
+programs, and a job's permissions. All methods block, and repeat requests after temporary failures."""
 
 import http.client
 import json
@@ -22,12 +19,12 @@ from trainshed.replica.system.unix_sockets import reachable
 BLOCK: Final = 4 << 20
 """Bytes per read of a file."""
 _RETRY_DELAYS: Final = (0.1, 0.3, 1.0, 2.0, 5.0, 10.0, 20.0)
-"""Seconds before each retry. The request fails after the last retry."""
+"""Seconds to wait before each retry. If the last retry fails, the request fails."""
 _TIMEOUT: Final = 120.0
 
 
 class StoredObject(Struct, frozen=True):
-    """An object in a listing."""
+    """An object in a bucket's listing."""
 
     uri: str
     size: Bytes
@@ -75,7 +72,7 @@ class Storage:
             )
             yield answer.body
             if answer.status == 200:
-                return  # The answer was decompressed on the way, and is complete.
+                return  # The response was decompressed on the way, and contains the whole object.
             at += len(answer.body)
 
     def write(self, uri: str, content: bytes, content_type: str) -> None:
@@ -85,7 +82,7 @@ class Storage:
         _require(self._request("POST", path, query, content, {"Content-Type": content_type}), uri)
 
     def copy(self, source: StoredObject, target: str) -> bool:
-        """Copy one generation of an object. Return False if it no longer exists."""
+        """Copy one generation of an object. Return False if that generation no longer exists."""
         path = f"{_object(source.uri)}/rewriteTo/{_object(target).removeprefix('/storage/v1/')}"
         answer = self._request("POST", path, {"sourceGeneration": source.generation}, b"")
         if answer.status == 404:
@@ -94,7 +91,7 @@ class Storage:
         return True
 
     def delete(self, uri: str) -> None:
-        """Delete an object. A missing object is not an error."""
+        """Delete an object. It is not an error if the object does not exist."""
         answer = self._request("DELETE", _object(uri), {})
         if answer.status != 404:
             _require(answer, uri)
@@ -107,7 +104,7 @@ class Storage:
         body: bytes | None = None,
         headers: dict[str, str] | None = None,
     ) -> "_Answer":
-        """Return the answer to a request, after retries of temporary failures. Raises DataUnwritten."""
+        """Return the response to a request. Retry after temporary failures. Raises DataUnwritten."""
         problem = ""
         for delay in (*_RETRY_DELAYS, None):
             try:
@@ -126,7 +123,7 @@ class Storage:
                 self._connection = None
             if delay is not None:
                 time.sleep(delay)
-        raise DataUnwritten(f"The buckets do not answer: {problem}.")
+        raise DataUnwritten(f"The bucket process does not respond: {problem}.")
 
 
 class _Answer(Struct, frozen=True):
@@ -142,7 +139,7 @@ class _Answer(Struct, frozen=True):
 
 
 class _Connection(http.client.HTTPConnection):
-    """A connection to the socket. It first sends its identity."""
+    """A connection to the socket. Its first line identifies the caller."""
 
     def __init__(self, path: str, account: Account) -> None:
         super().__init__("localhost", timeout=_TIMEOUT)
@@ -164,7 +161,7 @@ class _Connection(http.client.HTTPConnection):
 
 
 def _require(answer: _Answer, uri: str) -> _Answer:
-    """Return the answer unless it is an error. Raises DataRefused."""
+    """Return the response. Raises DataRefused if it is an error."""
     if answer.status < 300:
         return answer
     raise DataRefused(f"{uri}: {answer.message}")

@@ -1,1 +1,1 @@
-"""Runs background tasks of the event loop, logs failures, restarts them; tunes garbage collection."""
+"""Runs background tasks on the event loop, logs failures, restarts tasks, and tunes garbage collection."""

@@ -1,8 +1,8 @@
-"""The only way to start background work (docs/adr/0042): every task has an owner, a log line for its failure,
-and a remedy for it.
+"""The only way to start background work (docs/adr/0042). Every task has an owner, a log line about its
+failure, and a way to recover from it.
 
-The failure of a plain asyncio task is reported only at its garbage collection, and never while a reference to
-it exists.
+asyncio itself reports the failure of a task only when the task is garbage-collected. It never reports the
+failure while a reference to the task exists.
 """
 
 import asyncio
@@ -16,17 +16,17 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 _MIN_RETRY_INTERVAL: Final = 1.0
-"""Seconds until failed work is restarted. The interval doubles with each failure."""
+"""Seconds before failed work is restarted. The interval doubles with each further failure."""
 _MAX_RETRY_INTERVAL: Final = 60.0
 
 
 def begin(
     work: Coroutine[Any, Any, T], what: str, died: Callable[[Exception], None] | None = None
 ) -> asyncio.Task[T]:
-    """Run `work` as a task. The caller must keep a reference to the task, since asyncio does not.
+    """Run `work` as a task. The caller must keep a reference to the task, because asyncio does not.
 
-    A failure is logged with its traceback under the name `what` ("job 12: suggesting"). Then `died` is
-    called, which repairs the damage.
+    `what`: the name of the task in the log ("job 12: suggesting"). A failure is logged with its traceback.
+    `died`: called after a failure, to repair the damage.
     """
 
     def ended(task: asyncio.Task[T]) -> None:
@@ -43,19 +43,19 @@ def begin(
 
 
 def keep(work: Callable[[], Coroutine[Any, Any, None]], what: str) -> asyncio.Task[None]:
-    """Run work and restart it after each failure, at intervals that grow with quick failures. The task ends
-    when `work` returns."""
+    """Run work, and restart it after each failure. If it fails repeatedly within a short time, the intervals
+    grow. The task ends when `work` returns."""
     return begin(_run_forever(work, what), what)
 
 
 def joined(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-    """Run work as a task that the caller awaits, so that the caller receives its failure."""
+    """Run work as a task that the caller will await. The caller then receives the task's failure."""
     return asyncio.get_running_loop().create_task(work)
 
 
 async def first_of(*works: Coroutine[Any, Any, Any]) -> list[asyncio.Task[Any]]:
-    """Run works concurrently until one of them ends, and cancel the others. Return their finished tasks, in
-    order."""
+    """Run several works concurrently. When one of them ends, cancel the others. Return all tasks in the order
+    of `works`."""
     tasks = [joined(work) for work in works]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -65,7 +65,7 @@ async def first_of(*works: Coroutine[Any, Any, Any]) -> list[asyncio.Task[Any]]:
 
 
 async def cancel_all(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel tasks and wait until they have ended."""
+    """Cancel the tasks and wait until all have ended."""
     ending = tuple(tasks)
     for task in ending:
         task.cancel()
@@ -73,26 +73,26 @@ async def cancel_all(tasks: Iterable[asyncio.Task[Any]]) -> None:
 
 
 async def wait_shielded(task: asyncio.Future[T]) -> T:
-    """Wait for a task that continues if the caller is cancelled. Its failure is then ignored, as
-    `asyncio.shield` does from Python 3.14 on."""
+    """Wait for a task. If the caller is cancelled, the task continues, and its failure is ignored.
+    `asyncio.shield` behaves like this from Python 3.14 on."""
     task.add_done_callback(consume_exception)
     await asyncio.wait((task,))
     return task.result()
 
 
 def consume_exception(done: asyncio.Future[T]) -> None:
-    """Retrieve a failure, so that the event loop does not report it as unretrieved."""
+    """Retrieve a task's exception, so that the event loop does not report it as never retrieved."""
     if not done.cancelled():
         done.exception()
 
 
 def run_in_loop(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
-    """Run work in another thread's loop and wait for it. Return its result, or raise its exception."""
+    """Run work on another thread's event loop and wait for it. Return its result, or raise its exception."""
     return asyncio.run_coroutine_threadsafe(work, loop).result()
 
 
 def log_failure(future: concurrent.futures.Future[Any], what: str) -> None:
-    """Log the failure of a thread's work whose result is not awaited."""
+    """Log the failure of work in a thread. Use this function if no caller awaits the work's result."""
 
     def ended(done: concurrent.futures.Future[Any]) -> None:
         if not done.cancelled() and (failure := done.exception()) is not None:
@@ -110,7 +110,7 @@ async def in_turns(items: Sequence[T], size: int) -> AsyncIterator[Sequence[T]]:
 
 
 class Crew:
-    """The tasks of one owner that are cancelled and awaited together."""
+    """The tasks of one owner, which are cancelled and awaited together."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -126,10 +126,10 @@ class Crew:
             task.cancel()
 
     async def close(self) -> None:
-        """Cancel all tasks and wait until they have ended."""
+        """Cancel all tasks and wait until all have ended."""
         await cancel_all(self._tasks)
 
-    async def settled(self) -> None:
+    async def wait(self) -> None:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _hold(self, task: asyncio.Task[Any]) -> None:
@@ -152,5 +152,5 @@ async def _run_forever(work: Callable[[], Coroutine[Any, Any, None]], what: str)
 
 
 def _report(loop: asyncio.AbstractEventLoop, message: str, failure: Exception) -> None:
-    """Report a failure to the loop's exception handler, which logs it. Under virtual time, the test fails."""
+    """Pass a failure to the loop's exception handler, which logs it. Under virtual time, tests fail."""
     loop.call_exception_handler({"message": message, "exception": failure})

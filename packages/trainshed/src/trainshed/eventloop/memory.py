@@ -5,13 +5,13 @@ import gc
 from typing import Final
 
 _THRESHOLDS: Final = (20_000, 10, 10)
-"""The default of 700 young objects would cause two collections per submit, although nearly all of these
-objects are freed by reference counting."""
+"""The default threshold of 700 new objects would cause two collections per submit. Reference counting frees
+nearly all of these objects without a collection."""
 
 
-def settle() -> None:
-    """Turn the collector on, but exclude all existing objects, since loaded code is never garbage. Return the
-    memory of imports and startup to the system."""
+def tune_memory() -> None:
+    """Start garbage collection, but exclude all existing objects, because loaded code is never garbage.
+    Return memory that the imports and the startup no longer need to the system."""
     gc.freeze()
     gc.set_threshold(*_THRESHOLDS)
     gc.enable()

@@ -1,4 +1,4 @@
-"""A connection for reading and writing in pieces."""
+"""A connection for reading and writing blocks of bytes."""
 
 import asyncio
 import contextlib
@@ -8,7 +8,7 @@ _READ: Final = 1 << 16
 
 
 class StreamLine:
-    """A connection that reports its end as an empty piece instead of an error."""
+    """A connection. When it ends, `read` returns an empty block instead of raising an error."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -21,13 +21,13 @@ class StreamLine:
             return b""
 
     async def write(self, data: bytes) -> None:
-        # `read` reports the end. uvloop raises either exception.
+        # `read` reports that the connection has ended. uvloop raises one of these exceptions.
         with contextlib.suppress(OSError, RuntimeError):
             self._writer.write(data)
             await self._writer.drain()
 
     async def end_input(self) -> None:
-        """Signal that nothing more will be written."""
+        """Close the writing direction, so that the other side detects the end of the input."""
         with contextlib.suppress(OSError):
             self._writer.write_eof()
 

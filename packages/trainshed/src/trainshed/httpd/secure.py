@@ -178,9 +178,9 @@ class Acceptor:
     async def wait_closed(self) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_STOP_TIMEOUT):
-                await self._detections.settled()
+                await self._detections.wait()
         self._detections.cancel()
-        await self._detections.settled()
+        await self._detections.wait()
         self._listener.close()
 
     def _listen(self) -> None:

@@ -1,1 +1,1 @@
-"""Sends notifications about jobs that end or stall: signed webhooks and mail."""
+"""Sends notifications about jobs that finish or stall, as signed webhooks and as mail."""

@@ -1,8 +1,9 @@
-"""Sends notifications to the targets of the settings: to webhooks, signed by the Standard Webhooks
-specification, and by mail. Each attempt runs in its own thread.
+"""Sends notifications to the targets in the settings. Webhooks are signed as in the Standard Webhooks
+specification. Mail is sent by SMTP.
 
-Redirects are not followed, so that only the operator decides which hosts the service calls (SSRF). Only the
-threads import the HTTP and mail libraries, since few services send notifications.
+Each attempt runs in its own thread. Redirects are not followed, so that only the operator decides which hosts
+the service calls (SSRF). Only the threads import the HTTP and mail libraries, because few services send
+notifications.
 """
 
 import asyncio
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 
 
 class Senders:
-    """The senders of one service. `now` returns ns since the epoch. `context`: the trusted TLS authorities;
-    None = the system's."""
+    """Sends the notifications of one service. `now`: returns ns since the epoch. `context`: the trusted TLS
+    authorities; None = those of the system."""
 
     def __init__(
         self,
@@ -42,7 +43,7 @@ class Senders:
         self._now = now
         self._environ = environ
         self._context = context
-        # A separate pool, since hanging targets block its threads.
+        # Use a separate pool, because targets that hang block its threads.
         self._threads = ThreadPoolExecutor(4, "notifying")
 
     @property
@@ -50,8 +51,9 @@ class Senders:
         return tuple(table.target for table in self._tables.values())
 
     async def send(self, target: str, id_: str, content: str) -> str | None:
-        """Make one attempt. Return the unreached addresses as the rest of a sentence; None = all were
-        reached. Raises NotSent. `id_` is the same for each attempt."""
+        """Make one attempt to send a notification. `id_`: the same for each attempt. Return None if all
+        addresses were reached. Otherwise, return the addresses that were not, as the rest of a sentence.
+        Raises NotSent."""
         table = self._tables.get(target)
         if table is None:
             raise NotSent(f"the target {target!r} is no longer in the service's settings")
@@ -77,13 +79,14 @@ class Senders:
 
 
 _TIMEOUT: Final = 10.0
-"""Seconds for each step: connecting, sending, and waiting for the answer."""
+"""Timeout in seconds of each step: connecting, sending, and waiting for the response."""
 _MAIL_TIMEOUT: Final = 20.0
 
 
 def signature_headers(id_: str, at: int, body: bytes, secret: str | None) -> dict[str, str]:
-    """Return the headers of a request: the notification's ID (the same for each attempt), the time of sending
-    (seconds since the epoch), and with a `secret` the HMAC-SHA256 of `id.timestamp.body`."""
+    """Return the headers of a webhook request. `id_`: the notification's ID, the same for each attempt. `at`:
+    the time of sending in seconds since the epoch. `secret`: the key of the signature, the HMAC-SHA256 of
+    `id.timestamp.body`; without it, the request is not signed."""
     headers = {"webhook-id": id_, "webhook-timestamp": str(at)}
     if secret:
         signature = hmac.new(key_of(secret), f"{id_}.{at}.".encode() + body, hashlib.sha256)
@@ -92,8 +95,8 @@ def signature_headers(id_: str, at: int, body: bytes, secret: str | None) -> dic
 
 
 def post(url: str, body: bytes, headers: dict[str, str], context: ssl.SSLContext | None) -> None:
-    """Post JSON. Raises NotSent unless the status is 2xx. `context`: the trusted TLS authorities; None = the
-    system's."""
+    """Post JSON. Raises NotSent unless the response has a status of 2xx. `context`: the trusted TLS
+    authorities; None = those of the system."""
     import http.client
 
     parts = urlsplit(url)
@@ -113,20 +116,22 @@ def post(url: str, body: bytes, headers: dict[str, str], context: ssl.SSLContext
         connection.request("POST", path, body, sent)
         answer = connection.getresponse()
     except (OSError, http.client.HTTPException) as failure:
-        raise NotSent(f"{where} did not accept it: {str(failure) or repr(failure)}") from failure
+        raise NotSent(
+            f"{where} did not accept the message: {str(failure) or repr(failure)}"
+        ) from failure
     finally:
         connection.close()
     if 300 <= answer.status < 400:
-        raise NotSent(f"{where} answers {answer.status}: redirects are not followed")
+        raise NotSent(f"{where} responded with status {answer.status}: redirects are not followed")
     if not 200 <= answer.status < 300:
-        raise NotSent(f"{where} answers {answer.status} {answer.reason}".rstrip())
+        raise NotSent(f"{where} responded with status {answer.status} {answer.reason}".rstrip())
 
 
 def _mail(
     sender: str, to: Sequence[str], content: tuple[str, str], id_: str, at: int
 ) -> "EmailMessage":
-    """Return the mail. `content`: subject and text. `at`: date in seconds since the epoch. `id_` is the same
-    for each attempt, so that a receiver can detect duplicates."""
+    """Return the mail. `content`: subject and text. `at`: the date in seconds since the epoch. `id_`: the
+    same for each attempt, so that a receiver can detect duplicates."""
     from email.headerregistry import Address
     from email.message import EmailMessage
     from email.utils import format_datetime
@@ -144,9 +149,9 @@ def _mail(
 
 
 def _send_mail(smtp: Smtp, mail: "EmailMessage", context: ssl.SSLContext | None) -> str | None:
-    """Send the mail to the server, over TLS unless configured otherwise. Return the rejected addresses as the
-    rest of a sentence; None = none. Raises NotSent. `context`: the trusted TLS authorities; None = the
-    system's."""
+    """Send the mail to the server. Use TLS unless the settings disable it. `context`: the trusted TLS
+    authorities; None = those of the system. Return None if the server accepted all addresses. Otherwise,
+    return the rejected addresses, as the rest of a sentence. Raises NotSent."""
     import smtplib
 
     where = f"{smtp.host}:{smtp.port}"
@@ -164,6 +169,8 @@ def _send_mail(smtp: Smtp, mail: "EmailMessage", context: ssl.SSLContext | None)
                 server.login(smtp.user, smtp.password)
             refused = server.send_message(mail)
     except (OSError, smtplib.SMTPException) as failure:
-        raise NotSent(f"{where} did not accept it: {str(failure) or repr(failure)}") from failure
-    # No failure, since another attempt would send the mail to the other addresses again.
+        raise NotSent(
+            f"{where} did not accept the message: {str(failure) or repr(failure)}"
+        ) from failure
+    # This does not count as a failure: another attempt would send the mail to the accepted addresses again.
     return f", but {where} does not accept mail for {', '.join(refused)}" if refused else None

@@ -1,4 +1,4 @@
-"""The tables `[[notify]]` and the setting `smtp`: the targets of notifications. Uses no socket."""
+"""The targets of notifications: the tables `[[notify]]` and the setting `smtp`. Opens no connections."""
 
 import base64
 import os
@@ -38,37 +38,37 @@ class NotSent(Exception):
 
 
 def key_of(secret: str) -> bytes:
-    """Return the key of a webhook's signature: the decoded base64 text after `whsec_`, or else the text
-    itself. Raises ValueError."""
+    """Return the key of a webhook's signature. If the secret starts with `whsec_`, the key is the rest,
+    decoded from base64. Otherwise, it is the secret itself. Raises ValueError."""
     if secret.startswith(_PREFIX):
         return base64.b64decode(secret.removeprefix(_PREFIX), validate=True)
     return secret.encode()
 
 
 class NotifyTable(Struct, frozen=True):
-    """One table `[[notify]]`: a webhook or mail addresses, which are retried together."""
+    """One table `[[notify]]`. It contains a webhook or mail addresses. A retry is for the whole table."""
 
-    #: The name by which labels of jobs select this target.
+    #: The name of the target, by which the labels of a job select it.
     name: _Name
     #: The URL to post to; None = no webhook.
     webhook: str | None = None
-    #: The environment variable with the key of the webhook's signature; None = no signature.
+    #: The environment variable that contains the key of the webhook's signature; None = no signature.
     secret_env: str | None = None
     mail: tuple[_Address, ...] = ()
     on: tuple[str, ...] = _EVERYTHING
-    #: The jobs to report: `named` = those with a label of this name; `all`.
+    #: The jobs to report. `named`: jobs with a label that contains the name of this target. `all`: all jobs.
     jobs: Literal["named", "all"] = "named"
-    #: The percentages of budgets to report.
+    #: The percentages of a budget at which a notification is sent.
     budgets: tuple[_Percentage, ...] = ()
 
     @property
     def target(self) -> Target:
-        """The target in the form of `core.notifications`."""
+        """The target as a value of `core.notifications`."""
         on, budgets = frozenset(map(Occasion, self.on)), tuple(sorted(set(self.budgets)))
         return Target(self.name, on, self.jobs == "all", budgets)
 
     def faults(self) -> Iterator[str]:
-        """Yield the faults of the table as `key: description`."""
+        """Yield the errors in the table as `key: description`."""
         if self.webhook and not (_is_url(self.webhook) and urlsplit(self.webhook).username is None):
             yield f"webhook: {self.webhook!r} is not a URL such as https://hooks.example.org/train"
         try:
@@ -87,18 +87,18 @@ class Smtp:
 
     host: str
     port: int
-    #: `tls`: from the first byte.
+    #: `tls`: the connection uses TLS from the first byte.
     tls: SmtpTls
-    #: The account for signing in; None = no sign-in.
+    #: The account with which the service signs in; None = no sign-in.
     user: str | None
     password: str = field(repr=False)
-    #: The address in the mail's From.
+    #: The sender's address in each mail.
     sender: str
 
 
 def mail_server(url: str | None, password: str = "") -> Smtp | None:
-    """Return the server of `smtp://USER@HOST:PORT/SENDER` (STARTTLS, except on this machine) or `smtps://...`
-    (TLS from the first byte); None without a URL. Raises ValueError."""
+    """Return the mail server of a URL; None without a URL. `smtp://USER@HOST:PORT/SENDER` uses STARTTLS,
+    except on this machine. `smtps://...` uses TLS from the first byte. Raises ValueError."""
     if url is None:
         return None
     sender = unquote(urlsplit(url).path[1:]) if _is_url(url, _MAIL_PORTS) else ""

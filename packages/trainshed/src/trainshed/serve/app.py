@@ -415,4 +415,4 @@ def _build_engine(bootstrap: Bootstrap, interpreters: Interpreters) -> Engine:
 
 async def _printed(logs: LogReader, job: Job) -> Sequence[tuple[Nanos, str]]:
     source = StreamSource(job.uid, job.attempt, job.spec.primary)
-    return (await logs.sampled(source, 0, 1 << 20)).lines
+    return (await logs.sample(source, 0, 1 << 20)).lines

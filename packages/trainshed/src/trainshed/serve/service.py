@@ -25,7 +25,7 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import DEFAULT_BUCKET, JobUid
 from trainshed.core.units import Nanos
 from trainshed.eventloop.background import Crew, joined
-from trainshed.eventloop.memory import settle
+from trainshed.eventloop.memory import tune_memory
 from trainshed.httpd import connections
 from trainshed.httpd.protocol import ConnectionGroups, guarded_protocol, server_config
 from trainshed.httpd.secure import Certificate, SecureServer, TlsListener
@@ -264,7 +264,7 @@ class Service:
         links = [link(owner) for link in pages] if sys.stderr.isatty() else []
         taken = [f"{job.uid} {job.display_name}".rstrip() for job in self._taken_over]
         self._announce({**document, "links": links, "has_pages": bool(pages), "taken_over": taken})
-        settle()
+        tune_memory()
         self._app.lag.start()
 
     async def _take_over(self) -> None:
@@ -282,7 +282,9 @@ class Service:
             "are still running continue; the timeline shows which ones have ended.",
             {"since": self._last_sign, "until": now},
         )
-        await self._bootstrap.store.intake.tell([job.uid for job in self._taken_over], entry)
+        await self._bootstrap.store.intake.add_timeline_entry(
+            [job.uid for job in self._taken_over], entry
+        )
 
     async def _cancel_jobs(self) -> None:
         cancel, cancelled = CancelRequested(CancelCause.USER, clock.now()), set[JobUid]()

@@ -1,1 +1,1 @@
-"""Keeps the durable records in SQLite, with one part per kind of writer or reader, and reads logs."""
+"""Stores durable records in SQLite, with one part for each kind of caller. Reads the logs of jobs."""

@@ -1,5 +1,5 @@
-"""Stores changes of users, roles and tokens (the access book), one at a time and each with its audit record.
-A change is in force when its call returns."""
+"""Stores changes of users, roles and tokens (the access book). Changes are stored one after another, each
+with its audit record. A change is in force when the call that stores it returns."""
 
 import asyncio
 import contextlib
@@ -23,13 +23,13 @@ from trainshed.wire.status import StatusCode
 log = logging.getLogger(__name__)
 
 _USES_EVERY = 60.0
-"""Seconds between two writes of the times at which tokens were last used."""
+"""Seconds between two writes of the last-use times of tokens."""
 _DAY = 24 * 3600.0
 REFUSALS = 50
-"""Maximum number of recorded rejected calls of one user per day, so that a flood of them cannot fill the
-disk."""
+"""Maximum number of audit records per day for rejected calls of one user. Without this limit, rejected calls
+could fill the disk."""
 _MAX_NAME_CHARS = 120
-"""Maximum number of characters of the names in a rejected call, which may contain any text."""
+"""Maximum length in characters of a resource name in a rejected call. The name may be any text."""
 
 
 class AccessKeeper:
@@ -43,30 +43,30 @@ class AccessKeeper:
         data: Path,
         now: Callable[[], int],
     ) -> None:
-        """`owner`: the digest of the owner's token. `data`: the directory with the file for the bucket
-        process."""
+        """`owner`: the digest of the owner's token. `data`: the data directory, which contains the bucket
+        process's file."""
         self._store = store
         self._authority = authority
         self.authenticate, self.principal_of = authority.authenticate, authority.principal_of
         self.current_principal, self.mint = authority.current_principal, authority.mint
         self.origin_of, self.revalidate = authority.origin_of, authority.revalidate
         self.is_valid, self.read_assertion = authority.is_valid, authority.read_assertion
-        self.audited = store.audited
+        self.audit_rows = store.audit_rows
         self._owner = owner
         self._file = data / FILE
         self._now = now
         self._changing = asyncio.Lock()
         stored, uses = store.load()
         self._stored = dict(stored)
-        #: Whether a change could not be written to the file for the bucket process.
+        #: Whether the last change is not yet in the bucket process's file.
         self._is_behind = False
-        #: The times at which tokens were last used, by token digest.
+        #: The last-use times of tokens, by token digest.
         self.uses: dict[str, Nanos] = dict(uses)
         self._unwritten: dict[str, Nanos] = {}
         self._refusals = FailureCounter(_DAY)
         self._changed = asyncio.Event()
-        #: Called in a thread with the addresses of service accounts before they are deleted, so that other
-        #: parts can remove data about them. May raise Unavailable.
+        #: Called in a thread with the addresses of service accounts before they are deleted. Other parts of
+        #: the service then remove their data about these accounts. May raise Unavailable.
         self.forget: Callable[[Collection[str]], object] = lambda _: None
         authority.on_use, authority.on_change = self._note_use, self._wake
 
@@ -76,7 +76,7 @@ class AccessKeeper:
 
     @property
     def has_issuers(self) -> bool:
-        """Whether the service accepts ID tokens of an issuer."""
+        """Whether the service accepts ID tokens from at least one issuer."""
         return bool(self._authority.issuers)
 
     async def change(
@@ -86,12 +86,16 @@ class AccessKeeper:
         resource: str,
         detail: Mapping[str, object] | None = None,
     ) -> AccessBook:
-        """Store the result of the function `to`, which changes the access book, and return it.
+        """Change the access book with the function `to`, store the result, and return it.
 
-        The change is in force when this method returns. For the audit record: `project` is the project of the
-        change, or "" for the whole service. `resource` is the name of the changed resource. `detail`
-        describes the change, and `to` may extend it. Errors of `to` are raised here, and nothing is changed.
-        Raise Unavailable if the change cannot be stored.
+        The change is in force when this method returns. If `to` raises an error, nothing is changed. Raise
+        Unavailable if the change cannot be stored.
+
+        These arguments are for the audit record:
+
+        - project: the project of the change, or "" for the whole service.
+        - resource: the name of the changed resource.
+        - detail: a description of the change. `to` may extend it.
         """
         async with self._changing:
             book = to(self.book)
@@ -100,14 +104,14 @@ class AccessKeeper:
             stored = await asyncio.to_thread(documents, book)
             put = {name: text for name, text in stored.items() if self._stored.get(name) != text}
             removed = self._stored.keys() - stored.keys()
-            audit.concerns(project, resource)
-            if detail and (call := audit.under_way()) is not None:
+            audit.set_subject(project, resource)
+            if detail and (call := audit.current_call()) is not None:
                 call.record.detail = detail
             await self._store.change(put, removed)
             self._stored = stored
             self._authority.replace(book)
             try:
-                await self._tell_buckets()
+                await self._write_bucket_file()
             except OSError as error:
                 raise Unavailable(
                     f"The change is stored, but {self._file} cannot be written ({error.strerror}), "
@@ -116,16 +120,16 @@ class AccessKeeper:
                 ) from error
             return book
 
-    async def _tell_buckets(self) -> None:
-        """Write a change to the file for the bucket process. Raise OSError. `write_uses` repeats a failed
+    async def _write_bucket_file(self) -> None:
+        """Write the current state to the bucket process's file. Raise OSError. `write_uses` repeats a failed
         write."""
         self._is_behind = True
         await asyncio.to_thread(self._write_file, self._stored)
         self._is_behind = False
 
     def _write_file(self, stored: Documents) -> None:
-        """Write the file for the bucket process. The file is not synced to disk, because each start of the
-        service writes it again."""
+        """Write the bucket process's file. The file is not synced to disk, because each start of the service
+        writes it again."""
         content = msgspec.json.encode(AccessFile.of(self._owner, stored))
         durable.write(str(self._file), content, sync=False)
 
@@ -134,8 +138,8 @@ class AccessKeeper:
         self._changed = asyncio.Event()
 
     async def lapse(self, principal: Principal) -> None:
-        """Return when a principal's permissions change, or its credentials become invalid. Its ongoing work
-        must end then."""
+        """Wait until a principal's permissions change, or its credentials become invalid. The principal's
+        ongoing requests must then end."""
         while self._authority.is_valid(principal):
             ends = self._authority.expiry_of(principal)
             left = None if ends is None else max(0.0, (ends - self._now()) / 1e9)
@@ -143,14 +147,14 @@ class AccessKeeper:
                 await asyncio.wait_for(self._changed.wait(), left)
 
     async def record(self) -> None:
-        """Store the audit record of the current call, which has changed nothing. Raise Unavailable."""
-        if audit.under_way() is not None:
+        """Store the audit record of the current call, which has not changed anything. Raise Unavailable."""
+        if audit.current_call() is not None:
             await self._store.change({}, ())
 
     async def record_refusal(self) -> None:
-        """Store an audit record of the current call, for which the caller had no permission. The last record
-        of a caller's day states that no more follow."""
-        if (call := audit.under_way()) is None:
+        """Store an audit record of the current call, which was rejected for lack of permission. The last
+        record of a user's day states that further rejected calls are not recorded."""
+        if (call := audit.current_call()) is None:
             return
         count = self._refusals.count(call.record.who)
         if count <= REFUSALS:
@@ -164,18 +168,17 @@ class AccessKeeper:
                 await self.record()
 
     async def write_uses(self) -> None:
-        """Write the times at which tokens were last used, at regular intervals. Runs until it is
-        cancelled."""
+        """Write the last-use times of tokens at regular intervals. Runs until it is cancelled."""
         while True:
             await asyncio.sleep(_USES_EVERY)
             await self.flush()
             async with self._changing:
                 with contextlib.suppress(OSError):
                     if self._is_behind:
-                        await self._tell_buckets()
+                        await self._write_bucket_file()
 
     async def flush(self) -> None:
-        """Write the unwritten times of token uses immediately."""
+        """Write the last-use times of tokens that are not yet written."""
         unwritten, self._unwritten = self._unwritten, {}
         if not unwritten:
             return

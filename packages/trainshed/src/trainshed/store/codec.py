@@ -1,8 +1,8 @@
-"""Encodes and decodes stored records: JSON of the domain's records, and their columns.
+"""Encodes and decodes stored records: the domain's records as JSON, and their columns.
 
-Decoding raises FailedPrecondition for invalid bytes. Only callers that read this record receive the error
-(ADR 44). New fields need a default. Removed fields are ignored when an older record is read. A renamed field
-or a new type requires a migration. Floats in a record are finite.
+Decoding raises FailedPrecondition for invalid bytes. Only callers that read the invalid record receive the
+error (ADR 44). A new field needs a default. When an older record is read, fields that no longer exist are
+ignored. A renamed field or a new type requires a migration. Floats in a record are finite.
 """
 
 import base64
@@ -32,12 +32,12 @@ from trainshed.summaries.reading import FileProgress
 
 Labels = tuple[tuple[str, str], ...]
 Parameters = dict[str, Any]
-"""Columns of a row, by their names."""
+"""Values of a row's columns, by column name."""
 T = TypeVar("T")
 
 
 CODECS: Final[list["Codec[Any]"]] = []
-"""All codecs that exist."""
+"""All codecs of the program."""
 
 
 class Codec(Generic[T]):
@@ -52,10 +52,10 @@ class Codec(Generic[T]):
         return _encoder.encode(record)
 
     def decode(self, raw: bytes) -> T:
-        return _decoded(self.table, raw, self._decoder.decode)
+        return _decode_or_fail(self.table, raw, self._decoder.decode)
 
 
-def _decoded(table: str, raw: bytes, decode: Callable[[bytes], T]) -> T:
+def _decode_or_fail(table: str, raw: bytes, decode: Callable[[bytes], T]) -> T:
     try:
         return decode(raw)
     except (ValueError, TypeError, RecursionError) as failure:
@@ -69,7 +69,7 @@ ADVICE: Final = (
     "that version, or restore an earlier backup (`trainshed restore`). Other "
     "records do not depend on it."
 )
-"""Advice about an unreadable record."""
+"""Advice in the error about an unreadable record."""
 
 
 class WorkKind(enum.StrEnum):
@@ -104,23 +104,23 @@ PERSISTENT_RESOURCE = Codec("persistent_resources", "record", PersistentResource
 
 
 def encode_job(job: Work) -> bytes:
-    """Return the stored record of a job, tuning job or pipeline. The record contains the labels, but
-    `decode_job` reads labels from their columns."""
+    """Return the stored record of a job, tuning job or pipeline. It contains the labels, but `decode_job`
+    ignores them and reads labels from their own column."""
     return _encoder.encode(job)
 
 
 def decode_job(record: bytes, labels: bytes, labels_updated: int, kind: str = WorkKind.JOB) -> Work:
-    """Return the job, tuning job or pipeline of a stored record with its label columns. `kind` is its kind.
+    """Return a job, tuning job or pipeline from its stored record and its label columns.
 
     Requests change labels while the controller holds an older copy of the record. Labels therefore have their
     own columns, which override the record. `labels_updated`: ns since the epoch, or 0 if the labels never
-    changed.
+    changed. `kind`: the kind of the stored work.
     """
 
     def decode(raw: bytes) -> Work:
         return _works[WorkKind(kind)].decode(raw)
 
-    job = _decoded("jobs", record, decode)
+    job = _decode_or_fail("jobs", record, decode)
     current = LABELS.decode(labels)
     if job.labels == current and job.updated >= labels_updated:
         return job
@@ -128,7 +128,7 @@ def decode_job(record: bytes, labels: bytes, labels_updated: int, kind: str = Wo
 
 
 ABOVE_ALL_UIDS = 2**63 - 1
-"""Larger than all uids and times: the start of the first page of a list with descending uids."""
+"""Larger than all UIDs and times: the start of the first page of a list with descending UIDs."""
 _DIGITS_OF_A_UID = len(str(ABOVE_ALL_UIDS))
 
 KINDS = {
@@ -142,8 +142,8 @@ KINDS = {
 def name_parameters(name: JobName) -> Parameters:
     """Return the columns of a job's name.
 
-    `kind`: "" if unknown, because `ml` names do not contain it. `numbered`: the uid of a job whose id is its
-    uid, or 0 if a client chose the id.
+    - `kind`: "" if unknown, because `ml` names do not contain it.
+    - `numbered`: the UID of a job whose ID is its UID, or 0 if a client chose the ID.
     """
     job_id = name.job_id
     number = int(job_id) if job_id.isdecimal() and len(job_id) <= _DIGITS_OF_A_UID else 0
@@ -183,13 +183,14 @@ def machine_time(row: tuple[Any, ...]) -> MachineTime:
 
 
 def etag(generation: int, labels_version: int) -> str:
-    """Return the etag in base64 (facts/resources#ml). It changes with every commit and every change of
-    labels."""
+    """Return the etag in base64 (facts/resources#ml). It changes with every commit and with every change of
+    the labels."""
     return base64.b64encode(struct.pack(">II", generation, labels_version)).decode("ascii")
 
 
 def viewed_job(row: tuple[Any, ...]) -> tuple[Work, str]:
-    """Return (job, etag) of a row (record, labels, labels_updated, kind, generation, labels_version)."""
+    """Return (job, etag) from a row with the columns record, labels, labels_updated, kind, generation,
+    labels_version."""
     record, labels, labels_updated, kind, generation, labels_version = row
     job = decode_job(record, labels, labels_updated, kind)
     return job, etag(generation, labels_version)

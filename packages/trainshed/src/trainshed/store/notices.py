@@ -1,6 +1,6 @@
-"""Wakes tasks in this process that wait for news of a job. All methods are called on the event loop's thread.
+"""Wakes tasks of this process that wait for news of a job. All methods are called on the event loop's thread.
 
-The module holds no essential state: after a missed notice, the task only reads the store again.
+The object holds no essential state. A task that misses a notification reads the store again later.
 """
 
 import asyncio
@@ -10,15 +10,15 @@ from trainshed.core.names import JobUid
 
 _LIMIT = 10_000
 _PUBLISH_DELAY = 0.01
-"""Delay of `publish_soon` in seconds. Within this time, the engine receives a start that follows from the
-news."""
+"""Delay of `publish_soon` in seconds. The delay is long enough for an engine to receive a start that results
+from the news."""
 
 
 class Notices:
-    """Numbers the news of all jobs. A waiter remembers the last number and waits for a higher one.
+    """Numbers the news of all jobs. A waiting task remembers the last number, and waits for a higher one.
 
-    `limit`: the number of jobs whose last number is stored. For all other jobs, only a common upper bound is
-    known.
+    `limit`: the maximum number of jobs for which the number of their last news is stored. For all other jobs,
+    only a common upper bound of these numbers is known.
     """
 
     def __init__(self, limit: int = _LIMIT) -> None:
@@ -26,28 +26,28 @@ class Notices:
         self._latest = 0
         self._numbers: dict[JobUid, int] = {}
         self._forgotten = 0
-        #: Waiting tasks by job. The key None contains the tasks that wait for any job.
+        #: Waiting tasks by job. The key None is for tasks that wait for news of any job.
         self._waiters: defaultdict[JobUid | None, set[asyncio.Future[None]]] = defaultdict(set)
-        #: Timers of news that will be published soon, by job.
+        #: Timers by job, each for news that will be published soon.
         self._soon: dict[JobUid, asyncio.TimerHandle] = {}
 
     def __len__(self) -> int:
-        """Return the number of jobs whose last number is stored."""
+        """Return the number of jobs for which the number of their last news is stored."""
         return len(self._numbers)
 
     @property
     def latest(self) -> int:
-        """The number of the last news of any job. Callers read this number *before* the store, then wait for
-        later news."""
+        """The number of the last news of any job. To miss nothing, read this number *before* reading the
+        store, and then wait for later news."""
         return self._latest
 
     def count(self, uid: JobUid) -> int:
-        """Return the number of the last news of a job. Callers read this number *before* the store, then wait
-        for later news."""
+        """Return the number of the last news of a job. To miss nothing, read this number *before* reading the
+        store, and then wait for later news."""
         return self._numbers.get(uid, self._forgotten)
 
     def since(self, count: int) -> list[JobUid] | None:
-        """Return the jobs with news after `count`, or None if they are no longer known."""
+        """Return the jobs with news after the number `count`, or None if these are no longer stored."""
         if count < self._forgotten:
             return None
         news: list[JobUid] = []
@@ -58,31 +58,32 @@ class Notices:
         return news
 
     def publish(self, uid: JobUid) -> None:
-        """Announce news of a job: a new state, timeline entry or log lines can be read now."""
+        """Announce news of a job: readers can now read a new state, timeline entry or log line."""
         if (soon := self._soon.pop(uid, None)) is not None:
             soon.cancel()
         if len(self._numbers) >= self._limit and uid not in self._numbers:
             self._forgotten = self._latest
             self._numbers.clear()
         self._latest += 1
-        self._numbers.pop(uid, None)  # The dict is in the order of numbers.
+        # Removing the key first keeps the dict in the order of numbers.
+        self._numbers.pop(uid, None)
         self._numbers[uid] = self._latest
         for waiter in (*self._waiters.pop(uid, ()), *self._waiters.pop(None, ())):
             if not waiter.done():
                 waiter.set_result(None)
 
     def publish_soon(self, uid: JobUid) -> None:
-        """Publish after a short delay, once for all news until then. Without the delay, readers would use the
-        event loop's time before the tasks that create the news."""
+        """Publish all news of a job once, after a short delay. Without the delay, readers would use the event
+        loop before the tasks that create further news."""
         if uid not in self._soon:
             loop = asyncio.get_running_loop()
             self._soon[uid] = loop.call_later(_PUBLISH_DELAY, self.publish, uid)
 
     async def wait_beyond(self, uid: JobUid | None, count: int, patience: float) -> bool:
-        """Wait at most `patience` seconds for news of a job (None: of any job) after `count`. Return False if
-        no news arrived.
+        """Wait at most `patience` seconds for news of a job after the number `count`. `uid`: None = any job.
+        Return False if no news arrived.
 
-        The method may also return True without new news. The caller then reads the store in vain.
+        The method may also return True without news. The caller then reads the store in vain.
         """
         if (self._latest if uid is None else self.count(uid)) > count:
             return True

@@ -1,10 +1,10 @@
-"""Stores the points of time series in separate files: one file per run, to which writes are appended.
+"""Stores the points of time series in separate files: one file per run, to which each write is appended.
 
-A frame consists of a length, a checksum and the points of one series, as columns that are read without
-processing each point. A write is on disk when it is acknowledged. An incomplete frame after a crash is cut
-off before the next write. A file with many small frames is rewritten with one frame of each series. Of
-several points of a series with the same step, the last written one counts, so a repeated write changes
-nothing.
+A frame consists of a length, a checksum, and the points of one series. The points are stored as columns,
+which can be read without processing each point. An acknowledged write is on disk. If a crash leaves an
+incomplete frame, the next write first cuts it off. A file with many small frames is rewritten with one frame
+per series. If several points of a series have the same step, the last written one takes effect. A repeated
+write therefore changes nothing.
 """
 
 import asyncio
@@ -29,16 +29,18 @@ from trainshed.core.errors import FailedPrecondition, Unavailable
 from trainshed.replica.system import durable
 
 MAX_BYTES: Final = 64 << 20
-"""Maximum bytes of points of a run, about two and a half million scalars. A run is read completely."""
+"""Maximum size in bytes of the points of a run, about two and a half million scalars. The file of a run is
+always read completely."""
 _LOOSE: Final = 1 << 20
-"""A file is rewritten after this many new bytes plus a quarter of its former size."""
+"""A file is rewritten after this many new bytes plus a quarter of its last rewritten size."""
 _READS_AT_ONCE: Final = 2
 POINTS: Final = "tensorboards"
-"""The directory of the files, below the service's data directory."""
+"""The directory of the files, in the service's data directory."""
 _HEADER: Final = struct.Struct("<II")
 _Frame = tuple[int, bytes | list[int], bytes | list[int], bytes | list[Any]]
-"""The uid of a series, and the steps, times and values of its points. Columns ascend by step. Numbers have
-eight bytes each, and tensors are a list. Files up to version 0.2 have lists in the order of writing."""
+"""The UID of a series, and the steps, times and values of its points. The points are ordered by step. Numbers
+have eight bytes each. Tensors are in a list. Files up to version 0.2 contain lists, in the order of writing.
+"""
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(_Frame)
 
@@ -46,12 +48,13 @@ _decoder = msgspec.msgpack.Decoder(_Frame)
 class Part(Struct, frozen=True):
     """Selects a part of the points of a series."""
 
-    #: Maximum number of points, to which the series is thinned (`thin`). None returns all points.
+    #: Maximum number of points. A series with more points is thinned (`thin`). None = all points.
     most: int | None = None
-    #: The first and the last step of the part. The two adjacent points are also read.
+    #: The first and the last step of the part. The points next to these steps are also included.
     begin: int = -(2**63)
     end: int = 2**63 - 1
-    #: Whether the result contains means of scalars (`average_sections`).
+    #: Whether the result contains means of sections (`average_sections`) instead of single values. Only for
+    #: scalars.
     has_means: bool = False
 
 
@@ -72,7 +75,7 @@ class _Columns(Struct):
         return self.steps, self.times, self.values
 
     def add(self, later: "_Columns") -> None:
-        """Add points that were written later."""
+        """Append points that were written later."""
         self.ascend = self.ascend and later.ascend and self.steps[-1] < later.steps[0]
         self.steps += later.steps
         self.times += later.times
@@ -82,26 +85,26 @@ class _Columns(Struct):
         return _columns(*(list(map(column.__getitem__, places)) for column in self.columns))
 
     def in_order(self) -> "_Columns":
-        """Return the points ascending by step. Of points with the same step, only the last written one
+        """Return the points in order of step. If several points have the same step, only the last written one
         remains."""
         steps = self.steps
         if self.ascend:
             return self
-        # Sorting keeps the order of equal steps, so the last of them was written last.
+        # Sorting is stable: among equal steps, the last one was written last.
         by_step = sorted(range(len(steps)), key=steps.__getitem__)
         pairs = zip_longest(by_step, by_step[1:])
         return self.at([n for n, later in pairs if later is None or steps[later] != steps[n]])
 
-    def drawn(self, part: Part) -> list[Point]:
-        """Return the selected part of ascending points for `PointFiles.read`."""
-        # Include the adjacent points, so that a chart can draw lines to them.
+    def select(self, part: Part) -> list[Point]:
+        """Return the selected part of points that are in order of step, for `PointFiles.read`."""
+        # Include the points next to the part, so that a chart can draw lines to them.
         begin = max(0, bisect_left(self.steps, part.begin) - 1)
         end = bisect_right(self.steps, part.end) + 1
         steps, times = self.steps[begin:end], self.times[begin:end]
         values = self.values[begin:end]
         if part.most is None:
             return list(map(Point, steps, times, values))
-        # Tensors have no order, so they are thinned by position.
+        # The values of tensors cannot be compared, so tensors are thinned by position.
         numbers = values if isinstance(values, array) else range(len(values))
         if part.has_means:
             return [
@@ -109,9 +112,9 @@ class _Columns(Struct):
             ]
         return [Point(steps[n], times[n], values[n]) for n in thin(numbers, part.most)]
 
-    def halved(self) -> "_Columns":
-        """Return about half of the ascending points, distributed evenly over the steps. Selected points stay
-        selected when more points follow."""
+    def halve(self) -> "_Columns":
+        """Return about half of the points, which must be in order of step. The points are distributed evenly
+        over the steps. When more points follow, points that were selected are selected again."""
         steps = self.steps
         count = max(_MIN_POINTS, len(steps) // 2) // 2
         if len(steps) <= 2 * count:
@@ -121,7 +124,7 @@ class _Columns(Struct):
         return self.at(fold(self.values, ends))
 
     def frame(self, series: int) -> bytes:
-        """Return the frame with these points of a series."""
+        """Return the frame of a series with these points."""
         values = self.values if isinstance(self.values, list) else self.values.tobytes()
         columns = (series, self.steps.tobytes(), self.times.tobytes(), values)
         payload = _encoder.encode(columns)
@@ -133,12 +136,13 @@ _MIN_POINTS: Final = 1000
 
 
 class PointFiles:
-    """The files of points, by the uid of their run. Used on one event loop. Disk access runs in threads, and
-    writes run in a single thread."""
+    """The files of points, by the UID of their run. Used on one event loop. Disk access runs in threads, and
+    all writes run in a single thread."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        #: For each written file: its size in bytes, and the number of bytes from its last rewrite.
+        #: For each file that was written: its size in bytes, and the number of those bytes that its last
+        #: rewrite wrote.
         self._lengths: dict[int, tuple[int, int]] = {}
         self._writing = ThreadPoolExecutor(1, thread_name_prefix="points")
         self._reading = asyncio.Semaphore(_READS_AT_ONCE)
@@ -146,11 +150,11 @@ class PointFiles:
     async def append(
         self, run: int, points: Iterable[tuple[int, Sequence[Point]]], *, thins: bool = False
     ) -> None:
-        """Add points, each with the uid of its series. They are on disk when this method returns.
+        """Add points by the UID of their series. The points are on disk when this method returns.
 
-        Raises FailedPrecondition if the run is full. Raises Unavailable if the write failed: then all or none
-        of the points may be stored, and the call may be repeated. `thins`: whether half of the points of a
-        full run are deleted instead. It must be the same in all calls for the run.
+        Raises FailedPrecondition if the run is full. Raises Unavailable if the write failed. Then all or none
+        of the points are stored, and the caller may repeat the call. `thins`: if the run is full, delete half
+        of its points instead of raising an error. It must be the same in all calls for the run.
         """
         data = b"".join(
             _columns(*map(list, zip(*some, strict=True))).in_order().frame(series)
@@ -171,7 +175,7 @@ class PointFiles:
     async def read(
         self, run: int, series: Collection[int], part: Part = EVERYTHING
     ) -> dict[int, list[Point]]:
-        """Return the points of each given series, ascending by step. [] for a series without points."""
+        """Return the points of each requested series in order of step. [] = a series without points."""
         async with self._reading:
             return await asyncio.to_thread(self._read, run, frozenset(series), part)
 
@@ -179,7 +183,7 @@ class PointFiles:
         """Delete the points of runs that were deleted."""
         loop = asyncio.get_running_loop()
         for run in runs:
-            # Delete the file after the pending writes to it.
+            # Delete the file after all pending writes to it have finished.
             removing = partial(self._path(run).unlink, missing_ok=True)
             await loop.run_in_executor(self._writing, removing)
             self._lengths.pop(run, None)
@@ -212,11 +216,11 @@ class PointFiles:
         self._lengths[run] = length + len(data), merged
 
     def _merge(self, path: Path, *, halves: bool) -> int:
-        """Rewrite the file with one frame of each series, and return its length. `halves`: whether only half
-        of the points remain."""
+        """Rewrite the file with one frame per series, and return the new length in bytes. `halves`: keep only
+        half of the points."""
         kept = bytearray()
         for uid, columns in _by_series(path.read_bytes()).items():
-            kept += (columns.halved() if halves else columns).frame(uid)
+            kept += (columns.halve() if halves else columns).frame(uid)
         durable.write(str(path), bytes(kept))
         return len(kept)
 
@@ -225,14 +229,14 @@ class PointFiles:
             by_series = _by_series(self._path(run).read_bytes(), series)
         except FileNotFoundError:
             by_series = {}
-        return {uid: by_series[uid].drawn(part) if uid in by_series else [] for uid in series}
+        return {uid: by_series[uid].select(part) if uid in by_series else [] for uid in series}
 
     def _path(self, run: int) -> Path:
         return self._directory / f"{run}.points"
 
 
 def _by_series(data: bytes, series: Collection[int] | None = None) -> dict[int, _Columns]:
-    """Return the points of these series (None: of all), ascending by step."""
+    """Return the points of these series in order of step. None = of all series."""
     by_series: dict[int, _Columns] = {}
     for payload in _payloads(data):
         uid, *columns = _decoder.decode(payload)
@@ -245,14 +249,14 @@ def _by_series(data: bytes, series: Collection[int] | None = None) -> dict[int, 
 
 
 def _columns(steps: Any, times: Any, values: Any) -> _Columns:
-    """Return points as columns. Each stored column is bytes or a list."""
+    """Return points as columns. Each argument is bytes or a list."""
     ascend = isinstance(steps, bytes) or all(map(lt, steps, steps[1:]))
     numbers = list(values) if isinstance(values[0], bytes) else array("d", values)
     return _Columns(array("q", steps), array("q", times), numbers, ascend)
 
 
 def _payloads(data: bytes) -> Iterator[memoryview]:
-    """Yield the payloads of complete frames, up to the first incomplete frame."""
+    """Yield the payloads of complete frames. Stop at the first incomplete frame."""
     view = memoryview(data)
     at = 0
     while at + _HEADER.size <= len(data):

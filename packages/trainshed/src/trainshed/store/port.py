@@ -1,8 +1,5 @@
-"""The inputs, results and errors of the store as values, and conditions that filter a list of works by their
-columns without reading records (ADR 3).
-
-`sqlite.database.Store` defines the calls.
-"""
+"""The inputs, results and errors of the store as values. Also the conditions that filter a list of works by
+their columns, without reading records (ADR 3). `sqlite.database.Store` defines the methods."""
 
 import enum
 from typing import Final, Generic, TypeVar
@@ -19,11 +16,11 @@ from trainshed.core.usage import Use
 from trainshed.core.works import Work
 
 PERSON: Final = "@person"
-"""A key for the address of the responsible user in the table of labels. Labels cannot have this key."""
+"""Key of the responsible user's address in the table of labels. A label cannot have this key."""
 
 
 class Column(enum.Enum):
-    """A column that conditions can compare with a text."""
+    """A column that a condition can compare with a text."""
 
     #: The value of a `JobState`.
     STATE = enum.auto()
@@ -39,21 +36,21 @@ class Equal(Struct, frozen=True):
 
 
 class Contains(Struct, frozen=True):
-    """Condition: the display name contains this text. The comparison is case-sensitive."""
+    """Condition: the display name contains this text (case-sensitive)."""
 
     part: str
 
 
 class Labelled(Struct, frozen=True):
-    """Condition: a label with this key exists."""
+    """Condition: the work has a label with this key."""
 
     key: str
-    #: The value of the label, or None for any value.
+    #: The value that the label must have, or None for any value.
     value: str | None = None
 
 
 class Created(Struct, frozen=True):
-    """Condition: the work was created in a span of time, both ends included, in nanoseconds since the
+    """Condition: the work was created in a period of time, which includes both ends. In nanoseconds since the
     epoch."""
 
     first: int
@@ -76,16 +73,16 @@ Condition = Equal | Contains | Labelled | Created | Every | Either
 
 
 ORPHANS: Final = JobUid(-1)
-"""Replaces the parent's uid of works whose parent was deleted."""
+"""The parent's UID in works whose parent was deleted."""
 
 
 class StaleCommit(Exception):
-    """The job has changed since it was loaded, or another controller is the leader. The caller must load the
-    job again."""
+    """The commit was rejected because the job has changed since it was loaded, or another controller is the
+    leader. The caller must load the job again."""
 
 
 class StoreInUse(Exception):
-    """Another service uses this data directory. The message contains its process id."""
+    """Another service uses this data directory. The message contains the process ID of that service."""
 
 
 class StoreUnreadable(Exception):
@@ -100,8 +97,8 @@ W_co = TypeVar("W_co", bound=Work, covariant=True)
 
 
 class LiveJob(Struct, Generic[W_co], frozen=True):
-    """An unfinished job, tuning job or pipeline, with the generation that guards its next commit and its
-    unprocessed intents (ascending by `seq`)."""
+    """An unfinished job, tuning job or pipeline. It includes the generation that guards its next commit, and
+    the intents that are not yet processed, in the order of `seq`."""
 
     job: W_co
     generation: int
@@ -109,10 +106,10 @@ class LiveJob(Struct, Generic[W_co], frozen=True):
 
 
 class Intent(Struct, frozen=True):
-    """A stored request for a job, such as a cancel, until a commit has processed it."""
+    """A stored request for a job, such as a cancel. It exists until a commit has processed it."""
 
     seq: int
-    #: The requested event. None for an unreadable intent, which is processed without effect.
+    #: The requested event. None if the intent is unreadable. Such an intent is processed without an effect.
     event: CancelRequested | DrillOrdered | None
 
 
@@ -127,15 +124,14 @@ class NodeDrain(Struct, frozen=True):
 
 
 class NewWork(Struct, frozen=True):
-    """A job, tuning job or pipeline that is stored for the first time, with the first entries of its
-    timeline."""
+    """A new job, tuning job or pipeline, and the first entries of its timeline."""
 
     job: Work
     timeline: tuple[TimelineEntry, ...] = ()
 
 
 class Commit(Struct, frozen=True):
-    """One guarded step of a job, tuning job or pipeline, stored in one transaction."""
+    """One step of a job, tuning job or pipeline, stored in one transaction if the generation matches."""
 
     #: The new state of the work. Its `labels` are ignored, because only requests change labels
     #: (`Intake.replace_labels`).
@@ -143,9 +139,10 @@ class Commit(Struct, frozen=True):
     expected_generation: int
     #: The timeline entries of the step.
     timeline: tuple[TimelineEntry, ...] = ()
-    #: All intents up to this `seq` are processed.
+    #: All intents up to this `seq` were processed.
     consumed_intents: int = 0
-    #: Trials of the work's own study. Each is new or replaces the trial with its number.
+    #: New or changed trials of the work's own study. A changed trial replaces the stored trial with its
+    #: number.
     trials: tuple[Trial, ...] = ()
     #: Measurements that are added to trials, by trial number.
     measurements: tuple[tuple[int, Measurement], ...] = ()
@@ -155,33 +152,32 @@ class Commit(Struct, frozen=True):
     model: ModelVersion | None = None
     #: Notifications that are put into the outbox in the same transaction.
     notifications: tuple[Notification, ...] = ()
-    #: Usage of the job that ended in the step. It is kept for 400 days, even if the job is deleted.
+    #: Machine use of the job that ended in this step. It is kept for 400 days, even if the job is deleted.
     uses: tuple[Use, ...] = ()
 
 
 class JobQuery(Struct, frozen=True):
     """One page of a list of works, newest first."""
 
-    #: The project, or None for all projects, regardless of the other fields.
+    #: The project, or None for the works of all projects. With None, the other filters are ignored.
     project_id: str | None
-    #: The API, or None for both APIs.
+    #: The API, or None for all APIs.
     api: Api | None
-    #: The location, for a list of one collection.
+    #: The location, if `collection` is set.
     location: str | None
     #: The uid of the last work of the previous page, or 0 for the first page.
     after: int = 0
     limit: int = 100
-    #: One collection of the Vertex API, including jobs that other works created. None selects all
+    #: A collection of the Vertex API. The list then includes jobs that other works created. None = all
     #: collections, without jobs that other works created.
     collection: Collection | None = None
 
 
 class Matches(Struct, frozen=True):
-    """A page of the works in a list that meet a condition."""
+    """A page of the works that meet a condition."""
 
-    #: Works with their etags, newest first. Later pages may contain more works, even if this page is short or
-    #: empty.
+    #: Works with their etags, newest first. If this page is short or empty, later pages may still contain
+    #: works.
     jobs: tuple[tuple[Work, str], ...]
-    #: Start of the next page (`JobQuery.after`), because older works were not checked yet. None for the last
-    #: page.
-    went_to: JobUid | None
+    #: Start of the next page (`JobQuery.after`): older works were not checked yet. None on the last page.
+    next_after: JobUid | None

@@ -1,4 +1,4 @@
-"""Records of the store itself: long-running operations, versions of secrets, and undelivered
+"""Records that the store defines: long-running operations, versions of secrets, and undelivered
 notifications."""
 
 import enum
@@ -17,39 +17,39 @@ from trainshed.core.units import Nanos
 class OperationKind(enum.StrEnum):
     """The kind of a long-running operation."""
 
-    #: A resource was deleted. The operation is done when the client receives its response.
+    #: The service deletes a resource. The operation is finished when the client receives it.
     DELETE = "delete"
-    #: A resource was created, which is the operation's response. The operation is done when the client
-    #: receives it.
+    #: The service creates a resource, which is the operation's response. The operation is finished when the
+    #: client receives it.
     CREATE = "create"
-    #: A resource was changed, which is the operation's response. The operation is done when the client
-    #: receives it.
+    #: The service changes a resource, which is the operation's response. The operation is finished when the
+    #: client receives it.
     UPDATE = "update"
-    #: A persistent resource restarts, which is the operation's response.
+    #: The service restarts a persistent resource, which is the operation's response.
     REBOOT = "reboot"
-    #: Files were added to a dataset. The operation is done when the client receives it.
+    #: The service adds files to a dataset. The operation is finished when the client receives it.
     IMPORT = "import"
-    #: Files of a dataset or a model are written in the background.
+    #: The service writes files of a dataset or a model in the background.
     EXPORT = "export"
     #: An algorithm suggests trials of a study.
     SUGGEST = "suggest"
-    #: The service decides whether a trial of a study should stop.
+    #: The service decides whether a trial should stop.
     CHECK_STOPPING = "check_stopping"
 
 
 class Operation(Struct, frozen=True):
-    """A long-running operation of one kind. Fields of other kinds have their defaults."""
+    """A long-running operation of one kind. Fields that apply only to other kinds have their defaults."""
 
-    #: The operation's name, below a location, a study (SUGGEST) or a trial (CHECK_STOPPING).
+    #: The operation's name. Its parent is a location, a study (SUGGEST) or a trial (CHECK_STOPPING).
     name: str
     kind: OperationKind
-    #: The name of the operation's resource.
+    #: The name of the resource on which the operation acts.
     target: str
     #: Time of creation in nanoseconds since the epoch. `updated` has the same unit.
     created: Nanos
     updated: Nanos
     state: OperationState = OperationState.SUCCEEDED
-    #: The study of a SUGGEST or CHECK_STOPPING.
+    #: SUGGEST, CHECK_STOPPING: the study.
     study: StudyUid = StudyUid(0)
     #: SUGGEST: the client that requests `count` trials of `study`.
     client: str = ""
@@ -58,9 +58,9 @@ class Operation(Struct, frozen=True):
     trial: int = 0
     #: SUGGEST: the numbers of the trials that the client receives.
     trials: tuple[int, ...] = ()
-    #: CHECK_STOPPING: the decision whether the trial should stop.
+    #: CHECK_STOPPING: whether the trial should stop.
     should_stop: bool = False
-    #: CREATE, UPDATE: the resource in public JSON. IMPORT, EXPORT: the response.
+    #: CREATE, UPDATE: the resource as public JSON. IMPORT, EXPORT: the response.
     response: str = ""
     #: The full name of the response's message type.
     response_type: str = ""
@@ -70,24 +70,24 @@ class Operation(Struct, frozen=True):
 
     @property
     def subject(self) -> JobUid:
-        """The number under which the operation's end is published: the number of its study, or its own
-        number."""
+        """The number under which the end of the operation is published: the number of its study, or else the
+        operation's own number."""
         return JobUid(self.study or int(self.name.rpartition("/")[2]))
 
 
 class Outgoing(Struct, frozen=True):
-    """A notification that is not delivered yet."""
+    """A notification that has not been delivered yet."""
 
     id: int
     notification: Notification
-    #: The earliest time of the next delivery attempt, in ns since the epoch.
+    #: The earliest time of the next attempt to deliver it, in ns since the epoch.
     due: Nanos
     #: Number of failed delivery attempts.
     tries: int = 0
 
 
 class SecretVersion(Struct, frozen=True):
-    """The public facts of one version of a secret. `created`: ns since the epoch."""
+    """The public properties of one version of a secret. `created`: ns since the epoch."""
 
     name: str
     version: int

@@ -1,1 +1,1 @@
-"""Reads TensorFlow event files: records, scalars, and directories of files that grow."""
+"""Reads TensorFlow event files: records, scalars, and directories in which programs write event files."""

@@ -1,7 +1,7 @@
-"""Finds and opens event files in a local directory to which programs write at the same time. Blocking.
+"""Finds and opens event files in a local directory while programs write to it. Blocking.
 
-The directory is untrusted. To prevent path traversal, each step starts at an open directory and follows no
-link, only plain files are read, and the number of entries is limited.
+The directory is untrusted. These rules prevent path traversal and overload: Each step starts at an open
+directory and follows no links. Only plain files are read. The number of entries is limited.
 """
 
 import os
@@ -17,34 +17,35 @@ from trainshed.summaries.reading import MARK, EventFile
 
 
 class LogDirectory(Struct, frozen=True):
-    """A directory with event files of a job."""
+    """A job's directory with event files."""
 
-    #: A unique name among the directories shown together: letters, digits, `.`, `_` and `-`; None = the only
-    #: one.
+    #: A name that is unique among the directories of a viewer. It consists of letters, digits, `.`, `_` and
+    #: `-`. None = the viewer has only this directory.
     label: str | None
     #: `gs://BUCKET/PATH`.
     uri: str
-    #: The project whose programs wrote it.
+    #: The project whose programs wrote the directory.
     project: str
-    #: The service account that the job runs as.
+    #: The service account of the job.
     account: str
 
 
 class ShownDirectory(Struct, frozen=True):
     """A directory of event files in a viewer."""
 
-    #: Its name in the viewer; None = the only one.
+    #: The directory's name in the viewer; None = the viewer has only this directory.
     label: str | None
-    #: A directory of the service.
+    #: A directory that belongs to the service.
     base: Path
-    #: The names below it, which a program chose. Links among them are not followed.
+    #: The path below `base`, as a list of names. A program chose the names, so links in this path are not
+    #: followed.
     below: tuple[str, ...]
-    #: Changes if the directory is replaced.
+    #: The device and inode of the directory. They change if the directory is replaced.
     identity: tuple[int, int] = (0, 0)
 
 
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# Opening a pipe must not wait for its writer.
+# Opening a pipe must not block until a program writes to it.
 _FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _MAX_DEPTH: Final = 20
 _MAX_DIRECTORIES: Final = 1000
@@ -52,7 +53,7 @@ _MAX_ENTRIES: Final = 50_000
 
 
 class LocalDirectory:
-    """Implements `reading.Directory`. `base`: the service's directory; `below`: the directories below it,
+    """Implements `reading.Directory`. `base`: a directory of the service. `below`: the path below `base`,
     whose names a program chose."""
 
     def __init__(self, base: Path, below: tuple[str, ...]) -> None:
@@ -60,11 +61,11 @@ class LocalDirectory:
         self._below = below
 
     def files(self) -> Iterator[EventFile]:
-        """See the port. Files come in the order of the directories' names."""
+        """See the port. Files are in the order of the directories' names."""
         try:
             handle = self._open_directory(self._below)
         except OSError:
-            return  # It does not exist yet.
+            return  # The directory does not exist yet.
         try:
             yield from _Walk().directory(handle, "", 0)
         finally:
@@ -87,14 +88,15 @@ class LocalDirectory:
         finally:
             os.close(handle)
         status = os.fstat(opened)
-        # A file with a second name (hard link) may be one that the program itself must not read.
+        # A hard link could give another name to a file that the program itself must not read. Reject files
+        # with several names.
         if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
             os.close(opened)
             raise FileNotFoundError(f"{file.path} is not a plain file")
         return os.fdopen(opened, "rb", buffering=1 << 18)
 
     def _open_directory(self, names: Sequence[str]) -> int:
-        """Open the directory at this path. Raises OSError."""
+        """Open the directory at this path below `base`. Raises OSError."""
         handle = os.open(self._base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         for name in names:
             try:
@@ -135,7 +137,7 @@ class _Walk:
             try:
                 inner = os.open(name, _DIRECTORY, dir_fd=handle)
             except OSError:
-                continue  # It was deleted, or is a link.
+                continue  # The entry was deleted or is a link.
             try:
                 yield from self.directory(inner, f"{path}{name}/", depth + 1)
             finally:

@@ -1,16 +1,15 @@
-"""Reads the event files of a directory incrementally, also across processes.
+"""Reads the event files of a directory incrementally, even across restarts of the reader.
 
-The data comes in pieces, each with the new progress of its file. A caller that stores first the piece and
-then the progress loses nothing, and gets at most the last piece twice. Reading continues after the last
-complete record, also if the file was replaced by a longer one, as storage clients do at each flush. A file
-with a different beginning is read from the start.
+Data are returned in pieces, each with the new position in its file. A caller that stores first the piece and
+then the position loses no data, and receives at most the last piece twice. Reading continues after the last
+complete record. This also applies if a longer file has replaced the file, as storage clients do at each
+flush. A file that begins differently is read from the start.
 
-The framing of records is that of TFRecord files:
+Records have the format of TFRecord files, in little-endian byte order:
 
-    uint64 length | uint32 masked CRC-32C of it | `length` bytes | uint32 masked CRC-32C of those
-    (little-endian)
+    uint64 length | uint32 masked CRC-32C of the length | content | uint32 masked CRC-32C of the content
 
-A file may end in the middle of a record while it is being written. Its complete records are read.
+While a file is being written, it may end in the middle of a record. Its complete records are read.
 """
 
 import struct
@@ -31,7 +30,7 @@ _crc32c = cast(Callable[[bytes], int], vars(google_crc32c)["value"])
 
 
 class NotEvents(Exception):
-    """The file contains no records from `offset` on: it is not an event file, or it is damaged."""
+    """No record starts at byte `offset` of the file. The file is not an event file, or it is damaged."""
 
     def __init__(self, offset: int) -> None:
         super().__init__(f"no record begins at byte {offset}")
@@ -39,22 +38,22 @@ class NotEvents(Exception):
 
 
 def masked_crc(data: bytes) -> int:
-    """Return the checksum in the form of the file."""
+    """Return the checksum as it is stored in the file."""
     crc = _crc32c(data)
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def read_records(file: BinaryIO, start: int, *, longest: int) -> Iterator[tuple[bytes, int]]:
-    """Yield the complete records from byte `start` on, each with the offset of its end. Records longer than
-    `longest` bytes, or with a wrong checksum of their content, are skipped. Raises NotEvents where no record
-    starts."""
+    """Yield the complete records from byte `start` on, each with the offset of its end. Records that are
+    longer than `longest` bytes, or whose content has a wrong checksum, are skipped. Raises NotEvents at a
+    position where no record starts."""
     size = file.seek(0, 2)
     file.seek(start)
     at = start
     while at + _HEADER.size + _FOOTER.size <= size:
         head = file.read(_HEADER.size)
         if len(head) < _HEADER.size:
-            return  # The file was shortened in the meantime.
+            return  # A program shortened the file in the meantime.
         length, crc = _HEADER.unpack(head)
         if masked_crc(head[:8]) != crc:
             raise NotEvents(at)
@@ -74,36 +73,36 @@ def read_records(file: BinaryIO, start: int, *, longest: int) -> Iterator[tuple[
 
 
 MARK: Final = "tfevents"
-"""Part of the name of every event file."""
+"""Every event file has this text in its name."""
 MAX_FILES: Final = 1000
-"""Maximum number of files of a directory. Others are skipped."""
+"""Maximum number of files that are read from a directory. Further files are skipped."""
 _PIECE_SCALARS: Final = 10_000
 """Approximate maximum number of scalars in a piece."""
 _PIECE_BYTES: Final = 64 << 20
 _MAX_RECORD: Final = 1 << 20
-"""Maximum size of a record in bytes. 16 MiB could contain a million scalars, all in memory at the same
-time."""
+"""Maximum size of a record in bytes. A record of 16 MiB could contain a million scalars, which would be in
+memory at the same time."""
 _DIGEST_BYTES: Final = 256
-"""Number of bytes at the start, and before the offset, that identify a file. Events contain times, so that
-these bytes are unique."""
+"""Number of bytes at the start of the file, and before the offset, that identify the file. Events contain
+times, so these bytes are unique."""
 
 
 class EventFile(Struct, frozen=True):
-    """An event file at the time of its discovery."""
+    """An event file, as it was when it was found."""
 
-    #: Its path below the directory.
+    #: The file's path below the directory.
     path: str
-    #: Changes if the file may have changed in any way.
+    #: Changes whenever the file may have changed.
     stamp: str
     #: Time of the last write (seconds since the epoch).
     written: float
 
 
 class Directory(Protocol):
-    """A place with event files. Blocking."""
+    """A directory with event files, local or remote. Blocking."""
 
     def files(self) -> Iterator[EventFile]:
-        """Yield all event files below it. Raises OSError."""
+        """Yield all event files below the directory. Raises OSError."""
         ...
 
     def open(self, file: EventFile) -> BinaryIO:
@@ -112,22 +111,22 @@ class Directory(Protocol):
 
 
 class FileProgress(Struct, frozen=True):
-    """The progress of reading an event file."""
+    """The position up to which an event file was read."""
 
-    #: Its path below the directory.
+    #: The file's path below the directory.
     path: str
-    #: Its `EventFile.stamp` when it was read to its end; "" = more data followed.
+    #: The file's `EventFile.stamp` when it was read to its end; "" = it was not read to its end.
     stamp: str = ""
-    #: The end of the last record read, in bytes.
+    #: The end of the last record that was read, in bytes.
     offset: int = 0
-    #: A digest of bytes before the offset.
+    #: A digest of bytes before the offset, to detect a replaced file.
     digest: bytes = b""
     #: Time of its first event (seconds since the epoch, by the program's clock).
     begun: float = 0.0
 
 
 class Piece(Struct, frozen=True):
-    """New data of one file, and the progress after it."""
+    """New data of one file, and the position after these data."""
 
     progress: FileProgress
     scalars: Sequence[Scalar]
@@ -141,12 +140,13 @@ def run_of(path: str) -> str:
 def read_new_data(
     directory: Directory, known: Mapping[str, FileProgress], since: float
 ) -> Iterator[Piece]:
-    """Yield new data since the progress `known` (by path). Blocking. Raises OSError; if only some files fail,
-    at the end.
+    """Yield new data since the positions `known` (by path). Blocking. Raises OSError. If only some files
+    fail, the error is raised after the other files were read.
 
-    Files of a run come in the order of their names, which contain their creation time. So the data of a
-    restarted program comes last. `since` (seconds since the epoch): files without writes since then belong to
-    another program. The same applies to older values in files that started before.
+    Files of a run are in the order of their names, which contain their creation time. Therefore the data of a
+    restarted program come last. `since` (seconds since the epoch): files that were not written since then
+    belong to another program, and are skipped. In a file that began earlier, values from before `since` are
+    skipped.
     """
     wanted = (
         file
@@ -165,7 +165,7 @@ def read_new_data(
                 if progress is not None and (
                     is_due or progress.digest != _digest(opened, progress.offset)
                 ):
-                    # The run's later files contain later values, and must also come again.
+                    # The later files of the run contain later values, so read them again, too.
                     rewritten.add(run_of(file.path))
                     progress = None
                 yield from _read(file, opened, progress or FileProgress(file.path), since)
@@ -183,7 +183,7 @@ def _read(
     scalars: list[Scalar] = []
     begun, offset = progress.begun, progress.offset
     reported = offset
-    # Complete records count. A repaired file has another stamp.
+    # Keep the complete records. If a program repairs the file, its stamp changes, and the file is read again.
     with suppress(NotEvents):
         for record, end in read_records(opened, offset, longest=_MAX_RECORD):
             if not offset:
@@ -204,7 +204,7 @@ def _read(
 
 
 def _digest(opened: BinaryIO, offset: int) -> bytes:
-    """Return a digest of the file's first and last bytes before the offset."""
+    """Return a digest of bytes at the start of the file and bytes directly before the offset."""
     length = min(_DIGEST_BYTES, offset)
     digest = blake2b(offset.to_bytes(8, "big"), digest_size=16)
     for start in (0, offset - length):
@@ -214,7 +214,7 @@ def _digest(opened: BinaryIO, offset: int) -> bytes:
 
 
 def _is_text(path: str) -> bool:
-    """Whether a path can be stored as text, since a program may choose any name."""
+    """Whether a path can be stored as text. A program may choose any file name."""
     try:
         path.encode()
     except UnicodeEncodeError:

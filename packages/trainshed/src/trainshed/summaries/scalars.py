@@ -1,8 +1,9 @@
-"""The scalars of an event, as written by `tf.summary.scalar` of TensorFlow 1 and 2, Keras, PyTorch and
+"""Reads the scalars of an event, as written by `tf.summary.scalar` of TensorFlow 1 and 2, Keras, PyTorch and
 others. Pure.
 
-The message types are in `events.textproto`, in a separate pool. So TensorFlow and TensorBoard are not needed,
-and can be loaded at the same time. Other fields are skipped.
+The message types are in `events.textproto`, and are loaded into a separate descriptor pool. Therefore
+TensorFlow and TensorBoard are not needed, but can be loaded at the same time. Other fields of an event are
+skipped.
 """
 
 import math
@@ -16,23 +17,23 @@ from msgspec import Struct
 
 _MAX_TAG_LENGTH: Final = 1000
 _SCALARS: Final = b"scalars"
-"""The plug-in of scalar tensors. Other plug-ins write single numbers that are not measurements."""
+"""The plug-in of scalar tensors. Single numbers of other plug-ins are not measurements."""
 
 
 class Scalar(Struct, frozen=True):
     """A measured value."""
 
-    #: Its name.
+    #: The name of the measured quantity.
     tag: str
     #: The step of the measurement.
     step: int
-    #: Seconds since the epoch, by the program's clock.
+    #: Time in seconds since the epoch, by the program's clock.
     at: float
     value: float
 
 
 def read_scalars(record: bytes) -> Iterator[Scalar]:
-    """Yield the scalars of one record of an event file, in order; none if the record is not an event."""
+    """Yield the scalars of one record of an event file, in order. Yield none if it is not an event."""
     event = _event(record)
     if event is None:
         return
@@ -43,8 +44,8 @@ def read_scalars(record: bytes) -> Iterator[Scalar]:
 
 
 def event_time(record: bytes) -> float:
-    """Return the time of an event (seconds since the epoch, by the program's clock); 0 if the record is no
-    event."""
+    """Return the time of an event in seconds since the epoch, by the program's clock. Return 0 if the record
+    is not an event."""
     event = _event(record)
     return event.wall_time if event is not None and math.isfinite(event.wall_time) else 0.0
 
@@ -53,7 +54,9 @@ def _event(record: bytes) -> Any | None:
     event = _event_class()()
     try:
         event.ParseFromString(record)
-    except Exception:  # protobuf's DecodeError, which is imported only with the first event
+    except (
+        Exception
+    ):  # protobuf's DecodeError. protobuf is imported only when the first event is read.
         return None
     return event
 
@@ -73,8 +76,8 @@ def _number(value: Any) -> float | None:
 
 
 class _Kind(Struct, frozen=True):
-    """The storage of a tensor's single element: in a list of the message (`field`), or as bytes (`letter` of
-    `struct`)."""
+    """Defines where a tensor stores its only element: in the list `field` of the message, or as bytes.
+    `letter`: the format of these bytes for `struct`."""
 
     field: str
     letter: str
@@ -94,7 +97,7 @@ _KINDS: Final = {
     22: _Kind("uint32_val", "I"),
     23: _Kind("uint64_val", "Q"),
 }
-"""By DataType: 14 is bfloat16, the upper half of a float; 19 is half."""
+"""By the tensor's DataType. 14 is bfloat16, which is the upper half of a float. 19 is half."""
 _BFLOAT16: Final = 14
 
 
@@ -108,7 +111,7 @@ def _tensor_number(tensor: Any) -> float | None:
     if len(values) > 1:
         return None
     if not values:
-        return 0.0  # The message omits zero.
+        return 0.0  # A message does not contain the value zero.
     if kind.field == "half_val":
         bits = int(values[0])
         return _from_bytes(tensor.dtype, kind, struct.pack("<H", bits)) if bits >> 16 == 0 else None

@@ -1,8 +1,8 @@
 """Log lines with fields (job, attempt, replica, request), as key=value text or as JSON.
 
-Code uses `logging` as usual. For a job it uses `about`, which starts the message with its subject and sets
-job, attempt and replica as fields. The ID of a request is a context variable, so that every line of its
-processing contains it.
+Code uses `logging` as usual. For messages about a job, it uses `about`, which starts each message with the
+name of the job and sets the fields job, attempt and replica. The ID of a request is in a context variable, so
+that every log line about the request contains it.
 """
 
 import json
@@ -17,29 +17,30 @@ LogFormat = Literal["text", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 request_id: Final[ContextVar[str | None]] = ContextVar("request_id", default=None)
-"""The ID of the current request; None = no request."""
+"""The ID of the current request; None = no request is being processed."""
 _FIELDS: Final = ("job", "attempt", "replica", "request")
-"""Fields of a record, in output order."""
+"""Fields of a log record, in output order."""
 _PLAIN: Final = re.compile(r"[\w.:/@+-]+")
-"""Values without quotes."""
+"""Matches values that need no quotes."""
 
 
 class _About(logging.LoggerAdapter[logging.Logger]):
-    """A log whose messages start with one subject."""
+    """A log whose messages all start with the name of the same subject."""
 
     def process(
         self, msg: Any, kwargs: MutableMapping[str, Any]
     ) -> tuple[Any, MutableMapping[str, Any]]:
         fields = self.extra or {}
         subject = " ".join(f"{key} {value}" for key, value in fields.items())
-        # The subject is no format string: a percent sign in a name would need an argument.
+        # The subject must not act as a format string: a percent sign in a name would then require an
+        # argument.
         return f"{subject.replace('%', '%%')}: {msg}", {**kwargs, "extra": fields}
 
 
 def about(
     log: logging.Logger, job: int, *, attempt: int | None = None, replica: object = None
 ) -> "logging.LoggerAdapter[logging.Logger]":
-    """Return the log of a job. Its messages start with `job 12 replica worker-1: `."""
+    """Return a log for messages about a job. The messages start with `job 12 replica worker-1: `."""
     fields: dict[str, object] = {"job": int(job)}
     if attempt is not None:
         fields["attempt"] = attempt
@@ -54,16 +55,16 @@ OWN_DISTRIBUTIONS: Final = (
     "trainshed_console",
     "trainshed_tracking",
 )
-"""The distributions of the service itself."""
+"""Names of the service's own distribution packages."""
 
 
 def configure(kind: LogFormat, level: LogLevel, printable: Callable[[str], str]) -> None:
-    """Write the log of this process to standard error. `printable`: removes terminal control sequences from a
-    line (log injection)."""
+    """Configure the log of this process, which is written to standard error. `printable`: removes terminal
+    control sequences from a line (log injection)."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines() if kind == "json" else TextLines(printable))
     minimum = logging.getLevelNamesMapping()[level.upper()]
-    # An operator of this service does not need the libraries' lines below warnings.
+    # An operator of this service does not need the libraries' messages below the level of warnings.
     logging.basicConfig(level=max(minimum, logging.WARNING), handlers=[handler])
     for distribution in OWN_DISTRIBUTIONS:
         logging.getLogger(distribution).setLevel(minimum)
@@ -77,10 +78,10 @@ class TextLines(logging.Formatter):
         self._printable = printable
 
     def format(self, record: logging.LogRecord) -> str:
-        line = " ".join(f"{key}={_quoted(str(value))}" for key, value in _fields(record).items())
+        line = " ".join(f"{key}={_quote(str(value))}" for key, value in _fields(record).items())
         if trace := _traceback(self, record):
             line += f"\n{trace}"
-        # Lines contain untrusted names and may go to the operator's terminal.
+        # Lines contain untrusted names, and the operator may read them in a terminal.
         return self._printable(line)
 
 
@@ -111,5 +112,5 @@ def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> str:
     return "\n".join(part for part in (trace, record.stack_info) if part)
 
 
-def _quoted(value: str) -> str:
+def _quote(value: str) -> str:
     return value if _PLAIN.fullmatch(value) else json.dumps(value, ensure_ascii=False)

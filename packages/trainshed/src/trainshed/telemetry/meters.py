@@ -1,4 +1,4 @@
-"""The service's own counters: plain numbers, so that counting takes a microsecond.
+"""The service's own counters. They are plain numbers, so that counting takes only a microsecond.
 
 `api.metrics` exports them. `LagMeter` measures the delay of the event loop.
 """
@@ -14,16 +14,16 @@ from msgspec import Struct, field
 Labels = tuple[str, ...]
 
 LATENCIES: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""Buckets of request durations, in seconds."""
+"""Upper bounds of the histogram buckets for request durations, in seconds."""
 SPANS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 4 * 3600.0)
-"""Buckets of the waiting and starting times of jobs, in seconds."""
+"""Upper bounds of the histogram buckets for the waiting and starting times of jobs, in seconds."""
 
 
 class Series(Struct):
-    """A histogram's numbers for one set of labels."""
+    """The counts of a histogram for one set of labels."""
 
-    #: Observations up to each bound and above the previous one. The last count is for values above all
-    #: bounds.
+    #: One count per bound: the values up to this bound and above the previous one. The last count is for
+    #: values above all bounds.
     counts: list[int]
     total: float = 0.0
 
@@ -44,13 +44,13 @@ class Histogram(Struct):
 
 
 class Meters(Struct):
-    """All counters since the service started. For use on its event loop."""
+    """All counters since the start of the service. For use on its event loop."""
 
-    #: Answers other than streams, by transport (`rest`, `grpc`), method and code.
+    #: Durations of requests, without streams, by transport (`rest`, `grpc`), method and code.
     requests: Histogram = field(default_factory=lambda: Histogram(LATENCIES))
-    #: From the request for capacity to its allocation, by API.
+    #: Times from the request for capacity to its allocation, by API.
     waits: Histogram = field(default_factory=lambda: Histogram(SPANS))
-    #: From the submission to the first moment at which all replicas run, by API.
+    #: Times from the submission of a job to the first moment at which all of its replicas run, by API.
     starts: Histogram = field(default_factory=lambda: Histogram(SPANS))
     #: Finished jobs, by API, state and rule of the failure table.
     ends: Counter[Labels] = field(default_factory=Counter[Labels])
@@ -58,36 +58,37 @@ class Meters(Struct):
     retries: Counter[Labels] = field(default_factory=Counter[Labels])
     #: Restarts of replicas within their attempt, by rule.
     restarts: Counter[Labels] = field(default_factory=Counter[Labels])
-    #: Lines in the logs of finished replicas.
+    #: Number of lines in the logs of finished replicas.
     lines: int = 0
-    #: Jobs deleted by the retention.
-    deleted: int = 0
+    #: Number of jobs that the retention has deleted.
+    deleted_jobs: int = 0
     #: Attempts to deliver a notification, by target and outcome.
     notifications: Counter[Labels] = field(default_factory=Counter[Labels])
 
 
 _INTERVAL: Final = 0.05
-"""Seconds between two measurements. A delay can seem shorter by this much."""
+"""Seconds between two measurements. A measured delay can be too short by this much."""
 _WINDOW_SECONDS: Final = 30.0
-"""`Lag.recent` covers between one and two of these windows."""
+"""Length of a window in seconds. `Lag.recent` covers between one and two windows."""
 
 
 class Lag(Struct, frozen=True):
-    """The delay of an event loop, in seconds."""
+    """The delays of an event loop, in seconds."""
 
-    #: The maximum of the last 30 to 60 seconds.
+    #: The maximum delay in the last 30 to 60 seconds.
     recent: float = 0.0
-    #: The maximum since the start.
+    #: The maximum delay since the start.
     longest: float = 0.0
-    #: The maximum CPU time of the loop's own thread during one such delay.
-    computed: float = 0.0
+    #: The maximum CPU time that the loop's own thread used during one delay.
+    cpu_time: float = 0.0
 
 
 class LagMeter:
-    """Measures the delay of the loop that calls `start`, 20 times a second.
+    """Measures, 20 times a second, the delay of the event loop on which `start` is called.
 
-    Requests wait as long as the loop is delayed. A busy machine also delays it, so the CPU time of the loop's
-    own thread is reported separately. That part is computation that belongs into another thread.
+    Requests wait as long as the loop is delayed. Other load on the machine can also delay the loop. Therefore
+    the CPU time of the loop's own thread is measured separately. It shows computation that should run in
+    another thread.
     """
 
     def __init__(self) -> None:
@@ -104,13 +105,13 @@ class LagMeter:
             self._timer.cancel()
 
     def reading(self) -> Lag:
-        """Return the current values, without a delay in progress."""
+        """Return the measurements so far. They do not include a delay that has not ended yet."""
         return self._lag
 
     def _tick(self, due: float, used: float) -> None:
         now = time.monotonic()
         late = max(0.0, now - due)
-        computed = min(late, time.thread_time() - used)
+        cpu_time = min(late, time.thread_time() - used)
         if now - self._turned > _WINDOW_SECONDS:
             self._turned, self._before, self._recent = now, self._recent, 0.0
         self._recent = max(self._recent, late)
@@ -118,6 +119,6 @@ class LagMeter:
         self._lag = Lag(
             recent=max(self._recent, self._before),
             longest=max(known.longest, late),
-            computed=max(known.computed, computed),
+            cpu_time=max(known.cpu_time, cpu_time),
         )
         self.start()

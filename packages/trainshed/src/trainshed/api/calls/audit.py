@@ -10,7 +10,7 @@ from trainshed.api.calls.services import Services
 from trainshed.core import secrets
 from trainshed.core.errors import PermissionDenied, Unavailable
 from trainshed.core.names import ids_by_number
-from trainshed.store.audit import AuditRecord, RecordedCall, recording, under_way
+from trainshed.store.audit import AuditRecord, RecordedCall, current_call, recording
 from trainshed.wire.status import StatusCode
 
 T = TypeVar("T")
@@ -19,7 +19,7 @@ T = TypeVar("T")
 def record_secrets(texts: Iterable[tuple[str, str]]) -> None:
     """Add the names of a new job's secrets to the audit record of the current call."""
     refs = (ref for _, text in texts for ref in secrets.references(text))
-    if (names := ", ".join(sorted({ref.name for ref in refs}))) and (call := under_way()):
+    if (names := ", ".join(sorted({ref.name for ref in refs}))) and (call := current_call()):
         call.record.detail = {"secrets": names if len(names) <= 120 else f"{names[:117]}..."}
 
 

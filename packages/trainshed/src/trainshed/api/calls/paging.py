@@ -151,7 +151,7 @@ async def list_jobs(
         chunk = min(_CHUNK, query.limit + 1) if scanned == 0 else _CHUNK
         where = job_filter.where or Every(())
         matches = await reader.matching(replace(query, after=after, limit=chunk), where)
-        rows, went_to = matches.jobs, matches.went_to
+        rows, next_after = matches.jobs, matches.next_after
         verdicts = await scan.judge([job for job, _ in rows])
         for row, passing in zip(rows, verdicts, strict=False):
             if passing:
@@ -162,9 +162,9 @@ async def list_jobs(
         scanned += len(rows)
         if len(verdicts) < len(rows):
             break
-        if went_to is None:
+        if next_after is None:
             return Page(tuple(passing_jobs), "")
-        after = int(went_to)
+        after = int(next_after)
         if scanned >= SCAN_LIMIT:
             break
     return Page(tuple(passing_jobs), encode_token(str(after), *question))

@@ -74,7 +74,7 @@ class ProgressReader:
                 state.progress.record_restart()
                 state.measures.record_restart()
             source = StreamSource(job.uid, state.attempt, replica.id)
-            sample = await logs.sampled(source, state.place, self._complete_size)
+            sample = await logs.sample(source, state.place, self._complete_size)
             state.place = sample.place
             state.last_line = sample.last or state.last_line
             if sum(len(text) for _, text in sample.lines) > _MAX_PARSED_ON_LOOP:

@@ -369,7 +369,7 @@ async def audit_entries(
     rows: list[AuditRow] = []
     before: int | None = None
     while len(rows) < max_rows:
-        page = await call.services.access.audited(project, before, _AUDIT_PAGE_SIZE)
+        page = await call.services.access.audit_rows(project, before, _AUDIT_PAGE_SIZE)
         rows += [row for row in page if start <= row.at < end]
         if len(page) < _AUDIT_PAGE_SIZE or page[-1].at < start:
             break

@@ -209,7 +209,9 @@ class _Session:
         """Return the matching entries of a job's next lines, and the number of these lines. Blocks."""
         entries: list[Entry] = []
         lines = 0
-        new_lines = self._services.logs.onward(job.work.uid, job.seen, self._since, job.replicas)
+        new_lines = self._services.logs.new_entries(
+            job.work.uid, job.seen, self._since, job.replicas
+        )
         for stored, source in new_lines:
             line = source.line(stored)
             job.seen[line.replica] = (line.attempt, line.n)

@@ -323,6 +323,8 @@ async def notify_jobs(services: Services, emails: Sequence[str], change: str) ->
         text = f"The service account {email} of the job's programs was {change}."
         if change != "enabled again":
             text += " Their API calls are rejected, except for the directories below /gcs."
-        await services.intake.tell(uids, TimelineEntry(services.now(), "warning", text))
+        await services.intake.add_timeline_entry(
+            uids, TimelineEntry(services.now(), "warning", text)
+        )
         for uid in uids:
             services.notices.publish(uid)

@@ -133,5 +133,5 @@ async def record_port_use(services: Services, ticket: Ticket) -> None:
 async def _record(services: Services, job: Job, ticket: Ticket, text: str) -> None:
     details = {"replica": str(ticket.replica), "by": ticket.who}
     entry = TimelineEntry(services.now(), "shell", text, details)
-    await services.intake.tell((job.uid,), entry)
+    await services.intake.add_timeline_entry((job.uid,), entry)
     services.notices.publish(job.uid)

@@ -242,7 +242,7 @@ async def audit(call: JsonCall) -> records.AuditPage:
     projects and of the service itself."""
     project = _queried_project(call)
     before = call.number("pageToken", None)
-    rows = await call.services.access.audited(project or None, before, _PAGE_SIZE + 1)
+    rows = await call.services.access.audit_rows(project or None, before, _PAGE_SIZE + 1)
     if not rows:
         reject_numbers((project,))
     page = rows[:_PAGE_SIZE]

@@ -25,7 +25,7 @@ from trainshed.core.requests import Faults
 from trainshed.core.units import Nanos, text_micros
 from trainshed.core.usage import MachineTime, Prices, month_of
 from trainshed.store import audit
-from trainshed.store.logs.usage import measured
+from trainshed.store.logs.usage import with_busy_processors
 from trainshed.store.port import NodeDrain
 from trainshed.wire.trainshed_v1 import capacity as records
 from trainshed.wire.trainshed_v1.record import Nothing
@@ -204,7 +204,7 @@ async def set_quota(call: JsonCall) -> records.PlacedQuota:
             "You can set the limits of users in the project (--user)."
         )
     services = call.services
-    if (under_way := audit.under_way()) is not None:
+    if (under_way := audit.current_call()) is not None:
         record, after = under_way.record, UNLIMITED if limit is None else limit
         record.resource = f"quota of {key.metric} in {key.region}"
         record.resource += f" for {key.person}" if key.person else ""
@@ -311,7 +311,7 @@ async def _used(
         running_uses = capacity.uses(job, until)
         if running_uses and number < _MAX_MEASURED_JOBS and running_uses[0].began < until:
             usages = await call.services.logs.usage(job.uid, job.attempt)
-            running_uses = tuple(measured(use, usages) for use in running_uses)
+            running_uses = tuple(with_busy_processors(use, usages) for use in running_uses)
         running += (use.within(since, until) for use in running_uses)
     return (*ended, *running)
 

@@ -193,7 +193,9 @@ def _lines(
 ) -> Iterator[LogLine]:
     """Yield the programs' lines from `start` until before `end` (0 = no end), up to the search limit.
     Blocks."""
-    for entry, source in islice(logs.onward(job.uid, {}, start, replicas), _MAX_SEARCHED_LINES):
+    for entry, source in islice(
+        logs.new_entries(job.uid, {}, start, replicas), _MAX_SEARCHED_LINES
+    ):
         if end and entry.t >= end:
             return
         line = source.line(entry)

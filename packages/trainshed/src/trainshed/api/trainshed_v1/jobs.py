@@ -102,7 +102,7 @@ async def status(call: JsonCall) -> records.Status:
         event_loop=records.LoopLag(
             recent_lag=round(lag.recent, 4),
             longest_lag=round(lag.longest, 4),
-            computed=round(lag.computed, 4),
+            computed=round(lag.cpu_time, 4),
         ),
         disk=await _disk(settings.data) if is_operator and settings.data else UNSET,
         retention_jobs=(settings.retention_jobs or "") if is_operator else "",
@@ -319,7 +319,7 @@ async def cancel_all(call: JsonCall) -> records.CancelledJobs:
         )
         unfinished += [work for work, _ in page.jobs]
         token = page.next_token or None
-    if (recorded := audit.concerns(project or "", f"jobs of {user or project}")) is not None:
+    if (recorded := audit.set_subject(project or "", f"jobs of {user or project}")) is not None:
         recorded.describe(count=len(unfinished))
         await services.access.record()
     cancelled: list[str] = []

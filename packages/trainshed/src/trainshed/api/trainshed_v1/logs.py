@@ -33,7 +33,7 @@ from trainshed.core.units import Nanos, whole_second
 from trainshed.store.logs.lines import LogCursor, LogPage, Severity
 from trainshed.store.logs.lines import LogLine as StoredLine
 from trainshed.store.logs.reader import LogReader, Source
-from trainshed.store.logs.segments import shown_lines
+from trainshed.store.logs.segments import display_lines
 from trainshed.wire.trainshed_v1 import timeline as records
 
 _PIECE_SIZE: Final = 64 << 10
@@ -121,7 +121,7 @@ def _pieces(
     piece = bytearray()
 
     def read(source: Source, block: bytes) -> tuple[list[bytes], list[bytes]]:
-        shown = shown_lines(block)
+        shown = display_lines(block)
         times = [time for _, time, _, _ in shown]
         if not shown:
             return times, []
@@ -138,7 +138,7 @@ def _pieces(
             for n, time, text, level in shown
         ]
 
-    for _, lines in logs.runs(job.uid, seen, since, replicas, read):
+    for _, lines in logs.new_line_groups(job.uid, seen, since, replicas, read):
         piece += b"".join(lines)
         if len(piece) >= _PIECE_SIZE:
             full, piece = bytes(piece), bytearray()

@@ -44,7 +44,7 @@ from trainshed.api.trainshed_v1.call import JsonCall, JsonHandler, StreamHandler
 from trainshed.core.errors import FailedPrecondition, NotFound, PermissionDenied
 from trainshed.httpd.messages import Request, Response, Streamed
 from trainshed.httpd.routing import Router, Template
-from trainshed.store.audit import concerns
+from trainshed.store.audit import set_subject
 from trainshed.wire.json import encode_text
 from trainshed.wire.trainshed_v1 import access as access_records
 from trainshed.wire.trainshed_v1.access import SecretValue
@@ -227,7 +227,7 @@ def _find_method(verb: str, path: str) -> tuple[Method, dict[str, str]]:
 async def _answer(method: Method, call: JsonCall) -> Record:
     async def answer() -> Record:
         allowed = await _authorize(call, method.name)
-        concerns(*_subject_of(allowed, method.name))
+        set_subject(*_subject_of(allowed, method.name))
         return Nothing() if method.answer is None else await method.answer(allowed)
 
     project, resource = _subject_of(call, method.name)

@@ -152,8 +152,7 @@ class ObjectFiles:
         *,
         exclusive: bool,
     ) -> bool:
-        """Try once to install the file under the object's lock. Return False if the directory no longer
-        exists."""
+        """Try once to install the file under the object's lock. Return False if the directory was deleted."""
         try:
             old = find(base, place)
         except FileNotFoundError:

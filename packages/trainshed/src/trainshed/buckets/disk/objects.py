@@ -141,8 +141,7 @@ class ObjectStore:
             return self._remote[bucket]
 
     def clean(self) -> None:
-        """Delete unfinished files that an earlier process left behind. Call this method before serving
-        requests."""
+        """Delete unfinished files of an earlier process. Call this method before serving requests."""
         for path in self._temporary.iterdir():
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)
@@ -163,8 +162,7 @@ class ObjectStore:
         return Staged.create(self._temporary)
 
     def precheck(self, ref: ObjectRef) -> None:
-        """Raise the errors that `commit` would raise and that are known before the client sends the
-        content."""
+        """Raise the errors of `commit` that are already known before the client sends the content."""
         with self.catalog.open_directory(ref.bucket) as base:
             self._files.check(base, ref)
 
@@ -202,11 +200,9 @@ class ObjectStore:
         return record
 
     def open_object(self, ref: ObjectRef, *, hash_limit: int | None = None) -> OpenObject:
-        """Open an object for reading, with its record. Raises `NotFound`, `NotModified` and other errors.
-
-        A file that a program wrote through the directory has no checksums. They are computed and stored if
-        the file has at most `hash_limit` bytes (None = no limit).
-        """
+        """Open an object for reading, with its record. Raises `NotFound`, `NotModified` and other errors. A
+        file that a program wrote through the directory has no checksums. They are computed and stored if the
+        file has at most `hash_limit` bytes (None = no limit)."""
         handle = self._open(ref)
         try:
             record = handle.record
@@ -240,8 +236,7 @@ class ObjectStore:
         return OpenObject(*self.generations.open(bucket, name, generation))
 
     def _with_checksums(self, bucket: str, name: str, handle: OpenObject) -> ObjectRecord:
-        """Compute the checksums of a file that was written through the directory. Return the record with
-        them."""
+        """Compute the checksums of a file written through the directory. Return the record with them."""
         record, sums = handle.record, digest_file(handle.fd).sums()
         if FileIdentity.of(os.fstat(handle.fd)) != record.file:
             # A program is writing to the file now. A missing checksum is better than a wrong one.
@@ -335,8 +330,7 @@ class ObjectStore:
             return list_page(query, entries, walk.skip_to)
 
     def _live_records(self, base: int, bucket: str, name: str) -> list[ObjectRecord]:
-        """Return the live record of an object in a listing, or [] if the object was deleted in the
-        meantime."""
+        """Return the live record of an object in a listing, or [] if it was deleted in the meantime."""
         try:
             return [self.read_record(ObjectRef(bucket, name), hash_limit=_HASH_LIMIT)]
         except Forbidden:

@@ -69,9 +69,8 @@ class RecordStore:
         self._table = RecordTable(state / FILE)
 
     def load(self, fd: int, stat: os.stat_result, key: str, lock: threading.RLock) -> ObjectRecord:
-        """Return the record of an open file. If no record is valid, return one that is computed from the
-        file's identity. `lock`: the lock of the object's writers, held while the record of a copied file is
-        attached."""
+        """Return the record of an open file, or one computed from the file's identity if no record is valid.
+        `lock`: the lock of the object's writers, held while the record of a copied file is attached."""
         identity = FileIdentity.of(stat)
         return (
             self._load_attached(fd, identity)
@@ -119,8 +118,7 @@ class RecordStore:
     def _from_table(
         self, fd: int, identity: FileIdentity, key: str, lock: threading.RLock
     ) -> ObjectRecord | None:
-        """Return the table's record if the file is a copy of the object, and attach the record to the
-        file."""
+        """Return the table's record if the file is a copy of the object, and attach it to the file."""
         encoded = self._table.get(key)
         kept = None if encoded is None else _decode(encoded)
         if encoded is None or kept is None or kept.size != identity.size:
@@ -152,8 +150,7 @@ class RecordStore:
             return None
 
     def _access_attribute(self, call: Callable[[int, str], _T], fd: int) -> _T | None:
-        """Call a function for the file's attribute and return the result, or None if the file has no such
-        attribute."""
+        """Call a function for the file's attribute and return the result, or None without the attribute."""
         if self._attributes:
             try:
                 return call(fd, _ATTRIBUTE)

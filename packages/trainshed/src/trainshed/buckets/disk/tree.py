@@ -94,11 +94,9 @@ def make_directories(
     base: int, components: tuple[str, ...], make_way: Callable[[tuple[str, ...]], None]
 ) -> int:
     """Open `base/components` and create missing directories, durably. The caller closes the descriptor.
-
     `make_way(path)` is called if a required directory has the name of an existing file, which the function
     must move. Raises FileNotFoundError if another request prunes a directory at the same time. The caller
-    should then retry.
-    """
+    should then retry."""
     current = os.dup(base)
     try:
         for depth, component in enumerate(components):
@@ -148,8 +146,7 @@ def prune(base: int, components: tuple[str, ...]) -> None:
 
 
 def open_file(parent: int, leaf: str) -> tuple[int, os.stat_result]:
-    """Open a regular file in a directory. Raises FileNotFoundError if the entry is anything else or does not
-    exist."""
+    """Open a regular file in a directory. Raises FileNotFoundError if it does not exist."""
     try:
         fd = os.open(leaf, _FILE, dir_fd=parent)
     except OSError as error:

@@ -117,9 +117,8 @@ class BucketsApp:
         key, path = split_key(raw_path)
         request = request.at(path)
         if request.override():
-            request.scope["method"] = (
-                "POST"  # A GET request whose query is in the body of a POST request is not supported.
-            )
+            # A GET request as the body of a POST request is not supported.
+            request.scope["method"] = "POST"
         below = b"/%b%b" % (bucket.encode(), path if path != b"/" else b"") if bucket else path
         target, source = parse_target(below), request.headers.get("x-goog-copy-source")
         if source and request.method == "PUT" and target.endpoint is Endpoint.XML:

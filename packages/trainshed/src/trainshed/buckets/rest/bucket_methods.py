@@ -86,8 +86,7 @@ def service_account(call: Call, project: str) -> Response:
 
 
 async def part(call: Call) -> Response:
-    """Handle `b/B/…`: IAM policy, storage layout, managed folders. All other sub-resources are not
-    supported."""
+    """Handle `b/B/…`: IAM policy, storage layout, managed folders. Other paths are not supported."""
     catalog = call.store.catalog
     match call.request.method, call.target.action:
         case "GET", "storageLayout":

@@ -155,11 +155,9 @@ class Call:
         return parse_goog_hash(value.decode("latin-1") for key, value in headers if key == name)
 
     def blocks(self, limit: int | None = None) -> AsyncIterator[bytes]:
-        """Yield the body in blocks of about `BLOCK` bytes. A body with gzip encoding is decompressed.
-
-        The header `Content-Encoding` has another meaning in these cases, and the body is not decompressed. In
-        the XML API, the header is a property of the object. In a part of a batch, it belongs to the batch.
-        """
+        """Yield the body in blocks of about `BLOCK` bytes. A body with gzip encoding is decompressed. The
+        header `Content-Encoding` has another meaning in these cases, and the body is not decompressed. In the
+        XML API, the header is a property of the object. In a part of a batch, it belongs to the batch."""
         encoding = self.request.headers.get("content-encoding")
         if encoding != "gzip" or self.is_part or self.target.endpoint is Endpoint.XML:
             return self._raw_blocks(limit)
@@ -321,6 +319,5 @@ def with_header(response: Response, name: str, value: str) -> Response:
 
 
 def header_text(value: str) -> str:
-    """Return a property's value as a header value: all characters except printable ASCII are
-    percent-encoded."""
+    """Return a property as a header value. Characters other than printable ASCII are percent-encoded."""
     return quote(value, safe=" !\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")

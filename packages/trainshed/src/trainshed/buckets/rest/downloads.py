@@ -73,8 +73,7 @@ def _answer(call: Call, opened: Opened) -> Response:
 
 
 class ContentResponse(Response):
-    """Streams an object. The object is closed when the response ends, even if the response was never
-    started."""
+    """Streams an object, and closes it when the response ends, even if the response was never started."""
 
     def __init__(
         self,

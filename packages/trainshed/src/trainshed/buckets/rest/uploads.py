@@ -218,8 +218,7 @@ class UploadWriter:
         return self._staged.digest.size if self._staged is not None else 0
 
     def open(self, digest: Digest | None) -> None:
-        """Open the data file. Hash the existing bytes, unless `digest` is a checksum state of the same
-        size."""
+        """Open the data file. Hash the existing bytes, unless `digest` is a state of the same size."""
         path = self._directory / "data"
         with self._lock:
             if self._is_closed:
@@ -290,8 +289,7 @@ class UploadWriter:
         return record
 
     def close(self) -> Digest | None:
-        """Close the data file. Return the checksum state, or None if another request has taken over the
-        session."""
+        """Close the data file. Return the checksum state, or None if another request has the session."""
         with self._lock:
             self._is_closed = True
             staged, self._staged = self._staged, None

@@ -93,8 +93,7 @@ def bucket_view(base: str, record: BucketRecord, project: str) -> dict[str, Any]
 
 
 def service_account_view(project: str) -> dict[str, Any]:
-    """Return a `storage#serviceAccount`: the service account that the public service creates for each
-    project."""
+    """Return a `storage#serviceAccount`: the account that the public service has for each project."""
     email = f"service-{project_number(project)}@gs-project-accounts.iam.gserviceaccount.com"
     return {"kind": "storage#serviceAccount", "email_address": email}
 

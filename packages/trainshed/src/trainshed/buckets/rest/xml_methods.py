@@ -105,8 +105,7 @@ async def answer_xml(call: Call) -> Response:
 
 
 def _operation(call: Call) -> list[str]:
-    """Return the method and the sorted names of the significant parameters. A PUT request that copies has the
-    method COPY."""
+    """Return the method (COPY for a PUT that copies), and the sorted names of significant parameters."""
     method = "COPY" if call.target.to_bucket else call.request.method
     ignored = _IGNORED
     if method in ("GET", "HEAD"):  # Clients that read add other parameters with values.
@@ -333,8 +332,7 @@ class Part(Struct, frozen=True):
 
 
 def stage_part(sessions: UploadSessions, bucket: str, upload_id: str) -> Staged:
-    """Return a new file for a part. The caller passes the file to `keep_part` or discards it. Raises
-    `NotFound`."""
+    """Return a new file for a part. The caller passes it to `keep_part` or discards it. Raises `NotFound`."""
     directory = sessions.directory_of(bucket, upload_id)
     try:
         return Staged.create(directory)
@@ -367,11 +365,9 @@ def complete(
     parts: Sequence[Part],
     sums: Checksums = UNKNOWN,
 ) -> tuple[str, ObjectRecord]:
-    """Create the object from its parts and verify its checksums. Return its name and record.
-
-    Raises `NotFound`, `InvalidRequest` for missing parts or wrong checksums, and `Unavailable` while an
-    earlier request is still completing the upload.
-    """
+    """Create the object from its parts and verify its checksums. Return its name and record. Raises
+    `NotFound`, `InvalidRequest` for missing parts or wrong checksums, and `Unavailable` while an earlier
+    request is still completing the upload."""
     if upload_id in sessions.completing:
         raise Unavailable("The upload is being completed. Send the request again later.")
     sessions.completing.add(upload_id)

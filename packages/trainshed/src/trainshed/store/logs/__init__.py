@@ -1,1 +1,1 @@
-"""Reads the replicas' log lines, and what else their shims record, from the segments that shims write."""
+"""Reads the replicas' log lines and other streams from the segments that shims write."""

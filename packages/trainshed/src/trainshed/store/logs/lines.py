@@ -1,10 +1,17 @@
-"""Defines log lines and pages, and finds the severity of a line. Pure.
+"""Defines log lines and pages, and determines the severity of a line. Pure.
 
-Also defines two forms of a position in a log: a cursor in the merged order of all replicas, and a position
-with one line per replica. The severity of a line (spec/logs#severity, facts/lifecycle#executor and
-facts/program#files) is the `severity` of a one-line JSON object. Otherwise it is the level that the program
-wrote at the beginning of the line. Otherwise it depends on the stream: stdout is INFO, stderr is ERROR.
-Progress bars are INFO, because they are not errors. The service's own lines in a replica's log are NOTICE.
+Also defines two kinds of positions in a log. A cursor is a position in the merged order of all replicas. A
+log position contains one line number per replica.
+
+The severity of a line is the first of these that exists (spec/logs#severity, facts/lifecycle#executor and
+facts/program#files):
+
+- The `severity` of a one-line JSON object.
+- The level at the beginning of the line.
+- The default of the stream: INFO for stdout, ERROR for stderr.
+
+Progress bars on stderr are INFO, because they are not errors. The service's own lines in a replica's log are
+NOTICE.
 """
 
 import enum
@@ -21,7 +28,7 @@ from trainshed.core.units import Nanos
 
 
 class Stream(enum.StrEnum):
-    """The source of a line. SERVICE is the service itself."""
+    """The source of a line. SERVICE means that the service wrote the line."""
 
     STDOUT = "o"
     STDERR = "e"
@@ -29,7 +36,7 @@ class Stream(enum.StrEnum):
 
 
 class Severity(enum.StrEnum):
-    """The severities of the public logging API, ascending."""
+    """The severities of the public logging API, in ascending order."""
 
     DEFAULT = "DEFAULT"
     DEBUG = "DEBUG"
@@ -52,16 +59,16 @@ class LogLine(Struct, frozen=True):
     uid: JobUid
     attempt: int
     replica: ReplicaId
-    #: Number of the line within its replica and attempt, from 0, without gaps.
+    #: Number of the line within its replica and attempt. It starts at 0 and has no gaps.
     n: int
-    #: Time of the line in nanoseconds since the epoch. It ascends strictly with `n`.
+    #: Time of the line in nanoseconds since the epoch. It increases strictly with `n`.
     at: Nanos
     stream: Stream
     text: str
     severity: Severity
-    #: The JSON object of the line (see `Reading`).
+    #: The line as a JSON object (see `Reading`).
     payload: dict[str, Any] | None = None
-    #: Whether the replica's next line continues this line of the program. Lines over 64 KiB are split.
+    #: Whether the replica's next line continues this line. The service splits lines over 64 KiB.
     partial: bool = False
 
     @property
@@ -72,8 +79,8 @@ class LogLine(Struct, frozen=True):
 
     @property
     def insert_id(self) -> str:
-        """Return an id that is unique over all jobs. For lines of one job with equal times, the ids ascend as
-        text in the order of `key`."""
+        """Return an ID that is unique among the lines of all jobs. If lines of one job have equal times, the
+        text order of their IDs is the order of `key`."""
         return f"{self.uid:016x}{self.replica.pool:x}{self.replica.index:06x}{self.attempt:04x}{self.n:010x}"
 
     @property
@@ -105,22 +112,24 @@ class LogCursor(Struct, frozen=True):
         """Parse the text form of a cursor. Raise ValueError for an invalid text."""
         parts = text.split(".")
         if len(parts) != 5 or not all(part.isascii() and part.isdigit() for part in parts):
-            raise ValueError(f"{text!r} is not a place in a log; start again from the first page")
+            raise ValueError(
+                f"{text!r} is not a position in a log; start again from the first page"
+            )
         at, pool, index, attempt, n = map(int, parts)
         return LogCursor(at, ReplicaId(pool, index), attempt, n)
 
 
 class LogPage(Struct, frozen=True):
-    """A page of lines. Callers pass `next` as `after` to get the following page. It is None if the log has no
-    more lines at the moment."""
+    """A page of lines. `next`: pass it as `after` to get the following page. None = the log has no more lines
+    at the moment."""
 
     lines: tuple[LogLine, ...]
     next: LogCursor | None
 
 
 LogPosition = Mapping[ReplicaId, tuple[int, int]]
-"""The last line that a follower has received, as (attempt, n) per replica. Replicas without received lines
-are absent."""
+"""The last line that a follower has received from each replica, as (attempt, n). It omits replicas from which
+no line was received."""
 
 
 class Reading(Struct, frozen=True):
@@ -129,8 +138,8 @@ class Reading(Struct, frozen=True):
     severity: Severity
     #: The message to display.
     text: str
-    #: The JSON object of the line without its `severity`. None for a plain line, or for an object that
-    #: contains only a message.
+    #: The JSON object of the line without its `severity`. None if the line is not a JSON object, or if the
+    #: object contains only a message.
     payload: dict[str, Any] | None = None
 
 
@@ -160,8 +169,8 @@ _LETTERS = {
     "F": Severity.CRITICAL,
 }
 _NUMBERS = dict(zip(range(0, 801, 100), Severity, strict=True))
-"""Severities by the enum numbers of the public API: DEFAULT 0, DEBUG 100, ... EMERGENCY 800, including NOTICE
-300."""
+"""Severities by the enum numbers of the public API: DEFAULT 0, DEBUG 100, ..., EMERGENCY 800. NOTICE is 300.
+"""
 
 _WORD = "(TRACE|DEBUG|VERBOSE|INFO|NOTICE|SUCCESS|WARNING|WARN|ERROR|CRITICAL|FATAL|ALERT|EMERGENCY|PANIC)"
 _DATE = r"(?:\d{4}[-/]\d\d[-/]\d\d|\d\d/\d\d/\d\d)"
@@ -182,7 +191,7 @@ _UPPER_CASE_STYLES = re.compile(
             # 05:54:33 WARN text · 2026-11-20T05:54:33Z INFO text · [2026-11-20 05:54:33 ERROR name] text ...
             # | INFO     | text
             rf"{_RANK}\[?(?:{_DATE}[T ])?{_TIME}(?:{_GAP}{_TOKEN}){{0,3}}?{_GAP}{_WORD}(?!\w|-\w)",
-            # Matches lines without a time, because the previous line has the same minute.
+            # Matches lines in which the time is missing, because the previous line has the same time.
             rf"\s{{8,}}{_WORD}\s{{2,}}",
             # Matches such lines: INFO 2026-11-20 05:54:33 text · INFO     text (padded to a column)
             rf"{_RANK}{_WORD}(?:\s+\[?{_DATE}|\s{{4,}}\S)",
@@ -221,8 +230,12 @@ _HEAD = 400
 
 
 def read_line(stream: Stream, text: str) -> Reading:
-    """Return the severity of one line (without its newline), and its text to display."""
-    if text.startswith("{") and text.endswith("}") and (structured := _structured(stream, text)):
+    """Return the content of one line without its newline: severity, text to display, JSON object."""
+    if (
+        text.startswith("{")
+        and text.endswith("}")
+        and (structured := _read_json_line(stream, text))
+    ):
         return structured
     return Reading(severity_of(stream, text), text)
 
@@ -254,7 +267,7 @@ def severity_of(stream: Stream, text: str) -> Severity:
         return level
     if stream is Stream.STDOUT:
         return Severity.INFO
-    # On stdout such words may not be levels ("error: 0.03" is a metric). On stderr they can only lower the
+    # On stdout such a word may not be a level ("error: 0.03" is a metric). On stderr it can only lower the
     # severity.
     if match := _WORD_BEFORE_COLON.match(head):
         return _LEVELS[match[1].upper()]
@@ -266,19 +279,20 @@ def severity_of(stream: Stream, text: str) -> Severity:
 
 
 def begins_plainly(head: str) -> bool:
-    """Return whether a line begins without a level, a bracket or a time, so that none of their patterns can
-    match."""
+    """Return whether a line begins with neither a level, a bracket nor a time. The patterns for such
+    beginnings then cannot match."""
     first, second = head[:1], head[1:2]
     if "a" <= first <= "z" or not first:
         return True
     if "A" <= first <= "Z":
-        # ERROR: is in capitals, and E1120 is a letter followed by digits.
+        # `ERROR:` begins with two capitals, and `E1120` with a letter and a digit.
         return not (second.isupper() or second.isdecimal())
     return first.isdecimal() and ":" not in head
 
 
-def _structured(stream: Stream, text: str) -> Reading | None:
-    """Return the reading of a line that is a JSON object which clients can read, or None for another line."""
+def _read_json_line(stream: Stream, text: str) -> Reading | None:
+    """Return the reading of a line that contains a JSON object. Return None if it does not, or if clients
+    could not read the object."""
     try:
         value = msgspec.json.decode(text)
     except (ValueError, RecursionError):
@@ -298,14 +312,14 @@ def _structured(stream: Stream, text: str) -> Reading | None:
 
 
 _DEEPEST = 30
-"""Maximum nesting of a JSON object. Each level uses three of the hundred levels that gRPC clients accept in a
-response."""
+"""Maximum nesting of a JSON object. gRPC clients accept a hundred levels in a response. Each level of the
+object uses three of them."""
 _MAX_FLOAT = sys.float_info.max
 
 
 def _is_readable(value: Any, levels: int) -> bool:
-    """Return whether a value has at most this nesting, and contains only numbers that the public API
-    supports."""
+    """Return whether a value has at most `levels` levels of nesting, and contains only numbers that the
+    public API supports."""
     if isinstance(value, int):
         return -_MAX_FLOAT <= value <= _MAX_FLOAT
     if not isinstance(value, dict | list):

@@ -1,8 +1,8 @@
-"""Reads the measurements of trials from the files that shims of their primaries wrote
+"""Reads the measurements of trials from files that the shim of each trial's primary replica wrote
 (spec/tuning#measurements).
 
-`trainshed.replica.observe.metrics` writes the stream, with at most 64 MB. A line is complete with its
-newline, so an incomplete last line is ignored until it is complete.
+`trainshed.replica.observe.metrics` writes the stream, with at most 64 MB. The last line is ignored until its
+newline has been written.
 """
 
 import msgspec
@@ -17,7 +17,7 @@ _PRIMARY = ReplicaId(0, 0)
 
 
 class _Entry(msgspec.Struct, frozen=True):
-    """Either the start of an incarnation or one report. Times are in ns since the epoch."""
+    """One line of the stream: the start of an incarnation, or one report. Times are in ns since the epoch."""
 
     started: Nanos = 0
     at: Nanos = 0
@@ -31,15 +31,15 @@ _decoder = msgspec.json.Decoder(_Entry)
 def read_metrics(streams: Streams, job_uid: JobUid, started: Nanos = 0) -> tuple[Measurement, ...]:
     """Return the measurements of a trial from all its attempts and incarnations.
 
-    They ascend by step, with one measurement per step that contains the last reported value of each metric.
-    Metrics are ordered by name. Empty for a job without measurements or without recorded metrics. Blocks
-    while it reads the file. `started`: the time from which `elapsed` counts, in ns since the epoch, or 0 for
-    the trial's first start.
+    The result contains one measurement per step, ordered by step. A measurement contains the last reported
+    value of each metric, ordered by name. The result is empty if the job has no measurements or no recorded
+    metrics. Blocks while it reads the file. `started`: the time from which `elapsed` counts, in ns since the
+    epoch. 0 = the trial's first start.
     """
     kept = contents((streams,), job_uid, StreamKind.METRICS, replica=_PRIMARY)
     entries = [entry for _, data in kept for entry in records(data, _decoder)]
     starts = [entry.started for entry in entries if entry.started]
-    # Of two reports at the same time, the later written one counts.
+    # If two reports have the same time, the report that was written later takes effect.
     reports = sorted((entry for entry in entries if entry.values), key=lambda entry: entry.at)
     since = started or min(starts or [report.at for report in reports], default=0)
     values: dict[int, dict[str, float]] = {}

@@ -1,5 +1,5 @@
-"""Reads a sample of a replica's log to estimate the progress of its program. The size of the sample is
-limited, even for a long log."""
+"""Reads a sample of a replica's log, from which the progress of its program is estimated. The size of the
+sample is limited, even if the log is long."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -12,15 +12,15 @@ from trainshed.store.logs.lines import Stream, read_line
 from trainshed.store.logs.segments import Entry, records
 
 FEW: Final = 128 << 10
-"""Maximum bytes of new lines that are read completely, unless a caller requests more."""
+"""At most this many bytes of new lines are read completely, unless a caller sets another limit."""
 _PIECES: Final = 12
-"""Number of evenly distributed pieces that are read of a longer log, in addition to its end."""
+"""Number of evenly distributed pieces that are read from a longer log, in addition to its end."""
 _PIECE: Final = 16
-"""The size of one piece is the log's size divided by this number."""
+"""The size in bytes of one piece is the maximum size of the sample divided by this number."""
 _END: Final = 4
-"""The size of the end is the log's size divided by this number."""
+"""The size in bytes of the end is the maximum size of the sample divided by this number."""
 _SMALL: Final = 16 << 10
-"""Maximum bytes that may be read on the event loop."""
+"""Maximum number of bytes that are read on the event loop's own thread."""
 
 
 class Sample(Struct, frozen=True):
@@ -38,13 +38,13 @@ _entries: Final = msgspec.json.Decoder(Entry)
 
 
 def is_small(segments: Sequence[Segment], place: int) -> bool:
-    """Return whether reading a sample from offset `place` takes well below a millisecond."""
+    """Return whether a sample from offset `place` can be read in well under a millisecond."""
     return sum(segment.size() for segment in segments) - place <= _SMALL
 
 
 def sample(segments: Sequence[Segment], place: int, whole: int = FEW) -> Sample:
-    """Return lines after an offset: all lines if they have at most `whole` bytes, otherwise the last lines
-    and pieces distributed over the remaining log. Blocks while it reads."""
+    """Return lines after an offset. If they have at most `whole` bytes, return all lines. Otherwise, return
+    the last lines and pieces that are distributed over the rest of the log. Blocks while it reads."""
     sizes = [segment.size() for segment in segments]
     end, most = sum(sizes), min(whole, FEW)
     spans = [(place, end)]
@@ -55,20 +55,20 @@ def sample(segments: Sequence[Segment], place: int, whole: int = FEW) -> Sample:
     entries: list[Entry] = []
     for start, until in spans:
         data = _read(segments, sizes, start, until)
-        # A piece from the middle may begin within a line.
+        # A piece from the middle may begin in the middle of a line.
         skipped = 0 if start == place else data.find(b"\n") + 1
         entries.extend(records(data[skipped:], _entries))
         if ends := data.rfind(b"\n") + 1:
             place = start + ends
         elif until - start >= most // _END:
-            place = until  # The beginning of a long line; it is passed over.
+            place = until  # This is the beginning of a long line. Skip it.
     lines = tuple((entry.t, entry.m) for entry in entries if entry.s is not Stream.SERVICE)
     newest = entries[-1] if entries else None
     return Sample(lines, place, read_line(newest.s, newest.m).text if newest else None)
 
 
 def _read(segments: Sequence[Segment], sizes: Sequence[int], start: int, until: int) -> bytes:
-    """Return the bytes from `start` to `until` of all segments together."""
+    """Return the bytes from `start` to `until`, as if all segments were one file."""
     data = b""
     for segment, size in zip(segments, sizes, strict=True):
         if start < size and until > 0:

@@ -1,8 +1,8 @@
 """Reads the logs of jobs: pages by time over all replicas and attempts, new lines for followers, the last
 lines.
 
-The service's own lines about the preparation of an attempt (`service_log`) are merged with the replicas'
-lines. Their source is the pseudo-replica `SERVICE`.
+The service also writes lines of its own, about the preparation of an attempt (`service_log`). They are merged
+with the replicas' lines. Their source is the pseudo-replica `SERVICE`.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from trainshed.core.streams import Segment, StreamKind, Streams, StreamSource
 from trainshed.core.units import Bytes, Nanos
 from trainshed.store.logs.lines import LogCursor, LogLine, LogPage, LogPosition, OrderKey, read_line
 from trainshed.store.logs.progress import Sample, is_small, sample
-from trainshed.store.logs.segments import Entry, ReplicaLog, contents, decoded_lines, records
+from trainshed.store.logs.segments import Entry, ReplicaLog, contents, decode_lines, records
 from trainshed.store.logs.usage import ReplicaUsage, read_usage
 
 Line = TypeVar("Line")
@@ -30,33 +30,33 @@ _Keyed = tuple[OrderKey, Entry, "Source"]
 
 _SHORT_PAGE = 200
 _FEW_SOURCES = 16
-"""Maximum number of replicas and of lines that are read on the event loop's own thread. This takes about two
-milliseconds."""
+"""A page of at most `_SHORT_PAGE` lines from at most `_FEW_SOURCES` replicas is read on the event loop's own
+thread. This takes about two milliseconds."""
 
 
 class Launch(msgspec.Struct, frozen=True):
-    """The record of one incarnation's start."""
+    """The record of one start of a program."""
 
     #: Number of the incarnation, or 0 if unknown.
     incarnation: int = 0
     #: Time of the start in nanoseconds since the epoch.
     at: Nanos = 0
     argv: tuple[str, ...] = ()
-    #: The program's working directory, or None for a separate working directory.
+    #: The program's working directory, or None for the slot's own directory.
     directory: str | None = None
     #: Names of all environment variables of the program, sorted.
     names: tuple[str, ...] = ()
     #: Values of the variables that the service sets to describe the program's environment
     #: (`replica.supervisor.sidecars.RECORDED_VARIABLES`).
     values: dict[str, str] = msgspec.field(default_factory=dict[str, str])
-    #: The hostname, or None for the machine's hostname.
+    #: The replica's hostname, or None for the machine's hostname.
     hostname: str | None = None
     address: str = ""
     #: The sandbox's isolation level.
     level: str = ""
-    #: Number of the Unix user, or None for the service's own user.
+    #: Unix user ID, or None for the service's own user.
     user: int | None = None
-    #: Limits of memory, disk, and processes with threads. None without a limit.
+    #: Limits of memory, of disk, and of the number of processes and threads. None means no limit.
     memory: Bytes | None = None
     disk: Bytes | None = None
     processes: int | None = None
@@ -70,15 +70,15 @@ _decoder = msgspec.json.Decoder(Launch)
 def read_launches(
     held: Iterable[Streams], job_uid: JobUid, attempt: int, replica: ReplicaId
 ) -> tuple[Launch, ...]:
-    """Return the records of all starts of a replica in an attempt, in order, or () without a start. Blocks
-    for a small read."""
+    """Return the records of all starts of a replica in an attempt, in order. Return () if it never started.
+    Blocks for a small read."""
     kept = contents(held, job_uid, StreamKind.LAUNCHES, attempt, replica)
     return tuple(launch for _, data in kept for launch in records(data, _decoder))
 
 
 class LogReader:
-    """Reads logs. `streams`: the engine's streams, and the service's own. A reader has no state, so any
-    number of readers may exist."""
+    """Reads logs. `streams`: the engine's streams, and the service's own streams. A reader has no state, so
+    any number of readers may exist."""
 
     def __init__(self, *streams: Streams) -> None:
         self._streams = streams
@@ -96,12 +96,16 @@ class LogReader:
         descending: bool = False,
     ) -> LogPage:
         """Return at most `limit` lines with start <= at < end (ns since the epoch), in the order of
-        `LogLine.key`, or reversed if `descending`.
+        `LogLine.key`, or in the opposite order if `descending`.
 
-        `after`: only lines after this line in the order. `replicas`: None for all replicas. `longest`: number
-        of characters of lines after which the page ends. The time of a line is set a moment before the line
-        is written to its file. To read all lines of a running job page by page, pass an `end` one second in
-        the past.
+        The time of a line is set a moment before the line is written to its file. To read all lines of a
+        running job page by page, pass an `end` that is one second in the past.
+
+        Args:
+
+        - after: return only lines after this line in the order.
+        - replicas: return only lines of these replicas. None = all replicas.
+        - longest: the page ends after this many characters.
         """
         window = _Window(start, end, after.key if after else None, descending)
         sources = self._sources(uid, replicas)
@@ -109,24 +113,24 @@ class LogReader:
             return _page(sources, window, limit, longest)
         return await asyncio.to_thread(_page, sources, window, limit, longest)
 
-    def onward(
+    def new_entries(
         self,
         uid: JobUid,
         seen: LogPosition,
         since: Nanos = 0,
         replicas: Collection[ReplicaId] | None = None,
     ) -> Iterator[tuple[Entry, "Source"]]:
-        """Yield the entries of `runs` with their sources. Blocks."""
+        """Yield the entries of `new_line_groups` with their sources. Blocks."""
 
         def read(_: Source, block: bytes) -> tuple[list[bytes], list[Entry]]:
-            entries = decoded_lines(block)
+            entries = decode_lines(block)
             return [b"%019d" % entry.t for entry in entries], entries
 
-        for source, entries in self.runs(uid, seen, since, replicas, read):
+        for source, entries in self.new_line_groups(uid, seen, since, replicas, read):
             for entry in entries:
                 yield entry, source
 
-    def runs(
+    def new_line_groups(
         self,
         uid: JobUid,
         seen: LogPosition,
@@ -134,17 +138,15 @@ class LogReader:
         replicas: Collection[ReplicaId] | None,
         read: Callable[["Source", bytes], tuple[list[bytes], list[Line]]],
     ) -> Iterator[tuple["Source", list[Line]]]:
-        """Yield the lines from `since` on that are not in `seen`, merged by time. Blocks.
-
-        Consecutive lines of a source are in one group. Lines of each replica have no gaps, regardless of
-        delays of other replicas. Attempts follow one another, even if the clock was set back between them.
-        `read` returns times and lines of a block of stored lines.
-        """
+        """Yield the lines from `since` on that are not in `seen`, merged by time. Blocks. Consecutive lines
+        of a source are in one group. The lines of each replica have no gaps, even if lines of other replicas
+        arrive late. The lines of an attempt follow those of the previous attempt, even if the clock was set
+        back between them. `read` returns the times and the lines of a block of stored lines."""
         logs: dict[ReplicaId, list[Iterator[tuple[Source, list[bytes], list[Line]]]]] = {}
         for source in sorted(self._sources(uid, replicas), key=lambda source: source.attempt):
-            logs.setdefault(source.replica, []).append(source.behind(seen, since, read))
-        # For each replica: time of its next line, its rank among equal times, its next lines, and the later
-        # blocks.
+            logs.setdefault(source.replica, []).append(source.unseen_blocks(seen, since, read))
+        # For each replica: the time of its next line, its rank among equal times, its next lines, and its
+        # later blocks.
         heads = [
             (run[1][0], (replica.pool, replica.index), run, rest)
             for replica, parts in logs.items()
@@ -163,7 +165,7 @@ class LogReader:
                 heapq.heappush(heads, (run[1][0], rank, run, rest))
 
     def _sources(self, uid: JobUid, replicas: Collection[ReplicaId] | None) -> list["Source"]:
-        """Return the logs of these replicas, or of all replicas for None."""
+        """Return the logs of these replicas. None = the logs of all replicas."""
         return [
             Source(uid, source.attempt, source.replica, ReplicaLog(streams, source))
             for streams in self._streams
@@ -174,13 +176,13 @@ class LogReader:
     async def tail(
         self, uid: JobUid, n: int, *, replicas: Collection[ReplicaId] | None = None
     ) -> tuple[LogLine, ...]:
-        """Return the last `n` lines, ascending."""
+        """Return the last `n` lines in ascending order."""
         page = await self.page(uid, replicas=replicas, limit=n, descending=True)
         return page.lines[::-1]
 
-    async def sampled(self, source: StreamSource, place: int, whole: int) -> Sample:
-        """Return a sample of a replica's lines after the first `place` bytes: all lines if they have at most
-        `whole` bytes, otherwise pieces of the whole log and the last lines."""
+    async def sample(self, source: StreamSource, place: int, whole: int) -> Sample:
+        """Return a sample of a replica's lines after the first `place` bytes. If they have at most `whole`
+        bytes, return all lines. Otherwise, return pieces of the whole log and the last lines."""
         segments = self._open(source, StreamKind.LOG)
         if is_small(segments, place):
             return sample(segments, place)
@@ -201,14 +203,14 @@ class LogReader:
         return await asyncio.to_thread(read_launches, self._streams, uid, attempt, replica)
 
     async def remove(self, uid: JobUid) -> None:
-        """Delete the job's log and all files next to it. Has no effect without a log. Raise OSError if the
-        deletion fails. The call may then be repeated."""
+        """Delete the job's log and all files next to it. Has no effect if the job has no log. Raise OSError
+        if the deletion fails. The caller may then call this method again."""
         for streams in self._streams:
             await asyncio.to_thread(streams.remove, uid)
 
 
 class Source(Struct, frozen=True):
-    """One replica's log in one attempt, with its part of the sort key."""
+    """One replica's log in one attempt. Its fields are part of the sort key."""
 
     uid: JobUid
     attempt: int
@@ -233,13 +235,14 @@ class Source(Struct, frozen=True):
             partial=bool(entry.p),
         )
 
-    def behind(
+    def unseen_blocks(
         self,
         seen: LogPosition,
         since: Nanos,
         read: Callable[["Source", bytes], tuple[list[bytes], list[Line]]],
     ) -> Iterator[tuple["Source", list[bytes], list[Line]]]:
-        """Yield times and lines of blocks, from `since` on, that a follower has not seen. Ascending."""
+        """Yield blocks of lines from `since` on that a follower has not received, with the times of the
+        lines, in ascending order."""
         attempt, last = seen.get(self.replica, (0, -1))
         if attempt > self.attempt:
             return
@@ -257,23 +260,23 @@ class _Window(Struct, frozen=True):
     descending: bool
 
     def of(self, source: Source) -> Iterator[_Keyed]:
-        """Return the source's entries inside the window, in the window's direction."""
+        """Return the source's entries inside the window, in the order of the window."""
         after, start, end = self.after, self.start, self.end
         if self.descending:
 
-            def kept(entry: Entry) -> bool:
+            def is_before(entry: Entry) -> bool:
                 return (end is None or entry.t < end) and (
                     after is None or source.key(entry) < after
                 )
 
-            entries = takewhile(lambda entry: entry.t >= start, source.log.backwards(kept))
+            entries = takewhile(lambda entry: entry.t >= start, source.log.backwards(is_before))
         else:
 
-            def passed(entry: Entry) -> bool:
+            def is_before(entry: Entry) -> bool:
                 return entry.t < start or (after is not None and source.key(entry) <= after)
 
             entries = takewhile(
-                lambda entry: end is None or entry.t < end, source.log.forwards(passed)
+                lambda entry: end is None or entry.t < end, source.log.forwards(is_before)
             )
         return ((source.key(entry), entry, source) for entry in entries)
 

@@ -1,9 +1,9 @@
 """Reads one replica's log of one attempt, and finds the position of an entry.
 
 The replica's shim writes the log (`trainshed.replica.observe.segments`), so a segment may grow while it is
-read. A line is complete with its newline, so an incomplete last line is ignored until it is complete. Logs
-have no index. Numbers and times ascend, so a binary search over the bytes finds a position with about ten
-small reads in a segment of any size.
+read. The last line is ignored until its newline has been written. Logs have no index. Numbers and times
+ascend, so a binary search over the bytes can find a position. It needs about ten small reads in a segment of
+any size.
 """
 
 import re
@@ -21,12 +21,13 @@ from trainshed.store.logs.lines import Stream, read_line
 Record = TypeVar("Record")
 
 _BLOCK = 8 * 1024
-"""Bytes per read. The number is small because a slow reader keeps one block of every replica in memory."""
+"""Bytes per read. The number is small because one block of every replica is in memory while a reader is slow.
+"""
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One stored line: number, time (ns since the epoch), letter of the stream, text, and 1 if the next entry
-    continues the line."""
+    """One stored line: number, time (ns since the epoch), letter of the stream, text. `p` is 1 if the next
+    entry continues the line."""
 
     n: int
     t: int
@@ -36,27 +37,27 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 Before = Callable[[Entry], bool]
-"""Returns whether an entry precedes the position of a search: true for all entries up to some entry, false
-for all later ones."""
+"""Returns whether an entry is before the position of a search. It returns true for all entries up to some
+entry, and false for all later ones."""
 
 _decoder = msgspec.json.Decoder(Entry)
 _encode = msgspec.json.Encoder().encode
 
 
-def decoded(raw: bytes) -> Entry | None:
-    """Return the entry of a line, or None for a line that a crash of the machine has damaged."""
+def decode_entry(raw: bytes) -> Entry | None:
+    """Return the entry of a line, or None if a crash of the machine has damaged the line."""
     try:
         return _decoder.decode(raw)
     except (ValueError, RecursionError):
         return None
 
 
-def decoded_lines(data: bytes) -> list[Entry]:
+def decode_lines(data: bytes) -> list[Entry]:
     """Return the entries of complete lines. Damaged lines are skipped."""
     try:
         return _decoder.decode_lines(data)
     except (ValueError, RecursionError):
-        return [entry for raw in data.split(b"\n") if (entry := decoded(raw)) is not None]
+        return [entry for raw in data.split(b"\n") if (entry := decode_entry(raw)) is not None]
 
 
 _ORDINARY = re.compile(
@@ -65,22 +66,23 @@ _ORDINARY = re.compile(
     rb'[^"\\\x00-\x1f]*+(?:\\[^u][^"\\\x00-\x1f]*+)*+")\}()$',
     re.MULTILINE,
 )
-"""Matches a whole line of standard output without a level at its beginning (`lines.begins_plainly`) and
-without control characters, which may be a terminal's colors."""
+"""Matches a whole line of standard output that has no level at its beginning (`lines.begins_plainly`) and no
+control characters. Control characters may be a terminal's colors."""
 _MARKS = (b"level=", b"lvl=", b"severity=")
-"""Every line that begins plainly and has a level contains NCCL or one of these texts."""
+"""A line that has no level, bracket or time at its beginning can still have a level. It then contains NCCL or
+one of these texts."""
 
 
-def shown_lines(block: bytes) -> list[tuple[bytes, bytes, bytes, bytes]]:
-    """Return number, time (ns since the epoch, 19 digits), text (JSON) and severity (b"" is INFO) of the
-    readable lines of a block, as `read_line` does. Ordinary lines are not decoded, because logs may have
-    millions of lines."""
+def display_lines(block: bytes) -> list[tuple[bytes, bytes, bytes, bytes]]:
+    """Return the readable lines of a block as (number, time, text, severity). The time is in ns since the
+    epoch, with 19 digits. The text is a JSON string. A severity of b"" means INFO. The result is the same as
+    that of `read_line`. Ordinary lines are not decoded, because logs may have millions of lines."""
     has_marks = b"NCCL " in block or (b"=" in block and any(mark in block for mark in _MARKS))
     shown: list[tuple[bytes, bytes, bytes, bytes]] = []
     if not has_marks and block.decode(errors="ignore").encode() == block:
         shown = _ORDINARY.findall(block)
     if len(shown) <= block.count(b"\n"):
-        for entry in decoded_lines(_ORDINARY.sub(b"", block) if shown else block):
+        for entry in decode_lines(_ORDINARY.sub(b"", block) if shown else block):
             line = read_line(entry.s, entry.m)
             text, severity = _encode(line.text), line.severity.encode()
             shown.append((b"%d" % entry.n, b"%019d" % entry.t, text, severity))
@@ -89,20 +91,20 @@ def shown_lines(block: bytes) -> list[tuple[bytes, bytes, bytes, bytes]]:
 
 
 class _Segment:
-    """A segment up to its last complete line at the time of creation. `size` is the offset of that line's
-    end."""
+    """A segment, up to the end of its last complete line at the time when this object was created. `size` is
+    the offset of that end."""
 
     def __init__(self, stored: Segment) -> None:
         self._stored = stored
         self.size = self._end_of_last_line()
 
     def first(self, offset: int, limit: int) -> tuple[Entry, int] | None:
-        """Return the first readable entry that begins from `offset` on and before `limit`, and the offset of
-        its line's end. A line must begin at `offset`."""
+        """Return the first readable entry whose line begins at or after `offset` and before `limit`, and the
+        offset of the end of its line. `offset` must be the beginning of a line."""
         for start, raw in self.lines(offset):
             if start >= limit:
                 return None
-            if entry := decoded(raw):
+            if entry := decode_entry(raw):
                 return entry, start + len(raw) + 1
         return None
 
@@ -110,13 +112,13 @@ class _Segment:
         """Return the offset of the first entry for which `before` is false, or `size` if it is true for
         all."""
         low, high = 0, self.size
-        # The first guess is near the end, where followers of a log read.
+        # The first guess is near the end, where followers of a log usually read.
         guess = high - _BLOCK
         while high - low > _BLOCK:
             middle = self._line_start(guess, high)
             place = self.first(middle, high) if middle < high else None
             if place is None:
-                # No line begins in the upper half. The remaining part is one long line or empty.
+                # No line begins in the upper half. The rest is one long line, or is empty.
                 break
             entry, end = place
             if before(entry):
@@ -125,22 +127,22 @@ class _Segment:
                 high = middle
             guess = (low + high) // 2
         for start, raw in self.lines(low):
-            entry = decoded(raw)
+            entry = decode_entry(raw)
             if entry is not None and not before(entry):
                 return start
         return self.size
 
     def lines(self, offset: int) -> Iterator[tuple[int, bytes]]:
-        """Yield (offset, bytes without the newline) of each complete line from `offset` on. A line must begin
-        at `offset`."""
+        """Yield (offset, bytes without the newline) of each complete line from `offset` on. `offset` must be
+        the beginning of a line."""
         for block in self.blocks(offset):
             for raw in block.split(b"\n"):
                 yield offset, raw
                 offset += len(raw) + 1
 
     def blocks(self, offset: int) -> Iterator[bytes]:
-        """Yield blocks of complete lines from `offset` on, without the last newline of each block. A line
-        must begin at `offset`."""
+        """Yield blocks of complete lines from `offset` on. Each block lacks its last newline. `offset` must
+        be the beginning of a line."""
         rest = b""
         while offset < self.size and (data := self._read(min(_BLOCK, self.size - offset), offset)):
             offset += len(data)
@@ -149,7 +151,8 @@ class _Segment:
                 yield complete
 
     def lines_backwards(self, end: int) -> Iterator[bytes]:
-        """Yield the complete lines before `end`, from the last to the first. A line must begin at `end`."""
+        """Yield the complete lines before the offset `end`, from the last to the first. `end` must be the
+        beginning of a line."""
         rest = b""
         position = end
         while position > 0:
@@ -158,7 +161,7 @@ class _Segment:
             data = self._read(size, position)
             if not data:
                 return
-            # Each piece except the first begins with a line, and the data always end with a newline.
+            # Each element except the first is a complete line, because the data always end with a newline.
             first, *complete = (data + rest).split(b"\n")
             yield from (raw for raw in reversed(complete) if raw)
             rest = first + b"\n"
@@ -166,8 +169,8 @@ class _Segment:
             yield rest[:-1]
 
     def _line_start(self, offset: int, limit: int) -> int:
-        """Return the offset of the first line that begins from `offset` on and before `limit`, or `limit` if
-        none does."""
+        """Return the offset of the first line that begins at or after `offset` and before `limit`. Return
+        `limit` if there is none."""
         position = max(offset - 1, 0)
         while position < limit:
             data = self._read(min(_BLOCK, limit - position), position)
@@ -190,7 +193,7 @@ class _Segment:
         return 0
 
     def _read(self, size: int, offset: int) -> bytes:
-        """Return bytes of the segment, or b"" if it was removed together with its job."""
+        """Return bytes of the segment, or b"" if the segment was deleted together with its job."""
         return self._stored.read(offset, size)
 
 
@@ -202,7 +205,7 @@ class ReplicaLog:
         self._source = source
 
     def blocks(self, before: Before) -> Iterator[bytes]:
-        """Yield blocks of the lines for which `before` is false, without the last newline of each block."""
+        """Yield blocks of the lines for which `before` is false. Each block lacks its last newline."""
         stored = self._segments()
         for number in range(max(_segment_of(stored, before), 0), len(stored)):
             segment = _Segment(stored[number])
@@ -210,7 +213,7 @@ class ReplicaLog:
 
     def forwards(self, before: Before) -> Iterator[Entry]:
         """Yield the entries for which `before` is false, ascending."""
-        return chain.from_iterable(map(decoded_lines, self.blocks(before)))
+        return chain.from_iterable(map(decode_lines, self.blocks(before)))
 
     def backwards(self, before: Before) -> Iterator[Entry]:
         """Yield the entries for which `before` is true, descending."""
@@ -218,7 +221,7 @@ class ReplicaLog:
         for number in range(_segment_of(stored, before), -1, -1):
             segment = _Segment(stored[number])
             for raw in segment.lines_backwards(segment.place(before)):
-                if entry := decoded(raw):
+                if entry := decode_entry(raw):
                     yield entry
 
     def _segments(self) -> Sequence[Segment]:
@@ -226,8 +229,8 @@ class ReplicaLog:
 
 
 def _segment_of(stored: Sequence[Segment], before: Before) -> int:
-    """Return the number of the segment that contains the position: the last segment whose first entry is
-    `before` it, otherwise the first segment. Return -1 without segments."""
+    """Return the index of the segment that contains the searched position. This is the last segment whose
+    first entry is `before` the position, or else the first segment. Return -1 if there are no segments."""
     if not stored:
         return -1
     low, high = 0, len(stored)
@@ -243,8 +246,8 @@ def _segment_of(stored: Sequence[Segment], before: Before) -> int:
 
 
 def records(data: bytes, decoder: msgspec.json.Decoder[Record]) -> Iterator[Record]:
-    """Yield the records of the complete lines in `data`. Lines that a crash of the machine has damaged are
-    skipped."""
+    """Yield the records of the complete lines in `data`. Skip lines that a crash of the machine has
+    damaged."""
     for line in data[: data.rfind(b"\n") + 1].split(b"\n")[:-1]:
         try:
             yield decoder.decode(line)
@@ -259,8 +262,8 @@ def contents(
     attempt: int | None = None,
     replica: ReplicaId | None = None,
 ) -> Iterator[tuple[StreamSource, bytes]]:
-    """Yield the present contents of a job's streams of a kind, attempt by attempt. `attempt`, `replica`:
-    limit the result to one attempt or replica."""
+    """Yield the current contents of a job's streams of one kind, ordered by attempt. `attempt`, `replica`:
+    yield only the streams of this attempt or replica."""
     for streams in held:
         for source in sorted(streams.sources(job_uid), key=lambda source: source.attempt):
             if (

@@ -1,6 +1,6 @@
-"""Reads the resource usage of replicas from the files that their shims wrote (spec/program#usage).
+"""Reads the resource usage of replicas from files that their shims wrote (spec/program#usage).
 
-`trainshed.replica.observe.usage` writes the streams. Times are in ns since the epoch, processor time in
+`trainshed.replica.observe.usage` writes the streams. Units: times in ns since the epoch, processor time in
 seconds, memory in bytes.
 """
 
@@ -19,8 +19,12 @@ from trainshed.store.logs.segments import contents, records
 
 
 class GpuLook(Struct, frozen=True, array_like=True):
-    """A sample of one GPU: busy seconds since the start, memory in use, total memory, maximum memory, degrees
-    Celsius. None for values that the GPU does not report."""
+    """A sample of one GPU. A value is None if the GPU does not report it.
+
+    - busy: busy seconds since the start of the incarnation.
+    - used, total, peak: memory in use, total memory, maximum memory in use.
+    - degrees: temperature in degrees Celsius.
+    """
 
     busy: float | None
     used: int | None
@@ -46,7 +50,7 @@ class Look(Struct, frozen=True):
 
 
 class Point(Struct, frozen=True):
-    """The usage between two samples. Memory and disk are from the second sample."""
+    """The usage in the time between two samples. Memory and disk are the values of the second sample."""
 
     #: Time of the second sample in ns since the epoch.
     at: Nanos
@@ -65,19 +69,19 @@ class Life(Struct, frozen=True):
 
     incarnation: int
     started: Nanos
-    #: Memory limit in bytes, or 0 without a limit.
+    #: Memory limit in bytes. 0 means no limit.
     limit: int = 0
     #: Number of processors of the machine, or 0 if unknown.
     cpus: int = 0
     #: UUIDs of the replica's own GPUs.
     gpus: tuple[str, ...] = ()
     looks: tuple[Look, ...] = ()
-    #: Whether no further samples will follow.
+    #: Whether the last sample was recorded.
     over: bool = False
 
     @property
     def seconds(self) -> float:
-        """Return the number of seconds between the first and the last sample."""
+        """The number of seconds from the start of the incarnation to its last sample."""
         return max(0, self.looks[-1].at - self.started) / 1e9 if self.looks else 0.0
 
     @property
@@ -90,7 +94,7 @@ class Life(Struct, frozen=True):
 
     @property
     def mean_cpus(self) -> float:
-        """Return the average number of busy processors."""
+        """The average number of busy processors."""
         return self.cpu / self.seconds if self.seconds else 0.0
 
     def points(self) -> tuple[Point, ...]:
@@ -105,7 +109,7 @@ class Life(Struct, frozen=True):
 
 
 class ReplicaUsage(Struct, frozen=True):
-    """All incarnations of a replica in one attempt, in their order."""
+    """The resource usage of all incarnations of a replica in one attempt, in order."""
 
     replica: ReplicaId
     lives: tuple[Life, ...]
@@ -128,12 +132,13 @@ class ReplicaUsage(Struct, frozen=True):
 
     @property
     def most_cpus(self) -> float:
-        """Return the maximum number of busy processors between two samples."""
+        """The maximum, over all intervals between two samples, of the number of busy processors."""
         return max((point.cpus for life in self.lives for point in life.points()), default=0.0)
 
 
-def measured(use: Use, usages: Iterable[ReplicaUsage]) -> Use:
-    """Return the use of an attempt, completed with its busy processors from the samples of its replicas."""
+def with_busy_processors(use: Use, usages: Iterable[ReplicaUsage]) -> Use:
+    """Return the machine use of an attempt, completed with the average numbers of busy processors and GPUs.
+    They are computed from samples of the attempt's replicas."""
     seconds = (use.ended - use.began) / 1e9
     looks = [
         life.looks[-1]
@@ -148,7 +153,7 @@ def measured(use: Use, usages: Iterable[ReplicaUsage]) -> Use:
     known = [busy for busy in gpus if busy is not None]
     return replace(
         use,
-        # Without enforced limits, a program may use more than it requested.
+        # If limits are not enforced, a program may use more processors than it requested.
         busy_cpus=min(use.vcpus, sum(look.cpu for look in looks) / seconds),
         busy_gpus=min(use.accelerators, sum(known) / seconds) if known == gpus != [] else None,
     )
@@ -176,8 +181,8 @@ _decoder = msgspec.json.Decoder(_Entry)
 
 
 def read_usage(held: Iterable[Streams], job_uid: JobUid, attempt: int) -> tuple[ReplicaUsage, ...]:
-    """Return the recorded usage of all replicas of an attempt, in the order of replicas, or () without
-    records. Blocks for a few small reads."""
+    """Return the recorded usage of all replicas of an attempt, ordered by replica. Return () without records.
+    Blocks for a few small reads."""
     usages = [
         ReplicaUsage(source.replica, lives)
         for source, data in contents(held, job_uid, StreamKind.USAGE, attempt)
@@ -217,7 +222,7 @@ def _lives(data: bytes) -> tuple[Life, ...]:
 def _point(earlier: Look, later: Look) -> Point | None:
     seconds = (later.at - earlier.at) / 1e9
     if seconds <= 0:
-        return None  # The clock was set back.
+        return None  # The interval has no duration, or the clock was set back.
     before = earlier.gpus or (_NOT_TOLD,) * len(later.gpus)
     gpus = tuple(
         None

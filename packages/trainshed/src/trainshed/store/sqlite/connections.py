@@ -1,10 +1,13 @@
 """Opens and checks SQLite connections, loads statements, defines how ports execute statements, and migrates a
-database with the numbered scripts in `migrations/`.
+database.
 
-A `.sql` file consists of blocks, each below a line `-- name: something`. Other comment lines belong to their
-block. Schema 1 is that of the first release, 0.2.0. A released script is never edited: a change gets a new
-number, and the preceding release has a dump for tests (`tests/contract/store/dumps`). `PRAGMA user_version`
-contains the number of the last applied script, written in the script's own transaction.
+A `.sql` file consists of blocks. Each block starts with a line `-- name: something`. Other comment lines
+belong to their block.
+
+Migrations are the numbered scripts in `migrations/`. Schema 1 is the schema of the first release, 0.2.0. A
+released script is never edited: each change gets a new number. Tests use dumps of earlier releases
+(`tests/contract/store/dumps`). `PRAGMA user_version` contains the number of the last applied script. The
+transaction of the script writes it.
 """
 
 import logging
@@ -30,8 +33,8 @@ _WAL_LIMIT_BYTES = 64 * 1024 * 1024
 
 
 def open_writer(database: Path) -> sqlite3.Connection:
-    """Open the only connection that writes. Every COMMIT on it is on disk when it returns. The caller
-    executes BEGIN and COMMIT itself (`isolation_level=None`)."""
+    """Open the only connection that writes. Data are on disk when a COMMIT returns. The caller executes BEGIN
+    and COMMIT itself (`isolation_level=None`)."""
     connection = _open(database)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
@@ -40,16 +43,17 @@ def open_writer(database: Path) -> sqlite3.Connection:
 
 
 def open_reader(database: Path) -> sqlite3.Connection:
-    """Open a read-only connection. Outside a transaction it sees all commits so far."""
+    """Open a read-only connection. Outside a transaction, each read sees all earlier commits."""
     connection = _open(database)
     connection.execute("PRAGMA query_only = ON")
     return connection
 
 
 def _open(database: Path) -> sqlite3.Connection:
-    # Only one thread uses a connection at a time, but this may be another thread than the one that opened it.
+    # Only one thread at a time uses a connection. It may be another thread than the one that opened the
+    # connection.
     connection = sqlite3.connect(database, isolation_level=None, check_same_thread=False)
-    # Invalid UTF-8 in a text must not prevent reading and reporting the remaining row.
+    # A text with invalid UTF-8 must not prevent reading and reporting the rest of the row.
     connection.text_factory = partial(str, encoding="utf-8", errors="replace")
     connection.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_MS}")
     connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
@@ -61,34 +65,34 @@ R = TypeVar("R")
 
 
 class Writing(Protocol):
-    """Executes changes of the database. Implemented by `sqlite.writer.Writer`."""
+    """Executes changes of the database. `sqlite.writer.Writer` implements it."""
 
     async def run(self, what: str, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Execute `work` in a transaction, possibly shared with other commands, and return its result after
-        the commit.
+        """Execute `work` in a transaction, which may include other commands. Return the result of `work`
+        after the commit.
 
-        Exceptions of `work` are raised here, and none of its changes are stored. `what`: the port's method,
-        for messages. Raise Unavailable if the database fails.
+        If `work` raises an exception, this method raises it, and none of the changes of `work` are stored.
+        `what`: the name of the port's method, for messages. Raise Unavailable if the database fails.
         """
         ...
 
 
 class Reading(Protocol):
-    """Executes reads of the database. Implemented by `sqlite.snapshots.Snapshots`."""
+    """Executes reads of the database. `sqlite.snapshots.Snapshots` implements it."""
 
-    def here(self, read: Callable[[sqlite3.Connection], T]) -> T:
-        """Run `read` immediately on this thread, which blocks. `read` sees one state of the database, with
-        all acknowledged writes."""
+    def read_now(self, read: Callable[[sqlite3.Connection], T]) -> T:
+        """Run `read` on this thread. Blocks. `read` sees one consistent state of the database, with all
+        acknowledged writes."""
         ...
 
-    async def aside(self, read: Callable[[sqlite3.Connection], T]) -> T:
-        """Run `read` without blocking the event loop. `read` sees the same state as with `here`."""
+    async def read_async(self, read: Callable[[sqlite3.Connection], T]) -> T:
+        """Run `read` without blocking the event loop. `read` sees the same state as with `read_now`."""
         ...
 
 
 class Port:
-    """One part of the store's calls. Every write is durable when its call returns. If a call raises an error,
-    nothing was changed. All calls raise Unavailable when the disk or the database fails."""
+    """One part of the store's methods. Every write is durable when its call returns. If a call raises an
+    error, nothing was changed. All calls raise Unavailable if the disk or the database fails."""
 
     def __init__(self, writer: Writing, snapshots: Reading) -> None:
         self._writer = writer
@@ -96,14 +100,14 @@ class Port:
 
     async def _records(self, sql: str, parameters: Parameters, codec: Codec[T]) -> tuple[T, ...]:
         """Return the records in the first column of a statement's result."""
-        return await self._snapshots.aside(lambda c: records(c, sql, parameters, codec))
+        return await self._snapshots.read_async(lambda c: records(c, sql, parameters, codec))
 
 
 def existing(
     connection: sqlite3.Connection, sql: str, parameters: Parameters, codec: Codec[T], what: object
 ) -> T:
-    """Return the only record that a statement selects. Raise NotFound, which contains `what`, or
-    FailedPrecondition if the record is unreadable."""
+    """Return the only record that a statement selects. Raise NotFound if it selects none, or
+    FailedPrecondition if the record is unreadable. `what`: the name of the record in the error."""
     row = connection.execute(sql, parameters).fetchone()
     if row is None:
         raise missing(what)
@@ -119,18 +123,18 @@ def records(
 
 
 def readable(rows: Iterable[R], decode: Callable[[R], T]) -> Iterator[T]:
-    """Yield the decoded rows. Unreadable rows are omitted, so that they do not block the other rows (ADR
+    """Yield the decoded rows. Unreadable rows are skipped, so that the other rows remain available (ADR
     44)."""
     for row in rows:
         try:
             yield decode(row)
         except FailedPrecondition as unreadable:
-            logged(str(unreadable))
+            log_once(str(unreadable))
 
 
 @lru_cache(1000)
-def logged(failure: str) -> None:
-    """Log a failure once, even if it occurs repeatedly."""
+def log_once(failure: str) -> None:
+    """Log a failure, but only once if it occurs repeatedly."""
     log.error("%s `trainshed doctor` shows it.", failure)
 
 
@@ -143,7 +147,7 @@ DAMAGED: Final = (
     "data directory (trainshed restore BACKUP --data DIR). `sqlite3 trainshed.db "
     ".recover` prints the readable rest of the file"
 )
-"""Advice about a damaged database."""
+"""Advice in the error about a damaged database."""
 
 
 def require_sound(connection: sqlite3.Connection, database: Path) -> None:
@@ -153,19 +157,19 @@ def require_sound(connection: sqlite3.Connection, database: Path) -> None:
     except sqlite3.DatabaseError as failure:
         verdict = str(failure)
     if verdict != "ok":
-        # The first line of the result contains the name of the schema.
-        raise damaged(database, verdict.splitlines()[-1])
+        # The first line of the check's result contains the name of the schema.
+        raise damaged_error(database, verdict.splitlines()[-1])
 
 
 def require_not_emptied(database: Path) -> None:
     """Raise StoreUnreadable if the file of an earlier database is empty. SQLite would create a new database
-    in it."""
+    in the file."""
     if database.exists() and not database.stat().st_size:
-        raise damaged(database, "it has no content any more")
+        raise damaged_error(database, "it is empty")
 
 
-def damaged(database: Path, cause: str) -> StoreUnreadable:
-    """Return the error about a database that no service can use."""
+def damaged_error(database: Path, cause: str) -> StoreUnreadable:
+    """Return the error about a damaged database. `cause`: the reason, as a clause."""
     return StoreUnreadable(f"the job database {database} is damaged: {cause}. {DAMAGED}")
 
 
@@ -174,8 +178,8 @@ _HEADING = re.compile(r"^-- name: (\w+)\s*$", re.MULTILINE)
 
 
 def load_statements(file: str, folder: Path = _HERE) -> Mapping[str, str]:
-    """Return the statements of a file by name. `folder`: its directory, by default that of this module. Raise
-    ValueError if a name appears twice."""
+    """Return the statements of a file by name. `folder`: the file's directory. Default: the directory of this
+    module. Raise ValueError if a name occurs twice."""
     text = folder.joinpath(file).read_text(encoding="utf-8")
     parts = _HEADING.split(text)
     statements: dict[str, str] = {}
@@ -188,13 +192,13 @@ def load_statements(file: str, folder: Path = _HERE) -> Mapping[str, str]:
 
 _SCRIPT = re.compile(r"(\d{4})_\w+\.sql")
 MARK: Final = 0x54534845
-"""The `PRAGMA application_id` of all databases since release 0.2.0. Older databases have another value or
-none."""
+"""The `PRAGMA application_id` of all databases since release 0.2.0. Databases of older releases have another
+value."""
 
 
 def scripts() -> tuple[tuple[int, str], ...]:
-    """Return (number, SQL text) of every script, ascending from 1 without gaps. Raise ValueError if a number
-    is missing."""
+    """Return (number, SQL text) of every migration script. The numbers start at 1 and have no gaps. Raise
+    ValueError if a number is missing."""
     folder = _HERE.joinpath("migrations")
     files = sorted(
         (int(match[1]), entry.read_text(encoding="utf-8"))
@@ -236,12 +240,12 @@ def require_known(connection: sqlite3.Connection, database: Path) -> int:
 
 
 def _normalize_email(email: bytes) -> bytes:
-    kept = "surrogateescape"  # Bytes that are not valid UTF-8 stay unchanged.
+    kept = "surrogateescape"  # Bytes that are not valid UTF-8 remain unchanged.
     return normalize_email(email.decode(errors=kept)).encode(errors=kept)
 
 
 def migrate(connection: sqlite3.Connection, database: Path = Path(":memory:")) -> None:
-    """Apply the missing scripts, each in a transaction of its own. `database`: the file, for messages. Raise
+    """Apply the missing scripts, each in its own transaction. `database`: the file, for messages. Raise
     StoreUnreadable."""
     version = require_known(connection, database)
     connection.create_function("normalize_email", 1, _normalize_email)

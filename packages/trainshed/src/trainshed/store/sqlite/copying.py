@@ -1,5 +1,5 @@
-"""Copies a consistent state of a database while a service writes to it. Also checks copies and lists their
-contents and unreadable records. These functions need no open store."""
+"""Copies a consistent state of a database while a service writes to the database. Also checks copies, and
+lists their contents and unreadable records. None of these functions needs an open store."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -12,12 +12,17 @@ from msgspec import Struct
 from trainshed.core.errors import FailedPrecondition
 from trainshed.core.names import JobUid
 from trainshed.store.codec import CODECS, decode_job
-from trainshed.store.sqlite.connections import damaged, open_reader, require_known, require_sound
+from trainshed.store.sqlite.connections import (
+    damaged_error,
+    open_reader,
+    require_known,
+    require_sound,
+)
 
 
 class StoredWork(Struct, frozen=True):
-    """A job, tuning job or pipeline as described by its columns. `attempt`: its latest attempt, or None if
-    the record is unreadable."""
+    """A job, tuning job or pipeline, as described by its columns. `attempt`: the number of its latest
+    attempt, or None if the record is unreadable."""
 
     uid: JobUid
     name: str
@@ -31,17 +36,18 @@ class _Attempted(msgspec.Struct):
 
 
 def copy_database(database: Path, target: Path) -> None:
-    """Copy a database in one read transaction. Writers continue, and no transaction is copied only in part.
-    Blocks. Raise StoreUnreadable for a damaged database, or OSError."""
+    """Copy a database in one read transaction. Writers can continue. Each transaction is copied completely or
+    not at all. Blocks. Raise StoreUnreadable for a damaged database, or OSError."""
     try:
         with closing(open_reader(database)) as source, closing(sqlite3.connect(target)) as copy:
-            # A copy in several steps would start again after each commit of a busy service.
+            # Copy in one step. A copy in several steps would start again after each commit, and a busy
+            # service commits often.
             source.backup(copy)
             copy.execute("PRAGMA journal_mode = DELETE")
     except sqlite3.OperationalError as failure:
         raise OSError(f"{database} cannot be copied: {failure}") from failure
     except sqlite3.DatabaseError as failure:
-        raise damaged(database, str(failure)) from failure
+        raise damaged_error(database, str(failure)) from failure
 
 
 def check_database(database: Path) -> int:
@@ -51,7 +57,7 @@ def check_database(database: Path) -> int:
             require_sound(connection, database)
             return require_known(connection, database)
     except sqlite3.DatabaseError as failure:
-        raise damaged(database, str(failure)) from failure
+        raise damaged_error(database, str(failure)) from failure
 
 
 def unreadable_in(database: Path) -> Iterator[str]:
@@ -66,7 +72,8 @@ def unreadable_in(database: Path) -> Iterator[str]:
             except FailedPrecondition:
                 yield f"jobs {uid} ({name})"
         for codec in CODECS:
-            # Unreadable parts of a job were already reported. The format of an intent depends on its kind.
+            # Unreadable parts of a job were already reported. The format of an intent depends on the kind of
+            # the intent.
             if codec.table in ("jobs", "intents"):
                 continue
             query = "SELECT name FROM pragma_table_info(?) WHERE pk ORDER BY pk"

@@ -15,7 +15,7 @@ from trainshed.store.sqlite.connections import (
     DATABASE_FILE,
     Reading,
     Writing,
-    damaged,
+    damaged_error,
     migrate,
     open_writer,
     require_not_emptied,
@@ -39,26 +39,26 @@ from trainshed.store.sqlite.writer import Writer
 LOCK_FILE = "trainshed.lock"
 _OPEN = "open"
 _CLOSED = "closed"
-"""The last line of the lock file, if the last service has closed its database."""
+"""The last line of the lock file if the last service has closed the database."""
 
 _WATCH_EVERY = 5.0
-"""Seconds between two checks of the store's files while no data are written."""
+"""Seconds between two checks of the store's files. A write checks the files, too."""
 
 _OLDEST_SQLITE = (3, 38, 0)
 """The first SQLite version with STRICT tables, and with JSON functions in every build."""
 
 
 class Store:
-    """An open store with its parts. Used from one event loop.
+    """An open store with its parts. Used from one event loop. No transaction remains open after a call.
+    Contract tests: tests/contract/store.
 
-    No call keeps a transaction open beyond its own statements. Contract tests: tests/contract/store.
     `acquired`: called with each epoch that a leader has acquired. It may raise OSError.
     """
 
     def __init__(
         self, writer: Writing, snapshots: Reading, acquired: Callable[[int], None] = lambda _: None
     ) -> None:
-        #: The writer, which additional parts of the store may share.
+        #: The writer. Additional parts of the store may share it.
         self.writer = writer
         self.snapshots = snapshots
         self.intake = Intake(writer, snapshots)
@@ -75,14 +75,15 @@ class Store:
         self.notifications = Notifications(writer, snapshots)
 
     async def watch(self) -> None:
-        """Check the store's files regularly, to detect removed or replaced files within seconds.
+        """Check the store's files regularly, to detect removed or replaced files within seconds. Runs until
+        it is cancelled.
 
-        All acknowledged data are then saved, and each write raises Unavailable with advice until the files
-        are restored. Runs until it is cancelled. Without this task, only the next write detects the removal.
+        After the detection, all acknowledged data are saved. Each write then raises Unavailable with advice
+        until the files are restored. Without this task, a removal would not be detected until the next write.
         """
 
     def close(self) -> None:
-        """Finish queued writes and release the data directory. Blocks. A second call has no effect."""
+        """Finish queued writes and release the data directory. Blocks. Further calls have no effect."""
 
 
 class FileStore(Store):
@@ -98,7 +99,8 @@ class FileStore(Store):
     async def watch(self) -> None:
         while True:
             await asyncio.sleep(_WATCH_EVERY)
-            # The writer checks the files before each transaction, and saves the data if possible.
+            # The writer checks the files before each transaction. If a file is missing, it saves the data if
+            # possible.
             with contextlib.suppress(Unavailable):
                 await self._writer.run("watch", lambda _: None)
 
@@ -112,10 +114,10 @@ class FileStore(Store):
 
 
 def open_database(directory: Path) -> FileStore:
-    """Open the store in `directory`, which is created if necessary. Blocks.
+    """Open the store in `directory`. Create the directory if it does not exist. Blocks.
 
-    Raises StoreInUse while another process uses it, StoreUnreadable (also for an SQLite that is too old), or
-    OSError.
+    Raises StoreInUse while another process uses the directory. Raises StoreUnreadable if the database cannot
+    be used or SQLite is too old. Raises OSError.
     """
     if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
         needed = ".".join(map(str, _OLDEST_SQLITE))
@@ -149,7 +151,7 @@ def open_database(directory: Path) -> FileStore:
                 "free space of its directory"
             ) from failure
         except sqlite3.DatabaseError as failure:
-            raise damaged(database, str(failure)) from failure
+            raise damaged_error(database, str(failure)) from failure
         durable.sync_directory(str(directory))
         lock.note_epoch(epoch)
         snapshots = Snapshots(database)
@@ -159,10 +161,10 @@ def open_database(directory: Path) -> FileStore:
 
 
 class _Lock:
-    """The lock of a data directory, which the end of the process releases in any case.
+    """The lock of a data directory. The kernel releases the lock when the process ends, even after a crash.
 
-    Lines of the file: the process id of the owner, the epoch of the last known leader, and whether the
-    database was closed.
+    The lock file contains these lines: the process ID of the owner, the epoch of the last known leader, and
+    whether the database was closed.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -182,22 +184,24 @@ class _Lock:
             os.close(self.handle)
             raise
         _, words = self._lines()
-        #: State of the database after the last owner: `_OPEN` (not closed) or `_CLOSED`. None without an
-        #: earlier owner.
+        #: The state in which the last owner left the database: `_OPEN` (not closed) or `_CLOSED`. None =
+        #: there was no earlier owner.
         self.before = next((word for word in words if word in (_OPEN, _CLOSED)), None)
         #: The epoch of the last leader, or 0 if unknown.
         self.epoch = int(next((word for word in words if word.isdecimal()), "0"))
-        # If the service crashes before the database exists, the file must not show that it existed.
+        # The service may crash before the database exists. The file must then not state that a database
+        # existed.
         self._say(self.before or "")
 
     def note_epoch(self, epoch: int) -> None:
-        """Record that the database is open and has at least this epoch. Raise OSError."""
+        """Record that the database is open and that its epoch is at least this one. Raise OSError."""
         self.epoch = epoch
         self._say(_OPEN)
 
     def close(self) -> None:
         """Record that the database was closed, and release the lock."""
-        with contextlib.suppress(OSError):  # On a full disk the next start checks the database.
+        # If the disk is full, this fails, and the next start checks the database.
+        with contextlib.suppress(OSError):
             self._say(_CLOSED)
         os.close(self.handle)
 

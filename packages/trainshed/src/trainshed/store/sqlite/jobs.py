@@ -1,5 +1,4 @@
-"""Writes jobs, tuning jobs and pipelines to SQLite: for requests (`Intake`) and for the controller
-(`Ledger`)."""
+"""Writes jobs, tuning jobs and pipelines to SQLite. `Intake` is for requests, `Ledger` for the controller."""
 
 import contextlib
 import sqlite3
@@ -27,7 +26,7 @@ from trainshed.core.tuning.records import TuningJob
 from trainshed.core.units import Nanos
 from trainshed.core.usage import Use
 from trainshed.core.works import Work
-from trainshed.store.audit import RecordedCall, concerns
+from trainshed.store.audit import RecordedCall, set_subject
 from trainshed.store.codec import (
     CANCEL,
     DETAILS,
@@ -51,7 +50,7 @@ from trainshed.store.sqlite.connections import (
     missing,
     readable,
 )
-from trainshed.store.sqlite.models import registering
+from trainshed.store.sqlite.models import version_writer
 from trainshed.store.sqlite.resources import put as put_notifications
 from trainshed.store.sqlite.studies import (
     measurement_parameters,
@@ -64,7 +63,7 @@ from trainshed.store.sqlite.tables import insert_operation
 _SQL = load_statements("jobs.sql")
 _WORKS = load_statements("works.sql")
 _USES_KEPT = 400 * 24 * 3600 * 10**9
-"""Nanoseconds for which the usage of attempts is kept."""
+"""How long the machine use of attempts is kept, in nanoseconds."""
 _OF_A_JOB = (
     *("delete_job", "delete_work", "delete_labels", "delete_timeline", "delete_intents"),
     *("delete_trials", "delete_measurements", "orphan_children"),
@@ -72,15 +71,15 @@ _OF_A_JOB = (
 )
 
 
-def storing(made: NewWork) -> Callable[[sqlite3.Connection], None]:
-    """Return a function that stores a new work. The work is encoded here, on the caller's thread instead of
-    the writer's. The function raises AlreadyExists if the name was used before, and Unavailable if the uid is
-    taken."""
+def work_writer(made: NewWork) -> Callable[[sqlite3.Connection], None]:
+    """Return a function that stores a new work in a transaction. The work is encoded before the function is
+    returned, so that the writer's thread does not have to encode it. The function raises AlreadyExists if the
+    name was used before, and Unavailable if the UID is already in use."""
     job = made.job
     parameters = work_parameters(job)
     output = job.spec.output if isinstance(job, Job) else None
-    # If the id is the work's uid, it needs no reservation. Each uid is used once, and ids that clients choose
-    # begin with a letter (facts/limits#ids).
+    # An ID that is the work's UID needs no reservation. Each UID is used only once, and an ID that a client
+    # chooses begins with a letter (facts/limits#ids).
     is_chosen = job.name.job_id != str(job.uid)
 
     def is_taken(connection: sqlite3.Connection) -> bool:
@@ -91,10 +90,10 @@ def storing(made: NewWork) -> Callable[[sqlite3.Connection], None]:
             is_taken(connection)
             or connection.execute(_WORKS["reserve_name"], parameters).rowcount != 1
         ):
-            raise _taken(job)
+            raise _name_taken_error(job)
         if connection.execute(_WORKS["insert_job"], parameters).rowcount != 1:
             if is_taken(connection):
-                raise _taken(job)
+                raise _name_taken_error(job)
             raise Unavailable("two jobs received the same number; send the request again")
         connection.execute(_WORKS["insert_work"], parameters)
         put_labels(connection, job)
@@ -105,14 +104,14 @@ def storing(made: NewWork) -> Callable[[sqlite3.Connection], None]:
     return store
 
 
-def _taken(job: Work) -> AlreadyExists:
+def _name_taken_error(job: Work) -> AlreadyExists:
     return AlreadyExists(
         f"{job.name} exists or existed before; names are never used again. Choose another id"
     )
 
 
 def put_labels(connection: sqlite3.Connection, work: Work) -> None:
-    """Store the labels of a work and the address of its responsible user, for filters of lists."""
+    """Store the labels of a work and the address of its responsible user. Filters of lists use them."""
     for key, value in (*work.labels, (PERSON, person_of(work.creator))):
         connection.execute(_WORKS["insert_label"], {"uid": work.uid, "key": key, "value": value})
 
@@ -120,7 +119,7 @@ def put_labels(connection: sqlite3.Connection, work: Work) -> None:
 def append_timeline(
     connection: sqlite3.Connection, uid: JobUid, entries: Iterable[TimelineEntry]
 ) -> None:
-    """Add entries to the timeline of a work, without a check that the work exists."""
+    """Add entries to the timeline of a work. Does not check whether the work exists."""
     rows = [
         {
             "uid": uid,
@@ -135,12 +134,12 @@ def append_timeline(
 
 
 class Intake(Port):
-    """The writes of requests."""
+    """The writes that requests cause."""
 
     async def create(self, *made: NewWork) -> None:
-        """Store new works with generation 1, all or none. Raise AlreadyExists if a name was ever used in the
-        project, even by a deleted job. Raise Unavailable if only a uid is taken."""
-        stores = tuple(map(storing, made))
+        """Store all of these new works with generation 1, or none. Raise AlreadyExists if a name was ever
+        used in the project, even by a job that was deleted. Raise Unavailable if a UID is already in use."""
+        stores = tuple(map(work_writer, made))
 
         def work(connection: sqlite3.Connection) -> None:
             for store in stores:
@@ -148,16 +147,16 @@ class Intake(Port):
 
         if made:
             first = made[0].job
-            if (call := concerns(first.name.project_id, str(first.name))) is not None:
+            if (call := set_subject(first.name.project_id, str(first.name))) is not None:
                 call.describe(name=first.display_name)
         await self._writer.run("create", work)
 
     async def request_cancel(self, name: JobName, cancel: CancelRequested) -> JobUid:
-        """Append a cancel intent, unless the job already has one. Raise NotFound, or FailedPrecondition if
-        the job has finished."""
+        """Append a cancel intent, unless the job already has a cancel intent. Raise NotFound, or
+        FailedPrecondition if the job has finished."""
         intent = CANCEL.encode(cancel)
 
-        call = concerns(name.project_id, str(name))
+        call = set_subject(name.project_id, str(name))
 
         def work(connection: sqlite3.Connection) -> JobUid:
             uid = _live(connection, name, "there is nothing to cancel", call)
@@ -167,11 +166,11 @@ class Intake(Port):
         return await self._writer.run("request_cancel", work)
 
     async def order_drill(self, name: JobName, drill: Drill) -> JobUid:
-        """Append a drill intent. A job may have several. Raise NotFound, or FailedPrecondition if the job has
-        finished."""
+        """Append a drill intent. A job may have several drill intents. Raise NotFound, or FailedPrecondition
+        if the job has finished."""
         intent = DRILL.encode(DrillOrdered(drill))
 
-        call = concerns(name.project_id, str(name))
+        call = set_subject(name.project_id, str(name))
 
         def work(connection: sqlite3.Connection) -> JobUid:
             uid = _live(connection, name, "order the drill for a running or waiting job", call)
@@ -180,26 +179,26 @@ class Intake(Port):
 
         return await self._writer.run("order_drill", work)
 
-    async def tell(self, uids: Sequence[JobUid], entry: TimelineEntry) -> None:
-        """Add a timeline entry to the works in any state, about an action that does not change them. Skip
-        deleted works."""
+    async def add_timeline_entry(self, uids: Sequence[JobUid], entry: TimelineEntry) -> None:
+        """Add a timeline entry to these works, whatever their state. The entry describes an action that does
+        not change the works. Works that no longer exist are skipped."""
 
         def work(connection: sqlite3.Connection) -> None:
             for uid in uids:
-                # The work may have been deleted in the meantime, with its timeline.
+                # Another request may have deleted the work and its timeline in the meantime.
                 if connection.execute(_SQL["is_there"], {"uid": uid}).fetchone():
                     append_timeline(connection, uid, (entry,))
 
-        await self._writer.run("tell", work)
+        await self._writer.run("add_timeline_entry", work)
 
     async def replace_labels(
         self, name: JobName, labels: tuple[tuple[str, str], ...], etag: str, now: Nanos
     ) -> Work:
-        """Set the labels of a job in any state, and return the job. `etag`: "" skips the check. `now` becomes
-        the job's `updated`. Raise NotFound, or Aborted if the etag differs."""
+        """Set the labels of a job, whatever its state, and return the job. Its `updated` becomes `now`.
+        `etag`: the expected etag; "" = any. Raise NotFound, or Aborted if the etag differs."""
         encoded = LABELS.encode(labels)
 
-        call = concerns(name.project_id, str(name))
+        call = set_subject(name.project_id, str(name))
 
         def work(connection: sqlite3.Connection) -> Work:
             uid, _, _, current = _existing(connection, name, call)
@@ -221,17 +220,17 @@ class Intake(Port):
 
     async def delete_job(self, name: JobName, operation: Operation) -> JobUid:
         """Delete a finished job with its trials, and store the finished operation, in one transaction. Raise
-        NotFound, or FailedPrecondition if the job is unfinished or its parent has not yet processed its
-        end."""
+        NotFound. Raise FailedPrecondition if the job is unfinished, or if its parent has not yet processed
+        the end of the job."""
 
-        call = concerns(name.project_id, str(name))
+        call = set_subject(name.project_id, str(name))
 
         def work(connection: sqlite3.Connection) -> JobUid:
             uid, _, is_live, _ = _existing(connection, name, call)
             if is_live:
-                # The message does not contain the state, because each API has its own name for it.
+                # The message does not contain the state, because each API has its own names for states.
                 raise FailedPrecondition(
-                    f"{name} has not ended; cancel it, and delete it after its end"
+                    f"{name} has not finished; cancel it, and delete it after it has finished"
                 )
             if parent := _waiting_parent(connection, uid):
                 raise FailedPrecondition(
@@ -246,21 +245,23 @@ class Intake(Port):
         return await self._writer.run("delete_job", work)
 
     async def drain_node(self, drain: NodeDrain) -> None:
-        """Put a node under maintenance. If it already is, `since` stays unchanged, and a new reason replaces
-        the old one."""
+        """Put a node under maintenance. If the node already is, `since` stays unchanged, and the new reason
+        replaces the old one."""
         await self._execute("drain_node", asdict(drain))
 
     async def undrain_node(self, node: str) -> None:
-        """End the maintenance of a node. Has no effect if the node is not drained."""
+        """End the maintenance of a node. Has no effect if the node is not under maintenance."""
         await self._execute("undrain_node", {"node": node})
 
     async def set_quota(
         self, key: QuotaKey, limit: float | None, *, by_service: bool = True
     ) -> None:
-        """Set the limit of a quota, or remove it (None). `by_service`: whether an owner of the service sets
-        it. Owners of the project cannot exceed or remove such a limit. Raise PermissionDenied."""
+        """Set the limit of a quota. None removes the limit. `by_service`: whether an owner of the service
+        makes the change. An owner of the project can neither exceed nor remove a limit that was set by an
+        owner of the service. Raise PermissionDenied."""
         most = limit if by_service else None
-        # A share is not a limit: the service's default share applies only to users without their own share.
+        # A share is not a limit: the service's default share applies only to users who have no share of their
+        # own.
         fallback = EACH if key.person and key.metric != SHARE else key.person
         parameters = asdict(key) | {"limit": limit, "most": most, "each": fallback}
 
@@ -274,7 +275,7 @@ class Intake(Port):
         await self._writer.run("set_quota", work)
 
     async def _execute(self, statement: str, parameters: Parameters) -> int:
-        """Execute one statement, which has the name of the method. Return the number of changed rows."""
+        """Execute the statement with the name of the calling method. Return the number of changed rows."""
         return await self._writer.run(
             statement, lambda connection: connection.execute(_SQL[statement], parameters).rowcount
         )
@@ -282,8 +283,8 @@ class Intake(Port):
 
 def _refuse_looser(key: QuotaKey, limit: float | None, person: str, most: float) -> None:
     """Raise PermissionDenied if an owner of a project would raise or remove a limit that an owner of the
-    service has set. `person`, `most`: that limit."""
-    # Without a limit of their own, the limit for each user applies.
+    service has set. `most`: that limit. `person`: the user to whom it applies."""
+    # If a user's own limit is removed, the limit for each user still applies.
     is_kept = limit is None and person != key.person
     if is_kept or (limit is not None and limit <= most and key.metric != SHARE):
         return
@@ -305,8 +306,8 @@ def _live(
 
 
 def _waiting_parent(connection: sqlite3.Connection, uid: JobUid) -> Work | None:
-    """Return the parent of a job if the parent has not processed the job's end yet. Deleting the job would
-    lose its end."""
+    """Return the parent of a job if the parent has not yet processed the end of the job. If the job were
+    deleted then, the parent could never learn how the job ended."""
     row = connection.execute(_SQL["live_parent"], {"uid": uid}).fetchone()
     if row is None:
         return None
@@ -326,8 +327,8 @@ def _waiting_parent(connection: sqlite3.Connection, uid: JobUid) -> Work | None:
 def _existing(
     connection: sqlite3.Connection, name: JobName, call: RecordedCall | None
 ) -> tuple[JobUid, str, bool, str]:
-    """Return (uid, state, whether it is unfinished, etag) of a job. `call`: the audit record that receives
-    the display name. Raise NotFound."""
+    """Return (UID, state, whether it is unfinished, etag) of a job. `call`: the call whose audit record
+    receives the display name. Raise NotFound."""
     row = connection.execute(_SQL["job_by_name"], name_parameters(name)).fetchone()
     if row is None:
         raise missing(name)
@@ -338,36 +339,37 @@ def _existing(
 
 
 class Ledger(Port):
-    """The writes of the controller only."""
+    """The writes that only the controller performs."""
 
     def __init__(
         self, writer: Writing, snapshots: Reading, acquired: Callable[[int], None] = lambda _: None
     ) -> None:
         super().__init__(writer, snapshots)
-        #: Called with each acquired epoch. May raise OSError.
+        #: Called with each epoch that a leader has acquired. May raise OSError.
         self._acquired = acquired
 
     async def acquire(self, owner: str) -> int:
-        """Become the leader. Return a new epoch, higher than all earlier ones. Controllers with earlier
-        epochs cannot commit any more."""
+        """Become the leader, and return a new epoch. It is higher than all earlier epochs. Controllers with
+        an earlier epoch can no longer commit."""
 
         def work(connection: sqlite3.Connection) -> int:
-            # fetchall instead of fetchone: a RETURNING statement that is read only in part would block the
-            # COMMIT.
+            # Use fetchall instead of fetchone: the COMMIT would fail while rows of a RETURNING statement are
+            # unread.
             ((epoch,),) = connection.execute(_SQL["acquire"], {"owner": owner}).fetchall()
             return epoch
 
         epoch = await self._writer.run("acquire", work)
-        # On a full disk the file is not updated, and only the next start has less information.
+        # If the disk is full, the file is not updated. The only consequence is that the next start has less
+        # information.
         with contextlib.suppress(OSError):
             self._acquired(epoch)
         return epoch
 
     async def create_admitted(self, epoch: int, made: NewWork) -> None:
-        """Store a new work with generation 1 that has already made its first step: `Intake.create` and a
-        commit in one transaction. Raises the errors of `Intake.create`, and StaleCommit if a newer epoch was
-        acquired."""
-        store = storing(made)
+        """Store a new work with generation 1 together with its first step: `Intake.create` and a commit in
+        one transaction. Raises the errors of `Intake.create`, and StaleCommit if a newer epoch was acquired.
+        """
+        store = work_writer(made)
 
         def work(connection: sqlite3.Connection) -> None:
             if connection.execute(_SQL["is_leader"], {"epoch": epoch}).fetchone() is None:
@@ -377,7 +379,7 @@ class Ledger(Port):
                 )
             store(connection)
 
-        concerns(made.job.name.project_id, str(made.job.name))
+        set_subject(made.job.name.project_id, str(made.job.name))
         await self._writer.run("create_admitted", work)
 
     async def load(self, uid: JobUid) -> LiveJob[Work] | None:
@@ -389,11 +391,11 @@ class Ledger(Port):
             rows = connection.execute(_SQL["load_job"], {"uid": uid})
             return next(readable(rows, lambda row: _live_job(row, intents)), None)
 
-        return self._snapshots.here(read)
+        return self._snapshots.read_now(read)
 
     async def load_live(self) -> tuple[LiveJob[Work], ...]:
-        """Return all readable unfinished jobs, oldest first. The time does not depend on the number of
-        finished jobs."""
+        """Return all readable unfinished jobs, oldest first. The duration of this call does not depend on the
+        number of finished jobs."""
 
         def read(connection: sqlite3.Connection) -> tuple[LiveJob[Work], ...]:
             intents: dict[int, list[Intent]] = {}
@@ -406,16 +408,20 @@ class Ledger(Port):
                 )
             )
 
-        return await self._snapshots.aside(read)
+        return await self._snapshots.read_async(read)
 
     async def commit(self, epoch: int, commit: Commit) -> int:
-        """Apply one step, and return the new generation. Raise StaleCommit without any write if the step is
-        out of date.
+        """Store one step, and return the new generation. Raise StaleCommit and store nothing if the step is
+        out of date. The caller then loads the job again and repeats the step. A step is out of date in these
+        cases:
 
-        A step is out of date in these cases: the generation is not the expected one, a newer epoch was
-        acquired, the job was deleted, the step would leave a final state, or the model's version already
-        exists. A step that ends the job is also out of date if it has not processed a stored intent, so that
-        an accepted cancel is never lost. The caller then loads the job again and repeats the step.
+        - The generation is not the expected one.
+        - A newer epoch was acquired.
+        - The job was deleted.
+        - The step would leave a final state.
+        - The model's version already exists.
+        - The step ends the job, but has not processed a stored intent. An accepted cancel is therefore never
+          lost.
         """
         job = commit.job
         parameters = {
@@ -432,9 +438,9 @@ class Ledger(Port):
             measurement_parameters(StudyUid(job.uid), number, measurement)
             for number, measurement in commit.measurements
         ]
-        stores = [storing(made) for made in commit.made]
+        stores = [work_writer(made) for made in commit.made]
         if commit.model is not None:
-            stores.append(registering(commit.model))
+            stores.append(version_writer(commit.model))
 
         def work(connection: sqlite3.Connection) -> int:
             rows = connection.execute(_SQL["commit_job"], parameters).fetchall()
@@ -465,7 +471,7 @@ class Ledger(Port):
 
 
 def _live_job(row: Sequence[Any], intents: tuple[Intent, ...]) -> LiveJob[Work]:
-    """Return the live job of a row (record, labels, labels_updated, kind, generation)."""
+    """Return the live job from a row with the columns record, labels, labels_updated, kind, generation."""
     record, labels, labels_updated, kind, generation = row
     job = decode_job(record, labels, labels_updated, kind)
     return LiveJob(job, generation, intents)
@@ -479,7 +485,7 @@ def _intent(row: Sequence[Any]) -> Intent:
 
 
 def put_uses(connection: sqlite3.Connection, uses: Iterable[Use]) -> None:
-    """Store usage records, and delete expired ones."""
+    """Store machine-use records, and delete expired ones."""
     for use in uses:
         connection.execute(_SQL["put_use"], use_parameters(use))
         connection.execute(_SQL["forget_use"], {"before": use.ended - _USES_KEPT})

@@ -26,8 +26,8 @@ _DEFAULT = "default"
 
 
 class Models(Port):
-    """Stores models as their versions. Every write is durable when its call returns. After an error nothing
-    was changed."""
+    """Stores models as their versions. Every write is durable when its call returns. If a call raises an
+    error, nothing was changed."""
 
     async def register(
         self,
@@ -36,28 +36,28 @@ class Models(Port):
         *,
         is_new: bool,
     ) -> Operation:
-        """Store the next version of a model, or the first version of a new model, together with its finished
-        operation.
+        """Store the next version of a model together with its finished operation. `is_new`: store the first
+        version of a new model.
 
-        `make`, a pure function, returns both for the number of the version. The version takes over its
-        aliases from earlier versions. Raise AlreadyExists if a new model already exists, or NotFound if an
-        existing model does not exist.
+        `make`: a pure function that returns the version and the operation for a version number. Aliases of
+        the new version are removed from earlier versions. Raise AlreadyExists if a new model already exists,
+        or NotFound if an existing model does not exist.
         """
 
         def work(connection: sqlite3.Connection) -> Operation:
             version, operation = make(1 if is_new else _versions(connection, name)[0].version + 1)
-            registering(version)(connection)
+            version_writer(version)(connection)
             insert_operation(connection, operation)
             return operation
 
         return await self._writer.run("register", work)
 
     async def version(self, name: ModelName, version: str) -> ModelVersion:
-        """Return a version by number or alias, or the default version for "". Raise NotFound."""
-        return self._snapshots.here(lambda connection: _version(connection, name, version))
+        """Return a version by number or alias. "" = the default version. Raise NotFound."""
+        return self._snapshots.read_now(lambda connection: _version(connection, name, version))
 
     async def models(self, project_id: str, location: str) -> tuple[ModelVersion, ...]:
-        """Return the default version of each model, newest model first."""
+        """Return the default version of each model in the location. The newest model is first."""
         place = {"project_id": project_id, "location": location}
         versions = await self._records(_SQL["of_location"], place, VERSION)
         made: dict[ModelName, int] = {}
@@ -69,7 +69,7 @@ class Models(Port):
 
     async def versions(self, name: ModelName) -> tuple[ModelVersion, ...]:
         """Return all versions of a model, newest first. Raise NotFound."""
-        return await self._snapshots.aside(lambda connection: _versions(connection, name))
+        return await self._snapshots.read_async(lambda connection: _versions(connection, name))
 
     async def change(
         self,
@@ -77,9 +77,9 @@ class Models(Port):
         chosen: str,
         change: Callable[[ModelVersion, Sequence[ModelVersion]], Iterable[ModelVersion]],
     ) -> ModelVersion:
-        """Replace versions by the results of `change`, a pure function of the `chosen` version and of all
-        versions, in one transaction. Return the chosen version. Raise NotFound, and the errors of
-        `change`."""
+        """Replace versions of a model in one transaction. Return the new state of the `chosen` version.
+        `change`: a pure function of the chosen version and of all versions. It returns the versions to
+        replace. Raise NotFound, and the errors of `change`."""
 
         def work(connection: sqlite3.Connection) -> ModelVersion:
             target = _version(connection, name, chosen)
@@ -101,8 +101,8 @@ class Models(Port):
         await self._writer.run("delete_model", work)
 
     async def delete_version(self, name: ModelName, version: int, operation: Operation) -> None:
-        """Delete a version that is not the default. The only version of a model is always the default. Raise
-        NotFound, or FailedPrecondition for the default version."""
+        """Delete a version other than the default version. The only version of a model is always its default
+        version. Raise NotFound, or FailedPrecondition for the default version."""
         parameters = asdict(name) | {"version": version}
 
         def work(connection: sqlite3.Connection) -> None:
@@ -118,10 +118,10 @@ class Models(Port):
         await self._writer.run("delete_version", work)
 
 
-def registering(version: ModelVersion) -> Callable[[sqlite3.Connection], None]:
-    """Return a function that stores a new version, which a pipeline's commit also uses. The function raises
-    AlreadyExists if this version or a later one exists. It raises NotFound for a later version of a model
-    that does not exist."""
+def version_writer(version: ModelVersion) -> Callable[[sqlite3.Connection], None]:
+    """Return a function that stores a new version in a transaction. A pipeline's commit also uses it. The
+    function raises AlreadyExists if this version or a later one exists. It raises NotFound if the version is
+    not the first one and the model does not exist."""
 
     def store(connection: sqlite3.Connection) -> None:
         others = records(connection, _SQL["versions"], asdict(version.name), VERSION)
@@ -153,7 +153,7 @@ def _versions(connection: sqlite3.Connection, name: ModelName) -> tuple[ModelVer
 
 
 def _version(connection: sqlite3.Connection, name: ModelName, version: str) -> ModelVersion:
-    """Return a version by number or alias, or the default version for "". Raise NotFound."""
+    """Return a version by number or alias. "" = the default version. Raise NotFound."""
     if version.isascii() and version.isdecimal() and len(version) < 10:
         key = asdict(name) | {"version": int(version)}
         return existing(connection, _SQL["version"], key, VERSION, f"{name}@{version}")
@@ -164,7 +164,7 @@ def _version(connection: sqlite3.Connection, name: ModelName, version: str) -> M
 
 
 class Evaluations(Resources[EvaluationName, ModelEvaluation]):
-    """Stores evaluations, which are deleted together with their model version."""
+    """Stores evaluations of models. An evaluation is deleted together with its model version."""
 
     sql = _EVALUATIONS
     codec = EVALUATION
@@ -177,6 +177,6 @@ class Evaluations(Resources[EvaluationName, ModelEvaluation]):
 
     def insert(self, connection: sqlite3.Connection, record: ModelEvaluation) -> ModelEvaluation:
         """Store an evaluation. Raise NotFound if the model version does not exist."""
-        # An evaluation of a deleted version would never be deleted.
+        # Check that the version exists. Otherwise the evaluation would never be deleted.
         _version(connection, record.name.model, str(record.version))
         return super().insert(connection, record)

@@ -1,8 +1,11 @@
 """Filters a list of works by a condition, without reading their records (ADR 3).
 
-For frequent conditions, the newest works are enough to fill a page. For rare conditions, an index finds the
-works in a few steps of SQLite's virtual machine. Otherwise, the works of the list are checked from the newest
-on, and each call checks a limited number.
+The search has three stages:
+
+- The newest works are checked. For a frequent condition, they are enough to fill a page.
+- SQLite searches by an index, in a limited number of steps of its virtual machine. This finds the works for a
+  rare condition.
+- All works are checked from the newest on. Each call checks a limited number of works.
 """
 
 import sqlite3
@@ -40,18 +43,18 @@ _OF_COLLECTION: Final = (
 
 
 class Walk(Struct, frozen=True):
-    """Selects all works of a list below the uid `:below`."""
+    """Selects all works of a list whose UID is lower than the parameter `:below`."""
 
-    #: A statement that selects the uids of the works, newest first. A LIMIT may be appended.
+    #: A statement that selects the UIDs of the works, newest first. Callers may append a LIMIT.
     sql: str
-    #: An SQL expression that is true for rows of `works` in the list.
+    #: An SQL expression that is true if a row of `works` is in the list.
     test: str
-    #: Parameters of the two SQL texts, and `limit`, the maximum number of works in the result.
+    #: Parameters for `sql` and `test`. Also `limit`, the maximum number of works in the result.
     parameters: Parameters
 
 
 def walk(query: JobQuery) -> Walk:
-    """Return the walk through the works of `query`."""
+    """Return the `Walk` that selects the works of `query`."""
     parameters: Parameters = {"below": query.after or ABOVE_ALL_UIDS, "limit": query.limit}
     if query.project_id is None:
         return Walk(f"{_EVERYWHERE} ORDER BY uid DESC", "works.parent_uid = 0", parameters)
@@ -71,45 +74,45 @@ def walk(query: JobQuery) -> Walk:
     return Walk(f"{' UNION ALL '.join(parts)} ORDER BY uid DESC", " AND ".join(tests), parameters)
 
 
-FEW_LOOKED_AT: Final = 1_000
+FEW_NEWEST: Final = 1_000
 """Number of the newest works that are checked before an index is tried. This takes about 0.5 ms."""
 MAX_STEPS: Final = 100_000
 """Maximum number of steps of SQLite's virtual machine for a search by index. This takes about 2 ms."""
 MAX_CHECKED_WORKS: Final = 50_000
-"""Number of works that one call checks. This takes 10 to 25 ms."""
+"""Maximum number of works that one call checks. This takes 10 to 25 ms."""
 
 
-class Narrowed(Struct, frozen=True):
+class FilteredPage(Struct, frozen=True):
     """One page of a filtered list."""
 
-    #: Works that meet the condition, newest first, at most `limit`.
+    #: Works that meet the condition, newest first. There are at most `limit`.
     uids: tuple[JobUid, ...]
-    #: Start of the next page: works below this uid were not checked. None if all were checked.
-    went_to: JobUid | None
+    #: Start of the next page: works below this UID were not checked yet. None = all works were checked.
+    next_after: JobUid | None
 
 
-def narrowed(connection: sqlite3.Connection, through: Walk, where: Condition) -> Narrowed:
+def filter_works(connection: sqlite3.Connection, through: Walk, where: Condition) -> FilteredPage:
     """Return the next works of a list that meet `where`."""
     limit = int(through.parameters["limit"])
-    uids = _among_newest(connection, through, where, FEW_LOOKED_AT)
+    uids = _among_newest(connection, through, where, FEW_NEWEST)
     if len(uids) == limit:
-        return Narrowed(uids, uids[-1])
+        return FilteredPage(uids, uids[-1])
     if (indexed := _by_index(connection, through, where)) is not None:
-        return Narrowed(indexed, indexed[-1] if len(indexed) == limit else None)
+        return FilteredPage(indexed, indexed[-1] if len(indexed) == limit else None)
     uids = _among_newest(connection, through, where, MAX_CHECKED_WORKS)
     if len(uids) == limit:
-        return Narrowed(uids, uids[-1])
+        return FilteredPage(uids, uids[-1])
     ((looked_at, lowest),) = connection.execute(
         f"SELECT count(*), min(uid) FROM ({through.sql} LIMIT {MAX_CHECKED_WORKS})",
         through.parameters,
     )
-    return Narrowed(uids, JobUid(lowest) if looked_at == MAX_CHECKED_WORKS else None)
+    return FilteredPage(uids, JobUid(lowest) if looked_at == MAX_CHECKED_WORKS else None)
 
 
 def _among_newest(
     connection: sqlite3.Connection, through: Walk, where: Condition, count: int
 ) -> tuple[JobUid, ...]:
-    """Return up to `limit` works that meet `where`, from the next `count` works of a list."""
+    """Return up to `limit` works that meet `where`, among the next `count` works of the list."""
     wanted = _Sql(dict(through.parameters))
     rows = connection.execute(
         f"SELECT works.uid FROM ({through.sql} LIMIT {count}) AS newest "
@@ -122,9 +125,10 @@ def _among_newest(
 def _by_index(
     connection: sqlite3.Connection, through: Walk, where: Condition
 ) -> tuple[JobUid, ...] | None:
-    """Return the next works that meet `where`, or None if SQLite cannot find enough of them in few steps."""
+    """Return the next works that meet `where`, or None if SQLite needs more than `MAX_STEPS` steps."""
     wanted = _Sql(dict(through.parameters), leads=True)
-    # The plus prevents SQLite from using the index of the location, because many works share a location.
+    # The plus sign prevents SQLite from using the location's index, which would be slow because many works
+    # share a location.
     place = through.test.replace("works.", "+works.")
     connection.set_progress_handler(lambda: 1, MAX_STEPS)
     try:
@@ -143,12 +147,12 @@ def _by_index(
 
 
 class _Sql(Struct):
-    """Translates conditions to SQL. Values become parameters, never part of a statement's text."""
+    """Translates conditions to SQL. Values become parameters. They are never part of the SQL text."""
 
     parameters: Parameters
-    #: Whether SQLite may use an index to find the works with a label, instead of a check of each work.
+    #: Whether SQLite may use an index to find works by label. Otherwise, it checks the labels of each work.
     leads: bool = False
-    _taken: Iterator[int] = field(default_factory=lambda: iter(range(10**6)))
+    _numbers: Iterator[int] = field(default_factory=lambda: iter(range(10**6)))
 
     def test(self, where: Condition) -> str:
         """Return an SQL expression that is true for rows of `works` that meet the condition."""
@@ -158,7 +162,7 @@ class _Sql(Struct):
             case Equal(Column.DISPLAY_NAME, value):
                 return f"works.display_name = {self._value(value)}"
             case Equal(_, job_id):
-                # The id may also be the uid of a work.
+                # The job ID may also be the UID of a work.
                 value = self._value(job_id)
                 return (
                     "works.uid IN (SELECT uid FROM job_names INDEXED BY job_names_chosen "
@@ -176,17 +180,17 @@ class _Sql(Struct):
             case Created(first, last):
                 return f"works.created BETWEEN {self._value(first)} AND {self._value(last)}"
             case Every(conditions):
-                return self._joined(" AND ", conditions) or "TRUE"
+                return self._join(" AND ", conditions) or "TRUE"
             case Either(conditions):
-                return self._joined(" OR ", conditions) or "FALSE"
+                return self._join(" OR ", conditions) or "FALSE"
             case _:
                 assert_never(where)
 
-    def _joined(self, operator: str, conditions: tuple[Condition, ...]) -> str:
+    def _join(self, operator: str, conditions: tuple[Condition, ...]) -> str:
         tests = operator.join(map(self.test, conditions))
         return f"({tests})" if tests else ""
 
     def _value(self, value: str | int) -> str:
-        name = f"where_{next(self._taken)}"
+        name = f"where_{next(self._numbers)}"
         self.parameters[name] = value
         return f":{name}"

@@ -1,8 +1,8 @@
-"""Detects whether an earlier database is missing, and whether an open one is still at its path
+"""Detects whether an earlier database is missing, and whether an open database is still at its path
 (docs/adr/0044).
 
-SQLite detects neither. It creates a new database at an empty path, and continues to write to removed files,
-which are lost when the process ends.
+SQLite detects neither. It creates a new database at an empty path. It also continues to write to files that
+were removed, and these writes are lost when the process ends.
 """
 
 import logging
@@ -19,15 +19,16 @@ from trainshed.store.port import StoreUnreadable
 log = logging.getLogger(__name__)
 
 RESCUED: Final = "trainshed-rescued.db"
-"""The name of a copy that the service creates of its open database after the file was removed."""
+"""The file name of the copy that the service saves of its open database after the database file was removed.
+"""
 _LOG, _INDEX = "-wal", "-shm"
 _OF_JOBS: Final = ("slots", "logs", "autopsies")
-"""Directories with one entry for each job. The entry's name is the number of the job."""
+"""Directories with one entry per job. The name of the entry is the UID of the job."""
 _OF_ENGINES: Final = "engines"
 
 
 def traces(directory: Path) -> Iterator[str]:
-    """Yield files in a data directory that exist only if a service had a database there."""
+    """Yield descriptions of files that exist only if a service once had a database in the directory."""
     for name in _OF_JOBS:
         with suppress(OSError):
             if jobs := sum(entry.name.isdecimal() for entry in os.scandir(directory / name)):
@@ -39,13 +40,13 @@ def traces(directory: Path) -> Iterator[str]:
 
 def require_present(database: Path, *, had_one: bool) -> None:
     """Raise StoreUnreadable if an earlier database is missing. `had_one`: whether an earlier service has
-    recorded a database."""
+    recorded that it had a database."""
     if not database.exists():
-        _require_new(database, "is gone", had_one=had_one)
+        _require_new(database, "no longer exists", had_one=had_one)
 
 
 def require_content(connection: sqlite3.Connection, database: Path, *, had_one: bool) -> None:
-    """Raise StoreUnreadable if a database is empty that had contents before."""
+    """Raise StoreUnreadable if a database is empty although it had contents before."""
     if connection.execute("PRAGMA user_version").fetchone() == (0,):
         _require_new(
             database, f"has lost its content (with {database.name}{_LOG})", had_one=had_one
@@ -64,7 +65,7 @@ def _require_new(database: Path, what: str, *, had_one: bool) -> None:
     )
     if rescued.exists():
         back = f"The service saved its content at that time: {_put_back(database)}"
-    because = f"; {', '.join(left)} remain{'' if len(left) > 1 else 's'} of it" if left else ""
+    because = f"; {', '.join(left)} remain{'' if len(left) > 1 else 's'}" if left else ""
     raise StoreUnreadable(
         f"the job database {database} {what}{because}. {back}. Or start with an empty "
         f"one: mv {directory} {directory}.old (or use another --data). Until then the "
@@ -73,9 +74,9 @@ def _require_new(database: Path, what: str, *, had_one: bool) -> None:
 
 
 def require_not_older(database: Path, epoch: int, known: int) -> None:
-    """Raise StoreUnreadable if the last service on this directory has seen a newer state of the database.
-    `epoch`: the epoch in the database, which each start increases. `known`: the last epoch that the service
-    has recorded."""
+    """Raise StoreUnreadable if an earlier service on this directory used a newer state of the database.
+    `epoch`: the epoch in the database, which increases with each start of a service. `known`: the last epoch
+    that a service has recorded outside the database."""
     if epoch < known:
         raise StoreUnreadable(
             f"the job database {database} is older than other files of its directory: "
@@ -89,10 +90,10 @@ def require_not_older(database: Path, epoch: int, known: int) -> None:
 
 
 class OpenFiles:
-    """The files of an open database, in their state when it was opened. Used only by the writer's thread."""
+    """Detects removed or replaced files of an open database. Used only by the writer's thread."""
 
     def __init__(self, database: Path) -> None:
-        """Record the identity of the files. Called while a connection has the database open. Raise
+        """Record the identity of the files. Call this method while a connection has the database open. Raise
         OSError."""
         self._database = database
         self._paths = [database.with_name(f"{database.name}{end}") for end in ("", _LOG, _INDEX)]
@@ -101,8 +102,8 @@ class OpenFiles:
         self._advice: str | None = None
 
     def fault(self, connection: sqlite3.Connection) -> str | None:
-        """Return an error with advice if a file is no longer at its path, otherwise None. The first detection
-        also saves all committed data. Otherwise, the check takes microseconds."""
+        """Return an error message with advice if a file was removed or replaced, otherwise None. The first
+        detection also saves all committed data. All other checks take microseconds."""
         pairs = zip(self._paths, self._opened, strict=True)
         lost = [path.name for path, opened in pairs if _identity(path) != opened]
         if lost and lost != self._lost:
@@ -152,8 +153,7 @@ class OpenFiles:
 
 
 def _is_written_back(connection: sqlite3.Connection) -> bool:
-    """Write all committed data into the main database file. Return False if a reader prevents a part of
-    this."""
+    """Write all committed data to the main database file. Return False if a reader prevents that."""
     with suppress(sqlite3.Error):
         is_busy, frames, written = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         return not is_busy and frames == written

@@ -1,4 +1,4 @@
-"""Reads works, operations, nodes, quotas and usage from SQLite, for all components."""
+"""Reads works, operations, nodes, quotas and usage from SQLite. All parts of the service use it."""
 
 import json
 import sqlite3
@@ -29,36 +29,35 @@ from trainshed.store.sqlite.connections import (
     missing,
     readable,
 )
-from trainshed.store.sqlite.narrowing import narrowed, walk
+from trainshed.store.sqlite.narrowing import filter_works, walk
 
 _SQL = load_statements("reader.sql")
 
 _OF_A_BUCKET: Final = 3
-"""Number of parts of `gs://BUCKET` after splitting at slashes."""
+"""Number of parts into which slashes split `gs://BUCKET`."""
 _DEEPEST: Final = 64
-"""Maximum number of parts of a URI that are checked."""
+"""Maximum number of parts of a URI that are compared."""
 T = TypeVar("T")
 
 
 class Reader(Port):
-    """Reads from the store, cheaply. Sees all acknowledged writes."""
+    """Reads from the store. All calls are cheap. A call sees all acknowledged writes."""
 
     async def job(self, name: JobName) -> tuple[Work, str]:
-        """Return a job and its etag. Raise NotFound, or FailedPrecondition if its record is unreadable. The
+        """Return a job and its etag. Raise NotFound, or FailedPrecondition if the record is unreadable. The
         following methods raise the same errors."""
         return self._one_job("job", name_parameters(name), name)
 
     async def job_by_uid(self, uid: JobUid, projects: Sequence[str] = ()) -> tuple[Work, str]:
-        """Return a job and its etag if it is in these projects (none given: in any project). Raise
-        NotFound."""
+        """Return a job in these projects and its etag. Without projects: in any project. Raise NotFound."""
         parameters = {"uid": uid, "projects": json.dumps(list(projects))}
         return self._one_job("job_by_uid", parameters, f"the job with number {uid}")
 
     async def job_of_output(self, project_id: str, uri: str) -> JobUid | None:
-        """Return the project's job whose output directory contains a gs:// URI. The innermost directory
-        counts, and the newest of several jobs with this directory. None without such a job."""
+        """Return the job of the project whose output directory contains a gs:// URI, or None. The innermost
+        directory is used. If several jobs have the same directory, the newest job is returned."""
         parts = uri.rstrip("/").split("/")[:_DEEPEST]
-        # Directories from the innermost outwards, up to the one directly in the bucket.
+        # Directories that contain the URI, from the innermost to the one directly below the bucket.
         places = ["/".join(parts[:end]) for end in range(len(parts), _OF_A_BUCKET, -1)]
 
         def read(connection: sqlite3.Connection) -> JobUid | None:
@@ -69,34 +68,35 @@ class Reader(Port):
                     return JobUid(row[0])
             return None
 
-        return self._snapshots.here(read)
+        return self._snapshots.read_now(read)
 
     async def find(self, job_id: str, projects: Sequence[str] = ()) -> tuple[Work, str]:
-        """Return the newest job with this job_id of any API in these projects (none given: in any project),
-        and its etag. Raise NotFound."""
+        """Return the newest job with this job ID in these projects, of any API, and its etag. Without
+        projects: in any project. Raise NotFound."""
         parameters = {"job_id": job_id, "projects": json.dumps(list(projects))}
         return self._one_job("find", parameters, f"a job with the id {job_id!r}")
 
     async def jobs(self, query: JobQuery) -> tuple[tuple[Work, str], ...]:
-        """Return at most `limit` jobs with their etags, descending by uid, below `after` unless that is 0."""
+        """Return at most `limit` jobs with their etags, newest first. `query.after`: return only jobs with
+        lower UIDs; 0 = all jobs."""
         return (await self.matching(query, Every(()))).jobs
 
     async def matching(self, query: JobQuery, where: Condition) -> Matches:
-        """Return the jobs of a list that meet a condition. The time of one call is limited, independent of
-        the number of stored jobs."""
+        """Return the jobs of a list that meet a condition. The duration of a call is limited, whatever the
+        number of stored jobs."""
 
         def read(connection: sqlite3.Connection) -> Matches:
-            page = narrowed(connection, walk(query), where)
+            page = filter_works(connection, walk(query), where)
             rows = connection.execute(_SQL["jobs_by_uids"], {"uids": json.dumps(page.uids)})
-            return Matches(tuple(readable(rows, viewed_job)), page.went_to)
+            return Matches(tuple(readable(rows, viewed_job)), page.next_after)
 
-        return await self._snapshots.aside(read)
+        return await self._snapshots.read_async(read)
 
     async def counts(
         self, project_id: str | None, states: Sequence[str], most: int
     ) -> Mapping[str, int]:
-        """Return the number of works in each of these states that clients created, limited to `most` per
-        state. `project_id`: None for all projects."""
+        """Return the number of works in each of these states. Only works that clients created are counted.
+        The count for each state is at most `most`. `project_id`: None = all projects."""
         parameters = {"project_id": project_id, "states": json.dumps(list(states)), "most": most}
         name = "counts" if project_id is None else "counts_of_project"
         return dict(self._all(name, parameters, lambda row: (row[0], row[1])))
@@ -106,28 +106,28 @@ class Reader(Port):
         return tuple(self._all("projects", {}, lambda row: row[0]))
 
     async def children(self, parent: JobUid) -> tuple[Work, ...]:
-        """Return the works that a work created, oldest first."""
+        """Return the works that the work `parent` created, oldest first."""
 
         def read(connection: sqlite3.Connection) -> tuple[Work, ...]:
             rows = connection.execute(_SQL["children"], {"parent": parent})
             return tuple([work for work, _ in readable(rows, viewed_job)])
 
-        return await self._snapshots.aside(read)
+        return await self._snapshots.read_async(read)
 
     async def timeline(self, uid: JobUid) -> tuple[TimelineEntry, ...]:
-        """Return the job's timeline in the order in which it was written. Empty if the job does not exist."""
+        """Return the job's timeline in the order of writing. It is empty if the job does not exist."""
         return self._all("timeline", {"uid": uid}, timeline_entry)
 
     async def operation(self, name: str) -> Operation:
         """Return an operation. Raise NotFound."""
-        return self._snapshots.here(
+        return self._snapshots.read_now(
             lambda c: existing(c, _SQL["operation"], {"name": name}, OPERATION, name)
         )
 
     async def operations(self, parent: str, after: str, limit: int) -> tuple[Operation, ...]:
-        """Return operations whose names begin with `parent` + "/operations/", ascending by name, from the
-        name after `after` on."""
-        # "0" is the character after "/": the range contains exactly the names that begin with the prefix.
+        """Return up to `limit` operations whose names begin with `parent` + "/operations/", in order of name.
+        Start after the name `after`."""
+        # "0" is the character after "/". The range therefore contains exactly the names with the prefix.
         first = f"{parent}/operations/"
         parameters = {"after": max(after, first), "before": f"{parent}/operations0", "limit": limit}
         return await self._records(_SQL["operations"], parameters, OPERATION)
@@ -143,18 +143,18 @@ class Reader(Port):
     async def machine_time(
         self, project_id: str | None, since: Nanos, until: Nanos
     ) -> tuple[MachineTime, ...]:
-        """Return the usage of ended attempts between two times. Usage that differs only in the job is summed
-        up. `project_id`: None for all projects."""
+        """Return the machine use of ended attempts between two times. Entries that differ only in the job are
+        added up. `project_id`: None = all projects."""
         parameters = {"project_id": project_id, "since": since, "until": until}
-        rows = await self._snapshots.aside(
+        rows = await self._snapshots.read_async(
             lambda connection: connection.execute(_SQL["machine_time"], parameters).fetchall()
         )
         return tuple(map(machine_time, rows))
 
     async def past_use(self, since: Nanos, stretch: Nanos) -> tuple[tuple[MachineTime, Nanos], ...]:
-        """Return the usage of ended attempts by project since a given time, in periods of the length
-        `stretch`, each with its start."""
-        rows = await self._snapshots.aside(
+        """Return the machine use of ended attempts by project since a given time. It is divided into periods
+        of the length `stretch`, each with its start time."""
+        rows = await self._snapshots.read_async(
             lambda connection: connection.execute(
                 _SQL["past_use"], {"since": since, "stretch": stretch}
             ).fetchall()
@@ -167,16 +167,16 @@ class Reader(Port):
     def _all(
         self, statement: str, parameters: Parameters, made: Callable[[tuple[Any, ...]], T]
     ) -> tuple[T, ...]:
-        """Return all results of a statement with few rows. It runs on the event loop's thread."""
+        """Return all results of a statement that selects few rows. Runs on the event loop's thread."""
 
         def read(connection: sqlite3.Connection) -> tuple[T, ...]:
             return tuple(readable(connection.execute(_SQL[statement], parameters), made))
 
-        return self._snapshots.here(read)
+        return self._snapshots.read_now(read)
 
     def _one_job(self, statement: str, parameters: Parameters, what: object) -> tuple[Work, str]:
         """Return a job with its etag. Raise NotFound, or FailedPrecondition if it is unreadable."""
-        row = self._snapshots.here(lambda c: c.execute(_SQL[statement], parameters).fetchone())
+        row = self._snapshots.read_now(lambda c: c.execute(_SQL[statement], parameters).fetchone())
         if row is None:
             raise missing(what)
         return viewed_job(row)

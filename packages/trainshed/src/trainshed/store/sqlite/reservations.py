@@ -24,7 +24,7 @@ _V1 = "google.cloud.aiplatform.v1"
 
 
 class Ending(Struct, frozen=True):
-    """The end of an operation. `response`: the resource in public JSON."""
+    """The end of an operation. `response`: the resource as public JSON."""
 
     name: str
     at: Nanos
@@ -48,9 +48,9 @@ class PersistentResources(Resources[PersistentResourceName, PersistentResource])
         begun: Operation | None = None,
         endings: Sequence[Ending] = (),
     ) -> None:
-        """Replace a resource (None: delete it) in one transaction. Also store the usage of its released
-        machines, a new operation, and the ends of other operations. A cancelled or deleted operation stays
-        unchanged."""
+        """Replace a resource in one transaction. `record`: None = delete the resource. The transaction also
+        stores the use of machines that were released (`uses`), a new operation (`begun`), and the ends of
+        other operations (`endings`). An operation that was cancelled or deleted stays unchanged."""
 
         def work(connection: sqlite3.Connection) -> None:
             if record is not None:

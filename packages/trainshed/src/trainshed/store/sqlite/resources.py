@@ -23,21 +23,21 @@ _NOTIFICATIONS = load_statements("notifications.sql")
 
 
 class Notifications(Port):
-    """Stores notifications. Every write is durable when its call returns. Writes for a removed notification
-    have no effect."""
+    """Stores notifications. Every write is durable when its call returns. A write for a notification that was
+    removed has no effect."""
 
     async def waiting(self, limit: int) -> tuple[Outgoing, ...]:
-        """Return the notifications whose next delivery attempts are due first, ascending by `due`."""
-        return self._snapshots.here(
+        """Return the notifications whose next delivery attempts are due first, in the order of `due`."""
+        return self._snapshots.read_now(
             lambda c: tuple(map(_outgoing, c.execute(_NOTIFICATIONS["waiting"], {"limit": limit})))
         )
 
     async def count(self) -> tuple[int, int]:
-        """Return the number of undelivered notifications, and how many of them had a failed attempt."""
-        return self._snapshots.here(lambda c: c.execute(_NOTIFICATIONS["count"]).fetchone())
+        """Return two numbers: the undelivered notifications, and those with a failed attempt."""
+        return self._snapshots.read_now(lambda c: c.execute(_NOTIFICATIONS["count"]).fetchone())
 
     async def put_budgets(self, notices: Sequence[BudgetNotice]) -> None:
-        """Put budget notifications into the outbox, without notices that the target already received."""
+        """Put budget notifications into the outbox. Skip those that the target has already received."""
 
         def work(connection: sqlite3.Connection) -> None:
             for notice in notices:
@@ -53,11 +53,11 @@ class Notifications(Port):
         await self._writer.run("put_budgets", work)
 
     async def put_off(self, id_: int, due: Nanos) -> None:
-        """Record a failed attempt, and set the time of the next attempt to `due`."""
+        """Record a failed attempt to deliver a notification. The next attempt is due at the time `due`."""
         await self._execute("put_off", {"id": id_, "due": due})
 
     async def remove(self, id_: int) -> None:
-        """Remove a notification that was delivered or finally failed."""
+        """Remove a notification after its delivery, or after the last attempt failed."""
         await self._execute("remove", {"id": id_})
 
     async def _execute(self, statement: str, parameters: dict[str, Any]) -> None:
@@ -68,12 +68,12 @@ class Notifications(Port):
 
 
 def put(connection: sqlite3.Connection, notifications: Iterable[Notification]) -> None:
-    """Put notifications into the outbox, within a transaction."""
+    """Put notifications into the outbox. Call this function in a transaction."""
     connection.executemany(
         _NOTIFICATIONS["insert"],
         [
             {
-                # Job uids start at 1, so 0 means no job.
+                # UIDs of jobs start at 1, so 0 means no job.
                 "job_uid": notification.job_uid or 0,
                 "target": notification.target,
                 "occasion": notification.occasion.value,
@@ -105,8 +105,8 @@ class Secrets(Port):
     ) -> SecretVersion:
         """Store the next version of a secret, or the first version of a new secret.
 
-        `seal` is called with the version's number and returns the encrypted value. It runs on the writer's
-        thread, and its exceptions are raised here. Numbers of deleted versions are not used again.
+        `seal`: returns the encrypted value for a version number. It runs on the writer's thread. Its
+        exceptions are raised here. Numbers of deleted versions are not used again.
         """
         key = {"project_id": project_id, "name": name}
 
@@ -119,15 +119,15 @@ class Secrets(Port):
         return await self._writer.run("add_secret", work)
 
     async def versions(self, project_id: str) -> tuple[SecretVersion, ...]:
-        """Return all versions of a project's secrets, by name, newest version first."""
+        """Return all versions of a project's secrets, ordered by name. The newest version is first."""
         key = {"project_id": project_id}
-        rows = await self._snapshots.aside(
+        rows = await self._snapshots.read_async(
             lambda connection: connection.execute(_SECRETS["versions"], key).fetchall()
         )
         return tuple([SecretVersion(*row) for row in rows])
 
     async def find(self, project_id: str, refs: Iterable[SecretRef]) -> Mapping[SecretRef, Sealed]:
-        """Return the existing secret versions of `refs`. Cheap: one point lookup for each."""
+        """Return the secret versions in `refs` that exist. Cheap: one indexed lookup per version."""
 
         def read(connection: sqlite3.Connection) -> dict[SecretRef, Sealed]:
             sealed: dict[SecretRef, Sealed] = {}
@@ -139,14 +139,14 @@ class Secrets(Port):
                     sealed[ref] = Sealed(*row)
             return sealed
 
-        return self._snapshots.here(read)
+        return self._snapshots.read_now(read)
 
     async def has_any(self) -> bool:
         """Return whether any project has a secret."""
-        return self._snapshots.here(lambda c: bool(c.execute(_SECRETS["any"]).fetchone()[0]))
+        return self._snapshots.read_now(lambda c: bool(c.execute(_SECRETS["any"]).fetchone()[0]))
 
     async def delete(self, project_id: str, name: str, version: int | None = None) -> None:
-        """Delete one version of a secret, or all versions by default. Raise NotFound."""
+        """Delete one version of a secret. Without a version, delete all versions. Raise NotFound."""
         statement = _SECRETS["delete_secret" if version is None else "delete_version"]
         parameters = {"project_id": project_id, "name": name, "version": version}
 
@@ -177,9 +177,9 @@ class Curves(Port):
     changed."""
 
     async def put(self, job: JobUid, progress: FileProgress, series: Sequence[CurveSeries]) -> bool:
-        """Store the reading position of a file and changed series in one transaction, replacing their old
-        values. From then on, the job may have files that are not read completely. Return False without any
-        write if the job was deleted."""
+        """Store the reading position of a file and changed series in one transaction. They replace the old
+        values. The job then counts as unfinished until `finish` is called. Return False without any write if
+        the job was deleted."""
         of_job = {"uid": job}
         file = of_job | {"path": progress.path, "record": CURVE_FILE.encode(progress)}
         rows = [
@@ -198,20 +198,22 @@ class Curves(Port):
         return await self._writer.run("put", work)
 
     async def files(self, job: JobUid) -> tuple[FileProgress, ...]:
-        """Return the job's files by path. Empty for a job that does not exist."""
+        """Return the job's files by path. The result is empty if the job does not exist."""
         return await self._records(_CURVES["files"], {"uid": job}, CURVE_FILE)
 
     async def series(self, job: JobUid) -> tuple[CurveSeries, ...]:
-        """Return the job's series by run and tag. Empty for a job that does not exist."""
+        """Return the job's series by run and tag. The result is empty if the job does not exist."""
         return await self._records(_CURVES["series"], {"uid": job}, CURVE_SERIES)
 
     async def finish(self, job: JobUid) -> None:
-        """Record that a job has finished and that its files are read completely."""
+        """Record that a job has finished and that its files were read completely."""
         await self._writer.run("finish", lambda c: c.execute(_CURVES["finish"], {"uid": job}))
 
-    async def unfinished(self) -> tuple[JobUid, ...]:
-        """Return the finished jobs whose files may not be read completely."""
-        rows = await self._snapshots.aside(lambda c: c.execute(_CURVES["unfinished"]).fetchall())
+    async def unfinished_jobs(self) -> tuple[JobUid, ...]:
+        """Return the finished jobs whose files may not have been read completely."""
+        rows = await self._snapshots.read_async(
+            lambda c: c.execute(_CURVES["unfinished"]).fetchall()
+        )
         return tuple([JobUid(uid) for (uid,) in rows])
 
 
@@ -223,14 +225,14 @@ class Access(Port):
     nothing was changed."""
 
     def load(self) -> tuple[Documents, Mapping[str, Nanos]]:
-        """Return all entries, and the last use of each token by its digest. Blocks."""
+        """Return all entries, and the last-use time of each token by its digest. Blocks."""
 
         def read(connection: sqlite3.Connection) -> tuple[Documents, Mapping[str, Nanos]]:
             rows = connection.execute(_ACCESS["all"])
             entries = {(kind, key): content for kind, key, content in rows}
             return entries, dict(connection.execute(_ACCESS["uses"]).fetchall())
 
-        return self._snapshots.here(read)
+        return self._snapshots.read_now(read)
 
     async def change(self, put: Documents, removed: Collection[tuple[str, str]]) -> None:
         """Write and remove entries, in one transaction."""
@@ -246,16 +248,16 @@ class Access(Port):
         await self._writer.run("change_access", work)
 
     async def note_uses(self, uses: Mapping[str, Nanos]) -> None:
-        """Record the last uses of tokens, by their digests."""
+        """Record the last-use times of tokens, by digest."""
         rows = list(uses.items())
         await self._writer.run(
             "note_token_uses", lambda connection: connection.executemany(_ACCESS["note_use"], rows)
         )
 
-    async def audited(
+    async def audit_rows(
         self, project: str | None, before: int | None, limit: int
     ) -> tuple[AuditRow, ...]:
         """Return a page of the audit log (`store.audit.page`)."""
-        return await self._snapshots.aside(
+        return await self._snapshots.read_async(
             lambda connection: page(connection, project, before, limit)
         )

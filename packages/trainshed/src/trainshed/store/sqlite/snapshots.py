@@ -1,8 +1,8 @@
 """Runs reads on a consistent snapshot: short reads on the event loop's own thread, long reads on another
 thread.
 
-A point lookup takes tens of microseconds, less than switching to another thread and back. A page of a hundred
-jobs takes milliseconds, during which the event loop should serve other tasks.
+A lookup of one row takes tens of microseconds, which is less than switching to another thread and back. A
+page of a hundred jobs takes milliseconds. In this time, the event loop should run other tasks.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Snapshots:
-    """Two read-only connections to `database`. `here` may be called only on the event loop's thread."""
+    """Two read-only connections to `database`. `read_now` may be called only on the event loop's thread."""
 
     def __init__(self, database: Path) -> None:
         self._near = open_reader(database)
@@ -27,14 +27,14 @@ class Snapshots:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="store-reader")
         self._closed = False
 
-    def here(self, read: Callable[[sqlite3.Connection], T]) -> T:
-        """Run `read` immediately on this thread, which blocks. `read` sees one state of the database, with
-        all acknowledged writes."""
+    def read_now(self, read: Callable[[sqlite3.Connection], T]) -> T:
+        """Run `read` on this thread. Blocks. `read` sees one consistent state of the database, with all
+        acknowledged writes."""
         self._check_open()
         return self._on_snapshot(self._near, read)
 
-    async def aside(self, read: Callable[[sqlite3.Connection], T]) -> T:
-        """Run `read` on the reader thread. `read` sees the same state as with `here`."""
+    async def read_async(self, read: Callable[[sqlite3.Connection], T]) -> T:
+        """Run `read` on the reader thread. `read` sees the same state as with `read_now`."""
         self._check_open()
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._thread, self._on_snapshot, self._far, read)
@@ -67,7 +67,7 @@ class Snapshots:
 
 
 def unreadable(error: sqlite3.DatabaseError) -> Unavailable:
-    """Return the error for callers whose read failed in the database."""
+    """Return the error for the caller of a read that failed in the database."""
     if not isinstance(error, sqlite3.OperationalError):
         return Unavailable(f"the job database is damaged: {error}. {DAMAGED}")
     return Unavailable(

@@ -1,8 +1,8 @@
 """Stores studies, trials, measurements, and the operations that wait for suggestions, in SQLite.
 
-Only requests of clients change a study's trials, so no controller's lease is necessary here. Each change
-reads and writes the trial in one transaction. The controller's commits write the trials of tuning jobs. This
-module only reads those trials.
+Only requests of clients change the trials of a study, so no controller's lease is necessary here. Each change
+reads and writes the trial in one transaction. For tuning jobs, the controller's commits write the trials.
+This module only reads those trials.
 """
 
 import sqlite3
@@ -46,7 +46,7 @@ class Studies(Resources[StudyName, Study]):
         return super().columns(record) | {"uid": record.uid, "display_name": record.display_name}
 
     def insert(self, connection: sqlite3.Connection, record: Study) -> Study:
-        """Store a study. Raise AlreadyExists if the location has a study with this display name or name."""
+        """Store a study. Raise AlreadyExists if the location has a study with its display name or name."""
         columns = self.columns(record)
         for other in records(connection, _SQL["called"], columns, STUDY):
             raise AlreadyExists(
@@ -59,7 +59,7 @@ class Studies(Resources[StudyName, Study]):
 
     async def study_by_uid(self, uid: StudyUid) -> Study:
         """Return a study. Raise NotFound."""
-        return self._snapshots.here(lambda connection: _study_by_uid(connection, uid))
+        return self._snapshots.read_now(lambda connection: _study_by_uid(connection, uid))
 
     async def lookup_study(self, project_id: str, location: str, display_name: str) -> Study:
         """Return the study with this display name. Raise NotFound."""
@@ -68,13 +68,13 @@ class Studies(Resources[StudyName, Study]):
             f"a study with the display name {display_name!r} in "
             f"projects/{project_id}/locations/{location}"
         )
-        return self._snapshots.here(
+        return self._snapshots.read_now(
             lambda connection: existing(connection, _SQL["called"], parameters, STUDY, what)
         )
 
     async def delete_study(self, name: StudyName, now: Nanos) -> StudyUid:
-        """Delete a study with its trials, measurements and operations. Unfinished operations fail with
-        NOT_FOUND at `now` (ns), and remain for the clients that wait for them. Raise NotFound."""
+        """Delete a study with its trials, measurements and finished operations. Unfinished operations fail
+        with NOT_FOUND at the time `now` (ns). They are kept for waiting clients. Raise NotFound."""
 
         def work(connection: sqlite3.Connection) -> StudyUid:
             uid = self.read(connection, name).uid
@@ -91,7 +91,7 @@ class Studies(Resources[StudyName, Study]):
         return await self._writer.run("delete_study", work)
 
     async def create_trial(self, trial: Trial, measurements: Sequence[Measurement] = ()) -> Trial:
-        """Store a new trial under the next number of its study, and return it with that number. Numbers of
+        """Store a new trial under the next number of its study. Return the trial with that number. Numbers of
         deleted trials are not used again. Raise NotFound if the study does not exist."""
 
         def work(connection: sqlite3.Connection) -> Trial:
@@ -106,16 +106,16 @@ class Studies(Resources[StudyName, Study]):
 
     async def trial(self, study: StudyUid, number: int) -> Trial:
         """Return a trial. Raise NotFound."""
-        return self._snapshots.here(lambda connection: _trial(connection, study, number))
+        return self._snapshots.read_now(lambda connection: _trial(connection, study, number))
 
     async def trials(self, study: StudyUid, after: int, limit: int) -> tuple[Trial, ...]:
-        """Return at most `limit` trials with numbers above `after`, ascending by number."""
+        """Return at most `limit` trials with numbers above `after`, in ascending order."""
         parameters = {"study_uid": study, "after": after, "limit": limit}
         return await self._records(_TRIALS["trials"], parameters, TRIAL)
 
     async def history(self, studies: Sequence[StudyUid]) -> tuple[Trial, ...]:
-        """Return all trials of these studies as history for an algorithm, study by study, ascending by
-        number."""
+        """Return all trials of these studies, in the form of an algorithm's history. The trials are ordered
+        by study and number."""
 
         def read(connection: sqlite3.Connection) -> tuple[Trial, ...]:
             return tuple(
@@ -125,22 +125,22 @@ class Studies(Resources[StudyName, Study]):
                 )
             )
 
-        return await self._snapshots.aside(read)
+        return await self._snapshots.read_async(read)
 
     async def measurements(
         self, study: StudyUid, numbers: Sequence[int] | None = None
     ) -> dict[int, tuple[Measurement, ...]]:
-        """Return measurements by trial, ascending by (step, elapsed). `numbers`: None for all trials. Trials
-        without measurements are absent."""
+        """Return measurements by trial, ordered by step and elapsed time. `numbers`: the trials; None = all
+        trials. The result omits trials without measurements."""
 
         def read(connection: sqlite3.Connection) -> dict[int, tuple[Measurement, ...]]:
             by_trial: dict[int, list[Measurement]] = {}
-            for statement, parameters in _asked(study, numbers):
-                for number, measured in _measured(connection, statement, parameters):
+            for statement, parameters in _measurement_queries(study, numbers):
+                for number, measured in _read_measurements(connection, statement, parameters):
                     by_trial.setdefault(number, []).append(measured)
             return {number: tuple(measured) for number, measured in by_trial.items()}
 
-        return await self._snapshots.aside(read)
+        return await self._snapshots.read_async(read)
 
     async def change_trial(
         self,
@@ -151,17 +151,21 @@ class Studies(Resources[StudyName, Study]):
     ) -> Trial:
         """Replace a trial by the result of `change`, and add a measurement, in one transaction.
 
-        `change` is a pure function. It may also request the trial's measurements. The new measurement
-        replaces one with the same step and elapsed time. Raise NotFound, and the errors of `change`.
+        `change`: a pure function of the trial. It can also call a function that returns the trial's
+        measurements. The new measurement replaces a measurement with the same step and elapsed time. Raise
+        NotFound, and the errors of `change`.
         """
 
         def work(connection: sqlite3.Connection) -> Trial:
-            def measured() -> Sequence[Measurement]:
+            def measurements() -> Sequence[Measurement]:
                 key = {"study_uid": study, "number": number}
-                return [measured for _, measured in _measured(connection, "measurements_of", key)]
+                return [
+                    measured
+                    for _, measured in _read_measurements(connection, "measurements_of", key)
+                ]
 
             old = _trial(connection, study, number)
-            new = change(old, measured)
+            new = change(old, measurements)
             if new != old:
                 put_trials(connection, [trial_parameters(new)])
             if measurement is not None:
@@ -176,7 +180,7 @@ class Studies(Resources[StudyName, Study]):
 
         def work(connection: sqlite3.Connection) -> None:
             if connection.execute(_TRIALS["delete_trial"], parameters).rowcount != 1:
-                raise missing(_called(study, number))
+                raise missing(_trial_name(study, number))
             connection.execute(_TRIALS["delete_measurements"], parameters)
 
         await self._writer.run("delete_trial", work)
@@ -185,7 +189,7 @@ class Studies(Resources[StudyName, Study]):
         """Store a RUNNING operation. Raise NotFound if the study does not exist."""
 
         def work(connection: sqlite3.Connection) -> None:
-            # An operation of a deleted study would never end.
+            # An operation of a deleted study would never finish.
             if operation.study:
                 _study_by_uid(connection, operation.study)
             insert_operation(connection, operation)
@@ -193,8 +197,8 @@ class Studies(Resources[StudyName, Study]):
         await self._writer.run("begin_operation", work)
 
     async def running_operations(self, study: StudyUid | None = None) -> tuple[Operation, ...]:
-        """Return the unfinished operations of a study, oldest first. `study`: None for all studies."""
-        return self._snapshots.here(lambda connection: _running_operations(connection, study))
+        """Return the unfinished operations of a study, oldest first. `study`: None = all studies."""
+        return self._snapshots.read_now(lambda connection: _running_operations(connection, study))
 
     async def delete_operation(self, name: str) -> None:
         """Delete a finished operation of any kind. Raise NotFound, or FailedPrecondition if it is running."""
@@ -205,7 +209,7 @@ class Studies(Resources[StudyName, Study]):
             if connection.execute(_OPERATIONS["is_there"], {"name": name}).fetchone() is None:
                 raise NotFound(f"{name} does not exist; check the name of the operation")
             raise FailedPrecondition(
-                f"{name} has not finished; cancel it, or wait for its end, before you delete it"
+                f"{name} has not finished; cancel it, or wait until it has finished, before you delete it"
             )
 
         await self._writer.run("delete_operation", work)
@@ -213,12 +217,16 @@ class Studies(Resources[StudyName, Study]):
     async def finish_operation(
         self, operation: Operation, *, assigned: Sequence[int] = (), suggested: Sequence[Trial] = ()
     ) -> Operation:
-        """Store a finished operation and the trials that it assigns to its client, in one transaction.
+        """Store a finished operation and the trials that it assigns to its client, in one transaction. Return
+        the operation in its stored form.
 
-        `assigned`: requested trials, which now belong to the client. `suggested`: new trials, which receive
-        the next numbers. All numbers are added to `operation.trials`, in this order. Return the operation in
-        its stored form. Raise StaleCommit if a trial of `assigned` is not requested any more, or if the
-        operation has finished or was deleted.
+        All trial numbers are added to `operation.trials`, in this order:
+
+        - assigned: requested trials, which now belong to the client.
+        - suggested: new trials, which receive the next numbers.
+
+        Raise StaleCommit if a trial of `assigned` is no longer requested, or if the operation has finished or
+        was deleted.
         """
 
         def work(connection: sqlite3.Connection) -> Operation:
@@ -230,7 +238,10 @@ class Studies(Resources[StudyName, Study]):
                 ]
                 put_trials(connection, map(trial_parameters, handed_out))
                 handed_out += [_add_trial(connection, trial) for trial in suggested]
-            except (NotFound, FailedPrecondition) as changed:  # by a client, just now
+            except (
+                NotFound,
+                FailedPrecondition,
+            ) as changed:  # A client has just changed the trial.
                 raise StaleCommit(str(changed)) from changed
             numbers = [trial.number for trial in handed_out]
             finished = replace(operation, trials=(*operation.trials, *numbers))
@@ -241,7 +252,7 @@ class Studies(Resources[StudyName, Study]):
         return await self._writer.run("finish_operation", work)
 
 
-def _measured(
+def _read_measurements(
     connection: sqlite3.Connection, statement: str, parameters: Parameters
 ) -> Iterator[tuple[int, Measurement]]:
     """Yield measurements, each with the number of its trial."""
@@ -251,13 +262,13 @@ def _measured(
 
 def _trial(connection: sqlite3.Connection, study: StudyUid, number: int) -> Trial:
     key = {"study_uid": study, "number": number}
-    return existing(connection, _TRIALS["trial"], key, TRIAL, _called(study, number))
+    return existing(connection, _TRIALS["trial"], key, TRIAL, _trial_name(study, number))
 
 
 def _add_trial(connection: sqlite3.Connection, trial: Trial) -> Trial:
-    """Store a new trial of a client under the next number of its study, and return it with that number. Raise
-    NotFound if the study does not exist."""
-    # fetchall instead of fetchone: a RETURNING statement that is read only in part would block the COMMIT.
+    """Store a new trial of a client under the next number of its study. Return the trial with that number.
+    Raise NotFound if the study does not exist."""
+    # Use fetchall instead of fetchone: the COMMIT would fail while rows of a RETURNING statement are unread.
     rows = connection.execute(_TRIALS["next_number"], {"study_uid": trial.study}).fetchall()
     if not rows:
         raise NotFound(
@@ -274,12 +285,14 @@ def _study_by_uid(connection: sqlite3.Connection, uid: StudyUid) -> Study:
     return existing(connection, _SQL["study_by_uid"], {"uid": uid}, STUDY, what)
 
 
-def _called(study: StudyUid, number: int) -> str:
+def _trial_name(study: StudyUid, number: int) -> str:
     return f"trial {number} of the study with number {study}"
 
 
-def _asked(study: StudyUid, numbers: Sequence[int] | None) -> Iterator[tuple[str, Parameters]]:
-    """Yield the statements that select the measurements of these trials, or of all trials."""
+def _measurement_queries(
+    study: StudyUid, numbers: Sequence[int] | None
+) -> Iterator[tuple[str, Parameters]]:
+    """Yield statements that select the measurements of these trials. None = of all trials."""
     if numbers is None:
         yield "measurements", {"study_uid": study}
     for number in dict.fromkeys(numbers or ()):
@@ -296,7 +309,7 @@ def _finish_operation(connection: sqlite3.Connection, operation: Operation) -> b
 def _running_operations(
     connection: sqlite3.Connection, study: StudyUid | None
 ) -> tuple[Operation, ...]:
-    """Return the unfinished operations of a study, oldest first. `study`: None for all studies."""
+    """Return the unfinished operations of a study, oldest first. `study`: None = all studies."""
     statement = "running_operations" if study is None else "running_operations_of_study"
     return records(connection, _OPERATIONS[statement], {"study_uid": study}, OPERATION)
 
@@ -316,10 +329,10 @@ def measurement_parameters(study: StudyUid, number: int, measurement: Measuremen
 
 
 def put_trials(connection: sqlite3.Connection, rows: Iterable[Parameters]) -> None:
-    """Store trials without a guard. Each is new or replaces the trial with its number."""
+    """Store trials without checking a generation. A trial replaces the stored trial with its number."""
     connection.executemany(_TRIALS["put_trial"], rows)
 
 
 def put_measurements(connection: sqlite3.Connection, rows: Iterable[Parameters]) -> None:
-    """Store measurements. They replace measurements with the same step and elapsed time."""
+    """Store measurements. A measurement replaces one with the same step and elapsed time."""
     connection.executemany(_TRIALS["put_measurement"], rows)

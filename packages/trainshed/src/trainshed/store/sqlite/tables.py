@@ -1,4 +1,4 @@
-"""Common operations on the tables of all kinds of resources: create, get, list, change and delete records."""
+"""Operations that are common to the tables of all resources: create, get, list, change, delete."""
 
 import sqlite3
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ from trainshed.store.sqlite.connections import Parameters, Port, existing, load_
 
 
 class Named(Protocol):
-    """A record with the name of its resource."""
+    """A record that contains the name of its resource."""
 
     @property
     def name(self) -> Any: ...
@@ -24,7 +24,7 @@ R = TypeVar("R", bound=Named)
 
 
 class Resources(Port, Generic[N, R]):
-    """The resources of one kind. They use the statements `insert`, `get`, `list`, `replace` and `delete` of
+    """Stores the resources of one kind. The statements `insert`, `get`, `list`, `replace` and `delete` are in
     an SQL file. The finished operation of a write is stored in the same transaction."""
 
     sql: Mapping[str, str]
@@ -49,7 +49,7 @@ class Resources(Port, Generic[N, R]):
 
     async def get(self, name: N) -> R:
         """Return a resource. Raise NotFound."""
-        return self._snapshots.here(lambda connection: self.read(connection, name))
+        return self._snapshots.read_now(lambda connection: self.read(connection, name))
 
     async def list(self, parent: Parameters) -> tuple[R, ...]:
         """Return all resources with these column values, in the order of the list statement."""
@@ -58,9 +58,8 @@ class Resources(Port, Generic[N, R]):
     async def change(
         self, name: N, change: Callable[[R], R], operation: Callable[[R], Operation] | None = None
     ) -> R:
-        """Replace a resource by the result of `change`, a pure function, in one transaction. Nothing is
-        written if the result is unchanged and no operation is given. Raise NotFound, and the errors of
-        `change`."""
+        """Replace a resource by the result of `change`, a pure function, in one transaction. Write nothing if
+        the resource is unchanged and there is no operation. Raise NotFound, and the errors of `change`."""
 
         def work(connection: sqlite3.Connection) -> R:
             old = self.read(connection, name)
@@ -76,8 +75,8 @@ class Resources(Port, Generic[N, R]):
     async def delete(
         self, name: N, operation: Operation, check: Callable[[R], None] = lambda _: None
     ) -> tuple[R, ...]:
-        """Delete a resource with all its children, unless `check` raises an error. Return the deleted
-        resource. Raise NotFound, and the errors of `check`."""
+        """Delete a resource with all its children. Return the deleted resource. `check`: may raise an error
+        to prevent the deletion. Raise NotFound, and the errors of `check`."""
 
         def work(connection: sqlite3.Connection) -> tuple[R, ...]:
             record = self.read(connection, name)
@@ -89,7 +88,7 @@ class Resources(Port, Generic[N, R]):
         return await self._writer.run("delete", work)
 
     def insert(self, connection: sqlite3.Connection, record: R) -> R:
-        """Store a record, and return its present form. Raise AlreadyExists."""
+        """Store a record, and return it in its stored form. Raise AlreadyExists."""
         if connection.execute(self.sql["insert"], self.columns(record)).rowcount != 1:
             raise AlreadyExists(f"{record.name} already exists; choose another id")
         return record
@@ -102,7 +101,7 @@ class Resources(Port, Generic[N, R]):
         connection.execute(self.sql["replace"], self.columns(record))
 
     def remove(self, connection: sqlite3.Connection, record: R) -> tuple[R, ...]:
-        """Delete a record with its child records, and return all of them."""
+        """Delete a record with its children. Return all deleted records."""
         connection.execute(self.sql["delete"], self.key(record.name))
         return (record,)
 
@@ -111,7 +110,7 @@ _OPERATIONS = load_statements("operations.sql")
 
 
 def insert_operation(connection: sqlite3.Connection, operation: Operation) -> None:
-    """Store a new operation. Raise Unavailable if its name is taken."""
+    """Store a new operation. Raise Unavailable if its name is already in use."""
     parameters = {
         "name": operation.name,
         "study_uid": operation.study,

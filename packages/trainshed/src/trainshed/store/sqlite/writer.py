@@ -1,10 +1,12 @@
 """The group-commit writer: one thread, one connection, one durable COMMIT for all waiting commands.
 
 A command is a function of the connection. It may be called again after its changes were rolled back. Its
-caller receives the result after the COMMIT, never before. If one command of a group fails, all are rolled
-back and executed again, each under a SAVEPOINT, which takes as long as a small command. A failing guard
-therefore only reverts its own changes. A single command is committed immediately. Groups form automatically
-while the disk is busy with the last COMMIT.
+caller receives the result only after the COMMIT.
+
+If one command of a group fails, the whole group is rolled back. All commands are then executed again, each
+under a SAVEPOINT, so that a failing command reverts only its own changes. A SAVEPOINT takes as long as a
+small command, so it is not used otherwise. A command that waits alone is committed immediately. While the
+disk is busy with a COMMIT, new commands form the next group.
 """
 
 import asyncio
@@ -18,7 +20,7 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from trainshed.core.errors import Unavailable
-from trainshed.store.audit import record_is_stored, recorded
+from trainshed.store.audit import mark_stored, with_audit_record
 from trainshed.store.sqlite.presence import OpenFiles
 from trainshed.store.sqlite.snapshots import unreadable
 
@@ -28,7 +30,7 @@ _MAX_COMMIT_SIZE = 512
 
 
 class _Command(Struct, eq=False):
-    """A queued write. `outcome`: the caller's result, as (result, None) or (None, error)."""
+    """A queued write. `outcome`: set to (result, None) or (None, error) for the caller."""
 
     what: str
     work: Callable[[sqlite3.Connection], Any]
@@ -38,7 +40,7 @@ class _Command(Struct, eq=False):
 
 class Writer:
     """Executes writes on its own thread. Owns `connection` (opened with `isolation_level=None`) until
-    `close`. `files`: the files of the open database. Nothing is written while one of them is missing."""
+    `close`. `files`: the files of the open database. While one of them is missing, nothing is written."""
 
     def __init__(self, connection: sqlite3.Connection, files: OpenFiles) -> None:
         self._connection = connection
@@ -50,8 +52,8 @@ class Writer:
 
     async def run(self, what: str, work: Callable[[sqlite3.Connection], T]) -> T:
         """Execute `work` in the next transaction, and return its result when it is durable
-        (`sqlite.connections.Writing`). If the caller is cancelled, the write may or may not be stored."""
-        work = recorded(work)
+        (`sqlite.connections.Writing`). If the caller is cancelled, the write may be stored or not."""
+        work = with_audit_record(work)
         if self._closed:
             raise Unavailable(
                 "the job store is closed because the service is stopping; try again later"
@@ -59,7 +61,7 @@ class Writer:
         command = _Command(what, work, asyncio.get_running_loop().create_future())
         self._queue.put(command)
         result = await command.future
-        record_is_stored()
+        mark_stored()
         return result
 
     def close(self) -> None:
@@ -69,7 +71,7 @@ class Writer:
         self._closed = True
         self._queue.put(None)
         self._thread.join()
-        # Data in removed files is lost when this process ends.
+        # If files were removed, their data would be lost when this process ends.
         self._files.fault(self._connection)
         self._connection.close()
 
@@ -78,25 +80,25 @@ class Writer:
             batch = [first]
             last = self._drain_into(batch)
             try:
-                # Commits to removed files would be lost at the next start.
+                # Commits to removed files would be lost at the next start of the service.
                 if fault := self._files.fault(self._connection):
                     raise Unavailable(f"nothing was stored: {fault}")
                 self._execute(batch)
             except Exception as error:
                 if _is_locked(error):
-                    # Include commands that arrived in the meantime, so that no command waits for two
+                    # Add commands that arrived in the meantime. Otherwise, a command could wait for two
                     # timeouts.
                     last = self._drain_into(batch, most=None) or last
                 self._fail_all(batch, error)
-            # If the loop is closed, its callers no longer exist, but their writes are stored.
+            # If the event loop is closed, the callers no longer exist. Their writes are stored nevertheless.
             with contextlib.suppress(RuntimeError):
                 first.future.get_loop().call_soon_threadsafe(_settle, batch)
             if last:
                 return
 
     def _drain_into(self, batch: list[_Command], most: int | None = _MAX_COMMIT_SIZE) -> bool:
-        """Add waiting commands to the batch, up to `most` in total (None: all), without waiting for more.
-        Return whether the end of the queue was reached."""
+        """Add waiting commands to the batch, up to `most` in total (None = all). Do not wait for more. Return
+        whether the writer is being closed."""
         while most is None or len(batch) < most:
             try:
                 command = self._queue.get_nowait()
@@ -114,8 +116,8 @@ class Writer:
             for command in batch:
                 command.outcome = (command.work(self._connection), None)
         except Exception:
-            # On a full or failing disk, SQLite rolls back the whole transaction, so the changes of all
-            # commands are lost.
+            # If the disk is full or fails, SQLite rolls back the whole transaction. The changes of all
+            # commands are then lost.
             if not self._connection.in_transaction:
                 raise
             execute("ROLLBACK")
@@ -137,8 +139,8 @@ class Writer:
             execute("RELEASE command")
 
     def _fail_all(self, batch: list[_Command], error: Exception) -> None:
-        # If even the rollback fails, the next BEGIN fails as well, and its callers receive the error. The
-        # thread must continue.
+        # If the rollback fails, too, the next BEGIN fails, and its callers receive the error. The thread must
+        # not stop.
         with contextlib.suppress(sqlite3.Error):
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
@@ -147,7 +149,7 @@ class Writer:
 
 
 def public(what: str, error: Exception) -> Exception:
-    """Return the exception for the caller of the port's method `what`."""
+    """Return the exception for the caller. `what`: the name of the port's method."""
     if isinstance(error, sqlite3.IntegrityError) or not isinstance(error, sqlite3.DatabaseError):
         return error
     if not isinstance(error, sqlite3.OperationalError):
@@ -167,7 +169,7 @@ def public(what: str, error: Exception) -> Exception:
 
 
 def _is_locked(error: Exception) -> bool:
-    """Return whether another process has locked the database for too long."""
+    """Return whether the error occurred because another process has locked the database for too long."""
     code = getattr(error, "sqlite_errorcode", 0)
     return code & 0xFF == sqlite3.SQLITE_BUSY
 
