@@ -164,7 +164,7 @@ async def test_leftovers_on_a_silent_node_do_not_block_other_nodes() -> None:
 
     async def stop(uid: JobUid, attempt: int, grace: int, notice: object = None) -> None:
         if uid == 1:
-            raise EngineUnavailable("the agent on node n1 is not connected just now")
+            raise EngineUnavailable("the agent on node n1 is not connected now")
 
     async def release(uid: JobUid, attempt: int) -> None:
         given_back.set()

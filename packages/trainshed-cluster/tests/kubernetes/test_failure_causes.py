@@ -169,7 +169,7 @@ def test_job_fails_after_its_image_cannot_be_pulled_for_long(site: Site) -> None
     container = body["jobSpec"]["workerPoolSpecs"][0]["containerSpec"]
     container |= {"imageUri": "127.0.0.1:9/team/nowhere:1", "command": ["true"]}
     job_id = submit(site.service, body)
-    words = "its image 127.0.0.1:9/team/nowhere:1 does not come"
+    words = "its image 127.0.0.1:9/team/nowhere:1 cannot be pulled"
     site.await_timeline_entry(job_id, words)
     assert words in description_of(site, job_id)
     history = history_of(site.service, job_id)

@@ -146,7 +146,7 @@ def _read(connection: socket.socket, size: int, deadline: float) -> bytearray:
         connection.settimeout(_left(deadline))
         count = connection.recv_into(rest)
         if not count:
-            raise ConnectionResetError("the connection was closed by the other side")
+            raise ConnectionResetError("the other side closed the connection")
         rest = rest[count:]
     return data
 

@@ -117,7 +117,7 @@ def test_lost_worker_fails_the_group_before_the_answer_timeout() -> None:
 
         def act(_: int, communicator: Communicator) -> None:
             starter.join()
-            with pytest.raises(ReductionFailed, match=r"a rank is gone.*for rank 1"):
+            with pytest.raises(ReductionFailed, match=r"a rank is lost.*for rank 1"):
                 _is_sum_exact(communicator, 0, 2, 0)
 
         group = Ranks(settings(reducers.addresses, absent_seconds=8.0), 2)

@@ -281,7 +281,7 @@ def test_connection_break_within_a_result_does_not_change_the_tensor(
     reducer.own.send(result(0, 0, b"sums" * 250) + result(0, 1, b"sums" * 250)[:-1])
     reducer.own.close()
     events = run_until(transfer, [], lambda events: of(events, Lost))
-    assert events == [Result(1, 0), Lost(1, "the connection was closed by the other side")]
+    assert events == [Result(1, 0), Lost(1, "the other side closed the connection")]
     assert data == [b"sums" * 250, b"mine" * 250, b"mine" * 250]
     # Frames pushed before the next connection are dropped.
     transfer.push(1, chunk(0, 3, bytearray(1000)))

@@ -1,4 +1,4 @@
-"""Watches Kueue's workloads, one for each attempt, and deletes those of finished attempts."""
+"""Watches Kueue's workloads, one for each attempt, and deletes the workloads of finished attempts."""
 
 import asyncio
 import logging
@@ -15,12 +15,12 @@ from trainshed_cluster.remote.cluster import AllocationName, ClusterUnavailable
 log = logging.getLogger(__name__)
 
 _QUOTA_KEEP_SECONDS = 5.0
-"""Seconds that an attempt without Pods keeps its quota. A replica that moves requests its next Pod within
-that time."""
+"""An attempt without Pods keeps its quota for this many seconds. A replica that moves requests its next Pod
+within that time."""
 _RETRY_INTERVAL = 5.0
 """Seconds between two attempts to delete a workload."""
 _STRAY_TIMEOUT = 120.0
-"""Seconds after which workloads from before this service's start are deleted, unless their attempt
+"""Workloads from before this service's start are deleted after this many seconds, unless their attempt
 continues."""
 
 
@@ -48,8 +48,10 @@ class Admission:
         self._tasks = Crew()
 
     async def start(self, namespaces: Collection[str]) -> None:
-        """Start to watch the workloads. Raises ClusterRefused (Kueue is missing, or its workloads are not
-        readable), ClusterUnavailable."""
+        """Start watching the workloads.
+
+        Raises ClusterRefused if Kueue is missing or its workloads are not readable, and ClusterUnavailable.
+        """
         version = await self._version()
         for where in namespaces:
             path = f"{kueue.API}/{version}/namespaces/{where}/workloads"
@@ -67,7 +69,7 @@ class Admission:
         await self._tasks.close()
 
     def delay(self, allocation: AllocationName, pod: Pod) -> Delay | None:
-        """Return why Kueue delays a Pod; None = it does not, or gives no reason."""
+        """Return Kueue's reason for delaying a Pod. None = Kueue does not delay it, or gives no reason."""
         collection = self._collections.get(pod.metadata.namespace)
         if collection is None or pod.spec.node_name:
             return None
@@ -75,8 +77,8 @@ class Admission:
         return kueue.delay(own, collection.objects.values()) if own else None
 
     def released(self, allocation: AllocationName, where: str) -> None:
-        """Handle the release of a Pod. After the last Pod of an attempt, the workload is deleted. Otherwise
-        Kueue would keep the quota of Pods that did not succeed, and the Pods, for replacements."""
+        """Handle the release of a Pod. If it was the attempt's last Pod, delete the workload. Otherwise Kueue
+        would keep the unsuccessful Pods and their quota for replacements."""
         name = kueue.group(allocation)
         if where in self._collections and not self._is_wanted(name):
             self._tasks.begin(

@@ -25,17 +25,18 @@ from trainshed_cluster.remote.options import (
 from trainshed_cluster.remote.retrying_cluster import RetryingCluster
 
 _AGENT_DIRECTORY: Final = f"{DIRECTORY}/agents"
-"""Directory of agents in their Pods."""
+"""Directory in a Pod for its agent's files."""
 _DOCUMENT_TIMEOUT = 60
-"""Seconds that a Pod's process waits for its document. Without a document, because the service was killed, it
-must not count as an agent."""
+"""A Pod's process exits if it receives no document within this many seconds, for example because the service
+was killed. Otherwise the process would count as an agent."""
 _SCRIPT: Final = f"""\
 import os,signal
 signal.signal(signal.SIGALRM,lambda *_:(os.write(2,b'received no document\\n'),os._exit(78)))
 signal.alarm({_DOCUMENT_TIMEOUT})
 {READ}
 """
-"""Code for `python -c` that executes the parcel. Process 1 ignores signals without a handler."""
+"""Code for `python -c` that executes the parcel. The alarm has a handler because process 1 ignores signals
+without one."""
 
 
 def new_engine(context: EngineContext) -> RemoteEngine:
@@ -45,8 +46,8 @@ def new_engine(context: EngineContext) -> RemoteEngine:
         from trainshed_cluster.kubernetes.cluster import KubernetesCluster
     except ImportError as failure:
         raise ValueError(
-            f"the engine kubernetes needs packages that are not installed ({failure.name}); install "
-            "trainshed[kubernetes]"
+            f"the engine kubernetes needs packages that are not installed ({failure.name}): pip install "
+            "'trainshed[kubernetes]'"
         ) from failure
     directory = context.data / "engines" / "kubernetes"
     identity = service_identity(context.data, directory)
@@ -55,7 +56,7 @@ def new_engine(context: EngineContext) -> RemoteEngine:
         directory=directory,
         listening=Listening(settings.address, settings.port, service_sockets(context)),
         lease=settings.lease,
-        # Silent nodes are awaited by `states.node_state`.
+        # If a node is silent, `states.node_state` reports that its programs may still run.
         down_is_lost=True,
         agent=partial(_document, context, settings, cache(partial(agent_settings, context))),
         command=partial(_command, Extensions(context.cache, directory / "extensions")),
@@ -82,7 +83,8 @@ def new_engine(context: EngineContext) -> RemoteEngine:
 
 
 def _interpreter_directories(context: EngineContext) -> list[str]:
-    """Return the prefixes of the environments' Pythons outside the cache. Pods receive them, too."""
+    """Return the prefixes of the environments' Pythons outside the cache. Pods also receive these
+    directories."""
     directories = {
         prefix.parent for prefix in context.interpreters() if str(prefix) not in SHARED_PREFIXES
     }
@@ -98,7 +100,7 @@ def _bootstrap(code: AgentCode) -> Bootstrap:
 
 
 def _command(extensions: Extensions, node: str) -> AgentCommand:
-    """Return the command that starts an agent. The first call blocks for seconds."""
+    """Return the command that starts an agent. The first call blocks for several seconds."""
     made = _bootstrap(AgentCode.collect(extensions.files()))
     return AgentCommand(made.argv, made.parcel)
 
@@ -110,7 +112,7 @@ def _document(
     **own: Any,
 ) -> AgentDocument:
     """Create an agent's document from the common values of all agents and its own values."""
-    own["address"] = None  # The agent has its Pod's address, not the node's.
+    own["address"] = None  # The agent uses its Pod's address, not the node's.
     return AgentDocument(
         directory=_AGENT_DIRECTORY,
         cache=str(context.cache),

@@ -30,23 +30,24 @@ T = TypeVar("T", bound=msgspec.Struct)
 _PAGE_SIZE = 500
 """Objects per page of a list."""
 _TIMEOUT = httpx2.Timeout(20.0, connect=5.0)
-"""Timeout of a call. `attach` and watches have their own."""
+"""Timeout of a request. `attach` and watches have separate timeouts."""
 WATCH_SECONDS: Final = 240
 """Seconds after which the server ends a watch. The client then resumes it."""
 _WATCH_TIMEOUT = WATCH_SECONDS + 30.0
-"""Timeout of a watch without messages."""
+"""A watch that receives nothing for this many seconds has failed."""
 _STDIN, _STDOUT, _ERROR = b"\0", b"\1", b"\3"
-"""First byte of messages to and from a container, by stream."""
+"""First byte of a message to or from a container. It identifies the stream."""
 _INPUT_TIMEOUT = 30.0
-"""Seconds that a process has to read its input."""
+"""A process must read its input within this many seconds."""
 _CHUNK_SIZE = 1 << 17
 """Bytes of one message to a container."""
 _TRANSPORT_ERRORS = (httpx2.HTTPError, OSError, ConfigError)
-"""Exceptions of a call without an answer. ConfigError means that credentials are currently missing."""
+"""Exceptions of a request without a response. ConfigError means that credentials are currently missing."""
 
 
 class ApiFailure(Exception):
-    """The API rejected a request. `status`: HTTP status. `reason`: Kubernetes' own word."""
+    """The API rejected a request. `status`: HTTP status. `reason`: Kubernetes' name of the error, such as
+    "AlreadyExists"."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
         words = message or reason or "no reason"
@@ -56,20 +57,20 @@ class ApiFailure(Exception):
 
     @property
     def is_final(self) -> bool:
-        """Return whether the same call would fail again, because the request is invalid or forbidden."""
+        """Return whether the same request would fail again, because the request is invalid or forbidden."""
         return self.status in (400, 403, 404, 405, 413, 415, 422)
 
     @property
     def is_full(self) -> bool:
-        """Return whether a quota is exhausted now. A quota that requires further fields never admits the
-        request."""
+        """Return whether a quota is exhausted now. An object that lacks fields which the quota
+        requires causes a permanent error instead."""
         text = str(self)
         return self.status in (403, 429) and "quota" in text and "must specify" not in text
 
 
 def start_error(failure: ApiFailure, what: str) -> ClusterRefused | ClusterUnavailable:
-    """Return the exception of a start that could not read `what`. It distinguishes temporary failures from
-    permanent ones."""
+    """Return the exception to raise if a start cannot read `what`: ClusterRefused for a permanent failure,
+    ClusterUnavailable for a temporary one."""
     kind = ClusterRefused if failure.is_final else ClusterUnavailable
     return kind(f"cannot read {what} of the cluster: {failure}")
 
@@ -79,8 +80,8 @@ class Expired(Exception):
 
 
 class ApiClient:
-    """A client of one cluster. `transport`: replaces the network. Raises ClusterRefused without a usable
-    kubeconfig."""
+    """A client of one cluster. `transport`: replaces the network. Raises ClusterRefused if no kubeconfig is
+    usable."""
 
     def __init__(
         self, settings: KubernetesSettings, transport: httpx2.AsyncBaseTransport | None = None
@@ -91,7 +92,7 @@ class ApiClient:
             config = kubeconfig.get()
             assert config is not None, "the kubeconfig has a context"
             params = ConnectionParams(timeout=_TIMEOUT, trust_env=False)
-            # The class declares the transports of synchronous and asynchronous clients in one field.
+            # The class declares the transports of synchronous and asynchronous clients as one field.
             params.transport = transport  # pyright: ignore[reportAttributeAccessIssue]
             self._http = AsyncClient(config, params)
         except (ConfigError, KeyError, OSError, ValueError) as failure:
@@ -140,7 +141,7 @@ class ApiClient:
 
         Args:
             uid: Uid of the object; None = any object of that name.
-            grace: Grace period in seconds; None = the object's own.
+            grace: Grace period in seconds; None = the object's default.
         """
         body: dict[str, Any] = {"preconditions": {"uid": uid}} if uid else {}
         if grace is not None:
@@ -182,8 +183,8 @@ class ApiClient:
             raise ClusterUnavailable(_connection_error(self.server, failure)) from failure
 
     async def attach(self, path: str, container: str, stdin: bytes, word: bytes) -> bool:
-        """Send a container its standard input, and wait for its confirmation. Returns False if it ended
-        before. Raises ApiFailure, ClusterUnavailable."""
+        """Send a container its standard input, and wait until it prints `word`. Returns False if the
+        container ends first. Raises ApiFailure, ClusterUnavailable."""
         params = {"container": container, "stdin": "true", "stdout": "true", "stderr": "false"}
         try:
             async with self._http.websocket(
@@ -243,7 +244,7 @@ async def _wait_for_word(line: AsyncWebSocketSession, word: bytes) -> bool:
 
 
 async def _lines(answer: httpx2.Response) -> AsyncGenerator[bytes]:
-    """Yield each complete line at once."""
+    """Yield each line as soon as it is complete."""
     rest = b""
     async for part in answer.aiter_raw():
         *whole, rest = (rest + part).split(b"\n")
@@ -256,12 +257,12 @@ def _decode(answer: bytes, kind: Any) -> Any:
     try:
         return msgspec.json.decode(answer, type=kind)
     except (ValueError, RecursionError) as failure:
-        raise ClusterUnavailable(f"cannot parse the API's answer: {failure}") from failure
+        raise ClusterUnavailable(f"cannot parse the API's response: {failure}") from failure
 
 
 def _error_of(answer: httpx2.Response) -> ApiFailure | ClusterUnavailable:
     try:
-        # The content of a rejected WebSocket was not read, and is no longer available.
+        # The content of a rejected WebSocket response was not read, and is no longer available.
         content = answer.content
     except httpx2.ResponseNotRead:
         content = b""

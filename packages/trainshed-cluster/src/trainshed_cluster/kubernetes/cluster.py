@@ -1,8 +1,9 @@
-"""Implements `remote`'s `Cluster` for Kubernetes. Each allocation is a Pod, whose single process becomes the
-agent when it receives the agent's document.
+"""Implements `remote`'s `Cluster` for Kubernetes. Each allocation is a Pod. The Pod's only process becomes
+the agent when it receives the agent's document.
 
 Nodes and Pods are listed once and then watched (`watches.WatchedCollection`). `states`, `manifests` and
-`kueue` contain the rules. Calls and watches share the Pods of allocations (`own_pods.OwnPods`).
+`kueue` contain the rules. `own_pods.OwnPods` contains the Pods of allocations. Both requests and watches
+update it.
 """
 
 import asyncio
@@ -48,19 +49,22 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _REPORT_INTERVAL = 0.05
-"""Seconds to collect changes before they are reported."""
+"""Changes are collected for this many seconds and then reported together."""
 _QUOTA_RETRY_INTERVAL = 5.0
-"""Seconds until a Pod that exceeded the namespace's quota is requested again."""
+"""Seconds before a Pod that exceeded the namespace's quota is requested again."""
 _DELETE_TIMEOUT = 30.0
 """Seconds to wait for the end of a Pod before its successor is created."""
 _EXIT_TIMEOUT = 2.5
 """Seconds to wait for the end of a Pod after its agent was shut down."""
 _EVICTION_TIMEOUT = 3.0
-"""Seconds to wait for the reason of an eviction. Kubelets may report it later than the agent's signal."""
+"""Seconds to wait for the reason of an eviction. A kubelet may report the reason after it has sent the agent
+a signal."""
 _DELETE_GRACE = 1
 """Grace period in seconds when the Pod of a finished agent is deleted."""
 _NODES, _PODS = "/api/v1/nodes", "/api/v1/pods"
-_UNOBSERVED_END = AllocationEnd(Cause.AGENT_LOST, "its Pod is gone, and its end was not observed")
+_UNOBSERVED_END = AllocationEnd(
+    Cause.AGENT_LOST, "its Pod no longer exists, and its end was not observed"
+)
 
 
 class KubernetesCluster:
@@ -92,16 +96,17 @@ class KubernetesCluster:
         self._client: ApiClient | None = None
         self._tasks = Crew()
         self._nodes: WatchedCollection[ClusterNode] | None = None
-        #: The watched Pods of the whole cluster, or of each namespace if the rights are limited to these.
+        #: The watched Pods of the whole cluster, or of each namespace of jobs if the account may not list all
+        #: Pods.
         self._pods: list[WatchedCollection[Pod]] = []
         self._own = OwnPods(service)
         self._needs: dict[AllocationName, NodeNeed] = {}
         #: Kueue's workloads, if jobs wait in its queue.
         self._admission: Admission | None = None
         self._is_detached = False
-        #: Allocations that a call waits for.
+        #: Allocations for which an `acquire` call is waiting.
         self._awaited: set[AllocationName] = set()
-        #: Why an allocation's Pod cannot be created now.
+        #: The reason why each of these allocations' Pods cannot be created now.
         self._creation_delays: dict[AllocationName, Delay] = {}
         self._changed = asyncio.Event()
         self._is_outdated = False
@@ -113,7 +118,7 @@ class KubernetesCluster:
         try:
             await self._begin(client)
         except BaseException:
-            # Another start may follow. It must not run concurrently with the watches of this one.
+            # Another start may follow. It must not run concurrently with this start's watches.
             await self._end_watches()
             raise
 
@@ -167,7 +172,8 @@ class KubernetesCluster:
         if namespace is None:
             raise ClusterRefused(
                 f"jobs of project {project or '(none)'} have no namespace: "
-                f"[engines.kubernetes.namespaces] has {', '.join(sorted(known))}"
+                f'[engines.kubernetes.namespaces] has {", ".join(sorted(known))}; add this project, or "*" '
+                "for all others"
             )
         return Owner(account=namespace)
 
@@ -188,7 +194,7 @@ class KubernetesCluster:
         except BaseException:
             if self._is_detached:
                 raise  # The Pod continues to wait for the next service.
-            # Released in any case: a request that was sent to the API may still arrive.
+            # Release it even if no Pod is known: a request that was sent to the API may still create one.
             withdrawing = begin(self._try_release(name), f"kubernetes: withdrawing {name}")
             await asyncio.shield(withdrawing)
             raise
@@ -210,7 +216,7 @@ class KubernetesCluster:
             or pod.is_leaving
             or pod.is_over
         ):
-            # The Pod already had an agent, or another start of one was interrupted.
+            # The Pod already had an agent, or an earlier start of an agent was interrupted.
             need = replace(self._needs[allocation.name], node=node)
             pod = await self._running_pod(allocation.name, need, is_replacement=True)
         self._own.waiting_uids.discard(pod.metadata.uid)
@@ -219,8 +225,8 @@ class KubernetesCluster:
                 _path(pod), manifests.CONTAINER, stdin, DOCUMENT_READ
             )
         except ApiFailure as failure:
-            # A container that has just ended cannot be attached to. Its end explains more than the API's
-            # error.
+            # A container that has just ended cannot be attached to. The container's end explains more than
+            # the API's error.
             if failure.status == 404 and await self._ends_within(_EXIT_TIMEOUT, allocation.name):
                 raise self._agent_start_error(allocation.name, pod) from failure
             raise ClusterUnavailable(
@@ -231,7 +237,7 @@ class KubernetesCluster:
             raise self._agent_start_error(allocation.name, pod)
 
     async def _ends_within(self, seconds: float, name: AllocationName) -> bool:
-        """Wait for the end of a Pod. Returns whether it has ended."""
+        """Wait until a Pod has ended, for at most that many seconds. Returns whether it has ended."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._wait_for(lambda: True if self._own.has_ended(name) else None)
@@ -247,8 +253,8 @@ class KubernetesCluster:
         pod = self._own.pods.get(name)
         if pod is None:
             raise AgentsMayLive(
-                f"the Pod of {name} is gone, and its end was not observed. If it was deleted by force, "
-                "its programs may live until the lease ends"
+                f"the Pod of {name} no longer exists, and its end was not observed. If it was deleted by "
+                "force, its programs may run until the lease ends"
             )
         if pod.is_over:
             return self._own.end_of(pod)
@@ -272,7 +278,7 @@ class KubernetesCluster:
         """Do nothing: a Pod ends with its agent."""
 
     async def settle(self, names: Collection[AllocationName]) -> tuple[Leftover, ...]:
-        return ()  # A Pod ends with its agent, and the API stores what it has confirmed.
+        return ()  # A Pod ends with its agent, and the API stores every change that it has confirmed.
 
     async def release(self, name: AllocationName) -> None:
         self._own.forget_end(name)
@@ -291,8 +297,9 @@ class KubernetesCluster:
     async def _delete_finished(self, name: AllocationName, pod: Pod) -> None:
         """Delete a Pod after its agent has shut down. Raises ClusterUnavailable."""
         if pod.is_running and pod.metadata.uid not in self._own.waiting_uids:
-            # Its agent has just been shut down. The deletion of a finished Pod takes effect at once. For any
-            # other Pod the kubelet cleans up first, which old kubelets do once a minute.
+            # The agent has just been shut down, so the Pod ends soon. Deleting a Pod that has ended takes
+            # effect at once. For any other Pod the kubelet cleans up first, which old kubelets do only once a
+            # minute.
             await self._ends_within(_EXIT_TIMEOUT, name)
         try:
             await self._delete(pod)
@@ -314,7 +321,7 @@ class KubernetesCluster:
         is_replacement: bool = False,
         avoid: Collection[str] | None = None,
     ) -> Pod:
-        """Return the allocation's Pod when it runs. Creates the Pod if it does not exist. Raises
+        """Wait until the allocation's Pod runs, and return it. Creates the Pod if it does not exist. Raises
         ClusterRefused, ClusterUnavailable, AgentEnded.
 
         Args:
@@ -355,7 +362,7 @@ class KubernetesCluster:
             if failing_since and time.monotonic() - failing_since > minutes * 60:
                 delay = states.delay(now)
                 why = delay.message if delay else "its container did not start"
-                raise ClusterRefused(f"{why}; it was tried for {minutes:g} minutes")
+                raise ClusterRefused(f"{why}; Kubernetes has retried for {minutes:g} min")
             return None
 
         return await self._wait_for(running_or_none)
@@ -373,8 +380,8 @@ class KubernetesCluster:
     async def _create_pod(
         self, name: AllocationName, need: NodeNeed, again: int, avoid: Collection[str] | None
     ) -> Pod:
-        """Create the allocation's Pod. `again`: number of its earlier Pods. Raises ClusterRefused,
-        ClusterUnavailable."""
+        """Create the allocation's Pod. `again`: number of the allocation's earlier Pods. Raises
+        ClusterRefused, ClusterUnavailable."""
         wanted = need.machine.accelerator
         accelerator = self._routes.accelerator(wanted) if wanted else None
         if wanted and accelerator is None:
@@ -400,7 +407,7 @@ class KubernetesCluster:
         )
         replacement_delay = partial(kueue.replacement_delay, name, need, self._own.pods)
         if self._admission is not None and (delay := replacement_delay()):
-            # Kueue has to count fewer Pods than the attempt's total.
+            # The attempt already has its total number of Pods, according to Kueue. Wait until it has fewer.
             self._creation_delays[name] = delay
             self._mark_changed()
             await self._wait_for(lambda: None if replacement_delay() else True)
@@ -431,17 +438,17 @@ class KubernetesCluster:
                     raise ClusterUnavailable(f"{name}: {failure}") from failure
             known = self._own.pods.get(name)
             if is_new and (name in self._own.ends or name in self._own.vanished):
-                return pod  # The watch has shown its end before the API answered.
+                return pod  # The watch has reported the Pod's end before the API responded.
             if known is None or known.metadata.uid != pod.metadata.uid:
                 self._pod_changed(pod, gone=False)
             if is_new:
-                # It has no agent yet, even if the watch has already shown that it runs.
+                # The Pod has no agent yet, even if the watch has already reported that it runs.
                 self._own.waiting_uids.add(pod.metadata.uid)
             return pod
 
     async def _existing_pod(self, where: str, pod_name: str, name: AllocationName) -> Pod:
-        """Return the existing Pod of that name. An earlier call created it, but its answer was lost. Raises
-        ClusterUnavailable if the Pod has another owner."""
+        """Return the existing Pod of that name. An earlier request created it, but the response was lost.
+        Raises ClusterUnavailable if the Pod has another owner."""
         try:
             pod = await self._api.get(f"/api/v1/namespaces/{where}/pods/{pod_name}", Pod)
         except ApiFailure as failure:
@@ -457,7 +464,7 @@ class KubernetesCluster:
         """Delete a Pod. Raises ApiFailure, ClusterUnavailable."""
         uid = pod.metadata.uid
         if uid in self._own.deleted_uids:
-            return  # The kubelet needs time.
+            return  # The deletion was already requested. The kubelet needs time for it.
         if not pod.is_leaving:
             self._own.deleted_uids.add(uid)
         try:
@@ -481,7 +488,7 @@ class KubernetesCluster:
             )
         if name in self._own.vanished:
             raise ClusterUnavailable(
-                f"Pod {pod.metadata.name} was deleted by force; its programs may live"
+                f"Pod {pod.metadata.name} was deleted by force; its programs may still run"
             )
         self._own.ends.pop(name, None)
 
@@ -492,7 +499,7 @@ class KubernetesCluster:
             log.info("kubernetes: cannot release %s yet: %s", name, failure)
 
     def _has_any_of(self, group: str) -> bool:
-        """Return whether an attempt has allocations or requests. `group`: Kueue's name of the attempt."""
+        """Return whether an attempt has allocations or requests. `group`: the attempt's name in Kueue."""
         live = (
             name
             for name, pod in self._own.pods.items()
@@ -503,9 +510,9 @@ class KubernetesCluster:
     # --- watches ---
 
     async def _list_pods(self, client: ApiClient) -> None:
-        """List and watch the Pods of the whole cluster if possible, because other Pods use resources of
-        nodes, too."""
-        # An earlier attempt may have seen Pods that are gone.
+        """List and watch the Pods of the whole cluster if possible, because other Pods also use resources of
+        nodes."""
+        # An earlier call may have stored Pods that no longer exist.
         self._pods.clear()
         self._own.pods.clear()
         self._own.waiting_uids.clear()
@@ -585,8 +592,8 @@ class KubernetesCluster:
 
 
 def _ended_early(end: AllocationEnd) -> ClusterUnavailable:
-    """Return the error for a Pod that ended before its agent connected. If its node was lost, neither the
-    image nor the agent is at fault."""
+    """Return the error for a Pod that ended before its agent connected. If the Pod's node was lost, neither
+    the image nor the agent is at fault."""
     return (ClusterUnavailable if end.loss is Cause.NODE_FAILED else AgentEnded)(end.why)
 
 

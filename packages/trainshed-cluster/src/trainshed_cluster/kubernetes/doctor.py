@@ -37,14 +37,14 @@ class Right:
     verb: str
     resource: str
     why: str = "no job can run"
-    #: API group; None = that of Pods.
+    #: API group; None = the group of Pods.
     group: str | None = None
 
     def __str__(self) -> str:
         return f"{self.verb} {self.resource}"
 
     def asked(self, namespace: str | None) -> dict[str, Any]:
-        """Return the access review to create; `namespace`: None = the whole cluster."""
+        """Return the access review for this right. `namespace`: None = the whole cluster."""
         resource, _, part = self.resource.partition("/")
         wanted = {"verb": self.verb, "resource": resource, "subresource": part, "group": self.group}
         fields = {key: value for key, value in (wanted | {"namespace": namespace}).items() if value}
@@ -73,8 +73,8 @@ _KUEUE_RIGHTS = tuple(
 
 
 def examine_kubernetes(table: Mapping[str, Any], cache: Path | None = None) -> Iterator[Finding]:
-    """Yield the findings. Blocks until the cluster has responded or failed. Pods receive all content, so that
-    no cache is checked. `table`: `[engines.kubernetes]` of the configuration."""
+    """Yield the findings. Blocks until the cluster has responded or failed. Pods receive all content from the
+    service, so no cache is checked. `table`: `[engines.kubernetes]` of the configuration."""
     try:
         settings = parse(table)
     except ValueError as failure:
@@ -135,7 +135,7 @@ class Examination:
         if not await self._has_right(_LIST_PODS, None):
             yield _finding("no_optional_right", right=_LIST_PODS, where="of the whole cluster")
         elif not await self._has_right(_WATCH_PODS, None):
-            # An account that may list all Pods needs to watch all Pods, too.
+            # An account that may list all Pods must also be allowed to watch all Pods.
             yield _finding("no_right", right=_WATCH_PODS, where="of the whole cluster")
         of_kueue = _KUEUE_RIGHTS if self._settings.queue == "kueue" else ()
         for namespace in self._namespaces:

@@ -1,7 +1,7 @@
 """Creates the labels by which Kueue admits the Pods of an attempt as one workload, and reads that workload's
 state. Pure.
 
-A group is named after its attempt. As Kueue demands, replacements of its Pods belong to the same group.
+A group is named after its attempt. Replacements of its Pods belong to the same group, as Kueue requires.
 """
 
 from collections.abc import Iterable, Mapping
@@ -37,9 +37,9 @@ def labels(allocation: AllocationName, queue: str) -> dict[str, str]:
 
 
 def annotations(need: NodeNeed) -> dict[str, str]:
-    """Return the annotations of a Pod. Pods with the same role count as equal for Kueue, which allows eight
-    kinds in a group. So the Pods of a worker pool are one kind, although they have different labels and nodes
-    to avoid."""
+    """Return the annotations of a Pod. Kueue treats Pods with the same role as one kind, and allows eight
+    kinds in a group. All Pods of a worker pool therefore have the same role, although their labels and
+    excluded nodes differ."""
     pool, _, _ = need.replica.partition("-")
     return {_TOTAL: str(need.gang_size), _ROLE: pool}
 
@@ -50,7 +50,7 @@ def is_managed(pod: Pod) -> bool:
 
 
 def eviction(pod: Pod) -> Condition | None:
-    """Return the condition with Kueue's reason for evicting a Pod, or None."""
+    """Return the condition with Kueue's reason for evicting a Pod, or None if Kueue does not evict it."""
     condition = _condition(pod.status.conditions, _EVICTED)
     return condition if condition and condition.status == "True" else None
 
@@ -58,12 +58,12 @@ def eviction(pod: Pod) -> Condition | None:
 def replacement_delay(
     allocation: AllocationName, need: NodeNeed, pods: Mapping[AllocationName, Pod]
 ) -> Delay | None:
-    """Return the delay to report while an attempt already has its total number of Pods; None = it has fewer.
-    Kueue would evict a further one."""
+    """Return the delay to report while an attempt already has its total number of Pods, or None if it has
+    fewer. Kueue would evict an additional Pod."""
     others = [
         pod
         for held, pod in pods.items()
-        # Kueue counts these Pods. Whether their programs may live was decided by their leases.
+        # Kueue counts these Pods. The programs of replaced Pods have already ended by their leases.
         if held != allocation and group(held) == group(allocation) and pod.status.phase not in ENDED
     ]
     if len(others) < need.gang_size:
@@ -78,8 +78,10 @@ def replacement_delay(
 
 
 def delay(workload: Workload, others: Iterable[Workload]) -> Delay | None:
-    """Return the delay to report for a pending workload. None = it is admitted, or Kueue has not examined it
-    yet. `others`: all workloads of its namespace."""
+    """Return the delay to report for a pending workload. `others`: all workloads of its namespace.
+
+    Returns None if the workload is admitted, or if Kueue has not examined it yet.
+    """
     if _is(workload, _ADMITTED):
         return None
     queue = workload.spec.queue_name
@@ -108,7 +110,8 @@ def delay(workload: Workload, others: Iterable[Workload]) -> Delay | None:
 
 
 def _position(workload: Workload, others: Iterable[Workload]) -> int:
-    """Return the number of workloads before it in its queue. Higher priorities go first, then older ones."""
+    """Return the number of workloads before this one in its queue. Higher priorities come first, then older
+    workloads."""
     own = _rank(workload)
     waiting = (
         other

@@ -1,7 +1,7 @@
 """Creates the manifest of an allocation's Pod. Pure.
 
-No text of a user becomes part of a command, which prevents injection. A Pod's command is the agent's, and the
-agent reads the program from its standard input.
+A Pod's command starts the agent, which reads the program from its standard input. No text of a user becomes
+part of a command, so that injection is impossible.
 """
 
 import hashlib
@@ -36,7 +36,7 @@ HOSTS_FILE: Final = "/etc/hosts"
 _HOSTS_CONTAINER: Final = "write-hosts"
 """The init container that creates a hosts file for agents without root rights."""
 PYTHON: Final = "python3"
-"""Command that starts a Python of the service's version in Pods' images."""
+"""Command in Pods' images that starts a Python of the service's version."""
 PYTHON_CONTAINER: Final = "carry-python"
 """The init container that copies that Python."""
 _SCRATCH, _SHM, _CACHE, _CARRIED, _HOSTS = "scratch", "shm", "cache", "python", "hosts"
@@ -45,7 +45,10 @@ _NOT_IN_NAMES = re.compile(r"[^a-z0-9-]+")
 
 def pod_name(need: NodeNeed, allocation: AllocationName, again: int = 0) -> str:
     """Return the name of a replica's Pod: hostname, attempt, number of the allocation, and `again` unless it
-    is 0. A Pod that has ended may keep its name for a minute."""
+    is 0.
+
+    `again` is needed because a Pod that has ended may keep its name for a minute.
+    """
     base = (
         _NOT_IN_NAMES.sub("-", need.hostname.lower()).strip("-")
         or f"trainshed-{allocation.job_uid}"
@@ -88,10 +91,10 @@ def pod(
 
     Args:
         avoid: Nodes to avoid; None = use the need's node.
-        accelerator: The cluster's name of the devices.
+        accelerator: The cluster's name of the devices; None = no devices.
         command: Starts the agent.
         cache: The service's cache directory, which has the same path in Pods.
-        beside: Further directories of content, likewise.
+        beside: Further directories of content, which also have the same paths in Pods.
         again: Number of earlier Pods of the allocation.
     """
     own_selector = dict(route.node_selector) | dict(
@@ -143,7 +146,7 @@ def pod(
                 ALLOCATION: str(allocation),
                 **({PREDECESSORS: str(again)} if again else {}),
                 **(kueue.annotations(need) if settings.queue == "kueue" else {}),
-                # Autoscalers must not evict a Pod, because a replica cannot be moved.
+                # Autoscalers must not evict a Pod, because the replica would have to restart.
                 "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
             },
         },
@@ -156,7 +159,8 @@ def namespace(need: NodeNeed) -> str:
 
 
 def escape(argument: str) -> str:
-    """Escape an argument of a container: Kubernetes replaces $(NAME) by a variable, and $$ by $."""
+    """Escape an argument of a container: Kubernetes replaces $(NAME) with the variable's value, and $$ with
+    $."""
     return argument.replace("$", "$$")
 
 
@@ -190,8 +194,10 @@ def _affinity(operator: Literal["In", "NotIn"], nodes: Collection[str]) -> dict[
 
 def _tolerations(route: KubernetesRoute) -> list[dict[str, Any]]:
     """Return the operator's tolerations, and unlimited ones for nodes that are not ready or unreachable.
-    Programs there may live, and are lost only when their agent's lease ends. Kubernetes would end them after
-    a fixed time."""
+
+    Programs on such nodes may still run. They are lost only when their agent's lease ends, but Kubernetes
+    would end them after a fixed time.
+    """
     own = [
         {
             key: value
@@ -230,12 +236,12 @@ def _container(
         "name": CONTAINER,
         "image": need.image or settings.image,
         "command": [escape(argument) for argument in command],
-        # The agent's document is written there once.
+        # The agent's document is written to standard input, once.
         "stdin": True,
         "stdinOnce": True,
         "resources": {"requests": requests, "limits": limits},
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-        # So the termination message explains why an agent could not start.
+        # With this policy, the termination message explains why an agent could not start.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [
             {"name": _SCRATCH, "mountPath": DIRECTORY},
@@ -280,8 +286,8 @@ def _hosts_container(settings: KubernetesSettings) -> dict[str, Any]:
 
 
 def _has_own_hosts(settings: KubernetesSettings, need: NodeNeed) -> bool:
-    """Return whether the Pod needs its own hosts file: peers are found by name, and the file of Kubernetes
-    belongs to root."""
+    """Return whether the Pod needs its own hosts file. It does if peers are found by name and the agent
+    cannot change the file of Kubernetes, which belongs to root."""
     return need.gang_size > 1 and settings.run_as != 0
 
 
@@ -289,13 +295,13 @@ def _init_container(
     settings: KubernetesSettings, name: str, script: str, volume: str, path: str
 ) -> dict[str, Any]:
     """Return an init container of the operator's image that runs a Python script with a volume's directory as
-    argument."""
+    its argument."""
     amounts = {"cpu": "100m", "memory": "128Mi"}
     return {
         "name": name,
         "image": settings.image,
         "command": [PYTHON, "-I", "-S", "-c", escape(script), path],
-        # Far less than the main container's, because the larger of the two counts.
+        # Kubernetes counts the larger of these and the main container's requests, so keep these small.
         "resources": {"requests": amounts, "limits": amounts},
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
         "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -304,7 +310,7 @@ def _init_container(
 
 
 def _content_mount(settings: KubernetesSettings, number: int, path: str) -> dict[str, Any]:
-    """Return the mount of a directory of content. Number 0 is the cache's."""
+    """Return the mount of a directory of content. Number 0 is the cache."""
     if number and settings.cache_claim:
         return {"name": _CACHE, "mountPath": path, "subPath": _subdirectory(path)}
     return {"name": _volume_name(number), "mountPath": path}
@@ -315,7 +321,7 @@ def _volume_name(number: int) -> str:
 
 
 def _subdirectory(path: str) -> str:
-    """Return the path of another directory's files in a persistent cache."""
+    """Return the path, within a persistent cache, for the files of another directory."""
     return f"beside-{hashlib.sha256(path.encode()).hexdigest()[:8]}"
 
 
@@ -343,8 +349,8 @@ def _volumes(
 def _further_volumes(
     settings: KubernetesSettings, beside: Sequence[str]
 ) -> Iterable[Mapping[str, Any]]:
-    """Return the volumes of the further directories, which are persistent like the cache if possible. A
-    kubelet creates hostPath directories for root only."""
+    """Return the volumes of the further directories. They are as persistent as the cache, except without root
+    rights: only root can write to hostPath directories that a kubelet creates."""
     if settings.cache_claim:
         return
     is_persistent = settings.cache and settings.run_as == 0

@@ -55,9 +55,9 @@ class Metadata(msgspec.Struct, frozen=True, rename="camel"):
     labels: Mapping[str, str] | None = None
     annotations: Mapping[str, str] | None = None
     creation_timestamp: datetime.datetime | None = None
-    #: When its deletion was requested; None = it was not.
+    #: Time of the request to delete the object; None = no request.
     deletion_timestamp: datetime.datetime | None = None
-    #: In a list: token of its next page; "" = this is the last page.
+    #: In a list: token of the next page; "" on the last page.
     continue_: str = msgspec.field(name="continue", default="")
 
 
@@ -68,7 +68,7 @@ class Requirements(msgspec.Struct, frozen=True):
 class Container(msgspec.Struct, frozen=True, rename="camel"):
     name: str = ""
     image: str = ""
-    #: `Always`: a sidecar, which is an init container that continues to run.
+    #: `Always` marks a sidecar: an init container that continues to run.
     restart_policy: str = ""
     resources: Requirements | None = None
 
@@ -88,7 +88,7 @@ class PodSpec(msgspec.Struct, frozen=True, rename="camel"):
     containers: tuple[Container, ...] | None = None
     init_containers: tuple[Container, ...] | None = None
     overhead: _Quantities | None = None
-    #: Gates that other controllers have to remove before it is scheduled.
+    #: Gates that other controllers have to remove before the Pod is scheduled.
     scheduling_gates: tuple[SchedulingGate, ...] | None = None
 
 
@@ -143,8 +143,11 @@ class Pod(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def requests(self) -> Mapping[str, float]:
-        """The resources that the scheduler counts: the sum over its containers and sidecars, or the largest
-        init container's if that is more. Cached, because each report needs it for all Pods."""
+        """The resources that the scheduler counts for this Pod: the sum over its containers and sidecars, or
+        the resources of its largest init container if these are larger.
+
+        Cached, because each report needs the resources of all Pods.
+        """
         before, totals = self.spec.init_containers or (), dict[str, float]()
         sidecars = (container for container in before if container.restart_policy == "Always")
         for container in (*(self.spec.containers or ()), *sidecars):
@@ -164,9 +167,9 @@ class Pod(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def is_over(self) -> bool:
         if self.is_leaving and self.spec.scheduling_gates:
-            return True  # It never runs, but finalizers of the gates' owner may keep it.
+            return True  # The Pod never runs, although finalizers of the gates' owner may keep the object.
         if any(known.reason == "DeletionByPodGC" for known in self.status.conditions or ()):
-            # "Failed" was set because its node was deleted. The node was not asked.
+            # Kubernetes set the phase "Failed" because the node was deleted, without a report from the node.
             return self.terminated is not None
         return self.status.phase in ENDED or self.terminated is not None
 
@@ -180,7 +183,8 @@ class Pod(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def terminated(self) -> Terminated | None:
-        """The end of its container, or of an init container that failed; None = neither has ended."""
+        """The termination of the Pod's container, or of an init container that failed. None = neither has
+        ended."""
         before = (status.state.terminated for status in self._before)
         failed = (ended for ended in before if ended and ended.exit_code)
         own = (status.state.terminated for status in self._statuses if status.state.terminated)
@@ -188,7 +192,7 @@ class Pod(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def waiting(self) -> Waiting | None:
-        """Why its container, or an init container, does not run yet."""
+        """The reason why the Pod's container, or an init container, does not run yet."""
         status = self._waiting_one
         return status.state.waiting if status else None
 
@@ -200,7 +204,7 @@ class Pod(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def unscheduled(self) -> Condition | None:
-        """The condition with the scheduler's reason for finding no node, or None."""
+        """The condition with the scheduler's reason for finding no node; None = no such condition."""
         conditions = self.status.conditions or ()
         return next(
             (
@@ -213,7 +217,7 @@ class Pod(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def _waiting_one(self) -> ContainerStatus | None:
-        # Later containers only wait for the first one.
+        # All later containers wait for the first waiting one.
         return next(
             (status for status in (*self._before, *self._statuses) if status.state.waiting), None
         )
@@ -279,7 +283,7 @@ class WorkloadStatus(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Workload(msgspec.Struct, frozen=True):
-    """A workload of Kueue, which admits it as a whole."""
+    """A workload of Kueue. Kueue admits all its Pods together."""
 
     metadata: Metadata
     spec: WorkloadSpec = WorkloadSpec()
@@ -318,13 +322,13 @@ class Allowed(msgspec.Struct, frozen=True):
 
 
 class Review(msgspec.Struct, frozen=True):
-    """The answer to an access review: whether an action is allowed."""
+    """The result of an access review: whether an action is allowed."""
 
     status: Allowed = Allowed()
 
 
 class Status(msgspec.Struct, frozen=True):
-    """The API's answer to a request that failed."""
+    """The API's response to a request that failed."""
 
     message: str = ""
     reason: str = ""

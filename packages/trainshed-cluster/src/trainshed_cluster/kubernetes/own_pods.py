@@ -1,4 +1,4 @@
-"""This service's Pods on a Kubernetes cluster, by allocation, and the ends of Pods that are gone."""
+"""This service's Pods on a Kubernetes cluster, by allocation, and the causes of their ends."""
 
 import logging
 
@@ -10,7 +10,7 @@ log = logging.getLogger(__name__)
 
 
 class OwnPods:
-    """The Pods of a service. Watches report changes, and calls record their own deletions.
+    """The Pods of a service. Watches report changes. Requests record the deletions that they cause.
 
     Args:
         service: The part of allocation names that identifies this service.
@@ -20,19 +20,20 @@ class OwnPods:
         self._service = service
         #: The existing Pods, by allocation.
         self.pods: dict[AllocationName, Pod] = {}
-        #: Uids of Pods whose process waits for its document.
+        #: UIDs of Pods whose process still waits for its document.
         self.waiting_uids: set[str] = set()
         #: The ends of deleted Pods.
         self.ends: dict[AllocationName, AllocationEnd] = {}
-        #: Last state of each allocation's Pod that vanished without an observed end. Its programs may live.
+        #: The last state of each Pod that vanished without an observed end, by allocation. Its programs may
+        #: still run.
         self.vanished: dict[AllocationName, Pod] = {}
-        #: Released allocations, until their Pods are gone.
+        #: Released allocations, until their Pods no longer exist.
         self.released: set[AllocationName] = set()
-        #: Uids of Pods that this service has deleted, until they are gone.
+        #: UIDs of Pods that this service has deleted, until the Pods no longer exist.
         self.deleted_uids: set[str] = set()
 
     def update(self, pod: Pod, *, gone: bool) -> None:
-        """Record a change of any Pod. `gone`: it was deleted, and this is its last state."""
+        """Record a change of any Pod. `gone`: the Pod was deleted, and `pod` is its last state."""
         name = manifests.allocation_of(pod, self._service)
         if name is None:
             return
@@ -48,7 +49,7 @@ class OwnPods:
         if known is not None and manifests.predecessor_count(known) > manifests.predecessor_count(
             pod
         ):
-            return  # This Pod has ended or will end, and another one has replaced it.
+            return  # This Pod has ended or will end, and another Pod has replaced it.
         if not pod.is_over and not pod.is_running:
             self.waiting_uids.add(pod.metadata.uid)
         self.vanished.pop(name, None)
@@ -63,7 +64,7 @@ class OwnPods:
             self.ends[name] = self.end_of(pod)
         elif name not in self.vanished:
             log.warning(
-                "kubernetes: Pod %s was deleted by force on node %s; its programs may live until its lease "
+                "kubernetes: Pod %s was deleted by force on node %s; its programs may run until its lease "
                 "ends",
                 pod.metadata.name,
                 pod.spec.node_name,

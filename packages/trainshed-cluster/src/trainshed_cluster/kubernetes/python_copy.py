@@ -2,9 +2,9 @@
 
     python -I -S -c SOURCE DIRECTORY
 
-The init container of Pods with a job's image runs it, because that image may lack a suitable Python or C
-library. It uses only the standard library. The copy is started by its own dynamic loader (`LOADER`), and
-finds its libraries next to it.
+The init container of Pods with a job's image runs this module, because the job's image may lack a suitable
+Python or C library. The module uses only the standard library. The copy is started by its own dynamic loader
+(`LOADER`), and finds its libraries next to it.
 """
 
 import ctypes
@@ -20,7 +20,7 @@ _EXTRA_LIBRARIES = (
     *("libpthread.so.0", "libdl.so.2", "librt.so.1", "libutil.so.1", "libm.so.6"),
     *("libgcc_s.so.1", "libstdc++.so.6"),
 )
-"""Libraries that compiled packages may require (manylinux), in addition to this Python's."""
+"""Libraries that compiled packages may require (manylinux), in addition to the libraries of this Python."""
 _EXCLUDED_DIRECTORIES = (
     "test",
     "tests",
@@ -64,7 +64,7 @@ def _shared_libraries(extensions: Path) -> "list[Path]":
         try:
             ctypes.CDLL(name)
         except OSError:
-            continue  # An extension that this image cannot load is not used there.
+            continue  # This image cannot load the extension, so the copy does not use it either.
     with Path("/proc/self/maps").open(encoding="utf-8") as maps:
         paths = {Path(line[line.index("/") :].rstrip("\n")) for line in maps if "/" in line}
     return sorted(path for path in paths if ".so" in path.name and path.parent != extensions)
@@ -72,8 +72,8 @@ def _shared_libraries(extensions: Path) -> "list[Path]":
 
 @functools.lru_cache
 def _links(directory: Path) -> "dict[Path, list[str]]":
-    """Return the links to shared libraries in a directory, by target. Dependent libraries may use these
-    names."""
+    """Return the links to shared libraries in a directory, by target. Other libraries may refer to a library
+    by these names."""
     links: dict[Path, list[str]] = {}
     for path in directory.iterdir():
         if ".so" in path.name and path.is_symlink():

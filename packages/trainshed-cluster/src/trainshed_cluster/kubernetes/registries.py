@@ -1,6 +1,6 @@
-"""Reads the configuration of container images from registries. The cluster pulls and runs the images itself.
+"""Reads the configuration of container images from registries. The cluster pulls and runs the images.
 
-Only an image's manifest and configuration are fetched (OCI distribution, API v2).
+The service fetches only an image's manifest and configuration (OCI distribution, API v2).
 """
 
 import http.client
@@ -18,7 +18,7 @@ from trainshed.core.runtime import Image
 from trainshed.runtimes.images.references import host_of, is_pinned, names_registry, tag_of
 
 _TIMEOUT = 10.0
-"""Seconds to wait for each answer."""
+"""Seconds to wait for each response."""
 _MAX_BYTES = 4 << 20
 """Maximum bytes of a manifest, a configuration or a token."""
 _MANIFESTS: Final = (
@@ -31,7 +31,8 @@ _INDEXES: Final = (
 )
 _DOCKER_HUB: Final = "docker.io"
 _ARCHITECTURE = "amd64"
-"""Architecture to read if a name refers to several images. All of them start the same program."""
+"""Architecture to read if a name refers to images for several architectures. All of them start the same
+program."""
 
 
 class UnreadableImage(Exception):
@@ -71,8 +72,8 @@ class Registries:
     """Reads images' configurations from any registry.
 
     Args:
-        auth: File with credentials in the format of `docker login` and `podman login`; None = no credentials.
-        insecure: Hosts (`HOST[:PORT]`) that are called without TLS.
+        auth: File with credentials, as written by `docker login` and `podman login`; None = no credentials.
+        insecure: Hosts (`HOST[:PORT]`) to which connections do not use TLS.
     """
 
     def __init__(self, auth: Path | None = None, insecure: tuple[str, ...] = ()) -> None:
@@ -80,7 +81,8 @@ class Registries:
         self._insecure = insecure
 
     def read(self, reference: str) -> Image:
-        """Return the configuration of an image, or why it could not be read. Blocks."""
+        """Return the configuration of an image. If it could not be read, the result contains the reason.
+        Blocks."""
         try:
             return self._read(reference)
         except (UnreadableImage, ValueError) as failure:
@@ -133,7 +135,7 @@ class Registries:
 
 
 class _Repository:
-    """Calls one repository of a registry."""
+    """Sends requests to one repository of a registry."""
 
     def __init__(self, base: str, path: str, login: str | None) -> None:
         self._base = base
@@ -160,13 +162,15 @@ class _Repository:
         return _decode(content, kind, self._base)
 
     def _authorize(self, challenge: str) -> str:
-        """Return the authorization for the registry: the credentials, or a token for them. Raises
-        UnreadableImage."""
+        """Return the authorization for the registry: either the credentials or a token that they grant.
+        Raises UnreadableImage."""
         scheme, _, rest = challenge.partition(" ")
         if scheme.lower() == "basic" and self._login:
             return f"Basic {self._login}"
         if scheme.lower() != "bearer":
-            raise UnreadableImage(f"{self._base} requires credentials, and none are configured")
+            raise UnreadableImage(
+                f"{self._base} requires credentials, and none are configured (see docker login)"
+            )
         parameters = _parameters(rest)
         realm = parameters.pop("realm", "")
         if urlsplit(realm).scheme != "https" and not (
@@ -189,7 +193,7 @@ def _fetch(url: str, headers: Mapping[str, str], authorization: str | None) -> b
     """Return the content at a URL. Raises HTTPError, UnreadableImage."""
     request = urllib.request.Request(url, headers=dict(headers))
     if authorization:
-        # Not sent to hosts that the registry redirects to, such as a store of blobs.
+        # The header is not sent to hosts to which the registry redirects, such as a blob store.
         request.add_unredirected_header("Authorization", authorization)
     try:
         with urllib.request.urlopen(request, timeout=_TIMEOUT) as answer:
@@ -217,7 +221,7 @@ def _decode(content: bytes, kind: type[Any], base: str) -> Any:
         return msgspec.json.decode(content, type=kind)
     except (ValueError, RecursionError) as failure:
         raise UnreadableImage(
-            f"cannot parse the answer of {_host_of(base)} ({failure})"
+            f"cannot parse the response of {_host_of(base)} ({failure})"
         ) from failure
 
 
@@ -239,7 +243,8 @@ def _path_of(reference: str) -> str:
 
 
 def _choose_manifest(index: _Manifest) -> str:
-    """Return the digest of the manifest to read from an index. Raises UnreadableImage if there is none."""
+    """Return the digest of the manifest to read from an index. Raises UnreadableImage if the index contains
+    no suitable manifest."""
     ours = [
         descriptor
         for descriptor in index.manifests
@@ -252,7 +257,7 @@ def _choose_manifest(index: _Manifest) -> str:
 
 
 def _parameters(text: str) -> dict[str, str]:
-    """Return the parameters of a challenge such as `realm="https://…",service="…"`."""
+    """Return the parameters of an authentication challenge such as `realm="https://…",service="…"`."""
     parameters: dict[str, str] = {}
     for part in text.split(","):
         name, _, value = part.strip().partition("=")

@@ -1,5 +1,5 @@
 """Maps machine types to options of Pods (labels, tolerations, runtime and priority class, device plugins),
-and to the nodes that these lead to. Pure."""
+and to the nodes that these options select. Pure."""
 
 from collections.abc import Mapping, Sequence
 
@@ -40,7 +40,8 @@ class KubernetesRoute(Struct, frozen=True):
 
 
 class Routes:
-    """The routes of a cluster. The first match applies, and the last one matches every machine."""
+    """The routes of a cluster. The first route that matches a machine type applies. The last one matches
+    every type."""
 
     def __init__(self, settings: KubernetesSettings) -> None:
         self._all = tuple(
@@ -57,7 +58,7 @@ class Routes:
         return Acceptance(self._routes, way)
 
     def accelerator(self, public: str) -> Accelerator | None:
-        """Return the cluster's name of a public accelerator type; None = none is configured."""
+        """Return the cluster's name of a public accelerator type; None = the settings contain no name."""
         return self._accelerators.get(public)
 
     @property
@@ -88,7 +89,7 @@ def tolerates(toleration: Toleration, taint: Taint) -> bool:
 
 
 def _resolve(machine: MachineRoute, settings: KubernetesSettings) -> KubernetesRoute:
-    """Return a route. The plain settings replace unset values of its table."""
+    """Return the route of a table. Values that the table does not set come from the plain settings."""
     selector = settings.node_selector if machine.node_selector is None else machine.node_selector
     tolerations = settings.tolerations if machine.tolerations is None else machine.tolerations
     labels = ", ".join(f"{key}={value}" for key, value in sorted(selector.items()))

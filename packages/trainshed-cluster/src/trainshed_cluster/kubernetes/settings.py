@@ -34,7 +34,7 @@ _Selector = dict[_Key, _Value]
 
 
 class Toleration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A toleration in the form of a Pod's: jobs may run on nodes with that taint."""
+    """A toleration, in the format of a Pod's: jobs may run on nodes with the matching taint."""
 
     #: "" = every key.
     key: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_./-]{0,317}$")] = ""
@@ -54,8 +54,8 @@ class Accelerator(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class MachineRoute(ForMachines, frozen=True, forbid_unknown_fields=True):
-    """An entry of `[[engines.kubernetes.machines]]`: the options of Pods of some machine types. None = as in
-    the plain settings."""
+    """An entry of `[[engines.kubernetes.machines]]`: the options of Pods of some machine types. None = the
+    value in the plain settings."""
 
     node_selector: _Selector | None = None
     tolerations: Annotated[list[Toleration], msgspec.Meta(max_length=50)] | None = None
@@ -66,33 +66,33 @@ class MachineRoute(ForMachines, frozen=True, forbid_unknown_fields=True):
 class KubernetesSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Table `[engines.kubernetes]`."""
 
-    #: Image of the Pods for prebuilt runtimes. Its python3 has the service's version; nothing else is
-    #: required (deploy/pods). This Python is copied into Pods with a job's image.
+    #: Image of the Pods for prebuilt runtimes. It only needs a python3 of the service's version
+    #: (deploy/pods), which is also copied into Pods with a job's image.
     image: _Image
-    #: Name or address at which Pods reach the service; None = this machine's name.
+    #: Name or address at which Pods reach the service; None = the name of the service's machine.
     address: _Address | None = None
     #: Port for Pods; 0 = any free one.
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
-    #: Kubeconfig file; None = the Pod's own service account if the service runs in one, else $KUBECONFIG,
-    #: else ~/.kube/config.
+    #: Kubeconfig file; None = the service account of the service's own Pod, else $KUBECONFIG, else
+    #: ~/.kube/config.
     kubeconfig: _Path | None = None
-    #: Namespace of Pods by project id ("*" = all others); {} = the kubeconfig's, or `default`, for all. Jobs
-    #: of a project without an entry are rejected.
+    #: Namespace of Pods by project id ("*" = all others); {} = the kubeconfig's namespace, or `default`, for
+    #: all projects. Jobs of a project without an entry are rejected.
     namespaces: dict[_Project, _Namespace] = {}
-    #: Names of the namespace's secrets for pulling images.
+    #: Names of secrets in that namespace for pulling images.
     image_pull_secrets: Annotated[list[_Name], msgspec.Meta(max_length=20)] = []
-    #: Registries (HOST[:PORT]) that the service calls without TLS.
+    #: Registries (HOST[:PORT]) to which the service connects without TLS.
     insecure_registries: Annotated[list[_Host], msgspec.Meta(max_length=50)] = []
     #: Service account of the Pods, without its token; None = the namespace's default one.
     service_account: _Name | None = None
-    #: User id of the Pods; 0 = root, which Pod Security's `restricted` does not admit.
+    #: User id of the Pods; 0 = root, which the Pod Security level `restricted` does not admit.
     run_as: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 2)] = 1000
-    #: Location of the content that Pods receive: /PATH = that directory of the nodes, for all Pods there;
-    #: claim:NAME = the volume of that claim; None = each Pod, for its lifetime.
+    #: Storage of the content that Pods receive. /PATH = a directory of each node, shared by the Pods there.
+    #: claim:NAME = the volume of that claim. None = each Pod, for its lifetime.
     cache: (
         Annotated[str, msgspec.Meta(pattern=rf"^(/[^\x00-\x1f]{{0,500}}|claim:{_LABEL})?$")] | None
     ) = None
-    #: Number of vCPUs of a machine type for each CPU of the cluster.
+    #: vCPUs of a machine type per CPU of the cluster.
     overcommit: Annotated[float, msgspec.Meta(ge=1, le=100)] = 1.0
     #: Labels of the nodes for jobs.
     node_selector: _Selector = {}
@@ -101,8 +101,8 @@ class KubernetesSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     priority_class: _Name = ""
     #: Scheduler of the Pods; None = the cluster's default.
     scheduler: _Name | None = None
-    #: "trainshed" = the service queues jobs and assigns free nodes; "kueue" = Kueue admits each job as a
-    #: whole, by its quotas and priorities, and the cluster chooses the nodes.
+    #: "trainshed" = the service queues jobs and assigns free nodes; "kueue" = Kueue admits all Pods of a job
+    #: together, by Kueue's quotas and priorities, and the cluster chooses the nodes.
     queue: Literal["trainshed", "kueue"] = "trainshed"
     #: Name of Kueue's LocalQueue in each namespace of jobs.
     local_queue: _Name = ""
@@ -110,12 +110,12 @@ class KubernetesSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     accelerators: dict[str, Accelerator] = {}
     #: Different options for some machine types; the first match applies.
     machines: Annotated[list[MachineRoute], msgspec.Meta(max_length=200)] = []
-    #: Seconds without contact to the service after which an agent ends its programs. Its Pod is then lost,
-    #: unless the cluster reports its end before.
+    #: Seconds without contact to the service after which an agent ends its programs. The Pod then counts as
+    #: lost, unless the cluster has already reported its end.
     lease: Annotated[float, msgspec.Meta(ge=MIN_LEASE, le=86400)] = 300.0
-    #: Grace period in seconds of programs whose Pod is evicted or deleted by others.
+    #: Grace period in seconds for programs whose Pod is evicted, or deleted by another client.
     grace: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 30.0
-    #: Minutes of failed attempts to pull an image before the job fails.
+    #: Number of minutes for which pulling an image may fail before the job fails.
     pull_minutes: Annotated[float, msgspec.Meta(ge=0.05, le=1440)] = 10.0
 
     @property

@@ -1,5 +1,5 @@
-"""Compiles a report of the cluster from its nodes and Pods. Describes why a Pod does not run and how one
-ended, in plain words and with Kubernetes' own word. Pure."""
+"""Compiles a report of the cluster from its nodes and Pods. Describes why a Pod does not run or how it ended,
+in plain words and with Kubernetes' own term. Pure."""
 
 import math
 from collections.abc import Collection, Iterable, Mapping
@@ -43,9 +43,9 @@ def compile_report(
     """Compile the report.
 
     Args:
-        queried_at: Monotonic time in seconds until which changes are known.
+        queried_at: Monotonic time in seconds up to which changes are known.
         ghosts: The node of each allocation whose Pod vanished without an observed end.
-        wanted: Allocations that are requested but not granted.
+        wanted: Requested allocations that are not granted yet.
     """
     others: dict[str, list[Pod]] = {}
     agents: dict[AllocationName, frozenset[str]] = {
@@ -128,14 +128,17 @@ def _node(
 
 
 def _unlisted_node(name: str) -> NodeReport:
-    """Return the report of a node that left the API, but on which programs of this service may live."""
+    """Return the report of a node that left the API, but on which programs of this service may still run."""
     why = "Kubernetes no longer lists it"
     return NodeReport(Node(name, 0, 0), NodeState.GONE, why, is_awaited=True)
 
 
 def node_state(node: ClusterNode) -> tuple[NodeState, str | None, bool]:
-    """Return a node's state, why it is not up, and whether programs of a node that is gone may live. A silent
-    node may only be disconnected, and its agents then end by their leases."""
+    """Return a node's state, the reason why it is not UP, and whether programs may still run there although
+    it is GONE.
+
+    A silent node may only be disconnected. The service then waits until its agents' leases end.
+    """
     if any(taint.key == OUT_OF_SERVICE for taint in node.taints):
         return NodeState.GONE, "an operator marked it as off (taint out-of-service)", False
     ready = next(
@@ -145,7 +148,7 @@ def node_state(node: ClusterNode) -> tuple[NodeState, str | None, bool]:
         message = f": {ready.message.rstrip('.')}" if ready and ready.message else ""
         return NodeState.GONE, f"Kubernetes receives no status from it{message}", True
     if ready.status != "True":
-        # The kubelet responds, so that programs continue, but no new ones may start.
+        # The kubelet responds, so programs continue, but no new ones may start.
         return NodeState.DRAINING, f"it is not ready: {ready.message or ready.reason}", False
     if node.spec.unschedulable:
         return NodeState.DRAINING, "it is cordoned", False
@@ -153,9 +156,9 @@ def node_state(node: ClusterNode) -> tuple[NodeState, str | None, bool]:
 
 
 _PULLS: Final = frozenset({"ErrImagePull", "ImagePullBackOff"})
-"""Reasons of an image that cannot be pulled now."""
+"""Reasons for an image that cannot be pulled now."""
 RETRIED_REASONS: Final = _PULLS | {"CreateContainerError", "RunContainerError"}
-"""Reasons that a kubelet retries without limit."""
+"""Reasons after which a kubelet retries without limit."""
 _MAX_TEXT = 300
 
 
@@ -170,11 +173,12 @@ _REASONS = toml.decode(Path(__file__).with_suffix(".toml").read_bytes(), type=_R
 
 
 def delay(pod: Pod) -> Delay | None:
-    """Return the delay to report for a Pod that does not run yet; None = it starts soon."""
+    """Return the delay to report for a Pod that does not run yet; None = no reason to report: it is about to
+    start."""
     if unscheduled := pod.unscheduled:
         word = unscheduled.reason or "Unschedulable"
         if word == "SchedulingGated":
-            return None  # The controller of the gates reports the reason.
+            return None  # The controller that set the gates reports the reason.
         message = _shorten(unscheduled.message) or "the scheduler has not reported a reason"
         return Delay(
             WaitReason.CLUSTER,
@@ -185,7 +189,7 @@ def delay(pod: Pod) -> Delay | None:
     if waiting is None or waiting.reason in ("", "ContainerCreating", "PodInitializing"):
         return None
     image = pod.waiting_image
-    pulling = f"its image {image} does not come" if image else "its image cannot be pulled"
+    pulling = f"its image {image} cannot be pulled" if image else "its image cannot be pulled"
     words = pulling if waiting.reason in _PULLS else _reason_text(waiting.reason)
     message = f": {_shorten(waiting.message)}" if waiting.message else ""
     return Delay(
@@ -197,7 +201,7 @@ def delay(pod: Pod) -> Delay | None:
 
 
 def refusal(pod: Pod) -> str | None:
-    """Return why a Pod will never run, or None."""
+    """Return the reason why a Pod will never run, or None if it may still run."""
     if (waiting := pod.waiting) and waiting.reason in (
         *_REASONS.hopeless,
         "CreateContainerConfigError",
@@ -215,7 +219,8 @@ def refusal(pod: Pod) -> str | None:
 
 
 def end(pod: Pod, *, deleted: bool) -> AllocationEnd:
-    """Return the end of a Pod without running containers. `deleted`: its deletion had been requested."""
+    """Return the end of a Pod without running containers. `deleted`: another client has
+    requested its deletion."""
     name, status, over = pod.metadata.name, pod.status, pod.terminated
     if status.reason == "Evicted":
         own = (loss for words, loss in _REASONS.own_limits.items() if words in status.message)
@@ -246,8 +251,8 @@ def end(pod: Pod, *, deleted: bool) -> AllocationEnd:
 
 
 def _disruption(pod: Pod) -> AllocationEnd | None:
-    """Return the end from the condition DisruptionTarget, which contains the cause. Kubernetes has it since
-    1.26."""
+    """Return the end according to the condition DisruptionTarget (since Kubernetes 1.26), which contains the
+    cause."""
     condition = next(
         (
             candidate

@@ -1,4 +1,4 @@
-"""Local copies of collections of the API, such as all Pods, which follow their watches."""
+"""Local copies of the API's collections, such as all Pods. Watches keep the copies current."""
 
 import asyncio
 import contextlib
@@ -20,15 +20,15 @@ _MIN_RETRY_INTERVAL, _MAX_RETRY_INTERVAL = 0.2, 10.0
 
 
 class Listener(Protocol[Item_contra]):
-    """Callback for each change, with the new object. `gone`: the object was deleted, and this is its last
-    state."""
+    """Callback for each change, with the new object. `gone`: the object was deleted, and the callback
+    receives its last state."""
 
     def __call__(self, changed: Item_contra, /, *, gone: bool) -> None: ...
 
 
 class WatchedCollection(Generic[Item]):
-    """A local copy of a collection. `path`: of the collection. `listener`: called after each change of
-    `objects`."""
+    """A local copy of a collection. `path`: the collection's path in the API. `listener`: called after each
+    change of `objects`."""
 
     def __init__(
         self, client: ApiClient, path: str, kind: type[Item], listener: Listener[Item]
@@ -43,7 +43,7 @@ class WatchedCollection(Generic[Item]):
         self._is_interrupted = False
 
     async def list(self) -> None:
-        """List all objects. Known objects that are missing count as deleted. Raises ApiFailure,
+        """List all objects. Known objects that the list lacks count as deleted. Raises ApiFailure,
         ClusterUnavailable."""
         objects, self._version = await self._client.list(self.path, self._kind)
         listed = {item.key: item for item in objects}
@@ -72,7 +72,7 @@ class WatchedCollection(Generic[Item]):
                             self._drop(changed.key, changed)
                         elif event.type != "BOOKMARK":
                             self._put(changed)
-                # The server ends a watch every few minutes. The next one continues.
+                # The server ends a watch every few minutes. The next iteration resumes it.
             except Expired:
                 log.info("kubernetes: %s: the watch expired; listing again", self.path)
                 self._version = ""

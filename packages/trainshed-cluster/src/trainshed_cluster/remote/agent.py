@@ -1,7 +1,7 @@
 """The agent of an attempt on a node. It owns a local engine over a directory of the node, and a connection to
 the service (docs/adr/0061).
 
-Programs and their output survive the loss of the connection. The agent repeats its reports on the next
+If the connection is lost, programs continue and keep their output. The agent repeats its reports on the next
 connection. After a whole lease without contact, the service may have moved the replicas to other nodes. The
 agent then ends them.
 """
@@ -66,8 +66,8 @@ _OWN_VARIABLES: Final = ("HOSTNAME",)
 def with_own_image(plan: LaunchPlan) -> LaunchPlan:
     """Return a plan whose program runs in this process's own image.
 
-    The plan's unset variables and working directory are taken from the image. Other plans are returned
-    unchanged. Raises FileNotFoundError if the directory does not exist.
+    The plan's unset variables and working directory are taken from the image. Plans without an own image are
+    returned unchanged. Raises FileNotFoundError if the working directory does not exist.
     """
     image = plan.software.image
     if image is None or image.directory:
@@ -89,7 +89,7 @@ log = logging.getLogger(__name__)
 _MIN_RETRY_INTERVAL, _MAX_RETRY_INTERVAL = 0.05, 2.0
 """Seconds between two attempts to connect to the service."""
 _MIRROR_INTERVAL = 2.0
-"""Seconds between two checks of files without change events, such as replicas' usage."""
+"""Seconds between two checks of files that cause no change events, such as replicas' usage."""
 _LAST_NEWS_TIMEOUT = 5.0
 """Seconds to wait until the service has received the ends of programs."""
 _ENDING_MESSAGE = (
@@ -97,7 +97,7 @@ _ENDING_MESSAGE = (
     "restart elsewhere once they count as lost"
 )
 _STARTING_ORDERS = messages.Allocate | messages.Launch | messages.Adopt
-"""Orders that start something."""
+"""Orders that start a program or prepare its start."""
 
 Connection = Channel[News, Order]
 
@@ -107,7 +107,7 @@ class Agent:
 
     Args:
         engine: A local engine over the agent's own directory, not started yet.
-        deadline: Shared with the programs, which end when it passes; None = no deadline.
+        deadline: The time at which the agent's programs end, in a file that they share; None = no deadline.
     """
 
     def __init__(
@@ -124,29 +124,29 @@ class Agent:
         self._dialer = dialer
         self._sender = StreamSender(engine.streams, document.job_uid, document.attempt)
         self._seen_news = SeenNews()
-        #: News to send on the current connection.
+        #: Unsent news of the current connection.
         self._pending_news = PendingNews()
-        #: Held while news is sent. `_turn` counts the attempts of this agent.
+        #: Held while news is sent. `_turn` counts this agent's changes of attempt.
         self._send_lock = asyncio.Lock()
         self._turn = 0
         self._shells = Crew()
-        #: Tasks of the service's orders from all connections.
+        #: Tasks that execute the service's orders, from all connections.
         self._orders = Crew()
         self._cache = _cache(document)
-        #: The agent has no attempt now.
+        #: The agent currently has no attempt.
         self._is_resting = False
-        #: Why no program can run here; None = programs can run.
+        #: The reason why no program can run here; None = programs can run.
         self._failure: str | None = None
         self._deadline = deadline
         self._lease = Lease(document.lease, _now(), self._show_lease)
         self._exit_requested = asyncio.Event()
         #: Set when the local engine has reported an event.
         self._news_seen = asyncio.Event()
-        #: Programs are being ended, and no new ones start.
+        #: The agent is ending all programs and starts no new ones.
         self._is_ending = False
-        #: The service has revoked this agent, and other programs may have replaced its own.
+        #: The service has revoked this agent. Replacements of its programs may already run elsewhere.
         self._is_revoked = False
-        #: The agent ended because its lease expired, so that it must release its allocation itself.
+        #: The agent ended because its lease expired, so the agent must release its allocation.
         self.is_lease_expired = False
 
     async def run(self) -> None:
@@ -172,7 +172,7 @@ class Agent:
                     break
                 await asyncio.wait([exit_waiter], timeout=left)
             self._is_ending = True
-            # If the service requested the exit, it does not need this report.
+            # If the service requested the exit, it does not need the report that this agent is ending.
             if not self._exit_requested.is_set():
                 self._pending_news.add(None, messages.Ending())
             grace = remaining_grace(self._lease.until, _now())
@@ -210,14 +210,15 @@ class Agent:
                 with contextlib.closing(await self._dialer.dial()) as connection:
                     await self._serve_connection(connection)
             except NotAdmitted:
-                # The replicas have ended or run elsewhere. They must not run here as well.
+                # The replicas have ended or run elsewhere. They must not also run here.
                 log.warning("the service does not expect this agent anymore: ending all programs")
                 self._is_revoked = True
                 self._exit_requested.set()
                 return
             except OSError as error:
                 log.warning("cannot connect to the service: %s", error)
-            # If the service cannot process the agent's messages, every connection is short.
+            # A connection that ends soon counts as a failure, because the service may be unable to process
+            # this agent's messages.
             if time.monotonic() - began > _MAX_RETRY_INTERVAL:
                 pause = _MIN_RETRY_INTERVAL
             await asyncio.sleep(pause)
@@ -241,7 +242,7 @@ class Agent:
         self._sender.resume(welcome.sizes)
         self._pending_news.clear()
         if self._is_ending:
-            # Sent first: the service may have to start replacements.
+            # Send this first: the service may have to start replacements.
             self._pending_news.add(None, messages.Ending())
         for replica, news in self._seen_news.all():
             self._pending_news.add(replica, news)
@@ -260,7 +261,7 @@ class Agent:
         finally:
             sending.cancel()
             beating.cancel()
-            # Orders may take longer than the lease, and are carried out in any case.
+            # Orders may take longer than the lease. They continue without the connection.
             await asyncio.gather(sending, beating, return_exceptions=True)
 
     async def _send_beats(self, connection: Connection) -> None:
@@ -273,15 +274,14 @@ class Agent:
             connection.give_up()
 
     async def _send_news(self, connection: Connection) -> None:
-        """Send news. The bytes of a stream precede the news that announces them. Closes the connection on
-        failures."""
+        """Send news, each after the stream bytes that it announces. Closes the connection after a failure."""
         try:
             while True:
                 replica, news = await self._pending_news.next()
                 turn = self._turn
                 async with self._send_lock:
                     if turn != self._turn:
-                        continue  # This belongs to an earlier attempt.
+                        continue  # This news belongs to an earlier attempt.
                     if replica is not None:
                         changes = self._sender.changes(replica)
                         while (part := await asyncio.to_thread(next, changes, None)) is not None:
@@ -306,7 +306,7 @@ class Agent:
         except (EngineUnavailable, LaunchRejected, TerminalRefused) as failure:
             answer = messages.Answer(order.number, type(failure).__name__, str(failure))
             if self._is_ending and isinstance(failure, LaunchRejected):
-                # The order itself is valid. The service must not treat it as rejected.
+                # The order itself is valid. The service must not treat the order as rejected.
                 answer = messages.Answer(order.number, EngineUnavailable.__name__, _ENDING_MESSAGE)
         except Exception as failure:  # Report it; other orders continue.
             log.exception("%s failed", type(order).__name__)
@@ -320,7 +320,7 @@ class Agent:
         engine, uid, attempt = self._engine, self._job_uid, self._attempt
         match order:
             case messages.Allocate(requests=requests):
-                # The local engine has only this node.
+                # The local engine has only one node.
                 here = [replace(request, node=THIS_NODE) for request in requests]
                 return messages.Slots(order.number, await engine.allocate(uid, attempt, here))
             case messages.Provide(content=content):
@@ -405,8 +405,8 @@ class Agent:
     def _handle_event(self, event: EngineEvent) -> None:
         match event:
             case ReplicaReport(uid, replica_event):
-                # A replica that never started because this agent is ending is not reported. The service
-                # counts it as lost when the agent is gone.
+                # Do not report a replica that never started because this agent is ending. The service counts
+                # the replica as lost when the agent has ended.
                 if self._is_own(uid, replica_event.attempt) and not (
                     self._is_ending
                     and isinstance(replica_event, ReplicaLost)
@@ -423,7 +423,7 @@ class Agent:
                 if self._is_own(uid, attempt):
                     self._note(replica, messages.Metrics(replica))
             case NodeChanged() | CapacityChanged() | StartWaits() | NodesChosen():
-                pass  # The cluster reports the state of its nodes.
+                pass  # The cluster reports the state of its nodes, so the other events are not needed.
             case _:
                 assert_never(event)
 
@@ -441,8 +441,8 @@ class Agent:
                 self._pending_news.add(replica, None)
 
     async def _stop_programs(self, grace: float, notice: StopNotice | None = None) -> None:
-        """Stop all programs. Wait for their ends, and until the service has received them if it is
-        connected."""
+        """Stop all programs, and wait until they have ended. If the service is connected, also wait until it
+        has received their ends."""
         uid, attempt = self._job_uid, self._attempt
         await self._engine.stop(uid, attempt, round(grace * 10**9), notice)
         while self._seen_news.live():
@@ -489,7 +489,7 @@ def _news(event: ReplicaEvent) -> News:
 
 
 def _cache(document: AgentDocument) -> NodeCache | None:
-    """Return the node's cache, or None if the node shares files with the service."""
+    """Return the node's cache, or None if the node shares the service's files."""
     return NodeCache(Path(document.cache), node=document.node) if document.cache else None
 
 

@@ -1,4 +1,4 @@
-"""The service's view of one agent: its connection, and the calls that it has not answered yet."""
+"""The service's view of one agent: its connection, and the calls that the agent has not answered yet."""
 
 import asyncio
 import contextlib
@@ -20,7 +20,7 @@ Hosts = tuple[tuple[str, str], ...]
 _CALL_TIMEOUT = 30.0
 """Time limit of a call in seconds."""
 _RECONNECT_TIMEOUT = 5.0
-"""Seconds to wait for an agent to reconnect. Agents retry at least every two seconds."""
+"""Seconds to wait for an agent to reconnect. Agents retry at intervals of at most two seconds."""
 
 
 _EXCEPTIONS = {kind.__name__: kind for kind in (LaunchRejected, TerminalRefused)}
@@ -28,15 +28,15 @@ _EXCEPTIONS = {kind.__name__: kind for kind in (LaunchRejected, TerminalRefused)
 
 
 class AgentGone(EngineUnavailable):
-    """The agent has ended or counts as dead. Another one may replace it."""
+    """The agent has ended or counts as dead. Another agent may replace it."""
 
 
 class AgentHandle:
     """One agent.
 
     Args:
-        name: The name in its certificate.
-        lease: Seconds that it survives without contact to the service.
+        name: The name in the agent's certificate.
+        lease: Seconds that the agent survives without contact to the service.
     """
 
     def __init__(
@@ -50,11 +50,12 @@ class AgentHandle:
         self.allocation_index = index
         self.node = node
         self.capabilities: Capabilities | None = None
-        #: Why no program can run on the agent's node; None = programs can run, or unknown.
+        #: The reason why no program can run on the agent's node. None = programs can run, or the agent has
+        #: not connected yet.
         self.failure: str | None = None
         #: Paths of the content units that the agent may fetch.
         self.granted: set[str] = set()
-        #: The gang's addresses that the agent's replicas received last; None = unknown.
+        #: The addresses of the gang that were last sent to the agent's replicas; None = unknown.
         self.hosts: Hosts | None = None
         #: The agent will not connect again, because its credential is revoked.
         self.is_gone = False
@@ -62,17 +63,18 @@ class AgentHandle:
         self.disconnected_at: float | None = time.monotonic()
         #: The agent has been connected to this service.
         self.has_connected = False
-        #: The agent has repeated all reports from before the current connection.
+        #: On the current connection, the agent has repeated all earlier reports.
         self.is_current = False
         #: Time of the agent's last message, or of its creation, in seconds of the monotonic clock.
         self.last_heard = time.monotonic()
-        #: Seconds by which the agent's clock was ahead of the service's at the last report; None = unknown.
+        #: Seconds by which the agent's clock was ahead of the service's clock at the last report; None =
+        #: unknown.
         self.skew: float | None = None
         #: The agent's connection was closed after a timeout.
         self.is_unacknowledged = False
         #: A call to the cluster to start the agent is in progress.
         self.is_starting = False
-        #: The agent has no attempt now and waits for another one.
+        #: The agent currently has no attempt and waits for another one.
         self.is_idle = False
         #: The agent has reported that it is ending and starts no more programs.
         self.is_ending = False
@@ -95,7 +97,7 @@ class AgentHandle:
         self._state_changed.set()
 
     def disconnect(self, connection: Connection) -> None:
-        """Drop an agent's connection, unless the agent has another one already."""
+        """Record that an agent's connection has ended, unless a newer connection has replaced it."""
         if self._connection is connection:
             self._connection = None
             self.disconnected_at = time.monotonic()
@@ -107,7 +109,7 @@ class AgentHandle:
         self._state_changed.set()
 
     async def current(self) -> None:
-        """Wait until the agent has repeated all earlier reports or is gone, for a limited time."""
+        """Wait for a limited time until the agent has repeated all earlier reports or no longer exists."""
         with contextlib.suppress(TimeoutError, EngineUnavailable):
             async with asyncio.timeout(_RECONNECT_TIMEOUT):
                 while not (self.is_connected and self.is_current):
@@ -121,18 +123,18 @@ class AgentHandle:
         self._state_changed.set()
 
     def give_up(self) -> None:
-        """Mark the agent as permanently gone."""
+        """Record that the agent will not connect again, and close its connection."""
         self.is_gone = True
         if self._connection is not None:
             self._connection.close()
             self._connection = None
-        self._fail("it is gone")
+        self._fail("its agent has ended")
         self._state_changed.set()
 
     def acknowledge(self, number: int) -> None:
         """Acknowledge the agent's message of that number."""
         if self._connection is not None:
-            # The connection may have just ended. Its reader handles that.
+            # The connection may have just ended. The task that reads it handles its end.
             with contextlib.suppress(ChannelClosed):
                 self._connection.post(messages.Alive(number))
 
@@ -143,12 +145,12 @@ class AgentHandle:
             self._connection.give_up()
 
     async def wait_connected(self) -> None:
-        """Wait until the agent is connected. Raises EngineUnavailable if it never will be, or if no program
-        can run on its node."""
+        """Wait until the agent is connected. Raises EngineUnavailable if the agent will not connect again, or
+        if no program can run on its node."""
         while not self.is_connected:
             if self.is_gone or self.failure:
                 kind = EngineUnavailable if self.failure else AgentGone
-                raise kind(f"node {self.node}: {self.failure or 'its agent is gone'}")
+                raise kind(f"node {self.node}: {self.failure or 'its agent has ended'}")
             self._state_changed.clear()
             await self._state_changed.wait()
 
@@ -158,7 +160,7 @@ class AgentHandle:
         if self.is_ending:
             raise EngineUnavailable(
                 f"the agent on node {self.node} is ending, because its lease expired; "
-                "another one starts when it is gone"
+                "another agent starts after that"
             )
 
     async def send_hosts(self, hosts: Hosts) -> None:
@@ -171,14 +173,14 @@ class AgentHandle:
         """Call the agent and return its answer.
 
         Waits a limited time for the connection, because all agents reconnect after a restart of the service.
-        Raises EngineUnavailable (the outcome of the call is unknown), LaunchRejected.
+        Raises LaunchRejected, and EngineUnavailable if the outcome of the call is unknown.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_RECONNECT_TIMEOUT):
                 await self.wait_connected()
         connection = self._connection
         if connection is None:
-            raise EngineUnavailable(f"the agent on node {self.node} is not connected just now")
+            raise EngineUnavailable(f"the agent on node {self.node} is not connected now")
         self._number += 1
         number = self._number
         deliver_answer = self._answers[number] = asyncio.get_running_loop().create_future()
@@ -188,7 +190,7 @@ class AgentHandle:
                 answer = await deliver_answer
         except (ChannelClosed, TimeoutError) as error:
             raise EngineUnavailable(
-                f"the agent on node {self.node} does not respond ({error or 'too late'})"
+                f"the agent on node {self.node} does not respond ({error or 'timeout'})"
             ) from error
         finally:
             self._answers.pop(number, None)
@@ -198,7 +200,7 @@ class AgentHandle:
         return answer
 
     def deliver_answer(self, answer: messages.AnyAnswer) -> None:
-        """Pass the answer to its caller, if the caller still waits for it."""
+        """Pass an answer to the task that made the call, if the task still waits for it."""
         waiting = self._answers.get(answer.number)
         if waiting is not None and not waiting.done():
             waiting.set_result(answer)

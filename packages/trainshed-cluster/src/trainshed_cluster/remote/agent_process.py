@@ -38,7 +38,7 @@ from trainshed_cluster.remote.dialer import Dialer
 from trainshed_cluster.remote.messages import AgentDocument, News, Order
 
 _DIRECTORY_NAME = r"trainshed-[^-]+-\d+-\d+-\d+-.+-[0-9a-f]+"
-"""Names of agents' directories."""
+"""Pattern of the names of agents' directories."""
 
 
 def name_of(agent: str) -> str:
@@ -59,8 +59,11 @@ def require_user(name: str) -> None:
 
 
 def make_shared_directory(directory: Path) -> None:
-    """Create the shared directory if needed. Its name is easy to guess, and its parent may be writable for
-    all users, so that a directory of another user is rejected. Raises OSError."""
+    """Create the shared directory if it does not exist.
+
+    Raises OSError if an existing directory belongs to another user. The name is easy to guess, and all users
+    may have write access to the parent directory.
+    """
     directory.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
         directory.mkdir(0o711)
@@ -75,12 +78,12 @@ def make_shared_directory(directory: Path) -> None:
 def own_directory(parent: Path, name: str) -> tuple[Path, list[Path]]:
     """Create a directory that is locked for the lifetime of this process.
 
-    Returns it, and the directories of killed agents. These are renamed, so that no other agent removes them
-    as well. Raises OSError.
+    Returns the new directory and the directories of killed agents. The latter are renamed, so that no other
+    agent removes them as well. Raises OSError.
     """
     lock = os.open(parent, os.O_RDONLY)
     try:
-        # One agent at a time: a new directory that is not locked yet must not count as left behind.
+        # Without this lock, another agent could treat a new directory that is not locked yet as left behind.
         fcntl.flock(lock, fcntl.LOCK_EX)
         directory = parent / name
         directory.mkdir(0o711)
@@ -102,7 +105,7 @@ def _is_locked(directory: Path) -> bool:
     try:
         handle = os.open(directory, os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY)
     except OSError:
-        return True  # It was just removed, belongs to another user, or is not a directory.
+        return True  # The path was just removed, belongs to another user, or is not a directory.
     try:
         return not durable.try_lock(handle)
     finally:
@@ -110,8 +113,8 @@ def _is_locked(directory: Path) -> bool:
 
 
 def remove(directories: Sequence[Path]) -> None:
-    """Delete agents' directories as far as possible, and the control groups of replicas that were killed with
-    their agent. Blocks."""
+    """Delete agents' directories, and the control groups of replicas that were killed with their agents.
+    Ignores failures. Blocks."""
     for directory in directories:
         with contextlib.suppress(OSError):
             for slot in Layout(directory).slots.glob(f"*/*/*/{protocol.JOURNAL}"):
@@ -151,7 +154,7 @@ def main(zygote: int, connection: socket.socket) -> None:
     try:
         own, left = _make_directory(document)
     except OSError as failure:
-        # Only the service can report this failure to the waiting job.
+        # The service must receive this failure, because it reports failures to the waiting job.
         asyncio.run(_report_refusal(document, str(failure)))
         raise
     threading.Thread(target=remove, args=(left,), daemon=True).start()
@@ -166,15 +169,15 @@ def main(zygote: int, connection: socket.socket) -> None:
             if errors.is_file() and not errors.stat().st_size:
                 errors.unlink()
     if is_lease_expired and document.release_command:
-        # The agent is not needed anymore, and the command may take as long as the cluster is unavailable.
+        # Nothing needs the agent anymore. The command retries for as long as the cluster is unavailable.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
         os.execv(document.release_command[0], document.release_command)
 
 
 def _confirm_document() -> None:
-    """Confirm that the document was read, and close standard input and output. Their other ends may vanish
-    from now on."""
+    """Confirm that the document was read, and close standard input and output. From now on, the processes at
+    their other ends may exit."""
     with contextlib.suppress(OSError):
         os.write(1, messages.DOCUMENT_READ)
     null = os.open(os.devnull, os.O_RDWR)
@@ -184,14 +187,15 @@ def _confirm_document() -> None:
 
 
 def _make_directory(document: AgentDocument) -> tuple[Path, list[Path]]:
-    """Create the agent's directory. Returns it, and the directories of killed agents. Raises OSError."""
+    """Create the agent's directory. Returns this directory and the directories of killed agents. Raises
+    OSError."""
     if document.user is not None:
         require_user(document.user)
     name = name_of(document.credential.name)
     parent = Path(document.directory)
     make_shared_directory(parent)
     own, left = own_directory(parent, name)
-    # Programs can read the trusted authorities.
+    # Programs must be able to read the trusted authorities.
     for file, text, mode in (
         (_CERTIFICATE_FILE, document.interception, 0o600),
         (_TRUST_FILE, document.trust, 0o644),
@@ -246,7 +250,8 @@ async def _serve(document: AgentDocument, directory: Path, zygote: ZygoteHandle)
         if document.grace and not terminations:
             terminations.append(begin(agent.terminate(), "ending all programs"))
         elif not document.grace:
-            # Cancelling the allocation ends the programs as well, so that nothing is left to report.
+            # The signal came with the end of the allocation, which also ends the programs. Nothing is left to
+            # report.
             running.cancel()
 
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -257,7 +262,7 @@ async def _serve(document: AgentDocument, directory: Path, zygote: ZygoteHandle)
         for task in terminations:
             task.cancel()
         for number in (signal.SIGTERM, signal.SIGINT):
-            # Only the removal of the files remains.
+            # From now on, ignore signals: only the removal of the files remains.
             loop.remove_signal_handler(number)
             signal.signal(number, signal.SIG_IGN)
         for server in listening:
@@ -266,7 +271,7 @@ async def _serve(document: AgentDocument, directory: Path, zygote: ZygoteHandle)
 
 
 def _own_address(name: str | None, service: tuple[str, int]) -> str:
-    """Return the IP address by which other nodes reach this one. Blocks. Raises OSError.
+    """Return the IP address at which other nodes reach this node. Blocks. Raises OSError.
 
     Args:
         name: Name to resolve; None = use the source address of connections to the service.
@@ -274,7 +279,7 @@ def _own_address(name: str | None, service: tuple[str, int]) -> str:
     """
     if name:
         return socket.gethostbyname(name)
-    # No packet is sent: connecting a UDP socket only reveals its source address. The lowest family is IPv4.
+    # Connecting a UDP socket sends no packet, but determines the source address. `min` prefers IPv4.
     family, _, _, _, there = min(socket.getaddrinfo(*service, type=socket.SOCK_DGRAM))
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect(there)
@@ -290,6 +295,7 @@ def _options(document: AgentDocument, access: ServiceAccess, address: str) -> Op
             path for path in map(Path, document.hidden) if document.user is None or is_open(path)
         ),
         rules=document.rules,
-        # The same choice as of an earlier agent here, because peers know its addresses.
+        # An earlier agent for this allocation and node used the same value. Peers of its replicas know the
+        # addresses that follow from it.
         places=document.credential.name.rpartition("/")[0],
     )

@@ -25,7 +25,7 @@ from trainshed_cluster.remote.placement import Placement
 from trainshed_cluster.remote.replica_slot import SlotTrigger, agent_key
 
 _MAX_VALIDITY = 400 * 86400.0
-"""Maximum validity of a credential in seconds. It ends with its allocation in any case."""
+"""Maximum validity of a credential in seconds. A credential also ends with its allocation."""
 
 
 class AgentStarter:
@@ -41,7 +41,7 @@ class AgentStarter:
 
     async def new_agents(self, gang: Gang, missing: Iterable[tuple[int, str]]) -> list[AgentHandle]:
         """Create and record the handles of agents at the given (allocation number, node) pairs. They replace
-        agents that are gone with their programs. Raises EngineUnavailable."""
+        agents that have ended together with their programs. Raises EngineUnavailable."""
         async with self._attempts.lock(gang.key):
             starts = {agent_key(index, node): secrets.token_hex(4) for index, node in missing}
             # The new agents have not allocated any slots yet.
@@ -64,7 +64,7 @@ class AgentStarter:
     async def start_agents(
         self, gang: Gang, index: int, allocation: Allocation | None, agents: Sequence[AgentHandle]
     ) -> None:
-        """Acquire an allocation, unless it is given, and start agents there. Raises EngineUnavailable,
+        """Start agents on an allocation, which is acquired first if it is None. Raises EngineUnavailable,
         ClusterRefused, ClusterUnavailable."""
         here = {agent.node for agent in agents}
         try:
@@ -85,8 +85,8 @@ class AgentStarter:
             raise
 
     async def _move_displaced(self, gang: Gang, index: int, allocation: Allocation) -> None:
-        """Request separate allocations for replicas whose nodes the cluster removed from an allocation, as
-        Slurm does with failed nodes. Those nodes may be up again."""
+        """Request separate allocations for replicas whose nodes the cluster removed from an allocation. Slurm
+        removes failed nodes, which may be up again later."""
         async with self._attempts.lock(gang.key):
             requests = displaced_requests(gang, index, allocation.nodes)
             moved = self._placement.move(gang, requests)
@@ -102,7 +102,7 @@ class AgentStarter:
 
         Raises:
             EngineUnavailable: The node is at fault and is quarantined from now on.
-            StartFailed: The node is not at fault, and no start is left.
+            StartFailed: The node is not at fault, but the maximum number of starts is reached.
         """
         longest: tuple[float, str, FailedStarts] | None = None
         for index, node in missing:
@@ -135,8 +135,8 @@ class AgentStarter:
         )
 
     def _inputs(self, record: GangRecord, agents: Sequence[AgentHandle]) -> list[bytes]:
-        """Return the standard input of each agent's process. Blocks: it creates certificates and may read the
-        agents' code. Raises EngineUnavailable."""
+        """Return the standard input of each agent's process. Blocks while it creates certificates and reads
+        the agents' code. Raises EngineUnavailable."""
         return [
             self._options.command(agent.node).parcel(
                 messages.write_document(self._document(record, agent))

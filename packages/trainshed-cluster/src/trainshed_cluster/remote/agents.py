@@ -57,16 +57,17 @@ log = logging.getLogger(__name__)
 _CHECK_INTERVAL = 0.5
 """Seconds between two checks for disconnected agents."""
 _REPORT_MARGIN = 1.0
-"""Minimum age in seconds of an agent's disconnection when a query starts. Only then does the cluster's report
-prove the agent's end."""
+"""Minimum age in seconds of an agent's disconnection when a query starts. Only a report of such a query
+proves the agent's end."""
 _END_TIMEOUT = 30.0
 """Seconds to wait for the cause of an allocation's end."""
 _LOAD_TIMEOUT = 10.0
-"""Seconds that an agent may take from its start to the start of its lease."""
+"""Maximum seconds from an agent's start to the start of its lease."""
 _SHUTDOWN_TIMEOUT = 10.0
 """Seconds that an agent has to clean up before its allocation is released."""
 _CLOCK_SOURCE = "clock"
-"""Key of a node's clock trouble. It is not tied to one agent, because the next one has the same clock."""
+"""Key of trouble with a node's clock. It contains no agent's name, because all agents of the node have the
+same clock."""
 _PORT_FILE = "port"
 """File in the engine's directory that contains the port for agents."""
 
@@ -82,7 +83,7 @@ class Agents:
         streams: FileStreams,
         options: RemoteOptions,
     ) -> None:
-        #: The capabilities that an agent reported last; None = none yet.
+        #: The capabilities that an agent reported last; None = no agent has reported.
         self.capabilities: Capabilities | None = None
         self.hub: Hub[Order, News] = Hub(
             Issuer.open(options.directory / "authority"),
@@ -105,14 +106,14 @@ class Agents:
         self._by_name: dict[str, AgentHandle] = {}
         #: Monotonic time of agents' last connections, by the job's container image (None = none) and node.
         self._last_connected: dict[str | None, dict[str, float]] = {}
-        #: The ends of allocations that this round of `_check_agents` has queried; None = unknown.
+        #: Results of `Cluster.allocation_end` in this round of `_check_agents`; None = unknown cause.
         self._ends: dict[AllocationName, AllocationEnd | None] = {}
         self._tasks = Crew()
 
     def begin(self) -> None:
         """Admit the agents of recorded attempts."""
         for gang in self.attempts.gangs.values():
-            # The credentials of vacant slots ended with their allocations.
+            # Agents of vacant slots stay rejected, because their allocations were released.
             keys = {slot.agent_key for slot in gang.record.replica_slots if not slot.is_vacant}
             for key in keys & gang.record.agents.keys():
                 index, node = key.split("/", 1)
@@ -142,7 +143,8 @@ class Agents:
         return name in self._by_name
 
     def has_preamble(self, name: str, line: bytes) -> bool:
-        """Return whether a replica of that agent starts its connections to the buckets with this line."""
+        """Return whether a replica of that agent starts its connections to the buckets with this first
+        line."""
         agent = self._by_name.get(name)
         gang = self._gang(agent)
         if agent is None or gang is None:
@@ -166,12 +168,12 @@ class Agents:
             if not agent.is_gone and not self.attempts.is_closed:
                 _log(agent).warning("agent on node %s: the connection ended: %s", agent.node, end)
         except (StreamGap, OSError) as error:
-            # For example, the disk is full. The agent keeps the bytes and sends them again.
+            # The disk may be full, for example. The agent still has the bytes and sends them again.
             _log(agent).warning("agent on node %s: cannot store its streams: %s", agent.node, error)
         finally:
             agent.disconnect(connection)
             if agent.is_idle and not agent.is_connected:
-                # No other code would detect its end.
+                # An idle agent belongs to no gang, so no other code would detect its end.
                 self.give_up(agent)
 
     async def send_content(self, name: str, path: str, writer: asyncio.StreamWriter) -> None:
@@ -185,7 +187,7 @@ class Agents:
     # --- the set of agents ---
 
     def add(self, gang: Gang, index: int, node: str, start: str) -> AgentHandle:
-        """Admit an agent from now on. `start`: the random suffix of its name."""
+        """Admit an agent from now on. `start`: the random suffix of the agent's name."""
         allocation = allocation_name(self.options.identity, gang.record, index)
         agent = AgentHandle(
             f"{allocation}/{node}/{start}",
@@ -207,14 +209,14 @@ class Agents:
         self.give_up(agent)
 
     def give_up_start(self, gang: Gang, agent: AgentHandle, why: str) -> None:
-        """Mark an agent that ended before it connected as gone."""
+        """Record the failed start of an agent that ended before it connected."""
         where = agent_key(agent.allocation_index, agent.node)
         gang.failed_starts[where] = add_failed_start(gang.failed_starts.get(where), why)
         self.give_up(agent)
 
     def is_node_at_fault(self, node: str, image: str | None) -> bool:
-        """Return whether the node is at fault if agents in an image (None = no image of a job) do not
-        connect."""
+        """Return whether the node is at fault if agents do not connect. `image`: the job's image in which
+        they run; None = no job's image."""
         return is_node_at_fault(node, self._last_connected.get(image, {}))
 
     def give_up(self, agent: AgentHandle) -> None:
@@ -233,7 +235,7 @@ class Agents:
         return self.attempts.gangs.get((agent.job_uid, agent.attempt))
 
     async def sizes(self, gang: Gang, agent: AgentHandle) -> dict[str, dict[str, int]]:
-        """Return the sizes of the service's copies of the streams of an agent's replicas."""
+        """Return the sizes of the stream copies that the service has for an agent's replicas."""
         copies = StreamCopies(self._streams, *gang.key)
         replicas = [replica_slot.replica for replica_slot in gang.replica_slots_of(agent)]
         return await asyncio.to_thread(copies.sizes, replicas)
@@ -270,13 +272,13 @@ class Agents:
                     if isinstance(news, messages.Answer):
                         agent.deliver_answer(news)
                     elif isinstance(news, messages.Beat):
-                        # An idle agent lives as long as it receives acknowledgements.
+                        # Acknowledgements renew the lease of an idle agent.
                         agent.acknowledge(news.number)
                     continue
                 gang, copies = now, StreamCopies(self._streams, *now.key)
             match news:
                 case messages.Appended():
-                    # The node still has files of replicas that have moved, and sends them again.
+                    # Ignore replicas that have moved: the agent still has their files and sends them again.
                     if news.replica in {slot.replica for slot in gang.replica_slots_of(agent)}:
                         await asyncio.to_thread(copies.append, news)
                 case messages.Answer() | messages.Slots():
@@ -334,13 +336,13 @@ class Agents:
         self.attempts.report(gang, end)
 
     def _reading(self, clock: Nanos | None) -> Reading:
-        """Return an agent's reported clock together with the service's."""
+        """Return the reported time of an agent's clock together with the time of the service's clock."""
         return Reading(clock, round(self.options.now() * 1e9))
 
     def _update_skew(self, agent: AgentHandle, reading: Reading) -> None:
-        """Report trouble of a node whose clock is wrong. Limits and times do not depend on that clock."""
+        """Report a node whose clock is wrong. Time limits do not depend on that clock."""
         skew = (reading.theirs - reading.ours) / 1e9 if reading.theirs else 0.0
-        # The delay of messages varies.
+        # Ignore small differences, because the delay of messages varies.
         if agent.skew is None or abs(skew - agent.skew) >= 1:
             agent.skew = skew
             wrong = skew_message(skew)
@@ -366,7 +368,7 @@ class Agents:
                 if agent.is_connected and now - agent.last_heard > 2 * beat_interval(agent.lease):
                     agent.cut()
                 if agent.disconnected_at is not None and (end := await self._death_of(agent, now)):
-                    # If several nodes are silent at once, the fault is probably on this side.
+                    # If several nodes are silent at once, the fault is probably on the service's side.
                     is_alone = end.loss is Cause.AGENT_LOST and (
                         last_heard or nodes == {agent.node}
                     )
@@ -379,7 +381,7 @@ class Agents:
                     await self.lose(agent, end, has_started=True)
 
     async def _death_of(self, agent: AgentHandle, now: float) -> AllocationEnd | None:
-        """Return the cause of a disconnected agent's death; None = it may still live."""
+        """Return the cause of a disconnected agent's death; None = the agent may still run."""
         assert agent.disconnected_at is not None
         if agent.is_starting:
             return None
@@ -410,13 +412,14 @@ class Agents:
                 "its programs by then",
             )
         if is_down or not known or not is_settled:
-            # The node may be disconnected while its programs live, whatever the cluster reports about their
+            # The node may be disconnected while its programs run, whatever the cluster reports about their
             # allocations.
             return None
         return await self._end_of_agent(agent, report, silent)
 
     def _suspension_of(self, agent: AgentHandle, report: ClusterReport) -> str | None:
-        """Return why the cluster has suspended the processes of an agent's allocation; None = it has not."""
+        """Return the reason why the cluster has suspended the processes of an agent's allocation; None = they
+        are not suspended."""
         gang = self._gang(agent)
         if gang is None:
             return None
@@ -427,8 +430,8 @@ class Agents:
     async def _end_of_agent(
         self, agent: AgentHandle, report: ClusterReport, silent: float
     ) -> AllocationEnd | None:
-        """Return the cause of the end of an agent on an existing node; None = it has not ended, or the cause
-        is not known yet."""
+        """Return the cause of the end of an agent on an existing node; None = the agent has not ended, or the
+        cause is not known yet."""
         gang = self._gang(agent)
         if gang is None:
             return None
@@ -442,10 +445,10 @@ class Agents:
     async def _end_of_allocation(
         self, gang: Gang, agent: AgentHandle, name: AllocationName, silent: float
     ) -> AllocationEnd | None:
-        """Return the cause of the end of an agent's allocation; None = not certain yet. `silent`: seconds
-        since the agent's disconnection."""
+        """Return the cause of the end of an agent's allocation; None = not known for certain yet. `silent`:
+        seconds since the agent's disconnection."""
         try:
-            if name not in self._ends:  # Queried once a round, for all agents of the allocation.
+            if name not in self._ends:  # One query per round serves all agents of the allocation.
                 self._ends[name] = await self.cluster.allocation_end(name)
             end = self._ends[name]
         except AgentsMayLive as unsure:
@@ -462,8 +465,8 @@ class Agents:
         return AllocationEnd(end.loss, f"{end.why}, and its programs on node {agent.node} with it")
 
     def _is_cut_off(self, agent: AgentHandle, now: float) -> bool:
-        """Return whether a dead agent could not reach the service from a node that is up according to the
-        cluster. Another agent there could not reach it either."""
+        """Return whether a dead agent could not reach the service although its node is up according to the
+        cluster. Another agent there could not reach the service either."""
         assert agent.disconnected_at is not None
         report = self.cluster.report()
         is_up = any(
@@ -476,7 +479,7 @@ class Agents:
     async def lose(
         self, agent: AgentHandle, end: AllocationEnd, *, has_started: bool = False
     ) -> None:
-        """Count an agent as lost with all its replicas. `has_started`: the cluster had started it."""
+        """Count an agent as lost with all its replicas. `has_started`: the cluster had started the agent."""
         gang = self._gang(agent)
         if gang is None:
             self.give_up(agent)
@@ -506,7 +509,7 @@ class Agents:
 
 
 def _last_port(directory: Path) -> int:
-    """Return the port that agents of running jobs dial; 0 = none yet."""
+    """Return the port that agents of running jobs dial; 0 = no port was opened yet."""
     try:
         return int((directory / _PORT_FILE).read_text())
     except (FileNotFoundError, ValueError):

@@ -1,4 +1,4 @@
-"""Stores all attempts with slots on a cluster, or waiting for them, in memory and on disk, and reports their
+"""Stores all attempts that have slots on a cluster or wait for slots, in memory and on disk. Reports their
 events. Every change is stored before it takes effect."""
 
 import asyncio
@@ -62,7 +62,7 @@ class Attempts:
     def replica_slot(
         self, job_uid: JobUid, attempt: int, replica: ReplicaId
     ) -> tuple[Gang, ReplicaSlot]:
-        """Return a replica's gang and replica slot. Raises LaunchRejected if the replica has none."""
+        """Return a replica's gang and replica slot. Raises LaunchRejected if the replica has no slot."""
         gang = self.gangs.get((job_uid, attempt))
         replica_slot = gang.record.replica_slot(replica) if gang else None
         if gang is None or replica_slot is None:
@@ -95,7 +95,8 @@ class Attempts:
             del self._writing[key]
 
     async def delete(self, gang: Gang) -> None:
-        """Delete an attempt's record. Its allocations have no owner from now on. Raises EngineUnavailable."""
+        """Delete an attempt's record. From now on, its allocations belong to no attempt. Raises
+        EngineUnavailable."""
         if writing := self._writing.get(gang.key):
             await asyncio.wait([writing])
         try:
@@ -129,7 +130,7 @@ class Attempts:
         self, gang: Gang, replica_slot: ReplicaSlot, incarnation: int | None = None
     ) -> None:
         """Report the end of an incarnation again, because no agent can report it. `incarnation`: None = the
-        last one."""
+        last incarnation."""
         incarnation = replica_slot.launched if incarnation is None else incarnation
         end = gang.ends.get(replica_slot.replica)
         if end is not None and end.incarnation == incarnation:
@@ -153,8 +154,8 @@ class Attempts:
         self.emit(ReplicaReport(gang.record.job_uid, event))
 
     def report_delay(self, gang: Gang, delay: Delay | None) -> None:
-        """Emit the reason why the gang's start waits, if the reason changed; None = the start does not
-        wait."""
+        """Emit the reason why the gang's start waits, if the reason changed. `delay`: None = the start does
+        not wait."""
         if delay != gang.delay:
             gang.delay = delay
             self.emit(StartWaits(*gang.key, delay))
@@ -185,7 +186,8 @@ class Attempts:
 
 
 class Records:
-    """The record files of a directory, which is created if needed. All methods block for a small file."""
+    """The record files of a directory, which is created if needed. All methods block while they read or write
+    small files."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

@@ -2,7 +2,7 @@
 its length.
 
 Messages that the peer does not read wait at the sender. Unread messages wait in the kernel, and a few in the
-connection's buffers. Callers detect an unreachable peer by heartbeats (`lease.beat_interval`).
+connection's buffers. Heartbeats of the callers detect an unreachable peer (`lease.beat_interval`).
 """
 
 import asyncio
@@ -24,7 +24,7 @@ _MAX_BUFFER: Final = 512 << 10
 
 
 class ChannelClosed(ConnectionError):
-    """The conversation has ended. The message and the cause state why."""
+    """The conversation has ended. The message and the cause contain the reason."""
 
 
 class MessageTooLong(ValueError):
@@ -32,26 +32,26 @@ class MessageTooLong(ValueError):
 
 
 class Channel(Generic[Sent, Received]):
-    """One end of the conversation. It belongs to one event loop. One task receives. Any task may send, and
-    messages arrive in the order of their `send` calls."""
+    """One side of the conversation. It belongs to one event loop. Only one task may receive. Any task may
+    send, and messages arrive in the order of their `send` calls."""
 
     def __init__(self, streams: Streams, received: Any, peer: str = "") -> None:
         """Wrap a connection.
 
         Args:
-            received: Type of received messages: a Struct, or a union of tagged ones.
-            peer: Authenticated name of the other side; "" = the service.
+            received: Type of received messages: a Struct, or a union of tagged Structs.
+            peer: Authenticated name of the other side; "" = the service, in an agent's channel.
         """
         self.peer = peer
         self._reader, self._writer = streams
         self._writer.transport.set_write_buffer_limits(high=_MAX_BUFFER)
         self._decoder: msgspec.msgpack.Decoder[Received] = msgspec.msgpack.Decoder(received)
         self._encoder = msgspec.msgpack.Encoder()
-        #: Why the conversation ended; None = it has not, or it was closed normally.
+        #: The error that ended the conversation; None = the conversation is open, or was closed normally.
         self.cause: BaseException | None = None
         #: Size in bytes of the message that is being received.
         self._incoming_length: int | None = None
-        #: Serializes senders, so that one with many messages does not starve the others.
+        #: Serializes senders, so that a task with many messages does not starve the others.
         self._turn = asyncio.Lock()
         self._closing = joined(self._writer.wait_closed())
         self._closing.add_done_callback(consume_exception)
@@ -62,13 +62,13 @@ class Channel(Generic[Sent, Received]):
         return self._writer.is_closing()
 
     async def closed(self) -> None:
-        """Wait until the connection is closed. A lost connection is not detected while many unread messages
-        wait."""
+        """Wait until the connection is closed. While many received messages are unread, a lost connection is
+        not detected."""
         await asyncio.wait((self._closing,))
 
     async def send(self, message: Sent) -> None:
-        """Send a message as soon as the buffer has space. A cancelled call sends nothing. A return does not
-        prove delivery. Raises ChannelClosed, MessageTooLong."""
+        """Send a message as soon as the buffer has space. A cancelled call sends nothing. A successful return
+        does not prove delivery. Raises ChannelClosed, MessageTooLong."""
         frame = self._frame(message)
         async with self._turn:
             try:
@@ -107,14 +107,15 @@ class Channel(Generic[Sent, Received]):
             raise self._abort(error) from error
 
     def close(self) -> None:
-        """Close the channel without waiting. Pending messages are still sent if the peer reads them soon. May
-        be called twice."""
+        """Close the channel without waiting. Pending messages are still sent if the peer reads them soon.
+        Further calls have no effect."""
         # A TLS transport of asyncio that was closed twice cannot be aborted anymore.
         if not self._writer.is_closing():
             self._writer.close()
 
     def give_up(self) -> None:
-        """Close the channel at once because the peer is unreachable or hangs. The cause is a TimeoutError."""
+        """Close the channel at once because the peer is unreachable or hangs. `cause` becomes a
+        TimeoutError."""
         self._abort(TimeoutError("the peer did not respond in time"))
 
     def _frame(self, message: Sent) -> bytearray:
@@ -134,7 +135,7 @@ class Channel(Generic[Sent, Received]):
         self._writer.write(frame)
 
     def _abort(self, cause: BaseException | None) -> ChannelClosed:
-        """Abort the connection, and return the exception to raise."""
+        """Abort the connection, and return the exception that the caller must raise."""
         ended = self._closed_error(cause)
         self._writer.transport.abort()
         return ended

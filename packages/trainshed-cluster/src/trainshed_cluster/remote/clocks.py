@@ -1,8 +1,8 @@
 """Converts times of a node's clock to the service's clock (docs/adr/0165). Pure.
 
 An agent sends its current time with each report. The difference from the service's clock, rounded to ten
-seconds, is subtracted from all times of the report. So repeated reports yield the same times, whatever the
-delay of the messages.
+seconds, is subtracted from all times of the report. Repeated reports therefore yield the same times, whatever
+the delay of the messages.
 """
 
 from typing import Final, TypeVar
@@ -24,29 +24,30 @@ MAX_SKEW: Final = 10.0
 message."""
 
 _STEP: Final = 10 * 10**9
-"""Step in nanoseconds. It exceeds the delay of messages, so that a correct clock is not adjusted."""
+"""Corrections of times are multiples of this step, in nanoseconds. The step exceeds the delay of messages, so
+that times of a correct clock are not changed."""
 
 E = TypeVar("E", bound=ReplicaEvent)
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """An agent's clock and the service's at the same moment, in nanoseconds since the epoch. `theirs`: None =
-    unknown."""
+    """The times of an agent's clock (`theirs`) and of the service's clock (`ours`) at the same moment, in
+    nanoseconds since the epoch. `theirs`: None = unknown."""
 
     theirs: Nanos | None
     ours: Nanos
 
     def ours_at(self, moment: Nanos) -> Nanos:
-        """Convert a time of the agent's clock to the service's, with an error of at most half a `_STEP`. 0 =
-        not reached yet."""
+        """Convert a time of the agent's clock to the service's clock, with an error of at most half a
+        `_STEP`. The time 0 (not reached yet) stays 0."""
         if not (moment and self.theirs):
             return moment
         skew = round((self.theirs - self.ours) / _STEP) * _STEP
-        # At most now, in case the agent's clock was set back.
+        # The result is never in the future, even if the agent's clock was set back.
         return min(moment - skew, self.ours) if skew else moment
 
     def of(self, event: E) -> E:
-        """Return an event of the agent with times of the service's clock."""
+        """Return an event of the agent with its times converted to the service's clock."""
         match event:
             case ReplicaStarted() | ReplicaNoted():
                 return replace(event, at=self.ours_at(event.at))
@@ -60,8 +61,8 @@ class Reading(msgspec.Struct, frozen=True):
 
 
 def skew_message(seconds: float) -> str | None:
-    """Return a warning about a node's clock that is so many seconds ahead of the service's; None = it is
-    accurate enough."""
+    """Return a warning about a node's clock that is ahead of the service's clock by that many seconds; None =
+    the clock is accurate enough."""
     if abs(seconds) <= MAX_SKEW:
         return None
     return (

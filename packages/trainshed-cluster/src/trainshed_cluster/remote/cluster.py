@@ -19,16 +19,16 @@ class ClusterRefused(Exception):
 
 
 class ClusterUnavailable(Exception):
-    """The cluster did not respond, or cannot grant the request now. The caller may retry. The message is the
-    cluster's reason."""
+    """The cluster did not respond, or cannot grant the request now. The caller may retry. The message
+    contains the cluster's reason."""
 
 
 class AgentEnded(ClusterUnavailable):
-    """An agent's process ended before it became the agent. The message contains its last output."""
+    """A process on the cluster ended before it became the agent. The message contains its last output."""
 
 
 class AgentsMayLive(ClusterUnavailable):
-    """The cluster no longer lists an allocation whose end was not observed. Its programs may live until the
+    """The cluster no longer lists an allocation whose end was not observed. Its programs may run until the
     agents' lease ends."""
 
 
@@ -45,8 +45,8 @@ SERVICE_OWNER = Owner()
 
 
 class AllocationName(Struct, frozen=True, order=True, rename={"index": "part"}):
-    """The identity of an allocation. A cluster's job id does not suffice, because some clusters reuse ids
-    after a crash. The text does not suffice either, because other users may give their jobs the same name."""
+    """The identity of an allocation. It replaces the cluster's job id, because some clusters reuse ids after
+    a crash. It includes the user, because other users may give their jobs the same name."""
 
     #: Id of this service; unique among the services of the cluster.
     service: str
@@ -55,7 +55,7 @@ class AllocationName(Struct, frozen=True, order=True, rename={"index": "part"}):
     #: Number of the allocation in its attempt. 0 = the first nodes of the gang; later numbers are for
     #: replicas that moved.
     index: int
-    #: Its user (`Owner.user`), which is not part of the text.
+    #: The allocation's user (`Owner.user`), which is not part of `str(name)`.
     user: str = ""
 
     def __str__(self) -> str:
@@ -63,7 +63,7 @@ class AllocationName(Struct, frozen=True, order=True, rename={"index": "part"}):
 
     @staticmethod
     def parse(name: str) -> "AllocationName":
-        """Parse the name of an allocation of the service's own user. Raises ValueError if it is not an
+        """Parse the name of an allocation of the service's own user. Raises ValueError if the text is not an
         allocation's name."""
         prefix, service, *numbers = name.split("-")
         if prefix != "trainshed" or len(numbers) != 3 or not all(map(str.isdecimal, numbers)):
@@ -81,15 +81,16 @@ class NodeNeed(Struct, frozen=True):
     memory_bytes: int
     #: Number of devices.
     accelerators: int = 0
-    #: Machine of the replicas, or of one replica that has the same route.
+    #: Machine of the replicas. If several machines have the same route, the machine of one replica.
     machine: MachineWanted = MachineWanted()
     owner: Owner = SERVICE_OWNER
     #: Maximum run time of the job in seconds; None = unknown.
     seconds: int | None = None
-    #: The replica (`workerpool0-1`) and its hostname, if the need is for one replica (`RemoteOptions.apart`).
+    #: The replica (`workerpool0-1`) and its hostname, if each replica has its own need
+    #: (`RemoteOptions.apart`).
     replica: str = ""
     hostname: str = ""
-    #: Container image of that replica; None = none.
+    #: Container image of that replica; None = no job's image.
     image: str | None = None
     #: Number of replicas in that replica's gang.
     gang_size: int = 1
@@ -107,14 +108,14 @@ class Allocation(Struct, frozen=True):
 class NodeReport(Struct, frozen=True):
     """The state of a node."""
 
-    #: The node. Its `others` counts all resources in use there except this service's allocations.
+    #: The node. Its `others` counts the used resources of the node, except this service's allocations.
     node: Node
     state: NodeState
-    #: The cluster's reason why the node is not UP; None = it is UP, or the cluster gives no reason.
+    #: The cluster's reason why the node is not UP; None = the node is UP, or the cluster gives no reason.
     cause: str | None = None
-    #: Name or address by which other nodes reach it; None = the node's name.
+    #: Name or address at which other nodes reach this node; None = the node's name.
     address: str | None = None
-    #: For a node that is GONE: the cluster still waits for it, and its programs may be running.
+    #: For a node that is GONE: the cluster still waits for its return, and programs there may be running.
     is_awaited: bool = False
 
 
@@ -122,19 +123,20 @@ class ClusterReport(Struct, frozen=True):
     """The result of one query of the cluster."""
 
     nodes: tuple[NodeReport, ...]
-    #: All allocations of this service, with the nodes on which one of its agents is known to run.
+    #: All allocations of this service, with the nodes on which an agent of the allocation is known to run.
     agents: Mapping[AllocationName, frozenset[str]]
     #: Start of the query in seconds of the monotonic clock. Reports of a watch use the current time.
     queried_at: float
-    #: The cluster's reasons why pending `acquire` calls are not granted yet. A new reason is a new report.
+    #: The cluster's reasons why pending `acquire` calls are not granted yet. If a reason changes, `watch`
+    #: yields a new report.
     delays: Mapping[AllocationName, Delay] = field(default_factory=dict[AllocationName, Delay])
-    #: Names of this service in the cluster without running processes: pending requests, and allocations that
-    #: ended but were not released.
+    #: This service's allocations without running processes: pending requests, and allocations that ended but
+    #: were not released.
     idle: frozenset[AllocationName] = frozenset()
-    #: Allocations whose processes the cluster has stopped, each with the reason: a sentence without its full
-    #: stop.
+    #: Allocations whose processes the cluster has suspended. Each value is the reason: a sentence without its
+    #: full stop.
     suspended: Mapping[AllocationName, str] = field(default_factory=dict[AllocationName, str])
-    #: Allocations that may reach their time limit before another attempt with the same needs could finish.
+    #: Allocations that may reach their time limit before a further attempt with the same needs could finish.
     old: frozenset[AllocationName] = frozenset()
 
 
@@ -142,7 +144,7 @@ class AllocationEnd(Struct, frozen=True):
     """The cause of an allocation's end that this service did not request."""
 
     loss: Cause
-    #: One sentence without its full stop.
+    #: The cause as one sentence, without its full stop.
     why: str
 
 
@@ -156,7 +158,7 @@ class Cluster(Protocol):
         ...
 
     async def close(self) -> None:
-        """Close the connections of this process. Allocations and agents remain."""
+        """Close this process's connections to the cluster. Allocations and agents remain."""
         ...
 
     def report(self) -> ClusterReport:
@@ -168,13 +170,13 @@ class Cluster(Protocol):
         ...
 
     def detach(self) -> None:
-        """Keep pending requests in the cluster's queue when this process ends. The next process continues to
-        wait for them."""
+        """Leave pending requests in the cluster's queue when this process ends. The service's next process
+        continues to wait for them."""
         ...
 
     async def owner(self, project: str) -> Owner:
         """Return the owner of a project's allocations. Raises ClusterRefused if the project has no user, or
-        the user does not exist."""
+        if that user does not exist."""
         ...
 
     async def acquire(
@@ -186,8 +188,8 @@ class Cluster(Protocol):
     ) -> Allocation:
         """Allocate the requested resources, all or nothing.
 
-        An existing allocation of that name is returned unchanged. The call waits as long as the cluster
-        delays it. A cancelled call allocates nothing.
+        An existing allocation of that name is returned unchanged. The call waits until the cluster grants the
+        request. A cancelled call allocates nothing.
 
         Args:
             avoid: If set, the cluster chooses the nodes, and avoids these. The first call for a name decides.
@@ -200,10 +202,10 @@ class Cluster(Protocol):
     async def start_agent(
         self, allocation: Allocation, node: str, argv: Sequence[str], stdin: bytes
     ) -> None:
-        """Start `argv`, found on the node's PATH, on a node of an allocation.
+        """Start `argv` on a node of an allocation. The command is found on the node's PATH.
 
-        Returns when the process confirms that it has read its input (`messages.DOCUMENT_READ`). After that it
-        does not depend on this process.
+        Returns when the process confirms that it has read its input (`messages.DOCUMENT_READ`). After that,
+        the agent does not depend on the service's process.
 
         Args:
             stdin: Standard input of the process. No other channel carries secrets.
@@ -214,23 +216,28 @@ class Cluster(Protocol):
         ...
 
     async def allocation_end(self, name: AllocationName) -> AllocationEnd | None:
-        """Return the cause of an allocation's end if reports no longer list it; None = unknown. Raises
-        ClusterUnavailable (not decided yet, or no response), AgentsMayLive."""
+        """Return the cause of the end of an allocation that reports no longer list; None = unknown.
+
+        Raises ClusterUnavailable if the cause is not decided yet or the cluster does not respond, and
+        AgentsMayLive.
+        """
         ...
 
     async def pending_end(self, name: AllocationName) -> AllocationEnd | None:
         """Return the expected end of an allocation whose agent received SIGTERM from the cluster; None =
-        unknown. Waits a few seconds, because the cluster's records may lag behind the signal."""
+        unknown. Waits a few seconds, because the cluster may record the cause later than it sends the
+        signal."""
         ...
 
     async def require_reachable(self, name: AllocationName) -> None:
-        """Raise ClusterUnavailable if a `release` of that allocation would fail now. Call this before its
-        agents are shut down: as long as they run, they release the allocation if this service is killed."""
+        """Raise ClusterUnavailable if a `release` of that allocation would fail now. Call this before the
+        allocation's agents are shut down: while they run, they release the allocation even if this service is
+        killed."""
         ...
 
     async def release(self, name: AllocationName) -> None:
-        """Stop all processes of an allocation and release it. Does nothing if it does not exist. Raises
-        ClusterUnavailable."""
+        """Stop all processes of an allocation and release it. Does nothing if the allocation does not exist.
+        Raises ClusterUnavailable."""
         ...
 
     async def settle(self, names: Collection[AllocationName]) -> tuple[Leftover, ...]:
@@ -241,6 +248,6 @@ class Cluster(Protocol):
             names: Allocations whose release has failed so far.
 
         Returns:
-            The allocations that the cluster may still hold.
+            The allocations that may still exist on the cluster.
         """
         ...

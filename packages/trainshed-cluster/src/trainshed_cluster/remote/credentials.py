@@ -1,7 +1,7 @@
-"""Issues the certificates that authenticate agents and their service. The engine's own authority signs them,
-and nothing else trusts it.
+"""Issues the certificates that authenticate agents and their service. The engine's own certificate authority
+signs them. Only agents and the hub trust this authority.
 
-Agents verify the authority and the hub's name. The hub verifies the authority, and for each connection
+Agents verify the authority and the hub's name. For each connection, the hub verifies the authority and
 whether an agent of that name is expected. Agents' certificates also expire. Only the service imports
 `cryptography`, when it opens its `Issuer`.
 """
@@ -27,8 +27,8 @@ SERVER_NAME: Final = "hub.trainshed.internal"
 _SCHEME: Final = "trainshed-agent:"
 _VALID_FROM: Final = datetime(2020, 1, 1, tzinfo=UTC).timestamp()
 _VALID_UNTIL: Final = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()
-"""Validity of the certificates of the authority and of the hub. They do not depend on the clock of a node.
-Agents' certificates expire by the service's clock."""
+"""Expiry time of the certificates of the authority and of the hub. It is so far in the future that a node's
+wrong clock does not matter. The service's clock decides whether an agent's certificate has expired."""
 
 
 class Credential(Struct, frozen=True):
@@ -39,7 +39,8 @@ class Credential(Struct, frozen=True):
     #: Host that the agent dials.
     host: str
     port: int
-    #: PEM of the only authority that it trusts, of its own certificate, and of its key.
+    #: The authority's certificate, which is the only one that the agent trusts; the agent's own certificate;
+    #: and its key. All are PEM.
     authority: str
     certificate: str
     key: str
@@ -56,8 +57,8 @@ class Issuer:
 
     @classmethod
     def open(cls, directory: Path) -> "Issuer":
-        """Open the authority in `directory`, or create one. Blocks on the disk and on importing a library.
-        Raises ValueError with a remedy, and OSError."""
+        """Open the authority in `directory`, or create one. Blocks while it reads or writes files and imports
+        a library. Raises ValueError with a remedy, and OSError."""
         from trainshed.access.authority import Authority
 
         certificate, key = directory / "authority.pem", directory / "authority.key"
@@ -71,14 +72,14 @@ class Issuer:
                 ) from None
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         authority = Authority.new(_VALID_FROM, _VALID_UNTIL - _VALID_FROM)
-        # The certificate is written last, because a key without one was never used.
+        # The certificate is written last: a key without a certificate was never used and may be replaced.
         durable.write(str(key), authority.key_pem())
         durable.write(str(certificate), authority.certificate_pem())
         return cls(authority)
 
     def server(self) -> ssl.SSLContext:
-        """Return the hub's TLS context: TLS 1.3, and only for peers with an agent's certificate of this
-        authority."""
+        """Return the hub's TLS context: TLS 1.3, and only for peers whose certificate this authority issued
+        to an agent."""
         context = _context(ssl.PROTOCOL_TLS_SERVER, self.authority)
         certificate, key = self._authority.issue((SERVER_NAME,), _VALID_FROM, _VALID_UNTIL)
         _show(context, certificate, key)
@@ -88,21 +89,22 @@ class Issuer:
 
     def issue(self, name: str, ends: float) -> tuple[str, str]:
         """Return a certificate for the agent of that name, and its key. It is valid until `ends` (seconds
-        since the epoch). Its start is in the past, for clocks that are set back."""
+        since the epoch). Its validity starts in the past, in case a clock is set back."""
         certificate, key = self._authority.issue_client(_SCHEME + quote(name), _VALID_FROM, ends)
         return certificate.decode(), key.decode()
 
 
 def client(credential: Credential) -> ssl.SSLContext:
-    """Return an agent's TLS context: TLS 1.3, and only with the server of its credential. Raises OSError,
-    also as ssl.SSLError for an invalid credential."""
+    """Return an agent's TLS context: TLS 1.3, and only for connections to the hub of its credential. Raises
+    OSError, including ssl.SSLError for an invalid credential."""
     context = _context(ssl.PROTOCOL_TLS_CLIENT, credential.authority)
     _show(context, credential.certificate.encode(), credential.key.encode())
     return context
 
 
 def certificate_name(certificate: Any) -> str | None:
-    """Return the agent's name in a verified certificate (format of `getpeercert`), or None."""
+    """Return the agent's name in a verified certificate (in the format of `getpeercert`), or None if it has
+    no name."""
     shown: dict[str, Any] = certificate or {}
     for kind, value in shown.get("subjectAltName", ()):
         if kind == "URI" and value.startswith(_SCHEME):
@@ -130,7 +132,7 @@ def _show(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
 
 @contextmanager
 def _readable(secret: bytes) -> Generator[str]:
-    """Context with a path, in memory, of a file that contains `secret`. OpenSSL reads only files."""
+    """Provide the path of an in-memory file that contains `secret`, because OpenSSL only reads files."""
     with os.fdopen(os.memfd_create("credential", os.MFD_CLOEXEC), "wb", buffering=0) as file:
         file.write(secret)
         yield f"/proc/self/fd/{file.fileno()}"

@@ -17,14 +17,15 @@ Sent = TypeVar("Sent")
 Received = TypeVar("Received")
 
 _RETRY_TIMEOUT: Final = 10.0
-"""Seconds that a program's connection waits for an unavailable service, as on the service's own machine
-(`replica.endpoint.relay`)."""
+"""Seconds that a program's connection waits for an unavailable service, as a relay on the service's own
+machine does (`replica.endpoint.relay`)."""
 _RETRY_INTERVAL: Final = 0.1
 """First retry interval in seconds; it doubles with each retry."""
 _MAX_TUNNELS: Final = 1000
-"""Maximum number of tunnels, so that excess connections wait on their node and not at the service."""
+"""Maximum number of tunnels. Further connections wait on the node, not at the service."""
 _MAX_OPENING: Final = 8
-"""Maximum number of concurrent handshakes. Each one takes the service some milliseconds."""
+"""Maximum number of concurrent handshakes. Each handshake uses some milliseconds of the service's CPU
+time."""
 
 
 class Dialer(Generic[Sent, Received]):
@@ -34,7 +35,7 @@ class Dialer(Generic[Sent, Received]):
         """`received`: the type of the service's messages. Raises OSError if the credential is invalid."""
         self._received = received
         self._crew = Crew()
-        #: Writers of both ends of all tunnels.
+        #: Writers of all tunnels, for both of their connections.
         self._writers: WeakSet[asyncio.StreamWriter] = WeakSet()
         self._servers: list[asyncio.AbstractServer] = []
         self._tunnel_limit = asyncio.Semaphore(_MAX_TUNNELS)
@@ -43,7 +44,7 @@ class Dialer(Generic[Sent, Received]):
         self._credential = credential
 
     async def close(self) -> None:
-        """Stop listening, and end all tunnels. The owner of a conversation ends that."""
+        """Stop listening, and end all tunnels. Conversations are not ended: their owners do that."""
         for server in self._servers:
             server.close()
         self._break_connections()
@@ -51,7 +52,7 @@ class Dialer(Generic[Sent, Received]):
 
     async def dial(self) -> Channel[Sent, Received]:
         """Start the conversation. Does not retry. Raises NotAdmitted if the service no longer expects this
-        agent, and other OSErrors if the service is unavailable or not authentic."""
+        agent, or another OSError if the service is unavailable or not authentic."""
         channel: Channel[Sent, Received] = Channel(
             await self._connect(greeting.CONTROL), self._received
         )
@@ -64,15 +65,15 @@ class Dialer(Generic[Sent, Received]):
         return Channel(await self.open(f"{greeting.STREAM}{stream}"), received)
 
     async def open(self, destination: str) -> Streams:
-        """Open a tunnel to that destination (`greeting`). Does not retry. Raises OSError."""
+        """Open a tunnel to a destination (see `greeting`). Does not retry. Raises OSError."""
         reader, writer = await self._connect(destination)
         self._writers.add(writer)
         return reader, writer
 
     async def listen(self, destination: str, path: Path) -> asyncio.AbstractServer:
-        """Forward each connection to a new Unix socket through a tunnel to that destination. Only this
-        process's user can connect. Connections wait some seconds while the service is unavailable or too many
-        tunnels are open. Raises OSError."""
+        """Create a Unix socket, and forward each connection to it through a tunnel to `destination`. Only
+        this process's user can connect. Connections wait some seconds while the service is unavailable or too
+        many tunnels are open. Raises OSError."""
 
         def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             self._writers.add(writer)
@@ -94,15 +95,15 @@ class Dialer(Generic[Sent, Received]):
             program[1].transport.abort()
 
     async def _open_for(self, program: asyncio.StreamWriter, destination: str) -> Streams:
-        """Open a tunnel for a program's connection, with retries. Raises OSError after the time limit, if the
-        hub rejects it, or if the program has hung up."""
+        """Open a tunnel for a program's connection, with retries. Raises OSError if the time limit is
+        reached, the hub rejects the tunnel, or the program has disconnected."""
         loop, pause = asyncio.get_running_loop(), _RETRY_INTERVAL
         until = loop.time() + _RETRY_TIMEOUT
         while True:
             try:
                 async with self._handshake_limit:
                     if program.is_closing():
-                        raise ConnectionResetError("The program has hung up.")
+                        raise ConnectionResetError("The program has disconnected.")
                     return await self.open(destination)
             except NotAdmitted:
                 raise
@@ -135,8 +136,8 @@ class Dialer(Generic[Sent, Received]):
             raise
 
     async def _watch(self, channel: Channel[Sent, Received]) -> None:
-        """End all tunnels after a timeout of the connection to the service. Tunnels with unsent bytes would
-        detect it much later."""
+        """End all tunnels if the connection to the service has timed out. Tunnels with unsent bytes would
+        detect the failure much later."""
         await channel.closed()
         if isinstance(channel.cause, TimeoutError):
             self._break_connections()

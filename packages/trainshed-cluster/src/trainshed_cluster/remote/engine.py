@@ -2,7 +2,7 @@
 service (docs/adr/0061).
 
 The records (`Attempts`) contain each replica's node and the incarnations that may have started. Only agents
-observe programs and their ends. They report both again on each new connection.
+observe programs and their ends. They report the programs and their ends again on each new connection.
 """
 
 import asyncio
@@ -58,8 +58,8 @@ _SHELL_TIMEOUT = 5.0
 
 
 class RemoteEngine(NoTerminals):
-    """An `Engine` over a `Cluster`. It owns all of its arguments. The files of failed replicas are deleted
-    together with their nodes' allocations.
+    """An `Engine` on the nodes of a `Cluster`. It closes its arguments when it is closed. The files of failed
+    replicas are deleted together with their nodes' allocations.
 
     Args:
         cluster: The cluster that runs the agents.
@@ -81,7 +81,7 @@ class RemoteEngine(NoTerminals):
         self._slots = SlotAllocator(self._agents)
 
     def build_place(self) -> BuildPlace:
-        """See `engines.launch.documents.HasBuildPlace`: packages are installed on this machine."""
+        """See `engines.launch.documents.HasBuildPlace`. Packages are installed on this machine."""
         return self._here.build_place()
 
     # --- the port ---
@@ -91,12 +91,12 @@ class RemoteEngine(NoTerminals):
         return self._streams
 
     def capabilities(self) -> Capabilities:
-        # Until an agent has reported its capabilities, nodes count as identical to this machine.
+        # Until an agent has reported its capabilities, assume that nodes have this machine's capabilities.
         return replace(self._agents.capabilities or self._here.capabilities(), autopsies=False)
 
     async def start(self) -> None:
         await self._attempts.load()
-        # This service releases the allocations of its records; `trainshed down` must not.
+        # From now on, this service releases the allocations, so `trainshed down` must not.
         await asyncio.to_thread((self._options.directory / HELD).unlink, missing_ok=True)
         try:
             await self._cluster.start()
@@ -111,7 +111,7 @@ class RemoteEngine(NoTerminals):
     async def close(self) -> None:
         self._attempts.is_closed = True
         if self._options.anywhere:
-            # This keeps the request's position in the cluster's queue.
+            # Pending requests keep their positions in the cluster's queue.
             self._cluster.detach()
         left = await self._cluster.settle(await self._slots.close())
         await asyncio.to_thread(self._record_leftovers, left)
@@ -200,7 +200,7 @@ class RemoteEngine(NoTerminals):
         if incarnation > replica_slot.launched:
             await self._forbid(gang, replica, incarnation)
         agent = gang.agent(replica_slot)
-        # An agent that has not allocated a slot would reject the call.
+        # An agent that has not allocated the replica's slot would reject the call.
         if agent is not None and not agent.is_gone and replica_slot.slot is not None:
             with contextlib.suppress(AgentGone):
                 await agent.call(
@@ -249,7 +249,7 @@ class RemoteEngine(NoTerminals):
         await self._slots.stop_preparing(gang)
         async with self._attempts.lock(gang.key):
             if self._attempts.gangs.get(gang.key) is not gang:
-                return  # A concurrent call has released it.
+                return  # A concurrent call has released the attempt.
             # Delete the record first: agents that have shut down cannot report the ends of programs again.
             await self._attempts.delete(gang)
             try:
@@ -278,7 +278,8 @@ class RemoteEngine(NoTerminals):
 
     @property
     def memory_beside(self) -> int:
-        """See `engines.port.TakesMemory`: the memory of an agent, which serves at least one replica."""
+        """See `engines.port.TakesMemory`: the memory of an agent. In the worst case, each agent serves one
+        replica."""
         return AGENT_MEMORY
 
     async def open_terminal(
@@ -307,7 +308,9 @@ class RemoteEngine(NoTerminals):
             if not opened.cancelled() and opened.exception() is None:
                 opened.result().close()  # The stream was opened despite the failure.
             if isinstance(failure, EngineUnavailable | OSError):
-                raise TerminalRefused(f"cannot open a shell there now: {failure}") from failure
+                raise TerminalRefused(
+                    f"cannot open a shell in the replica now: {failure}"
+                ) from failure
             raise
 
     def watch(self) -> AsyncIterator[EngineEvent]:
@@ -323,7 +326,7 @@ class RemoteEngine(NoTerminals):
         return None if agent is None or agent.is_gone else agent
 
     def _record_leftovers(self, left: Sequence[Leftover]) -> None:
-        """Record allocations that may still exist, for `trainshed down`."""
+        """Record allocations that may still exist, so that `trainshed down` can release them."""
         if not left:
             return
         log.warning("possibly not released: %s", ", ".join(allocation.name for allocation in left))
@@ -336,7 +339,8 @@ class RemoteEngine(NoTerminals):
         starting = [plan for plan in plans if not await self._is_settled(gang, plan)]
         if not starting:
             return
-        # All or none: a started replica would only wait for its peers.
+        # Prepare the slots of all replicas before any launch: a started replica would only wait for its
+        # peers.
         await self._slots.prepare(gang)
         starting = self._adapt_plans(gang, starting)
         shown = await reveal_secrets(starting, self._options.secrets)
@@ -350,7 +354,7 @@ class RemoteEngine(NoTerminals):
             slot = gang.record.replica_slot(shared[0].replica)
             assert slot is not None
             by_agent.setdefault(slot.agent_key, []).append(shared)
-        # A launched program is lost with its agent, even if it never started.
+        # If an agent ends after the launch is recorded, the program counts as lost even if it never started.
         for key in by_agent:
             gang.agents[key].require_not_ending()
         await self._record_launches(gang, starting)
@@ -361,8 +365,8 @@ class RemoteEngine(NoTerminals):
         ]
         for key in by_agent:
             gang.agents[key].hosts = gang.hosts()
-        # A replica that moved has a new address, which its peers resolve by the same hostname. Agents that
-        # are not connected receive it on their next connection.
+        # A replica that moved has a new address, which its peers resolve by the same hostname. Disconnected
+        # agents receive the new address on their next connection.
         updates = (
             agent.send_hosts(gang.hosts())
             for agent in gang.agents.values()
@@ -418,7 +422,7 @@ class RemoteEngine(NoTerminals):
                 await self._attempts.write(gang, gang.record.with_replica_slot(forbidden))
 
     async def _is_settled(self, gang: Gang, plan: LaunchPlan) -> bool:
-        """Return whether an incarnation has ended or will never start. If so, report that again."""
+        """Return whether an incarnation has ended or will never start. If so, report its end again."""
         replica_slot = gang.record.replica_slot(plan.replica)
         assert replica_slot is not None
         agent = gang.agent(replica_slot)

@@ -8,18 +8,19 @@ from msgspec import Struct
 from trainshed.core.capacity import Delay, WaitReason
 
 START_INTERVALS = (0.0, 1.0, 2.0, 4.0, 8.0)
-"""Seconds before each further start of an agent. After the last one, no start follows."""
+"""Seconds to wait before each further start of an agent. After the last of these starts, no further start
+follows."""
 
 
 class FailedStarts(Struct, frozen=True):
-    """Failed starts of agents with one key since an agent last connected."""
+    """The failed starts of agents with the same key since such an agent last connected."""
 
     count: int
-    #: Why the last agent ended: a sentence without its full stop.
+    #: The reason why the last agent ended: a sentence without its full stop.
     why: str
 
     def pause(self, pauses: Sequence[float]) -> float | None:
-        """Return the seconds until the next start; None = no start is left."""
+        """Return the seconds until the next start; None = the maximum number of starts is reached."""
         return pauses[self.count - 1] if self.count <= len(pauses) else None
 
 
@@ -40,12 +41,12 @@ def delay_of_start(node: str, failed: FailedStarts, pause: float) -> Delay:
 
 
 def start_failure_message(node: str, failed: FailedStarts) -> str:
-    """Return the message for a node where no further start is tried."""
+    """Return the error message for a node on which no further agent is started."""
     return f"agents do not start on node {node}: {failed.count} failed, the last one because: {failed.why}"
 
 
 def is_node_at_fault(node: str, came: Mapping[str, float]) -> bool:
-    """Return whether the node is at fault: an agent connected from another node, and later than from this
-    one. `came`: time of the last connection, by node."""
+    """Return whether the node is at fault: an agent connected from another node, and did so later than any
+    agent from this node. `came`: time of the last connection, by node."""
     here = came.get(node, float("-inf"))
     return any(at > here for name, at in came.items() if name != node)

@@ -25,7 +25,8 @@ from trainshed_cluster.remote.replica_slot import (
 )
 
 _STORED_NAMES = {"replica_slots": "seats", "needs": "parts", "adopted_names": "holds"}
-"""Encoded names of fields, unchanged for records of earlier releases."""
+"""Names of fields in stored records. They stay unchanged, so that records of earlier releases remain
+readable."""
 
 
 class GangRecord(msgspec.Struct, frozen=True, rename=_STORED_NAMES):
@@ -38,14 +39,14 @@ class GangRecord(msgspec.Struct, frozen=True, rename=_STORED_NAMES):
     needs: dict[int, tuple[NodeNeed, ...]]
     #: Seconds that agents survive without contact to the service.
     lease: float
-    #: A random suffix of the current agent's name, by `agent_key`. It distinguishes the agent from its
+    #: The random suffix of each current agent's name, by `agent_key`. It distinguishes the agent from its
     #: predecessors.
     agents: dict[str, str] = msgspec.field(default_factory=dict[str, str])
     #: Names of adopted allocations, by number. All other allocations are named after the attempt.
     adopted_names: dict[int, AllocationName] = msgspec.field(
         default_factory=dict[int, AllocationName]
     )
-    #: Grace period in ns with which the attempt was stopped; None = it was not stopped.
+    #: Grace period in ns of the order to stop the attempt; None = the attempt was not stopped.
     stopped: int | None = None
 
     @property
@@ -73,11 +74,12 @@ class Gang(Struct):
     ends: dict[ReplicaId, Ended] = field(default_factory=dict[ReplicaId, Ended])
     #: The caller has requested the release of the attempt.
     is_released: bool = False
-    #: The last reported reason why the attempt's start waits; None = none.
+    #: The last reported reason why the attempt's start waits; None = it does not wait.
     delay: Delay | None = None
     #: Agents that ended before they allocated slots, by `agent_key`, since the last success.
     failed_starts: dict[str, FailedStarts] = field(default_factory=dict[str, FailedStarts])
-    #: Why the attempt's slots can never be allocated, until a caller receives the exception.
+    #: The reason why the attempt's slots can never be allocated. It is kept until a caller receives this
+    #: exception.
     rejection: LaunchRejected | StartFailed | None = None
 
     @property
@@ -112,8 +114,9 @@ class Gang(Struct):
         return agent is None or agent.is_gone or agent.failure is not None
 
     def allocations_to_acquire(self) -> list[int]:
-        """Return the numbers of allocations to acquire for missing agents. If no program runs, these are all
-        allocations, because an attempt must not keep some from other jobs while it waits for another one."""
+        """Return the numbers of allocations to acquire for missing agents. If no program runs, the result
+        contains all allocations: an attempt must not block some for other jobs while it waits for another
+        one."""
         missing = {
             slot.allocation_index
             for slot in self.record.replica_slots
@@ -124,13 +127,13 @@ class Gang(Struct):
         return [index for index in self.record.needs if index in missing]
 
     def replica_slots_of(self, agent: AgentHandle) -> Iterator[ReplicaSlot]:
-        """Yield the slots of an agent's replicas, if it is the current agent of its key."""
+        """Yield the slots of an agent's replicas, if the agent is the current one of its key."""
         key = agent_key(agent.allocation_index, agent.node)
         if self.agents.get(key) is agent:
             yield from (slot for slot in self.record.replica_slots if slot.agent_key == key)
 
     def image_of(self, index: int, node: str) -> str | None:
-        """Return the job's container image that the agent runs in; None = none."""
+        """Return the job's container image in which the agent runs; None = no job's image."""
         node_needs = self.record.needs.get(index, ())
         return next((need.image for need in node_needs if need.node == node), None)
 
@@ -157,8 +160,8 @@ class Gang(Struct):
 
 
 def vacate(gang: Gang, replicas: Iterable[ReplicaId]) -> GangRecord:
-    """Return the record with the slots of replicas that have lost their node marked vacant. Returns the same
-    record if nothing changes."""
+    """Return the record after marking the slots of these replicas, which have lost their node, as vacant.
+    Returns the same record if nothing changes."""
     record = gang.record
     for before in filter(None, map(gang.record.replica_slot, replicas)):
         after = gang.fire(before, SlotTrigger.VACATED)
@@ -187,8 +190,8 @@ def finished_on(gang: Gang, nodes: Container[str]) -> set[ReplicaId]:
 
 
 def has_to_move(gang: Gang, replica_slot: ReplicaSlot, node: str) -> bool:
-    """Return whether a request for `node` moves the replica, or refills a vacant slot. Until a caller learns
-    the node that the cluster has chosen, requests repeat the original wish."""
+    """Return whether a request for `node` moves the replica, or refills a vacant slot. Before a caller knows
+    the node that the cluster has chosen, its requests repeat the originally wished node."""
     is_wish = node == replica_slot.wish and (
         not replica_slot.launched or gang.is_live(replica_slot)
     )
@@ -198,8 +201,9 @@ def has_to_move(gang: Gang, replica_slot: ReplicaSlot, node: str) -> bool:
 def include_pending(
     gang: Gang, moving: Sequence[SlotRequest], requests: Iterable[SlotRequest]
 ) -> list[SlotRequest]:
-    """Return the requests of further replicas to renew. Their pending request includes nodes that replicas
-    leave, so that it may never be granted. Granted allocations do not change."""
+    """Return the requests of further replicas that must be renewed because they share a pending allocation
+    with a moving replica. That allocation includes nodes that replicas leave, so it might never be granted.
+    Granted allocations do not change."""
     movers = {request.replica for request in moving}
     left = {slot.allocation_index for slot in gang.record.replica_slots if slot.replica in movers}
     granted = {agent.allocation_index for agent in gang.agents.values() if agent.is_connected}

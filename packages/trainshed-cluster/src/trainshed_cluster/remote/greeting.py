@@ -1,5 +1,6 @@
 """The first lines of a connection from an agent to the hub. After the handshake, the agent sends its
-destination in one line. The hub answers in one line whether it accepts the connection, or why not."""
+destination in one line. The hub's answer is one line. It accepts the connection, or contains the reason for a
+rejection."""
 
 import asyncio
 import contextlib
@@ -10,13 +11,16 @@ from trainshed.eventloop.background import joined
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 CONTROL: Final = "control"
-"""The conversation. All other destinations are tunnels: one of these, or a socket of the service."""
+"""The conversation. All other destinations are tunnels to a stream, to content, or to a socket of the
+service."""
 STREAM: Final = "stream:"
-"""Prefix of the name of a stream that the service expects."""
+"""Prefix of the destination for a stream. The name of a stream that the service expects follows it."""
 CONTENT: Final = "content:"
-"""Prefix of the path of a unit that the service sends (`content.library`)."""
+"""Prefix of the destination for content. The path of a unit that the service sends follows it
+(`content.library`)."""
 BUCKETS: Final = "buckets"
-"""The socket whose connections identify themselves in their first line (`replica.protocol.preamble`)."""
+"""Name of the buckets' socket. The first line of each connection identifies the replica
+(`replica.protocol.preamble`)."""
 SECONDS: Final = 10.0
 """Time limit of the greeting."""
 YES: Final = "+"
@@ -26,7 +30,7 @@ _PIECE: Final = 1 << 16
 
 
 class HubRefused(ConnectionError):
-    """The hub knows the agent, but rejects its request. The message states why."""
+    """The hub knows the agent, but rejects its request. The message contains the reason."""
 
 
 class NotAdmitted(HubRefused):
@@ -39,7 +43,7 @@ async def read_line(reader: asyncio.StreamReader) -> bytes:
     try:
         return (await reader.readuntil())[:-1]
     except asyncio.IncompleteReadError:
-        raise ConnectionResetError("The other side has hung up.") from None
+        raise ConnectionResetError("The other side has disconnected.") from None
     except asyncio.LimitOverrunError as error:
         raise ConnectionError(str(error)) from None
 
@@ -62,7 +66,7 @@ def check_answer(line: str) -> None:
 
 async def carry(left: Streams, right: Streams) -> None:
     """Copy bytes in both directions. TLS has no half-closed state: when one side has finished, both are
-    closed. If one is lost or this call is cancelled, both are aborted."""
+    closed. If one connection is lost or this call is cancelled, both are aborted."""
     directions = joined(_copy(left[0], right[1])), joined(_copy(right[0], left[1]))
     is_whole = False
     try:

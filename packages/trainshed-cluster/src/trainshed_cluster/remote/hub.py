@@ -1,9 +1,9 @@
 """The hub is the service's end of the remote transport. Agents connect to it over TLS and are authenticated
 by name.
 
-One connection of an agent is its conversation with the service. All others are tunnels to one of the
-service's Unix sockets, to an expected stream, or to content for the node. A peer without a valid certificate
-gets no answer.
+One connection of an agent is its conversation with the service. All other connections are tunnels: to a Unix
+socket of the service, to an expected stream, or to content for the node. A peer without a valid certificate
+receives no response.
 """
 
 import asyncio
@@ -38,13 +38,13 @@ Sent = TypeVar("Sent")
 Received = TypeVar("Received")
 
 _LIMITS: Final = Limits(connections=256, head_seconds=greeting.SECONDS)
-"""Limits of connections that have not sent their destination yet."""
+"""Limits of connections that have not specified their destination yet."""
 _MAX_AGENT_CONNECTIONS: Final = 1024
 """Maximum number of connections of one agent."""
 _PORTS: Final = range(10000, 20000)
-"""Neither replicas that share an address (20000 to 31999) nor Kubernetes' services (to 32767) listen there.
-The kernel uses none of them for outgoing connections (from 32768), so that the port can be bound again
-later."""
+"""The hub's port is in this range, so that it can be bound again after a restart. The kernel uses no port of
+this range for outgoing connections (from 32768). Neither replicas that share an address (20000 to 31999) nor
+Kubernetes' services (to 32767) listen there."""
 _MAX_PORT_TRIES: Final = 100
 _BIND_TIMEOUT: Final = 5.0
 """Seconds to retry binding a port that is in use."""
@@ -78,12 +78,12 @@ class Hub(Generic[Sent, Received]):
             received: Type of agents' messages.
             sockets: The service's Unix sockets by name.
             is_admitted: Returns whether an agent of that name is expected; called for each connection.
-            serve: Serves a conversation, which ends when it returns. A newer conversation of an agent ends
-                the older one.
+            serve: Serves a conversation, which ends when it returns. A newer conversation of the same agent
+                ends the older one.
             has_preamble: Returns whether a replica of that agent starts its connections to the buckets with
                 this line.
-            content: Sends an agent the content of a path, or the reason of a rejection, and closes the
-                writer; None = no content is sent.
+            content: Sends an agent the content of a path, or the reason of a rejection, and then closes the
+                writer; None = the hub sends no content.
             dialed_host: Host in agents' credentials.
         """
         self._issuer = issuer
@@ -112,8 +112,8 @@ class Hub(Generic[Sent, Received]):
         self._crew.keep(self._accept, "accepting connections of agents")
 
     async def _bind(self) -> socket.socket:
-        """Bind the port that running agents dial again after a restart. A process that a killed service was
-        starting may hold it for a moment, so that binding is retried."""
+        """Bind the port that running agents dial again after a restart. Binding is retried for a moment,
+        because a process that a killed service was starting may still use the port."""
         if not self._port:
             for port in random.sample(_PORTS, _MAX_PORT_TRIES):
                 with contextlib.suppress(OSError):
@@ -147,7 +147,7 @@ class Hub(Generic[Sent, Received]):
         return Credential(name, self._dialed_host, self._port, authority, certificate, key)
 
     def drop(self, name: str) -> None:
-        """End all connections of an agent. `is_admitted` decides whether it may connect again."""
+        """End all connections of an agent. `is_admitted` decides whether the agent may connect again."""
         agent = self._agents.get(name)
         if agent is not None:
             agent.cut()
@@ -158,10 +158,11 @@ class Hub(Generic[Sent, Received]):
                 future.exception()
 
     def expect(self, name: str, stream: str, received: Any) -> "asyncio.Future[Channel[Any, Any]]":
-        """Expect a stream that an agent will open under a unique name, until the future is cancelled.
+        """Expect that an agent opens a stream. Returns the future channel, which the caller cancels to stop
+        waiting.
 
         Args:
-            stream: Name of the stream.
+            stream: Unique name of the stream.
             received: Type of the messages on the stream.
         """
         key = name, stream
@@ -184,7 +185,7 @@ class Hub(Generic[Sent, Received]):
             try:
                 connection, address = await loop.sock_accept(self._listener)
             except OSError as failure:
-                # No file descriptor is left. Ending connections will free some.
+                # No file descriptor is available until a connection ends.
                 log.warning("agent: cannot accept a connection: %s", failure)
                 await asyncio.sleep(_ACCEPT_RETRY_INTERVAL)
                 continue
@@ -200,7 +201,7 @@ class Hub(Generic[Sent, Received]):
             streams = await self._handshake(connection)
             line = (await greeting.read_line(streams[0])).decode(errors="replace")
         except (OSError, asyncio.CancelledError) as failure:
-            # The connection was lost, timed out, or its peer is not an agent. An untrusted certificate may
+            # The connection was lost or timed out, or its peer is not an agent. An untrusted certificate may
             # belong to an agent of an earlier service.
             is_agents = isinstance(failure, ssl.SSLCertVerificationError)
             level = logging.WARNING if is_agents else logging.DEBUG
@@ -243,7 +244,7 @@ class Hub(Generic[Sent, Received]):
             return
         agent = self._agents.setdefault(name, _Agent())
         if destination != greeting.CONTROL and len(agent.connections) >= _MAX_AGENT_CONNECTIONS:
-            # A newer conversation replaces an older one.
+            # The limit is not for conversations, because a newer one replaces the older one.
             _refuse(
                 writer,
                 greeting.CLOSED,
@@ -251,7 +252,8 @@ class Hub(Generic[Sent, Received]):
             )
             return
         agent.connections.add(writer)
-        # End the connection when its certificate expires. TLS verified it only at the start.
+        # End the connection when its certificate expires, because TLS verifies the certificate only at the
+        # start.
         end = asyncio.get_running_loop().call_later(left, writer.transport.abort)
         try:
             if destination == greeting.CONTROL:
@@ -290,11 +292,11 @@ class Hub(Generic[Sent, Received]):
                 if agent.control is writer:
                     agent.control = None
         if isinstance(channel.cause, TimeoutError):
-            # The node is unreachable. Tunnels with unsent bytes would detect it much later.
+            # The node is unreachable. Tunnels with unsent bytes would detect this much later.
             agent.cut()
 
     async def _pass_stream(self, name: str, streams: Streams, stream: str) -> None:
-        """Pass a stream to its waiting caller, until it ends."""
+        """Pass a stream to the caller that waits for it, and wait until the stream ends."""
         _, writer = streams
         received, expected = self._expected.pop((name, stream), (None, None))
         if expected is None or expected.done():
@@ -306,7 +308,7 @@ class Hub(Generic[Sent, Received]):
         await channel.closed()
 
     async def _carry(self, name: str, streams: Streams, destination: str, path: Path) -> None:
-        """Forward a connection to a socket of the service, until it ends."""
+        """Forward a connection to a socket of the service until one of them ends."""
         reader, writer = streams
         try:
             with reachable(str(path)) as short:
@@ -340,7 +342,7 @@ def _refuse(writer: asyncio.StreamWriter, kind: str, why: str = "") -> None:
 
 
 _ExpectedStream = tuple[Any, "asyncio.Future[Channel[Any, Any]]"]
-"""The type of a stream's messages, and the future of its caller."""
+"""The type of a stream's messages, and the future for which the stream's caller waits."""
 
 
 class _Agent:

@@ -25,12 +25,12 @@ from trainshed_cluster.remote.replica_slot import agent_key
 log = logging.getLogger(__name__)
 
 _MIN_KEEP_SECONDS = 2.0
-"""Minimum time in seconds to keep allocations. A retry, or the next job in the queue, is placed within that
-time."""
+"""Minimum time in seconds to keep allocations. The scheduler places a retry or the next job of the queue
+within that time."""
 _CHECK_INTERVAL = 0.5
 """Seconds between two checks whether an idle allocation is still usable."""
 _CLEANUP_TIMEOUT = 10.0
-"""Seconds that agents have to clean up after an attempt."""
+"""Maximum seconds for agents to clean up after an attempt."""
 _RETRY_INTERVAL = 5.0
 """Seconds between two attempts to release an allocation."""
 
@@ -40,7 +40,7 @@ class IdleAllocation(Struct, frozen=True, eq=False):
 
     name: AllocationName
     needs: tuple[NodeNeed, ...]
-    #: One agent on each of its nodes, if it can be adopted.
+    #: One agent for each node of the allocation, if an attempt can adopt it.
     agents: tuple[AgentHandle, ...]
 
     def is_on(self, nodes: Collection[str]) -> bool:
@@ -69,10 +69,10 @@ class IdleAllocations:
 
     async def retire(self, gang: Gang) -> None:
         """Keep or release the allocations of an attempt whose record was deleted. Raises EngineUnavailable if
-        the cluster does not respond; the release is retried then."""
+        the cluster does not respond. The release is then retried in the background."""
         seconds = 0.0
-        # In the other modes, the cluster chooses the nodes of each attempt, or replicas have allocations of
-        # their own.
+        # In the modes `anywhere` and `apart`, no later attempt could adopt an allocation: the cluster chooses
+        # the nodes, or each replica has its own allocation.
         if not (self._options.anywhere or self._options.apart):
             expected = {
                 agent_key(index, need.node)
@@ -84,7 +84,7 @@ class IdleAllocations:
                 in self._cluster.report().old
                 for index in gang.record.needs
             )
-            # Agents of an earlier service may have another lease than new attempts.
+            # Agents of an earlier service may have a different lease than new attempts.
             is_old |= gang.record.lease != self._options.lease
             if gang.agents.keys() == expected and not is_old and await _make_idle(gang):
                 seconds = max(self._options.keep, _MIN_KEEP_SECONDS)
@@ -99,8 +99,8 @@ class IdleAllocations:
             await asyncio.gather(*map(self._wait_released, allocations))
 
     def detach(self, gang: Gang, record: GangRecord, index: int) -> IdleAllocation:
-        """Detach an allocation from an attempt, with its agents. `record`: the attempt's record that contains
-        it."""
+        """Detach an allocation from an attempt, with its agents. `record`: the attempt's record with this
+        allocation."""
         agents = tuple(agent for agent in gang.agents.values() if agent.allocation_index == index)
         for agent in agents:
             del gang.agents[agent_key(index, agent.node)]
@@ -113,8 +113,8 @@ class IdleAllocations:
         self._tasks.begin(self._retry_release(allocation), f"releasing {allocation.name}")
 
     async def adopt(self, gang: Gang) -> None:
-        """Let an attempt adopt matching idle allocations, and release those on its other nodes. Raises
-        EngineUnavailable."""
+        """Let an attempt adopt the idle allocations that match its needs. Release idle allocations on the
+        nodes of its other needs. Raises EngineUnavailable."""
         occupied = {agent.allocation_index for agent in gang.agents.values()}
         adoptable: dict[int, IdleAllocation] = {}
         fresh: set[str] = set()
@@ -162,7 +162,8 @@ class IdleAllocations:
         )
 
     async def _adopt(self, gang: Gang, agent: AgentHandle, index: int) -> None:
-        """Assign an idle agent to a recorded attempt. If it cannot take over, its credential is revoked."""
+        """Assign an idle agent to a recorded attempt. If the agent cannot adopt the attempt, revoke its
+        credential."""
         agent.job_uid, agent.attempt, agent.allocation_index = *gang.key, index
         gang.agents[agent_key(index, agent.node)] = agent
         sizes = await self._agents.sizes(gang, agent)
@@ -175,13 +176,13 @@ class IdleAllocations:
             self._agents.give_up(agent)
 
     def names(self) -> set[AllocationName]:
-        """Return the names of all allocations that are idle, being adopted or being released."""
+        """Return the names of all allocations that are idle, are being adopted, or are being released."""
         return {
             allocation.name for allocation in (*self._idle, *self._being_adopted, *self._releasing)
         }
 
     async def close(self) -> None:
-        """Release all allocations. `names` returns the ones that were not released."""
+        """Release all allocations. Afterwards, `names` returns the allocations that could not be released."""
         await asyncio.gather(
             *(self._wait_released(allocation) for allocation in (*self._idle, *self._releasing)),
             return_exceptions=True,
@@ -240,7 +241,7 @@ class IdleAllocations:
 
 
 async def _make_idle(gang: Gang) -> bool:
-    """Make the agents of a finished gang idle. Returns False if one of them cannot be."""
+    """Make the agents of a finished gang idle. Returns False if an agent cannot become idle."""
     agents = tuple(gang.agents.values())
     if not all(agent.is_connected for agent in agents):
         return False
@@ -252,6 +253,6 @@ async def _make_idle(gang: Gang) -> bool:
         return False
     for agent in agents:
         agent.is_idle = True
-        # The next attempt grants its own content.
+        # The next attempt grants access to its own content.
         agent.granted.clear()
     return all(agent.is_connected for agent in agents)

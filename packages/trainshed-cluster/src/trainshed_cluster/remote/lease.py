@@ -2,26 +2,27 @@
 them dead after that time. Both sides use the same rule, each with its own clock. An agent keeps the lease of
 its attempt when the setting changes.
 
-An agent counts from the sending of its last acknowledged message. The service counts from the reception of a
-message, which is later. So the agent's lease always ends before the service's.
+An agent counts from the time at which it sent its last acknowledged message. The service counts from the time
+at which it received the agent's last message, which is later. Therefore the lease always ends on the agent's
+side first.
 """
 
 from collections.abc import Callable
 from typing import Final
 
 MIN_LEASE: Final = 5
-"""In seconds."""
+"""Minimum lease in seconds."""
 LAST_GRACE: Final = 3.0
-"""Grace period of programs in seconds when the lease has expired."""
+"""Grace period in seconds for programs after the lease has expired."""
 _MARGIN: Final = 5.0
-"""Seconds from the end of the lease until an agent counts as dead: `LAST_GRACE`, and the time to kill its
-programs."""
+"""Seconds from the end of the lease until an agent counts as dead. This is longer than `LAST_GRACE`, to
+include the time to kill its programs."""
 _MAX_BEAT_INTERVAL: Final = 10.0
 _BEATS_PER_LEASE: Final = 8
-"""Heartbeats within a short lease."""
+"""Number of heartbeats within a short lease."""
 _MAX_UNACKNOWLEDGED: Final = 4
-"""Number of unacknowledged heartbeats after which an agent reconnects. An agent that was stopped first reads
-the messages that arrived in the meantime."""
+"""Number of unacknowledged heartbeats after which an agent reconnects. An agent that was suspended first
+reads the acknowledgements that have arrived in the meantime."""
 
 
 def beat_interval(lease: float) -> float:
@@ -31,13 +32,13 @@ def beat_interval(lease: float) -> float:
 
 
 def remaining_grace(until: float, now: float) -> float:
-    """Return the remaining grace period in seconds of a lease that ends at `until`. An agent that was stopped
-    or suspended beyond `LAST_GRACE` has none."""
+    """Return the remaining grace period in seconds for programs under a lease that ends at `until`. It is 0
+    if the agent was suspended beyond `LAST_GRACE`."""
     return max(0.0, min(LAST_GRACE, until + LAST_GRACE - now))
 
 
 def death_timeout(lease: float) -> float:
-    """Return the seconds from an agent's last message until all its programs are certainly dead."""
+    """Return the seconds from an agent's last message until all its programs have certainly ended."""
     return lease + _MARGIN
 
 
@@ -68,7 +69,7 @@ class Lease:
 
     @property
     def is_unacknowledged(self) -> bool:
-        """Whether so many messages are unacknowledged that the service is unreachable or hangs."""
+        """Whether the service is unreachable or hangs, according to the number of unacknowledged messages."""
         return len(self._sent_at) >= _MAX_UNACKNOWLEDGED
 
     def acknowledge(self, number: int) -> None:
@@ -81,7 +82,7 @@ class Lease:
         self._set(max(self.until, said_at + self.seconds))
 
     def restart(self, said_at: float) -> None:
-        """Start a new lease on a new connection, whose first message was sent at `said_at`."""
+        """Start a new lease on a new connection, whose first message was sent at the time `said_at`."""
         self._set(said_at + self.seconds)
         self._sent_at.clear()
 

@@ -1,7 +1,7 @@
 """Declares the messages between an agent and its service (docs/adr/0061).
 
-The service makes calls of the engine port for one attempt on one node. The agent answers each call once, and
-reports events as news, in order. The bytes of a stream precede the news that announces them. Messages may be
+The service sends calls of the engine port for one attempt on one node. The agent answers each call once. It
+reports events in order, as news. The bytes of a stream precede the news that announces them. Messages may be
 repeated: on a new connection the agent repeats all its reports.
 """
 
@@ -29,46 +29,50 @@ from trainshed_cluster.remote.content.manifest import Manifest
 from trainshed_cluster.remote.credentials import Credential
 
 VERSION = 4
-"""Increased when the two sides can no longer understand each other."""
+"""Version of the protocol. It increases with each incompatible change."""
 DOCUMENT_READ: Final = b"taken\n"
 """Output of an agent's process after it has read its document."""
 
 
 class AgentDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """The input of an agent's process. It contains secrets, so that it is passed only on standard input."""
+    """The input of an agent's process. It contains secrets, so it is passed only on standard input."""
 
     credential: Credential
     job_uid: JobUid
     attempt: int
-    #: The cluster's name of the node.
+    #: The node's name in the cluster.
     node: str
     #: The user that the agent must run as; None = any.
     user: str | None = None
-    #: The node's address by which peers reach the replicas; None = the source address of the agent's
-    #: connections.
+    #: The address at which peers reach the replicas; None = the source address of the agent's connections.
     address: str | None
-    #: Parent of the agent's own directory on the node, which it removes when it ends.
+    #: Parent directory of the agent's own directory on the node. The agent removes its own directory when it
+    #: ends.
     directory: str
-    #: Seconds without contact to the service after which it ends its programs and itself (`lease`).
+    #: Seconds without contact to the service after which the agent ends its programs and exits (`lease`).
     lease: float
     rules: ProgramRules = ProgramRules()
     #: Directories that programs must not see.
     hidden: tuple[str, ...] = ()
-    #: The service's cache directory, if the node does not share it; None = the node shares it.
+    #: The service's cache directory, if the node has its own cache there; None = the node shares the
+    #: service's cache.
     cache: str | None = None
-    #: PEM with the key and chain of endpoints for Google's hosts; None = these hosts are not intercepted.
+    #: PEM with the key and the certificate chain with which endpoints intercept Google's hosts; None = no
+    #: interception.
     interception: str | None = None
-    #: PEM of the authorities that programs trust in that case.
+    #: PEM of the certificate authorities that programs trust if Google's hosts are intercepted.
     trust: str | None = None
     #: Names of the service's sockets for tunnels (`hub`).
     sockets: tuple[str, ...] = ()
-    #: The node's hosts file, if no other agent uses the node, as in a Pod; None = the node is shared.
+    #: The hosts file that the agent may change because no other agent uses it, as in a Pod; None = the file
+    #: is shared.
     hosts_file: str | None = None
-    #: Grace period in seconds for programs after a SIGTERM from outside the service. Their ends are reported.
-    #: 0 = the agent ends at once, with its programs.
+    #: Grace period in seconds for programs after a SIGTERM from outside the service. The agent reports their
+    #: ends. 0 = the agent ends at once, with its programs and without reports.
     grace: float = 0.0
-    #: Command that the agent executes after its lease expired and its programs ended. It releases the agent's
-    #: allocation if no other agent uses it. () = the allocation ends with the agent.
+    #: Command that the agent executes after its lease has expired and its programs have ended. The command
+    #: releases the agent's allocation if no other agent uses the allocation. () = the allocation ends with
+    #: the agent.
     release_command: tuple[str, ...] = msgspec.field(default=(), name="forsaken")
 
 
@@ -76,21 +80,21 @@ class AgentDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """A call of the service. An `Answer` has the same number."""
+    """A call of the service. The `Answer` to it has the same number."""
 
-    #: Set when the call is sent.
+    #: Identifies the call on its connection. It is set when the call is sent.
     number: int = 0
 
 
 class Welcome(msgspec.Struct, frozen=True, tag=True):
-    """The service's first message on each connection. `sizes`: bytes that it has of the agent's streams, by
-    replica and file name. The agent sends the rest."""
+    """The service's first message on each connection. `sizes`: bytes of the agent's streams that the service
+    already has, by replica and file name. The agent sends the rest."""
 
     sizes: dict[str, dict[str, int]]
 
 
 class Alive(msgspec.Struct, frozen=True, tag=True):
-    """The answer to a `Beat`, with its number."""
+    """The acknowledgement of a `Beat`, with the same number."""
 
     number: int
 
@@ -102,19 +106,19 @@ class Allocate(Call, frozen=True, tag=True):
 
 
 class Provide(Call, frozen=True, tag=True):
-    """Fetch the content that later plans need, if nodes do not share the service's directories."""
+    """Fetch the content that later plans need. Sent only if nodes do not share the service's directories."""
 
     content: Manifest
 
 
 class Launch(Call, frozen=True, tag=True):
-    """Launch programs. The other tuples have one entry for each plan."""
+    """Launch programs. `masked` and `lines` have one entry for each plan."""
 
     #: Plans with secrets inserted.
     plans: tuple[LaunchPlan, ...]
-    #: Texts to mask in the log.
+    #: Texts to mask in the program's log.
     masked: tuple[tuple[str, ...], ...]
-    #: The number of the log's next line, for a replica that was on another node before.
+    #: Number of the next line in the replica's log. It is not 0 if the replica was on another node before.
     lines: tuple[int, ...]
 
 
@@ -156,7 +160,8 @@ class WriteLog(Call, frozen=True, tag=True):
 
 
 class OpenTerminal(Call, frozen=True, tag=True):
-    """Open a shell in a live incarnation, over a stream that the agent opens (`hub.expect`)."""
+    """Open a shell in a live incarnation, whose input and output use a stream that the agent opens
+    (`hub.expect`)."""
 
     replica: ReplicaId
     incarnation: int
@@ -166,11 +171,11 @@ class OpenTerminal(Call, frozen=True, tag=True):
 
 
 class Idle(Call, frozen=True, tag="Rest"):
-    """Remove the remains of the finished attempt, and wait for another one."""
+    """Remove the files of the finished attempt, and wait for another attempt."""
 
 
 class Adopt(Call, frozen=True, tag=True):
-    """Become the agent of another attempt, after `Idle`."""
+    """Become the agent of another attempt. Sent after `Idle`."""
 
     job_uid: JobUid
     attempt: int
@@ -179,7 +184,7 @@ class Adopt(Call, frozen=True, tag=True):
 
 
 class Shutdown(Call, frozen=True, tag="Leave"):
-    """Remove the remains of the finished attempt, and exit."""
+    """Remove the files of the finished attempt, and exit."""
 
 
 AnyCall = (
@@ -209,15 +214,17 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The first message of each connection."""
 
     version: int
-    #: Capabilities of the local engine; None = unknown, because of `failure`.
+    #: Capabilities of the agent's local engine; None = unknown, because `failure` prevents the engine's
+    #: start.
     capabilities: Capabilities | None
-    #: Why no program can run there; this is the last message then. None = programs can run.
+    #: The reason why no program can run on the node. In this case, the agent sends no further message. None =
+    #: programs can run.
     failure: str | None = None
 
 
 class Answer(msgspec.Struct, frozen=True, tag=True):
-    """The answer to a call. `failure`: name of the port's exception, with its text in `message`; None =
-    success."""
+    """The answer to a call. `failure`: name of the engine port's exception, with its text in `message`; None
+    = success."""
 
     number: int
     failure: str | None = None
@@ -232,7 +239,7 @@ class Slots(msgspec.Struct, frozen=True, tag=True):
 
 
 class Appended(msgspec.Struct, frozen=True, tag=True):
-    """Bytes of a replica's stream at `offset` of its file."""
+    """Bytes of a replica's stream. `offset`: their position in the stream's file."""
 
     replica: ReplicaId
     file: str
@@ -243,7 +250,7 @@ class Appended(msgspec.Struct, frozen=True, tag=True):
 class Timed(msgspec.Struct, frozen=True, kw_only=True):
     """News with times of the agent's clock, in ns since the epoch."""
 
-    #: That clock when the message was sent; None = not sent.
+    #: Time of the agent's clock when the message was sent; None = the message was not sent yet.
     clock: Nanos | None = None
 
 
@@ -264,7 +271,7 @@ class Noted(Timed, frozen=True, tag=True):
 
 
 class Lines(msgspec.Struct, frozen=True, tag=True):
-    """Total number of available lines of a replica."""
+    """Total number of available lines in a replica's log."""
 
     replica: ReplicaId
     lines: int
@@ -281,7 +288,7 @@ class Current(msgspec.Struct, frozen=True, tag=True):
 
 
 class Ending(msgspec.Struct, frozen=True, tag=True):
-    """The agent is ending: it ends its programs, starts no more, and then exits."""
+    """The agent is ending: it ends its programs, starts no new ones, and then exits."""
 
 
 class Beat(Timed, frozen=True, tag=True):
@@ -311,8 +318,8 @@ News = (
 
 
 def launches(shown: Sequence[Revealed], lines: Mapping[ReplicaId, int]) -> Iterator[Launch]:
-    """Yield the orders that launch these plans on a node. Each plan lists the whole gang, so that large gangs
-    need several messages. `lines`: see `Launch`."""
+    """Yield the orders that launch these plans on a node. Each plan lists the whole gang, so large gangs need
+    several messages. `lines`: see `Launch`."""
     pieces: list[list[Revealed]] = [[]]
     size = 0
     for item in shown:
@@ -328,15 +335,16 @@ def launches(shown: Sequence[Revealed], lines: Mapping[ReplicaId, int]) -> Itera
 
 
 def write_document(document: AgentDocument) -> bytes:
-    """Return the standard input of an agent's process. It is compressed, because Slurm forwards a kilobyte at
-    a time. A line with its size precedes it, because Kubernetes does not end the input."""
+    """Return the standard input of an agent's process. The document is compressed, because Slurm forwards
+    only a kilobyte at a time. A line with its size precedes it, because Kubernetes does not close the
+    input."""
     data = zlib.compress(msgspec.msgpack.encode(document), level=1)
     return b"%d\n" % len(data) + data
 
 
 def read_document(stream: IO[bytes]) -> AgentDocument:
     """Read the output of `write_document`. Raises EOFError if the input is incomplete because the sender was
-    killed or cancelled, and ValueError."""
+    killed or cancelled, and ValueError if it is invalid."""
     line = stream.readline()
     try:
         size = int(line or b"0")

@@ -1,7 +1,7 @@
 """Copies the streams of replicas from the files of shims on a node to files of the service.
 
-The agent sends the parts of its files that the copies lack, by offset. So a new connection continues where
-the last one broke off. All files only grow. The output of an agent follows the output of the same replica on
+The agent sends the parts of its files that the copies lack, by offset. Therefore a new connection continues
+where the last one ended. Files are only appended to. If a replica moves, its output follows its output on
 earlier nodes.
 """
 
@@ -25,18 +25,18 @@ _NAME = re.compile(r"\d{12}\.jsonl|(?:usage|metrics|reduction|launches|progress)
 
 
 class StreamGap(Exception):
-    """The received bytes do not continue the copy, so that the connection is unusable."""
+    """The received bytes do not directly follow the copy's last byte, so the connection is unusable."""
 
 
 class StreamSender:
-    """The agent's side, for one attempt of a job."""
+    """The agent's side: sends the streams of one attempt of a job."""
 
     def __init__(self, streams: FileStreams, job_uid: JobUid, attempt: int) -> None:
         self._streams = streams
         self._job_uid = job_uid
         self._attempt = attempt
-        #: `_sent`: bytes of each file that the service has. `_before`: bytes that it had before this agent
-        #: wrote any.
+        #: `_sent`: bytes of each file that the service has. `_before`: bytes of each file that the service
+        #: had before this agent wrote to the file.
         self._sent: dict[tuple[ReplicaId, str], Bytes] = {}
         self._before: Mapping[tuple[ReplicaId, str], Bytes] | None = None
 
@@ -48,21 +48,21 @@ class StreamSender:
             for replica, files in sizes.items()
             for file, size in files.items()
         }
-        # After a power cut, the service may lack bytes from before the first connection.
+        # After a power failure, the service may lack bytes that it had at the first connection.
         before = self._sent if self._before is None else self._before
         self._before = {key: min(size, before.get(key, 0)) for key, size in self._sent.items()}
 
     def begin(self, replica: ReplicaId, line: int) -> None:
-        """Make a replica's log continue at that line number, unless it has a log here. Blocks briefly. Raises
-        OSError."""
+        """Create the first segment of a replica's log at that line number, unless the node already has a log
+        of the replica. Blocks briefly. Raises OSError."""
         directory = self._streams.directory(StreamSource(self._job_uid, self._attempt, replica))
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         if line and not any(_SEGMENT.fullmatch(path.name) for path in directory.iterdir()):
             (directory / f"{line:012}.jsonl").touch(mode=0o600)
 
     def changes(self, replica: ReplicaId) -> Iterator[Appended]:
-        """Yield the unsent parts of a replica's files. An item counts as sent when the next one is requested.
-        Blocks for small reads."""
+        """Yield the unsent parts of a replica's files. A part counts as sent when the caller requests the
+        next one. Blocks for small reads."""
         directory = self._streams.directory(StreamSource(self._job_uid, self._attempt, replica))
         with contextlib.suppress(FileNotFoundError):
             for path in sorted(directory.iterdir()):
@@ -73,8 +73,8 @@ class StreamSender:
         key = replica, path.name
         before = (self._before or {}).get(key, 0)
         with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
-            # At most the current size: a program that prints without a pause must not delay the news of its
-            # end.
+            # Read no more than the current size: a program that prints without a pause must not delay the
+            # news of its end.
             size = os.fstat(file.fileno()).st_size
             file.seek(self._sent.get(key, 0) - before)
             while data := _complete_lines(file, size - file.tell()):
@@ -129,11 +129,11 @@ class StreamCopies:
                 raise StreamGap(
                     f"{part.file} has {size} bytes here, but the sender continues at byte {part.offset}"
                 )
-            # Repeated bytes are skipped.
+            # Skip bytes that the copy already contains.
             file.write(part.data[size - part.offset :])
 
     def next_line(self, replica: ReplicaId) -> int:
-        """Return the number of the log's next line, for a replica that continues on another node. Blocks
+        """Return the number of the log's next line, for a replica that moves to another node. Blocks
         briefly."""
         try:
             names = sorted(

@@ -12,8 +12,8 @@ from trainshed_cluster.remote.gang import Gang, GangRecord
 from trainshed_cluster.remote.replica_slot import ReplicaSlot, SlotTrigger
 
 AGENT_MEMORY = 256 << 20
-"""Memory in bytes of an agent and its shims on a node. Without it, a cluster's limit could kill a program
-that respects its own limit."""
+"""Memory in bytes of an agent and its shims on a node. If an allocation did not include it, the cluster's
+memory limit could kill a program that respects its own limit."""
 DEFAULT_MEMORY = 256 << 20
 """Bytes of a replica whose machine type has no memory size in the table."""
 
@@ -29,8 +29,8 @@ def new_record(
     anywhere: bool,
     apart: bool,
 ) -> GangRecord:
-    """Create a gang's first record. Nodes with the same needs form one allocation, because clusters grant
-    equal nodes at once.
+    """Create a gang's first record. Nodes with the same needs form one allocation, because a cluster can
+    grant equal nodes in one request.
 
     Args:
         anywhere: The cluster chooses the nodes.
@@ -43,7 +43,7 @@ def new_record(
     )
     for need, replicas in wanted:
         for index, earlier in () if apart else needs.items():
-            # One node has two needs if its replicas have different routes.
+            # A node has two needs if its replicas have different routes.
             is_new_node = need.node not in {other.node for other in earlier}
             if is_new_node and need == replace(earlier[0], node=need.node):
                 needs[index] = (*earlier, need)
@@ -62,7 +62,8 @@ def with_chosen_nodes(record: GangRecord, index: int, nodes: Sequence[str]) -> G
     """Return the record with an allocation on the nodes that the cluster has chosen. Returns the same record
     if nothing changes."""
     needs = record.needs[index]
-    # A cluster may remove a failed node from an allocation.
+    # All nodes are already known. There may be fewer, because a cluster may remove a failed node from an
+    # allocation.
     if set(nodes) <= {need.node for need in needs}:
         return record
     chosen = {need.node: node for need, node in zip(needs, nodes, strict=True)}
@@ -93,8 +94,8 @@ def move_replicas(
     anywhere: bool = False,
     apart: bool = False,
 ) -> GangRecord:
-    """Return the record with those replicas on the requested nodes, in a new allocation for each need. Empty
-    allocations are removed."""
+    """Return the record after moving the requests' replicas to the requested nodes, in a new allocation for
+    each need. Allocations that become empty are removed."""
     record = gang.record
     needs = dict(record.needs)
     indexes: dict[ReplicaId, int] = {}
@@ -130,14 +131,14 @@ def node_needs(
 ) -> list[tuple[NodeNeed, tuple[ReplicaId, ...]]]:
     """Return the total needs on each node, with the replicas that share them.
 
-    Replicas share a need if their machine types have the same route (`Acceptance.routes`). A need includes
-    the agent's memory as far as the node has free memory, because the scheduler has already placed the
-    replicas.
+    Replicas share a need if their machine types have the same route (`Acceptance.routes`). A need also
+    includes memory for the agent, but only as much as the node has free, because the scheduler has already
+    placed the replicas.
 
     Args:
         apart: Return a separate need for each replica.
         anywhere: The cluster chooses the nodes and rejects impossible needs. The agent's memory is included
-            unless no node is that large.
+            unless even the largest node is too small.
         gang_size: Number of replicas in the gang.
     """
     groups: dict[tuple[object, ...], list[SlotRequest]] = {}

@@ -25,8 +25,8 @@ class SeenNews:
         self._latest[replica, type(news)] = news
 
     def latest(self) -> list[tuple[ReplicaId, News]]:
-        """Return the last numbers of lines and measurements. They wake readers of logs after a connection was
-        lost."""
+        """Return the last numbers of lines and measurements. After a lost connection, these messages wake
+        waiting readers of logs."""
         return [(replica, news) for (replica, _), news in self._latest.items()]
 
     def replicas(self) -> list[ReplicaId]:
@@ -60,21 +60,21 @@ class SeenNews:
 
 
 class PendingNews:
-    """Queue of unsent news of the current connection, and of replicas whose streams may have grown. Numbers
-    of lines are queued once until they are sent, because thousands may change per second."""
+    """The current connection's queue of unsent news, and of replicas whose streams may have grown. At most
+    one number of lines per replica is queued, because it may change thousands of times per second."""
 
     def __init__(self) -> None:
         self._waiting: dict[object, tuple[ReplicaId | None, News | None]] = {}
         self._number = 0
         self._wake = asyncio.Event()
-        #: Set while `next` waits: all earlier news has been sent.
+        #: Set while `next` waits, because all earlier news has then been sent.
         self._emptied = asyncio.Event()
 
     def add(self, replica: ReplicaId | None, news: News | None) -> None:
         """Queue news.
 
         Args:
-            replica: The replica; None = the news is about no single replica.
+            replica: The replica that the news is about; None = no single replica.
             news: None = the replica's streams may have grown.
         """
         key: object

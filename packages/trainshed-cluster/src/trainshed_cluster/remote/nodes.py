@@ -25,7 +25,7 @@ from trainshed_cluster.remote.options import RemoteOptions
 log = logging.getLogger(__name__)
 
 NO_AGENT = "no agent"
-"""Key of trouble that prevents agents on a node, used in place of an agent's name."""
+"""Used instead of an agent's name as the key of trouble that prevents agents on a node."""
 
 
 class ClusterNodes:
@@ -39,9 +39,10 @@ class ClusterNodes:
         self._options = options
         #: Last reported states by name.
         self._states: dict[str, NodeState] = {}
-        #: Trouble of nodes that still accept replicas, by node and agent.
+        #: Problems of nodes that still accept replicas, by node and agent.
         self._trouble: dict[str, dict[str, str]] = {}
-        #: Cause and timer of each quarantined node. A restarted service has to detect the causes again.
+        #: Cause and timer of each quarantined node. The causes are not stored: a restarted service detects
+        #: them again.
         self._quarantined: dict[str, tuple[str, asyncio.TimerHandle]] = {}
         self._tasks = Crew()
 
@@ -73,11 +74,11 @@ class ClusterNodes:
                 )
             if self._states[request.node] in (NodeState.GONE, NodeState.UNHEARD):
                 raise EngineUnavailable(
-                    f"node {request.node} does not respond; use another one, or wait until it is back"
+                    f"node {request.node} does not respond; use another node, or wait until it responds"
                 )
 
     def not_up(self) -> list[str]:
-        """Return the names of the nodes that accept no replicas now."""
+        """Return the names of the nodes that currently accept no replicas."""
         return [name for name, state in self._states.items() if state is not NodeState.UP]
 
     def readmit(self, node: str) -> None:
@@ -98,8 +99,8 @@ class ClusterNodes:
         self._handle_report(self._cluster.report(), is_news=True)
 
     def report_trouble(self, node: str, agent: str, what: str | None) -> None:
-        """Record an agent's trouble with its node, which still accepts replicas; None = no trouble
-        anymore."""
+        """Record an agent's problem with its node, which still accepts replicas. `what`: None = the problem
+        is solved."""
         before = self._trouble_of(node)
         others = {name: text for name, text in self._trouble.get(node, {}).items() if name != agent}
         self._trouble[node] = others if what is None else others | {agent: what}
@@ -140,10 +141,10 @@ class ClusterNodes:
                 self._attempts.report_delay(gang, delay)
 
     def _with_quarantine(self, report: NodeReport) -> NodeReport:
-        """Return the cluster's report of a node, changed to QUARANTINED if the node is UP but quarantined
-        here."""
+        """Return the cluster's report of a node, with the state QUARANTINED if the cluster reports the node
+        as UP but this service has quarantined it."""
         if report.state is NodeState.GONE and report.is_awaited:
-            # Agents there may live. Each one is lost only when its own lease ends.
+            # The node's agents may still run. Each agent is lost only when its lease ends.
             return replace(report, state=NodeState.UNHEARD)
         quarantined = self._quarantined.get(report.node.name)
         if report.state is NodeState.UP and quarantined:

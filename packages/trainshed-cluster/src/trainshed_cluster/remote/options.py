@@ -1,5 +1,5 @@
-"""Declares the options of a remote engine and derives them from the service's context. Checks an engine's
-settings of machines and of the address for agents."""
+"""Declares the options of a remote engine and derives them from the service's context. Also checks the
+settings of engines for machines and for the agents' address."""
 
 import hashlib
 import ipaddress
@@ -33,12 +33,14 @@ from trainshed_cluster.remote.messages import AgentDocument
 
 
 def service_identity(data: Path, directory: Path) -> str:
-    """Return eight hexadecimal digits that identify this service among all services of the cluster, also if
-    their data directories have the same path or are copies. `directory`: the engine's directory in `data`."""
+    """Return eight hexadecimal digits that identify this service among all services of the cluster, even if
+    data directories have the same path or are copies of each other. `directory`: the engine's directory in
+    `data`."""
     place = directory / "identity"
     if not place.exists():
         directory.mkdir(parents=True, exist_ok=True)
-        # Services from before 0.3 keep the name of their existing allocations.
+        # A service with allocations from before version 0.3 keeps its former identity, which is part of their
+        # names.
         is_old = any((directory / "attempts").glob("*.json"))
         durable.write(str(place), "" if is_old else os.urandom(16).hex())
     return hashlib.sha256(os.fsencode(data.resolve()) + place.read_bytes()).hexdigest()[:8]
@@ -53,11 +55,11 @@ class AgentCommand(Struct, frozen=True):
 
 
 class Listening(Struct, frozen=True):
-    """The address of the service for agents."""
+    """The address and the sockets of the service for agents."""
 
-    #: Name or address that agents dial; None = this machine's name.
+    #: Host name or address that agents dial; None = this machine's name.
     address: str | None = None
-    #: 0 = any free port, which is kept after a restart.
+    #: Port to listen on; 0 = any free port, which the service uses again after a restart.
     port: int = 0
     #: The service's Unix sockets for tunnels, by name.
     sockets: Mapping[str, Path] = {}
@@ -68,7 +70,8 @@ class Listening(Struct, frozen=True):
 
     @property
     def host(self) -> str:
-        """The address to listen on: all addresses of the machine, because clients need a certificate."""
+        """The address to listen on: all addresses of the machine. This is safe because clients need a
+        certificate."""
         return "::" if self.address and ":" in self.address else "0.0.0.0"
 
 
@@ -82,14 +85,14 @@ class RemoteOptions(Struct, frozen=True, kw_only=True):
     listening: Listening
     #: Seconds without contact to the service after which an agent of a new attempt ends its programs.
     lease: float
-    #: Programs on a node that the cluster marks as down count as lost at once, although they may live until
+    #: Programs on a node that the cluster reports as down count as lost at once, although they may run until
     #: their agent's lease ends.
     down_is_lost: bool = False
     #: Creates an agent's document from its credential, job, node, user (`Owner.user`) and address.
     agent: Callable[..., AgentDocument]
-    #: Returns the command that starts an agent on a node. It may block on reading the agents' code.
+    #: Returns the command that starts an agent on a node. It may block while it reads the agents' code.
     command: Callable[[str], AgentCommand]
-    #: Resolves the secrets of launch plans; None = plans must not refer to secrets.
+    #: Provides the values of secrets in launch plans; None = plans must not refer to secrets.
     secrets: SecretSource | None = None
     #: Seconds that a node without working agents is quarantined.
     quarantine: float = 3600.0
@@ -97,8 +100,8 @@ class RemoteOptions(Struct, frozen=True, kw_only=True):
     anywhere: bool = False
     #: Each replica has its own allocation and agent.
     apart: bool = False
-    #: Seconds to keep idle allocations for another attempt with the same needs, unless `anywhere` or `apart`
-    #: is set. At least two, for a retry or the next job in the queue.
+    #: Seconds to keep idle allocations for another attempt with the same needs, for example a retry or the
+    #: next job in the queue. Values below 2 count as 2. Ignored if `anywhere` or `apart` is set.
     keep: float = 0.0
     #: Seconds between failed starts of agents (`failed_starts.START_INTERVALS`).
     start_intervals: Sequence[float] = START_INTERVALS
@@ -119,8 +122,9 @@ main()
 
 
 def module_command() -> AgentCommand:
-    """Return the command that starts agents on nodes with this Python and this package at the same paths. It
-    uses this process's module search path, and ignores the packages and settings of the node's user."""
+    """Return the command that starts agents on nodes with this Python and this package at the same paths. The
+    command uses this process's module search path. It ignores Python packages and settings in the home
+    directory of the node's user."""
     paths = [path for path in sys.path if Path(path).is_dir()]
     return AgentCommand((sys.executable, "-I", "-S", "-c", _BEGIN, *paths))
 
@@ -145,11 +149,12 @@ def engine_here(context: EngineContext, directory: Path) -> LocalEngine:
 
 
 def agent_settings(context: EngineContext) -> dict[str, Any]:
-    """Return the fields of an `AgentDocument` that follow from the service's settings. Certificates are read
-    once: a service renews them only before it creates its engine."""
+    """Return the fields of an `AgentDocument` that follow from the service's settings. Certificates can be
+    read once, because a service renews them only before it creates its engine."""
     access = context.access
     return {
-        # The files of failed replicas are deleted with those of their agent.
+        # The files of failed replicas need no time limit, because they are deleted with the files of their
+        # agent.
         "rules": replace(context.rules, autopsy_ttl=None),
         "hidden": tuple(map(str, context.hidden)),
         "interception": _text(access.certificate),
@@ -163,7 +168,7 @@ def _text(path: Path | None) -> str | None:
 
 
 def check_address(engine: str, callers: str, address: str | None) -> Finding:
-    """Check an engine's setting `address`. `callers`: the word for its clients, nodes or Pods."""
+    """Check an engine's setting `address`. `callers`: the clients that use the address: "nodes" or "Pods"."""
     finding, name = finding_builder(__file__), Listening(address).dialed_host
     values = {"engine": engine, "callers": callers, "name": name}
     try:
@@ -184,7 +189,7 @@ class ForMachines(Struct, frozen=True, forbid_unknown_fields=True):
 
     #: Patterns of machine types (`a2-*`); [] = all.
     types: Annotated[list[_Pattern], Meta(max_length=200)] = []
-    #: Public accelerator types, one of which the machine must have; [] = any, or none.
+    #: Public accelerator types. The machine must have one of them. [] = the accelerator type does not matter.
     accelerators: Annotated[list[str], Meta(max_length=50)] = []
 
 
@@ -198,10 +203,10 @@ def parse_table(
     check: Callable[[S], Iterable[str]],
     missing: Sequence[str] = (),
 ) -> S:
-    """Parse the table `[engines.ENGINE]`. "" means that a setting is not set.
+    """Parse the table `[engines.ENGINE]`. A setting with the value "" counts as not set.
 
     Args:
-        check: Returns errors of fields that are individually valid.
+        check: Returns the errors of a table whose fields are individually valid.
         missing: Messages for missing fields.
 
     Raises:
@@ -231,7 +236,7 @@ def unknown_accelerators(names: Iterable[str]) -> Iterator[str]:
 
 def wrong_machines(tables: Sequence[ForMachines], engine: str) -> list[str]:
     """Return the errors in the patterns of an engine's `machines` tables. The first matching table applies.
-    `engine`: its name in the configuration."""
+    `engine`: the engine's name in the configuration."""
     wrong: list[str] = []
     types, devices = machine_types(), _accelerators()
     left = {MachineWanted(name, device) for name in types for device in (None, *devices)}

@@ -16,7 +16,7 @@ from trainshed_cluster.remote.idle_allocations import IdleAllocations
 from trainshed_cluster.remote.needs import move_replicas, new_record, with_chosen_nodes
 
 _ALLOCATION_TIMEOUT = 600.0
-"""Seconds that granted allocations are kept while the next one of the same attempt is pending."""
+"""Maximum seconds to keep granted allocations while another allocation of the same attempt is pending."""
 
 
 class Placement(ABC):
@@ -49,7 +49,7 @@ class Placement(ABC):
         )
 
     def move(self, gang: Gang, requests: Sequence[SlotRequest]) -> GangRecord:
-        """Return the record with those replicas on the requested nodes."""
+        """Return the record after moving the requests' replicas to the requested nodes."""
         nodes, apart = self._nodes.by_name(), self._options.apart
         return move_replicas(gang, requests, nodes, anywhere=self.is_by_cluster, apart=apart)
 
@@ -65,8 +65,8 @@ class Placement(ABC):
 
     @abstractmethod
     async def acquire(self, gang: Gang) -> dict[int, Allocation]:
-        """Acquire allocations of a gang before its agents start. Returns the acquired ones by number. Raises
-        EngineUnavailable, ClusterRefused, ClusterUnavailable."""
+        """Acquire allocations of a gang before its agents start. Returns the acquired allocations by number.
+        Raises EngineUnavailable, ClusterRefused, ClusterUnavailable."""
 
 
 class SchedulerPlacement(Placement):
@@ -114,7 +114,8 @@ class ClusterPlacement(Placement):
         return allocations
 
     async def _acquire_together(self, gang: Gang) -> dict[int, Allocation]:
-        """Request the allocations of all replicas at once, because the cluster admits them as a group."""
+        """Request the allocations of all replicas at the same time, because the cluster admits them as a
+        group."""
         allocations: dict[int, Allocation] = {}
         avoid = self._nodes.not_up()
 
@@ -125,8 +126,9 @@ class ClusterPlacement(Placement):
         return allocations
 
     async def _acquire_in_turn(self, gang: Gang) -> dict[int, Allocation]:
-        """Acquire allocations one after the other. If the next one takes too long, the granted ones are
-        released, so that two jobs with several allocations do not wait for each other forever."""
+        """Acquire allocations one after the other. If the cluster does not grant the next one in time,
+        release the granted ones. Otherwise two jobs with several allocations could wait for each other
+        forever."""
         allocations: dict[int, Allocation] = {}
         avoid = self._nodes.not_up()
         for index in gang.allocations_to_acquire():
@@ -140,8 +142,8 @@ class ClusterPlacement(Placement):
                         await self._cluster.release(allocation.name)
                 raise ClusterUnavailable(
                     f"the cluster granted {len(allocations)} of {len(gang.record.needs)} allocations, "
-                    f"and not the next one within {_ALLOCATION_TIMEOUT:g} s; they were released, and all of "
-                    "them are requested again"
+                    f"but not the next one within {_ALLOCATION_TIMEOUT:g} s; the service has released the "
+                    "granted ones and requests all of them again"
                 ) from None
         return allocations
 
@@ -151,9 +153,9 @@ class ClusterPlacement(Placement):
         allocation = await self._cluster.acquire(name, needs, avoid=avoid)
         is_known = set(allocation.nodes) <= {need.node for need in needs}
         if len(allocation.nodes) < len(needs) and not is_known:
-            # A node was removed before the nodes of the allocation were recorded.
+            # The cluster removed a node before the nodes of the allocation were recorded.
             await self._cluster.release(name)
             raise ClusterUnavailable(
-                f"{name}: one of its nodes is gone; all of them are requested again"
+                f"{name}: the cluster removed a node; the service requests all nodes again"
             )
         return allocation

@@ -1,7 +1,7 @@
 """The life of a replica slot, which is a replica's position on a cluster. Pure.
 
-Each change of state uses the table in `replica_slots.toml`, which has a cell for each state and trigger. The
-state follows from the stored fields and from the reported end of the last incarnation (`state_of`).
+Each change of state uses the table in `replica_slots.toml`, which has a cell for each state and trigger.
+`state_of` derives the state from the stored fields and from the reported end of the last incarnation.
 """
 
 import enum
@@ -23,7 +23,7 @@ Ended = ReplicaExited | ReplicaLost
 
 
 class SlotState(enum.StrEnum):
-    """The states of a replica slot."""
+    """The state of a replica slot."""
 
     #: The replica has no slot on its node yet.
     WAITING = "waiting"
@@ -31,9 +31,9 @@ class SlotState(enum.StrEnum):
     READY = "ready"
     #: A program of the replica runs in the slot, or may run.
     RUNNING = "running"
-    #: A program may run, but another agent has replaced the one that allocated its slot.
+    #: A program may run, but another agent has replaced the agent that allocated its slot.
     DETACHED = "detached"
-    #: The replica waits for another node, so that this slot needs no agent.
+    #: The replica waits for another node, so this slot needs no agent.
     VACANT = "vacant"
 
     @property
@@ -55,7 +55,7 @@ class SlotTrigger(enum.StrEnum):
     AGENT_LOST = "agent lost"
     #: Another agent is started on the replica's node.
     AGENT_REPLACED = "agent replaced"
-    #: The replica's node accepts no replicas anymore.
+    #: The replica's node no longer accepts replicas.
     VACATED = "vacated"
     #: The replica is requested on another node.
     MOVED = "moved"
@@ -68,7 +68,7 @@ TABLE: Final = Table(
     tomllib.loads(Path(__file__).with_name("replica_slots.toml").read_text("utf-8")),
 )
 _LEAVING: Final = (SlotTrigger.AGENT_REPLACED, SlotTrigger.VACATED, SlotTrigger.MOVED)
-"""Triggers after which no agent can report the end of an earlier program."""
+"""After these triggers, no agent can report the end of an earlier program."""
 
 
 class ReplicaSlot(msgspec.Struct, frozen=True, rename={"allocation_index": "part"}):
@@ -88,17 +88,17 @@ class ReplicaSlot(msgspec.Struct, frozen=True, rename={"allocation_index": "part
     identity: str | None = None
     #: The incarnation that was lost with its agent; 0 = none.
     lost: int = 0
-    #: Why the incarnation was lost; None = none was lost.
+    #: The reason why the incarnation `lost` was lost; None = none was lost.
     cause: str | None = None
-    #: The kind of the loss.
+    #: The kind of that loss.
     loss: Cause = Cause.LOST
-    #: The incarnation that ended before its agent shut down and can no longer be queried; 0 = none.
+    #: The incarnation that ended before its agent shut down. No agent can report its end again. 0 = none.
     ended: int = 0
     #: The port of the replica's last slot, which its peers use; None = no slot yet.
     port: int | None = None
     #: The requested node, if the cluster has chosen another one; None = it has not.
     wish: str | None = None
-    #: The replica waits for another node, so that this slot needs no agent.
+    #: The replica waits for another node, so this slot needs no agent.
     is_vacant: bool = False
 
     @property
@@ -116,7 +116,8 @@ def agent_key(index: int, node: str) -> str:
 
 
 def state_of(replica_slot: ReplicaSlot, end: Ended | None) -> SlotState:
-    """Return the state of a replica slot. `end`: the last reported end of its replica; None = none."""
+    """Return the state of a replica slot. `end`: the last reported end of the replica; None = no end was
+    reported."""
     is_over = end is not None and end.incarnation >= replica_slot.launched
     if replica_slot.launched > max(replica_slot.lost, replica_slot.ended) and not is_over:
         return SlotState.RUNNING if replica_slot.slot is not None else SlotState.DETACHED
@@ -128,11 +129,11 @@ def state_of(replica_slot: ReplicaSlot, end: Ended | None) -> SlotState:
 def fire(
     replica_slot: ReplicaSlot, end: Ended | None, trigger: SlotTrigger, **changes: Any
 ) -> ReplicaSlot:
-    """Return the replica slot after a trigger; the same object if the trigger has no effect.
+    """Return the replica slot after a trigger. If the trigger has no effect, this is the same object.
 
     Args:
-        end: The last reported end of its replica; None = none.
-        changes: Values of the trigger: fields that it sets in addition to the state.
+        end: The last reported end of the replica; None = no end was reported.
+        changes: New values of fields that the trigger sets.
 
     Raises:
         IllegalTransition: The trigger can never occur in this state.

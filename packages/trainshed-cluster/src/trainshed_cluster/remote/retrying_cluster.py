@@ -1,5 +1,5 @@
-"""A cluster that may be unavailable when the service starts. Until it responds, it reports one node that is
-GONE, with the reason, and receives no requests."""
+"""A cluster that may be unavailable when the service starts. Until it responds, this wrapper sends it no
+requests, and reports one node that is GONE, with the reason."""
 
 import asyncio
 import contextlib
@@ -26,18 +26,18 @@ from trainshed_cluster.remote.cluster import (
 log = logging.getLogger(__name__)
 
 _START_TIMEOUT = 10.0
-"""Seconds that a start waits for the cluster."""
+"""Maximum seconds that the service's start waits for the cluster."""
 _RETRY_INTERVAL = 5.0
 """Seconds between two attempts to reach an unavailable cluster."""
 
 
 class RetryingCluster:
-    """A `Cluster` that wraps another one. `kind`: its name in messages."""
+    """A `Cluster` that wraps another one. `kind`: the cluster's name in messages."""
 
     def __init__(self, cluster: Cluster, kind: str) -> None:
         self._cluster = cluster
         self._kind = kind
-        #: Why it has not responded yet; None = it has.
+        #: The reason why the cluster has not responded yet; None = it has responded.
         self._unreached: str | None = "it has not responded yet"
         self._tasks = Crew()
         self._reports: asyncio.Queue[ClusterReport | None] = asyncio.Queue()
@@ -112,7 +112,7 @@ class RetryingCluster:
         return await self._cluster.settle(names)
 
     def _answering(self) -> Cluster:
-        """Return the cluster. Raises ClusterUnavailable if it does not respond."""
+        """Return the wrapped cluster. Raises ClusterUnavailable if it has not responded yet."""
         if self._unreached:
             raise ClusterUnavailable(f"cluster {self._kind} does not respond: {self._unreached}")
         return self._cluster
@@ -134,8 +134,8 @@ class RetryingCluster:
             try:
                 await self._reach()
             except ClusterRefused as refusal:
-                # An administrator may fix this, for example by granting missing permissions. Jobs wait until
-                # then.
+                # Keep trying, because an administrator may fix the problem, for example by granting missing
+                # permissions. Jobs wait until then.
                 self._unreached = str(refusal)
             if self._unreached not in (None, why):
                 self._reports.put_nowait(self.report())

@@ -41,18 +41,19 @@ from trainshed_cluster.remote.replica_slot import ReplicaSlot, SlotTrigger, agen
 log = logging.getLogger(__name__)
 
 _ALLOCATE_TIMEOUT = 5.0
-"""Seconds that one `allocate` call waits. The next call continues to wait for the same allocation."""
+"""Maximum seconds that one call of `prepare` waits. The next call continues to wait for the same
+preparation."""
 _CHECK_INTERVAL = 5.0
 """Seconds between two checks for unused allocations."""
 _CONTENT_REPORT_DELAY = 2.0
-"""Seconds until the transfer of content is reported as a delay."""
+"""A transfer of content that takes longer than this many seconds is reported as a delay."""
 _MAX_NODE_NAMES = 3
-"""Number of nodes to list in that report."""
+"""Maximum number of nodes to list in that report."""
 
 
 class SlotAllocator:
     """Allocates the slots of gangs. A preparation continues after its caller has stopped waiting. The next
-    call of `prepare` waits for the same preparation."""
+    call of `prepare` then waits for it."""
 
     def __init__(self, agents: Agents) -> None:
         self._agents = agents
@@ -74,8 +75,8 @@ class SlotAllocator:
         self._tasks.keep(self._vacate_nodes, "vacating slots on failed nodes")
 
     async def close(self) -> tuple[AllocationName, ...]:
-        """Stop all work and release the allocations of finished attempts. Returns the names of the ones
-        that the cluster did not release. Allocations of unfinished attempts remain."""
+        """Stop all work and release the allocations of finished attempts. Returns the names of the
+        allocations that the cluster did not release. Allocations of unfinished attempts remain."""
         for task in self._preparing.values():
             task.cancel()
         await asyncio.gather(*self._preparing.values(), return_exceptions=True)
@@ -122,8 +123,8 @@ class SlotAllocator:
             self.idle.release(self.idle.detach(gang, before, index))
 
     async def _vacate(self, gang: Gang, replicas: Iterable[ReplicaId]) -> None:
-        """Mark the slots of replicas that wait for another node as vacant. Empty allocations are released,
-        and no agent is awaited there."""
+        """Mark the slots of these replicas as vacant, because they wait for another node. Allocations that
+        become empty are released, and unused agents are shut down."""
         record = vacate(gang, replicas)
         if record is gang.record:
             return
@@ -154,10 +155,10 @@ class SlotAllocator:
             preparing.result()
 
     async def provide(self, gang: Gang, plans: Sequence[LaunchPlan]) -> None:
-        """Have every node fetch the content of its plans.
+        """Let every node fetch the content of its plans.
 
-        A transfer that exceeds the time limit continues. The delay is reported, and the next launch waits for
-        the same transfer. Raises EngineUnavailable, LaunchRejected.
+        If a transfer exceeds the time limit, it continues, and the next launch waits for it. Slow transfers
+        are reported as a delay. Raises EngineUnavailable, LaunchRejected.
         """
         library = self._options.library
         if library is None:
@@ -204,8 +205,8 @@ class SlotAllocator:
         ]
 
     async def _release_strays(self) -> None:
-        """Release allocations without an attempt. A killed service may have kept them, or they were granted
-        after it was killed."""
+        """Release allocations without an attempt. They may be left from a service that was killed, or were
+        granted after that."""
         before: set[AllocationName] = set()
         while True:
             await asyncio.sleep(_CHECK_INTERVAL)
@@ -220,8 +221,8 @@ class SlotAllocator:
             before = strays
 
     async def _vacate_nodes(self) -> None:
-        """Vacate slots on nodes that are not up and have no live program. Their replicas wait for another
-        node and may start only there."""
+        """Vacate slots without a live program on nodes that are not up. Their replicas then wait for another
+        node."""
         before: dict[tuple[JobUid, int], set[ReplicaId]] = {}
         while True:
             await asyncio.sleep(_CHECK_INTERVAL)
@@ -229,7 +230,7 @@ class SlotAllocator:
             left = {
                 key: finished_on(gang, nodes)
                 for key, gang in self._attempts.gangs.items()
-                # A stopped attempt is released as a whole, after the files of its failed replicas were
+                # Skip stopped attempts: they are released as a whole, after the files of failed replicas were
                 # fetched.
                 if gang.record.stopped is None
             }
@@ -246,8 +247,8 @@ class SlotAllocator:
 
     def _end_preparing(self, gang: Gang, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (failure := task.exception()) is not None:
-            # There may be no caller. A final failure is kept for the next call, because that call would start
-            # again.
+            # No caller may be waiting. Keep a final failure for the next call, which would otherwise start a
+            # new preparation.
             log.info("job %s: slots are not ready: %s", gang.record.job_uid, failure)
             if isinstance(failure, LaunchRejected | StartFailed):
                 gang.rejection = failure
@@ -255,7 +256,8 @@ class SlotAllocator:
             del self._preparing[gang.key]
 
     def _waiting_error(self, gang: Gang) -> EngineUnavailable:
-        """Return the exception for slots that are not ready yet. A known reason has already been reported."""
+        """Return the exception for slots that are not ready yet. If the reason is known, it has already been
+        reported."""
         if gang.delay is not None:
             return StillWaiting(gang.delay.message)
         return EngineUnavailable(
@@ -278,11 +280,11 @@ class SlotAllocator:
     async def _ensure_agents(
         self, gang: Gang, allocations: Mapping[int, Allocation]
     ) -> list[AgentHandle]:
-        """Return an agent for each node with a replica; start missing ones. `allocations`: already acquired
-        allocations, by number."""
+        """Return an agent for each node with a replica, and start missing agents. `allocations`: already
+        acquired allocations, by number."""
         agents: list[AgentHandle] = []
         missing: list[tuple[int, str]] = []
-        # Nodes with only vacant slots need no agent.
+        # Nodes on which all slots are vacant need no agent.
         for index, node in dict.fromkeys(
             (slot.allocation_index, slot.node)
             for slot in gang.record.replica_slots
@@ -309,12 +311,13 @@ class SlotAllocator:
         finally:
             for agent in fresh:
                 if agent.is_starting:
-                    # The cluster did not receive the request, so that no code waits for this agent.
+                    # The cluster did not receive the request to start this agent, so the agent will never
+                    # connect.
                     self._agents.give_up(agent)
         return [*agents, *fresh]
 
     async def _record_slots(self, gang: Gang, agents: Sequence[AgentHandle]) -> None:
-        """Request the slots of all replicas from their agents, and record them. Raises EngineUnavailable."""
+        """Request all missing slots from the agents, and record the slots. Raises EngineUnavailable."""
         answers = await asyncio.gather(
             *(self._request_slots(gang, agent) for agent in agents), return_exceptions=True
         )
@@ -334,7 +337,7 @@ class SlotAllocator:
                 raise answer
 
     async def _request_slots(self, gang: Gang, agent: AgentHandle) -> list[Slot]:
-        """Have an agent allocate the missing slots of its replicas."""
+        """Let an agent allocate the missing slots of its replicas, and return them."""
         missing = {entry.replica for entry in gang.replica_slots_of(agent) if entry.slot is None}
         await agent.wait_connected()
         if not missing:
@@ -356,8 +359,8 @@ def _content_delay(nodes: Sequence[str]) -> Delay:
 
 
 def _require_port(gang: Gang, replica_slot: ReplicaSlot, slot: Slot) -> None:
-    """Raise StartFailed if running programs would use an outdated port of the replica. They resolve its new
-    address by its hostname, but they receive its port only at their start."""
+    """Raise StartFailed if running programs would use an outdated port of the replica. They can resolve the
+    replica's new address by its hostname, but they learn its port only when they start."""
     if not replica_slot.port or replica_slot.port == slot.port:
         return
     if any(other is not replica_slot for other in gang.live_slots()):

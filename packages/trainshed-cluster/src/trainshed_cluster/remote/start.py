@@ -3,8 +3,8 @@ agent.
 
     python -m trainshed_cluster.remote.start < DOCUMENT
 
-So the zygote needs little memory and no second interpreter. At the fork there is one thread, and the
-document, which contains secrets, has not been read.
+Because of the early fork, the zygote needs little memory and no second interpreter. The process has only one
+thread then, and has not yet read the document, which contains secrets.
 """
 
 import contextlib
@@ -13,17 +13,17 @@ import socket
 from pathlib import Path
 
 _OOM_SCORE = "300"
-"""`oom_score_adj` of programs: added thousandths of all memory in the kernel's choice of a victim
-(proc(5))."""
+"""`oom_score_adj` of programs: the kernel adds that many thousandths of all memory to their use when it
+chooses a process to kill (proc(5))."""
 
 
 def main() -> None:
-    """Run an agent with a zygote of its own."""
+    """Run an agent with its own zygote."""
     pid, connection = _fork_zygote()
     from trainshed_cluster.remote import agent_process
 
     agent_process.main(pid, connection)
-    # All files are closed and removed. The interpreter's own finalization would only take time.
+    # All files are already closed and removed, so skip the interpreter's finalization, which takes time.
     os._exit(0)
 
 
@@ -38,7 +38,7 @@ def _fork_zygote() -> tuple[int, socket.socket]:
             ours.close()
             # Programs inherit the score. If the allocation's memory runs out, the kernel should kill a
             # program and not the agent, whose death would end all programs without a reported reason.
-            with contextlib.suppress(OSError):  # The system has no such scores.
+            with contextlib.suppress(OSError):  # Some systems have no such scores.
                 Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)
             from trainshed.replica import zygote
 

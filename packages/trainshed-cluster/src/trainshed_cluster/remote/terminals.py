@@ -1,5 +1,5 @@
-"""Forwards shells in replicas on other machines. Each has its own stream between the agent, which runs the
-shell, and the service, where its user is."""
+"""Forwards shells in replicas on other machines. Each shell has its own stream. It connects the agent, which
+runs the shell, with the service, to which the user is connected."""
 
 import asyncio
 import contextlib
@@ -34,13 +34,13 @@ class Shown(msgspec.Struct, frozen=True, tag=True):
 
 
 class Ended(msgspec.Struct, frozen=True, tag=True):
-    """The shell has ended. `status`: None = it ended with its replica."""
+    """The shell has ended. `status`: exit status; None = the shell ended because its replica ended."""
 
     status: int | None
 
 
 class RemoteTerminal:
-    """The caller's side: `core.terminals.Terminal` over a stream."""
+    """The service's side: a `core.terminals.Terminal` that uses a stream."""
 
     def __init__(self, stream: Channel[Typed | Resized, Shown | Ended]) -> None:
         self._stream = stream
@@ -80,7 +80,7 @@ async def carry(terminal: Terminal, stream: Channel[Shown | Ended, Typed | Resiz
     typing = joined(_type(terminal, stream))
     showing = joined(_show(terminal, stream))
     try:
-        # A user who has closed the input still reads the output.
+        # Do not stop when the user closes the input, because the user still reads the output.
         await asyncio.wait({typing, showing}, return_when=asyncio.FIRST_COMPLETED)
     finally:
         terminal.close()

@@ -32,9 +32,11 @@ from trainshed_cluster.slurm.settings import SlurmSettings, is_own, parse
 from trainshed_cluster.slurm.users import look_up, node_directory
 
 _OPEN_DIRECTORIES = ("", "environments", "layers", "reduction")
-"""Directories of the cache that other users may enter. Never images: they contain set-user-id programs."""
+"""Directories of the cache that other users may enter. Images must not be included, because they contain
+set-user-ID programs."""
 _PRIVATE_DIRECTORY = "uv"
-"""Directory of downloads, which jobs do not need. All users may write uv's lock files in it."""
+"""Directory of downloads. Other users may not enter it: jobs do not need it, and uv's lock files in it are
+writable for all users."""
 
 
 def new_engine(context: EngineContext) -> RemoteEngine:
@@ -65,8 +67,8 @@ def new_engine(context: EngineContext) -> RemoteEngine:
 
 
 def _open_cache(cache: Path) -> None:
-    """Give other users search permission on the cache's directories (`_OPEN_DIRECTORIES`), so that they can
-    reach known paths. Raises ValueError if the modes cannot be set."""
+    """Give other users search permission on the cache's `_OPEN_DIRECTORIES`, so that they can open paths that
+    they know. Raises ValueError if the modes cannot be set."""
     modes = {**dict.fromkeys(_OPEN_DIRECTORIES, 0o711), _PRIVATE_DIRECTORY: 0o700}
     try:
         for name, mode in modes.items():
@@ -75,8 +77,8 @@ def _open_cache(cache: Path) -> None:
             place.chmod(mode)
     except OSError as error:
         raise ValueError(
-            f"[engines.slurm] users: cannot open the cache {cache} to them ({error}); use a cache that "
-            "root may change on this machine (--cache)"
+            f"[engines.slurm] users: cannot make the cache {cache} accessible to these users ({error}); "
+            "use a cache that root may change on this machine (--cache)"
         ) from error
 
 
@@ -104,8 +106,11 @@ def _document(
 
 
 def _command(settings: SlurmSettings, extensions: Extensions) -> Callable[[str], AgentCommand]:
-    """Return the command that starts agents. Nodes with shared files run this package. To other nodes the
-    code is sent, which is read when the first agent starts."""
+    """Return a function that returns the command to start an agent on a node.
+
+    Nodes that share the service's files run this package. Other nodes receive the code, which is read when
+    the first agent starts.
+    """
 
     def command(node: str) -> AgentCommand:
         if settings.shared:

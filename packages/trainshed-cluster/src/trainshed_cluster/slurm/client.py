@@ -22,14 +22,14 @@ from trainshed_cluster.slurm.users import UnixUser, setpriv
 T = TypeVar("T")
 
 _COMMAND_TIMEOUT = 30.0
-"""Time limit of a command in seconds. Slurm's own limit for a message is 10 s, and queries to a busy
-controller are repeated."""
+"""Time limit of a command in seconds. It exceeds Slurm's own limit for a message (10 s), because Slurm's
+commands repeat their queries if the controller is busy."""
 _STEP_TIMEOUT = 60.0
 """Time limit for the start of a step in seconds."""
 _EXIT_TIMEOUT = 0.5
 """Seconds to wait for an agent to exit before its step receives SIGTERM."""
 _WITHDRAW_TIMEOUT = 3.0
-"""Seconds that salloc has to withdraw its request after a signal."""
+"""Seconds to wait after a signal for salloc to withdraw its request."""
 
 
 class Output(Struct, frozen=True):
@@ -41,7 +41,8 @@ class Output(Struct, frozen=True):
 
 
 class SlurmClient:
-    """Runs Slurm's commands. Each one runs in its own session, so that no signal of a terminal reaches it.
+    """Runs Slurm's commands. Each command runs in its own session, so that it receives no signals from a
+    terminal.
 
     Args:
         on_step_end: Called with an allocation's name when the srun of one of its agents has ended.
@@ -58,7 +59,7 @@ class SlurmClient:
         self._sruns: dict[Process, tuple[str, asyncio.Task[None]]] = {}
 
     async def close(self) -> None:
-        """End all processes of this client. Steps continue without them."""
+        """End all processes of this client. The steps that they started continue."""
         sruns = dict(self._sruns)
         for process in sruns:
             with contextlib.suppress(ProcessLookupError):
@@ -66,8 +67,8 @@ class SlurmClient:
         await asyncio.gather(*(tasks for _, tasks in sruns.values()))
 
     async def answer(self, command: Sequence[str], user: UnixUser | None = None) -> str:
-        """Run a command and return its output. `user`: its user; None = the service's user. Raises
-        ClusterUnavailable if it fails."""
+        """Run a command and return its output. `user`: the user that runs the command; None = the service's
+        user. Raises ClusterUnavailable if it fails."""
         process = await self._spawn(command, user=user)
         try:
             async with asyncio.timeout(_COMMAND_TIMEOUT):
@@ -86,31 +87,34 @@ class SlurmClient:
         return output.out
 
     async def ask(self, query: Query[T]) -> T:
-        """Return the answer to a query. Raises ClusterUnavailable."""
+        """Run a query and return its result. Raises ClusterUnavailable."""
         answer = await self.answer(query.argv)
         try:
-            # Answers about thousands of nodes are long.
+            # Output about thousands of nodes takes long to parse.
             return await asyncio.to_thread(query.read, answer)
         except ValueError as e:
             raise ClusterUnavailable(
-                f"cannot parse Slurm's answer: {e}; use Slurm 22.05 or newer, and commands of the "
+                f"cannot parse Slurm's output: {e}; use Slurm 22.05 or newer, and commands of the "
                 "controller's version"
             ) from e
 
     async def request(self, command: Sequence[str], user: UnixUser | None = None) -> "Request":
-        """Start a command that waits for Slurm. `user`: its user; None = the service's user. Raises
-        ClusterUnavailable."""
+        """Start a command that waits for Slurm. `user`: the user that runs the command; None = the service's
+        user. Raises ClusterUnavailable."""
         return Request(await self._spawn(command, user=user))
 
     async def end_agents(self, name: str, user: int) -> None:
-        """End the steps of an allocation, and wait a limited time for their ends. Agents that are shutting
-        down end their own steps. Call this before cancelling the job: Slurm lends no resources of the node
-        while a step of an ending job ends, but it does while a step of a running job ends."""
+        """End the steps of an allocation, and wait for a limited time until they have ended. Agents that are
+        shutting down end their own steps.
+
+        Call this before cancelling the job. Slurm allocates no resources of a node while a step of a
+        cancelled job ends there, but it does while a step of a running job ends.
+        """
         tasks = [task for allocation, task in self._sruns.values() if allocation == name]
         if tasks:
             _, unfinished = await asyncio.wait(tasks, timeout=_EXIT_TIMEOUT)
             if unfinished:
-                # Slurm reports an error if they have just ended.
+                # Slurm reports an error if the steps have just ended.
                 with contextlib.suppress(ClusterUnavailable):
                     await self.answer(commands.terminate(name, user))
                 await asyncio.wait(unfinished, timeout=_WITHDRAW_TIMEOUT)
@@ -125,9 +129,9 @@ class SlurmClient:
     ) -> None:
         """Run an agent's step, send its input, and return when the agent has read it.
 
-        A cancelled call ends the step. Afterwards the step does not depend on this machine. srun is kept only
-        because Slurm takes 2.4 s to end a step without it, and blocks the node in that time. Raises
-        ClusterUnavailable.
+        If the call is cancelled, the step ends. After the call, the step does not depend on this machine.
+        srun nevertheless continues to run, because without it Slurm takes 2.4 s to end a step and blocks the
+        node in that time. Raises ClusterUnavailable.
         """
         what = f"{name}: agent on {node}"
         process = await self._spawn(command, has_input=True, user=user)
@@ -186,20 +190,21 @@ class SlurmClient:
 
 
 class Request:
-    """A running salloc that waits for Slurm."""
+    """A running salloc command that waits for Slurm."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
         self._output = joined(_communicate(process))
 
     async def wait_for_output(self, *tasks: asyncio.Task[object]) -> Output | None:
-        """Return the output when salloc has ended; None = one of the other tasks finished first."""
+        """Wait until salloc or one of the other tasks has finished. Return salloc's output; None = another
+        task finished first."""
         await asyncio.wait((self._output, *tasks), return_when=asyncio.FIRST_COMPLETED)
         return self._output.result() if self._output.done() else None
 
     async def detach(self) -> None:
-        """End salloc after its request was granted, without cancelling the job. salloc first gets a moment to
-        exit."""
+        """End salloc after Slurm has granted its request, without cancelling the job. salloc first has a
+        moment to exit on its own."""
         await asyncio.wait((self._output,), timeout=1.0)
         _kill(self._process)
         await asyncio.wait((self._output,))
@@ -210,7 +215,7 @@ class Request:
         await asyncio.wait((self._output,))
 
     async def withdraw(self) -> None:
-        """Let salloc cancel its request. salloc may have been killed earlier."""
+        """Let salloc cancel its request and end. Does nothing if salloc has already ended."""
         with contextlib.suppress(ProcessLookupError):
             self._process.terminate()
         await asyncio.wait((self._output,), timeout=_WITHDRAW_TIMEOUT)
@@ -232,8 +237,8 @@ async def _read_start(stream: asyncio.StreamReader, limit: int) -> bytes:
 
 
 async def _send_input(process: Process, stdin: bytes) -> bool:
-    """Send an agent its input, and return whether the agent confirmed it. Slurm accepts input before the step
-    exists and forwards a kilobyte at a time, so that sending starts at once."""
+    """Send an agent its input, and return whether the agent confirmed it. Sending starts at once, because
+    Slurm already accepts input before the step exists, and forwards only a kilobyte at a time."""
     writing = joined(_write(process, stdin))
     try:
         assert process.stdout
@@ -248,7 +253,7 @@ async def _send_input(process: Process, stdin: bytes) -> bool:
 
 async def _write(process: Process, stdin: bytes) -> None:
     assert process.stdin
-    # If the process has ended already, uvloop raises RuntimeError because the handle is closed.
+    # If the process has already ended, uvloop raises RuntimeError because the pipe is closed.
     with contextlib.suppress(ConnectionError, RuntimeError):
         process.stdin.write(stdin)
         await process.stdin.drain()
@@ -256,7 +261,7 @@ async def _write(process: Process, stdin: bytes) -> None:
 
 
 def _kill_second_srun(process: Process) -> None:
-    """Kill srun's second process, which would end the step when the first one dies."""
+    """Kill the second process of srun. Otherwise it would end the step when the first process dies."""
     for children in Path(f"/proc/{process.pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):
             for child in children.read_text().split():

@@ -51,34 +51,35 @@ from trainshed_cluster.slurm.users import Users, node_directory
 log = logging.getLogger(__name__)
 
 _JOB_ID_MAX_AGE = 1.0
-"""Seconds after which a confirmed job id counts as outdated. A controller that crashes and assigns the id
-again takes longer."""
+"""A confirmed job id is valid for this many seconds. A controller takes longer to crash, restart, and assign
+the id to another job."""
 _PENDING_QUERY_DELAY = 0.5
-"""Seconds until a pending request is queried."""
+"""A request that is pending for this many seconds causes a query."""
 _MAX_QUERIES = 3
-"""Maximum number of queries of this service's jobs after the nodes, until two answers are equal."""
+"""Maximum number of repeated queries of this service's jobs, until two successive results are equal."""
 _UNSEEN_TIMEOUT = 5.0
-"""Seconds after which a request that no query finds is lost, because its controller crashed."""
+"""A request that no query finds for this many seconds is lost, because the controller crashed."""
 _STEP_END_DELAY = 1.2
-"""Seconds from the end of an agent's srun until the next query. By then, Slurm has recorded the end of the
-step, and the agent has been disconnected for long enough (`agents._REPORT_MARGIN`)."""
+"""Seconds between the end of an agent's srun and the next query. By the time of that query, Slurm has
+recorded the end of the step, and the agent has been disconnected for at least `agents._REPORT_MARGIN`."""
 _SAVE_INTERVAL = 6.0
-"""Seconds until slurmctld has saved what it has confirmed: it saves its state every 5 s. After an earlier
-crash, it restores cancelled jobs."""
+"""Seconds until a confirmed change is saved: slurmctld saves its state every 5 s. If it crashes earlier, it
+restores cancelled jobs."""
 _SETTLE_TIMEOUT = 20.0
 """Maximum seconds that an ending service waits for slurmctld to save its releases."""
 _RELEASE_MEMORY_SECONDS = 600.0
-"""Seconds after which the name of a released allocation cannot reappear."""
+"""After this many seconds, a released allocation cannot reappear."""
 _EXTRA_SECONDS = 2 * MAX_ADOPTION_AGE
-"""Seconds that are added to a job's time limit, for the start, and for attempts that adopt the allocation
-until it expires."""
+"""Seconds that are added to a job's time limit. They allow for the start, and for later attempts that adopt
+the allocation."""
 _MAX_TIME_LIMIT = 365 * 86400
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """PATH of commands on nodes."""
 
 
 QUERY_INTERVAL: Final = 8.0
-"""Seconds between two regular queries of the cluster. More frequent ones would burden Slurm's controller."""
+"""Seconds between two regular queries of the cluster. More frequent queries would burden Slurm's
+controller."""
 
 
 class _KnownJob(Struct, frozen=True):
@@ -109,19 +110,21 @@ class SlurmCluster:
         self._tasks = Crew()
         self._is_detached = False
         self._snapshot: Snapshot | None = None
-        #: Start of the last failed query (monotonic seconds), and its failure.
+        #: Start of the last failed query (monotonic seconds), and the error message. ("" = no query has
+        #: failed since the last success.)
         self._failed: tuple[float, str] = (-math.inf, "")
         self._query_done = asyncio.Condition()
         self._query_requested = asyncio.Event()
         self._reader: asyncio.Queue[ClusterReport | None] = asyncio.Queue()
-        #: The nodes of each allocation that a call waits for.
+        #: The requested nodes of each allocation for which an `acquire` call is waiting.
         self._awaited: dict[AllocationName, frozenset[str]] = {}
-        #: Allocations that were requested since the start, and that the last query may lack.
+        #: Allocations that this process has requested. The last query may lack them.
         self._requested: set[AllocationName] = set()
         self._known_jobs: dict[AllocationName, _KnownJob] = {}
-        #: Maximum time limit in seconds by partition, if any.
+        #: Maximum time limit of jobs in seconds by partition. Partitions without a limit are missing.
         self._limits: dict[str, int] = {}
-        #: Shortest time limit that Slurm has rejected nevertheless, by partition, account, QOS and user.
+        #: The shortest time limit that Slurm has rejected although the partition allows it, by partition,
+        #: account, QOS and user.
         self._rejected_limits: dict[tuple[str, ...], int] = {}
         #: Release times of allocations.
         self._released_at: dict[AllocationName, float] = {}
@@ -178,10 +181,10 @@ class SlurmCluster:
         try:
             allocation = await self._obtain(name, ask)
         except BaseException:
-            # An existing allocation remains, with its programs.
+            # Keep an existing allocation with its programs.
             if self._is_detached or (known_job and known_job.when >= queried_at):
                 raise
-            # Recorded in any case: a request that was sent to slurmctld may still arrive.
+            # Record the release even if no job exists: a request that was sent to slurmctld may still arrive.
             self._released_at[name] = time.monotonic()
             if name in self._requested:
                 withdrawing = begin(self._try_to_cancel(name), f"slurm: withdrawing {name}")
@@ -190,7 +193,7 @@ class SlurmCluster:
         finally:
             del self._awaited[name]
         if time.monotonic() - started_at > _PENDING_QUERY_DELAY:
-            # Reports still contain the reason for waiting.
+            # The last report still contains the reason for the wait.
             self._query_soon()
         return allocation
 
@@ -224,12 +227,12 @@ class SlurmCluster:
             return None
         last = max(over, key=lambda job: job.id)
         if last.state == "COMPLETING":
-            # Slurm reports the cause when the last process has ended.
+            # Slurm reports the cause only when the last process has ended.
             raise ClusterUnavailable(f"{name}: job {last.id} is still ending")
         return cause_of_end(last)
 
     async def pending_end(self, name: AllocationName) -> AllocationEnd | None:
-        return None  # Slurm kills agents with their programs, so that they report nothing.
+        return None  # Slurm kills agents together with their programs, so agents report no ends.
 
     async def require_reachable(self, name: AllocationName) -> None:
         await self._granted_job(name)
@@ -247,7 +250,7 @@ class SlurmCluster:
         try:
             async with asyncio.timeout(_SETTLE_TIMEOUT):
                 if names:
-                    # Wait for a query, to find out whether Slurm responds.
+                    # Find out whether Slurm responds.
                     await self._fresh_query()
                 while unsettled := self._unsettled():
                     last = max(self._released_at[name] for name in unsettled)
@@ -290,13 +293,13 @@ class SlurmCluster:
         conf = self._settings.conf
         return (
             *(("env", f"SLURM_CONF={conf}") if conf else ()),
-            # The command may exist where an operator runs it, even if this process does not find it.
+            # If this process does not find the command, it may still exist in the operator's environment.
             str(Path(self._settings.commands or "") / scancel),
             *options,
         )
 
     def _handle_step_end(self, name: str) -> None:
-        """Query the cluster soon, because the srun of an agent has ended, perhaps with its step."""
+        """Query the cluster soon: the srun of an agent has ended, and possibly its step, too."""
         if any(name == str(allocation) for allocation in self._known_jobs):
             asyncio.get_running_loop().call_later(_STEP_END_DELAY, self._query_soon)
 
@@ -340,15 +343,15 @@ class SlurmCluster:
         return Gres("gpu", known[wanted], need.accelerators)
 
     async def _obtain(self, name: AllocationName, ask: JobRequest) -> Allocation:
-        """Find or request an allocation. If the account or QOS forbid the time limit, request it without
-        one."""
+        """Find or request an allocation. If the account or QOS forbids the time limit, request the allocation
+        without a time limit."""
         route_key = (ask.partition, ask.account, ask.qos, ask.user)
         if ask.seconds and ask.seconds >= self._rejected_limits.get(route_key, math.inf):
             ask = replace(ask, seconds=None)
         try:
             return await self._find(name, ask) or await self._request(name, ask)
         except (ClusterRefused, ClusterUnavailable) as failure:
-            # Slurm uses one message for time limits and for temporary limits.
+            # Slurm uses the same message for forbidden time limits and for temporary limits.
             may_be_time = isinstance(failure, ClusterRefused) or "time limit" in str(failure)
             if not ask.seconds or not may_be_time:
                 raise
@@ -358,10 +361,10 @@ class SlurmCluster:
         return allocation
 
     async def _find(self, name: AllocationName, ask: JobRequest) -> Allocation | None:
-        """Return the existing allocation of that name, or wait if a request from before the last restart is
-        still pending. None = neither exists."""
-        # Only this service uses these names: an allocation that was neither requested by this process nor
-        # found by the last query does not exist.
+        """Return the allocation of that name if it exists. If a request from before the service's restart is
+        pending, wait until it is granted. None = neither exists."""
+        # Only this service uses these names. Therefore an allocation does not exist if this process has not
+        # requested it and the last query did not find it.
         if name not in self._requested and self._snapshot and name not in self._snapshot.jobs:
             return None
         snapshot = await self._fresh_query()
@@ -395,7 +398,7 @@ class SlurmCluster:
                 snapshot = next_query.result()
                 job = snapshot.jobs.get(name)
                 if job and job.has_nodes:
-                    # slurmctld notifies salloc as well, unless it crashed in between.
+                    # slurmctld usually notifies salloc, too, but not if it crashed in between.
                     await request.detach()
                     return self._record_job(name, job.id, job.nodes, ask.gres)
                 if job and snapshot.queried_at >= started_at:
@@ -430,7 +433,7 @@ class SlurmCluster:
         wanted = self._awaited[name]
         if job.never_starts:
             raise ClusterRefused(
-                f"Slurm would never start this ({job.reason}), because of the partition, account or "
+                f"Slurm would never start this job ({job.reason}), because of the partition, account or "
                 "QOS; choose others in [engines.slurm]"
             )
         nodes_down = [
@@ -450,7 +453,8 @@ class SlurmCluster:
         return Allocation(name, str(job), nodes)
 
     async def _confirm_job(self, allocation: Allocation, node: str) -> _KnownJob:
-        """Confirm that an allocation still has its job and the node. Raises ClusterUnavailable otherwise."""
+        """Return an allocation's job. Raises ClusterUnavailable if the job no longer exists or no longer
+        includes the node."""
         known_job = self._known_jobs.get(allocation.name)
         if (
             known_job
@@ -471,8 +475,8 @@ class SlurmCluster:
         return self._known_jobs[allocation.name]
 
     async def _granted_job(self, name: AllocationName, number: str | None = None) -> Job | None:
-        """Return the job of that name that has its nodes, or None. Queries only this name, which is cheaper
-        than a full query. `number`: the job's id; None = any."""
+        """Return the job of an allocation, or None if no such job has its nodes. Queries only this job, which
+        is cheaper than a full query. `number`: the job's id; None = any job of that name."""
         jobs = await self._own([await self._user(name)], str(name))
         held = (job for job_name, job in jobs if job_name == name and job.has_nodes)
         return next((job for job in held if number in (None, str(job.id))), None)
@@ -480,13 +484,13 @@ class SlurmCluster:
     async def _own(
         self, users: Iterable[int], name: str | None = None
     ) -> tuple[tuple[AllocationName, Job], ...]:
-        """Return this service's jobs of those users. `name`: name of the jobs; None = all. Raises
+        """Query this service's jobs of those users. `name`: name of the jobs; None = all names. Raises
         ClusterUnavailable."""
         jobs = await self._client.ask(list_jobs(users, name))
         return own_jobs(jobs, self._service, self._users.name_of)
 
     async def _try_to_cancel(self, name: AllocationName) -> None:
-        """Cancel an allocation's jobs. If Slurm does not respond, they are found later as strays."""
+        """Cancel an allocation's jobs. If Slurm does not respond, `SlotAllocator` releases them later."""
         with contextlib.suppress(ClusterUnavailable):
             await self._client.answer(commands.cancel(str(name), await self._user(name)))
 
@@ -545,8 +549,8 @@ class SlurmCluster:
         mine = await self._own(users)
         nodes = await ask(list_nodes(self._routes.partitions))
         if mine or self._awaited or self._known_jobs:
-            # Jobs that are equal before and after the query of the nodes were equal during it. A job that
-            # started in between would otherwise count twice or never.
+            # If the same jobs have nodes before and after the query of the nodes, they also had them during
+            # that query. Otherwise a job that started in between could be counted twice or not at all.
             for _ in range(_MAX_QUERIES):
                 earlier, mine = mine, await self._own(users)
                 if _granted_ids(earlier) == _granted_ids(mine):
@@ -581,7 +585,7 @@ class SlurmCluster:
         await self._clean_up(snapshot)
 
     async def _clean_up(self, snapshot: Snapshot) -> None:
-        """Cancel duplicate jobs, and forget old releases."""
+        """Cancel duplicate jobs, and drop the records of old releases."""
         now = time.monotonic()
         for name, when in tuple(self._released_at.items()):
             if name not in snapshot.jobs and now - when > _RELEASE_MEMORY_SECONDS:

@@ -13,7 +13,7 @@ _MIB = 1 << 20
 
 _HERE = Path(__file__).parent
 _NEVER_GRANTED: Sequence[str] = tuple((_HERE / "never_granted.txt").read_text("utf-8").splitlines())
-"""Parts of salloc's errors for requests that can never be granted."""
+"""Parts of salloc's error messages that show that a request can never be granted."""
 
 _ERROR_PREFIX = re.compile(
     r"^(?:/\S*/)?(?:salloc|srun|squeue|sinfo|scancel|slurmstepd(?:-\S+)?): (?:error: |fatal: )?"
@@ -23,7 +23,7 @@ _ERROR_PREFIX = re.compile(
 class JobRequest(Struct, frozen=True):
     """The requested resources of a Slurm job. Processors, memory and gres are per node."""
 
-    #: The Slurm job's name, which identifies it.
+    #: The Slurm job's name, which identifies the job.
     name: str
     nodes: tuple[str, ...]
     cpus: int
@@ -38,12 +38,14 @@ class JobRequest(Struct, frozen=True):
     extra: tuple[str, ...] = ()
     #: Time limit of the job in seconds; None = the site's default.
     seconds: int | None = None
-    #: Nodes to avoid. Slurm then chooses as many other nodes as `nodes` contains. None = exactly `nodes`.
+    #: Nodes to avoid. Slurm then chooses other nodes, as many as `nodes` contains. None = Slurm must allocate
+    #: exactly `nodes`.
     avoid: tuple[str, ...] | None = None
 
 
 def allocate(ask: JobRequest) -> list[str]:
-    """Arguments of salloc: all nodes or none. The job survives the loss of a node."""
+    """Return the command line of salloc. Slurm grants either all nodes or none. The job survives the loss of
+    a node."""
     options = {
         "job-name": ask.name,
         "comment": ask.name,
@@ -52,14 +54,14 @@ def allocate(ask: JobRequest) -> list[str]:
         "exclude": ",".join(ask.avoid or ()),
         "ntasks-per-node": "1",
         "cpus-per-task": str(ask.cpus),
-        # Slurm interprets --mem=0 as the whole node.
+        # Request at least 1M, because Slurm interprets --mem=0 as the node's whole memory.
         "mem": f"{max(1, -(-ask.memory_bytes // _MIB))}M",
         "gres": _gres_text(ask.gres),
         "partition": ask.partition,
         "account": ask.account,
         "qos": ask.qos,
         "constraint": ask.constraint,
-        # In minutes.
+        # The unit is minutes.
         "time": str(-(-ask.seconds // 60)) if ask.seconds else "",
     }
     return ["salloc", "--no-shell", "--no-kill", *_option_list(options), *ask.extra]
@@ -78,8 +80,8 @@ def run_agent(
     errors: str,
     gres: Gres | None,
 ) -> list[str]:
-    """Arguments of srun: `argv` as a step on one node of a job, with all of the job's resources there.
-    `errors`: absolute path of a file on the node."""
+    """Return the command line of srun that runs `argv` as a step on one node of a job, with all of the job's
+    resources there. `errors`: absolute path of a file on the node."""
     options = [
         f"--jobid={job}",
         "--overlap",
@@ -89,7 +91,7 @@ def run_agent(
         "--mem=0",
         f"--job-name={name}",
         "--chdir=/",
-        # Nothing of the service's environment, which may contain secrets.
+        # Export no variables of the service, because they may contain secrets.
         "--export=NONE",
         "--unbuffered",
         "--quiet",
@@ -103,43 +105,44 @@ _RELEASE_SCRIPT = (_HERE / "release.sh").read_text("utf-8")
 
 
 def release_command(commands: str) -> tuple[str, ...]:
-    """Return the command that releases the allocation of its own step when no other step needs it.
-    `commands`: a directory on nodes with Slurm's commands, in addition to the PATH."""
+    """Return the command that an agent executes to release its allocation as soon as no other agent of the
+    allocation runs. `commands`: a directory on nodes with Slurm's commands, in addition to the PATH."""
     return ("/bin/sh", "-c", _RELEASE_SCRIPT, "trainshed-give-back", commands)
 
 
 def cancel(name: str, user: int, job: int | None = None) -> list[str]:
-    """Arguments of scancel for all jobs of that name, or for `job` if it still has that name. Slurm reuses
-    ids after a crash."""
+    """Return the command line of scancel for all jobs of that name, or only for `job` if it still has that
+    name. The name is checked because Slurm reuses ids after a crash."""
     number = [] if job is None else [str(job)]
     return ["scancel", "--quiet", f"--name={name}", f"--user={user}", *number]
 
 
 def terminate(name: str, user: int) -> list[str]:
-    """Arguments of scancel that send SIGTERM to the steps of a job. The job itself continues."""
+    """Return the command line of scancel that sends SIGTERM to the steps of a job. The job itself
+    continues."""
     return ["scancel", "--quiet", "--signal=TERM", f"--name={name}", f"--user={user}"]
 
 
 def try_job(partition: str, account: str, qos: str) -> list[str]:
-    """Arguments of srun that test whether Slurm would accept such a job. No job starts."""
+    """Return the command line of srun that tests whether Slurm would accept such a job. No job starts."""
     options = _option_list({"partition": partition, "account": account, "qos": qos})
     return ["srun", "--test-only", "--nodes=1", "--ntasks=1", "--chdir=/", *options, "/bin/true"]
 
 
 def show_default_account(user: str) -> list[str]:
-    """Arguments of sacctmgr that print the default account of a user."""
+    """Return the command line of sacctmgr that prints the default account of a user."""
     return ["sacctmgr", "-nP", "show", "user", user, "format=DefaultAccount"]
 
 
 def environment(ambient: Mapping[str, str], conf: str | None = None) -> dict[str, str]:
-    """Return the environment of Slurm's commands: `ambient` without Slurm's own variables, which exist if the
-    service runs in a Slurm job or its user sets defaults. `conf`: path of Slurm's configuration; None = the
-    default one."""
+    """Return the environment of Slurm's commands: `ambient` without Slurm's own variables. These exist if the
+    service runs in a Slurm job, or if its user has set defaults. `conf`: path of Slurm's configuration; None
+    = the default one."""
     prefixes = ("SLURM_", "SALLOC_", "SRUN_", "SQUEUE_", "SINFO_", "SCANCEL_", "SBATCH_")
     variables = {key: value for key, value in ambient.items() if not key.startswith(prefixes)}
     if conf := conf or ambient.get("SLURM_CONF"):
         variables["SLURM_CONF"] = conf
-    # Print times as seconds since the epoch.
+    # SLURM_TIME_FORMAT: print times as seconds since the epoch.
     return {**variables, "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C"}
 
 
@@ -150,8 +153,8 @@ def is_permanent_error(error_text: str) -> bool:
 
 
 def granted_job_id(text: str) -> int:
-    """Return the id of the Slurm job that salloc was granted. Raises ValueError if its output contains
-    none."""
+    """Return the id of the granted Slurm job from salloc's output. Raises ValueError if the output contains
+    no id."""
     match = re.search(r"Granted job allocation (\d{1,18})", text)
     if not match:
         raise ValueError(f"the output contains no allocation: {text[:200]!r}")
@@ -159,7 +162,7 @@ def granted_job_id(text: str) -> int:
 
 
 def error_text(text: str) -> str:
-    """Return a command's errors in one line, without the command's own name."""
+    """Return a command's error output as one line, without the command's name."""
     lines = [_ERROR_PREFIX.sub("", line) for line in text.splitlines()]
     return "; ".join(dict.fromkeys(line.strip() for line in lines if line.strip()))[:500]
 

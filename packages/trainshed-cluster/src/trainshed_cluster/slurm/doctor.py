@@ -1,5 +1,5 @@
 """The checks of `trainshed doctor` for a Slurm cluster: its controller, its resources, and its access to this
-machine. They start nothing there."""
+machine. The checks start no jobs."""
 
 import asyncio
 import os
@@ -52,7 +52,7 @@ def examine_slurm(table: Mapping[str, Any], cache: Path | None = None) -> Iterat
 
 
 def _examine(settings: SlurmSettings, cache: Path | None) -> Iterator[Finding]:
-    """Check one cluster, and the address for its nodes."""
+    """Check one cluster, and this machine's address for its nodes."""
     try:
         settings.require_commands()
     except FileNotFoundError as missing:
@@ -68,7 +68,7 @@ def _examine(settings: SlurmSettings, cache: Path | None) -> Iterator[Finding]:
 
 async def _cluster(settings: SlurmSettings) -> tuple[list[Finding], dict[str, Partition]]:
     """Check the controller, the partitions and the nodes. Returns the findings, and the partitions by name.
-    The partitions are empty if jobs cannot be checked."""
+    If jobs cannot be checked, no partitions are returned."""
     client, routes = SlurmClient(settings), Routes(settings)
     try:
         partitions = parse_partitions(await client.answer(SHOW_PARTITIONS))
@@ -93,8 +93,8 @@ async def _cluster(settings: SlurmSettings) -> tuple[list[Finding], dict[str, Pa
 
 
 def _partitions(partitions: Mapping[str, Partition], routes: Routes) -> Finding | None:
-    """Return the finding about partitions that start no jobs, or None. It is a fault if some jobs have no
-    other partition."""
+    """Return the finding about partitions that start no jobs, or None. The finding is an error if some jobs
+    have no other partition."""
     down = {
         name: partitions[name].state
         for name in routes.named_partitions
@@ -159,23 +159,25 @@ async def _jobs(
 async def _default_account(
     client: SlurmClient, partitions: Mapping[str, Partition], user: UnixUser | None
 ) -> str:
-    """Return the account of a user's jobs without one; "" = none exists, or no partition needs it."""
+    """Return the account that Slurm charges for a user's jobs if they specify no account. "" = no such
+    account exists, or no partition restricts accounts."""
     if all(entry.accounts is None and not entry.denied_accounts for entry in partitions.values()):
         return ""
     name = user.name if user else pwd.getpwuid(os.geteuid()).pw_name
     try:
         return (await client.answer(commands.show_default_account(name))).strip()
     except ClusterUnavailable:
-        return ""  # This cluster has no accounting.
+        return ""  # The cluster does not use accounting.
 
 
 class _RequiredPath(Struct, frozen=True):
     """A file or directory that a user's programs need."""
 
     path: Path
-    #: A shell command that tests it by its exit status, without the path.
+    #: A shell command, without the path as its last argument. Its exit status shows whether the user has
+    #: access.
     test: str
-    #: What programs do with it: a verb for messages.
+    #: What programs do with the path: a verb for messages.
     what: str
 
 
@@ -183,7 +185,7 @@ def _required_paths(cache: Path | None) -> Iterator[_RequiredPath]:
     yield _RequiredPath(Path(sys.executable), "test -x", "run")
     yield _RequiredPath(Path(trainshed.__file__), "test -r", "read")
     if cache and cache.parent.exists():
-        # The service opens the cache itself.
+        # The service itself makes the cache accessible, but not the parent directory.
         yield _RequiredPath(cache.parent, "test -x", "enter")
 
 

@@ -1,5 +1,5 @@
-"""Builds the queries of Slurm's commands, and parses their answers. It requests fields, which have the same
-form in all releases. Pure."""
+"""Builds the queries of Slurm's commands, and parses their output. Each query requests named fields, which
+have the same format in all releases. Pure."""
 
 import re
 import secrets
@@ -20,7 +20,7 @@ from trainshed_cluster.slurm.records import (
 )
 
 _MAX_ROWS = 200_000
-"""Maximum number of rows to read."""
+"""Maximum number of rows in the output of a query."""
 _MIB = 1 << 20
 
 T = TypeVar("T")
@@ -29,13 +29,12 @@ Rows = Iterable[Mapping[str, str]]
 
 
 class Query(Struct, Generic[T], frozen=True):
-    """A command that prints rows of fields, each followed by a separator. Users can put anything into the
-    names of their jobs, including line breaks. They cannot guess the separator, which is random for each
-    query."""
+    """A command that prints rows of fields, each followed by a separator. The separator is random for each
+    query: users can put any text into the names of their jobs, but they cannot guess the separator."""
 
     command: tuple[str, ...]
     fields: tuple[str, ...]
-    #: Parses the rows of an answer. Raises ValueError for invalid rows.
+    #: Parses the rows of the output. Raises ValueError for invalid rows.
     parse: Callable[[Rows], T]
     separator: str = field(default_factory=lambda: f"\x1f{secrets.token_hex(8)}\x1f")
 
@@ -44,7 +43,7 @@ class Query(Struct, Generic[T], frozen=True):
         return [*self.command, "-O", ",".join(f"{name}:{self.separator}" for name in self.fields)]
 
     def read(self, answer: str) -> T:
-        """Parse an answer. Raises ValueError for an invalid one."""
+        """Parse the output of the command. Raises ValueError if it is invalid."""
         return self.parse(self._rows(answer))
 
     def _rows(self, answer: str) -> Iterator[Mapping[str, str]]:
@@ -93,7 +92,7 @@ def list_jobs(
     Args:
         users: User ids.
         name: Name of the jobs; None = all jobs of those users.
-        ended: Include finished jobs, as long as Slurm remembers them (MinJobAge, 5 minutes).
+        ended: Include finished jobs that Slurm still remembers (MinJobAge, by default 5 minutes).
     """
     which = [_of_users(users), *([f"--name={name}"] if name else [])]
     which += ["--states=all"] if ended else []
@@ -134,14 +133,14 @@ def _steps(rows: Rows) -> tuple[Step, ...]:
 
 
 def list_nodes(partitions: str | None) -> Query[tuple[NodeLine, ...]]:
-    """Return the query of nodes. The answer contains each node once. `partitions`: separated by commas; None
-    = all."""
+    """Return the query of nodes. The result contains each node once. `partitions`: names separated by commas;
+    None = all partitions."""
     where = [f"--partition={partitions}"] if partitions else []
     return Query(("sinfo", "--Node", "--noheader", *where), _NODE_FIELDS, _nodes)
 
 
 def _nodes(rows: Rows) -> tuple[NodeLine, ...]:
-    # sinfo prints a node once for each partition.
+    # sinfo prints a node once for each partition of the node.
     first: dict[str, Mapping[str, str]] = {}
     inside: dict[str, set[str]] = {}
     for row in rows:
@@ -203,16 +202,18 @@ class Partition(Struct, frozen=True):
     """The state of a partition, and the accounts and QOS that it admits."""
 
     state: str
-    #: None = all except `denied_accounts`.
+    #: Admitted accounts; None = all except `denied_accounts`.
     accounts: frozenset[str] | None
     denied_accounts: frozenset[str]
-    #: None = all except `denied_qos`.
+    #: Admitted QOS; None = all except `denied_qos`.
     qos: frozenset[str] | None
     denied_qos: frozenset[str]
 
     def rejects(self, name: str, account: str, qos: str) -> str | None:
-        """Return why jobs do not start in this partition; None = they do. `account`: "" = none. `qos`: "" =
-        the default one, which is not checked."""
+        """Return the reason why jobs do not start in this partition; None = they start.
+
+        `account`: "" = no account. `qos`: "" = the default QOS, which is not checked.
+        """
         if self.state != "UP":
             return f"partition {name} is {self.state}"
         if not _is_admitted(account, self.accounts, self.denied_accounts):
@@ -234,7 +235,7 @@ def _is_admitted(name: str, admitted: frozenset[str] | None, denied: frozenset[s
 
 
 def parse_partitions(answer: str) -> dict[str, Partition]:
-    """Parse the partitions of a cluster, by name; "" is the default one."""
+    """Parse the partitions of a cluster, by name. "" is the default partition."""
     partitions: dict[str, Partition] = {}
     for line in answer.splitlines():
         fields = dict(word.split("=", 1) for word in line.split() if "=" in word)
@@ -258,15 +259,15 @@ def _parse_names(names: str) -> frozenset[str] | None:
 
 
 def list_limits() -> Query[dict[str, int]]:
-    """Return the query of the maximum time limit of jobs in seconds, by partition; "" is the default one.
-    Partitions without a limit are missing."""
+    """Return the query of the maximum time limit of jobs in seconds, by partition. "" is the default
+    partition. Partitions without a limit are missing."""
     return Query(("sinfo", "--noheader"), ("Time", "Partition"), _limits)
 
 
 def _limits(rows: Rows) -> dict[str, int]:
     limits: dict[str, int] = {}
     for row in rows:
-        # "10:00", "1:00:00", "7-00:00:00", "infinite".
+        # Examples: "10:00", "1:00:00", "7-00:00:00", "infinite".
         if match := re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", row["Time"]):
             days, hours, minutes, seconds = (int(number or 0) for number in match.groups())
             limit = ((days * 24 + hours) * 60 + minutes) * 60 + seconds

@@ -24,13 +24,13 @@ _HOPELESS_REASONS = frozenset(
         "QOSNotAllowed",
     }
 )
-"""Reasons that waiting does not resolve. All limits for a single job are such reasons, too."""
+"""Reasons that waiting does not resolve. `Job.never_starts` also includes all limits for a single job."""
 _HOPELESS_DESCRIPTIONS = (
     "not in group permitted",
     "can't use this partition",
     "not permitted to use",
 )
-"""Parts of descriptions that hide such reasons."""
+"""Parts of descriptions that Slurm reports instead of such reasons."""
 _DEAD = frozenset({"down", "error", "future", "unknown"})
 _UNREACHABLE = frozenset({"not_responding", "reboot_issued", "invalid_reg", "inval"})
 _LEAVING = frozenset({"drain", "draining", "drained", "fail", "failing", "blocked"})
@@ -64,16 +64,16 @@ class Job(Struct, frozen=True):
     gres: tuple[Gres, ...]
     #: Names of the job's nodes; () before it starts.
     nodes: tuple[str, ...]
-    #: Expected or actual start in seconds since the epoch; None = unknown.
+    #: Time of the expected or actual start in seconds since the epoch; None = unknown.
     starts: int | None
     #: Id of the job's user.
     user: int
-    #: Why the job waits: a word of Slurm, or a description.
+    #: Why the job waits: Slurm's name of the reason, or a description.
     reason: str
 
     @property
     def has_nodes(self) -> bool:
-        """Return whether the job has its nodes."""
+        """Return whether Slurm has allocated the job's nodes."""
         return self.state in _WITH_NODES
 
     @property
@@ -118,7 +118,7 @@ class NodeLine(Struct, frozen=True):
     """A node as reported by Slurm."""
 
     name: str
-    #: The state, followed by flags such as "drain".
+    #: The base state, followed by flags such as "drain".
     states: tuple[str, ...]
     cpus: int
     cpus_allocated: int
@@ -127,7 +127,7 @@ class NodeLine(Struct, frozen=True):
     gres: tuple[Gres, ...]
     gres_used: tuple[Gres, ...]
     address: str
-    #: Reason of its state, set by an administrator or Slurm; None = none.
+    #: Reason for the state, set by an administrator or by Slurm; None = no reason.
     reason: str | None
     partitions: frozenset[str] = frozenset()
     #: The node is in the default partition.
@@ -150,8 +150,11 @@ def parse_states(text: str) -> tuple[str, ...]:
 
 
 def node_state(line: NodeLine, *, reservation: bool = False) -> tuple[NodeState, str | None]:
-    """Return a node's state, and why it is not UP. `reservation`: jobs are requested inside a reservation.
-    Nodes that Slurm has powered down are UP, because it powers them up for a job."""
+    """Return a node's state, and the reason why it is not UP. `reservation`: the engine requests jobs inside
+    a reservation.
+
+    Nodes that Slurm has powered down are UP, because Slurm powers them up for a job.
+    """
     base, flags = line.states[0] if line.states else "unknown", frozenset(line.states)
     why = line.reason or " and ".join(line.states)
     if base in _DEAD:
@@ -169,8 +172,8 @@ def node_state(line: NodeLine, *, reservation: bool = False) -> tuple[NodeState,
 
 
 def is_awaited(line: NodeLine) -> bool:
-    """Return whether the node does not respond but Slurm has not marked it as down. The cause may be a busy
-    or restarting slurmd, or a failure within `SlurmdTimeout`."""
+    """Return whether the node does not respond but Slurm has not marked it as down. The node's slurmd may be
+    busy or restarting. It may also have failed, but Slurm detects that only after `SlurmdTimeout`."""
     return bool(line.states) and line.states[0] not in _DEAD and "not_responding" in line.states
 
 
@@ -181,7 +184,7 @@ def parse_memory(text: str) -> int:
 
 
 def parse_gres(text: str) -> tuple[Gres, ...]:
-    """Parse "gpu:a100:4(S:0-1),gpu:2", or the form of jobs: "gres:gpu:t4:1", "gres/gpu:t4=1", "(null)",
+    """Parse "gpu:a100:4(S:0-1),gpu:2", or the format of jobs: "gres:gpu:t4:1", "gres/gpu:t4=1", "(null)",
     "N/A"."""
     devices: list[Gres] = []
     for part in re.sub(r"\([^()]*\)", "", text).split(","):
@@ -196,7 +199,7 @@ def parse_gres(text: str) -> tuple[Gres, ...]:
 
 
 def expand_hosts(text: str) -> tuple[str, ...]:
-    """Expand "node[1-2,07],login" to names. Raises ValueError for unbalanced brackets, or more than 65,536
+    """Expand "node[1-2,07],login" to names. Raises ValueError for unbalanced brackets or more than 65,536
     names."""
     if text in ("", "(null)", "None assigned"):
         return ()

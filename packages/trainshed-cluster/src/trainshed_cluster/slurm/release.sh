@@ -1,8 +1,9 @@
-# An agent becomes this script when its service does not return. A service that returns counts the agent as dead
-# within ten seconds, and decides what happens. The script with the lowest step of an allocation waits until the
-# other agents have ended, because the service may still reach them. It renames the allocation before it cancels
-# it: the service then requests another one, and does not take this for a cancellation by an operator. Slurm ends
-# the script with the allocation. While slurmctld does not answer, the script tries again.
+# An agent becomes this script after its lease has expired. The script first waits for ten seconds: within that time,
+# a service that runs again counts the agent as dead and decides about the allocation. Then the script with the lowest
+# step of the allocation waits until the other agents have ended, because the service may still reach them. It renames
+# the allocation before it cancels it, so that the service does not treat this as a cancellation by an operator, but
+# requests another allocation. Slurm ends the script together with the allocation. While slurmctld does not respond,
+# the script tries again.
 PATH=$PATH:$1; export PATH
 sleep 10
 pause=1

@@ -1,5 +1,5 @@
 """Maps machine types to options of Slurm jobs (partition, account, QOS, features, GRES), and to the nodes
-that these lead to. Pure."""
+that these options select. Pure."""
 
 import re
 from collections.abc import Iterable
@@ -17,12 +17,12 @@ class SlurmRoute(Struct, frozen=True):
     """The options of the Slurm jobs of some machine types."""
 
     route: Route
-    #: One partition, or several separated by commas; "" = Slurm's default one.
+    #: One partition, or several separated by commas; "" = Slurm's default partition.
     partition: str
     account: str
     qos: str
     constraint: str
-    #: GRES of the route's devices; None = the one in `[engines.slurm.accelerators]`.
+    #: GRES of the route's devices; None = the GRES in `[engines.slurm.accelerators]`.
     gres: Gres | None
     extra: tuple[str, ...]
 
@@ -46,7 +46,8 @@ class SlurmRoute(Struct, frozen=True):
 
 
 class Routes:
-    """The routes of a cluster. The first match applies, and the last one matches every machine."""
+    """The routes of a cluster. The first route that matches a machine type applies. The last one matches
+    every type."""
 
     def __init__(self, settings: SlurmSettings) -> None:
         plain = MachineRoute()
@@ -64,14 +65,14 @@ class Routes:
 
     @property
     def named_partitions(self) -> tuple[str, ...]:
-        """The distinct partitions of all routes; "" = Slurm's default one."""
+        """The distinct partitions of all routes; "" = Slurm's default partition."""
         names = (name for route in self._all for name in route.partition.split(","))
         return tuple(dict.fromkeys(names))
 
     @property
     def partitions(self) -> str | None:
-        """The partitions to query, separated by commas. None = all, because a route uses the default one,
-        whose name is unknown."""
+        """The partitions to query, separated by commas. None = all partitions, because a route uses the
+        default partition, whose name is unknown."""
         return ",".join(self.named_partitions) if all(self.named_partitions) else None
 
     def of(self, machine: MachineWanted) -> SlurmRoute:
@@ -87,7 +88,7 @@ class Routes:
         return Acceptance(self._routes, frozenset(reserved if reserved and line.reserved else way))
 
     def enters_reservation(self, accepts: Acceptance) -> bool:
-        """Return whether the routes to a node use a reservation."""
+        """Return whether a route to a node uses a reservation."""
         return any(self._all[at].in_reservation for at in accepts.open)
 
 
@@ -102,7 +103,7 @@ def has_features(constraint: str, features: Iterable[str]) -> bool:
 
 
 def _resolve(machine: MachineRoute, settings: SlurmSettings) -> SlurmRoute:
-    """Return a route. The plain settings replace unset values of its table."""
+    """Return the route of a table. Values that the table does not set come from the plain settings."""
     partition = settings.partition if machine.partition is None else machine.partition
     constraint = settings.constraint if machine.constraint is None else machine.constraint
     name, _, kind = (machine.gres or "").partition(":")

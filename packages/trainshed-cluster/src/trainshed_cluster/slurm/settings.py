@@ -19,7 +19,7 @@ from trainshed_cluster.remote.options import (
 
 
 def _text(pattern: str, what: str) -> msgspec.Meta:
-    """Constrain a text to a pattern. `what`: description of the valid form for messages."""
+    """Constrain a text to a pattern. `what`: description of valid texts, for messages."""
     return msgspec.Meta(pattern=pattern, description=what)
 
 
@@ -75,15 +75,15 @@ _Accounts = dict[_Project, _Account]
 
 
 class MachineRoute(ForMachines, frozen=True, forbid_unknown_fields=True):
-    """An entry of `[[engines.slurm.machines]]`: the options of jobs of some machine types. None = as in the
-    plain settings."""
+    """An entry of `[[engines.slurm.machines]]`: the options of jobs of some machine types. None = the value
+    in the plain settings."""
 
     partition: _Word | None = None
     account: _Word | None = None
     qos: _Word | None = None
     constraint: _Constraint | None = None
     #: NAME or NAME:TYPE of the GRES for its accelerator type; None = `gpu` with the type in `accelerators` of
-    #: the plain settings.
+    #: `[engines.slurm]`.
     gres: _Gres | None = None
     extra: _Arguments | None = None
 
@@ -91,11 +91,11 @@ class MachineRoute(ForMachines, frozen=True, forbid_unknown_fields=True):
 class SlurmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Table `[engines.slurm]`."""
 
-    #: Name or address at which nodes reach the service; None = this machine's name.
+    #: Name or address at which nodes reach the service; None = the name of the service's machine.
     address: _Address | None = None
     #: Port for nodes; 0 = any free one.
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
-    #: One partition, or several separated by commas; "" = Slurm's default one.
+    #: One partition, or several separated by commas; "" = Slurm's default partition.
     partition: _Word = ""
     #: Unix user of jobs by project id ("*" = all others); {} = the service's own user. Jobs of a project
     #: without an entry are rejected.
@@ -107,34 +107,34 @@ class SlurmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     constraint: _Constraint = ""
     #: Further arguments of salloc, each of the form --NAME or --NAME=VALUE.
     extra: _Arguments = []
-    #: Slurm's gpu type for each public accelerator type; "" = a gpu without a type.
+    #: Slurm's gpu type for each public accelerator type; "" = GPUs without a type.
     accelerators: dict[str, _Word] = {}
     #: Different options for some machine types; the first match applies.
     machines: Annotated[list[MachineRoute], msgspec.Meta(max_length=200)] = []
     #: Directory on the nodes' own disks for agents and programs; None = /tmp/trainshed-UID. {user} and {uid}
-    #: are replaced by the user of the jobs.
+    #: are replaced with the name and the id of the jobs' user.
     directory: _Directory | None = None
     #: Interpreter on nodes that has this package; None = the path of the service's own interpreter.
     python: _Directory | None = None
-    #: Nodes share the service's data directory at the same path.
+    #: Nodes share the service's data directory and have it at the same path.
     shared: bool = False
-    #: Seconds without contact to the service after which an agent ends its programs, which are then lost. A
-    #: change applies to new attempts.
+    #: Seconds without contact to the service after which an agent ends its programs, which then count as
+    #: lost. A change applies only to new attempts.
     lease: Annotated[float, msgspec.Meta(ge=MIN_LEASE, le=86400)] = 180.0
-    #: Seconds for which the nodes of a finished attempt are kept for another one with the same needs. At
-    #: least two, for a retry or the next job.
+    #: Seconds to keep the nodes of a finished attempt for another attempt with the same needs, for example a
+    #: retry or the next job. Values below 2 count as 2.
     keep: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 0.0
-    #: "trainshed" = the service queues jobs and requests free nodes for them; "slurm" = jobs within their
-    #: quotas wait in Slurm's queue, and Slurm chooses the nodes.
+    #: "trainshed" = the service queues jobs and requests free nodes for them; "slurm" = jobs wait in Slurm's
+    #: queue if their quotas allow it, and Slurm chooses the nodes.
     queue: Literal["trainshed", "slurm"] = "trainshed"
-    #: Slurm's configuration file; None = the default of its commands.
+    #: Slurm's configuration file; None = the default of Slurm's commands.
     conf: _Directory | None = None
-    #: Directory of Slurm's commands; None = the PATH.
+    #: Directory of Slurm's commands; None = the commands are on the PATH.
     commands: _Directory | None = None
 
     @property
     def any_account(self) -> str:
-        """Return the account of projects without an entry in `accounts`; "" = Slurm's default one."""
+        """Return the account of projects without an entry in `accounts`; "" = Slurm's default account."""
         return self.accounts.get("*", "")
 
     def require_commands(self) -> None:
@@ -169,7 +169,7 @@ def _wrong(settings: SlurmSettings) -> list[str]:
 
 
 def _wrong_users(settings: SlurmSettings) -> list[str]:
-    """Return the errors in `users`, and in `directory` for these users."""
+    """Return the errors in `users` and `directory`."""
     wrong: list[str] = []
     fields = re.findall(r"\{[^{}]{0,100}\}?", settings.directory or "")
     strange = sorted({*fields} - {"{user}", "{uid}"})
@@ -180,8 +180,8 @@ def _wrong_users(settings: SlurmSettings) -> list[str]:
     names = ", ".join(others[:5])
     if os.geteuid():
         wrong.append(
-            f"users: only root's service can run jobs as other users ({names}); run it as root, or a service "
-            "for each user"
+            f"users: only a service of root can run jobs as other users ({names}); run it as root, or run "
+            "one service for each user"
         )
     if not settings.shared:
         wrong.append(
@@ -190,8 +190,8 @@ def _wrong_users(settings: SlurmSettings) -> list[str]:
         )
     if settings.directory and "{" not in settings.directory:
         wrong.append(
-            f"directory: {settings.directory} is not safe for several users ({names}): each may affect the "
-            "other; put {user} or {uid} into it"
+            f"directory: {settings.directory} is not safe for several users ({names}), who may affect each "
+            "other; add {user} or {uid} to it"
         )
     return wrong
 

@@ -1,8 +1,8 @@
-"""Compiles the result of one query of the cluster. Describes why Slurm delays a job and how one ended, in
-plain words and with Slurm's own word. Pure.
+"""Compiles the result of one query of the cluster. Describes why Slurm delays a job and how it ended, in
+plain words and with Slurm's own term. Pure.
 
-Slurm has well over a hundred reasons. The most frequent ones have sentences here. For the others, the name is
-shown.
+Slurm has well over a hundred reasons. The most frequent ones have a description in `snapshot.toml`. Other
+reasons are shown by name only.
 """
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -42,10 +42,10 @@ from trainshed_cluster.slurm.routes import Routes
 MAX_ADOPTION_AGE = 43200
 """Age in seconds after which no further attempt adopts an allocation."""
 MAX_ESTIMATE: Final = 30 * 86400
-"""Maximum time in seconds until an expected start. Slurm assumes that a job without a time limit runs for a
-year, so that estimates behind such a job are placeholders."""
+"""Maximum time in seconds until an expected start. Later estimates are meaningless: Slurm assumes that a job
+without a time limit runs for a year."""
 _UNEXAMINED = frozenset({"", "None", "N/A"})
-"""Reasons of a job that the scheduler has not examined yet."""
+"""Slurm's reasons for a job that its scheduler has not examined yet."""
 
 
 class _Reasons(Struct):
@@ -57,12 +57,12 @@ _REASONS = toml.decode(Path(__file__).with_suffix(".toml").read_bytes(), type=_R
 
 
 def reason_in_words(reason: str) -> str | None:
-    """Describe a reason of squeue; None = Slurm has no reason yet."""
+    """Describe a reason of squeue; None = Slurm has not set a reason yet."""
     if reason in _UNEXAMINED:
         return None
     if reason in _REASONS.waits:
         return _REASONS.waits[reason]
-    # "ReqNodeNotAvail, UnavailableNodes:node[1-3]", "ReqNodeNotAvail, Reserved for maintenance"
+    # Examples: "ReqNodeNotAvail, UnavailableNodes:node[1-3]", "ReqNodeNotAvail, Reserved for maintenance".
     first, _, rest = (part.strip() for part in reason.partition(","))
     if first in _REASONS.waits:
         nodes = rest.removeprefix("UnavailableNodes:")
@@ -75,14 +75,16 @@ def reason_in_words(reason: str) -> str | None:
 
 
 def cause_of_end(job: Job) -> AllocationEnd | None:
-    """Return how an allocation ended; None = its state does not contain the cause."""
+    """Return the cause of an allocation's end; None = the job's state does not show the cause."""
     known = _REASONS.ends.get(job.state)
     return AllocationEnd(known[0], f"{known[1]} ({job.state})") if known else None
 
 
 def delay_of(job: Job, before: int | None, now: float) -> Delay | None:
-    """Return the delay to report for a pending allocation; None = Slurm has no reason yet. `before`: number
-    of jobs before it; None = unknown. `now`: seconds since the epoch."""
+    """Return the delay to report for a pending allocation; None = Slurm has not set a reason yet.
+
+    `before`: number of jobs before this one; None = unknown. `now`: seconds since the epoch.
+    """
     words = reason_in_words(job.reason)
     if words is None:
         return None
@@ -99,7 +101,7 @@ def delay_of(job: Job, before: int | None, now: float) -> Delay | None:
 
 def count_before(job: Job, pending: Iterable[Pending]) -> int | None:
     """Return the number of jobs before this one in its partitions. Slurm considers higher priorities first,
-    then older jobs. None = it is not among `pending`."""
+    then older jobs. None = the job is not among `pending`."""
     own = next((other for other in pending if other.id == job.id), None)
     if own is None:
         return None
@@ -112,11 +114,12 @@ def count_before(job: Job, pending: Iterable[Pending]) -> int | None:
 
 
 class Snapshot(Struct, frozen=True):
-    """The state of the cluster at one moment, as this service sees it."""
+    """The state of the cluster at one moment, for this service."""
 
     #: This service's jobs that have not ended.
     jobs: Mapping[AllocationName, Job]
-    #: Further jobs of the same names: repeated requests whose first answer was lost.
+    #: Further jobs with the same names. They come from requests that were repeated because the first response
+    #: was lost.
     duplicates: tuple[tuple[AllocationName, Job], ...]
     report: ClusterReport
 
@@ -130,10 +133,10 @@ def own_jobs(
     jobs: Iterable[Job], service: str, name_of: Callable[[int], str | None]
 ) -> tuple[tuple[AllocationName, Job], ...]:
     """Return this service's jobs that wait or have nodes. `name_of`: maps a user id to the user name in
-    allocation names; None = a user without jobs of this service."""
+    allocation names, or to None if the user has no jobs of this service."""
     own: list[tuple[AllocationName, Job]] = []
     for job in jobs:
-        # Any user may give a job such a name, so that its user has to match.
+        # Any user may give a job such a name, so the job's user must match, too.
         name, user = _name(job.name, service), name_of(job.user)
         if name and user is not None and (job.has_nodes or job.is_pending):
             own.append((replace(name, user=user), job))
@@ -156,8 +159,8 @@ def compile_snapshot(
     Args:
         now: Seconds since the epoch.
         jobs: This service's jobs.
-        pending: All waiting jobs; () = not queried.
-        known: Job ids of known allocations. They decide between two jobs of the same name.
+        pending: All waiting jobs of the cluster; () = they were not queried.
+        known: Job ids of known allocations. If two jobs have the same name, the known one is used.
     """
     first: dict[AllocationName, Job] = {}
     duplicates: list[tuple[AllocationName, Job]] = []
@@ -228,8 +231,8 @@ def _shares(jobs: Iterable[tuple[AllocationName, Job]]) -> dict[str, dict[int, J
 def _nodes(
     lines: Sequence[NodeLine], shares: Mapping[str, Mapping[int, Job]], routes: Routes
 ) -> tuple[NodeReport, ...]:
-    """Return the nodes for jobs of this service. Resources that other jobs use are the allocated ones minus
-    those of this service. `shares`: this service's jobs on each node."""
+    """Return the nodes for jobs of this service. Other jobs' resources are computed by subtracting this
+    service's resources from the allocated ones. `shares`: this service's jobs on each node."""
     has_default = any(line.in_default for line in lines)
     nodes = [
         (line, routes.acceptance(line, has_default=has_default))
@@ -247,7 +250,7 @@ def _node(line: NodeLine, mine: Sequence[Job], routes: Routes, accepts: Acceptan
     own_cpus = sum(job.cpus // max(1, job.node_count) for job in mine)
     own_memory = sum(job.memory_bytes for job in mine)
     total, others = _accelerators(line, mine, routes.public)
-    # The answers are from different moments: the difference must not become negative.
+    # The queries ran at different moments, so prevent a negative difference.
     use = OthersUse(
         max(0, line.cpus_allocated - own_cpus),
         max(0, min(line.memory_bytes, line.memory_allocated - own_memory)),
@@ -265,7 +268,8 @@ def _node(line: NodeLine, mine: Sequence[Job], routes: Routes, accepts: Acceptan
 def _accelerators(
     line: NodeLine, mine: Sequence[Job], public: Mapping[tuple[str, str], str]
 ) -> tuple[tuple[tuple[str, int], ...], tuple[tuple[str, int], ...]]:
-    """Return the numbers of a node's accelerators and of those in use by other jobs, by public type."""
+    """Return the number of a node's accelerators, and the number in use by other jobs, each by public
+    type."""
     names = {"gpu", *(name for name, _ in public)}
     total = _devices(line.gres, names)
     used = _devices(line.gres_used, names)

@@ -1,7 +1,8 @@
 """Finds the Unix users of a Slurm cluster's jobs, and runs commands as these users.
 
-A service that runs as root drops its rights before Slurm's command starts (setpriv). So munge, and therefore
-Slurm, attributes the command to the user. Newer versions of salloc and srun lack the option `--uid`.
+A service that runs as root drops its rights before Slurm's command starts (setpriv). As a result, munge, and
+therefore Slurm, attributes the command to that user. Newer versions of salloc and srun lack the option
+`--uid`.
 """
 
 import asyncio
@@ -17,12 +18,12 @@ from trainshed_cluster.remote.cluster import ClusterRefused, Owner
 from trainshed_cluster.slurm.settings import SlurmSettings
 
 _PASSED_VARIABLES = ("PATH", "SLURM_CONF", "SLURM_TIME_FORMAT", "LC_ALL")
-"""Variables of the service that a user's command receives. No others: users can read the environment of their
-own processes."""
+"""The only variables of the service that a user's command receives, because users can read the environment of
+their own processes."""
 
 
 class UnixUser(Struct, frozen=True):
-    """A user of this machine's user database."""
+    """A user in this machine's user database."""
 
     name: str
     uid: int
@@ -30,12 +31,13 @@ class UnixUser(Struct, frozen=True):
     home: str
 
     def command(self, argv: Sequence[str], setpriv: str) -> list[str]:
-        """Return the command by which root runs `argv` as this user. `setpriv`: path of that command."""
+        """Return the command by which root runs `argv` as this user. `setpriv`: path of the command
+        setpriv."""
         own = f"--reuid={self.uid}", f"--regid={self.gid}", "--init-groups"
         return [setpriv, *own, "--", *argv]
 
     def environment(self, ambient: Mapping[str, str]) -> dict[str, str]:
-        """Return the environment of such a command. `ambient`: the service's own environment."""
+        """Return the environment of a command of this user. `ambient`: the service's own environment."""
         kept = {name: ambient[name] for name in _PASSED_VARIABLES if name in ambient}
         return {**kept, "HOME": self.home, "USER": self.name, "LOGNAME": self.name}
 
@@ -52,14 +54,13 @@ def setpriv() -> str:
     path = shutil.which("setpriv", path=f"{os.environ.get('PATH', os.defpath)}:/usr/bin:/bin")
     if not path:
         raise FileNotFoundError(
-            "the command setpriv (Debian: util-linux), which runs jobs as other users, is missing"
+            "the command setpriv, which runs jobs as other users, is missing; install it (Debian: util-linux)"
         )
     return path
 
 
 def node_directory(settings: SlurmSettings, user: UnixUser | None) -> str:
-    """Return the directory on nodes for a user's agents and programs. `user`: None = the service's own
-    user."""
+    """Return the directory on nodes for a user's agents and programs. `user`: None = the service's user."""
     uid = user.uid if user else os.geteuid()
     if not settings.directory:
         return f"/tmp/trainshed-{uid}"
@@ -82,7 +83,7 @@ class Users:
         return self._own, *(user.uid for user in self._known.values())
 
     async def load(self) -> tuple[str, ...]:
-        """Look up all users. Returns the names that this machine does not know."""
+        """Look up all users. Returns the names that do not exist on this machine."""
         names = dict.fromkeys(self._settings.users.values())
         return tuple([name for name in names if not await self._find(name)])
 
@@ -104,12 +105,12 @@ class Users:
                 f"jobs of project {project} run as {name} ([engines.slurm.users]), who does not exist on "
                 f"the service's machine: `getent passwd {name}` must find the user there and on the nodes"
             )
-        # If a user has two names, the one in the names of allocations.
+        # If a user has two names, use the name that allocation names contain.
         return Owner(self.name_of(user.uid) or "", account)
 
     async def user_of(self, name: str) -> UnixUser | None:
-        """Return the user of that `Owner.user`; None = the service's own. Raises ClusterRefused if it no
-        longer exists."""
+        """Return the user with that `Owner.user`; None = the service's own user. Raises ClusterRefused if the
+        user no longer exists."""
         if not name:
             return None
         user = await self._find(name)
@@ -118,7 +119,7 @@ class Users:
         return user
 
     def name_of(self, uid: int) -> str | None:
-        """Return a user's name as in `Owner.user`; None = not one of these users."""
+        """Return a user's name as in `Owner.user`; None = no job runs as that user."""
         if uid == self._own:
             return ""
         return next((user.name for user in self._known.values() if user.uid == uid), None)

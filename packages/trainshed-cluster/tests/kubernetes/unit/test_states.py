@@ -261,7 +261,7 @@ def test_delay_of_a_custom_image_shows_the_missing_image() -> None:
         "containerStatuses": own,
     }
     delay = states.delay(pod(phase="Pending", **base))
-    assert delay is not None and "its image base:1 does not come" in delay.message
+    assert delay is not None and "its image base:1 cannot be pulled" in delay.message
     done = {"name": "c", "image": "base:1", "state": {"terminated": {"exitCode": 0}}}
     later = [waits("ErrImageNeverPull", "job:1")]
     waiting_pod = pod(phase="Pending", initContainerStatuses=[done], containerStatuses=later)

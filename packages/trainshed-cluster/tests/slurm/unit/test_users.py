@@ -103,9 +103,9 @@ def test_impossible_user_settings_are_rejected_at_the_start(
         parse(table)
     lines = str(caught.value).splitlines()
     assert len(lines) == 3, lines
-    assert "only root's service can run jobs as other users" in lines[0]
+    assert "only a service of root can run jobs as other users" in lines[0]
     assert "shared = true" in lines[1]
-    assert "put {user} or {uid} into it" in lines[2]
+    assert "add {user} or {uid} to it" in lines[2]
     with pytest.raises(ValueError, match=r"\{home\} has no value"):
         parse({"directory": "/scratch/{home}"})
     monkeypatch.undo()

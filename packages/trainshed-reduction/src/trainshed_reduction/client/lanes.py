@@ -84,7 +84,7 @@ class Connection:
         except proof.WorkerRejected as error:
             self.is_refused, self.cause = True, str(error) or "the reducer sent no reason"
         except socket.timeout:
-            self.cause = "it does not answer"
+            self.cause = "it does not respond"
         except (OSError, wire.Malformed, ValueError) as error:
             self.cause = str(error) or type(error).__name__
         if self.socket is not None and (self._is_closed or self.start is None):
@@ -200,7 +200,7 @@ class Lane:
         """Return a message with the reason why the lane does not run."""
         if self.accept is not None:
             return f"{self}: {self.status or 'it has not reported the missing ranks yet'}"
-        return f"no connection to {self}: {self.cause or 'it does not answer'}"
+        return f"no connection to {self}: {self.cause or 'it does not respond'}"
 
 
 def connect_due(

@@ -55,7 +55,7 @@ class LossDetector:
         if longest is None:
             return
         entry, _ = self._waits[longest.index]
-        reason = longest.status or longest.cause or "it does not answer"
+        reason = longest.status or longest.cause or "it does not respond"
         if longest.running and not longest.status:
             reason = "it sends nothing"
         text = (
@@ -77,7 +77,7 @@ class LossDetector:
         if now - since > self._absence:
             lane_with_status = next((lane for lane in lanes if lane.status), lanes[0])
             raise ReductionFailed(
-                f"a rank is gone: it has had no connection to any reducer for {now - since:.0f} s "
+                f"a rank is lost: it has had no connection to any reducer for {now - since:.0f} s "
                 f"({lane_with_status.complaint()}). Its program has exited or its host is lost. Restart all "
                 "ranks together (set restartJobOnWorkerRestart in the job's scheduling)"
             )

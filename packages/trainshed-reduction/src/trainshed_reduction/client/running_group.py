@@ -235,7 +235,7 @@ class RunningGroup:
         received = self._ledger.received(lane.index)
         if frames is None:
             raise ReductionFailed(
-                f"{lane} wants to start at position {start.position}, which no rank needs; this rank has "
+                f"{lane} requests the invalid start position {start.position}; this rank has "
                 f"{received} results"
             )
         self._transfer.attach(lane.index, connection, start.position, received)

@@ -33,7 +33,7 @@ class NativeGroup:
             world, head, operation, ordinal, len(departed), min(departed, default=_NEVER)
         )
         if not self._handle:
-            raise MemoryError("there is no memory for a group's chunks")
+            raise MemoryError("cannot allocate memory for a group's chunks")
 
     def join(self, rank: int, slot: int, received: int) -> None:
         """Add a rank's connection. `received`: number of results that the rank has already."""
@@ -76,7 +76,7 @@ class NativeReducer:
         self.functions = library.functions
         self.handle = self.functions.reducer_new(elsewhere)
         if not self.handle:
-            raise OSError("there are no file descriptors or no memory for a reducer")
+            raise OSError("no file descriptors or no memory are available for a reducer")
         self._run = library.unlocked.reducer_run
         self._report = Report(64, 256 << 10)
 
@@ -91,7 +91,7 @@ class NativeReducer:
     def send(self, slot: int, frame: bytes) -> None:
         """Queue a frame after all unsent frames. Raises MemoryError."""
         if self.functions.reducer_tell(self.handle, slot, frame):
-            raise MemoryError("there is no memory for a frame")
+            raise MemoryError("cannot allocate memory for a frame")
 
     def unsent(self, slot: int) -> int:
         """Return the number of unsent bytes."""

@@ -63,7 +63,9 @@ class NativeTransfer:
         self._closing = threading.Lock()
         self._transfer = self._functions.transfer_new(lanes, credit)
         if not self._transfer:
-            raise OSError("there are no file descriptors or no memory for connections to reducers")
+            raise OSError(
+                "no file descriptors or no memory are available for connections to reducers"
+            )
 
     def attach(self, lane: int, connection: socket.socket, position: int, received: int) -> None:
         """Use a connected socket for a lane from `position` on (START). The caller closes the socket. Earlier
@@ -101,7 +103,7 @@ class NativeTransfer:
             row,
         )
         if error:
-            raise MemoryError("there is no memory for a frame")
+            raise MemoryError("cannot allocate memory for a frame")
         frames.append(frame)
 
     def run(self, seconds: float) -> List[Event]:
@@ -117,7 +119,7 @@ class NativeTransfer:
             elif kind == library.MESSAGE:
                 events.append(library.message(lane, text))
             else:
-                cause = "the connection was closed by the other side"
+                cause = "the other side closed the connection"
                 if kind == library.STRANGE:
                     cause = wire.STRANGE
                 elif position:

@@ -94,7 +94,7 @@ class StoreBoard:
             self._write_once(question, judge(answers))
         decision = self.read(question, rounds * seconds + _ANSWER_GRACE)
         if decision is None:
-            return self._write_once(question, b"rank 0 does not answer")
+            return self._write_once(question, b"rank 0 does not respond")
         return decision
 
     def _write_once(self, key: str, value: bytes) -> bytes:

@@ -31,7 +31,7 @@ def test_unresponsive_host_is_reported_as_not_answering(monkeypatch: pytest.Monk
         assert lane.connect(dial, lambda _: hello, time.monotonic()) is None
         assert news.wait(60)
         due = lane.connect(dial, lambda _: hello, 0.0)
-    assert lane.cause == "it does not answer"
+    assert lane.cause == "it does not respond"
     assert due is not None  # A retry may succeed.
 
 
@@ -93,7 +93,7 @@ def test_complaint_contains_the_state_of_a_lane(monkeypatch: pytest.MonkeyPatch)
     """spec/reduction#reports: A reducer that has accepted the worker is connected, even if it has not
     reported the missing ranks."""
     lane = Lane(("10.0.0.2", 2222))
-    assert lane.complaint() == "no connection to reducer 10.0.0.2:2222: it does not answer"
+    assert lane.complaint() == "no connection to reducer 10.0.0.2:2222: it does not respond"
     with socket.create_server(("127.0.0.1", 0)) as listener:
         connection = socket.create_connection(listener.getsockname())
 

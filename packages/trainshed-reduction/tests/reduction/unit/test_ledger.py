@@ -120,7 +120,7 @@ def test_failure_has_no_traceback_of_the_internal_thread() -> None:
     program's lines."""
 
     def found_in_another_thread() -> None:
-        raise ReductionFailed("a rank is gone")
+        raise ReductionFailed("a rank is lost")
 
     pending = Operation(1)
     try:

@@ -22,7 +22,7 @@ AGENT = "trainshed_cluster.remote.start"
 PACKAGES = ("access", "core", "engines", "eventloop", "replica", "telemetry")
 """Subpackages of `trainshed` that engines and replicas import."""
 LIBRARIES = ("msgspec", "trainshed_cluster", "trainshed_reduction")
-"""Other packages of agents, including this one."""
+"""Other packages that agents need, including this package."""
 _EXCLUDED_DIRECTORY = "__pycache__"
 _EXCLUDED_SUFFIXES = (".pyi",)
 READ = "import sys;b=sys.stdin.buffer;exec(b.read(int(b.read(8),16)))"
@@ -38,7 +38,7 @@ class AgentCode:
     archive: bytes
     #: Digest of the archive.
     digest: str
-    #: Suffixes of extension modules in the supported versions of Python.
+    #: File suffixes of the extension modules for each supported version of Python.
     suffixes: tuple[str, ...] = ()
 
     @staticmethod
@@ -47,7 +47,7 @@ class AgentCode:
         """Pack the code of this process. The first call blocks for half a second. Raises OSError.
 
         Args:
-            extensions: msgspec's extension modules for further versions of Python.
+            extensions: msgspec's extension modules for other versions of Python.
         """
         out = io.BytesIO()
         more = [(f"msgspec/{path.name}", path) for path in extensions]
@@ -66,19 +66,20 @@ class AgentCode:
 
 @dataclass(frozen=True)
 class Bootstrap:
-    """How to start agents.
+    """The command and the input that start an agent.
 
     Args:
         code: The service's own code.
-        python: A command on the nodes.
-        directory: Absolute path on the nodes. The code is stored in `code/DIGEST` there.
+        python: The command that starts Python on the nodes.
+        directory: Absolute path of a directory on the nodes. Its subdirectory `code/DIGEST` contains the
+            code.
     """
 
     code: AgentCode
     python: str
     directory: str
     module: str = AGENT
-    #: Argument of `python -c`.
+    #: Code for `python -c`.
     script: str = READ
 
     @property

@@ -1,4 +1,4 @@
-"""The node's side of content: it fetches all units of a launch, once for all agents of the node.
+"""The node's side of content: fetches all units of a launch, once for all agents of the node.
 
 Agents and programs hold shared locks on their units, and locked units are not removed. Slow work such as
 unpacking runs in threads.
@@ -23,12 +23,12 @@ from trainshed_cluster.remote.content.trees import ByteSource, TransferError, Un
 log = logging.getLogger(__name__)
 
 Fetch = Callable[[str], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
-"""Opens a stream that receives the unit of that path from the service's `Library.send`. Raises OSError."""
+"""Opens a stream on which the service sends the unit of that path (`Library.send`). Raises OSError."""
 
 _CACHE_DIVISOR = 3
-"""The cache uses at most one n-th of its disk."""
+"""The cache uses at most the disk's size divided by this number."""
 _MIN_FREE_BYTES = 64 << 20
-"""Bytes of the disk that remain free."""
+"""Minimum free bytes that the cache leaves on the disk."""
 _CACHE_HINT = (
     "; it needs the same path as on the service's machine. Choose a cache that is writable on nodes, "
     "too ($TRAINSHED_CACHE)"
@@ -40,8 +40,8 @@ class NodeCache:
 
     Args:
         root: The service's cache directory, at the same path on the node.
-        limit: Maximum bytes of fetched units; the least recently used ones are removed. None = a third of the
-            disk.
+        limit: Maximum bytes of fetched units. The least recently used units are removed first. None = a third
+            of the disk.
         node: Name of the node in messages.
     """
 
@@ -53,8 +53,12 @@ class NodeCache:
         self._unit_locks: dict[str, asyncio.Lock] = {}
 
     async def fetch_all(self, manifest: Manifest, fetch: Fetch) -> None:
-        """Fetch all missing units of a manifest, and keep them until `close`. No incomplete unit is left
-        after a failure. Raises LaunchRejected (this node can never have them), EngineUnavailable."""
+        """Fetch all missing units of a manifest, and keep all its units until `close`. A failure leaves no
+        incomplete unit.
+
+        Raises LaunchRejected if this node lacks a directory that the service does not send, and
+        EngineUnavailable for other failures.
+        """
         missing = await asyncio.to_thread(
             lambda: [path for path in manifest.outside if not Path(path).is_dir()]
         )
@@ -65,20 +69,21 @@ class NodeCache:
                 "its own Python (pyenv, uv), which is sent to nodes"
             )
         for unit in manifest.units:
-            # Launches of one agent that need the same unit wait here. Those of other agents wait for the
-            # unit's lock.
+            # Launches of this agent that need the same unit wait here. Launches of other agents wait for the
+            # unit's lock on the node.
             async with self._unit_locks.setdefault(unit.path, asyncio.Lock()):
                 if unit.path not in self._leases:
                     self._leases[unit.path] = await self._lease(unit, fetch)
 
     def close(self) -> None:
-        """Release all locks. Shims hold the locks of their programs' units."""
+        """Release all locks of the agent. Shims still hold locks on the units of their programs."""
         for handle in self._leases.values():
             os.close(handle)
         self._leases.clear()
 
     async def _lease(self, unit: Unit, fetch: Fetch) -> int:
-        """Return a handle that locks a unit, after fetching it if needed. Raises EngineUnavailable."""
+        """Return a file descriptor that locks a unit. Fetches the unit first if it is missing. Raises
+        EngineUnavailable."""
         stream = _Stream(unit.path, fetch)
         try:
             return await asyncio.to_thread(self._ensure_unit, unit, stream)
@@ -87,7 +92,7 @@ class NodeCache:
                 f"{self._node} did not receive {unit.path}: {_in_words(failure)}"
             ) from failure
         finally:
-            # If this call was cancelled, the thread reads the end of the stream.
+            # After a cancellation, this makes the thread read the end of the stream.
             stream.close()
 
     # --- in threads ---
@@ -109,7 +114,7 @@ class NodeCache:
         return handle
 
     def _require_removable(self, unit: Unit) -> None:
-        """Remove the files at the unit's path. Raises OSError if they must not be removed."""
+        """Remove any files at the unit's path. Raises OSError if they must not be removed."""
         is_ours = self._units.record(unit.path) is not None
         if self._units.remove_unit(unit.path):
             return
@@ -152,8 +157,8 @@ class NodeCache:
 
 
 class _Stream:
-    """A unit's stream from the service, for a thread. It is created in the event loop and opened by the first
-    read."""
+    """A unit's stream from the service. A thread reads it, and the first read opens it. Create it in the
+    event loop."""
 
     def __init__(self, path: str, fetch: Fetch) -> None:
         self._path = path

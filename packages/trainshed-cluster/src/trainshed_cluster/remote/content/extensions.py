@@ -17,13 +17,13 @@ log = logging.getLogger(__name__)
 PYTHONS: Final = ("3.11", "3.12", "3.13", "3.14")
 """Python versions that the service supports."""
 FETCH_TIMEOUT: Final = 10.0
-"""Time limit in seconds for one version. The first agent waits for all of them."""
+"""Time limit in seconds for fetching the module of one version. The first agent waits for all versions."""
 _MODULE: Final = "msgspec/_core.*.so"
 
 
 class Extensions:
-    """The extension modules for versions of Python other than the service's. `cache`: the service's cache.
-    `directory`: contains the modules."""
+    """The extension modules for all supported versions of Python except the service's own. `cache`: the
+    service's cache. `directory`: where the modules are stored."""
 
     def __init__(self, cache: Path, directory: Path) -> None:
         self._installer = Installer(cache / "uv", limit_seconds=FETCH_TIMEOUT)
@@ -32,8 +32,8 @@ class Extensions:
         self._files: tuple[Path, ...] | None = None
 
     def files(self) -> tuple[Path, ...]:
-        """Return the available modules. The first call for a directory blocks and fetches them from the
-        package index."""
+        """Return the available modules. The first call blocks. It fetches modules that the directory lacks
+        from the package index."""
         own = f"{sys.version_info.major}.{sys.version_info.minor}"
         with self._lock:
             if self._files is None:

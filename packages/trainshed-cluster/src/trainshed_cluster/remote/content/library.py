@@ -23,15 +23,15 @@ _SOURCES = os.pathsep.join(
         for package in (trainshed_cluster, trainshed)
     )
 )
-"""Module path of the process that packs. Without site-packages it starts faster."""
+"""Module search path of the process that packs. Without site-packages, the process starts faster."""
 _MAX_SENDERS = 4
-"""Number of units that are read concurrently. More would only slow down the disk."""
+"""Maximum number of units that are read at the same time. More would only slow down the disk."""
 _STALL_TIMEOUT = 60.0
-"""Seconds in which a node has to accept the next block, because other nodes wait."""
+"""A node that accepts no data for this many seconds is disconnected, because other nodes wait."""
 _MAX_DEPTH = 3
 """Maximum depth of a unit below a root."""
 SHARED_PREFIXES = ("/", "/usr", "/usr/local")
-"""Prefixes that contain far more than an interpreter, and that exist on every node."""
+"""Python prefixes that are never sent: they contain far more than an interpreter, and exist on every node."""
 
 
 def content_directories(plans: Iterable[LaunchPlan]) -> tuple[str, ...]:
@@ -48,7 +48,7 @@ def content_directories(plans: Iterable[LaunchPlan]) -> tuple[str, ...]:
 
 
 class ContentRefused(Exception):
-    """A directory must not be sent to nodes. The message states why."""
+    """A directory must not be sent to nodes. The message contains the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +64,9 @@ class Library:
     """The units of a service.
 
     Args:
-        roots: Directories whose finished units may be fetched. Their other contents may not.
-        interpreters: Returns the prefixes of Pythons that do not belong to the system; called in threads.
+        roots: Directories whose finished units may be fetched, but nothing else in them.
+        interpreters: Returns the prefixes of Pythons that do not belong to the system; it is called in
+            threads.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class Library:
 
     async def manifest(self, paths: Collection[str]) -> Manifest:
         """Return the manifest for these absolute directories (`content_directories`). Raises OSError, and
-        ContentRefused if one is in the service's cache but is not a finished unit."""
+        ContentRefused if a directory is in the service's cache but is not a finished unit."""
         return await asyncio.to_thread(self._manifest, paths)
 
     async def send(
@@ -96,7 +97,7 @@ class Library:
                     await _send(unit_path, writer)
             await writer.drain()
         except (ConnectionError, TimeoutError):
-            writer.transport.abort()  # The agent is gone or hangs. It requests the unit again.
+            writer.transport.abort()  # The agent has ended or hangs. It may retry.
         finally:
             writer.close()
 
@@ -123,11 +124,11 @@ class Library:
                 try:
                     mentioned_unit = self._find_unit(other, prefixes)
                 except ContentRefused:
-                    continue  # A plan does not need a path that only a package mentions.
+                    continue  # A package mentions the path, but no plan needs it.
                 if mentioned_unit is not None:
                     waiting.append(str(mentioned_unit.path))
                 elif (Path(other) / "os.py").is_file():
-                    outside.add(other)  # The machine's own standard library.
+                    outside.add(other)  # This is the standard library of the machine's own Python.
         return Manifest(tuple(units.values()), tuple(sorted(outside)))
 
     def _prefixes(self) -> list[Path]:
@@ -137,7 +138,7 @@ class Library:
         unit_path = self._find_unit(path, self._prefixes())
         if unit_path is not None and unit_path.is_interpreter:
             # Packages may have been installed without changing the directory's time. The node then rejects
-            # the sent unit, which has to be identified again for the next request.
+            # the sent unit. Drop the cached identity, so that the next request computes it again.
             self._units.pop(unit_path.path, None)
         if (
             unit_path is None
@@ -148,7 +149,8 @@ class Library:
         return unit_path
 
     def _find_unit(self, path: str, prefixes: Sequence[Path]) -> _UnitPath | None:
-        """Return the unit of a directory; None = it belongs to the machine. Raises ContentRefused."""
+        """Return the unit of a directory; None = the directory belongs to the machine. Raises
+        ContentRefused."""
         path_below = Path(os.path.normpath(path))
         if not path_below.is_absolute():
             raise ContentRefused(f"{path!r} is not an absolute path")
@@ -160,13 +162,14 @@ class Library:
                 return _UnitPath(prefix, prefix.parent, is_interpreter=True)
         real = Path(os.path.realpath(path_below))
         if any(real.is_relative_to(os.path.realpath(root)) for root in self._roots):
-            # A node would not find it under another path.
+            # A node needs the canonical path, because it stores the unit there.
             raise ContentRefused(f"{path} is in the service's cache, but not by its canonical path")
         return None
 
     def _unit(self, unit_path: _UnitPath) -> tuple[Unit, tuple[str, ...]]:
-        """Return a unit and the directories that it refers to, cached until it changes."""
-        # Inode numbers are reused, but times are not.
+        """Return a unit and the directories to which it refers. The result is cached until the unit
+        changes."""
+        # Include the modification time, because inode numbers are reused.
         status = unit_path.path.stat()
         numbers = [status.st_dev, status.st_ino, status.st_mtime_ns]
         with contextlib.suppress(FileNotFoundError):
@@ -184,7 +187,7 @@ class Library:
         )
         mentioned = () if unit_path.is_interpreter else find_references(unit_path.path)
         self._units[unit_path.path] = (key, unit, mentioned)
-        # Other threads may do the same now.
+        # Other threads may remove the same entries now.
         for gone in [path for path in tuple(self._units) if not path.exists()]:
             self._units.pop(gone, None)
         return unit, mentioned
@@ -211,7 +214,7 @@ def _parents(unit_path: _UnitPath) -> tuple[tuple[str, int], ...]:
 
 
 async def _send(unit_path: _UnitPath, writer: asyncio.StreamWriter) -> None:
-    """Send a unit by a process that packs it and ends with this call. Raises ConnectionError,
+    """Send a unit. A separate process packs it, and ends no later than this call. Raises ConnectionError,
     TimeoutError."""
     child = await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-S", "-m", trees.__name__, str(unit_path.path)),

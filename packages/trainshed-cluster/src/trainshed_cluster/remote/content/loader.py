@@ -1,8 +1,8 @@
-"""Starts an agent on a node without an installation of Trainshed. The node's Python reads it from standard
-input.
+"""Starts an agent on a node without an installation of Trainshed. The node's Python reads this module from
+standard input.
 
-It must run on unsuitable versions of Python too, to report them: it uses only Python 3.4 and the standard
-library. A header, the agent's document and an archive of code follow it on the input (`bootstrap`). The agent
+The module uses only Python 3.4 and the standard library, so that it can report unsuitable versions of Python.
+A header, the agent's document and an archive of code follow the module on the input (`bootstrap`). The agent
 confirms that it has read everything (`messages.DOCUMENT_READ`). Until then, the sender waits and can receive
 errors.
 """
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from typing import IO, Any, NoReturn
 
 UNFIT = 78
-"""Exit status for code that cannot run here. The error output contains the reason."""
+"""Exit status if the code cannot run on this node. Standard error contains the reason."""
 
 
 def load(stream: "IO[bytes]") -> None:
-    """Read the rest of `stream`, unpack the code if needed, and become the agent."""
+    """Read the rest of `stream`, unpack the code if it is not there yet, and become the agent."""
     header = json.loads(stream.read(int(stream.read(8), 16)).decode())
     document = stream.read(header["document"])
     _require_known_python(header)
@@ -41,7 +41,7 @@ def load(stream: "IO[bytes]") -> None:
         agent = __import__(header["module"], fromlist=["main"])
     except ImportError as failure:
         _give_up("%s cannot load the agent's code: %s" % (sys.executable, failure))
-    # The starting script may have set an alarm against missing input.
+    # The script that started this process may have set an alarm, in case no input arrives.
     signal.alarm(0)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     _replace_stdin(document)
@@ -66,7 +66,7 @@ def _give_up(why: str) -> "NoReturn":
 
 
 def _install(directory: str, digest: str, archive: bytes) -> str:
-    """Return the directory of the code, unpacked if needed."""
+    """Return the directory of the code. Unpacks the archive if the code is not there yet."""
     import fcntl
 
     parent = os.path.join(directory, "code")
@@ -99,7 +99,7 @@ def _is_complete(code: str) -> bool:
 
 
 def _unpack(parent: str, digest: str, archive: bytes) -> None:
-    """Unpack the archive, completely or not at all. The caller holds the lock."""
+    """Unpack the archive atomically: the code is either complete or missing. The caller holds the lock."""
     import hashlib
     import io
     import shutil
@@ -108,7 +108,7 @@ def _unpack(parent: str, digest: str, archive: bytes) -> None:
     if hashlib.sha256(archive).hexdigest() != digest:
         raise OSError("the digest of the received code is wrong")
     for name in os.listdir(parent):
-        # Remains of killed loaders, and code that may be incomplete.
+        # These are left by killed loaders, or contain code that may be incomplete.
         if name == digest or (name.startswith(".") and name != ".lock"):
             shutil.rmtree(os.path.join(parent, name), ignore_errors=True)
     draft = os.path.join(parent, ".%s.%d" % (digest, os.getpid()))
@@ -139,9 +139,9 @@ def _boot() -> bytes:
 
 
 def _replace_stdin(document: bytes) -> None:
-    """Replace standard input with a memory file that contains the document and vanishes when it is closed.
-    The kernel refuses pipes of this size to users with many pipes, including root (pipe(7),
-    `pipe-user-pages-soft`)."""
+    """Replace standard input with an in-memory file that contains the document and ceases to exist when it is
+    closed. A pipe is unsuitable, because the kernel limits the size of pipes for users with many pipes, even
+    for root (pipe(7), `pipe-user-pages-soft`)."""
     handle = os.memfd_create("document")
     with open(handle, "wb", closefd=False) as file:
         file.write(document)

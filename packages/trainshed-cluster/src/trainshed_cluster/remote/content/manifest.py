@@ -2,7 +2,7 @@
 share it.
 
 A *unit* is a directory that is built once and never changed: an environment, a layer, an image, an
-interpreter. It has the same path on every node, because environments contain absolute paths.
+interpreter. A unit has the same path on every node, because environments contain absolute paths.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from trainshed.core.units import Bytes
 
 BUILT = ".built"
-"""The file of a finished unit. Users of the unit hold a shared lock on it
+"""Name of the file that marks a unit as finished. Processes that use the unit hold a shared lock on this file
 (`trainshed.replica.system.cache_leases`)."""
 
 
@@ -23,14 +23,16 @@ class Unit:
     digest: str
     #: Total size of its files.
     bytes: Bytes
-    #: (directory, permission bits) of its parent directories, outermost of the service first.
+    #: (directory, permission bits) of the unit's parent directories within the service's cache, outermost
+    #: first.
     parents: tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """All units of a launch's plans, and the units that these refer to."""
+    """All units to which the plans of a launch refer, directly or through other units."""
 
     units: tuple[Unit, ...] = ()
-    #: Directories of the machine that are not sent. The node must have its own.
+    #: Directories that the service does not send, because they belong to its machine. The node must have the
+    #: same directories.
     outside: tuple[str, ...] = ()

@@ -1,9 +1,9 @@
-"""Manages the units in a node's cache: which are complete, in use, and removable.
+"""Manages the units in a node's cache: decides which units are complete, in use or removable.
 
 All agents of a node share the cache. Each fetched unit has a record. Units without a record belong to a
 service on the node or to a shared file system. They are used if they are finished, but never replaced or
-removed. A fetched unit is on disk before its record. Child processes run this module too: standard library
-only.
+removed. The data of a fetched unit is synced to disk before its record is written. Child processes also run
+this module, so it uses only the standard library.
 """
 
 import contextlib
@@ -25,7 +25,8 @@ from trainshed_cluster.remote.content.manifest import BUILT, Unit
 STATE = ".node"
 """Directory of records and locks in the cache."""
 _MARKS = ".marks"
-"""Directory with the names of sibling directories that are certainly on disk (`trainshed.runtimes.shelf`)."""
+"""Directory of marks. A mark has the name of a sibling directory that is certainly on disk
+(`trainshed.runtimes.shelf`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class Record:
 
 
 class NodeUnits:
-    """The cached units below `root`, and interpreters outside of it."""
+    """The cached units below `root`, and interpreters outside `root`."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -54,10 +55,10 @@ class NodeUnits:
         return known if known.path == path else None
 
     def is_finished(self, unit: Unit) -> bool:
-        """Return whether the unit exists and is complete without having been fetched."""
+        """Return whether a unit without a record exists and is complete."""
         place = Path(unit.path)
         if not unit.parents:
-            # An interpreter with a normal installation.
+            # This is a normally installed interpreter.
             return (place / "bin").is_dir() and any(place.glob("lib/python3*/os.py"))
         try:
             boot, _, _ = (place / BUILT).read_text().partition("\n")
@@ -66,8 +67,8 @@ class NodeUnits:
             return False
 
     def lease(self, unit: Unit, *, any_digest: bool = False) -> int | None:
-        """Return a handle that protects the unit from removal until it is closed; None = it must be fetched
-        first, or is being removed. `any_digest`: accept outdated units."""
+        """Return a file descriptor that protects the unit from removal until it is closed. None = the unit is
+        being removed, or must be fetched first. `any_digest`: accept outdated units."""
         record = self.record(unit.path)
         if record is None:
             if not self.is_finished(unit):
@@ -80,12 +81,12 @@ class NodeUnits:
                 os.utime(self.record_of(unit.path))
         return handle
 
-    # --- changes: the caller holds the unit's lock ---
+    # --- changes (the caller holds the unit's lock) ---
 
     @contextlib.contextmanager
     def lock_unit(self, path: str) -> Generator[None]:
-        """Context in which no other process on this node fetches or removes the unit. Blocks. Raises
-        OSError."""
+        """Prevent other processes on this node from fetching or removing the unit within this context.
+        Blocks. Raises OSError."""
         handle = self._open_lock(path)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
@@ -94,8 +95,8 @@ class NodeUnits:
             os.close(handle)
 
     def make_parents(self, unit: Unit) -> None:
-        """Create the parent directories of a unit, with the permissions of the service's machine. Raises
-        OSError."""
+        """Create the parent directories of a unit, with the same permissions as on the service's machine.
+        Raises OSError."""
         if not unit.parents:
             Path(unit.path).parent.mkdir(mode=0o755, parents=True, exist_ok=True)
             return
@@ -107,7 +108,7 @@ class NodeUnits:
                 place.chmod(mode)
             status = place.lstat()
             if not stat.S_ISDIR(status.st_mode) or status.st_uid not in (0, os.geteuid()):
-                # Its owner could replace files of programs.
+                # The owner of such a directory could replace files of programs.
                 raise PermissionError(
                     f"{path} is a link, or belongs to user {status.st_uid}, on this node"
                 )
@@ -121,20 +122,20 @@ class NodeUnits:
         return place.parent / f".{place.name}.{secrets.token_hex(4)}.fetching"
 
     def place(self, draft: Path, unit: Unit, size: int) -> None:
-        """Sync an unpacked unit to disk, and move it to its path atomically. Blocks for the disk. Raises
-        OSError."""
+        """Sync an unpacked unit to disk, and move it to its path atomically. Blocks until the disk has
+        finished. Raises OSError."""
         bits = stat.S_IMODE(draft.stat().st_mode)
         draft.chmod(bits | stat.S_IWUSR)
         (draft / BUILT).touch(0o444)
         draft.chmod(bits)
         durable.sync_file_system(str(draft))
-        # The record comes first, because a unit without one does not count as fetched.
+        # Write the record first, because a unit without a record does not count as fetched.
         self._write(Record(unit.path, unit.digest, size))
         draft.rename(unit.path)
 
     def remove_unit(self, path: str) -> bool:
-        """Remove a fetched unit. Returns False if it is in use, or was not fetched, since other machines may
-        use it then. Raises OSError."""
+        """Remove a fetched unit. Returns False if the unit is in use, or if it was not fetched. In the latter
+        case, other machines may use it. Raises OSError."""
         record, place = self.record_of(path), Path(path)
         if not place.exists():
             record.unlink(missing_ok=True)
@@ -155,8 +156,8 @@ class NodeUnits:
         return True
 
     def free_space(self, needed: int, limit: int, free: int) -> None:
-        """Remove the least recently used units until `needed` more bytes fit into `limit` (0 = no limit) and
-        into the `free` bytes of the disk. Units in use remain. Blocks. Raises OSError."""
+        """Remove the least recently used units until `needed` more bytes fit into the cache's `limit` (0 = no
+        limit) and into the `free` bytes of the disk. Units in use remain. Blocks. Raises OSError."""
         records = sorted(self._records(), key=lambda entry: entry[0])
         total = sum(record.bytes for _, record in records)
         excess = max(total + needed - limit if limit else 0, needed - free)
@@ -203,10 +204,11 @@ def remove(root: Path) -> None:
 
 
 def _lock_shared(path: str) -> int | None:
-    """Lock a unit against removal. Returns the handle, or None if the unit is gone or is being removed."""
+    """Lock a unit against removal. Returns the file descriptor, or None if the unit does not exist or is
+    being removed."""
     place = Path(path, BUILT)
     if not place.exists():
-        # An interpreter that was not fetched has no such file, and is never removed.
+        # An interpreter that was not fetched lacks this file, but is never removed.
         place = Path(path)
     try:
         handle = os.open(place, os.O_RDONLY | os.O_CLOEXEC)

@@ -1,9 +1,10 @@
 """Finds the directories that an environment refers to by absolute paths: its interpreter, and the environment
 that it extends.
 
-The sources are the home in `pyvenv.cfg`, links of `bin` and of the standard library, and path files of
-`site-packages`. Links in a container image refer to paths in the image, and do not count. The contents come
-from users' packages, so no link is followed (path traversal), and reads are limited.
+The references are in `pyvenv.cfg` (`home`), in links of `bin` and of the standard library, and in path files
+of `site-packages`. Links in a container image do not count, because they refer to paths in the image.
+
+The contents come from users' packages. To prevent path traversal, no link is followed. Reads are limited.
 """
 
 import os
@@ -18,7 +19,8 @@ _SITE_PACKAGES = ("lib/python*/site-packages", "template/lib/python*/site-packag
 
 
 def find_references(unit: Path) -> tuple[str, ...]:
-    """Return the directories outside of the unit to which it refers: absolute, sorted. Raises OSError."""
+    """Return the directories outside the unit to which the unit refers, as sorted absolute paths. Raises
+    OSError."""
     mentioned = {os.path.normpath(path) for path in _mentioned(unit)}
     return tuple(sorted(path for path in mentioned if not Path(path).is_relative_to(unit)))
 
@@ -33,7 +35,7 @@ def _mentioned(unit: Path) -> Iterator[str]:
         for directory in _directories(unit, pattern):
             for entry in os.scandir(directory):
                 if entry.is_symlink() and (target := Path(entry.path).readlink()).is_absolute():
-                    # The environment needs the target's whole directory.
+                    # The environment needs the whole directory of the link's target.
                     yield str(target.parent)
     for pattern in _SITE_PACKAGES:
         for directory in _directories(unit, pattern):
@@ -43,7 +45,7 @@ def _mentioned(unit: Path) -> Iterator[str]:
 
 
 def _directories(unit: Path, pattern: str) -> Iterator[Path]:
-    """Yield the existing directories of a pattern, without following links."""
+    """Yield the existing directories that match a pattern, without following links."""
     directories = [unit]
     for part in Path(pattern).parts:
         below = [path for directory in directories for path in directory.glob(part)]
@@ -52,7 +54,8 @@ def _directories(unit: Path, pattern: str) -> Iterator[Path]:
 
 
 def _lines(path: Path) -> list[str]:
-    """Return the first lines of a regular file; none for a missing file or anything else."""
+    """Return the first lines of a regular file, or no lines if the path is missing or is not a regular
+    file."""
     try:
         if not stat.S_ISREG(path.lstat().st_mode):
             return []

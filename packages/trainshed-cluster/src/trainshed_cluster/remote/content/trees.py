@@ -1,12 +1,12 @@
 """Identifies a directory tree, packs it as a tar, and unpacks it on a node.
 
 The last entry of the tar is `BUILT`. It contains the tree's identity, or the reason why the sender failed. A
-tar without it is incomplete.
+tar without this entry is incomplete.
 
     python -m trainshed_cluster.remote.content.trees DIRECTORY [without-sites]
 
-writes a tree to standard output. It runs in its own process, so that it does not delay the service: standard
-library only.
+writes a tree to standard output. It runs in a separate process, so that it does not delay the service.
+Therefore this module uses only the standard library.
 """
 
 import hashlib
@@ -34,17 +34,17 @@ _TYPES = {
     stat.S_IFIFO: tarfile.FIFOTYPE,
 }
 _WHOLE, _FAILED = b"+", b"-"
-"""First byte of the last entry."""
+"""First byte of the last entry's content: success or failure."""
 _BROKEN = "the transfer ended early; the service's log may contain the reason"
 _ON_DISK = 4096
-"""Files occupy a multiple of this many bytes on disk."""
+"""Assumed block size of the disk in bytes."""
 
 Entry = tuple[str, os.stat_result]
-"""Path below the root, and its lstat result."""
+"""Path of an entry below the root, and the entry's lstat result."""
 
 
 class TransferError(Exception):
-    """The received data is not a complete tree. The message states why."""
+    """The received data is not a complete tree. The message contains the reason."""
 
 
 class ByteSource(Protocol):
@@ -57,8 +57,8 @@ class ByteSource(Protocol):
 
 def walk(root: Path, *, without_sites: bool = False) -> Iterator[Entry]:
     """Yield all entries below `root` in order of names, each directory before its content. Links are not
-    followed. Sockets and devices are skipped. `without_sites`: skip an interpreter's packages. Raises
-    OSError."""
+    followed. Sockets and devices are skipped. `without_sites`: skip an interpreter's installed packages.
+    Raises OSError."""
     waiting = [""]
     while waiting:
         directory = waiting.pop()
@@ -70,12 +70,12 @@ def walk(root: Path, *, without_sites: bool = False) -> Iterator[Entry]:
         for entry in entries:
             path = f"{directory}/{entry.name}" if directory else entry.name
             if path == BUILT:
-                continue  # Each machine has its own.
+                continue  # Each machine writes this file itself.
             try:
                 status = entry.stat(follow_symlinks=False)
             except FileNotFoundError:
                 if _BYTECODE in path:
-                    continue  # It was still being written.
+                    continue  # It was a temporary file of bytecode that was being written.
                 raise
             if stat.S_ISDIR(status.st_mode):
                 below.append(path)
@@ -88,8 +88,8 @@ def walk(root: Path, *, without_sites: bool = False) -> Iterator[Entry]:
 class Identity:
     """Identifies the content of a unit by names, kinds, permissions, sizes, times and link targets.
 
-    No file is read: a rebuilt unit has other times. Bytecode is ignored, because a machine may add it to its
-    interpreters.
+    File contents are not read, because a rebuilt unit has different modification times. Bytecode is ignored,
+    because a machine may add bytecode to its interpreters.
     """
 
     def __init__(self, root: Path) -> None:
@@ -107,7 +107,7 @@ class Identity:
         if stat.S_ISLNK(mode):
             rest = os.readlink(f"{self._root}/{path}")
         elif stat.S_ISDIR(mode):
-            # The write permission changes while bytecode is added.
+            # Ignore the write permissions, which change while bytecode is added.
             mode, rest = mode & ~0o222, ""
         else:
             rest = f"{status.st_size} {status.st_mtime_ns}"
@@ -128,7 +128,7 @@ def identify(root: Path, *, without_sites: bool = False) -> Identity:
 
 
 def pack(root: Path, out: IO[bytes], *, without_sites: bool = False) -> None:
-    """Write all of `root`. Raises OSError; the reader then detects an incomplete tar."""
+    """Write the tree `root` as a tar. Raises OSError. The reader detects that the tar is then incomplete."""
     identity = Identity(root)
     first_names: dict[tuple[int, int], str] = {}
     with _open_tar(out) as tar:
@@ -148,7 +148,7 @@ def pack(root: Path, out: IO[bytes], *, without_sites: bool = False) -> None:
 
 
 def failed(why: str) -> bytes:
-    """Return a tar that contains only the reason of a failure."""
+    """Return a tar that contains only the reason for a failure."""
     out = io.BytesIO()
     with _open_tar(out) as tar:
         _add_trailer(tar, _FAILED + why.encode(errors="replace"))
@@ -166,7 +166,7 @@ def _add_trailer(tar: tarfile.TarFile, content: bytes) -> None:
 
 
 def _open_plain(path: str, flags: int) -> int:
-    # A link that has replaced the file must not be followed.
+    # Do not follow a link that has replaced the file in the meantime.
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
@@ -174,7 +174,7 @@ def _member(root: Path, path: str, status: os.stat_result) -> tarfile.TarInfo:
     member = tarfile.TarInfo(path)
     member.mode = stat.S_IMODE(status.st_mode)
     member.uid, member.gid = status.st_uid, status.st_gid
-    # Whole seconds, as in the source times of bytecode.
+    # Use whole seconds, like the source times that bytecode contains.
     member.mtime = int(status.st_mtime)
     member.type = _TYPES.get(stat.S_IFMT(status.st_mode), tarfile.REGTYPE)
     if member.issym():
@@ -189,7 +189,7 @@ class Unpacking:
     into directories of the same tar, and never through links."""
 
     def __init__(self, root: Path) -> None:
-        #: Bytes on disk so far.
+        #: Bytes that the unpacked files use on disk so far.
         self.bytes: Bytes = 0
         self._root = root
         self._names: set[str] = set()
@@ -202,13 +202,13 @@ class Unpacking:
         self._root.mkdir(mode=0o700)
         try:
             with tarfile.open(
-                # It only reads.
+                # tarfile calls only the method `read`.
                 fileobj=cast("IO[bytes]", stream),
                 mode="r|",
                 bufsize=PIECE,
                 errorlevel=2,
             ) as tar:
-                # `_validated_members` has already validated the members. Keep their attributes unchanged.
+                # `_validated_members` validates the members. This filter keeps their attributes unchanged.
                 tar.extraction_filter = lambda member, _: member
                 tar.extractall(self._root, members=self._validated_members(tar), numeric_owner=True)
         except tarfile.TarError as error:
@@ -247,7 +247,7 @@ class Unpacking:
                     f"the tar contains {name!r}, which is neither a file, a directory nor a link"
                 )
             if os.geteuid():
-                member.mode &= ~0o6000  # setuid bits would grant another user's rights.
+                member.mode &= ~0o6000  # setuid bits would grant this user's rights to others.
             yield member
 
 
@@ -259,7 +259,7 @@ def main() -> None:
         pack(root, sys.stdout.buffer, without_sites=WITHOUT_SITES in sys.argv[2:])
         sys.stdout.flush()
     except BrokenPipeError:
-        os._exit(1)  # The receiver has gone.
+        os._exit(1)  # The receiver has disconnected.
     except OSError as failure:
         sys.stderr.write(f"cannot send {root}: {failure}\n")
         sys.stderr.flush()
