@@ -1,4 +1,4 @@
-"""The entry point of `import torch` (group torch.backends). It enables reducers if the job has some.
+"""The entry point that `import torch` calls (group torch.backends). It enables reducers if the job has some.
 
 Nothing here may raise: PyTorch turns an exception of an entry point into a failure of `import torch`.
 """
@@ -22,7 +22,7 @@ def autoload() -> None:
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            # Includes SystemExit: `import torch` must not fail without reducers.
+            # Catch even SystemExit: `import torch` must not fail because of reducers.
             text = "reducers are unusable ({}: {}): native all-reduce is used"
             fault = text.format(type(error).__name__, error)
     try:
@@ -31,8 +31,8 @@ def autoload() -> None:
         if fault:
             process.report("native", fault, "WARNING")
         elif os.environ.get("RANK", "0") == "0":
-            # Only for the service, whose reducers report that no worker connects.
+            # This note is for the service, because the job's reducers report that no worker connects.
             process.reports().note("off", "native all-reduce is used: TRAINSHED_REDUCTION is off")
-    except Exception:  # Not even reporting works.
+    except Exception:  # The failure cannot be reported to the service.
         with contextlib.suppress(Exception):  # There may be no standard error.
             sys.stderr.write("trainshed reduction: {}\n".format(fault or "off"))

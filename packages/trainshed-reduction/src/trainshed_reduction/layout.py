@@ -1,15 +1,15 @@
 """The layout of an operation: the reducer of each chunk, and bounds on the speed. Pure.
 
-All ranks compute the same layout from the same numbers, without negotiation. Bounds follow
-BytePS (OSDI 2020), extended to reducers whose links differ from the workers'.
+All ranks compute the same layout from the same numbers, without negotiation. The bounds are those of BytePS
+(OSDI 2020), extended to reducers whose links differ from the workers' links.
 """
 
 from typing import NamedTuple
 
 SMALLEST_CHUNK = 16 << 10
 _ROWS = 16
-"""Minimum rows (of one chunk per lane) of an operation that is not very small. The link is idle during the
-results of the last row, so this row should be a small part of the operation."""
+"""Minimum number of rows in an operation that is not very small. A row has one chunk per lane. While the
+results of the last row arrive, the link is idle, so this row should be a small part of the operation."""
 
 
 class Bounds(NamedTuple):
@@ -21,18 +21,18 @@ class Bounds(NamedTuple):
 
     @property
     def limit(self) -> float:
-        """The largest possible speed-up over the ring."""
+        """The maximum speed-up compared to ring all-reduce."""
         return self.ring / self.reducers
 
 
 def bounds(workers: int, reducers: int, speed: float) -> Bounds:
-    """`speed`: a reducer's bandwidth over a worker's."""
+    """Return the bounds. `speed`: a reducer's bandwidth divided by a worker's."""
     return Bounds(2 * (workers - 1) / workers, max(1.0, workers / (reducers * speed)))
 
 
 def chunk_elements(total: int, itemsize: int, lanes: int, largest: int) -> int:
-    """Return the elements of a chunk: at most `largest` bytes, and small enough for all lanes to share a
-    small operation."""
+    """Return the number of elements of a chunk. A chunk has at most `largest` bytes. It is small enough that
+    all lanes share even a small operation."""
     size = min(max(total * itemsize // (_ROWS * lanes), SMALLEST_CHUNK), largest)
-    # Whole cache lines, whatever the type.
+    # A multiple of 64 elements is a multiple of cache lines, whatever the type.
     return max(64, size // itemsize // 64 * 64)

@@ -14,13 +14,13 @@ from trainshed_reduction.variables import REPORT_FILE
 
 
 class Reports:
-    """The report of one process to the service: a small file at `path`, or none for None, replaced
-    atomically.
+    """The report of one process to the service. It is a small file at `path`, which is replaced atomically.
+    None = the service reads no report.
 
         {"notes": [{"id": "mode", "severity": "INFO", "text": "…"}]}
 
-    Notes are only added. The service adds each note once to the job's timeline. Nothing here raises, because
-    programs must not fail without a report. Thread-safe."""
+    Notes are never removed. The service adds each note once to the job's timeline. No method raises an
+    exception, because a program must not fail because of its report. Thread-safe."""
 
     def __init__(self, path: Optional[str]) -> None:
         self._path = path
@@ -29,7 +29,7 @@ class Reports:
 
     def note(self, name: str, text: str, severity: str = "INFO") -> bool:
         """Add a note, unless one of the same name exists. `severity`: INFO, WARNING, ERROR. Return False if
-        the file is not writable. Otherwise the service also logs the note."""
+        the note could not be written. If it was written, the service also logs it."""
         with self._lock:
             if name in self._notes:
                 return True
@@ -66,8 +66,8 @@ class Closable(Protocol):
 
 
 def log(text: str) -> None:
-    """Write a line to standard error, because the program may not configure logging. For the service, write
-    JSON with a severity, because it treats plain text as an error."""
+    """Write a line to standard error, because the program may not configure logging. If the program runs in a
+    job, the line is JSON with a severity, because the service treats plain text as an error."""
     line = f"trainshed reduction: {text}"
     if os.environ.get(REPORT_FILE):
         line = json.dumps({"severity": "INFO", "message": line})
@@ -80,13 +80,14 @@ def log(text: str) -> None:
 
 @functools.lru_cache(maxsize=None)
 def reports() -> Reports:
-    """Return this process's report. A replica has one file: of its processes, only the first writes it."""
+    """Return this process's report. A replica has only one report file, which only its first process
+    writes."""
     first = os.environ.get("LOCAL_RANK", "0") in ("", "0")
     return Reports(os.environ.get(REPORT_FILE) if first else None)
 
 
 def report(note: str, text: str, severity: str = "INFO") -> None:
-    """Report a text under the name `note`, or log it if the service reads no report."""
+    """Report a text under the name `note`, or log it if the report cannot be written."""
     if not reports().note(note, text, severity):
         log(text)
 
@@ -95,13 +96,13 @@ _open: List[Closable] = []
 
 
 def close_at_exit(resource: Closable) -> None:
-    """Close `resource` at the process's exit, in reverse order of calls. Then a program leaves its groups
-    before its end, and no thread outlives the interpreter."""
+    """Close `resource` when the process exits. Resources are closed in the reverse order of calls. This way,
+    a program leaves its groups before it ends, and no thread outlives the interpreter."""
     _open.append(resource)
 
 
 def remove_at_exit(resource: Closable) -> None:
-    """Undo `close_at_exit`, because `resource` is closed."""
+    """Undo `close_at_exit`, because `resource` is already closed."""
     if resource in _open:
         _open.remove(resource)
 
@@ -116,6 +117,6 @@ def _close() -> None:
 
 
 atexit.register(_close)
-# A forked child, such as a data loader, has its parent's sockets but not its threads. It must not send BYE
-# for the parent.
+# A forked child, such as a data loader, has its parent's sockets but not the parent's threads. The child must
+# not send BYE for the parent.
 os.register_at_fork(after_in_child=_open.clear)

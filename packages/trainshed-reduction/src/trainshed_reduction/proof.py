@@ -1,7 +1,8 @@
-"""The handshake, in which both sides first prove knowledge of the job's token.
+"""The handshake, in which both sides prove that they know the job's token.
 
-Functions on messages serve either side. `connect`, `greet` and `read_frame` block, and are for workers. A
-proof covers both nonces and all sent messages. This prevents replays, also to another group."""
+Both sides use the functions that create and check messages. Only workers use `connect`, `greet` and
+`read_frame`, which block. A proof covers both nonces and all messages sent so far. This prevents replays,
+including replays to another group."""
 
 from __future__ import annotations
 
@@ -16,9 +17,9 @@ from trainshed_reduction import wire
 from trainshed_reduction.wire import Accept, Header, Hello, Kind
 
 HANDSHAKE_SECONDS = 5.0
-"""Timeout in seconds from the connection to ACCEPT, on either side."""
+"""Timeout of the handshake in seconds, from the connection to ACCEPT, on either side."""
 _VERSION = wire.VERSION.to_bytes(2, "little")
-"""First bytes of a signed payload, in all versions of the protocol."""
+"""First bytes of a signed payload. This format is the same in all versions of the protocol."""
 _BODY = len(_VERSION) + hashlib.sha256().digest_size
 """Offset of the body in a signed payload, after the version and the proof."""
 Signed = TypeVar("Signed", Hello, Accept)
@@ -27,7 +28,7 @@ WRONG_TOKEN = "the token does not belong to this job"
 
 
 class WorkerRejected(ConnectionError):
-    """The reducer rejects this worker. A retry helps only if the text contains this advice."""
+    """The reducer rejects this worker. A retry helps only if the message advises it."""
 
 
 class Untrusted(ConnectionError):
@@ -39,13 +40,13 @@ def nonce() -> bytes:
 
 
 def group_digest(name: str) -> bytes:
-    """Return the digest of a group's name for HELLO."""
+    """Return the digest of a group's name that HELLO contains."""
     return hashlib.blake2b(name.encode(), digest_size=wire.GROUP).digest()
 
 
 def sign(token: bytes, message: "Hello | Accept", before: bytes) -> bytes:
-    """Return the payload of a HELLO or ACCEPT: version, proof, nonce and message. `before`: the payloads sent
-    before it on the connection. The proof covers them, so it is valid for this answer only."""
+    """Return the payload of a HELLO or ACCEPT: version, proof, nonce and message. `before`: the earlier
+    payloads on the connection. The proof covers them, so it is valid only on this connection."""
     body = nonce() + wire.pack_message(message)
     return _VERSION + _mac(token, type(message).__name__.encode() + before + body) + body
 
@@ -54,7 +55,7 @@ def read_signed(
     token: bytes, kind: "Type[Signed]", payload: bytes, before: bytes
 ) -> Optional[Signed]:
     """Return the message of a HELLO or ACCEPT; None if its sender does not know the token. Raises Malformed,
-    also for another version of the protocol."""
+    including for another version of the protocol."""
     version = int.from_bytes(payload[: len(_VERSION)], "little")
     if version != wire.VERSION:
         raise wire.Malformed(
@@ -79,7 +80,7 @@ def frame(kind: Kind, payload: bytes = b"") -> bytes:
 
 
 def text_frame(kind: Kind, text: str) -> bytes:
-    """Return a STATUS or ERROR frame. A long text is cut."""
+    """Return a STATUS or ERROR frame. A text that is too long is truncated."""
     payload = text.encode()[: wire.MAX_TEXT]
     return frame(kind, payload.decode(errors="ignore").encode())
 
@@ -87,8 +88,8 @@ def text_frame(kind: Kind, text: str) -> bytes:
 def connect(
     address: "Tuple[str, int]", token: bytes, hello: Hello, seconds: float = HANDSHAKE_SECONDS
 ) -> "Tuple[socket.socket, Accept]":
-    """Connect to a reducer, and return the mutually authenticated connection. No data after ACCEPT has been
-    read. The connection's timeout is the rest of `seconds`.
+    """Connect to a reducer, and return the mutually authenticated connection. No data after ACCEPT is read.
+    The connection's timeout is then the remainder of `seconds`.
 
     Raises WorkerRejected, Untrusted, wire.Malformed, OSError (including TimeoutError).
     """
@@ -103,7 +104,8 @@ def connect(
 
 
 def greet(connection: socket.socket, token: bytes, hello: Hello, deadline: float) -> Accept:
-    """Do the worker's side of the handshake. `deadline`: on the monotonic clock. Raises like `connect`."""
+    """Perform the worker's side of the handshake. `deadline`: time on the monotonic clock. Raises the same
+    exceptions as `connect`."""
     challenge = _expect(connection, Kind.CHALLENGE, deadline)
     if len(challenge) != wire.NONCE:
         raise wire.Malformed("the challenge has {} bytes".format(len(challenge)))
@@ -154,6 +156,6 @@ def _read(connection: socket.socket, size: int, deadline: float) -> bytearray:
 def _left(deadline: float) -> float:
     left = deadline - time.monotonic()
     if left <= 0:
-        # This is TimeoutError since Python 3.10, and another OSError before.
+        # Since Python 3.10, this is TimeoutError. In earlier versions, it is a different subclass of OSError.
         raise socket.timeout("timed out")
     return left

@@ -8,7 +8,7 @@ from trainshed_reduction.variables import NODE_FIRST, REDUCERS, SMALLEST_BYTES, 
 
 
 class Unusable(ValueError):
-    """Variables have invalid values. The text lists all of them."""
+    """Environment variables have invalid values. The message contains all errors."""
 
 
 class Settings(NamedTuple):
@@ -26,13 +26,14 @@ class Settings(NamedTuple):
     min_bytes: int = SMALLEST_BYTES
     #: Maximum bytes of a chunk.
     chunk_bytes: int = 256 << 10
-    #: Maximum bytes in flight. 0: derived from bandwidth and lanes (`client.running_group`).
+    #: Maximum bytes in flight. 0 = a value that depends on the bandwidth and the lanes
+    #: (`client.running_group`).
     credit_bytes: int = 0
     #: Seconds to wait for reducers and ranks at the start of a group.
     start_seconds: float = 60.0
-    #: Seconds to wait for each later answer.
+    #: Seconds to wait for each later response.
     wait_seconds: float = 300.0
-    #: Seconds after which a rank without any connection fails the group.
+    #: If a rank has no connection for this many seconds, the group fails.
     absent_seconds: float = 15.0
 
     @property
@@ -42,7 +43,7 @@ class Settings(NamedTuple):
 
 
 _FIELDS = {field: "TRAINSHED_REDUCTION_" + field.upper() for field in Settings._field_defaults}
-"""The environment variable of each field with a default."""
+"""Name of the environment variable for each field that has a default."""
 
 
 def from_environ(environ: "Mapping[str, str]" = os.environ) -> Optional[Settings]:

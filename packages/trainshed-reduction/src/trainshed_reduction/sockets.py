@@ -12,10 +12,11 @@ def set_options(connection: socket.socket, seconds: float) -> None:
     """Set the options of a lane's TCP connection, on either side. Small frames are sent immediately. The
     system detects a host that disappears, or that accepts no data for `seconds`. Raises OSError.
 
-    If the default congestion control is cubic, use reno. `client.running_group` limits the data in flight, so
-    a connection rarely uses its whole window. Cubic ends a slow start at the first delay (HyStart), and then
-    takes seconds to widen the window, after each pause again. In measurements with a round trip of 20 ms and
-    pauses of a second, sums took three times as long as with reno. With 1 % packet loss it was 1.2 times.
+    If the default congestion control is cubic, use reno instead. `client.running_group` limits the data in
+    flight, so a connection rarely uses its whole window. Cubic ends a slow start at the first delay
+    (HyStart), and then takes seconds to widen the window. This repeats after each pause. In measurements with
+    a round-trip time of 20 ms and pauses of one second, sums took three times as long with cubic as with
+    reno. With 1 % packet loss, they took 1.2 times as long.
     """
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (
@@ -32,13 +33,13 @@ def set_options(connection: socket.socket, seconds: float) -> None:
     if congestion is not None:
         used = connection.getsockopt(socket.IPPROTO_TCP, congestion, 16).rstrip(b"\0")
         if used == _CUBIC:
-            # A system may allow programs only its own default.
+            # Some systems allow programs no other congestion control than the default.
             with contextlib.suppress(OSError):
                 connection.setsockopt(socket.IPPROTO_TCP, congestion, _RENO)
 
 
 def listen(address: Tuple[str, int]) -> socket.socket:
-    """Listen on (host, port). With an IPv6 address, also listen on IPv4 if the system supports it. Raises
+    """Listen on (host, port). For an IPv6 address, also listen on IPv4 if the system supports it. Raises
     OSError."""
     if ":" not in address[0]:
         return socket.create_server(address, backlog=_BACKLOG)

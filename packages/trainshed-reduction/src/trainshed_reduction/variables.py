@@ -6,23 +6,24 @@ The service uses this module to check a job's variables before the job runs (spe
 from typing import Dict, Optional, Tuple
 
 REDUCERS = "TRAINSHED_REDUCERS"
-"""HOST:PORT of every reducer, separated by commas, in the order of worker pool 2. Unset: no reducers."""
+"""HOST:PORT of every reducer, separated by commas, in the order of worker pool 2. If the variable is not set,
+the job has no reducers."""
 TOKEN = "TRAINSHED_REDUCTION_TOKEN"
 TOKEN_FILE = "TRAINSHED_REDUCTION_TOKEN_FILE"
 ATTEMPT = "TRAINSHED_REDUCTION_ATTEMPT"
 """Number of the job's attempt. Workers of a later attempt replace those of an earlier one."""
 WORKER_GBPS = "TRAINSHED_REDUCTION_WORKER_GBPS"
 REDUCER_GBPS = "TRAINSHED_REDUCTION_REDUCER_GBPS"
-"""Bandwidth of a reducer in each direction in Gbit/s, from the machine table; `WORKER_GBPS` is that of a
-worker. Either both are set or neither."""
+"""Bandwidth of a reducer in each direction in Gbit/s, from the machine table; `WORKER_GBPS` is the bandwidth
+of a worker. Either both variables are set or neither."""
 MODE = "TRAINSHED_REDUCTION"
 """auto (default): use the reducers. off: use the native all-reduce."""
 MIN_BYTES = "TRAINSHED_REDUCTION_MIN_BYTES"
-"""Minimum bytes of an operation by reducers. The native backend executes smaller operations."""
+"""Minimum bytes of an operation that reducers execute. The native backend executes smaller operations."""
 REPLICA = "TRAINSHED_REDUCTION_REPLICA"
-"""Name of the replica. All ranks of a replica share its link, also without torchrun (mp.spawn)."""
+"""Name of the replica. Its ranks share one link, even if torchrun did not start them (mp.spawn)."""
 NODE_FIRST = "TRAINSHED_REDUCTION_NODE_FIRST"
-"""0: every rank sends its whole tensors to the reducers, without local sums within a node."""
+""""0" disables local sums within a node: every rank sends its whole tensors to the reducers. Default: "1"."""
 NATIVE = "TRAINSHED_REDUCTION_NATIVE"
 """A directory to search for the C library before the package's own directory."""
 CHUNK_BYTES = "TRAINSHED_REDUCTION_CHUNK_BYTES"
@@ -38,7 +39,7 @@ THREADS = "TRAINSHED_REDUCER_THREADS"
 """Number of threads of a reducer. Default: one for each processor that the process may use."""
 
 START = "TRAINSHED_REDUC"
-"""Prefix of all these names, and of no other variables."""
+"""Common prefix of all these names. No other variable has it."""
 MODES = ("auto", "off")
 SMALLEST_BYTES = 2 << 20
 """Default of `MIN_BYTES`."""
@@ -61,7 +62,8 @@ _WORDS = {MODE: MODES, NODE_FIRST: ("0", "1")}
 
 
 def fault(name: str, value: str) -> Optional[str]:
-    """Return the fault of a variable's value, or None. An empty value counts as not set."""
+    """Return the error in a variable's value, or None if the value is valid. An empty value counts as not
+    set."""
     if not value:
         return None
     wanted = None
@@ -92,8 +94,8 @@ def number(name: str, text: str) -> Optional[float]:
 
 
 def place(text: str) -> Optional[Tuple[str, int]]:
-    """Parse HOST:PORT, and remove brackets from the host. Return None for other texts. Port 0 = any free
-    port."""
+    """Parse HOST:PORT, and remove brackets from the host. Return None if the text has another form. Port 0 =
+    any free port."""
     host, _, port = text.strip().rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:
         return None

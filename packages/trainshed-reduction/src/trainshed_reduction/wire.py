@@ -1,8 +1,8 @@
-"""The messages between workers and reducers. Headers have a fixed size and are little-endian. Sizes are
-checked before memory is allocated.
+"""The messages between workers and reducers. Headers have a fixed size and are little-endian. Receivers check
+sizes before they allocate memory.
 
-A connection between one worker and one thread of a reducer is a *lane*. First, both sides prove knowledge of
-the job's token. Then they exchange frames, each a header and its payload:
+A connection between one worker and one thread of a reducer is a *lane*. First, both sides prove that they
+know the job's token. Then they exchange frames. A frame is a header and its payload:
 
     reducer → worker   CHALLENGE   the reducer's nonce
     worker  → reducer  HELLO       the worker's proof, its group, generation and rank, its received results
@@ -16,8 +16,9 @@ the job's token. Then they exchange frames, each a header and its payload:
     worker  → reducer  BYE         the worker leaves after its last operation
 
 Positions count the DATA and FINAL frames of a lane, from START's position on. Every rank sends the same
-chunks in the same order, and results arrive in this order. No data is unpickled. Single frames are not
-authenticated: an attacker who can write into a worker's TCP connection can change its numbers."""
+chunks in the same order, and results arrive in this order. No data is unpickled. Individual frames are not
+authenticated: an attacker who can write into a worker's TCP connection can change the numbers that it
+transfers."""
 
 import enum
 import struct
@@ -56,7 +57,7 @@ _KINDS = frozenset(Kind)
 
 
 class DType(enum.IntEnum):
-    """Element types. Half types are added in fp32 and rounded once."""
+    """Element types. Half-precision types are added in fp32, and the sum is rounded once."""
 
     FLOAT32 = 1
     FLOAT64 = 2
@@ -85,14 +86,15 @@ _ITEMSIZE = {
 
 
 class Reduction(enum.IntEnum):
-    """SUM, or AVERAGE: the sum, divided by the number of ranks before rounding. Integers support only SUM."""
+    """SUM, or AVERAGE: the sum divided by the number of ranks. Rounding follows the division. Integers
+    support only SUM."""
 
     SUM = 0
     AVERAGE = 1
 
 
 HEADER = struct.Struct("<4sBBBxH2xIQQIIQQ")
-"""The magic number and the fields of `Header`, in their order."""
+"""The magic number, and the fields of `Header` in the same order."""
 _MAGIC = b"TSR2"
 
 
@@ -105,7 +107,7 @@ class Header(NamedTuple):
     rank: int = 0
     #: Index of the chunk in its operation.
     chunk: int = 0
-    #: Number of the operation among the group's operations by reducers, from 0 on.
+    #: Number of the operation among the group's operations that reducers execute, from 0 on.
     operation: int = 0
     #: Elements of the whole operation.
     total: int = 0
@@ -113,10 +115,10 @@ class Header(NamedTuple):
     step: int = 0
     #: Bytes of the payload.
     nbytes: int = 0
-    #: From a worker: number of its results of this lane. From a reducer: number of results that all ranks
-    #: have.
+    #: From a worker: number of results of this lane that the worker has. From a reducer: number of results of
+    #: this lane that all ranks have.
     acknowledged: int = 0
-    #: Number of the operation in messages to users, from 1 on; 0 = none.
+    #: Number of the operation in messages to users, from 1 on; 0 = no number.
     ordinal: int = 0
 
 
@@ -126,7 +128,7 @@ def pack(header: Header) -> bytes:
 
 def unpack(data: "bytes | bytearray | memoryview") -> Header:
     """Decode a header from HEADER.size bytes. Raises Malformed for a wrong magic number or kind. The C
-    library has already checked that a chunk fits its operation."""
+    library has already checked that the size of a chunk fits its operation."""
     magic, kind, *rest = HEADER.unpack(data)
     if magic != _MAGIC or kind not in _KINDS:
         raise Malformed(STRANGE)
@@ -156,9 +158,9 @@ class Accept(NamedTuple):
 
 
 class Start(NamedTuple):
-    """A reducer's message that all ranks are connected."""
+    """A reducer's message when all ranks are connected."""
 
-    #: The lane's next position: the minimum of all ranks' received positions.
+    #: The lane's next position: the lowest number of results that any rank has received.
     position: int
 
 

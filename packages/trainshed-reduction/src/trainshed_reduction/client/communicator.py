@@ -23,7 +23,7 @@ def _discard(_: str) -> None:
 
 
 class Communicator:
-    """A rank's part of a group: call `start` once, `issue` any number of times, and then `close`."""
+    """Connects a rank to its group. Call `start` once, `issue` any number of times, and then `close`."""
 
     def __init__(
         self,
@@ -37,7 +37,8 @@ class Communicator:
         log: Callable[[str], None] = _discard,
     ) -> None:
         """`group`: a name that is unique in the job and the same on all ranks. `generation`: the same on all
-        ranks, and greater than that of earlier groups of this name. Others: see `Membership`."""
+        ranks, and greater than that of earlier groups of this name. For the other parameters, see
+        `Membership`."""
         self._operations = operations = OperationQueue()
         hello = Hello(proof.group_digest(group), generation, rank, world)
         self._membership = Membership(settings, operations, hello, reports, log)
@@ -47,8 +48,8 @@ class Communicator:
 
     def start(self) -> None:
         """Connect to all reducers, and wait for the connections of all ranks. Blocks for up to
-        `settings.start_seconds`. Raises ReductionFailed with the missing reducers or ranks, and then closes
-        the communicator. Other ranks may fail to start: callers must agree on the result."""
+        `settings.start_seconds`. On failure, closes the communicator and raises ReductionFailed with the
+        missing reducers or ranks. The result may differ between ranks, so callers must agree on it."""
         self._thread.start()
         self._operations.await_open()
 
@@ -64,11 +65,11 @@ class Communicator:
                 operation is done.
             dtype: The element type.
             reduction: SUM or AVERAGE.
-            ordinal: The number of the operation in messages, counted from 1 by default.
+            ordinal: The number of the operation in messages. By default, operations are counted from 1.
 
         Raises:
             ReductionFailed: The group has failed.
-            ValueError: `data` is unsuitable, or the AVERAGE of integers.
+            ValueError: `data` is unsuitable, or the caller requests the AVERAGE of integers.
         """
         view = memoryview(data)
         size = view.nbytes
@@ -81,14 +82,14 @@ class Communicator:
         return self._operations.queue(view.cast("B"), dtype, reduction, ordinal)
 
     def close(self) -> None:
-        """Leave the group. Unfinished operations fail. Blocks until the thread has sent the frames that other
-        ranks may still need, and has ended. Idempotent."""
+        """Leave the group. Unfinished operations fail. Blocks until the thread has ended. Before that, the
+        thread sends the frames that other ranks may still need. Idempotent."""
         self._operations.close()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
 
     def describe(self) -> str:
-        """Return one line with the number of reducers and the maximum speed-up. After `start`."""
+        """Return one line with the number of reducers and the maximum speed-up. Call it after `start`."""
         assert self._formation is not None
         return self._formation.describe()
 

@@ -16,7 +16,7 @@ from trainshed_reduction.wire import Hello
 
 
 class Membership(NamedTuple):
-    """Data that all parts of a rank's client share."""
+    """Data that all objects of a rank's client share."""
 
     settings: Settings
     operations: OperationQueue
@@ -33,10 +33,10 @@ _Found = TypeVar("_Found")
 
 
 class Formation:
-    """Forms a group. Its connections stay open until `close`, also after a failure."""
+    """Forms a group. Its connections stay open until `close`, even after a failure."""
 
     def __init__(self, membership: Membership) -> None:
-        """Raises ReductionFailed if the C library is missing or the settings' authority is unusable."""
+        """Raises ReductionFailed if the C library is missing."""
         native = library.load()
         if native is None:
             raise ReductionFailed("reducers need the package's C library: " + library.reason())
@@ -49,7 +49,7 @@ class Formation:
         self.lanes: List[Lane] = []
 
     def form(self) -> None:
-        """Form the group; blocks. Raises ReductionFailed with the missing reducers and ranks."""
+        """Form the group. Blocks. Raises ReductionFailed with the missing reducers and ranks."""
         firsts = self.lanes = [Lane(address) for address in self._settings.reducers]
         accepted = self._await(firsts, lambda lane: lane.accept)
         self.lanes = []
@@ -61,7 +61,7 @@ class Formation:
             lane.index = index
 
     def describe(self) -> str:
-        """Return one line with the number of reducers and the maximum speed-up. After `form`."""
+        """Return one line with the number of reducers and the maximum speed-up. Call it after `form`."""
         return describe(self._settings, self._membership.hello.world, len(self.lanes))
 
     def close(self) -> None:
@@ -71,7 +71,7 @@ class Formation:
     def _await(
         self, lanes: Sequence[Lane], wanted: Callable[[Lane], Optional[_Found]]
     ) -> List[_Found]:
-        """Connect these lanes, and return the awaited value of each. Raises ReductionFailed."""
+        """Connect these lanes, wait for a value of each, and return the values. Raises ReductionFailed."""
         while True:
             self._news.clear()
             now = time.monotonic()

@@ -1,5 +1,5 @@
-"""Lanes: the successive connections of a worker to one thread of a reducer. A lane reconnects, and records
-missing ranks and the time since the reducer is lost."""
+"""Lanes: the successive connections of a worker to one thread of a reducer. A lane reconnects. It also
+records which ranks are missing and since when the reducer is lost."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from trainshed_reduction.wire import Accept, Hello, Kind, Start
 Address = Tuple[str, int]
 
 _KEEPALIVE_TIMEOUT = 10.0
-"""Maximum seconds between the frames of a waiting reducer, which sends its status every second."""
+"""A waiting reducer that sends no frame for this many seconds is lost. It sends its status every second."""
 _FIRST_INTERVAL = 0.01
 _MAX_INTERVAL = 0.5
 _STALL_TIMEOUT = 20.0
-"""Seconds after which a host that accepts no data is lost."""
+"""A host that accepts no data for this many seconds is lost."""
 
 
 class Dial:
@@ -37,8 +37,8 @@ class Dial:
 class Connection:
     """One connection of a lane, starting with the attempt to connect.
 
-    Its own thread connects, so that an unresponsive reducer does not delay other lanes. The thread sends
-    HELLO, waits for all ranks, and stores the results for the communicator's thread."""
+    Each connection has a thread, so that an unresponsive reducer does not delay other lanes. The thread
+    connects, sends HELLO, waits for all ranks, and stores the results for the communicator's thread."""
 
     def __init__(self, address: Address, dial: Dial, hello: Hello) -> None:
         #: Set after the reducer has accepted this worker.
@@ -49,7 +49,7 @@ class Connection:
         self.seen = 0.0
         #: The last status of a waiting reducer, or None.
         self.status: Optional[str] = None
-        #: Set when all ranks are connected. Then only the communicator's thread uses the socket.
+        #: Set when all ranks are connected. From then on, only the communicator's thread uses the socket.
         self.start: Optional[Start] = None
         self.socket: Optional[socket.socket] = None
         #: The cause of a failure, set after all other fields, or None.
@@ -119,13 +119,13 @@ class Lane:
         self.address = address
         self.thread = thread
         self.index = -1
-        #: The current connection or connection attempt.
+        #: The current connection, or the current attempt to connect.
         self.connection: Optional[Connection] = None
         #: Whether the connection transfers chunks.
         self.running = False
-        #: The cause of a missing connection, or None before the first attempt.
+        #: The reason why no connection exists, or None before the first attempt.
         self.cause: Optional[str] = None
-        #: The time since which no accepted connection exists.
+        #: The time at which the last accepted connection was lost, or at which the lane was created.
         self._gone = time.monotonic()
         self._interval = 0.0
         self._due = 0.0
@@ -135,12 +135,13 @@ class Lane:
 
     @property
     def accept(self) -> Optional[Accept]:
-        """Set after the reducer has accepted this worker. The reducer may still wait for other ranks."""
+        """The reducer's ACCEPT, or None if it has not accepted this worker. The reducer may still wait for
+        other ranks."""
         return None if self.connection is None else self.connection.accept
 
     @property
     def start(self) -> Optional[Start]:
-        """Set when all ranks are connected."""
+        """The reducer's START, or None until all ranks are connected."""
         return None if self.connection is None else self.connection.start
 
     @property
@@ -158,8 +159,8 @@ class Lane:
             self.connection.record_frame(now, status)
 
     def connect(self, dial: Dial, hello: Callable[[Lane], Hello], now: float) -> Optional[float]:
-        """Connect if due, and return the time of the next call, or None to wait for a change. Raises
-        ReductionFailed if the reducer rejects this worker."""
+        """Connect if a connection attempt is due. Return the time for the next call, or None if the caller
+        can wait for a change. Raises ReductionFailed if the reducer rejects this worker."""
         connection = self.connection
         if connection is not None and connection.cause:
             if connection.is_refused:
@@ -197,7 +198,7 @@ class Lane:
         self._gone = time.monotonic()
 
     def complaint(self) -> str:
-        """Return a message with the reason why the lane does not run."""
+        """Return the reason why the lane has no running connection, as a message."""
         if self.accept is not None:
             return f"{self}: {self.status or 'it has not reported the missing ranks yet'}"
         return f"no connection to {self}: {self.cause or 'it does not respond'}"

@@ -3,8 +3,8 @@ may still need. It uses no sockets, threads or clocks.
 
 An operation consists of chunks. Each chunk is sent to the next position of a lane. All ranks compute the same
 positions. The ledger keeps a chunk until all ranks have its result, because its reducer may be lost. In that
-case the rank sends the chunk again: its input, or its result if it has arrived. The result is in the user's
-memory until the operation is done, and in a copy afterwards."""
+case the rank sends the chunk's result again if it has arrived, or otherwise its input. The result is in the
+user's memory until the operation is done, and then in a copy."""
 
 from __future__ import annotations
 
@@ -21,14 +21,17 @@ class Place(NamedTuple):
     """The destination of a chunk."""
 
     lane: int
-    #: As in `Frame`; its integer part is the same on all ranks.
+    #: As in `Frame`. The integer part is the same on all ranks.
     row: float
 
 
 def place_of(number: int, lanes: int, rank: int, world: int) -> Place:
-    """Return the destination of the `number`-th chunk (from 0): the lanes in turn. A row has one chunk per
-    lane. All ranks use the same lanes, but each rank starts a row at another lane (stagger), so that ranks do
-    not all send to the same reducer at once."""
+    """Return the destination of the `number`-th chunk (from 0). Chunks are assigned to lanes in turn, and a
+    row has one chunk per lane.
+
+    All ranks use the same lanes, but each rank starts a row at a different lane. Therefore ranks do not all
+    send to the same reducer at once.
+    """
     row, lane = divmod(number, lanes)
     return Place(lane, row + (lane - rank * lanes // world) % lanes / lanes)
 
@@ -98,12 +101,12 @@ class Ledger:
     """The operations of a group, with their chunks and results."""
 
     def __init__(self, lanes: int, rank: int, world: int, largest: int) -> None:
-        """`lanes`: their number. `largest`: maximum bytes of a chunk, the same on all ranks."""
+        """`lanes`: number of lanes. `largest`: maximum bytes of a chunk, which is the same on all ranks."""
         self._rank = rank
         self._largest = largest
         self._world = world
         self._lanes = [_Lane() for _ in range(lanes)]
-        #: Number of assigned chunks.
+        #: Number of chunks that are assigned to lanes.
         self._dealt = 0
         self._issued = 0
         #: Unfinished operations, in order.
@@ -116,7 +119,8 @@ class Ledger:
     def issue(
         self, view: memoryview, dtype: DType, reduction: Reduction, operation: Operation
     ) -> List[Tuple[int, Frame]]:
-        """Start an operation on `view`, a memoryview of bytes. Return the frames to send with their lanes."""
+        """Start an operation on `view`, a memoryview of bytes. Return the frames to send, each with its
+        lane."""
         total = len(view) // dtype.itemsize
         step = layout.chunk_elements(total, dtype.itemsize, len(self._lanes), self._largest)
         header = Header(
@@ -144,7 +148,7 @@ class Ledger:
         return state.entries[at] if at < len(state.entries) else None
 
     def record_result(self, lane: int, position: int) -> Optional[Work]:
-        """Record the arrival of a chunk's result. Return the operation if it is complete now."""
+        """Record the arrival of a chunk's result. Return the operation if this chunk completes it."""
         state = self._lanes[lane]
         entry = state.entries[position - state.base]
         entry.here = True
@@ -157,8 +161,8 @@ class Ledger:
         return entry.work if not entry.work.left else None
 
     def release(self, work: Work) -> None:
-        """Copy the results of a finished operation that other ranks may need, and release the user's
-        memory."""
+        """Release the user's memory of a finished operation, after copying the results that other ranks may
+        need."""
         for entry in work.entries:
             if not entry.everywhere:
                 entry.keep()
@@ -167,7 +171,7 @@ class Ledger:
         self.open.remove(work)
 
     def acknowledge(self, lane: int, position: int) -> None:
-        """Remove the lane's chunks below this position, because all ranks have their results."""
+        """Remove the lane's chunks below this position, because all ranks have the results."""
         state = self._lanes[lane]
         while state.base < min(position, state.received):
             entry = state.entries.popleft()

@@ -10,18 +10,19 @@ from trainshed_reduction.client.operations import ReductionFailed
 from trainshed_reduction.process import Reports
 
 _KEEPALIVE_TIMEOUT = 10.0
-"""Maximum seconds between frames of a reducer with outstanding results. It sends its status every second."""
+"""A reducer with outstanding results that sends no frame for this many seconds is silent. It sends its status
+every second."""
 _FIRST_WARNING = 10.0
-"""Seconds of a wait before the first log line about it."""
+"""Seconds of a wait before the first log line about the wait."""
 
 
 class LossDetector:
-    """Detects silent reducers and lost ranks by their waiting times."""
+    """Detects silent reducers and lost ranks by the time for which this rank has waited for them."""
 
     def __init__(self, limit: float, absence: float, log: Callable[[str], None]) -> None:
-        #: Maximum seconds to wait for a due result of a lane.
+        #: Maximum seconds to wait for a lane's next result.
         self._limit = limit
-        #: Maximum seconds without any connection of a rank.
+        #: Maximum seconds for which a rank may have no connection to any reducer.
         self._absence = absence
         self._log = log
         #: By lane: the next chunk without a result, and the start of the wait.
@@ -29,8 +30,8 @@ class LossDetector:
         self._warn_after = _FIRST_WARNING
 
     def check(self, ledger: Ledger, lanes: Sequence[Lane], now: float) -> List[Lane]:
-        """Return the lanes of silent reducers that owe results. Raises ReductionFailed if a wait exceeds its
-        limit."""
+        """Return the lanes that wait for results of silent reducers. Raises ReductionFailed if a wait exceeds
+        its limit."""
         before, self._waits = self._waits, {}
         for lane in lanes:
             entry = ledger.waits(lane.index)
@@ -69,8 +70,9 @@ class LossDetector:
             self._log(text)
 
     def check_absence(self, ledger: Ledger, lanes: Sequence[Lane], now: float) -> None:
-        """Raise ReductionFailed if a rank has been absent for too long. All reducers report a lost worker as
-        missing, but not a slow or partly disconnected one. A lost worker does not return to its group."""
+        """Raise ReductionFailed if a rank has been absent for too long. A worker is lost if all reducers
+        report it as missing. A slow or partly disconnected worker is not reported by all. A lost worker does
+        not return to its group."""
         if not ledger.open or any(lane.running or lane.accept is None for lane in lanes):
             return
         since = max((lane.connection.greeted for lane in lanes if lane.connection), default=now)
@@ -84,8 +86,8 @@ class LossDetector:
 
 
 def report_silence(reports: Reports, lane: Lane) -> None:
-    """Report a silent reducer on the job's timeline, as the reason for the program's wait."""
-    # The text is the same on all ranks, because the service shows equal notes only once.
+    """Report a silent reducer on the job's timeline, as the reason why the program waits."""
+    # Use the same text on all ranks, because the service shows equal notes only once.
     reducer = "{}:{}".format(*lane.address)
     text = f"reducer {reducer} does not respond; the worker reconnects to it"
     reports.note(f"silent {reducer}", text, "WARNING")

@@ -12,11 +12,11 @@ from trainshed_reduction.wire import DType, Reduction
 if TYPE_CHECKING:
     _Future = futures.Future[None]
 else:
-    _Future = futures.Future  # Not generic in Python 3.8.
+    _Future = futures.Future  # Future is not generic in Python 3.8.
 
 
 class ReductionFailed(RuntimeError):
-    """An all-reduce cannot finish. The text contains the responsible rank or reducer and a remedy."""
+    """An all-reduce cannot finish. The message contains the responsible rank or reducer, and a remedy."""
 
 
 class Operation(_Future):
@@ -25,7 +25,7 @@ class Operation(_Future):
 
     def __init__(self, number: int) -> None:
         super().__init__()
-        #: Number of the operation in messages, the same on all ranks (`wire.Header.ordinal`).
+        #: Number of the operation in messages. It is the same on all ranks (`wire.Header.ordinal`).
         self.number = number
 
     def wait(self, timeout: Optional[float] = None) -> bool:
@@ -40,7 +40,7 @@ class Operation(_Future):
         return True
 
     def finish(self, failure: Optional[ReductionFailed] = None) -> None:
-        """Finish the operation. Later calls have no effect."""
+        """Finish the operation. Further calls have no effect."""
         if self.done():
             return
         if failure is None:
@@ -74,7 +74,7 @@ class OperationQueue:
     # ---- callers
 
     def await_open(self) -> None:
-        """Wait until the group has formed. Raises ReductionFailed if it has not."""
+        """Wait until the group has formed. Raises ReductionFailed if the formation fails."""
         with self._changed:
             self._changed.wait_for(lambda: self._open or self._failure is not None)
             if not self._open and self._failure is not None:
@@ -105,13 +105,15 @@ class OperationQueue:
             self._changed.notify_all()
 
     def take(self) -> Iterator[QueuedOperation]:
-        """Yield the operations in order. Each stays queued until the next one, so that `fail` finds it."""
+        """Yield the operations in order. An operation stays queued until the caller requests the next one, so
+        that `fail` finds it."""
         while self._handed:
             yield self._handed[0]
             self._handed.popleft()
 
     def fail(self, failure: ReductionFailed, taken: Sequence[Operation] = ()) -> None:
-        """Fail all unfinished operations, `taken` or queued, and all later ones. The first failure stays."""
+        """Fail all unfinished operations (`taken` or queued) and all later ones. Further calls do not change
+        the failure."""
         with self._changed:
             self._failure = self._failure or failure
             pending = [*taken, *(handed.operation for handed in self._handed)]

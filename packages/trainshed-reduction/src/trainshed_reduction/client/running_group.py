@@ -1,4 +1,4 @@
-"""A running group on one rank: passes chunks to the transfer and results to callers, and reconnects lanes."""
+"""Runs a group on one rank: passes chunks to the transfer and results to callers, and reconnects lanes."""
 
 from __future__ import annotations
 
@@ -19,19 +19,20 @@ from trainshed_reduction.native.transfer import Event, NativeTransfer
 from trainshed_reduction.settings import Settings
 from trainshed_reduction.wire import MAX_CHUNK, Hello, Kind
 
-# Data in flight of a rank: enough to keep its link busy, and little enough to keep queues short. This is
-# about three rows of chunks, because a chunk's result arrives about one row after its sending. More data
-# would only wait in queues. Measured fraction of the bound: 92-97 % with three rows, 89 % with eight, 55-75 %
+# The data in flight of a rank must keep its link busy without long queues. About three rows of chunks
+# suffice, because a chunk's result arrives about one row after the rank has sent the chunk. More data would
+# only wait in queues. Measured speed as a fraction of its bound: 92-97 % with 3 rows, 89 % with 8, 55-75 %
 # with 1.5.
 
 _ROW = 320 << 10
 _ROW_SECONDS = 0.013
 _ROWS = 3
 _MIN_LANES = 4
-"""Minimum number of chunks of a row. Results of larger chunks would arrive too late."""
+"""A row has at least this many chunks. With fewer, larger chunks, results would arrive too late."""
 _MIN_CREDIT = 1 << 20
 _MIN_FLIGHT_SECONDS = 0.002
-"""Minimum data in flight, in seconds, for the delays of hosts on links with short rows."""
+"""Minimum data in flight, in seconds of the link's bandwidth. It hides delays within hosts if rows are
+short."""
 _MAX_CREDIT = 64 << 20
 
 
@@ -44,7 +45,7 @@ class Flow(NamedTuple):
 
 def flow_for(settings: Settings, lanes: int, *, delay: float = 0.0) -> Flow:
     """Return the flow for the settings' bandwidth. `lanes`: number of lanes with chunks. `delay`: round-trip
-    time in seconds without other traffic. The settings may limit the chunk and set the credit."""
+    time of an idle network in seconds. The settings may limit the size of a chunk and set the credit."""
     rate = settings.worker_gbps * 1e9 / 8
     row = max(_ROW, int(rate * _ROW_SECONDS))
     chunk = min(
@@ -58,7 +59,7 @@ def flow_for(settings: Settings, lanes: int, *, delay: float = 0.0) -> Flow:
 
 _MIN_RTT = struct.Struct("=I")
 _MIN_RTT_AT = 148
-"""Offset of the minimum round-trip time, in microseconds, in Linux' struct tcp_info."""
+"""Offset of the minimum round-trip time (in microseconds) in Linux's struct tcp_info."""
 _MAX_ROUND_TRIP = 10.0
 
 
@@ -77,9 +78,9 @@ def round_trip(connection: socket.socket) -> float:
 _LOG_INTERVAL = 60.0
 """Minimum seconds between two log lines about broken connections."""
 _CHECK_INTERVAL = 0.5
-"""Seconds between two checks for conditions without events, such as silence."""
+"""Seconds between two checks for conditions that cause no events, such as silence."""
 _FLUSH_TIMEOUT = 10.0
-"""Timeout in seconds for sending frames that other ranks may need, if a reducer was lost just before."""
+"""Timeout in seconds for sending frames that other ranks may need after the loss of a reducer."""
 _LAST_FRAME_TIMEOUT = 1.0
 """Timeout in seconds for sending a lane's last frame."""
 
@@ -88,7 +89,7 @@ class RunningGroup:
     """A running group on one rank. Only the communicator's thread uses it."""
 
     def __init__(self, membership: Membership, formation: Formation) -> None:
-        """`formation`: the formed group. The caller closes it."""
+        """`formation`: the group's connections, which the caller closes."""
         self._membership = membership
         self._settings = settings = membership.settings
         self._operations = membership.operations
@@ -114,13 +115,14 @@ class RunningGroup:
         return [work.operation for work in self._ledger.open]
 
     def begin(self) -> None:
-        """Attach the lanes, and allow other threads to wake this one."""
+        """Attach the lanes, and allow other threads to wake this thread."""
         self._dial.wake = self._operations.wake = self._transfer.wake
         for lane in self._lanes:
             self._resume(lane)
 
     def turn(self) -> None:
-        """Work until an event. Raises ReductionFailed if the group has failed."""
+        """Move data until an event occurs, and handle the event. Raises ReductionFailed if the group has
+        failed."""
         for view, dtype, reduction, operation in self._operations.take():
             for lane, frame in self._ledger.issue(view, dtype, reduction, operation):
                 self._transfer.push(lane, frame)
@@ -135,8 +137,8 @@ class RunningGroup:
                 self._losses.check_absence(self._ledger, self._lanes, now)
 
     def leave(self) -> None:
-        """Send the frames that other ranks may need, and leave. Fail the group if operations are
-        unfinished."""
+        """Send the frames that other ranks may need, and leave the group. If operations are unfinished, the
+        group fails."""
         if self.unfinished:
             number = self.unfinished[0].number
             self.report_failure(f"it left the group before operation {number} finished")
@@ -153,7 +155,7 @@ class RunningGroup:
         self._detach()
 
     def _send_last(self, frame: bytes) -> None:
-        """Send a last frame on each lane without partly sent frames."""
+        """Send a last frame on each lane. Does nothing if frames are unsent."""
         if self._transfer.unsent():
             return
         for lane in self._lanes:
@@ -161,7 +163,7 @@ class RunningGroup:
                 connection = lane.connection.socket
                 assert connection is not None
                 self._transfer.detach(lane.index)
-                with contextlib.suppress(OSError):  # The connection is broken already.
+                with contextlib.suppress(OSError):  # The connection may already be broken.
                     connection.settimeout(_LAST_FRAME_TIMEOUT)
                     connection.sendall(frame)
 
@@ -203,7 +205,7 @@ class RunningGroup:
     # ---- lanes
 
     def _move(self, until: float) -> float:
-        """Handle events of reducers and connections until a deadline. Return the time."""
+        """Handle events of reducers and connections until a deadline. Return the current time."""
         now = time.monotonic()
         due = connect_due(self._lanes, self._dial, self._hello_of, now)
         self._handle(self._transfer.run(max(0.0, min(due, until) - now)))
@@ -213,8 +215,8 @@ class RunningGroup:
         return time.monotonic()
 
     def _is_needed(self) -> bool:
-        """Whether a restarting reducer may need results that only this rank has. The reducer cannot
-        distinguish ranks that have left from slow ranks."""
+        """Whether a restarting reducer may need results that only this rank has. If this rank left now, the
+        reducer could not distinguish it from a slow rank."""
         return any(not lane.running and self._ledger.keeps(lane.index) for lane in self._lanes)
 
     def _hello_of(self, lane: Lane) -> Hello:
@@ -224,7 +226,7 @@ class RunningGroup:
         self._transfer.detach(lane.index)
         lane.lose(cause)
         now = time.monotonic()
-        # Limit the log lines, because a reducer's end breaks many lanes at once.
+        # Limit the number of log lines, because the end of a reducer breaks many lanes at once.
         if self._ledger.waits(lane.index) is not None and now >= self._next_log:
             self._next_log = now + _LOG_INTERVAL
             self._membership.log(f"the connection to {lane} broke ({cause}); the worker reconnects")

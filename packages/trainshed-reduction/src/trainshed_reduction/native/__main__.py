@@ -15,7 +15,8 @@ from typing import List, Optional, Sequence, Tuple
 from trainshed_reduction.native import library
 
 COMPILER_TIMEOUT = 240.0
-"""Timeout of the compiler in seconds. It usually takes one or two, and much longer on a busy machine."""
+"""Timeout of the compiler in seconds. It usually takes one or two seconds, and much longer on a busy
+machine."""
 FLAGS = (
     "-std=c11",
     "-O3",
@@ -30,8 +31,8 @@ FLAGS = (
 
 
 def build(directory: Path, flags: Sequence[str] = ()) -> Tuple[Optional[Path], str]:
-    """Build the library in `directory`, unless it exists there. Return its path and "", or None and the
-    error.
+    """Build the library in `directory`, unless it exists there. Return (path, "") on success, or (None, error
+    message).
 
     The library runs on machines with the same architecture and C library. It detects other features of the
     processor at run time. Takes up to COMPILER_TIMEOUT.
@@ -54,7 +55,7 @@ def build(directory: Path, flags: Sequence[str] = ()) -> Tuple[Optional[Path], s
 def _compiler() -> List[str]:
     try:
         named_compiler = shlex.split(os.environ.get("CC", ""))
-    except ValueError:  # Unbalanced quotes.
+    except ValueError:  # CC contains unbalanced quotes.
         named_compiler = [os.environ["CC"]]
     for command in [named_compiler] if named_compiler else [["cc"], ["gcc"], ["clang"]]:
         if shutil.which(command[0]):
@@ -67,7 +68,8 @@ def _compiler() -> List[str]:
 def _compile(command: Sequence[str], path: Path) -> Tuple[Optional[Path], str]:
     sources = [str(library.DIRECTORY / name) for name in library.SOURCES if name.endswith(".c")]
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Build in a temporary directory and rename, because other processes may build the library at once.
+    # Build in a temporary directory and rename, because other processes may build the library at the same
+    # time.
     with tempfile.TemporaryDirectory(prefix=".building-", dir=str(path.parent)) as workspace:
         made = Path(workspace) / path.name
         complaints = Path(workspace) / "errors"
@@ -78,7 +80,7 @@ def _compile(command: Sequence[str], path: Path) -> Tuple[Optional[Path], str]:
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
-                # By default, Zig's caches are in the home directory, which may be missing.
+                # By default, Zig stores its caches in the home directory, which may be missing.
                 env={
                     **os.environ,
                     "ZIG_GLOBAL_CACHE_DIR": workspace,
@@ -88,7 +90,7 @@ def _compile(command: Sequence[str], path: Path) -> Tuple[Optional[Path], str]:
             try:
                 status = compiler.wait(COMPILER_TIMEOUT)
             except subprocess.TimeoutExpired:
-                # The compiler's child processes do the work: kill the whole group.
+                # Kill the whole process group, because the compiler's child processes do the work.
                 os.killpg(compiler.pid, signal.SIGKILL)
                 compiler.wait()
                 return None, f"{command[0]} took longer than {COMPILER_TIMEOUT:g} seconds"

@@ -10,9 +10,10 @@
 #include <sys/uio.h>
 #include <time.h>
 
-/* Minimum bytes of a payload for one wake-up. Rate-limited links deliver only a few segments at a time. */
+/* Bytes of a payload that must arrive before the thread wakes up. Rate-limited links deliver only a few segments at
+ * a time. */
 #define BATCH (128 << 10)
-/* Maximum bytes of a payload that the system buffers until the whole payload has arrived. */
+/* Maximum bytes of a payload that may wait in the system's buffers until the whole payload has arrived. */
 #define WHOLE (256 << 10)
 
 static bool is_ours(const struct header *header)
@@ -85,7 +86,8 @@ static void wake_at(struct incoming *in, int handle, size_t bytes)
     }
 }
 
-/* Waits at most for the rest of the current header or payload, because the next frame may arrive much later. */
+/* Requests a wake-up no later than the rest of the current header or payload, because the next frame may arrive much
+ * later. */
 static void wait_for_more(struct incoming *in, int handle)
 {
     size_t lacks = in->got < HEADER ? HEADER - in->got : HEADER + in->header.nbytes - in->got;

@@ -35,9 +35,9 @@ struct event {
     uint32_t offset, size; /* of the event's text */
 };
 /* Kinds of events, and the meaning of their `position` and text:
- * RESULT: a result arrived. position: the result's.
+ * RESULT: a result arrived. position: its position.
  * MESSAGE: a frame without a chunk arrived. text: the frame.
- * LOST: the connection broke. position: errno, 0 = closed by the peer.
+ * LOST: the connection broke. position: an errno; 0: the peer closed the connection.
  * STRANGE: a frame violates the protocol.
  * ODD: a chunk does not match the chunks of the other ranks. text: its header. */
 enum event_kind { EVENT_RESULT = 1, EVENT_MESSAGE, EVENT_LOST, EVENT_STRANGE, EVENT_ODD };
@@ -52,15 +52,15 @@ struct report {
 
 struct event *report_add(struct report *report, enum event_kind kind, uint32_t lane, uint64_t position);
 void report_text(struct report *report, struct event *event, const void *bytes, size_t count);
-/* Whether the report lacks space for the events of one read: it may complete two frames. */
+/* Whether the report lacks space for the events of one read, which may complete two frames. */
 bool report_is_full(const struct report *report);
 
-/* An incoming frame. Its owner sets `payload`, the destination of the payload, when the header is complete. */
+/* An incoming frame. When the header is complete, the owner sets `payload` to the memory for the payload. */
 struct incoming {
     struct header header;
     size_t got; /* received bytes of header and payload */
     uint8_t *payload;
-    uint32_t wakes_at; /* SO_RCVLOWAT: bytes that must arrive before the socket is readable; 0: the default */
+    uint32_t wakes_at; /* SO_RCVLOWAT: the socket becomes readable when so many bytes have arrived; 0: the default */
     bool is_single;    /* do not read beyond the end of this frame, because the next one may have to wait */
 };
 
@@ -68,23 +68,24 @@ struct incoming {
  * stop reading. */
 typedef bool (*frame_step)(void *whose);
 
-/* Reads once; a payload together with the header after it. Returns the number of bytes; 0: the peer has closed the
- * connection; below 0: -errno, where -EAGAIN means that no data is available. */
+/* Reads once. A payload is read together with the next frame's header. Returns the number of bytes; 0: the peer has
+ * closed the connection; below 0: -errno (-EAGAIN: no data is available). */
 ssize_t incoming_read(struct incoming *incoming, int handle, frame_step begin, frame_step end, void *whose);
 
-/* Whether the whole payload has arrived, so that one read returns all of it. No byte of it may have been read before.
- * If false, the socket becomes readable when the whole payload has arrived, unless the payload is too long for this. */
+/* Whether the whole payload has arrived, so that one read returns all of it. Call this before reading any byte of
+ * the payload. If the result is false, the socket becomes readable when the whole payload has arrived, unless the
+ * payload is too long. */
 bool incoming_is_whole(struct incoming *incoming, int handle);
 
-/* Whether a header belongs to a chunk of an operation, and its length fits the operation. */
+/* Whether a header belongs to a chunk of an operation, and the chunk's length fits the operation. */
 bool is_chunk(const struct header *header);
 /* Whether a header belongs to a valid frame without a chunk. */
 bool is_short(const struct header *header);
 
-/* Returns the bytes of an element. */
+/* Returns the size of an element in bytes. */
 uint32_t width_of(int dtype);
 
-/* Returns the seconds of Python's time.monotonic. */
+/* Returns the same time as Python's time.monotonic, in seconds. */
 double now(void);
 #define NEVER 1e300
 

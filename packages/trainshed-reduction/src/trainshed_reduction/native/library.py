@@ -56,11 +56,12 @@ _SIGNATURES: Dict[str, Tuple[Any, List[Any]]] = {
 
 
 class Library:
-    """The loaded library. `functions`: its typed functions. Calls keep the interpreter lock, because they are
-    shorter than releasing it. `unlocked`: the same functions; calls release the interpreter lock."""
+    """The loaded library. `functions`: its typed functions. Calls keep the interpreter lock, because they
+    take less time than releasing it. `unlocked`: the same functions, but calls release the interpreter
+    lock."""
 
     def __init__(self, path: Path) -> None:
-        """Raises OSError or AttributeError if `path` is not this library."""
+        """Load the library. Raises OSError or AttributeError if `path` is not this library."""
         self.path = path
         self.functions = ctypes.PyDLL(str(path))
         self.unlocked = ctypes.CDLL(str(path))
@@ -72,7 +73,8 @@ class Library:
 
 
 def load() -> Optional[Library]:
-    """Return the library, loaded once; None if it is unusable. Then `reason` returns the cause."""
+    """Return the library, or None if it is unusable. In the latter case, `reason` returns the cause. Loads
+    the library only once."""
     return _find()[0]
 
 
@@ -83,7 +85,7 @@ def reason() -> str:
 
 def name(machine: Optional[str] = None) -> str:
     """Return the library's file name for an architecture. Default: this machine's. The name contains a digest
-    of the sources, so that a library of other sources is never loaded."""
+    of the sources, so that a library from other sources is never loaded."""
     digest = hashlib.sha256()
     for source in SOURCES:
         digest.update((DIRECTORY / source).read_bytes())
@@ -100,7 +102,9 @@ def _find() -> Tuple[Optional[Library], str]:
             path = place / file
             if path.exists():
                 return Library(path), ""
-    except Exception as error:  # Platforms raise different exceptions; this function must not.
+    except (
+        Exception
+    ) as error:  # The exceptions depend on the platform, and this function must not raise any.
         return None, f"{path} cannot be loaded: {error}"
     return None, file + " was not built. Run python -m trainshed_reduction.native with a C compiler"
 
@@ -111,14 +115,14 @@ _EVENT = struct.Struct("=iiQQII")
 
 
 class Result(NamedTuple):
-    """The result of the frame at `position` of `lane` was written to its target."""
+    """The result of the frame at `position` of `lane` was written to the frame's target."""
 
     lane: int
     position: int
 
 
 class Message(NamedTuple):
-    """A frame without a chunk arrived. `lane`: the lane; on a reducer, the connection's slot."""
+    """A frame without a chunk arrived. `lane`: on a worker, the lane; on a reducer, the connection's slot."""
 
     lane: int
     header: Header
@@ -126,7 +130,7 @@ class Message(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """The connection broke or is unusable. `lane`: as in `Message`."""
+    """A connection broke or is unusable. `lane`: as in `Message`."""
 
     lane: int
     cause: str = ""
@@ -163,7 +167,8 @@ class Report:
         self._text = ctypes.create_string_buffer(text)
 
     def read(self, run: Any, handle: object, seconds: float) -> Iterator[Record]:
-        """Call `run` (`transfer_run` or `reducer_run`) once, and yield the records of its events."""
+        """Call the C function `run` (`transfer_run` or `reducer_run`) once, and yield the records of its
+        events."""
         memory = self._events, self._capacity, self._text, len(self._text)
         count = run(handle, seconds, *memory)
         records, texts = memoryview(self._events)[: count * _EVENT.size], memoryview(self._text)

@@ -9,11 +9,12 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
-/* Maximum bytes of a worker without a result, plus one chunk; also of results that the worker does not accept. */
+/* Limit of a worker's bytes without a result, and of results that the worker has not accepted. One chunk may exceed
+ * it. */
 #define WINDOW (16u << 20)
-/* Maximum reads from one connection before other connections have their turn. */
+/* Maximum number of reads from one connection before other connections have their turn. */
 #define TURN 8
-/* Maximum frames in one send. */
+/* Maximum number of frames in one system call. */
 #define FRAMES 8
 
 void become_due(struct reducer *r, struct member *member)
@@ -77,7 +78,7 @@ static void dequeue(struct reducer *r, struct member *member)
     member->out_count--;
 }
 
-/* Splits the unsent rest of a frame, from `offset` on, into at most two parts: header and payload. */
+/* Describes the unsent rest of a frame, from `offset` on, as at most two parts: header and payload. */
 static int pieces(const struct out *out, size_t offset, struct iovec *parts)
 {
     int count = 0;
@@ -124,7 +125,7 @@ struct reading {
     struct member *member;
 };
 
-/* Reports an event of a member. Reading stops until the caller resumes it. */
+/* Reports an event of a member. Reading stops until reducer_resume. */
 static struct event *tell(struct reducer *r, struct member *member, enum event_kind kind, uint64_t error)
 {
     member->is_stopped = true;
@@ -179,7 +180,7 @@ struct row *row_at(const struct group *group, uint64_t position)
     return &group->rows[position & (group->room - 1)];
 }
 
-/* Makes space for a row at `position`; false: no memory. */
+/* Makes space for a row at `position`. Returns false if no memory is available. */
 static bool make_room(struct group *group, uint64_t position)
 {
     size_t room = group->room;
@@ -198,7 +199,7 @@ static bool make_room(struct group *group, uint64_t position)
     return true;
 }
 
-/* Finishes the oldest row, after all ranks have sent their chunk. */
+/* Finishes the oldest row, for which all ranks have sent their chunks. */
 static void finish(struct reducer *r, struct group *group, const struct header *last)
 {
     struct row *row = row_at(group, group->head);
@@ -243,7 +244,7 @@ static bool add(struct reducer *r, struct member *member)
     }
     struct row *row = row_at(group, position);
     uint32_t present = group->world - group->lacking;
-    /* The only missing chunk belongs to a rank that had left before. */
+    /* The missing chunk belongs to a rank that left before the group started. */
     bool is_in_vain = group->lacking && row->arrived + 1 == present && !row->final && in->kind != FINAL;
     if (position >= group->parted || is_in_vain || (row->arrived && !row_agrees(row, in)))
         return tell_odd(r, member);
@@ -292,7 +293,7 @@ static bool may_read(const struct reducer *r, const struct member *member)
            !report_is_full(&r->report);
 }
 
-/* Reads once and discards the data. Returns like incoming_read. */
+/* Reads once and discards the data. Returns the same values as incoming_read. */
 static ssize_t discard(const struct member *member)
 {
     static uint8_t nobodys[64 << 10];

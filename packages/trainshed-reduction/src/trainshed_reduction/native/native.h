@@ -15,7 +15,7 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-/* wire.DType */
+/* The values of wire.DType. */
 enum dtype { FLOAT32 = 1, FLOAT64 = 2, FLOAT16 = 3, BFLOAT16 = 4, INT32 = 5, INT64 = 6 };
 
 /* sums.c; native/library.py describes the sums */

@@ -34,7 +34,7 @@ bool poller_add(struct poller *poller, uint32_t index, int handle)
 void poller_remove(struct poller *poller, int handle)
 {
     struct epoll_event event = {0};
-    epoll_ctl(poller->handle, EPOLL_CTL_DEL, handle, &event); /* Fails if the socket is closed. */
+    epoll_ctl(poller->handle, EPOLL_CTL_DEL, handle, &event); /* This fails if the socket is already closed. */
 }
 
 void poller_renew(struct poller *poller, uint32_t index, int handle)

@@ -1,6 +1,6 @@
 /*
- * Detects readable and writable sockets with epoll, which reports each change once. poller_renew requests another
- * report for a socket that is still readable. Another thread can end a wait with poller_wake.
+ * Detects readable and writable sockets with epoll. Each change is reported once. poller_renew requests another report
+ * for a socket that is still readable. Another thread can end a wait by poller_wake.
  */
 
 #ifndef TRAINSHED_POLLER_H
@@ -17,12 +17,12 @@ struct ready {
     uint32_t index;
     bool readable, writable;
 };
-#define AT_ONCE 64 /* maximum reports of one wait */
+#define AT_ONCE 64 /* maximum number of reports of one wait */
 
-/* False: no memory or no descriptors. Close the poller in either case. */
+/* Returns false if no memory or no file descriptor is available. Close the poller in either case. */
 bool poller_open(struct poller *poller);
 void poller_close(struct poller *poller);
-/* False: errno contains the error. */
+/* Returns false and sets errno on failure. */
 bool poller_add(struct poller *poller, uint32_t index, int handle);
 void poller_remove(struct poller *poller, int handle);
 void poller_renew(struct poller *poller, uint32_t index, int handle);

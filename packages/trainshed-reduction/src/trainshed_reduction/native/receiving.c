@@ -8,9 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Maximum reads from one lane before other lanes have their turn. */
+/* Maximum number of reads from one lane before other lanes have their turn. */
 #define TURN 8
-/* Seconds before a result is read in parts, because the system's buffers may be too small for the whole result. */
+/* Seconds to wait for a whole result. Then it is read in parts, because the system's buffers may be too small for
+ * it. */
 #define PATIENCE 0.05
 
 /* The context of a call of incoming_read. */
@@ -30,7 +31,7 @@ static bool is_due(const struct lane *lane, const struct header *in)
            in->operation == out->operation && in->total == out->total && in->step == out->step;
 }
 
-/* Whether the frame of the incoming header is valid; if not, the lane is lost. */
+/* Checks the header of an incoming frame. If it is invalid, returns false, and the lane is lost. */
 static bool begin(void *whose)
 {
     struct reading *reading = whose;
@@ -54,9 +55,9 @@ static bool has_ended(int handle)
     return poll(&one, 1, 0) > 0;
 }
 
-/* Chooses the destination of a payload: the target if the whole payload has arrived, otherwise a buffer of the lane.
- * The target contains the rank's input, which is sent again after a broken connection. A part of a result must not
- * overwrite it. Returns 0 or an errno; EAGAIN: wait for the rest. */
+/* Chooses the memory for a payload: the target if the whole payload has arrived, otherwise a buffer of the lane. The
+ * target contains the rank's input, which is sent again if the connection breaks. Therefore a part of a result must
+ * not overwrite it. Returns 0 or an errno; EAGAIN: wait for the rest of the payload. */
 static int take_place(struct lane *lane)
 {
     uint32_t nbytes = lane->incoming.header.nbytes;
@@ -107,7 +108,7 @@ static bool deliver(void *whose)
     return true;
 }
 
-/* Reads available data; false if there is none. */
+/* Reads available data. Returns false if no data is available. */
 static bool receive(struct transfer *t, struct lane *lane)
 {
     struct reading reading = {t, lane};

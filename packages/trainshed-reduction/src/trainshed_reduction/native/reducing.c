@@ -1,8 +1,8 @@
 /*
- * Runs the groups of a reducer without Python's interpreter: receives chunks, adds them and sends the sums. The Python
- * module reducer.groups decides about membership and errors. It receives all frames that are not valid chunks.
+ * Runs the groups of a reducer without Python's interpreter: receives chunks, adds them, and sends the sums. The Python
+ * module reducer.groups handles membership and errors, and receives all frames that are not valid chunks.
  *
- * One thread calls all functions. The caller closes sockets after reducer_drop.
+ * The same thread must call all functions. The caller closes sockets after reducer_drop.
  */
 
 #define _GNU_SOURCE
@@ -12,10 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* After this many seconds with traffic, a run returns, so that the caller can count the traffic. */
+/* With traffic, a run returns after this many seconds, so that the caller can handle other work. */
 #define SECOND 1.0
 
-/* Finds readable and writable connections; returns whether the caller's own handle is readable. */
+/* Finds readable and writable connections. Returns whether the caller's file descriptor `elsewhere` is readable. */
 static bool watch(struct reducer *r, double seconds)
 {
     struct ready ready[AT_ONCE];
@@ -45,8 +45,8 @@ EXPORT void reducer_free(struct reducer *r)
     free(r);
 }
 
-/* `elsewhere`: a handle that becomes readable when the caller has other work. Returns NULL without memory or
- * descriptors. */
+/* `elsewhere`: a file descriptor that becomes readable when the caller has other work. Returns NULL if no memory or
+ * no file descriptor is available. */
 EXPORT struct reducer *reducer_new(int elsewhere)
 {
     struct reducer *r = calloc(1, sizeof *r);
@@ -62,9 +62,9 @@ EXPORT struct reducer *reducer_new(int elsewhere)
     return NULL;
 }
 
-/* Creates a group of `world` ranks that starts at position `head`. It ends when the last joined rank parts.
- * `operation`, `ordinal`: as returned by reducer_group. `lacking`: number of ranks that have left before. `parted`: the
- * first position without a chunk of such a rank. Returns NULL without memory. */
+/* Creates a group of `world` ranks that starts at position `head`. It ends when the last joined rank leaves.
+ * `operation`, `ordinal`: as returned by reducer_group. `lacking`: number of ranks that left before the start.
+ * `parted`: the first position for which such a rank has sent no chunk. Returns NULL if no memory is available. */
 EXPORT struct group *reducer_begin(uint32_t world, uint64_t head, int64_t operation, uint64_t ordinal, uint32_t lacking,
                                    uint64_t parted)
 {
@@ -84,7 +84,7 @@ EXPORT struct group *reducer_begin(uint32_t world, uint64_t head, int64_t operat
     return NULL;
 }
 
-/* Adds a connection, which is in no group yet. Returns its slot; below 0: -errno. */
+/* Adds a connection, which belongs to no group yet. Returns its slot; below 0: -errno. */
 EXPORT int reducer_add(struct reducer *r, int handle)
 {
     uint32_t slot = 1;
@@ -111,7 +111,7 @@ EXPORT int reducer_add(struct reducer *r, int handle)
     return (int)slot;
 }
 
-/* Continues to read after a reported frame. */
+/* Continues to read a connection after a reported frame. */
 EXPORT void reducer_resume(struct reducer *r, uint32_t slot)
 {
     struct member *member = r->members[slot];
@@ -120,7 +120,7 @@ EXPORT void reducer_resume(struct reducer *r, uint32_t slot)
     become_due(r, member);
 }
 
-/* Adds a connection to a group as a rank. `received`: the rank has all results below this position. */
+/* Adds a connection to a group as a rank. `received`: the rank already has all results below this position. */
 EXPORT void reducer_join(struct reducer *r, uint32_t slot, struct group *group, uint32_t rank, uint64_t received)
 {
     struct member *member = group->members[rank] = r->members[slot];
@@ -138,7 +138,8 @@ EXPORT uint64_t reducer_unsent(const struct reducer *r, uint32_t slot)
     return r->members[slot]->unsent;
 }
 
-/* Marks a rank as having left after a BYE. The other ranks continue with the chunks that it has sent. */
+/* Removes a rank that has sent BYE from its group. The other ranks continue, using the chunks that the rank has
+ * sent. */
 EXPORT void reducer_leave(struct reducer *r, uint32_t slot)
 {
     struct member *member = r->members[slot];
@@ -182,8 +183,8 @@ EXPORT int reducer_tell(struct reducer *r, uint32_t slot, const uint8_t *frame)
     return member_send(r, r->members[slot], &header, payload) ? 0 : ENOMEM;
 }
 
-/* Serves until an event occurs, the caller has other work, or the time is over. With traffic, it returns after a second
- * at most. Returns the number of events. `seconds` below 0: no limit. */
+/* Serves until an event occurs, the caller has other work, or `seconds` have passed (below 0: no limit). With
+ * traffic, it returns after at most one second. Returns the number of events. */
 EXPORT int reducer_run(struct reducer *r, double seconds, struct event *events, int capacity, char *text,
                        size_t text_room)
 {
@@ -201,7 +202,7 @@ EXPORT int reducer_run(struct reducer *r, double seconds, struct event *events, 
             struct member *member = take_due(r);
             member_serve(r, member);
             if (member == last)
-                break; /* Poll the sockets before members that are due again. */
+                break; /* Poll the sockets before serving a member a second time. */
         }
         double at = now();
         if (told == NEVER && r->moved != before)
@@ -219,8 +220,8 @@ EXPORT void reducer_member(const struct reducer *r, uint32_t slot, uint64_t stat
     state[1] = member->ordinal;
 }
 
-/* Returns a group's state: the position of its oldest row; the latest operation with a finished chunk (-1 = none) and
- * its ordinal; the number of positions for which only some ranks have sent chunks. */
+/* Returns a group's state: the position of its oldest row; the latest operation with a finished chunk (-1: none) and
+ * its ordinal; the number of positions for which some ranks have sent chunks, but not all. */
 EXPORT void reducer_group(const struct group *group, int64_t state[4])
 {
     state[0] = (int64_t)group->head;

@@ -17,13 +17,13 @@ _NEVER = 2**64 - 1
 
 
 class NativeGroup:
-    """A running group. All ranks must `join` before further frames are read. The group ends when its last
-    rank is dismissed or dropped."""
+    """A running group. All ranks must `join` before further frames are read. The group ends when the last
+    rank's connection is dismissed or dropped."""
 
     def __init__(
         self, home: NativeReducer, world: int, progress: Progress, departed: Sequence[int]
     ) -> None:
-        """`departed`: for each rank that had left before, its first unsent position."""
+        """`departed`: for each rank that left before the group started, the rank's first unsent position."""
         self._home = home
         self._functions = home.functions
         self._world = world
@@ -36,12 +36,13 @@ class NativeGroup:
             raise MemoryError("cannot allocate memory for a group's chunks")
 
     def join(self, rank: int, slot: int, received: int) -> None:
-        """Add a rank's connection. `received`: number of results that the rank has already."""
+        """Add a rank's connection. `received`: number of results that the rank already has."""
         self._slots[rank] = slot
         self._functions.reducer_join(self._home.handle, slot, self._handle, rank, received)
 
     def leave(self, rank: int) -> None:
-        """Remove a rank that has sent BYE. The other ranks continue with the chunks that it has sent."""
+        """Remove a rank that has sent BYE. The other ranks continue, using the chunks that this rank has
+        sent."""
         self._functions.reducer_leave(self._home.handle, self._slots[rank])
 
     def state(self, rank: int) -> MemberState:
@@ -72,7 +73,7 @@ class NativeReducer:
 
     def __init__(self, library: Library, elsewhere: int) -> None:
         """`elsewhere`: a file descriptor that becomes readable when the caller has other work. Raises OSError
-        without free descriptors or memory."""
+        if no file descriptor or no memory is available."""
         self.functions = library.functions
         self.handle = self.functions.reducer_new(elsewhere)
         if not self.handle:
@@ -89,7 +90,7 @@ class NativeReducer:
         return slot
 
     def send(self, slot: int, frame: bytes) -> None:
-        """Queue a frame after all unsent frames. Raises MemoryError."""
+        """Queue a frame to be sent after all unsent frames. Raises MemoryError."""
         if self.functions.reducer_tell(self.handle, slot, frame):
             raise MemoryError("cannot allocate memory for a frame")
 
@@ -98,11 +99,12 @@ class NativeReducer:
         return self.functions.reducer_unsent(self.handle, slot)
 
     def resume(self, slot: int) -> None:
-        """Continue to read after a `Message`. Only for connections that are in no running group."""
+        """Continue to read a connection after a `Message`. Call this only for connections that are in no
+        running group."""
         self.functions.reducer_resume(self.handle, slot)
 
     def dismiss(self, slot: int) -> None:
-        """Send all unsent frames, then end the stream. Received data is discarded until `Lost`."""
+        """Send all unsent frames, and then end the stream. Received data is discarded until `Lost`."""
         self.functions.reducer_dismiss(self.handle, slot)
 
     def drop(self, slot: int) -> None:

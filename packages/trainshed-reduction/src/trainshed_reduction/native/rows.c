@@ -1,4 +1,4 @@
-/* Manages blocks of memory, and sums rows of chunks in them. */
+/* Manages blocks of memory, and adds the chunks of rows in them. */
 
 #include "reducing.h"
 
@@ -99,7 +99,7 @@ static bool accumulate(struct blocks *blocks, struct row *row, struct block *blo
     return true;
 }
 
-/* Releases the partial sum of a row, and the chunks that are not added yet. */
+/* Releases the partial sum of a row, and the chunks that have not been added yet. */
 static void forget(struct blocks *blocks, struct row *row, uint32_t world)
 {
     if (row->total != row->first)

@@ -7,8 +7,8 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
-/* Whether the next frame of a lane may start. A lane without frames in flight may always send. Otherwise ranks whose
- * credit is used up on different lanes would wait for each other. */
+/* Whether a lane may start to send its next frame. A lane without frames in flight may always do so. Otherwise ranks
+ * whose credit is used up on different lanes would wait for each other. */
 static bool has_credit(const struct transfer *t, const struct lane *lane)
 {
     const struct frame *frame = frame_at(lane, lane->sent);
@@ -31,7 +31,7 @@ static struct lane *choose(const struct transfer *t)
     return best;
 }
 
-/* Sends as much of one frame as the socket accepts; false if it accepts nothing. */
+/* Sends as much of one frame as the socket accepts. Returns false if it accepts nothing. */
 static bool transmit(struct transfer *t, struct lane *lane)
 {
     struct frame *frame = frame_at(lane, lane->sent);

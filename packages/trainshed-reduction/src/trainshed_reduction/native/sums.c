@@ -1,9 +1,10 @@
 /*
- * Adds chunks. native/library.py describes the sums. If two NaNs are added in fp32 or fp64, the processor decides which
- * NaN's bits the sum has.
+ * Adds chunks. native/library.py describes the sums. If two NaNs are added in fp32 or fp64, the processor decides whose
+ * bits the sum has.
  *
- * Every loop is written once and compiled for each level of processors. The level is chosen when the library is loaded,
- * because the library may have been built on another machine. Do not use compiler flags that reorder additions.
+ * Every loop is written once and compiled for each level of the instruction set. The level is chosen when the library
+ * is loaded, because the library may have been built on another machine. Do not use compiler flags that reorder
+ * additions.
  */
 
 #include "native.h"
@@ -76,7 +77,8 @@ BODY uint16_t to_f16(float number)
 
 BODY float of_f16(uint16_t half)
 {
-    /* The multiplication is exact, also for subnormals. It turns infinities and NaNs into finite numbers. */
+    /* The multiplication is exact, even for subnormals. It turns infinities and NaNs into finite numbers, which
+     * `beyond` corrects. */
     uint32_t bits = (uint32_t)(half & 0x7FFF) << 13;
     float number = as_f32(bits) * 0x1p112f;
     uint32_t beyond = bits >= 0x0F800000 ? 0x7F800000 : 0;
@@ -88,7 +90,8 @@ BODY uint16_t to_f16(float number)
     uint32_t bits = as_u32(number) & 0x7FFFFFFF;
     uint32_t sign = as_u32(number) >> 16 & 0x8000;
     uint32_t normal = (bits + 0xFFF + (bits >> 13 & 1) - 0x38000000) >> 13;
-    /* Below 2^-14, the addition rounds: the last place of a half then equals the last place of 0.5. */
+    /* Below 2^-14, adding 0.5 rounds correctly, because the last place of a half then equals the last place of 0.5
+     * in fp32. */
     uint32_t small = as_u32(as_f32(bits) + 0.5f) - 0x3F000000;
     uint32_t half = bits < 0x38800000 ? small : normal;
     half = bits >= 0x477FF000 ? 0x7C00 : half;
@@ -147,7 +150,7 @@ BODY void add_f64(any_f64 *total, const any_f64 *payload, size_t count)
         total[i] += payload[i];
 }
 
-/* Integers wrap around; in C, only unsigned ones may. */
+/* Integers wrap around. In C, only unsigned integers may do so. */
 BODY void add_i32(any_u32 *total, const any_u32 *payload, size_t count)
 {
     for (size_t i = 0; i < count; i++)
@@ -172,7 +175,7 @@ BODY void divide_f64(any_f64 *total, double ranks, size_t count)
         total[i] /= ranks;
 }
 
-/* ---- fp16 by the processor's own conversions ---- */
+/* ---- fp16 with the processor's conversion instructions ---- */
 
 #if defined(__x86_64__) && !defined(TRAINSHED_PORTABLE)
 #define AVX2 __attribute__((target("avx2,f16c")))
@@ -282,8 +285,8 @@ LEVEL(avx512, AVX512, widen_f16c, add_f16c, narrow_f16c)
 static const struct level *best = &plain;
 
 #if defined(__x86_64__) && !defined(TRAINSHED_PORTABLE)
-/* Queries the processor directly, because not every compiler includes the library for its built-in query. Also checks
- * that the system saves the wider registers. */
+/* Queries the processor directly, because some compilers lack the library for their built-in query. Also checks that
+ * the system saves the wider registers. */
 __attribute__((constructor)) static void choose(void)
 {
     unsigned eax, ebx, ecx, edx, saved, saved_high;

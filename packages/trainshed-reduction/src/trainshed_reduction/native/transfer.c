@@ -1,8 +1,9 @@
 /*
- * The C part of transfer.py. It moves a worker's frames without Python's interpreter lock.
+ * The part of transfer.py in C. It moves a worker's frames without Python's interpreter lock.
  *
- * One thread calls all functions except transfer_wake. The caller owns the memory of payloads and targets. The memory
- * must stay valid until a frame is released (transfer_released) or dropped (attach, detach, a lost connection).
+ * The same thread must call all functions except transfer_wake. The caller owns the memory of payloads and targets. The
+ * memory must stay valid until the frame is released (transfer_released) or dropped (attach, detach, a lost
+ * connection).
  */
 
 #define _GNU_SOURCE
@@ -12,8 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Delay of reports about unfinished operations. A report may have to wait for Python's interpreter lock, and no bytes
- * move in the meantime. */
+/* Maximum delay in seconds of reports about unfinished operations. Reports are delayed because each one may have to
+ * wait for Python's interpreter lock, and no bytes move in the meantime. */
 #define HOLD 0.1
 
 EXPORT void transfer_free(struct transfer *t)
@@ -30,7 +31,7 @@ EXPORT void transfer_free(struct transfer *t)
     free(t);
 }
 
-/* NULL: no memory or no descriptors. */
+/* Returns NULL if no memory or no file descriptor is available. */
 EXPORT struct transfer *transfer_new(uint32_t lanes, uint64_t credit)
 {
     struct transfer *t = calloc(1, sizeof *t);
@@ -54,7 +55,7 @@ EXPORT void transfer_detach(struct transfer *t, uint32_t index)
     lane_detach(t, &t->lanes[index]);
 }
 
-/* 0, or an errno. */
+/* Returns 0 or an errno. */
 EXPORT int transfer_attach(struct transfer *t, uint32_t index, int handle, uint64_t position)
 {
     struct lane *lane = &t->lanes[index];
@@ -67,8 +68,8 @@ EXPORT int transfer_attach(struct transfer *t, uint32_t index, int handle, uint6
     return 0;
 }
 
-/* Queues a frame. Returns 0 or an errno. `header`: HEADER bytes. `target`: NULL if no result will arrive. Does nothing
- * on a lane without a connection. */
+/* Queues a frame. Returns 0 or an errno. `header`: HEADER bytes. `target`: NULL if no result will arrive for the
+ * frame. Does nothing if the lane has no connection. */
 EXPORT int transfer_push(struct transfer *t, uint32_t index, const void *header, const uint8_t *payload,
                          uint8_t *target, double row)
 {

@@ -13,24 +13,25 @@ struct frame {
     double row;
 };
 
-/* A lane's frames have positions from `first` on. Frames below `sent` are sent; the frame at `sent` is partly sent if
- * `offset` is not 0. `due` is the oldest frame without a result, or `pushed`. Frames below both are released. */
+/* A lane's frames have positions from `first` on. Frames below `sent` are completely sent. The frame at `sent` is
+ * partly sent if `offset` is not 0. `due` is the position of the oldest frame without a result, or `pushed`. Frames
+ * below both `sent` and `due` are released. */
 struct lane {
     int handle; /* -1: none */
     bool readable, writable;
-    int broken; /* the errno after which nothing can be sent; received data is still read */
-    struct frame *frames; /* a ring, by position */
+    int broken; /* errno of a failed send: nothing more is sent, but received data is still read */
+    struct frame *frames; /* a ring buffer, by position */
     size_t room;          /* a power of two, or 0 */
     uint64_t first, sent, due, pushed;
-    size_t offset;        /* sent bytes of the frame at `sent`, including its header */
+    size_t offset;        /* bytes of the frame at `sent` that are sent, including its header */
     uint64_t outstanding; /* bytes of started frames without a result */
     struct incoming incoming;
-    double whole_by; /* until when to wait for the whole incoming result; 0: no wait */
+    double whole_by; /* time until which to wait for the whole incoming result; 0: no wait */
     uint8_t *scratch;
     size_t scratch_room;
 };
 
-/* The number of an operation's frames without a result. */
+/* The number of frames of an operation that have no result yet. */
 struct pending {
     uint64_t operation, frames;
 };
@@ -58,9 +59,9 @@ static inline uint32_t index_of(const struct transfer *t, const struct lane *lan
 
 /* ---- lanes.c ---- */
 
-/* Counts one more frame of an operation without a result; false: no memory. */
+/* Increments the number of an operation's frames without a result. Returns false if no memory is available. */
 bool pending_add(struct transfer *t, uint64_t operation);
-/* Counts one less; returns whether it was the operation's last. */
+/* Decrements that number. Returns whether it is now 0. */
 bool pending_done(struct transfer *t, uint64_t operation);
 /* Releases frames after a change of `due` or `sent`. */
 void lane_release(struct lane *lane);
@@ -69,9 +70,10 @@ void lane_detach(struct transfer *t, struct lane *lane);
 void lane_lose(struct transfer *t, struct lane *lane, int error);
 struct event *tell(struct transfer *t, enum event_kind kind, const struct lane *lane, uint64_t position);
 
-/* ---- receiving.c, sending.c; receive_all and send_all return whether any bytes moved ---- */
+/* ---- receiving.c, sending.c ---- */
 
-/* Returns the next time at which a lane stops waiting for a whole result. Lanes past this time become readable. */
+/* Returns the earliest time at which a lane stops waiting for a whole result. Lanes that have reached this time
+ * become readable. */
 double await_whole(struct transfer *t);
 
 bool receive_all(struct transfer *t);

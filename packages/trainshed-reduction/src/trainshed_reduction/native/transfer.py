@@ -1,5 +1,5 @@
-"""The Python interface of a rank's transfer of chunks over its lanes, which the C library implements. Python
-keeps the memory alive that C uses, and converts C's records to events."""
+"""The Python interface of a rank's transfer of chunks over its lanes, which the C library implements. This
+module keeps the memory that C uses alive, and converts C's records to events."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ Event = Union[Result, Message, Lost]
 
 
 class Frame(NamedTuple):
-    """A chunk to send (DATA or FINAL). `target`: the memory for its result; None = the result has arrived
-    before, and the reducer sends none. `row`: frames of lower rows are sent first
+    """A chunk to send (DATA or FINAL). `target`: the memory for its result; None = the result has already
+    arrived, and the reducer does not send it again. `row`: frames with lower rows are sent first
     (`client.ledger.place_of`)."""
 
     header: Header
@@ -30,8 +30,8 @@ class Frame(NamedTuple):
 
 
 class _Lane:
-    """The frames of a lane that C may still access. `first`: position of the oldest frame. `frames`: None =
-    the lane has no connection."""
+    """The frames of a lane that C may still access. `first`: position of the oldest frame. `frames`: the
+    frames from that position on; None = the lane has no connection."""
 
     def __init__(self) -> None:
         self.first = 0
@@ -41,20 +41,23 @@ class _Lane:
 class NativeTransfer:
     """Moves frames and results over the lanes of one rank. Only `wake` is thread-safe.
 
-    The frames of a lane are sent in the order of `push`, frames of different lanes by `row`. The credit
-    limits the bytes without a result. A lane without chunks in flight may exceed it by one chunk. Otherwise
-    ranks whose credit is used up on different lanes would wait for each other.
+    The frames of a lane are sent in the order of `push`. Frames of different lanes are sent in the order of
+    `row`. The credit limits the bytes in flight, that is, of chunks without a result. A lane without chunks
+    in flight may exceed the credit by one chunk. Otherwise ranks whose credit is used up on different lanes
+    would wait for each other.
 
-    A result is copied to its target only when it is complete, so that a broken connection never leaves a part
-    of a result in a tensor. The header of a frame contains the position up to which this rank has all results
-    of the lane. Frames without a target count as results; they get no RESULT and use no credit.
+    A result is copied to its target only when it is complete. Therefore a broken connection never leaves a
+    part of a result in a tensor. The header of a frame contains the position up to which this rank has all
+    results of the lane. A frame without a target counts as a result: it receives no RESULT and uses no
+    credit.
 
     Results of an unfinished operation may be reported a tenth of a second late. A report must wait for the
     interpreter lock, and no data moves in the meantime."""
 
     def __init__(self, library: Library, lanes: int, credit: int) -> None:
-        """`credit`: bytes over all lanes. Raises OSError without free descriptors or memory."""
-        #: By lane: number of results that all ranks have, as last reported by the reducer.
+        """`credit`: maximum bytes in flight over all lanes. Raises OSError if no file descriptor or no memory
+        is available."""
+        #: By lane: the number of results that all ranks have, according to the reducer's last report.
         self.acknowledged = [0] * lanes
         self._functions = library.functions
         self._run = library.unlocked.transfer_run
@@ -86,8 +89,8 @@ class NativeTransfer:
             self._functions.transfer_detach(self._transfer, lane)
 
     def push(self, lane: int, frame: Frame) -> None:
-        """Queue a frame. On a lane without a connection, the frame is dropped. Raises ValueError if payload
-        or target do not have the length in the header."""
+        """Queue a frame. On a lane without a connection, the frame is dropped. Raises ValueError if the
+        length of the payload or of the target differs from the header."""
         frames = self._lanes[lane].frames
         if frames is None:
             return
@@ -136,7 +139,7 @@ class NativeTransfer:
         return events
 
     def unsent(self) -> int:
-        """Return the number of frames of attached lanes that are not completely sent."""
+        """Return the number of frames that are not completely sent, over all attached lanes."""
         return self._functions.transfer_unsent(self._transfer) if self._transfer else 0
 
     def wake(self) -> None:

@@ -1,1 +1,2 @@
-"""Reducers for PyTorch: all-reduce of groups of backend gloo or nccl (`trainshed_reduction.autoload`)."""
+"""Reducers for PyTorch: all-reduce of process groups with the backend gloo or nccl
+(`trainshed_reduction.autoload`)."""

@@ -36,14 +36,16 @@ _SHARED = ("_set_default_backend", "_set_group_name", "_set_group_desc")
 
 
 class ReducingGroup(dist.ProcessGroup):
-    """Replaces PyTorch's own group, with the same arguments. Call `begin` after registering its backends.
+    """Replaces PyTorch's own group, and accepts the same arguments. Call `begin` after registering the
+    group's backends.
 
     Unsupported operations go to a plain PyTorch group with the same backends, not to the base class. A call
     of the base class through a subclass holds the interpreter lock while it waits for gloo's lock. A gloo
     thread may hold that lock while it waits for the interpreter lock to release a tensor (deadlock)."""
 
     def __init__(self, store: dist.Store, rank: int, size: int) -> None:
-        # The constructor with a store would create an object that ignores methods of a subclass.
+        # With a store, the base class's constructor would create an object that ignores methods of this
+        # subclass.
         super().__init__(rank, size)
         self._store = store
         self._native = dist.ProcessGroup(store, rank, size)
@@ -54,8 +56,8 @@ class ReducingGroup(dist.ProcessGroup):
         return self._sessions is not None
 
     def begin(self, settings: Settings, name: str, is_world: bool) -> None:
-        """Connect to the reducers now if this is the group of all ranks. Other groups connect when they first
-        use the reducers."""
+        """Create the group's sessions. The group of all ranks connects to the reducers now. Other groups
+        connect when they first use the reducers."""
         self._sessions = Sessions(self, settings, name, self._store, is_world)
         if is_world:
             self._sessions.begin()
@@ -73,7 +75,8 @@ class ReducingGroup(dist.ProcessGroup):
         if sessions is None or reduction is None or is_sparse:
             return None
         usage.record.largest = max(usage.record.largest, tensor.numel() * tensor.element_size())
-        # A CUDA graph can contain operations of NCCL, but no operations outside the GPU.
+        # The reducers cannot be used while a CUDA graph is captured: it cannot contain operations outside the
+        # GPU.
         is_captured = tensor.is_cuda and torch.cuda.is_current_stream_capturing()
         if not is_served(tensor, sessions.settings.min_bytes) or is_captured:
             return None
@@ -127,7 +130,8 @@ for _name in _SHARED:
 def _call(
     tensors: Any = None, opts: Any = None, *_: Any, **kwargs: Any
 ) -> Tuple[Tuple[torch.Tensor, ...], Any]:
-    """Return the tensors of an all-reduce call in any of its three forms, and its options or operation."""
+    """Return the tensors of an all-reduce call, and its options or operation. The call may have any of
+    PyTorch's three forms."""
     value = kwargs.get("tensor", tensors)
     options = kwargs.get("op", opts)
     several = tuple(value) if isinstance(value, (list, tuple)) else (value,)
@@ -165,7 +169,7 @@ def install() -> None:
     _check(native, getattr(c10d, "ProcessGroup", None))
     usage.report_at_exit(settings.min_bytes)
     setattr(c10d, _MAKER, _replacement(c10d, native, settings))
-    # Reports that the override is installed, even if the program creates no group.
+    # Tell the service that the override is installed, even if the program creates no group.
     process.reports().begin()
 
 
@@ -199,7 +203,7 @@ def _replacement(c10d: Any, native: Any, settings: Settings) -> Any:
             made = native(*args, **kwargs)
         finally:
             c10d.ProcessGroup = before
-        # Otherwise this rank is not in the group, or the group existed before.
+        # The condition is false if this rank is not in the group, or if the group already existed.
         if isinstance(made[0], ReducingGroup) and not made[0].is_started:
             is_world = not call["global_ranks_in_group"]
             made[0].begin(settings, str(call["group_name"]), is_world)
@@ -220,11 +224,12 @@ def _is_served(c10d: Any, backend: str) -> bool:
 
 
 class _Kind(type):
-    """The metaclass of `_Substitute`. It behaves like PyTorch's class, because other threads may use the
-    substitute as well."""
+    """The metaclass of `_Substitute`. The substitute behaves like PyTorch's class, because other threads may
+    use it, too."""
 
     def __call__(cls, *args: Any) -> object:
-        # Without a store: PyTorch's own group, for a backend with its own ranks.
+        # Without a store, create PyTorch's own group. PyTorch does this for backends that determine ranks
+        # themselves.
         return ReducingGroup(*args) if len(args) == 3 else dist.ProcessGroup(*args)
 
     def __instancecheck__(cls, instance: object) -> bool:

@@ -21,8 +21,8 @@ _TIMEOUT = datetime.timedelta(minutes=30)
 
 
 def node_first(backend: "Optional[type]") -> "Optional[type]":
-    """Return the backend that sums within nodes before the reducers, because the ranks of a node share one
-    link. None = every rank uses the reducers directly."""
+    """Return the backend that sums within a node before the reducers are used, because the ranks of a node
+    share one link. None = every rank uses the reducers directly."""
     known = backend is not None and backend.__name__ in ("ProcessGroupNCCL", "ProcessGroupGloo")
     return backend if known and os.environ.get(NODE_FIRST) != "0" else None
 
@@ -43,8 +43,9 @@ class UnevenNodes(ValueError):
 
 
 def nodes_of(places: "Sequence[Dict[str, str]]") -> Optional[List[List[int]]]:
-    """Return the ranks of each node; None if each node has one rank, or if this is unknown. `places`: results
-    of `own_place`, by rank. Without a launcher (mp.spawn), a replica counts as a node. Raises UnevenNodes."""
+    """Return the ranks of each node; None if each node has one rank, or if the nodes are unknown. `places`:
+    results of `own_place`, by rank. Without a launcher such as torchrun, for example with mp.spawn, a replica
+    counts as a node. Raises UnevenNodes."""
     launched = any(place["processes"] not in ("", "1") for place in places)
     if not launched and not all(place["replica"] for place in places):
         return None
@@ -63,8 +64,9 @@ class Node:
     the same order on all ranks of the node.
 
     With gloo, each of these threads has its own communicator, so that neither waits for the other. Operations
-    of two NCCL communicators may deadlock on the GPUs if ranks start them in different orders. So NCCL has
-    one communicator, and a tensor is scattered after the previous one is gathered (`is_one_at_a_time`)."""
+    of two NCCL communicators may deadlock on the GPUs if ranks start them in different orders. Therefore NCCL
+    has only one communicator, and a tensor is scattered only after the previous one has been gathered
+    (`is_one_at_a_time`)."""
 
     def __init__(self, backend: type, nodes: List[List[int]], rank: int, store: dist.Store) -> None:
         self.number = next(number for number, ranks in enumerate(nodes) if rank in ranks)
@@ -76,12 +78,13 @@ class Node:
         self._made: Dict[str, dist.Backend] = {}
 
     def padded(self, flat: torch.Tensor) -> torch.Tensor:
-        """Return the tensor, or a copy padded with zeros, so that all ranks of the node get equal parts."""
+        """Return the tensor, padded with zeros if necessary, so that all ranks of the node get equal
+        parts."""
         rest = -flat.numel() % self.size
         return torch.cat([flat, flat.new_zeros(rest)]) if rest else flat
 
     def scatter(self, flat: torch.Tensor, average: bool) -> torch.Tensor:
-        """Return this rank's part of the sum (or mean) over the node; for a GPU, on the current stream."""
+        """Return this rank's part of the sum (or mean) over the node; GPU tensors use the current stream."""
         part = flat.new_empty(flat.numel() // self.size)
         options = dist.ReduceScatterOptions()
         options.reduceOp = dist.ReduceOp.SUM
@@ -89,7 +92,7 @@ class Node:
         return part.div_(self.size) if average else part
 
     def gather(self, flat: torch.Tensor, part: torch.Tensor) -> None:
-        """Collect all ranks' parts in `flat`."""
+        """Collect the parts of the node's ranks in `flat`."""
         self._local("gather")._allgather_base(flat, part).wait()
 
     def _local(self, use: str) -> dist.Backend:
@@ -106,6 +109,7 @@ class Node:
     def shutdown(self) -> None:
         for made in self._made.values():
             made.shutdown()
-        # Gloo's threads end with the last reference, and may hold tensors after `wait`. A thread that
-        # releases a tensor during the interpreter's exit aborts the process (pytorch/pytorch#179291).
+        # Gloo's threads end when the last reference is dropped, and may hold tensors even after `wait`. A
+        # thread that releases a tensor during the interpreter's exit aborts the process
+        # (pytorch/pytorch#179291).
         self._made.clear()

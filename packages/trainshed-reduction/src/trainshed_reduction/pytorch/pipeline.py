@@ -1,8 +1,8 @@
 """A pipeline for all-reduces with several steps. One thread passes tensors down to the reducers; another one
 copies sums back up.
 
-So the copy of a slice, the transfer of the previous slice, and the copy of an earlier sum overlap. Operations
-keep the order of calls, which is the same on all ranks.
+Therefore the copy of a slice, the transfer of the previous slice, and the copy of an earlier sum overlap.
+Operations run in the order of calls, which is the same on all ranks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from trainshed_reduction.pytorch.work import (
 )
 from trainshed_reduction.wire import Reduction
 
-# CPU tensors are in the host's memory already. GPU tensors are copied through pinned memory, slice by slice,
+# CPU tensors are already in the host's memory. GPU tensors are copied through pinned memory, slice by slice,
 # on separate CUDA streams.
 
 SLICE = 4 << 20
@@ -36,15 +36,15 @@ _BUFFERS = 16
 
 
 class Buffer(NamedTuple):
-    """Pinned memory. `free`: event after the last copy from it."""
+    """Pinned memory. `free`: the event after the last copy from this memory."""
 
     memory: torch.Tensor
     free: torch.cuda.Event
 
 
 class Slice(NamedTuple):
-    """A part of a tensor in the pipeline. `host`: its copy on the CPU. `origin`: the destination of its
-    sum."""
+    """A part of a tensor in the pipeline. `host`: its copy in the host's memory. `origin`: the part of the
+    tensor to which its sum is written."""
 
     host: torch.Tensor
     origin: torch.Tensor
@@ -52,35 +52,38 @@ class Slice(NamedTuple):
 
 
 class Copies:
-    """Copies between tensors and the host's memory. This class is for CPU tensors, which need none. One
-    thread calls `down` and another one `up`, each with its stream as the current stream."""
+    """Copies between tensors and the host's memory. This class is for CPU tensors, which need no copies. One
+    thread calls `down` and another thread calls `up`. Each uses its own stream as the current stream."""
 
     downwards: Optional[torch.cuda.Stream] = None
     upwards: Optional[torch.cuda.Stream] = None
 
     def mark_ready(self, tensor: torch.Tensor) -> Optional[torch.cuda.Event]:
-        """Return the event that `downwards` must wait for before it reads the tensor. Call this in the
-        program's own thread."""
+        """Return the event for which the stream `downwards` must wait before it reads the tensor. Call this
+        in the program's own thread."""
         return None
 
     def share(self, tensor: torch.Tensor) -> None:
-        """Make PyTorch keep a tensor, which was created on `downwards`, until `upwards` has used it."""
+        """Make PyTorch keep a tensor that was created on the stream `downwards` until the stream `upwards`
+        has used it."""
 
     def down(self, part: torch.Tensor) -> Iterator[Slice]:
-        """Yield the slices of a tensor in the host's memory. Consume all, and pass each to `up`."""
+        """Yield the slices of a tensor in the host's memory. The caller must consume all slices, and pass
+        each one to `up`."""
         yield Slice(part, part)
 
     def up(self, piece: Slice, *, is_whole: bool) -> None:
-        """Copy a slice's sum to the slice's origin. After a failure (`is_whole` is False), only release
-        it."""
+        """Copy a slice's sum to the slice's origin. After a failure (`is_whole` is False), only release the
+        slice."""
 
     def arrival(self) -> Optional[Arrival]:
-        """Return the completion of all copies by `up` so far; None = they are complete."""
+        """Return an object that marks the completion of all copies by `up` so far; None = they are already
+        complete."""
         return None
 
 
 class Staging(Copies):
-    """Copies between the tensors of one GPU and the host's memory. Uses 64 MiB of pinned memory."""
+    """Copies slices between the tensors of one GPU and the host's memory. Uses 64 MiB of pinned memory."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -102,7 +105,7 @@ class Staging(Copies):
         tensor.record_stream(self.upwards)
 
     def down(self, part: torch.Tensor) -> Iterator[Slice]:
-        # Start each copy before waiting for the previous one and passing it to the reducers.
+        # Start each copy before waiting for the previous copy and passing its slice to the reducers.
         before = None
         for origin in part.split(SLICE // part.element_size()):
             buffer = self._buffers.get()
@@ -181,7 +184,7 @@ class _TaskThread:
             self._thread.join(EXIT_TIMEOUT)
 
     def _run(self) -> None:
-        # Keep no reference to a task, and so to its tensor, while waiting for the next task.
+        # While waiting for the next task, keep no reference to the last task and its tensor.
         while not self._has_ended:
             self._tasks.get()()
 
@@ -214,7 +217,7 @@ class Pipeline:
         return ReductionWork(job, tensor, lambda: job.arrival)
 
     def close(self) -> None:
-        """End the threads. Close the communicator before, so that unfinished operations fail."""
+        """End the threads. Close the communicator first, so that unfinished operations fail."""
         with self._lock:
             if self._closed:
                 return
@@ -245,7 +248,7 @@ class Pipeline:
             job.fail(error)
         self._up.put(functools.partial(self._finish, job, flat, part))
         if self._node is not None and self._node.is_one_at_a_time:
-            job.exception()  # Waits for the end of the job.
+            job.exception()  # Wait until the job has ended.
 
     def _issue(self, job: _Job, piece: Slice) -> Optional[Operation]:
         """Issue a slice's operation and return it; None = the job has failed."""

@@ -25,31 +25,33 @@ from trainshed_reduction.pytorch.work import issue
 from trainshed_reduction.settings import Settings
 from trainshed_reduction.wire import Reduction
 
-# The ranks agree through PyTorch's store and not by collectives, for two reasons: a rank may lack this
-# package (another image), so that its collectives would not match; and NCCL must not be used before the
-# program has chosen its device.
+# The ranks agree through PyTorch's store instead of collectives, for two reasons. A rank with another image
+# may lack this package, and its collectives would not match. NCCL must not be used before the program has
+# chosen its device.
 
 _FIRST_INTERVAL = 0.002
 _MAX_INTERVAL = 0.1
-# Additional seconds to wait for rank 0's answer, which has its own time limit.
+# Additional seconds to wait for rank 0's decision, because rank 0 itself waits for the answers of all ranks.
 _ANSWER_GRACE = 5.0
 
 
 def separate_view(store: dist.Store, prefix: str) -> dist.Store:
-    """Return a view of the store with its own keys and connection, so that its waits do not block others."""
+    """Return a view of the store with separate keys and a separate connection, so that waiting in it does not
+    block other users of the store."""
     clone = getattr(store, "clone", None)
     return dist.PrefixStore(prefix, store if clone is None else clone())
 
 
 class StoreBoard:
-    """Lets the ranks of a group agree through a store. Each instance of the group needs a new store."""
+    """Lets the ranks of a group agree through a store. Each instance of the group needs a store without
+    earlier keys."""
 
     def __init__(self, store: dist.Store) -> None:
         self._store = store
         self._is_lost = False
 
     def read(self, key: str, seconds: float) -> Optional[bytes]:
-        """Wait for a key's value; None if no rank has written it in time, or if the store's host is lost."""
+        """Wait for a key's value. None = no rank has written it in time, or the store's host is lost."""
         # Poll, because the store's own wait cannot be interrupted and prints a warning after its timeout.
         until = time.monotonic() + seconds
         interval = _FIRST_INTERVAL
@@ -79,11 +81,11 @@ class StoreBoard:
         seconds: float,
         rounds: int = 1,
     ) -> bytes:
-        """Return rank 0's decision about the answers of all ranks. It is the same on all ranks.
+        """Return rank 0's decision about the answers of all ranks. The decision is the same on all ranks.
 
-        `own`: this rank's answer. `judge`: makes the decision from the answers by rank (None = no answer
-        within `seconds`); it must not be empty. `rounds`: rank 0 may take this multiple of `seconds`. If rank
-        0 does not answer, the decision contains this error on all ranks."""
+        `own`: this rank's answer. `judge`: returns the decision, which must not be empty, from the answers by
+        rank (None = no answer within `seconds`). `rounds`: the other ranks wait for `seconds` times this
+        number. If rank 0 does not respond in that time, the decision on all ranks is this error."""
         self._store.set("{}/{}".format(question, rank), own)
         if rank == 0:
             until = time.monotonic() + seconds
@@ -105,8 +107,8 @@ class StoreBoard:
 class Group(NamedTuple):
     """The data of a process group. `backends`: classes of the native backends, by kind of device.
 
-    It has no reference to PyTorch's group, to avoid a cycle. The garbage collector might destroy the group in
-    a forked child, where gloo's threads are missing."""
+    It has no reference to PyTorch's group. In a reference cycle, the garbage collector might destroy the
+    group in a forked child, where gloo's threads are missing."""
 
     name: str
     rank: int
@@ -118,7 +120,7 @@ class Group(NamedTuple):
 class Sessions:
     """A group's sessions by kind of device."""
 
-    #: Number of the current group of all ranks, among all such groups of this process.
+    #: Name of the current group of all ranks, which is unique in this process.
     _world: ClassVar[str] = ""
 
     def __init__(
@@ -129,7 +131,8 @@ class Sessions:
         store: dist.Store,
         is_world: bool,
     ) -> None:
-        """All ranks must call this at the same place in the program. `name`: the same on all ranks."""
+        """All ranks must call this at the same place in the program. `name`: the group's name, the same on
+        all ranks."""
         rank = group.rank()
         if is_world:
             Sessions._world = str(store.add("trainshed/made/{}".format(rank), 1))
@@ -166,7 +169,7 @@ class Session:
     """A group's all-reduces for one kind of device, in the order of calls."""
 
     def __init__(self, settings: Settings, group: Group, device: str, is_aloud: bool) -> None:
-        """`device`: cpu or cuda. `is_aloud`: whether rank 0 reports the result."""
+        """`device`: cpu or cuda. `is_aloud`: whether rank 0 reports if the group uses the reducers."""
         self._ordinals = itertools.count(1)
         self._settings = settings
         self._group = group
@@ -183,16 +186,20 @@ class Session:
         self._pipeline: Optional[Pipeline] = None
 
     def begin(self) -> bool:
-        """Connect at the first call, which all ranks must make at the same place of the program. Return
-        whether all ranks use reducers. Blocks for up to a few times `start_seconds`. Raises ReductionFailed
-        if the other ranks rely on this one, and it has failed."""
+        """Connect to the reducers at the first call. Return whether all ranks use reducers.
+
+        All ranks must make the first call at the same place of the program. It blocks for up to a few times
+        `start_seconds`. Raises ReductionFailed if this rank has failed although the other ranks use the
+        reducers.
+        """
         with self._lock:
             if self._serves is None:
                 self._serves = self._begin()
             return self._serves
 
     def allreduce(self, tensor: torch.Tensor, reduction: Reduction) -> Optional[dist.Work]:
-        """Start an all-reduce in place, or return None for the native backend. Raises ReductionFailed."""
+        """Start an all-reduce in place, or return None if the native backend must execute it. Raises
+        ReductionFailed."""
         if not self.begin():
             return None
         assert self._communicator is not None
@@ -209,7 +216,8 @@ class Session:
 
     def _begin(self) -> bool:
         board = StoreBoard(separate_view(self._store, "board"))
-        # Drop the communicator's log lines until all ranks have agreed, because they report one reason.
+        # Drop the communicator's log lines until all ranks have agreed, because the ranks then report one
+        # common reason.
         is_due = threading.Event()
         refusal, own = None, ""
         try:
@@ -217,7 +225,8 @@ class Session:
             if not refusal:
                 self._connect(is_due)
         except Exception as error:
-            # For any error: the others wait for an answer, and the program works without reducers.
+            # Catch any error, because the other ranks wait for an answer, and the program also works without
+            # reducers.
             own = str(error) or type(error).__name__
         refusal = refusal or self._conclude(board, own)
         usage.record.is_refused |= bool(refusal)
@@ -239,9 +248,11 @@ class Session:
     # ---- the steps
 
     def _plan(self, board: StoreBoard) -> Optional[str]:
-        """Agree on the plan; return why reducers cannot be used, None if nothing is known against it."""
+        """Agree on the plan; return the reason why reducers cannot be used, or None if no reason is known
+        yet."""
         settings = self._settings
-        # What must be the same, lest ranks disagree on an operation's way or its chunks.
+        # These values must be the same on all ranks. Otherwise ranks would disagree on whether reducers
+        # execute an operation, or on its chunks.
         alike = {
             "version": wire.VERSION,
             "reducers": ["{}:{}".format(*reducer) for reducer in settings.reducers],
@@ -264,8 +275,8 @@ class Session:
         return None
 
     def _plan_of(self, answers: List[Optional[bytes]]) -> bytes:
-        """Return rank 0's decision: + and the nodes that sum among themselves first (or null) and the group's
-        generation; or a fault."""
+        """Return rank 0's decision. It is an error message, or "+" followed by the nodes that sum among
+        themselves first (or null) and the group's generation."""
         missing = [str(rank) for rank, answer in enumerate(answers) if answer is None]
         if missing:
             return (
@@ -288,7 +299,7 @@ class Session:
             return str(uneven).encode()
         if nodes is not None and len(nodes) == 1:
             return b"all ranks are on one node"
-        # Greater than the generations of earlier attempts and of earlier groups of this attempt.
+        # The generation must exceed those of earlier attempts and of earlier groups of this attempt.
         generation = (self._settings.attempt << 48) | int(time.time() * 1000) & (2**48 - 1)
         return b"+" + json.dumps([nodes, generation]).encode()
 
@@ -308,8 +319,8 @@ class Session:
             world=world,
             generation=self._generation,
             reports=process.reports(),
-            # Not a method, to avoid a cycle: it would keep the group's store, and so the server's port, which
-            # the next group needs, until a garbage collection.
+            # This is not a method, to avoid a reference cycle. Until a garbage collection, a cycle would keep
+            # the group's store, and with it the server's port, which the next group needs.
             log=lambda text: process.log(text) if is_due.is_set() else None,
         )
         communicator.start()
@@ -318,7 +329,7 @@ class Session:
 
     def _conclude(self, board: StoreBoard, own: str) -> Optional[str]:
         """Agree whether all ranks have connected. Return the reason for native all-reduces, or None. `own`:
-        this rank's failure, or ""."""
+        this rank's failure; "" = no failure."""
         group = self._group
         answer = board.decide(
             "tried",
@@ -327,10 +338,10 @@ class Session:
             own.encode()[:1000],
             _judge,
             seconds=self._settings.start_seconds,
-            rounds=2,  # Rank 0 first makes its own attempt.
+            rounds=2,  # Rank 0 answers only after its own attempt to connect.
         )
         if answer == b"+":
-            if own:  # The other ranks learned of this rank's failure too late.
+            if own:  # This rank failed after the other ranks had decided.
                 raise ReductionFailed(
                     "the other ranks use the reducers, but this rank cannot: " + own
                 )
@@ -339,7 +350,8 @@ class Session:
 
 
 def _judge(answers: List[Optional[bytes]]) -> bytes:
-    """Return +, or the failed rank with its reason. A rank's answer is its failure, or empty."""
+    """Return "+" if no rank has failed, or otherwise the failed rank with its reason. A rank's answer is its
+    failure; an empty answer means no failure."""
     failed = [(rank, answer) for rank, answer in enumerate(answers) if answer != b""]
     if not failed:
         return b"+"

@@ -17,16 +17,18 @@ _OUTERMOST = "TRAINSHED_REDUCTION_OUTERMOST"
 
 
 class UsageRecord:
-    """The use of reducers by the process's groups."""
+    """Records how the process's groups use reducers."""
 
     def __init__(self) -> None:
-        #: Whether some group may use reducers.
+        #: Whether at least one group may use reducers.
         self.is_served = False
         #: Descriptions of the groups that cannot use reducers.
         self.unserved: Set[str] = set()
-        #: Whether all ranks of a group have agreed on native all-reduces, and have reported the reason.
+        #: Whether all ranks of a group have agreed to use native all-reduces. The reason has then been
+        #: reported.
         self.is_refused = False
-        #: Bytes of the largest all-reduce of a supported kind, of any size; -1 = none.
+        #: Bytes of the largest all-reduce of a supported kind, even if it was too small for reducers; -1 =
+        #: none.
         self.largest = -1
 
     def add_group(self, backend: str, world: int, served: bool) -> None:
@@ -37,8 +39,8 @@ class UsageRecord:
             self.unserved.add("1 rank" if world == 1 else "backend {}".format(backend))
 
     def verdict(self, smallest: int) -> Optional[str]:
-        """Return the reason why the reducers are idle; None if they are used or a report exists. `smallest`:
-        minimum bytes of an all-reduce by reducers."""
+        """Return the reason why the reducers are idle; None if they are used, or if the reason has already
+        been reported. `smallest`: minimum bytes of an all-reduce by reducers."""
         if self.is_refused:
             return None
         if not self.is_served and not self.unserved:
@@ -70,8 +72,8 @@ record = UsageRecord()
 
 
 def report_at_exit(smallest: int) -> None:
-    """Report the verdict at exit. Only rank 0 reports, in the outermost process that imports torch or in
-    those of torchrun, because other processes may be helpers without reducers."""
+    """Report the verdict at exit. Only rank 0 reports, and only in a process that torchrun started or in the
+    outermost process that imports torch. Other processes may be helpers that use no reducers."""
     own = str(os.getpid())
     outermost = os.environ.setdefault(_OUTERMOST, own) == own
     if os.environ.get("RANK", "0") != "0" or not (outermost or "TORCHELASTIC_RUN_ID" in os.environ):
@@ -88,7 +90,8 @@ def report_at_exit(smallest: int) -> None:
 
 
 def _has_child_report() -> bool:
-    """Whether child processes have written to the replica's report file, or may have (torchrun)."""
+    """Whether child processes have written to the replica's report file, or may have done so under
+    torchrun."""
     if "torch.distributed.run" in sys.modules:
         return True
     try:

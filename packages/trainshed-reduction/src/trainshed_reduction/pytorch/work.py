@@ -41,7 +41,8 @@ def is_served(tensor: torch.Tensor, smallest: int) -> bool:
     """Whether reducers support a tensor: it must be dense and contiguous, with a supported type, and have at
     least `smallest` bytes.
 
-    The result must be the same on all ranks, so it depends only on properties that all ranks share."""
+    The answer must be the same on all ranks, so it depends only on properties that are the same on all
+    ranks."""
     return (
         type(tensor) in _PLAIN
         and tensor.dtype in DTYPES
@@ -60,7 +61,8 @@ def bytes_of(tensor: torch.Tensor) -> memoryview:
 
 
 class Arrival(NamedTuple):
-    """The arrival of a result on its GPU: the moment when `stream`, which copies it, reaches `event`."""
+    """The arrival of a result on its GPU. `stream` copies the result, which has arrived when the stream
+    reaches `event`."""
 
     stream: torch.cuda.Stream
     event: torch.cuda.Event
@@ -68,7 +70,7 @@ class Arrival(NamedTuple):
 
 class ReductionWork(dist.Work):
     """PyTorch's Work for an all-reduce of `tensor`. `arrival`: called after the operation is done; returns
-    None if the result has arrived already."""
+    None if the result has already arrived."""
 
     def __init__(
         self,
@@ -84,7 +86,8 @@ class ReductionWork(dist.Work):
         self._lock = threading.Lock()
 
     def wait(self, timeout: Optional[datetime.timedelta] = None) -> bool:
-        """Wait for the result. Raises ReductionFailed, or RuntimeError after the timeout (0, None = none)."""
+        """Wait for the result. Raises ReductionFailed, or RuntimeError after the timeout. 0 or None = no
+        timeout."""
         seconds = timeout.total_seconds() if timeout else None
         if not self.operation.wait(seconds):
             raise RuntimeError("an all-reduce did not finish within {:g} s".format(seconds or 0))
@@ -113,14 +116,14 @@ class ReductionWork(dist.Work):
         return [self._tensor]
 
     def get_future(self) -> "torch.futures.Future[List[torch.Tensor]]":
-        """Return a future of [tensor]. Its callbacks run in a separate thread, and may wait for further
-        all-reduces."""
+        """Return a future of [tensor]. The future's callbacks run in separate threads, so they may wait for
+        further all-reduces."""
         with self._lock:
             if self._future is None:
                 devices = [self._tensor.device] if self._tensor.is_cuda else []
                 begun: torch.futures.Future[object] = torch.futures.Future(devices=devices)
-                # C++ treats a future as successful if Python sets its exception, but not if a callback
-                # raises.
+                # If Python sets the exception of a future, C++ treats the future as successful. It does not
+                # if a callback raises.
                 self._future = begun.then(self._value)
                 complete = functools.partial(self._complete, begun)
                 self.operation.add_done_callback(lambda _: _callbacks.put(complete))
@@ -147,13 +150,13 @@ def issue(
 
 
 def on_stream(stream: Optional[torch.cuda.Stream]) -> "contextlib.AbstractContextManager[object]":
-    """Make a stream the current one. None = do nothing, while PyTorch's function would initialize CUDA."""
+    """Make a stream the current one. None = do nothing. PyTorch's own function would then initialize CUDA."""
     return contextlib.nullcontext() if stream is None else torch.cuda.stream(stream)
 
 
 EXIT_TIMEOUT = 5.0
-"""Seconds for a thread to end at the process's exit. A thread in PyTorch's code at the interpreter's end
-would abort the process."""
+"""Seconds for a thread to end at the process's exit. If a thread were in PyTorch's code when the interpreter
+ends, the process would abort."""
 _THREAD = "trainshed-reduction-future"
 
 
@@ -165,7 +168,7 @@ class Callbacks:
         try:
             threading.Thread(target=task, name=_THREAD, daemon=True).start()
         except RuntimeError:
-            task()  # The thread limit is reached, or (since Python 3.12) the interpreter exits.
+            task()  # The thread limit is reached, or the interpreter is exiting (since Python 3.12).
 
     def close(self) -> None:
         for thread in threading.enumerate():

@@ -1,1 +1,1 @@
-"""A reducer: sums the chunks of workers in the order of ranks, and returns the sums."""
+"""A reducer adds the chunks of workers in the order of ranks, and returns the sums."""

@@ -2,7 +2,7 @@
 (`variables`).
 
 A reducer has one thread per processor, which mostly runs C code, and a main thread that supervises them. All
-threads end together, because workers have a lane to each of them.
+threads end together, because each worker has a lane to every thread.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from trainshed_reduction.sockets import listen
 IDLE_SECONDS = 60.0
 """Seconds without workers before a warning."""
 _DUPLICATE_INTERVAL = 5.0
-"""Seconds within which equal lines of several threads are logged only once."""
+"""Equal lines of several threads are logged only once within this many seconds."""
 _LOG_INTERVAL = 10.0
 _MAX_LINES = 50
-"""Maximum lines in the log within `_LOG_INTERVAL`."""
+"""Maximum number of lines in the log per `_LOG_INTERVAL`."""
 
 
 class Overview:
-    """Collects the reports of a reducer's threads for the log and the service. Times are seconds of one
-    clock."""
+    """Collects the reports of a reducer's threads for the log and the service. Times are seconds of the
+    monotonic clock."""
 
     def __init__(self, reports: Reports, write: Callable[[str], None], now: float) -> None:
         self._reports = reports
         #: Writes a line to the log.
         self._write = write
-        #: Time of the warning that no worker has connected; None = no warning.
+        #: Time at which to warn that no worker has connected; None = no warning is due.
         self.idle_at: Optional[float] = now + IDLE_SECONDS
         self._logged: Dict[str, float] = {}
         self._interval_start = now
@@ -98,7 +98,7 @@ class Options(NamedTuple):
 
 
 def options(environ: Mapping[str, str]) -> Options:
-    """Read the options. Raises Unusable with all faults, and OSError if the token's file is unreadable."""
+    """Read the options. Raises Unusable with all errors, and OSError if the token's file is unreadable."""
     faults: List[str] = []
     place = variables.place(environ.get(variables.LISTEN, ""))
     if place is None:
@@ -136,7 +136,7 @@ def main() -> int:
         signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
         if not reports.note("no part in C", text, "WARNING"):
             _fail(text)
-        # An exit would only cause a restart with the same error.
+        # Do not exit, which would only cause a restart with the same error.
         signal.sigwait(_ENDING)
         return 0
     try:
@@ -172,7 +172,8 @@ class Process:
 
     def run(self) -> int:
         """Run until SIGTERM or SIGINT, or until a thread fails; return the exit status."""
-        # Not a signal handler: it would run in this thread, which may start to wait just after a check.
+        # Do not use a signal handler: it would run in this thread, which may start to wait just after a
+        # check.
         signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
         threading.Thread(target=self._await_signal, daemon=True).start()
         threads = [
@@ -211,7 +212,8 @@ class Process:
             self._put("end", 1)
 
     def _handle_next(self) -> Optional[int]:
-        """Handle the next report or due action. Return an exit status to end the process, otherwise None."""
+        """Handle the next report or due action. Return an exit status if the process must end, otherwise
+        None."""
         idle_at = self._overview.idle_at
         timeout = None if idle_at is None else max(0.0, idle_at - time.monotonic())
         try:

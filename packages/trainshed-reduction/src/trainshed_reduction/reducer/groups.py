@@ -1,9 +1,9 @@
 """The groups of ranks at a reducer, their members and their progress. This module performs no I/O: callers
-report events and the time, and receive effects to carry out.
+report events and the time, and execute the effects that the methods return.
 
 A group gathers until all ranks are connected or have left. Then it runs until a connection breaks, and
-gathers again. After that, workers send all chunks again from START's position. Every rank sends a chunk for
-every position, in order. `rows` sums the chunks."""
+gathers again. After each START, workers send all chunks again from START's position on. Every rank sends a
+chunk for every position, in order. `rows` sums the chunks."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Member:
 
 
 class SendFrame(NamedTuple):
-    """An effect: send one frame. Skip a reminder while other frames are unsent, because such a worker does
-    not wait."""
+    """An effect: send one frame. A reminder must be skipped while other frames to the worker are unsent,
+    because the worker is then not waiting."""
 
     member: Member
     frame: bytes
@@ -35,8 +35,8 @@ class SendFrame(NamedTuple):
 
 
 class Dismiss(NamedTuple):
-    """An effect: close a connection after a last frame, `farewell`, or immediately if it is b"". The member
-    has already left the group."""
+    """An effect: close a connection after sending a last frame, `farewell`. If `farewell` is b"", close it
+    immediately. The member has already left the group."""
 
     member: Member
     farewell: bytes
@@ -49,8 +49,8 @@ class Log(NamedTuple):
 
 
 class Started(NamedTuple):
-    """An effect: start to sum, because all ranks are connected. Call `Group.run` before reading further
-    frames. `is_first`: whether this is the group's first start, which is logged."""
+    """An effect: start to sum, because all ranks are connected. The caller must call `Group.run` before it
+    reads further frames. `is_first`: whether this is the group's first start, which the caller logs."""
 
     group: Group
     is_first: bool
@@ -59,7 +59,7 @@ class Started(NamedTuple):
 Effect = Union[SendFrame, Dismiss, Log, Started]
 
 _STATUS_DELAY = 0.6
-"""Seconds of a wait before workers receive a status."""
+"""Workers that have waited for this many seconds receive a status."""
 
 
 class Group:
@@ -74,10 +74,10 @@ class Group:
         self._running = False
         self._completed = False
         self._since = now
-        #: Ranks that have left, with their positions.
+        #: The ranks that have left, with their last states.
         self._parted: Dict[int, MemberState] = {}
         self._lost: Dict[int, float] = {}
-        #: The sums; None = the group does not run.
+        #: The sums; None = the group is not running.
         self._rows: Optional[RunningRows] = None
         #: The progress at the last stop.
         self._reached = Progress(0, -1, 0, 0)
@@ -96,11 +96,11 @@ class Group:
 
     @property
     def departed(self) -> List[int]:
-        """The first unsent position of each rank that has left."""
+        """For each rank that has left, the first position that it has not sent."""
         return [member.position for member in self._parted.values()]
 
     def run(self, rows: RunningRows) -> None:
-        """Sum chunks with `rows` until the group gathers again. `odd` handles mismatched chunks."""
+        """Sum chunks with `rows` until the group gathers again. Pass mismatched chunks to `odd`."""
         self._rows = rows
 
     def _stop(self) -> None:
@@ -115,7 +115,7 @@ class Group:
         return self._rows.state(member.rank)
 
     def gather(self, member: Member, now: float) -> List[Effect]:
-        """Add a rank, and replace its earlier connection."""
+        """Add a rank's connection, which replaces the rank's earlier connection."""
         rank = member.rank
         effects: List[Effect] = []
         earlier = self.members.pop(rank, None)
@@ -151,7 +151,7 @@ class Group:
         return effects
 
     def frame(self, member: Member, header: Header, payload: bytes, now: float) -> List[Effect]:
-        """Handle a frame other than a chunk. Raises Malformed to close the connection."""
+        """Handle a frame other than a chunk. Raises Malformed if the connection must be closed."""
         if header.kind is Kind.BYE:
             return self._leave(member, now)
         if header.kind is Kind.ERROR:
@@ -176,7 +176,7 @@ class Group:
             )
         if arrived is not None and not rows.are_alike(arrived.shape, shape):
             return rows.disagreement(member.rank, shape, arrived.arrived, arrived.shape)
-        # Only a rank that has left could send the missing chunk.
+        # The missing chunk belongs to a rank that has left.
         return next((_has_left(rank, parted) for rank, parted in self._parted.items()), "")
 
     def _leave(self, member: Member, now: float) -> List[Effect]:
@@ -205,7 +205,7 @@ class Group:
         return effects + self._reset(now) if self._running else effects
 
     def _forget(self, member: Member) -> bool:
-        """Remove a connection; return whether it was its rank's current one."""
+        """Remove a connection. Return whether it was its rank's current connection."""
         if self.members.get(member.rank) is not member:
             return False
         del self.members[member.rank]
@@ -220,7 +220,7 @@ class Group:
         return [Log(text), *effects]
 
     def status(self, now: float) -> List[Effect]:
-        """Send the missing ranks to members that have waited for a while."""
+        """Report the missing ranks to members that have waited for a while."""
         since = self._since
         if self._rows is not None:
             head = self.progress.head
@@ -247,11 +247,11 @@ def _has_left(rank: int, state: MemberState) -> str:
 
 
 _MAX_REMEMBERED = 1024
-"""Maximum groups without connections whose generation is remembered."""
+"""Maximum number of groups without connections whose generation is remembered."""
 
 
 class Refusal(Exception):
-    """The reducer rejects a worker. The text contains the reason."""
+    """The reducer rejects a worker. The message contains the reason."""
 
 
 class Sessions:
@@ -266,7 +266,8 @@ class Sessions:
         return any(group.is_waiting for group in self._groups.values())
 
     def admit(self, hello: Hello, now: float) -> Tuple[Member, List[Effect]]:
-        """Add an authenticated worker. Send ACCEPT before the effects. Raises Refusal."""
+        """Add an authenticated worker. The caller must send ACCEPT before it executes the effects. Raises
+        Refusal."""
         group = self._groups.get(hello.group)
         effects: List[Effect] = []
         if group is None:

@@ -8,8 +8,8 @@ from trainshed_reduction.wire import DType, Header, Reduction
 
 
 class ArrivedChunks(NamedTuple):
-    """The chunks of one position. `shape`: header of the first chunk, which arrived at `since`. `arrived`:
-    ranks in order of arrival."""
+    """The chunks of one position. `shape`: header of the chunk that arrived first. `since`: time of its
+    arrival. `arrived`: ranks in order of arrival."""
 
     shape: Header
     since: float
@@ -17,8 +17,8 @@ class ArrivedChunks(NamedTuple):
 
 
 class MemberState(NamedTuple):
-    """The state of a rank. `position`: position of its next chunk. `ordinal`: number of the latest operation
-    that it has started."""
+    """The state of a rank. `position`: position of the rank's next chunk. `ordinal`: number of the latest
+    operation that the rank has started."""
 
     position: int
     ordinal: int
@@ -26,8 +26,8 @@ class MemberState(NamedTuple):
 
 class Progress(NamedTuple):
     """The progress of a group. `head`: the oldest position for which a chunk is missing. `operation`,
-    `ordinal`: of the last finished chunk; -1 = none. `begun`: number of positions for which only some ranks
-    have sent chunks."""
+    `ordinal`: numbers of the operation of the last finished chunk; -1 = no chunk is finished. `begun`: number
+    of positions for which some ranks have sent chunks, but not all."""
 
     head: int
     operation: int
@@ -47,7 +47,7 @@ class RunningRows(Protocol):
     def state(self, rank: int) -> MemberState: ...
 
     def leave(self, rank: int) -> None:
-        """Remove a rank. The other ranks continue with the chunks that it has sent."""
+        """Remove a rank. The other ranks continue, using the chunks that this rank has sent."""
         ...
 
 
@@ -69,8 +69,8 @@ def text(shape: Header) -> str:
 
 
 def disagreement(rank: int, shape: Header, others: List[int], theirs: Header) -> str:
-    """Return a message about the different operations of one rank and of the other ranks. It describes both,
-    because either may be wrong. Of two ranks, the lower one is first."""
+    """Return a message about the different operations of one rank and of the other ranks. It describes both
+    operations, because either may be wrong. If there are only two ranks, the lower one is first."""
     if others[1:] == [] and others[0] < rank:
         rank, shape, others, theirs = others[0], theirs, [rank], shape
     mine, other = text(shape), text(theirs)
@@ -91,7 +91,7 @@ def have(numbers: List[int]) -> str:
 
 
 def ranks(numbers: List[int]) -> str:
-    """Return a text with the ranks' numbers, at most the first eight."""
+    """Return a text with the numbers of the ranks. It contains at most eight numbers."""
     shown = ", ".join(str(rank) for rank in sorted(numbers)[:8])
     more = f" and {len(numbers) - 8} more" if len(numbers) > 8 else ""
     return f"rank{'' if len(numbers) == 1 else 's'} {shown}{more}"

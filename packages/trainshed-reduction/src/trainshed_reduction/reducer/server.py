@@ -1,9 +1,9 @@
 """One thread of a reducer, with its connections.
 
-Before a peer may send chunks, it must prove knowledge of the job's token within seconds. Until then it gets
-little memory. The C library reports events of connections, which are passed to the sessions (`groups`). The
-thread then carries out the sessions' effects. A broken connection, or a violation of the protocol, closes
-only that connection. Without events and waiting peers, the thread sleeps."""
+Before a peer may send chunks, it must prove within seconds that it knows the job's token. Until then, it can
+use only little memory. The C library reports events of connections, which the thread passes to the sessions
+(`groups`). The thread then executes the effects that the sessions return. A broken connection, or a violation
+of the protocol, closes only that connection. Without events and waiting peers, the thread sleeps."""
 
 from __future__ import annotations
 
@@ -23,20 +23,21 @@ from trainshed_reduction.reducer.groups import Effect, Member, Refusal, Sessions
 from trainshed_reduction.wire import Accept, Hello, Kind, Malformed
 
 Outlet = Callable[[str, object], None]
-"""Receives the reports of a thread, by kind. `log`: a line. `serving`: number of workers of a complete group.
-`connected`: a worker's rank. It must not block for long, and must not raise."""
+"""Receives a report of a thread: its kind and its value. The values are, for `log`, a line; for `serving`,
+the number of workers of a complete group; for `connected`, a worker's rank. The function must not block for
+long, and must not raise exceptions."""
 
 MAX_UNAUTHENTICATED = 64
 """Maximum number of unauthenticated connections."""
 _BUSY_HANDSHAKE_TIMEOUT = 1.0
-"""Timeout in seconds for a handshake while `MAX_UNAUTHENTICATED` is reached."""
+"""Timeout in seconds for a handshake while the number of unauthenticated connections is at its maximum."""
 _ACCEPT_RETRY_INTERVAL = 0.5
 """Seconds before the next `accept` after an error of the system."""
 _SECOND = 1.0
 _CLOSE_TIMEOUT = 2.0
-"""Timeout in seconds for the peer to read the last message of a connection."""
+"""Seconds that a peer has to read the last message of its connection."""
 _STALL_TIMEOUT = 60.0
-"""Seconds after which a worker that accepts no data is lost."""
+"""A worker that accepts no data for this many seconds is lost."""
 
 
 class Peer:
@@ -47,7 +48,7 @@ class Peer:
         self.address = address
         #: The connection's slot in the C library.
         self.slot = -1
-        #: The messages of both sides that proofs cover, from the challenge on.
+        #: The messages of both sides from the challenge on. Proofs cover them.
         self.transcript = proof.nonce()
         self.came = now
         self.member: Optional[Member] = None
@@ -65,7 +66,7 @@ class Server:
         self.all: Sequence[Server] = (self,)
         self._listener = listener
         self._token = token
-        #: Receives log lines.
+        #: Receives the reports of this thread.
         self._outlet = outlet
         self._sessions = Sessions()
         #: Polls the listener and the wake-up socket.
@@ -73,16 +74,16 @@ class Server:
         self._native = NativeReducer(library, self._selector.fileno())
         #: All peers by slot.
         self._peers: Dict[int, Peer] = {}
-        #: Unauthenticated peers in order of arrival.
+        #: Unauthenticated peers in the order of their connections.
         self._unauthenticated: Dict[Peer, None] = {}
         self._members: Dict[Member, Peer] = {}
-        #: Times at which connections with a sent last message are closed, in order.
+        #: Connections whose last message was sent, each with the time at which it is closed, in this order.
         self._leaving: Dict[Peer, float] = {}
         self._now = time.monotonic()
         self._listens = False
         self._listen_at = self._status_at = 0.0
         self._ended = False
-        #: Authenticated peers from other threads; None = end.
+        #: Authenticated peers from the first server's thread; None = stop serving.
         self._inbox: queue.SimpleQueue[Optional[Tuple[Peer, Hello]]] = queue.SimpleQueue()
         self._wake_sender, self._wake_receiver = socket.socketpair()
         for end in (self._wake_sender, self._wake_receiver):
@@ -96,7 +97,7 @@ class Server:
 
     def _put(self, entry: Optional[Tuple[Peer, Hello]]) -> None:
         self._inbox.put(entry)
-        with contextlib.suppress(OSError):  # Full: it will wake up anyway. Closed: it has ended.
+        with contextlib.suppress(OSError):  # If the socket is full or closed, no wake-up is needed.
             self._wake_sender.send(b"\0")
 
     def _read_inbox(self) -> None:
@@ -121,8 +122,8 @@ class Server:
         self._peers[peer.slot] = peer
 
     def run(self) -> None:
-        """Serve until `end`. Then close connections without a message, so that workers reconnect to the next
-        reducer."""
+        """Serve until `end`. Then close all connections without a last message, so that workers reconnect to
+        the restarted reducer."""
         while not self._ended:
             self._handle_timers()
             events = self._native.run(self._wait_time())
@@ -250,11 +251,11 @@ class Server:
     def _handle(self, event: Event) -> List[Effect]:
         peer = self._peers.get(event.lane)
         if peer is None:
-            return []  # An earlier event has closed it.
+            return []  # An earlier event has closed the connection.
         if isinstance(event, Lost):
             return self._drop(peer)
         if peer in self._leaving:
-            return []  # An earlier event has ended the connection.
+            return []  # An earlier event has already ended the connection.
         try:
             if isinstance(event, Strange):
                 raise Malformed(wire.STRANGE)
@@ -293,7 +294,7 @@ class Server:
                     pending.extend(self._drop(peer))
 
     def _dismiss(self, peer: Peer, farewell: bytes) -> List[Effect]:
-        """Send a last frame, and close the connection after the peer has read it or after a timeout."""
+        """Send a last frame. Close the connection when the peer has read the frame, or after a timeout."""
         following = self._part(peer)
         self._native.send(peer.slot, farewell)
         self._native.dismiss(peer.slot)
@@ -301,7 +302,7 @@ class Server:
         return following
 
     def _drop(self, peer: Peer) -> List[Effect]:
-        """Close the connection. Return the effects on other members."""
+        """Close the connection. Return the effects of this on other members."""
         following = self._part(peer)
         self._leaving.pop(peer, None)
         self._close(peer)
