@@ -140,7 +140,7 @@ class ProcessCluster:
     async def require_reachable(self, name: AllocationName) -> None:
         pass
 
-    async def settle(self, names: Collection[AllocationName]) -> tuple[Leftover, ...]:
+    async def wait_durable(self, names: Collection[AllocationName]) -> tuple[Leftover, ...]:
         return ()
 
     async def release(self, name: AllocationName) -> None:
@@ -207,7 +207,7 @@ class ProcessCluster:
         }
         before = self._report
         self._report = ClusterReport(
-            nodes, agents, queried_at, delays, old=old, suspended=suspended
+            nodes, agents, queried_at, delays, old=old, suspensions=suspended
         )
         if (before.nodes, before.agents, before.delays) != (nodes, agents, delays):
             self._changed.set()

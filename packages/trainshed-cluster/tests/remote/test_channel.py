@@ -37,7 +37,7 @@ asyncio.run(main())
 
 
 async def silent(channel: Channel[Message, Message]) -> None:
-    await channel.closed()
+    await channel.wait_closed()
 
 
 async def test_messages_arrive_in_order_in_both_directions(hub_lab: HubLab) -> None:
@@ -71,7 +71,7 @@ async def test_messages_sent_before_the_close_arrive(hub_lab: HubLab) -> None:
     for number in range(100):
         channel.post(Block(number, b"x" * 10_000))
     channel.close()
-    await hub_lab.channels[-1].closed()
+    await hub_lab.channels[-1].wait_closed()
     await served.wait()
     assert [block.offset for block in received if isinstance(block, Block)] == [*range(100)]
 

@@ -336,19 +336,19 @@ async def test_suspended_allocation_is_reported_until_its_resumption(
     slurm_lab: SlurmLab, cluster: SlurmCluster
 ) -> None:
     allocation = await allocation_with_agent(cluster)
-    assert not cluster.report().suspended
+    assert not cluster.report().suspensions
     slurm_lab.slurm("scontrol", "suspend", allocation.cluster_id)
     why = "its allocation is suspended in Slurm (SUSPENDED)"
     async with asyncio.timeout(60):
         async for _ in poll():
-            if cluster.report().suspended:
+            if cluster.report().suspensions:
                 break
-    assert cluster.report().suspended == {allocation.name: why}
+    assert cluster.report().suspensions == {allocation.name: why}
     assert cluster.report().agents == {allocation.name: frozenset({"node1"})}, "it has not ended"
     slurm_lab.slurm("scontrol", "resume", allocation.cluster_id)
     async with asyncio.timeout(60):
         async for _ in poll():
-            if not cluster.report().suspended:
+            if not cluster.report().suspensions:
                 break
     # A suspended allocation can be released.
     slurm_lab.slurm("scontrol", "suspend", allocation.cluster_id)

@@ -32,7 +32,9 @@ def autoload() -> None:
             process.report("native", fault, "WARNING")
         elif os.environ.get("RANK", "0") == "0":
             # This note is for the service, because the job's reducers report that no worker connects.
-            process.reports().note("off", "native all-reduce is used: TRAINSHED_REDUCTION is off")
+            process.reports().add_note(
+                "off", "native all-reduce is used: TRAINSHED_REDUCTION is off"
+            )
     except Exception:  # The failure cannot be reported to the service.
         with contextlib.suppress(Exception):  # There may be no standard error.
             sys.stderr.write("trainshed reduction: {}\n".format(fault or "off"))

@@ -27,7 +27,7 @@ class Reports:
         self._lock = threading.Lock()
         self._notes: Dict[str, Dict[str, str]] = {}
 
-    def note(self, name: str, text: str, severity: str = "INFO") -> bool:
+    def add_note(self, name: str, text: str, severity: str = "INFO") -> bool:
         """Add a note, unless one of the same name exists. `severity`: INFO, WARNING, ERROR. Return False if
         the note could not be written. If it was written, the service also logs it."""
         with self._lock:
@@ -88,7 +88,7 @@ def reports() -> Reports:
 
 def report(note: str, text: str, severity: str = "INFO") -> None:
     """Report a text under the name `note`, or log it if the report cannot be written."""
-    if not reports().note(note, text, severity):
+    if not reports().add_note(note, text, severity):
         log(text)
 
 

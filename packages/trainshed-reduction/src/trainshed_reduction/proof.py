@@ -94,7 +94,7 @@ def connect(
     Raises WorkerRejected, Untrusted, wire.Malformed, OSError (including TimeoutError).
     """
     deadline = time.monotonic() + seconds
-    connection = socket.create_connection(address, _left(deadline))
+    connection = socket.create_connection(address, _remaining(deadline))
     try:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return connection, greet(connection, token, hello, deadline)
@@ -110,7 +110,7 @@ def greet(connection: socket.socket, token: bytes, hello: Hello, deadline: float
     if len(challenge) != wire.NONCE:
         raise wire.Malformed("the challenge has {} bytes".format(len(challenge)))
     greeting = sign(token, hello, challenge)
-    connection.settimeout(_left(deadline))
+    connection.settimeout(_remaining(deadline))
     connection.sendall(frame(Kind.HELLO, greeting))
     answer = _expect(connection, Kind.ACCEPT, deadline)
     accept = read_signed(token, Accept, answer, challenge + greeting)
@@ -145,7 +145,7 @@ def _read(connection: socket.socket, size: int, deadline: float) -> bytearray:
     data = bytearray(size)
     rest = memoryview(data)
     while rest:
-        connection.settimeout(_left(deadline))
+        connection.settimeout(_remaining(deadline))
         count = connection.recv_into(rest)
         if not count:
             raise ConnectionResetError("the other side closed the connection")
@@ -153,7 +153,7 @@ def _read(connection: socket.socket, size: int, deadline: float) -> bytearray:
     return data
 
 
-def _left(deadline: float) -> float:
+def _remaining(deadline: float) -> float:
     left = deadline - time.monotonic()
     if left <= 0:
         # Since Python 3.10, this is TimeoutError. In earlier versions, it is a different subclass of OSError.

@@ -52,13 +52,13 @@ def from_environ(environ: "Mapping[str, str]" = os.environ) -> Optional[Settings
     if not environ.get(REDUCERS) or environ.get(variables.MODE) == "off":
         return None
     names = (REDUCERS, NODE_FIRST, variables.MODE, *_FIELDS.values())
-    faults = [variables.fault(name, environ.get(name, "")) for name in names]
+    faults = [variables.find_error(name, environ.get(name, "")) for name in names]
     token = token_of(environ)
     if not token:
         faults.append(f"neither {TOKEN} nor {TOKEN_FILE} is set")
     if any(faults):
         raise Unusable("; ".join(filter(None, faults)))
-    places = (variables.place(text) for text in environ[REDUCERS].split(","))
+    places = (variables.parse_address(text) for text in environ[REDUCERS].split(","))
     reducers = tuple(place for place in places if place is not None)
     fields: Dict[str, Any] = {}
     for field, default in Settings._field_defaults.items():

@@ -61,14 +61,14 @@ _NUMBER_LIMIT = 2.0**40
 _WORDS = {MODE: MODES, NODE_FIRST: ("0", "1")}
 
 
-def fault(name: str, value: str) -> Optional[str]:
+def find_error(name: str, value: str) -> Optional[str]:
     """Return the error in a variable's value, or None if the value is valid. An empty value counts as not
     set."""
     if not value:
         return None
     wanted = None
     if name in _MINIMUMS:
-        if number(name, value) is None:
+        if parse_number(name, value) is None:
             wanted = f"not a number of at least {_MINIMUMS[name]:g} and below {_NUMBER_LIMIT:g}"
     elif name in _WORDS:
         if value not in _WORDS[name]:
@@ -77,14 +77,14 @@ def fault(name: str, value: str) -> Optional[str]:
         if not value.isdecimal() or not 0 < int(value) <= MAX_THREADS:
             wanted = f"not a whole number from 1 to {MAX_THREADS}"
     elif name == LISTEN:
-        if place(value) is None:
+        if parse_address(value) is None:
             wanted = "not HOST:PORT"
     elif name == REDUCERS and not all(_is_address(text) for text in value.split(",")):
         wanted = "not a list of HOST:PORT"
     return f"{name}={value!r} is {wanted}" if wanted else None
 
 
-def number(name: str, text: str) -> Optional[float]:
+def parse_number(name: str, text: str) -> Optional[float]:
     """Return the value of a numeric variable, or None if it is invalid or out of range."""
     try:
         value = float(text)
@@ -93,7 +93,7 @@ def number(name: str, text: str) -> Optional[float]:
     return value if _MINIMUMS[name] <= value < _NUMBER_LIMIT else None
 
 
-def place(text: str) -> Optional[Tuple[str, int]]:
+def parse_address(text: str) -> Optional[Tuple[str, int]]:
     """Parse HOST:PORT, and remove brackets from the host. Return None if the text has another form. Port 0 =
     any free port."""
     host, _, port = text.strip().rpartition(":")
@@ -103,5 +103,5 @@ def place(text: str) -> Optional[Tuple[str, int]]:
 
 
 def _is_address(text: str) -> bool:
-    address = place(text)
+    address = parse_address(text)
     return address is not None and address[1] > 0

@@ -33,7 +33,10 @@ MAX_WORLD = 4096
 NONCE = 32
 GROUP = 16
 
-STRANGE = "the received data is not a valid frame: the peer is not a Reduction Server, or has another version"
+VIOLATION = (
+    "the received data is not a valid frame: the peer is not a Reduction Server, "
+    "or has another version"
+)
 
 
 class Malformed(ValueError):
@@ -131,7 +134,7 @@ def unpack(data: "bytes | bytearray | memoryview") -> Header:
     library has already checked that the size of a chunk fits its operation."""
     magic, kind, *rest = HEADER.unpack(data)
     if magic != _MAGIC or kind not in _KINDS:
-        raise Malformed(STRANGE)
+        raise Malformed(VIOLATION)
     return Header(Kind(kind), *rest)
 
 

@@ -321,7 +321,7 @@ def test_message_longer_than_the_limit_ends_the_connection(
     reducer.own.send(message(kind, b"x" * limit) + message(kind, b"x" * (limit + 1)))
     messages, lost = run_until(transfer, [], lambda events: of(events, Lost))
     assert messages == Message(0, wire.Header(kind, nbytes=limit), b"x" * limit)
-    assert isinstance(lost, Lost) and lost.cause == wire.STRANGE
+    assert isinstance(lost, Lost) and lost.cause == wire.VIOLATION
 
 
 STRANGE = {
@@ -347,7 +347,7 @@ def test_invalid_frame_ends_the_connection(make: Make, reducers: Reducers, case:
     run_until(transfer, [reducer], lambda _: reducer.arrived)
     reducer.own.send(STRANGE[case])
     (lost,) = run_until(transfer, [], len)
-    assert isinstance(lost, Lost) and lost.cause == wire.STRANGE
+    assert isinstance(lost, Lost) and lost.cause == wire.VIOLATION
     assert mine == b"mine" * 100
 
 
@@ -370,7 +370,7 @@ def test_result_of_an_unsent_frame_ends_the_connection(make: Make, reducers: Red
     half.own.send(result(0, 2, bytes(400_000))[:400])
     events = run_until(transfer, [], lambda events: len(events) == 3)
     causes = {event.lane: event.cause for event in events if isinstance(event, Lost)}
-    assert causes[0] == causes[2] == wire.STRANGE
+    assert causes[0] == causes[2] == wire.VIOLATION
     assert causes[1]
     assert mine == b"mine" * 100_000 and later == b"mine" * 100
 

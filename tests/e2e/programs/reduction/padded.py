@@ -34,7 +34,7 @@ class SlowNode:
     def __init__(self):
         self.padded_ones = 0
 
-    def padded(self, tensor):
+    def pad(self, tensor):
         flat = tensor.view(-1)
         self.padded_ones += 1
         return torch.cat([flat, flat.new_zeros(-flat.numel() % PLACES)])

@@ -59,7 +59,7 @@ class Node:
         self.is_one_at_a_time = is_one_at_a_time
         self.is_shut_down = False
 
-    def padded(self, flat):
+    def pad(self, flat):
         return torch.cat([flat, flat.new_zeros(1)])
 
     def scatter(self, flat, average):

@@ -76,7 +76,7 @@ class Admission:
         own = collection.objects.get(f"{pod.metadata.namespace}/{kueue.group(allocation)}")
         return kueue.delay(own, collection.objects.values()) if own else None
 
-    def released(self, allocation: AllocationName, where: str) -> None:
+    def handle_release(self, allocation: AllocationName, where: str) -> None:
         """Handle the release of a Pod. If it was the attempt's last Pod, delete the workload. Otherwise Kueue
         would keep the unsuccessful Pods and their quota for replacements."""
         name = kueue.group(allocation)

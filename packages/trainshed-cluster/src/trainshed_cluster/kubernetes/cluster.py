@@ -277,7 +277,7 @@ class KubernetesCluster:
     async def require_reachable(self, name: AllocationName) -> None:
         """Do nothing: a Pod ends with its agent."""
 
-    async def settle(self, names: Collection[AllocationName]) -> tuple[Leftover, ...]:
+    async def wait_durable(self, names: Collection[AllocationName]) -> tuple[Leftover, ...]:
         return ()  # A Pod ends with its agent, and the API stores every change that it has confirmed.
 
     async def release(self, name: AllocationName) -> None:
@@ -289,7 +289,7 @@ class KubernetesCluster:
         if self._admission is not None and (pod or need):
             where = pod.metadata.namespace if pod else ""
             where = where or (manifests.namespace(need) if need else "")
-            self._admission.released(name, where)
+            self._admission.handle_release(name, where)
         if pod is None:
             return
         await self._delete_finished(name, pod)

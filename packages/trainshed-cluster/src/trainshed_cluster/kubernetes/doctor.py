@@ -43,7 +43,7 @@ class Right:
     def __str__(self) -> str:
         return f"{self.verb} {self.resource}"
 
-    def asked(self, namespace: str | None) -> dict[str, Any]:
+    def access_review(self, namespace: str | None) -> dict[str, Any]:
         """Return the access review for this right. `namespace`: None = the whole cluster."""
         resource, _, part = self.resource.partition("/")
         wanted = {"verb": self.verb, "resource": resource, "subresource": part, "group": self.group}
@@ -144,7 +144,9 @@ class Examination:
                     yield _finding("no_right", right=right, where=f"of namespace {namespace}")
 
     async def _has_right(self, right: Right, namespace: str | None) -> bool:
-        return (await self._client.create(_REVIEWS, right.asked(namespace), Review)).status.allowed
+        return (
+            await self._client.create(_REVIEWS, right.access_review(namespace), Review)
+        ).status.allowed
 
     async def _admission(self, namespace: str) -> Finding:
         """Check whether a Pod of a job would be admitted, by a dry run of the API."""
@@ -174,7 +176,7 @@ class Examination:
             having = [
                 node
                 for node in taking
-                if (public, accelerator.resource) in routes.on(node)
+                if (public, accelerator.resource) in routes.devices_on(node)
                 and accelerator.resource in (node.status.allocatable or {})
             ]
             yield _finding(

@@ -170,8 +170,8 @@ class Pod(msgspec.Struct, frozen=True, dict=True):
             return True  # The Pod never runs, although finalizers of the gates' owner may keep the object.
         if any(known.reason == "DeletionByPodGC" for known in self.status.conditions or ()):
             # Kubernetes set the phase "Failed" because the node was deleted, without a report from the node.
-            return self.terminated is not None
-        return self.status.phase in ENDED or self.terminated is not None
+            return self.termination is not None
+        return self.status.phase in ENDED or self.termination is not None
 
     @property
     def is_leaving(self) -> bool:
@@ -182,7 +182,7 @@ class Pod(msgspec.Struct, frozen=True, dict=True):
         return not self.is_over and any(status.state.running for status in self._statuses)
 
     @property
-    def terminated(self) -> Terminated | None:
+    def termination(self) -> Terminated | None:
         """The termination of the Pod's container, or of an init container that failed. None = neither has
         ended."""
         before = (status.state.terminated for status in self._before)
@@ -203,7 +203,7 @@ class Pod(msgspec.Struct, frozen=True, dict=True):
         return status.image if status else ""
 
     @property
-    def unscheduled(self) -> Condition | None:
+    def scheduling_failure(self) -> Condition | None:
         """The condition with the scheduler's reason for finding no node; None = no such condition."""
         conditions = self.status.conditions or ()
         return next(

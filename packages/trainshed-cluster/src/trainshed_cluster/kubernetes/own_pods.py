@@ -41,7 +41,7 @@ class OwnPods:
         if gone:
             if known is not None and known.metadata.uid == pod.metadata.uid:
                 self.pods.pop(name, None)
-                self._learn_end(name, pod if pod.is_over else known)
+                self._record_end(name, pod if pod.is_over else known)
                 self.released.discard(name)
             for uids in (self.waiting_uids, self.deleted_uids):
                 uids.discard(pod.metadata.uid)
@@ -55,7 +55,7 @@ class OwnPods:
         self.vanished.pop(name, None)
         self.pods[name] = pod
 
-    def _learn_end(self, name: AllocationName, pod: Pod) -> None:
+    def _record_end(self, name: AllocationName, pod: Pod) -> None:
         """Record the end of a Pod that no longer exists."""
         if name in self.released:
             return

@@ -66,7 +66,7 @@ class Routes:
         """All public accelerator types that the operator has configured."""
         return tuple(self._accelerators)
 
-    def on(self, node: ClusterNode) -> tuple[tuple[str, str], ...]:
+    def devices_on(self, node: ClusterNode) -> tuple[tuple[str, str], ...]:
         """Return (public type, resource) pairs of the devices that a node may have."""
         return tuple(
             (public, accelerator.resource)

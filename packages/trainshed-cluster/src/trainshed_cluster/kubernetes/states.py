@@ -93,7 +93,7 @@ def _node(
 ) -> NodeReport:
     state, cause, is_awaited = node_state(node)
     allocatable = node.status.allocatable or {}
-    devices = routes.on(node)
+    devices = routes.devices_on(node)
     cpus = memory = 0.0
     taken: dict[str, int] = {}
     for pod in others:
@@ -175,7 +175,7 @@ _REASONS = toml.decode(Path(__file__).with_suffix(".toml").read_bytes(), type=_R
 def delay(pod: Pod) -> Delay | None:
     """Return the delay to report for a Pod that does not run yet; None = no reason to report: it is about to
     start."""
-    if unscheduled := pod.unscheduled:
+    if unscheduled := pod.scheduling_failure:
         word = unscheduled.reason or "Unschedulable"
         if word == "SchedulingGated":
             return None  # The controller that set the gates reports the reason.
@@ -221,7 +221,7 @@ def refusal(pod: Pod) -> str | None:
 def end(pod: Pod, *, deleted: bool) -> AllocationEnd:
     """Return the end of a Pod without running containers. `deleted`: another client has
     requested its deletion."""
-    name, status, over = pod.metadata.name, pod.status, pod.terminated
+    name, status, over = pod.metadata.name, pod.status, pod.termination
     if status.reason == "Evicted":
         own = (loss for words, loss in _REASONS.own_limits.items() if words in status.message)
         loss = next(own, Cause.POD_EVICTED)

@@ -56,7 +56,7 @@ from trainshed_cluster.remote.lease import LAST_GRACE, Lease, beat_interval, rem
 from trainshed_cluster.remote.messages import AgentDocument, News, Order
 from trainshed_cluster.remote.mirror import StreamSender
 from trainshed_cluster.remote.news import PendingNews, SeenNews
-from trainshed_cluster.remote.terminals import Resized, Typed, carry
+from trainshed_cluster.remote.terminals import Resized, Typed, forward_shell
 
 _CLUSTER_PREFIX: Final = "KUBERNETES_"
 """Prefix of variables that the cluster sets for its own clients."""
@@ -387,7 +387,7 @@ class Agent:
         except OSError as error:
             terminal.close()
             raise EngineUnavailable(f"cannot open a stream for the shell: {error}") from error
-        self._shells.begin(carry(terminal, stream), "forwarding a shell")
+        self._shells.begin(forward_shell(terminal, stream), "forwarding a shell")
 
     def _begin_logs(self, plans: Sequence[LaunchPlan], lines: Sequence[int]) -> None:
         try:
@@ -428,7 +428,7 @@ class Agent:
                 assert_never(event)
 
     def _note(self, replica: ReplicaId, news: messages.Lines | messages.Metrics) -> None:
-        self._seen_news.note(replica, news)
+        self._seen_news.record_latest(replica, news)
         self._pending_news.add(replica, news)
 
     def _is_own(self, uid: JobUid, attempt: int) -> bool:

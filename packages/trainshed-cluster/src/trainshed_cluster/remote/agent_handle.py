@@ -108,7 +108,7 @@ class AgentHandle:
         self.is_current = True
         self._state_changed.set()
 
-    async def current(self) -> None:
+    async def wait_current(self) -> None:
         """Wait for a limited time until the agent has repeated all earlier reports or no longer exists."""
         with contextlib.suppress(TimeoutError, EngineUnavailable):
             async with asyncio.timeout(_RECONNECT_TIMEOUT):
@@ -138,7 +138,7 @@ class AgentHandle:
             with contextlib.suppress(ChannelClosed):
                 self._connection.post(messages.Alive(number))
 
-    def cut(self) -> None:
+    def disconnect_silent(self) -> None:
         """Close the agent's connection after a timeout."""
         if self._connection is not None:
             self.is_unacknowledged = True

@@ -122,7 +122,7 @@ def remove(directories: Sequence[Path]) -> None:
             trees.delete(str(directory))
 
 
-def is_open(path: Path) -> bool:
+def is_reachable(path: Path) -> bool:
     """Return whether this process's user can reach a path. Unreachable paths need not be hidden from
     programs."""
     try:
@@ -292,7 +292,9 @@ def _options(document: AgentDocument, access: ServiceAccess, address: str) -> Op
         address=address,
         hosts_file=Path(document.hosts_file) if document.hosts_file else None,
         hidden=tuple(
-            path for path in map(Path, document.hidden) if document.user is None or is_open(path)
+            path
+            for path in map(Path, document.hidden)
+            if document.user is None or is_reachable(path)
         ),
         rules=document.rules,
         # An earlier agent for this allocation and node used the same value. Peers of its replicas know the

@@ -110,7 +110,7 @@ class Agents:
         self._ends: dict[AllocationName, AllocationEnd | None] = {}
         self._tasks = Crew()
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Admit the agents of recorded attempts."""
         for gang in self.attempts.gangs.values():
             # Agents of vacant slots stay rejected, because their allocations were released.
@@ -291,7 +291,7 @@ class Agents:
         with contextlib.suppress(EngineUnavailable):
             if any(replica_slot.launched for replica_slot in gang.replica_slots_of(agent)):
                 await agent.send_hosts(gang.hosts())
-            if (grace := gang.record.stopped) is not None:
+            if (grace := gang.record.stop_grace) is not None:
                 await agent.call(messages.Stop(grace=grace))
 
     def _handle_news(self, gang: Gang, agent: AgentHandle, news: News) -> None:
@@ -366,7 +366,7 @@ class Agents:
             self._ends.clear()
             for agent in agents:
                 if agent.is_connected and now - agent.last_heard > 2 * beat_interval(agent.lease):
-                    agent.cut()
+                    agent.disconnect_silent()
                 if agent.disconnected_at is not None and (end := await self._death_of(agent, now)):
                     # If several nodes are silent at once, the fault is probably on the service's side.
                     is_alone = end.loss is Cause.AGENT_LOST and (
@@ -423,7 +423,7 @@ class Agents:
         gang = self._gang(agent)
         if gang is None:
             return None
-        return report.suspended.get(
+        return report.suspensions.get(
             allocation_name(self.options.identity, gang.record, agent.allocation_index)
         )
 
@@ -492,7 +492,7 @@ class Agents:
             record, lost = gang.record, list[ReplicaSlot]()
             for before in gang.replica_slots_of(agent):
                 after = gang.fire(before, SlotTrigger.AGENT_LOST, cause=end.why, loss=end.loss)
-                if not before.launched and record.stopped is not None:
+                if not before.launched and record.stop_grace is not None:
                     after = gang.fire(before, SlotTrigger.REJECTED, launched=1)
                 if after is not before:
                     lost.append(after)

@@ -61,7 +61,7 @@ class Channel(Generic[Sent, Received]):
         """Whether nothing can be sent anymore. Earlier messages may still be received."""
         return self._writer.is_closing()
 
-    async def closed(self) -> None:
+    async def wait_closed(self) -> None:
         """Wait until the connection is closed. While many received messages are unread, a lost connection is
         not detected."""
         await asyncio.wait((self._closing,))

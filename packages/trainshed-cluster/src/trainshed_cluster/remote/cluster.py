@@ -135,7 +135,7 @@ class ClusterReport(Struct, frozen=True):
     idle: frozenset[AllocationName] = frozenset()
     #: Allocations whose processes the cluster has suspended. Each value is the reason: a sentence without its
     #: full stop.
-    suspended: Mapping[AllocationName, str] = field(default_factory=dict[AllocationName, str])
+    suspensions: Mapping[AllocationName, str] = field(default_factory=dict[AllocationName, str])
     #: Allocations that may reach their time limit before a further attempt with the same needs could finish.
     old: frozenset[AllocationName] = frozenset()
 
@@ -240,7 +240,7 @@ class Cluster(Protocol):
         Raises ClusterUnavailable."""
         ...
 
-    async def settle(self, names: Collection[AllocationName]) -> tuple[Leftover, ...]:
+    async def wait_durable(self, names: Collection[AllocationName]) -> tuple[Leftover, ...]:
         """Wait until releases survive a crash of the cluster's controller, for a limited time. Call this
         before `close`.
 

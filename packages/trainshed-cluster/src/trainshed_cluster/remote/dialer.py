@@ -78,17 +78,17 @@ class Dialer(Generic[Sent, Received]):
         def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             self._writers.add(writer)
             self._crew.begin(
-                self._carry((reader, writer), destination), f"agent: forwarding to {destination}"
+                self._forward((reader, writer), destination), f"agent: forwarding to {destination}"
             )
 
         server = await asyncio.start_unix_server(begin, sock=listen_unix(path))
         self._servers.append(server)
         return server
 
-    async def _carry(self, program: Streams, destination: str) -> None:
+    async def _forward(self, program: Streams, destination: str) -> None:
         try:
             async with self._tunnel_limit:
-                await greeting.carry(program, await self._open_for(program[1], destination))
+                await greeting.forward(program, await self._open_for(program[1], destination))
         except OSError:
             pass
         finally:
@@ -138,7 +138,7 @@ class Dialer(Generic[Sent, Received]):
     async def _watch(self, channel: Channel[Sent, Received]) -> None:
         """End all tunnels if the connection to the service has timed out. Tunnels with unsent bytes would
         detect the failure much later."""
-        await channel.closed()
+        await channel.wait_closed()
         if isinstance(channel.cause, TimeoutError):
             self._break_connections()
 

@@ -103,9 +103,9 @@ class RemoteEngine(NoTerminals):
         except (ClusterUnavailable, ClusterRefused) as failure:
             raise EngineUnavailable(str(failure)) from failure
         await self._here.start()
-        self._agents.begin()
-        self._nodes.begin()
-        self._slots.begin()
+        self._agents.start()
+        self._nodes.start()
+        self._slots.start()
         await self._agents.listen()
 
     async def close(self) -> None:
@@ -113,7 +113,7 @@ class RemoteEngine(NoTerminals):
         if self._options.anywhere:
             # Pending requests keep their positions in the cluster's queue.
             self._cluster.detach()
-        left = await self._cluster.settle(await self._slots.close())
+        left = await self._cluster.wait_durable(await self._slots.close())
         await asyncio.to_thread(self._record_leftovers, left)
         await self._nodes.close()
         await self._agents.close()
@@ -159,7 +159,7 @@ class RemoteEngine(NoTerminals):
         if not gang.is_complete():
             await self._slots.stop_preparing(gang)
         async with self._attempts.lock(gang.key):
-            record = msgspec.structs.replace(gang.record, stopped=grace)
+            record = msgspec.structs.replace(gang.record, stop_grace=grace)
             for replica_slot in record.replica_slots:
                 agent = gang.agent(replica_slot)
                 is_unreachable = replica_slot.slot is None or agent is None or agent.is_gone
@@ -240,7 +240,7 @@ class RemoteEngine(NoTerminals):
             return
         gang.is_released = True
         agents = [agent for agent in gang.agents.values() if not agent.is_gone]
-        await asyncio.gather(*(agent.current() for agent in agents))
+        await asyncio.gather(*(agent.wait_current() for agent in agents))
         if live := [str(slot.replica) for slot in gang.live_slots()]:
             raise EngineUnavailable(
                 f"{', '.join(live)} of job {gang.record.job_uid} still run; stop the attempt and "
@@ -430,7 +430,7 @@ class RemoteEngine(NoTerminals):
         if plan.incarnation == replica_slot.lost:
             self._attempts.report_lost(gang, replica_slot)
         elif is_new and (
-            gang.record.stopped is not None or plan.incarnation <= replica_slot.forbidden
+            gang.record.stop_grace is not None or plan.incarnation <= replica_slot.forbidden
         ):
             async with self._attempts.lock(gang.key):
                 rejected = gang.fire(replica_slot, SlotTrigger.REJECTED, launched=plan.incarnation)

@@ -24,7 +24,12 @@ from trainshed_cluster.remote.replica_slot import (
     state_of,
 )
 
-_STORED_NAMES = {"replica_slots": "seats", "needs": "parts", "adopted_names": "holds"}
+_STORED_NAMES = {
+    "replica_slots": "seats",
+    "needs": "parts",
+    "adopted_names": "holds",
+    "stop_grace": "stopped",
+}
 """Names of fields in stored records. They stay unchanged, so that records of earlier releases remain
 readable."""
 
@@ -47,7 +52,7 @@ class GangRecord(msgspec.Struct, frozen=True, rename=_STORED_NAMES):
         default_factory=dict[int, AllocationName]
     )
     #: Grace period in ns of the order to stop the attempt; None = the attempt was not stopped.
-    stopped: int | None = None
+    stop_grace: int | None = None
 
     @property
     def owner(self) -> Owner:

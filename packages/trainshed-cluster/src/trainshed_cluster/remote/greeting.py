@@ -64,7 +64,7 @@ def check_answer(line: str) -> None:
     raise ConnectionError("The server at that address is not a hub of Trainshed.")
 
 
-async def carry(left: Streams, right: Streams) -> None:
+async def forward(left: Streams, right: Streams) -> None:
     """Copy bytes in both directions. TLS has no half-closed state: when one side has finished, both are
     closed. If one connection is lost or this call is cancelled, both are aborted."""
     directions = joined(_copy(left[0], right[1])), joined(_copy(right[0], left[1]))

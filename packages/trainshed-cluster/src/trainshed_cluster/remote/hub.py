@@ -150,7 +150,7 @@ class Hub(Generic[Sent, Received]):
         """End all connections of an agent. `is_admitted` decides whether the agent may connect again."""
         agent = self._agents.get(name)
         if agent is not None:
-            agent.cut()
+            agent.abort()
         for key in [key for key in self._expected if key[0] == name]:
             _, future = self._expected.pop(key)
             if not future.done():
@@ -265,7 +265,7 @@ class Hub(Generic[Sent, Received]):
                 await self._content(name, destination.removeprefix(greeting.CONTENT), writer)
                 await writer.wait_closed()
             elif path := self._sockets.get(destination):
-                await self._carry(name, streams, destination, path)
+                await self._forward(name, streams, destination, path)
             else:
                 _refuse(writer, greeting.CLOSED, f"destination {destination!r} does not exist")
         finally:
@@ -293,7 +293,7 @@ class Hub(Generic[Sent, Received]):
                     agent.control = None
         if isinstance(channel.cause, TimeoutError):
             # The node is unreachable. Tunnels with unsent bytes would detect this much later.
-            agent.cut()
+            agent.abort()
 
     async def _pass_stream(self, name: str, streams: Streams, stream: str) -> None:
         """Pass a stream to the caller that waits for it, and wait until the stream ends."""
@@ -305,9 +305,9 @@ class Hub(Generic[Sent, Received]):
         channel: Channel[Any, Any] = Channel(streams, received)
         writer.write(greeting.answer(greeting.YES))
         expected.set_result(channel)
-        await channel.closed()
+        await channel.wait_closed()
 
-    async def _carry(self, name: str, streams: Streams, destination: str, path: Path) -> None:
+    async def _forward(self, name: str, streams: Streams, destination: str, path: Path) -> None:
         """Forward a connection to a socket of the service until one of them ends."""
         reader, writer = streams
         try:
@@ -330,7 +330,7 @@ class Hub(Generic[Sent, Received]):
                         "the preamble does not belong to a replica of this agent"
                     )
                 inner[1].write(line + b"\n")
-            await greeting.carry(streams, inner)
+            await greeting.forward(streams, inner)
         finally:
             inner[1].transport.abort()
 
@@ -354,6 +354,6 @@ class _Agent:
         self.control: asyncio.StreamWriter | None = None
         self.turn = asyncio.Lock()
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         for writer in tuple(self.connections):
             writer.transport.abort()

@@ -20,7 +20,7 @@ class SeenNews:
         if news not in of_replica:
             of_replica.append(news)
 
-    def note(self, replica: ReplicaId, news: messages.Lines | messages.Metrics) -> None:
+    def record_latest(self, replica: ReplicaId, news: messages.Lines | messages.Metrics) -> None:
         """Record a replica's number of lines or its measurement, replacing the last one."""
         self._latest[replica, type(news)] = news
 

@@ -46,7 +46,7 @@ class ClusterNodes:
         self._quarantined: dict[str, tuple[str, asyncio.TimerHandle]] = {}
         self._tasks = Crew()
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Start the background work. Call this after the cluster's first report."""
         self._handle_report(self._cluster.report(), is_news=False)
         self._tasks.keep(self._follow, "watching the cluster's reports")

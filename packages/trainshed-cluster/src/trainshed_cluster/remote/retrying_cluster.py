@@ -108,8 +108,8 @@ class RetryingCluster:
     async def release(self, name: AllocationName) -> None:
         await self._answering().release(name)
 
-    async def settle(self, names: Collection[AllocationName]) -> tuple[Leftover, ...]:
-        return await self._cluster.settle(names)
+    async def wait_durable(self, names: Collection[AllocationName]) -> tuple[Leftover, ...]:
+        return await self._cluster.wait_durable(names)
 
     def _answering(self) -> Cluster:
         """Return the wrapped cluster. Raises ClusterUnavailable if it has not responded yet."""

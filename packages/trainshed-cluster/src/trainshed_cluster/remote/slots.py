@@ -68,7 +68,7 @@ class SlotAllocator:
         self._starter = AgentStarter(agents, self.placement)
         self._tasks = Crew()
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Start the background work. Call this after the first report of the cluster, and before agents
         connect."""
         self._tasks.keep(self._release_strays, "releasing allocations without an attempt")
@@ -232,12 +232,12 @@ class SlotAllocator:
                 for key, gang in self._attempts.gangs.items()
                 # Skip stopped attempts: they are released as a whole, after the files of failed replicas were
                 # fetched.
-                if gang.record.stopped is None
+                if gang.record.stop_grace is None
             }
             for key in [key for key, replicas in left.items() if replicas & before.get(key, set())]:
                 async with self._attempts.lock(key):
                     gang = self._attempts.gangs.get(key)
-                    if gang is None or gang.record.stopped is not None or key in self._preparing:
+                    if gang is None or gang.record.stop_grace is not None or key in self._preparing:
                         continue
                     # The replicas may have restarted, or the node may be up again.
                     still = finished_on(gang, self._nodes.not_up()) & before[key]

@@ -75,7 +75,9 @@ class RemoteTerminal:
         self._stream.close()
 
 
-async def carry(terminal: Terminal, stream: Channel[Shown | Ended, Typed | Resized]) -> None:
+async def forward_shell(
+    terminal: Terminal, stream: Channel[Shown | Ended, Typed | Resized]
+) -> None:
     """Run the agent's side until the shell ends or its user disconnects."""
     typing = joined(_type(terminal, stream))
     showing = joined(_show(terminal, stream))

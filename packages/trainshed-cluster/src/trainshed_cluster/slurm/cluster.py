@@ -65,7 +65,7 @@ recorded the end of the step, and the agent has been disconnected for at least `
 _SAVE_INTERVAL = 6.0
 """Seconds until a confirmed change is saved: slurmctld saves its state every 5 s. If it crashes earlier, it
 restores cancelled jobs."""
-_SETTLE_TIMEOUT = 20.0
+_DURABLE_TIMEOUT = 20.0
 """Maximum seconds that an ending service waits for slurmctld to save its releases."""
 _RELEASE_MEMORY_SECONDS = 600.0
 """After this many seconds, a released allocation cannot reappear."""
@@ -245,18 +245,18 @@ class SlurmCluster:
         await self._client.answer(commands.cancel(str(name), user))
         self._released_at[name] = time.monotonic()
 
-    async def settle(self, names: Collection[AllocationName]) -> tuple[Leftover, ...]:
+    async def wait_durable(self, names: Collection[AllocationName]) -> tuple[Leftover, ...]:
         why = "the service ended before the release was certain"
         try:
-            async with asyncio.timeout(_SETTLE_TIMEOUT):
+            async with asyncio.timeout(_DURABLE_TIMEOUT):
                 if names:
                     # Find out whether Slurm responds.
                     await self._fresh_query()
-                while unsettled := self._unsettled():
-                    last = max(self._released_at[name] for name in unsettled)
+                while unsaved := self._unsaved_releases():
+                    last = max(self._released_at[name] for name in unsaved)
                     await asyncio.sleep(max(0.0, last + _SAVE_INTERVAL - time.monotonic()))
                     snapshot = await self._fresh_query()
-                    for name in unsettled:
+                    for name in unsaved:
                         if name in snapshot.jobs:
                             self._released_at[name] = time.monotonic()
                             await self._try_to_cancel(name)
@@ -264,7 +264,7 @@ class SlurmCluster:
             why = str(failure)
         except TimeoutError:
             why = self._failed[1] or why
-        unreleased = {*names, *self._unsettled()}
+        unreleased = {*names, *self._unsaved_releases()}
         return tuple(
             [
                 Leftover(str(name), why, await self._manual_command(name))
@@ -272,7 +272,7 @@ class SlurmCluster:
             ]
         )
 
-    def _unsettled(self) -> list[AllocationName]:
+    def _unsaved_releases(self) -> list[AllocationName]:
         """Return released allocations that may reappear if Slurm's controller crashes."""
         snapshot = self._snapshot
         return [
@@ -394,7 +394,7 @@ class SlurmCluster:
                         return self._record_job(name, existing.id, existing.nodes, ask.gres)
                     raise ClusterUnavailable(f"{name}: it was granted, but no longer exists")
                 if output:
-                    return self._granted(name, ask, output)
+                    return self._parse_grant(name, ask, output)
                 snapshot = next_query.result()
                 job = snapshot.jobs.get(name)
                 if job and job.has_nodes:
@@ -415,7 +415,7 @@ class SlurmCluster:
             ending = request.abandon() if self._is_detached else request.withdraw()
             await asyncio.shield(begin(ending, f"slurm: salloc of {name}"))
 
-    def _granted(self, name: AllocationName, ask: JobRequest, output: Output) -> Allocation:
+    def _parse_grant(self, name: AllocationName, ask: JobRequest, output: Output) -> Allocation:
         if output.code == 0:
             try:
                 return self._record_job(

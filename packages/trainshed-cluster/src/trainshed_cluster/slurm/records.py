@@ -135,7 +135,7 @@ class NodeLine(Struct, frozen=True):
     features: frozenset[str] = frozenset()
 
     @property
-    def reserved(self) -> bool:
+    def is_reserved(self) -> bool:
         return "reserved" in self.states
 
 
@@ -166,7 +166,7 @@ def node_state(line: NodeLine, *, reservation: bool = False) -> tuple[NodeState,
     for flag, words in _FLAG_TEXTS.items():
         if flag in flags:
             return NodeState.DRAINING, line.reason or words
-    if line.reserved and not reservation:
+    if line.is_reserved and not reservation:
         return NodeState.DRAINING, line.reason or "is reserved"
     return NodeState.UP, None
 

@@ -85,7 +85,9 @@ class Routes:
             if route.leads_to(line, has_default=has_default)
         ]
         reserved = [at for at in way if self._all[at].in_reservation]
-        return Acceptance(self._routes, frozenset(reserved if reserved and line.reserved else way))
+        return Acceptance(
+            self._routes, frozenset(reserved if reserved and line.is_reserved else way)
+        )
 
     def enters_reservation(self, accepts: Acceptance) -> bool:
         """Return whether a route to a node uses a reservation."""

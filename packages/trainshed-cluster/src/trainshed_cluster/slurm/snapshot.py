@@ -187,7 +187,7 @@ def compile_snapshot(
             queried_at=queried_at,
             delays=MappingProxyType(_delays(first, pending, now)),
             idle=frozenset(first.keys() - granted.keys()),
-            suspended=MappingProxyType(
+            suspensions=MappingProxyType(
                 {
                     name: f"its allocation is suspended in Slurm ({job.state})"
                     for name, job in granted.items()

@@ -19,7 +19,7 @@ def _packed(root: Path) -> bytes:
 
 
 def _unpack(data: bytes, root: Path) -> str:
-    return Unpacking(root).take(io.BytesIO(data))
+    return Unpacking(root).unpack(io.BytesIO(data))
 
 
 def _tree(root: Path) -> Path:
@@ -128,6 +128,6 @@ def test_truncated_stream_is_rejected(tmp_path: Path) -> None:
         with pytest.raises(TransferError, match="ended early"):
             _unpack(data[:length], tmp_path / f"torn{number}")
     with pytest.raises(TransferError, match="the disk is gone"):
-        _unpack(trees.failed("the disk is gone"), tmp_path / "failed")
+        _unpack(trees.failure_tar("the disk is gone"), tmp_path / "failed")
     with pytest.raises(TransferError, match="ended early"):
         _unpack(b"HTTP/1.1 400 Bad Request\r\n\r\n", tmp_path / "other")

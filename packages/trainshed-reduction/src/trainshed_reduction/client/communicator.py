@@ -119,7 +119,7 @@ class Communicator:
         if self._membership.reports is not None:
             self._membership.reports.begin()
         while not self._operations.closing:
-            running.turn()
+            running.run_once()
         running.leave()
 
     def _fail(self, failure: ReductionFailed) -> None:
@@ -130,4 +130,6 @@ class Communicator:
         self._end(failure)
 
     def _end(self, failure: ReductionFailed) -> None:
-        self._operations.fail(failure, () if self._running is None else self._running.unfinished)
+        self._operations.fail(
+            failure, () if self._running is None else self._running.unfinished_operations
+        )

@@ -46,7 +46,7 @@ class Connection:
         #: The time of the acceptance.
         self.greeted = 0.0
         #: The time of the reducer's last frame.
-        self.seen = 0.0
+        self.last_frame_time = 0.0
         #: The last status of a waiting reducer, or None.
         self.status: Optional[str] = None
         #: Set when all ranks are connected. From then on, only the communicator's thread uses the socket.
@@ -64,7 +64,7 @@ class Connection:
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def record_frame(self, now: float, status: Optional[str] = None) -> None:
-        self.seen, self.status = now, status
+        self.last_frame_time, self.status = now, status
 
     def close(self) -> None:
         """End the connection, and ignore further results of its thread."""
@@ -97,7 +97,7 @@ class Connection:
         connection, accept = proof.connect(self._address, dial.token, self._hello)
         self.socket = connection
         sockets.set_options(connection, _STALL_TIMEOUT)
-        self.greeted = self.seen = time.monotonic()
+        self.greeted = self.last_frame_time = time.monotonic()
         self.accept = accept
         dial.wake()
         while not self._is_closed:
@@ -150,9 +150,13 @@ class Lane:
         return None if self.connection is None else self.connection.status
 
     @property
-    def seen(self) -> float:
+    def last_frame_time(self) -> float:
         """The time of the reducer's last frame, or of the loss of its connection."""
-        return self._gone if self.connection is None else max(self._gone, self.connection.seen)
+        return (
+            self._gone
+            if self.connection is None
+            else max(self._gone, self.connection.last_frame_time)
+        )
 
     def record_frame(self, now: float, status: Optional[str] = None) -> None:
         if self.connection is not None:
@@ -173,7 +177,7 @@ class Lane:
         self.connection = Connection(self.address, dial, hello(self)._replace(lane=self.thread))
         return None
 
-    def use(self) -> Tuple[socket.socket, Start]:
+    def start_transfer(self) -> Tuple[socket.socket, Start]:
         """Return the socket and START. From now on the connection transfers chunks."""
         assert self.connection is not None and self.connection.socket is not None
         assert self.start is not None

@@ -138,10 +138,10 @@ class Ledger:
         self.open.append(work)
         return [self._deal(entry) for entry in work.entries]
 
-    def received(self, lane: int) -> int:
+    def result_count(self, lane: int) -> int:
         return self._lanes[lane].received
 
-    def waits(self, lane: int) -> Optional[Entry]:
+    def oldest_pending(self, lane: int) -> Optional[Entry]:
         """Return the lane's first chunk without a result."""
         state = self._lanes[lane]
         at = state.received - state.base

@@ -34,7 +34,7 @@ class LossDetector:
         its limit."""
         before, self._waits = self._waits, {}
         for lane in lanes:
-            entry = ledger.waits(lane.index)
+            entry = ledger.oldest_pending(lane.index)
             if entry is not None:
                 known, since = before.get(lane.index, (None, now))
                 self._waits[lane.index] = (entry, since if known is entry else now)
@@ -43,7 +43,8 @@ class LossDetector:
         return [
             lane
             for lane in waiting
-            if lane.running and now - max(self._since(lane), lane.seen) > _KEEPALIVE_TIMEOUT
+            if lane.running
+            and now - max(self._since(lane), lane.last_frame_time) > _KEEPALIVE_TIMEOUT
         ]
 
     def _since(self, lane: Lane) -> float:
@@ -90,4 +91,4 @@ def report_silence(reports: Reports, lane: Lane) -> None:
     # Use the same text on all ranks, because the service shows equal notes only once.
     reducer = "{}:{}".format(*lane.address)
     text = f"reducer {reducer} does not respond; the worker reconnects to it"
-    reports.note(f"silent {reducer}", text, "WARNING")
+    reports.add_note(f"silent {reducer}", text, "WARNING")

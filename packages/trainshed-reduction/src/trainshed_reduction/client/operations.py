@@ -104,7 +104,7 @@ class OperationQueue:
             self._open = True
             self._changed.notify_all()
 
-    def take(self) -> Iterator[QueuedOperation]:
+    def drain(self) -> Iterator[QueuedOperation]:
         """Yield the operations in order. An operation stays queued until the caller requests the next one, so
         that `fail` finds it."""
         while self._handed:

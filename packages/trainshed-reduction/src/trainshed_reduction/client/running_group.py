@@ -110,7 +110,7 @@ class RunningGroup:
         self._next_log = 0.0
 
     @property
-    def unfinished(self) -> List[Operation]:
+    def unfinished_operations(self) -> List[Operation]:
         """The unfinished operations."""
         return [work.operation for work in self._ledger.open]
 
@@ -120,10 +120,10 @@ class RunningGroup:
         for lane in self._lanes:
             self._resume(lane)
 
-    def turn(self) -> None:
+    def run_once(self) -> None:
         """Move data until an event occurs, and handle the event. Raises ReductionFailed if the group has
         failed."""
-        for view, dtype, reduction, operation in self._operations.take():
+        for view, dtype, reduction, operation in self._operations.drain():
             for lane, frame in self._ledger.issue(view, dtype, reduction, operation):
                 self._transfer.push(lane, frame)
         now = self._move(self._next_check)
@@ -132,15 +132,15 @@ class RunningGroup:
             for lane in self._losses.check(self._ledger, self._lanes, now):
                 if self._membership.reports is not None:
                     report_silence(self._membership.reports, lane)
-                self._lose(lane, f"it has sent nothing for {now - lane.seen:.0f} s")
+                self._lose(lane, f"it has sent nothing for {now - lane.last_frame_time:.0f} s")
             if not all(lane.running for lane in self._lanes):
                 self._losses.check_absence(self._ledger, self._lanes, now)
 
     def leave(self) -> None:
         """Send the frames that other ranks may need, and leave the group. If operations are unfinished, the
         group fails."""
-        if self.unfinished:
-            number = self.unfinished[0].number
+        if self.unfinished_operations:
+            number = self.unfinished_operations[0].number
             self.report_failure(f"it left the group before operation {number} finished")
             return
         now = self._move(0.0)
@@ -220,21 +220,21 @@ class RunningGroup:
         return any(not lane.running and self._ledger.keeps(lane.index) for lane in self._lanes)
 
     def _hello_of(self, lane: Lane) -> Hello:
-        return self._hello._replace(received=self._ledger.received(lane.index))
+        return self._hello._replace(received=self._ledger.result_count(lane.index))
 
     def _lose(self, lane: Lane, cause: str) -> None:
         self._transfer.detach(lane.index)
         lane.lose(cause)
         now = time.monotonic()
         # Limit the number of log lines, because the end of a reducer breaks many lanes at once.
-        if self._ledger.waits(lane.index) is not None and now >= self._next_log:
+        if self._ledger.oldest_pending(lane.index) is not None and now >= self._next_log:
             self._next_log = now + _LOG_INTERVAL
             self._membership.log(f"the connection to {lane} broke ({cause}); the worker reconnects")
 
     def _resume(self, lane: Lane) -> None:
-        connection, start = lane.use()
+        connection, start = lane.start_transfer()
         frames = self._ledger.replay(lane.index, start.position)
-        received = self._ledger.received(lane.index)
+        received = self._ledger.result_count(lane.index)
         if frames is None:
             raise ReductionFailed(
                 f"{lane} requests the invalid start position {start.position}; this rank has "

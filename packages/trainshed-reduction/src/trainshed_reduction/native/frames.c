@@ -12,9 +12,9 @@
 
 /* Bytes of a payload that must arrive before the thread wakes up. Rate-limited links deliver only a few segments at
  * a time. */
-#define BATCH (128 << 10)
+#define WAKE_BYTES (128 << 10)
 /* Maximum bytes of a payload that may wait in the system's buffers until the whole payload has arrived. */
-#define WHOLE (256 << 10)
+#define MAX_BUFFERED (256 << 10)
 
 static bool is_ours(const struct header *header)
 {
@@ -91,7 +91,7 @@ static void wake_at(struct incoming *in, int handle, size_t bytes)
 static void wait_for_more(struct incoming *in, int handle)
 {
     size_t lacks = in->got < HEADER ? HEADER - in->got : HEADER + in->header.nbytes - in->got;
-    wake_at(in, handle, lacks < BATCH ? lacks : BATCH);
+    wake_at(in, handle, lacks < WAKE_BYTES ? lacks : WAKE_BYTES);
 }
 
 bool incoming_is_whole(struct incoming *in, int handle)
@@ -99,7 +99,7 @@ bool incoming_is_whole(struct incoming *in, int handle)
     int there = 0;
     if (ioctl(handle, FIONREAD, &there) == 0 && there >= 0 && (uint32_t)there >= in->header.nbytes)
         return true;
-    if (in->header.nbytes <= WHOLE)
+    if (in->header.nbytes <= MAX_BUFFERED)
         wake_at(in, handle, in->header.nbytes);
     return false;
 }

@@ -38,9 +38,9 @@ struct event {
  * RESULT: a result arrived. position: its position.
  * MESSAGE: a frame without a chunk arrived. text: the frame.
  * LOST: the connection broke. position: an errno; 0: the peer closed the connection.
- * STRANGE: a frame violates the protocol.
- * ODD: a chunk does not match the chunks of the other ranks. text: its header. */
-enum event_kind { EVENT_RESULT = 1, EVENT_MESSAGE, EVENT_LOST, EVENT_STRANGE, EVENT_ODD };
+ * VIOLATION: a frame violates the protocol.
+ * MISMATCH: a chunk does not match the chunks of the other ranks. text: its header. */
+enum event_kind { EVENT_RESULT = 1, EVENT_MESSAGE, EVENT_LOST, EVENT_VIOLATION, EVENT_MISMATCH };
 
 /* Events and their texts. The caller owns the memory. */
 struct report {

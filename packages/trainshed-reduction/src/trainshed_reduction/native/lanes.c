@@ -55,7 +55,7 @@ void lane_detach(struct transfer *t, struct lane *lane)
     lane->scratch_room = 0;
 }
 
-struct event *tell(struct transfer *t, enum event_kind kind, const struct lane *lane, uint64_t position)
+struct event *report_event(struct transfer *t, enum event_kind kind, const struct lane *lane, uint64_t position)
 {
     if (kind != EVENT_RESULT)
         t->urgent = true;
@@ -64,7 +64,7 @@ struct event *tell(struct transfer *t, enum event_kind kind, const struct lane *
 
 void lane_lose(struct transfer *t, struct lane *lane, int error)
 {
-    tell(t, EVENT_LOST, lane, (uint64_t)error);
+    report_event(t, EVENT_LOST, lane, (uint64_t)error);
     lane_detach(t, lane);
 }
 

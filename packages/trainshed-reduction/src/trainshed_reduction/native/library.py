@@ -109,7 +109,7 @@ def _find() -> Tuple[Optional[Library], str]:
     return None, file + " was not built. Run python -m trainshed_reduction.native with a C compiler"
 
 
-RESULT, MESSAGE, LOST, STRANGE, ODD = 1, 2, 3, 4, 5
+RESULT, MESSAGE, LOST, VIOLATION, MISMATCH = 1, 2, 3, 4, 5
 _EVENT = struct.Struct("=iiQQII")
 """`struct event`: kind, lane or slot, position, acknowledged, offset and size of the text."""
 
@@ -136,13 +136,13 @@ class Lost(NamedTuple):
     cause: str = ""
 
 
-class Strange(NamedTuple):
+class ProtocolViolation(NamedTuple):
     """A frame violates the protocol. The connection is not read any more. `lane`: as in `Message`."""
 
     lane: int
 
 
-class Odd(NamedTuple):
+class MismatchedChunk(NamedTuple):
     """A chunk does not match the chunks of the other ranks. The connection is not read any more."""
 
     lane: int

@@ -13,9 +13,9 @@
  * it. */
 #define WINDOW (16u << 20)
 /* Maximum number of reads from one connection before other connections have their turn. */
-#define TURN 8
+#define READS_PER_TURN 8
 /* Maximum number of frames in one system call. */
-#define FRAMES 8
+#define FRAMES_PER_SEND 8
 
 void become_due(struct reducer *r, struct member *member)
 {
@@ -94,9 +94,9 @@ static int pieces(const struct out *out, size_t offset, struct iovec *parts)
 static void flush(struct reducer *r, struct member *member)
 {
     while (member->out_count && member->writable) {
-        struct iovec parts[2 * FRAMES];
+        struct iovec parts[2 * FRAMES_PER_SEND];
         struct msghdr message = {.msg_iov = parts};
-        for (uint32_t i = 0; i < member->out_count && i < FRAMES; i++)
+        for (uint32_t i = 0; i < member->out_count && i < FRAMES_PER_SEND; i++)
             message.msg_iovlen += (size_t)pieces(out_at(member, i), i ? 0 : member->offset, parts + message.msg_iovlen);
         ssize_t done = sendmsg(member->handle, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
         if (done < 0 && errno == EINTR)
@@ -126,27 +126,27 @@ struct reading {
 };
 
 /* Reports an event of a member. Reading stops until reducer_resume. */
-static struct event *tell(struct reducer *r, struct member *member, enum event_kind kind, uint64_t error)
+static struct event *report_event(struct reducer *r, struct member *member, enum event_kind kind, uint64_t error)
 {
     member->is_stopped = true;
     return report_add(&r->report, kind, member->slot, error);
 }
 
-static bool tell_strange(struct reducer *r, struct member *member)
+static bool report_violation(struct reducer *r, struct member *member)
 {
-    tell(r, member, EVENT_STRANGE, 0);
+    report_event(r, member, EVENT_VIOLATION, 0);
     return false;
 }
 
-static bool tell_odd(struct reducer *r, struct member *member)
+static bool report_mismatch(struct reducer *r, struct member *member)
 {
-    report_text(&r->report, tell(r, member, EVENT_ODD, 0), &member->incoming.header, HEADER);
+    report_text(&r->report, report_event(r, member, EVENT_MISMATCH, 0), &member->incoming.header, HEADER);
     return false;
 }
 
 static void lose(struct reducer *r, struct member *member, int error)
 {
-    tell(r, member, EVENT_LOST, (uint64_t)error);
+    report_event(r, member, EVENT_LOST, (uint64_t)error);
     poller_remove(&r->poller, member->handle);
     member->handle = -1;
 }
@@ -158,14 +158,14 @@ static bool begin(void *whose)
     const struct header *in = &member->incoming.header;
     if (in->kind != DATA && in->kind != FINAL) {
         if (!is_short(in))
-            return tell_strange(reading->reducer, member);
+            return report_violation(reading->reducer, member);
         member->incoming.payload = member->text;
         return true;
     }
     if (!member->group || !is_chunk(in) || in->rank != member->rank)
-        return tell_strange(reading->reducer, member);
+        return report_violation(reading->reducer, member);
     if (in->reduction && (in->dtype == INT32 || in->dtype == INT64))
-        return tell_odd(reading->reducer, member);
+        return report_mismatch(reading->reducer, member);
     member->payload = block_take(&reading->reducer->blocks, in->nbytes);
     if (!member->payload) {
         member->error = ENOMEM;
@@ -247,7 +247,7 @@ static bool add(struct reducer *r, struct member *member)
     /* The missing chunk belongs to a rank that left before the group started. */
     bool is_in_vain = group->lacking && row->arrived + 1 == present && !row->final && in->kind != FINAL;
     if (position >= group->parted || is_in_vain || (row->arrived && !row_agrees(row, in)))
-        return tell_odd(r, member);
+        return report_mismatch(r, member);
     if (!row->arrived) {
         if (!row_begin(row, group->world, in, now())) {
             member->error = ENOMEM;
@@ -280,7 +280,7 @@ static bool end(void *whose)
     const struct header *in = &member->incoming.header;
     if (member->payload)
         return add(r, member);
-    struct event *event = tell(r, member, EVENT_MESSAGE, 0);
+    struct event *event = report_event(r, member, EVENT_MESSAGE, 0);
     report_text(&r->report, event, in, HEADER);
     report_text(&r->report, event, member->text, in->nbytes);
     return false;
@@ -311,7 +311,7 @@ void member_serve(struct reducer *r, struct member *member)
     flush(r, member);
     if (member->is_leaving && !member->out_count)
         shutdown(member->handle, SHUT_WR);
-    for (int turn = 0; turn < TURN && may_read(r, member); turn++) {
+    for (int turn = 0; turn < READS_PER_TURN && may_read(r, member); turn++) {
         ssize_t done = member->is_leaving ? discard(member)
                                           : incoming_read(&member->incoming, member->handle, begin, end, &reading);
         if (done > 0) {

@@ -50,10 +50,10 @@ void poller_wake(struct poller *poller)
         ;
 }
 
-int poller_wait(struct poller *poller, int milliseconds, struct ready ready[AT_ONCE], bool *woken)
+int poller_wait(struct poller *poller, int milliseconds, struct ready ready[MAX_READY], bool *woken)
 {
-    struct epoll_event events[AT_ONCE];
-    int found = epoll_wait(poller->handle, events, AT_ONCE, milliseconds), filled = 0;
+    struct epoll_event events[MAX_READY];
+    int found = epoll_wait(poller->handle, events, MAX_READY, milliseconds), filled = 0;
     for (int i = 0; i < found; i++) {
         uint32_t all = events[i].events;
         if (events[i].data.u32 == BELL) {

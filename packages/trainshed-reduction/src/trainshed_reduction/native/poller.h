@@ -17,7 +17,7 @@ struct ready {
     uint32_t index;
     bool readable, writable;
 };
-#define AT_ONCE 64 /* maximum number of reports of one wait */
+#define MAX_READY 64 /* maximum number of reports of one wait */
 
 /* Returns false if no memory or no file descriptor is available. Close the poller in either case. */
 bool poller_open(struct poller *poller);
@@ -28,6 +28,6 @@ void poller_remove(struct poller *poller, int handle);
 void poller_renew(struct poller *poller, uint32_t index, int handle);
 void poller_wake(struct poller *poller);
 /* Returns the number of `ready` sockets. `woken` becomes true if poller_wake ended the wait. */
-int poller_wait(struct poller *poller, int milliseconds, struct ready ready[AT_ONCE], bool *woken);
+int poller_wait(struct poller *poller, int milliseconds, struct ready ready[MAX_READY], bool *woken);
 
 #endif

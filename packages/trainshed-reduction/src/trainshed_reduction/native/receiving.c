@@ -9,10 +9,10 @@
 #include <string.h>
 
 /* Maximum number of reads from one lane before other lanes have their turn. */
-#define TURN 8
+#define READS_PER_TURN 8
 /* Seconds to wait for a whole result. Then it is read in parts, because the system's buffers may be too small for
  * it. */
-#define PATIENCE 0.05
+#define WHOLE_TIMEOUT 0.05
 
 /* The context of a call of incoming_read. */
 struct reading {
@@ -39,7 +39,7 @@ static bool begin(void *whose)
     struct lane *lane = reading->lane;
     const struct header *in = &lane->incoming.header;
     if (!is_short(in) && !is_due(lane, in)) {
-        tell(t, EVENT_STRANGE, lane, 0);
+        report_event(t, EVENT_VIOLATION, lane, 0);
         lane_detach(t, lane);
         return false;
     }
@@ -67,7 +67,7 @@ static int take_place(struct lane *lane)
             return 0;
         }
         if (!lane->whole_by && !has_ended(lane->handle)) {
-            lane->whole_by = now() + PATIENCE;
+            lane->whole_by = now() + WHOLE_TIMEOUT;
             return EAGAIN;
         }
     }
@@ -94,13 +94,13 @@ static bool deliver(void *whose)
             memcpy(frame_at(lane, lane->due)->target, lane->scratch, in->nbytes);
         lane->outstanding -= in->nbytes;
         t->outstanding -= in->nbytes;
-        tell(t, EVENT_RESULT, lane, lane->due)->acknowledged = in->acknowledged;
+        report_event(t, EVENT_RESULT, lane, lane->due)->acknowledged = in->acknowledged;
         lane->due++;
         lane_release(lane);
         if (pending_done(t, in->operation))
             t->urgent = true;
     } else {
-        struct event *event = tell(t, EVENT_MESSAGE, lane, 0);
+        struct event *event = report_event(t, EVENT_MESSAGE, lane, 0);
         report_text(&t->report, event, in, HEADER);
         if (in->nbytes)
             report_text(&t->report, event, lane->scratch, in->nbytes);
@@ -146,7 +146,7 @@ bool receive_all(struct transfer *t)
     bool moved = false;
     for (uint32_t i = 0; i < t->count; i++) {
         struct lane *lane = &t->lanes[i];
-        for (int turn = 0; turn < TURN && lane->handle >= 0 && lane->readable && !report_is_full(&t->report); turn++)
+        for (int turn = 0; turn < READS_PER_TURN && lane->handle >= 0 && lane->readable && !report_is_full(&t->report); turn++)
             moved |= receive(t, lane);
     }
     return moved;

@@ -13,12 +13,12 @@
 #include <string.h>
 
 /* With traffic, a run returns after this many seconds, so that the caller can handle other work. */
-#define SECOND 1.0
+#define RUN_LIMIT 1.0
 
 /* Finds readable and writable connections. Returns whether the caller's file descriptor `elsewhere` is readable. */
 static bool watch(struct reducer *r, double seconds)
 {
-    struct ready ready[AT_ONCE];
+    struct ready ready[MAX_READY];
     int milliseconds = seconds <= 0 ? 0 : seconds > 1e6 ? -1 : (int)(seconds * 1000) + 1;
     bool elsewhere = false, woken = false;
     int found = poller_wait(&r->poller, milliseconds, ready, &woken);
@@ -206,7 +206,7 @@ EXPORT int reducer_run(struct reducer *r, double seconds, struct event *events, 
         }
         double at = now();
         if (told == NEVER && r->moved != before)
-            told = at + SECOND;
+            told = at + RUN_LIMIT;
         if (elsewhere || r->report.filled || at >= least(until, told))
             return r->report.filled;
     }

@@ -9,10 +9,17 @@ from typing import Dict, List, Optional, Sequence, Union
 
 from trainshed_reduction import wire
 from trainshed_reduction.native import library
-from trainshed_reduction.native.library import Library, Lost, Message, Odd, Report, Strange
+from trainshed_reduction.native.library import (
+    Library,
+    Lost,
+    Message,
+    MismatchedChunk,
+    ProtocolViolation,
+    Report,
+)
 from trainshed_reduction.reducer.rows import ArrivedChunks, MemberState, Progress
 
-Event = Union[Message, Lost, Strange, Odd]
+Event = Union[Message, Lost, ProtocolViolation, MismatchedChunk]
 _NEVER = 2**64 - 1
 
 
@@ -121,10 +128,10 @@ class NativeReducer:
                 events.append(Lost(slot))
             elif kind == library.MESSAGE:
                 events.append(library.message(slot, text))
-            elif kind == library.ODD:
-                events.append(Odd(slot, wire.unpack(text)))
+            elif kind == library.MISMATCH:
+                events.append(MismatchedChunk(slot, wire.unpack(text)))
             else:
-                events.append(Strange(slot))
+                events.append(ProtocolViolation(slot))
         return events
 
     def close(self) -> None:

@@ -15,7 +15,7 @@
 
 /* Maximum delay in seconds of reports about unfinished operations. Reports are delayed because each one may have to
  * wait for Python's interpreter lock, and no bytes move in the meantime. */
-#define HOLD 0.1
+#define REPORT_DELAY 0.1
 
 EXPORT void transfer_free(struct transfer *t)
 {
@@ -108,7 +108,7 @@ EXPORT int transfer_run(struct transfer *t, double seconds, struct event *events
     t->report = (struct report){.events = events, .capacity = capacity, .text = text, .text_room = text_room};
     t->urgent = false;
     for (;;) {
-        struct ready ready[AT_ONCE];
+        struct ready ready[MAX_READY];
         double left = moved ? 0 : least(least(until, await_whole(t)) - now(), 60);
         int found = poller_wait(&t->poller, left > 0 ? (int)(left * 1000) + 1 : 0, ready, &woken);
         for (int i = 0; i < found; i++) {
@@ -122,7 +122,7 @@ EXPORT int transfer_run(struct transfer *t, double seconds, struct event *events
         bool first = t->report.filled && until == deadline;
         double at = now();
         if (first)
-            until = least(deadline, at + HOLD);
+            until = least(deadline, at + REPORT_DELAY);
         if (woken || t->urgent || report_is_full(&t->report) || at >= until)
             return t->report.filled;
     }

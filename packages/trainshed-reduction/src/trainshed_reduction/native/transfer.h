@@ -68,7 +68,7 @@ void lane_release(struct lane *lane);
 void lane_detach(struct transfer *t, struct lane *lane);
 /* Reports the lane as lost, with an errno or 0, and detaches it. */
 void lane_lose(struct transfer *t, struct lane *lane, int error);
-struct event *tell(struct transfer *t, enum event_kind kind, const struct lane *lane, uint64_t position);
+struct event *report_event(struct transfer *t, enum event_kind kind, const struct lane *lane, uint64_t position);
 
 /* ---- receiving.c, sending.c ---- */
 

@@ -123,8 +123,8 @@ class NativeTransfer:
                 events.append(library.message(lane, text))
             else:
                 cause = "the other side closed the connection"
-                if kind == library.STRANGE:
-                    cause = wire.STRANGE
+                if kind == library.VIOLATION:
+                    cause = wire.VIOLATION
                 elif position:
                     cause = os.strerror(position)
                 self._lanes[lane].frames = None

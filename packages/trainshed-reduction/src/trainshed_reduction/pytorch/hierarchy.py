@@ -77,7 +77,7 @@ class Node:
         self._store = dist.PrefixStore(str(self.number), store)
         self._made: Dict[str, dist.Backend] = {}
 
-    def padded(self, flat: torch.Tensor) -> torch.Tensor:
+    def pad(self, flat: torch.Tensor) -> torch.Tensor:
         """Return the tensor, padded with zeros if necessary, so that all ranks of the node get equal
         parts."""
         rest = -flat.numel() % self.size

@@ -236,7 +236,7 @@ class Pipeline:
                 if job.copies.downwards is not None and job.ready is not None:
                     job.copies.downwards.wait_event(job.ready)
                 if self._node is not None:
-                    flat = self._node.padded(flat)
+                    flat = self._node.pad(flat)
                     job.copies.share(flat)
                     part = self._node.scatter(flat, job.reduction is Reduction.AVERAGE)
                     job.copies.share(part)

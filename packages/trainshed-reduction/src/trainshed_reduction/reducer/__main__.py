@@ -53,7 +53,7 @@ class Overview:
         if kind == "log":
             self.log(value, now)
         elif kind == "serving":
-            self._reports.note("serving", f"serving {value} workers")
+            self._reports.add_note("serving", f"serving {value} workers")
         else:
             self.idle_at = None
 
@@ -82,7 +82,7 @@ class Overview:
                 "job, or prepare the workers' image as the guide on the Reduction Server describes."
             )
             # The service adds notes to the log.
-            if not self._reports.note("idle", text, "WARNING"):
+            if not self._reports.add_note("idle", text, "WARNING"):
                 self.log(text, now)
 
 
@@ -100,11 +100,11 @@ class Options(NamedTuple):
 def options(environ: Mapping[str, str]) -> Options:
     """Read the options. Raises Unusable with all errors, and OSError if the token's file is unreadable."""
     faults: List[str] = []
-    place = variables.place(environ.get(variables.LISTEN, ""))
+    place = variables.parse_address(environ.get(variables.LISTEN, ""))
     if place is None:
         faults.append(f"{variables.LISTEN} must be HOST:PORT")
     threads = environ.get(variables.THREADS, "") or str(len(os.sched_getaffinity(0)))
-    faults += filter(None, [variables.fault(variables.THREADS, threads)])
+    faults += filter(None, [variables.find_error(variables.THREADS, threads)])
     token = settings.token_of(environ)
     if not token:
         faults.append(f"neither {variables.TOKEN} nor {variables.TOKEN_FILE} is set")
@@ -134,7 +134,7 @@ def main() -> int:
     if native is None:
         text = f"reducers need the package's C library: {library.reason()}"
         signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
-        if not reports.note("no part in C", text, "WARNING"):
+        if not reports.add_note("no part in C", text, "WARNING"):
             _fail(text)
         # Do not exit, which would only cause a restart with the same error.
         signal.sigwait(_ENDING)

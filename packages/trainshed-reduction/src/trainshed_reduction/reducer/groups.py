@@ -84,7 +84,7 @@ class Group:
 
     @property
     def is_waiting(self) -> bool:
-        return bool(self.progress.begun if self._running else self.members)
+        return bool(self.progress.partial_count if self._running else self.members)
 
     @property
     def is_empty(self) -> bool:
@@ -95,16 +95,16 @@ class Group:
         return self._reached if self._rows is None else self._rows.progress()
 
     @property
-    def departed(self) -> List[int]:
+    def departed_positions(self) -> List[int]:
         """For each rank that has left, the first position that it has not sent."""
         return [member.position for member in self._parted.values()]
 
     def run(self, rows: RunningRows) -> None:
-        """Sum chunks with `rows` until the group gathers again. Pass mismatched chunks to `odd`."""
+        """Sum chunks with `rows` until the group gathers again. Pass mismatched chunks to `reject_chunk`."""
         self._rows = rows
 
     def _stop(self) -> None:
-        self._reached = self.progress._replace(begun=0)
+        self._reached = self.progress._replace(partial_count=0)
         self._rows = None
         self.members.clear()
         self._running = False
@@ -133,7 +133,9 @@ class Group:
     def _start(self) -> List[Effect]:
         if self._running or len(self.members) + len(self._parted) < self.world:
             return []
-        head = min([member.hello.received for member in self.members.values()] + self.departed)
+        head = min(
+            [member.hello.received for member in self.members.values()] + self.departed_positions
+        )
         self._reached = self._reached._replace(head=head)
         self._running = True
         frame = proof.frame(Kind.START, wire.pack_message(Start(head)))
@@ -160,7 +162,7 @@ class Group:
             return self.fail(f"rank {member.rank} failed: {text}")
         raise Malformed(f"a worker must not send {header.kind.name} at this point")
 
-    def odd(self, member: Member, header: Header) -> List[Effect]:
+    def reject_chunk(self, member: Member, header: Header) -> List[Effect]:
         """Handle a chunk that cannot be added to the chunks of other ranks. `header`: the chunk's header."""
         position = self._state(member).position
         arrived = None if self._rows is None else self._rows.chunks(position)
@@ -175,7 +177,7 @@ class Group:
                 "integers support only SUM"
             )
         if arrived is not None and not rows.are_alike(arrived.shape, shape):
-            return rows.disagreement(member.rank, shape, arrived.arrived, arrived.shape)
+            return rows.disagreement(member.rank, shape, arrived.ranks, arrived.shape)
         # The missing chunk belongs to a rank that has left.
         return next((_has_left(rank, parted) for rank, parted in self._parted.items()), "")
 
@@ -234,7 +236,7 @@ class Group:
             waiting = [*self.members.values()]
         if not waiting or not missing or now - since < _STATUS_DELAY:
             return []
-        text = f"has waited {now - since:.0f} s for {rows.ranks(missing)}"
+        text = f"has waited {now - since:.0f} s for {rows.format_ranks(missing)}"
         for rank in sorted(rank for rank in missing if rank in self._lost)[:4]:
             text += f"; rank {rank} lost its connection {now - self._lost[rank]:.0f} s ago"
         frame = proof.text_frame(Kind.STATUS, text)

@@ -9,11 +9,11 @@ from trainshed_reduction.wire import DType, Header, Reduction
 
 class ArrivedChunks(NamedTuple):
     """The chunks of one position. `shape`: header of the chunk that arrived first. `since`: time of its
-    arrival. `arrived`: ranks in order of arrival."""
+    arrival. `ranks`: ranks in order of arrival."""
 
     shape: Header
     since: float
-    arrived: List[int]
+    ranks: List[int]
 
 
 class MemberState(NamedTuple):
@@ -26,13 +26,13 @@ class MemberState(NamedTuple):
 
 class Progress(NamedTuple):
     """The progress of a group. `head`: the oldest position for which a chunk is missing. `operation`,
-    `ordinal`: numbers of the operation of the last finished chunk; -1 = no chunk is finished. `begun`: number
-    of positions for which some ranks have sent chunks, but not all."""
+    `ordinal`: numbers of the operation of the last finished chunk; -1 = no chunk is finished.
+    `partial_count`: number of positions for which some ranks have sent chunks, but not all."""
 
     head: int
     operation: int
     ordinal: int
-    begun: int
+    partial_count: int
 
 
 class RunningRows(Protocol):
@@ -62,7 +62,7 @@ def _comparable(shape: Header) -> tuple[int, ...]:
     return dtype, reduction, chunk, operation, total, step
 
 
-def text(shape: Header) -> str:
+def describe(shape: Header) -> str:
     """Return a description of a chunk's operation."""
     reduction, dtype = Reduction(shape.reduction), DType(shape.dtype)
     return f"the {reduction.name} of {shape.total} elements of {dtype.name}"
@@ -73,7 +73,7 @@ def disagreement(rank: int, shape: Header, others: List[int], theirs: Header) ->
     operations, because either may be wrong. If there are only two ranks, the lower one is first."""
     if others[1:] == [] and others[0] < rank:
         rank, shape, others, theirs = others[0], theirs, [rank], shape
-    mine, other = text(shape), text(theirs)
+    mine, other = describe(shape), describe(theirs)
     if shape.ordinal != theirs.ordinal:
         return (
             f"{have([rank])} {mine} as operation {shape.ordinal}, {have(others)} {other} as operation "
@@ -81,16 +81,17 @@ def disagreement(rank: int, shape: Header, others: List[int], theirs: Header) ->
         )
     if mine == other:
         mine, other = (
-            f"{text(row)}, chunk {row.chunk} of {row.step} elements each" for row in (shape, theirs)
+            f"{describe(row)}, chunk {row.chunk} of {row.step} elements each"
+            for row in (shape, theirs)
         )
     return f"operation {shape.ordinal}: {have([rank])} {mine}, {have(others)} {other}"
 
 
 def have(numbers: List[int]) -> str:
-    return f"{ranks(numbers)} {'have' if len(numbers) > 1 else 'has'}"
+    return f"{format_ranks(numbers)} {'have' if len(numbers) > 1 else 'has'}"
 
 
-def ranks(numbers: List[int]) -> str:
+def format_ranks(numbers: List[int]) -> str:
     """Return a text with the numbers of the ranks. It contains at most eight numbers."""
     shown = ", ".join(str(rank) for rank in sorted(numbers)[:8])
     more = f" and {len(numbers) - 8} more" if len(numbers) > 8 else ""

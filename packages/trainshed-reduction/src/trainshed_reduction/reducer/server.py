@@ -16,7 +16,13 @@ from collections import deque
 from typing import Callable, Deque, Dict, List, Optional, Sequence, Tuple
 
 from trainshed_reduction import proof, sockets, wire
-from trainshed_reduction.native.library import Library, Lost, Message, Odd, Strange
+from trainshed_reduction.native.library import (
+    Library,
+    Lost,
+    Message,
+    MismatchedChunk,
+    ProtocolViolation,
+)
 from trainshed_reduction.native.reducing import Event, NativeGroup, NativeReducer
 from trainshed_reduction.reducer import groups
 from trainshed_reduction.reducer.groups import Effect, Member, Refusal, Sessions
@@ -206,9 +212,9 @@ class Server:
             self._native.send(peer.slot, proof.frame(Kind.CHALLENGE, peer.transcript))
         self._listen(len(self._unauthenticated) < MAX_UNAUTHENTICATED)
 
-    def _greet(self, peer: Peer, event: Message | Odd) -> List[Effect]:
+    def _greet(self, peer: Peer, event: Message | MismatchedChunk) -> List[Effect]:
         """Handle the first message of an unauthenticated peer. Raises Malformed."""
-        if isinstance(event, Odd) or event.header.kind is not Kind.HELLO:
+        if isinstance(event, MismatchedChunk) or event.header.kind is not Kind.HELLO:
             raise Malformed("the first frame must be HELLO")
         hello = proof.read_signed(self._token, Hello, event.payload, peer.transcript)
         if hello is None:
@@ -257,12 +263,12 @@ class Server:
         if peer in self._leaving:
             return []  # An earlier event has already ended the connection.
         try:
-            if isinstance(event, Strange):
-                raise Malformed(wire.STRANGE)
+            if isinstance(event, ProtocolViolation):
+                raise Malformed(wire.VIOLATION)
             if peer.member is None:
                 return self._greet(peer, event)
-            if isinstance(event, Odd):
-                return peer.member.group.odd(peer.member, event.header)
+            if isinstance(event, MismatchedChunk):
+                return peer.member.group.reject_chunk(peer.member, event.header)
             return peer.member.group.frame(peer.member, event.header, event.payload, self._now)
         except Malformed as error:
             self._outlet("log", f"{peer.address}: {error}")
@@ -279,7 +285,10 @@ class Server:
                     self._outlet("serving", effect.group.world)
                     self._outlet("log", f"group of {effect.group.world} workers is complete")
                 rows = NativeGroup(
-                    self._native, effect.group.world, effect.group.progress, effect.group.departed
+                    self._native,
+                    effect.group.world,
+                    effect.group.progress,
+                    effect.group.departed_positions,
                 )
                 for member in effect.group.members.values():
                     rows.join(member.rank, self._members[member].slot, member.hello.received)

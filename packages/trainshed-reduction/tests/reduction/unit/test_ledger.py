@@ -40,7 +40,7 @@ class Rank:
 
     def receive(self, lane: int) -> None:
         """Receive the next missing result of the lane."""
-        position = self.ledger.received(lane)
+        position = self.ledger.result_count(lane)
         frame = self.sent[lane][position]
         assert frame.target is not None
         frame.target[:] = b"\xff" * len(frame.target)

@@ -19,7 +19,7 @@ class Rows:
     def __init__(self, group: Group) -> None:
         self._progress = group.progress
         self._present = len(group.members)
-        self._departed = min(group.departed, default=1 << 64)
+        self._departed = min(group.departed_positions, default=1 << 64)
         self._states = {rank: MemberState(group.progress.head, 0) for rank in group.members}
         self._seen: dict[int, ArrivedChunks] = {}
 
@@ -31,14 +31,14 @@ class Rows:
         if position >= self._departed or is_averaged or not rows.are_alike(seen.shape, header):
             return False
         self._states[rank] = MemberState(position + 1, header.ordinal)
-        self._seen[position] = seen._replace(arrived=[*seen.arrived, rank])
-        if len(seen.arrived) + 1 == self._present:
+        self._seen[position] = seen._replace(ranks=[*seen.ranks, rank])
+        if len(seen.ranks) + 1 == self._present:
             del self._seen[position]
             self._progress = Progress(position + 1, header.operation, header.ordinal, 0)
         return True
 
     def progress(self) -> Progress:
-        return self._progress._replace(begun=len(self._seen))
+        return self._progress._replace(partial_count=len(self._seen))
 
     def chunks(self, position: int) -> ArrivedChunks | None:
         return self._seen.get(position)
@@ -96,7 +96,7 @@ class RecordedSessions:
         )
         taking = self._rows.get(member.group) if member not in self.dismissed else None
         if taking is None or not taking.add(header, now):
-            self.carry_out(member.group.odd(member, header))
+            self.carry_out(member.group.reject_chunk(member, header))
 
     def bye(self, member: Member) -> None:
         self.carry_out(member.group.frame(member, Header(Kind.BYE), b"", 0.0))

@@ -99,7 +99,7 @@ class Bootstrap:
                 "extensions": self.code.suffixes,
             }
         ).encode()
-        parts = (_sized(self._loader), _sized(header), document, self.code.archive)
+        parts = (_with_size(self._loader), _with_size(header), document, self.code.archive)
         return b"".join(parts)
 
     @cached_property
@@ -107,7 +107,7 @@ class Bootstrap:
         return Path(loader.__file__).read_bytes()
 
 
-def _sized(content: bytes) -> bytes:
+def _with_size(content: bytes) -> bytes:
     return b"%08x" % len(content) + content
 
 

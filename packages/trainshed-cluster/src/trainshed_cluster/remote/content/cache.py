@@ -146,7 +146,7 @@ class NodeCache:
         draft = self._units.draft(unit.path)
         try:
             unpacking = Unpacking(draft)
-            if unpacking.take(stream) != unit.digest:
+            if unpacking.unpack(stream) != unit.digest:
                 raise TransferError("it was rebuilt during the transfer")
             self._units.place(draft, unit, unpacking.bytes)
         except BaseException:

@@ -92,7 +92,7 @@ class Library:
                 try:
                     unit_path = await asyncio.to_thread(self._unit_to_send, path, granted)
                 except (ContentRefused, OSError) as refusal:
-                    writer.write(trees.failed(str(refusal)))
+                    writer.write(trees.failure_tar(str(refusal)))
                 else:
                     await _send(unit_path, writer)
             await writer.drain()

@@ -21,11 +21,11 @@ _SITE_PACKAGES = ("lib/python*/site-packages", "template/lib/python*/site-packag
 def find_references(unit: Path) -> tuple[str, ...]:
     """Return the directories outside the unit to which the unit refers, as sorted absolute paths. Raises
     OSError."""
-    mentioned = {os.path.normpath(path) for path in _mentioned(unit)}
+    mentioned = {os.path.normpath(path) for path in _find_paths(unit)}
     return tuple(sorted(path for path in mentioned if not Path(path).is_relative_to(unit)))
 
 
-def _mentioned(unit: Path) -> Iterator[str]:
+def _find_paths(unit: Path) -> Iterator[str]:
     for configuration in (unit / "pyvenv.cfg", unit / "template" / "pyvenv.cfg"):
         for line in _lines(configuration):
             name, _, value = line.partition("=")

@@ -147,7 +147,7 @@ def pack(root: Path, out: IO[bytes], *, without_sites: bool = False) -> None:
         _add_trailer(tar, _WHOLE + identity.digest.encode())
 
 
-def failed(why: str) -> bytes:
+def failure_tar(why: str) -> bytes:
     """Return a tar that contains only the reason for a failure."""
     out = io.BytesIO()
     with _open_tar(out) as tar:
@@ -197,7 +197,7 @@ class Unpacking:
         self._files: set[str] = set()
         self._add_trailer = b""
 
-    def take(self, stream: ByteSource) -> str:
+    def unpack(self, stream: ByteSource) -> str:
         """Unpack the stream, and return its identity. Raises TransferError, OSError."""
         self._root.mkdir(mode=0o700)
         try:

@@ -223,7 +223,7 @@ def check_reduction_variables(pools: Sequence[Section]) -> None:
             env = list(spec.sections("env"))
             for variable in env:
                 name, value = variable.text("name"), variable.text("value")
-                if fault := None if _REFERENCE in value else variables.fault(name, value):
+                if fault := None if _REFERENCE in value else variables.find_error(name, value):
                     variable.fault("value", f"{fault}.")
 
 
