@@ -80,8 +80,7 @@ def log(text: str) -> None:
 
 @functools.lru_cache(maxsize=None)
 def reports() -> Reports:
-    """Return this process's report. A replica has only one report file, which only its first process
-    writes."""
+    """Return this process's report. Only the first process of a replica writes its report file."""
     first = os.environ.get("LOCAL_RANK", "0") in ("", "0")
     return Reports(os.environ.get(REPORT_FILE) if first else None)
 

@@ -62,8 +62,7 @@ _WORDS = {MODE: MODES, NODE_FIRST: ("0", "1")}
 
 
 def find_error(name: str, value: str) -> Optional[str]:
-    """Return the error in a variable's value, or None if the value is valid. An empty value counts as not
-    set."""
+    """Return the error in a variable's value, or None. An empty value counts as not set."""
     if not value:
         return None
     wanted = None

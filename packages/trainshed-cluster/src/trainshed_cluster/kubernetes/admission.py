@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 _QUOTA_KEEP_SECONDS = 5.0
 """An attempt without Pods keeps its quota for this many seconds. A replica that moves requests its next Pod
-within that time."""
+earlier."""
 _RETRY_INTERVAL = 5.0
 """Seconds between two attempts to delete a workload."""
 _STRAY_TIMEOUT = 120.0
@@ -48,10 +48,8 @@ class Admission:
         self._tasks = Crew()
 
     async def start(self, namespaces: Collection[str]) -> None:
-        """Start watching the workloads.
-
-        Raises ClusterRefused if Kueue is missing or its workloads are not readable, and ClusterUnavailable.
-        """
+        """Start watching the workloads. Raises ClusterRefused if Kueue is missing or its workloads are not
+        readable, and ClusterUnavailable."""
         version = await self._version()
         for where in namespaces:
             path = f"{kueue.API}/{version}/namespaces/{where}/workloads"

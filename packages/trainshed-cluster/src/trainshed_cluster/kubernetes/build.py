@@ -35,8 +35,7 @@ signal.signal(signal.SIGALRM,lambda *_:(os.write(2,b'received no document\\n'),o
 signal.alarm({_DOCUMENT_TIMEOUT})
 {READ}
 """
-"""Code for `python -c` that executes the parcel. The alarm has a handler because process 1 ignores signals
-without one."""
+"""Code for `python -c` that executes the parcel. Process 1 ignores signals without a handler."""
 
 
 def new_engine(context: EngineContext) -> RemoteEngine:
@@ -83,8 +82,7 @@ def new_engine(context: EngineContext) -> RemoteEngine:
 
 
 def _interpreter_directories(context: EngineContext) -> list[str]:
-    """Return the prefixes of the environments' Pythons outside the cache. Pods also receive these
-    directories."""
+    """Return the prefixes of the environments' Pythons outside the cache. Pods also receive these."""
     directories = {
         prefix.parent for prefix in context.interpreters() if str(prefix) not in SHARED_PREFIXES
     }

@@ -80,8 +80,8 @@ class Expired(Exception):
 
 
 class ApiClient:
-    """A client of one cluster. `transport`: replaces the network. Raises ClusterRefused if no kubeconfig is
-    usable."""
+    """A client of one cluster. `transport`: replaces the network. Raises ClusterRefused without a usable
+    kubeconfig."""
 
     def __init__(
         self, settings: KubernetesSettings, transport: httpx2.AsyncBaseTransport | None = None

@@ -57,8 +57,8 @@ _DELETE_TIMEOUT = 30.0
 _EXIT_TIMEOUT = 2.5
 """Seconds to wait for the end of a Pod after its agent was shut down."""
 _EVICTION_TIMEOUT = 3.0
-"""Seconds to wait for the reason of an eviction. A kubelet may report the reason after it has sent the agent
-a signal."""
+"""Seconds to wait for the reason of an eviction. A kubelet may report it after it has sent the agent a
+signal."""
 _DELETE_GRACE = 1
 """Grace period in seconds when the Pod of a finished agent is deleted."""
 _NODES, _PODS = "/api/v1/nodes", "/api/v1/pods"
@@ -96,7 +96,7 @@ class KubernetesCluster:
         self._client: ApiClient | None = None
         self._tasks = Crew()
         self._nodes: WatchedCollection[ClusterNode] | None = None
-        #: The watched Pods of the whole cluster, or of each namespace of jobs if the account may not list all
+        #: The watched Pods of the whole cluster, or of each job namespace if the account may not list all
         #: Pods.
         self._pods: list[WatchedCollection[Pod]] = []
         self._own = OwnPods(service)
@@ -298,7 +298,7 @@ class KubernetesCluster:
         """Delete a Pod after its agent has shut down. Raises ClusterUnavailable."""
         if pod.is_running and pod.metadata.uid not in self._own.waiting_uids:
             # The agent has just been shut down, so the Pod ends soon. Deleting a Pod that has ended takes
-            # effect at once. For any other Pod the kubelet cleans up first, which old kubelets do only once a
+            # effect at once. For any other Pod the kubelet cleans up first, which old kubelets do once a
             # minute.
             await self._ends_within(_EXIT_TIMEOUT, name)
         try:

@@ -78,10 +78,8 @@ def replacement_delay(
 
 
 def delay(workload: Workload, others: Iterable[Workload]) -> Delay | None:
-    """Return the delay to report for a pending workload. `others`: all workloads of its namespace.
-
-    Returns None if the workload is admitted, or if Kueue has not examined it yet.
-    """
+    """Return the delay to report for a pending workload. `others`: all workloads of its namespace. Returns
+    None if the workload is admitted, or if Kueue has not examined it yet."""
     if _is(workload, _ADMITTED):
         return None
     queue = workload.spec.queue_name

@@ -45,10 +45,7 @@ _NOT_IN_NAMES = re.compile(r"[^a-z0-9-]+")
 
 def pod_name(need: NodeNeed, allocation: AllocationName, again: int = 0) -> str:
     """Return the name of a replica's Pod: hostname, attempt, number of the allocation, and `again` unless it
-    is 0.
-
-    `again` is needed because a Pod that has ended may keep its name for a minute.
-    """
+    is 0. `again` is needed because a Pod that has ended may keep its name for a minute."""
     base = (
         _NOT_IN_NAMES.sub("-", need.hostname.lower()).strip("-")
         or f"trainshed-{allocation.job_uid}"
@@ -159,8 +156,7 @@ def namespace(need: NodeNeed) -> str:
 
 
 def escape(argument: str) -> str:
-    """Escape an argument of a container: Kubernetes replaces $(NAME) with the variable's value, and $$ with
-    $."""
+    """Escape an argument of a container: Kubernetes replaces $(NAME) with a variable, and $$ with $."""
     return argument.replace("$", "$$")
 
 
@@ -194,10 +190,8 @@ def _affinity(operator: Literal["In", "NotIn"], nodes: Collection[str]) -> dict[
 
 def _tolerations(route: KubernetesRoute) -> list[dict[str, Any]]:
     """Return the operator's tolerations, and unlimited ones for nodes that are not ready or unreachable.
-
     Programs on such nodes may still run. They are lost only when their agent's lease ends, but Kubernetes
-    would end them after a fixed time.
-    """
+    would end them after a fixed time."""
     own = [
         {
             key: value

@@ -144,10 +144,8 @@ class Pod(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def requests(self) -> Mapping[str, float]:
         """The resources that the scheduler counts for this Pod: the sum over its containers and sidecars, or
-        the resources of its largest init container if these are larger.
-
-        Cached, because each report needs the resources of all Pods.
-        """
+        the resources of its largest init container if these are larger. Cached, because each report needs the
+        resources of all Pods."""
         before, totals = self.spec.init_containers or (), dict[str, float]()
         sidecars = (container for container in before if container.restart_policy == "Always")
         for container in (*(self.spec.containers or ()), *sidecars):

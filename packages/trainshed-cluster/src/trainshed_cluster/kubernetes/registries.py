@@ -31,8 +31,7 @@ _INDEXES: Final = (
 )
 _DOCKER_HUB: Final = "docker.io"
 _ARCHITECTURE = "amd64"
-"""Architecture to read if a name refers to images for several architectures. All of them start the same
-program."""
+"""Architecture to read if a name refers to images for several architectures. All start the same program."""
 
 
 class UnreadableImage(Exception):

@@ -135,10 +135,8 @@ def _unlisted_node(name: str) -> NodeReport:
 
 def node_state(node: ClusterNode) -> tuple[NodeState, str | None, bool]:
     """Return a node's state, the reason why it is not UP, and whether programs may still run there although
-    it is GONE.
-
-    A silent node may only be disconnected. The service then waits until its agents' leases end.
-    """
+    it is GONE. A silent node may only be disconnected. The service then waits until its agents' leases
+    end."""
     if any(taint.key == OUT_OF_SERVICE for taint in node.taints):
         return NodeState.GONE, "an operator marked it as off (taint out-of-service)", False
     ready = next(
@@ -173,8 +171,7 @@ _REASONS = toml.decode(Path(__file__).with_suffix(".toml").read_bytes(), type=_R
 
 
 def delay(pod: Pod) -> Delay | None:
-    """Return the delay to report for a Pod that does not run yet; None = no reason to report: it is about to
-    start."""
+    """Return the delay to report for a Pod that does not run yet; None = it is about to start."""
     if unscheduled := pod.scheduling_failure:
         word = unscheduled.reason or "Unschedulable"
         if word == "SchedulingGated":

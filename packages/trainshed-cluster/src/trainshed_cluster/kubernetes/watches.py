@@ -28,7 +28,7 @@ class Listener(Protocol[Item_contra]):
 
 class WatchedCollection(Generic[Item]):
     """A local copy of a collection. `path`: the collection's path in the API. `listener`: called after each
-    change of `objects`."""
+    change."""
 
     def __init__(
         self, client: ApiClient, path: str, kind: type[Item], listener: Listener[Item]

@@ -59,11 +59,8 @@ def require_user(name: str) -> None:
 
 
 def make_shared_directory(directory: Path) -> None:
-    """Create the shared directory if it does not exist.
-
-    Raises OSError if an existing directory belongs to another user. The name is easy to guess, and all users
-    may have write access to the parent directory.
-    """
+    """Create the shared directory if it does not exist. Raises OSError if an existing directory belongs to
+    another user. The name is easy to guess, and all users may have write access to the parent directory."""
     directory.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
         directory.mkdir(0o711)

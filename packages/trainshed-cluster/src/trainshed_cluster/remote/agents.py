@@ -66,8 +66,8 @@ _LOAD_TIMEOUT = 10.0
 _SHUTDOWN_TIMEOUT = 10.0
 """Seconds that an agent has to clean up before its allocation is released."""
 _CLOCK_SOURCE = "clock"
-"""Key of trouble with a node's clock. It contains no agent's name, because all agents of the node have the
-same clock."""
+"""Key of trouble with a node's clock. It contains no agent's name, because all agents there have the same
+clock."""
 _PORT_FILE = "port"
 """File in the engine's directory that contains the port for agents."""
 

@@ -186,8 +186,7 @@ class Attempts:
 
 
 class Records:
-    """The record files of a directory, which is created if needed. All methods block while they read or write
-    small files."""
+    """The record files of a directory, which is created if needed. All methods block briefly."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

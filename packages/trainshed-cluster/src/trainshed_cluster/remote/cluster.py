@@ -216,17 +216,14 @@ class Cluster(Protocol):
         ...
 
     async def allocation_end(self, name: AllocationName) -> AllocationEnd | None:
-        """Return the cause of the end of an allocation that reports no longer list; None = unknown.
-
-        Raises ClusterUnavailable if the cause is not decided yet or the cluster does not respond, and
-        AgentsMayLive.
-        """
+        """Return the cause of the end of an allocation that reports no longer list; None = unknown. Raises
+        ClusterUnavailable if the cause is not decided yet or the cluster does not respond, and
+        AgentsMayLive."""
         ...
 
     async def pending_end(self, name: AllocationName) -> AllocationEnd | None:
         """Return the expected end of an allocation whose agent received SIGTERM from the cluster; None =
-        unknown. Waits a few seconds, because the cluster may record the cause later than it sends the
-        signal."""
+        unknown. Waits a few seconds, because the cluster may record the cause after the signal."""
         ...
 
     async def require_reachable(self, name: AllocationName) -> None:

@@ -103,8 +103,7 @@ def client(credential: Credential) -> ssl.SSLContext:
 
 
 def certificate_name(certificate: Any) -> str | None:
-    """Return the agent's name in a verified certificate (in the format of `getpeercert`), or None if it has
-    no name."""
+    """Return the agent's name in a verified certificate (in the format of `getpeercert`), or None."""
     shown: dict[str, Any] = certificate or {}
     for kind, value in shown.get("subjectAltName", ()):
         if kind == "URI" and value.startswith(_SCHEME):

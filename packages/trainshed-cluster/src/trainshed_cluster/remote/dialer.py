@@ -24,8 +24,7 @@ _RETRY_INTERVAL: Final = 0.1
 _MAX_TUNNELS: Final = 1000
 """Maximum number of tunnels. Further connections wait on the node, not at the service."""
 _MAX_OPENING: Final = 8
-"""Maximum number of concurrent handshakes. Each handshake uses some milliseconds of the service's CPU
-time."""
+"""Maximum number of concurrent handshakes. Each one uses some milliseconds of the service's CPU time."""
 
 
 class Dialer(Generic[Sent, Received]):

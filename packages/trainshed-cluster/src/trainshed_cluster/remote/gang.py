@@ -30,8 +30,7 @@ _STORED_NAMES = {
     "adopted_names": "holds",
     "stop_grace": "stopped",
 }
-"""Names of fields in stored records. They stay unchanged, so that records of earlier releases remain
-readable."""
+"""Names of fields in stored records. They never change, so that older records remain readable."""
 
 
 class GangRecord(msgspec.Struct, frozen=True, rename=_STORED_NAMES):

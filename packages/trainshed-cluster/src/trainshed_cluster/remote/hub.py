@@ -252,8 +252,7 @@ class Hub(Generic[Sent, Received]):
             )
             return
         agent.connections.add(writer)
-        # End the connection when its certificate expires, because TLS verifies the certificate only at the
-        # start.
+        # End the connection when its certificate expires, because TLS verifies it only at the start.
         end = asyncio.get_running_loop().call_later(left, writer.transport.abort)
         try:
             if destination == greeting.CONTROL:

@@ -99,7 +99,7 @@ class IdleAllocations:
             await asyncio.gather(*map(self._wait_released, allocations))
 
     def detach(self, gang: Gang, record: GangRecord, index: int) -> IdleAllocation:
-        """Detach an allocation from an attempt, with its agents. `record`: the attempt's record with this
+        """Detach an allocation from an attempt, with its agents. `record`: its record with this
         allocation."""
         agents = tuple(agent for agent in gang.agents.values() if agent.allocation_index == index)
         for agent in agents:

@@ -46,8 +46,7 @@ class AgentDocument(msgspec.Struct, frozen=True, kw_only=True):
     user: str | None = None
     #: The address at which peers reach the replicas; None = the source address of the agent's connections.
     address: str | None
-    #: Parent directory of the agent's own directory on the node. The agent removes its own directory when it
-    #: ends.
+    #: Parent directory of the agent's own directory on the node. The agent removes that when it ends.
     directory: str
     #: Seconds without contact to the service after which the agent ends its programs and exits (`lease`).
     lease: float
@@ -214,8 +213,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The first message of each connection."""
 
     version: int
-    #: Capabilities of the agent's local engine; None = unknown, because `failure` prevents the engine's
-    #: start.
+    #: Capabilities of the agent's local engine; None = unknown, because of `failure`.
     capabilities: Capabilities | None
     #: The reason why no program can run on the node. In this case, the agent sends no further message. None =
     #: programs can run.

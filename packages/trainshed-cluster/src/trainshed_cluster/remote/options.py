@@ -70,8 +70,7 @@ class Listening(Struct, frozen=True):
 
     @property
     def host(self) -> str:
-        """The address to listen on: all addresses of the machine. This is safe because clients need a
-        certificate."""
+        """The address to listen on: all addresses of the machine. Clients need a certificate."""
         return "::" if self.address and ":" in self.address else "0.0.0.0"
 
 

@@ -205,8 +205,8 @@ class SlotAllocator:
         ]
 
     async def _release_strays(self) -> None:
-        """Release allocations without an attempt. They may be left from a service that was killed, or were
-        granted after that."""
+        """Release allocations without an attempt. They may be left by a killed service, or were granted
+        later."""
         before: set[AllocationName] = set()
         while True:
             await asyncio.sleep(_CHECK_INTERVAL)
@@ -256,8 +256,7 @@ class SlotAllocator:
             del self._preparing[gang.key]
 
     def _waiting_error(self, gang: Gang) -> EngineUnavailable:
-        """Return the exception for slots that are not ready yet. If the reason is known, it has already been
-        reported."""
+        """Return the exception for slots that are not ready yet. A known reason has already been reported."""
         if gang.delay is not None:
             return StillWaiting(gang.delay.message)
         return EngineUnavailable(

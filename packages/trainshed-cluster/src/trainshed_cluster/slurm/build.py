@@ -106,11 +106,8 @@ def _document(
 
 
 def _command(settings: SlurmSettings, extensions: Extensions) -> Callable[[str], AgentCommand]:
-    """Return a function that returns the command to start an agent on a node.
-
-    Nodes that share the service's files run this package. Other nodes receive the code, which is read when
-    the first agent starts.
-    """
+    """Return a function that returns the command to start an agent on a node. Nodes that share the service's
+    files run this package. Other nodes receive the code, which is read when the first agent starts."""
 
     def command(node: str) -> AgentCommand:
         if settings.shared:

@@ -105,11 +105,9 @@ class SlurmClient:
 
     async def end_agents(self, name: str, user: int) -> None:
         """End the steps of an allocation, and wait for a limited time until they have ended. Agents that are
-        shutting down end their own steps.
-
-        Call this before cancelling the job. Slurm allocates no resources of a node while a step of a
-        cancelled job ends there, but it does while a step of a running job ends.
-        """
+        shutting down end their own steps. Call this before cancelling the job. Slurm allocates no resources
+        of a node while a step of a cancelled job ends there, but it does while a step of a running job
+        ends."""
         tasks = [task for allocation, task in self._sruns.values() if allocation == name]
         if tasks:
             _, unfinished = await asyncio.wait(tasks, timeout=_EXIT_TIMEOUT)

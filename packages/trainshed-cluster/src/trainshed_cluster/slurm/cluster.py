@@ -78,8 +78,7 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 QUERY_INTERVAL: Final = 8.0
-"""Seconds between two regular queries of the cluster. More frequent queries would burden Slurm's
-controller."""
+"""Seconds between two regular queries of the cluster. More frequent ones would burden Slurm's controller."""
 
 
 class _KnownJob(Struct, frozen=True):

@@ -210,10 +210,8 @@ class Partition(Struct, frozen=True):
     denied_qos: frozenset[str]
 
     def rejects(self, name: str, account: str, qos: str) -> str | None:
-        """Return the reason why jobs do not start in this partition; None = they start.
-
-        `account`: "" = no account. `qos`: "" = the default QOS, which is not checked.
-        """
+        """Return the reason why jobs do not start in this partition; None = they start. `account`: "" = no
+        account. `qos`: "" = the default QOS, which is not checked."""
         if self.state != "UP":
             return f"partition {name} is {self.state}"
         if not _is_admitted(account, self.accounts, self.denied_accounts):

@@ -151,10 +151,7 @@ def parse_states(text: str) -> tuple[str, ...]:
 
 def node_state(line: NodeLine, *, reservation: bool = False) -> tuple[NodeState, str | None]:
     """Return a node's state, and the reason why it is not UP. `reservation`: the engine requests jobs inside
-    a reservation.
-
-    Nodes that Slurm has powered down are UP, because Slurm powers them up for a job.
-    """
+    a reservation. Nodes that Slurm has powered down are UP, because Slurm powers them up for a job."""
     base, flags = line.states[0] if line.states else "unknown", frozenset(line.states)
     why = line.reason or " and ".join(line.states)
     if base in _DEAD:

@@ -81,10 +81,8 @@ def cause_of_end(job: Job) -> AllocationEnd | None:
 
 
 def delay_of(job: Job, before: int | None, now: float) -> Delay | None:
-    """Return the delay to report for a pending allocation; None = Slurm has not set a reason yet.
-
-    `before`: number of jobs before this one; None = unknown. `now`: seconds since the epoch.
-    """
+    """Return the delay to report for a pending allocation; None = Slurm has not set a reason yet. `before`:
+    number of jobs before this one; None = unknown. `now`: seconds since the epoch."""
     words = reason_in_words(job.reason)
     if words is None:
         return None

@@ -18,8 +18,8 @@ from trainshed_cluster.remote.cluster import ClusterRefused, Owner
 from trainshed_cluster.slurm.settings import SlurmSettings
 
 _PASSED_VARIABLES = ("PATH", "SLURM_CONF", "SLURM_TIME_FORMAT", "LC_ALL")
-"""The only variables of the service that a user's command receives, because users can read the environment of
-their own processes."""
+"""The only variables of the service that a user's command receives. Users can read the environment of their
+processes."""
 
 
 class UnixUser(Struct, frozen=True):
@@ -31,8 +31,7 @@ class UnixUser(Struct, frozen=True):
     home: str
 
     def command(self, argv: Sequence[str], setpriv: str) -> list[str]:
-        """Return the command by which root runs `argv` as this user. `setpriv`: path of the command
-        setpriv."""
+        """Return the command by which root runs `argv` as this user. `setpriv`: path of setpriv."""
         own = f"--reuid={self.uid}", f"--regid={self.gid}", "--init-groups"
         return [setpriv, *own, "--", *argv]
 

@@ -27,11 +27,8 @@ class Place(NamedTuple):
 
 def place_of(number: int, lanes: int, rank: int, world: int) -> Place:
     """Return the destination of the `number`-th chunk (from 0). Chunks are assigned to lanes in turn, and a
-    row has one chunk per lane.
-
-    All ranks use the same lanes, but each rank starts a row at a different lane. Therefore ranks do not all
-    send to the same reducer at once.
-    """
+    row has one chunk per lane. All ranks use the same lanes, but each rank starts a row at a different lane.
+    Therefore ranks do not all send to the same reducer at once."""
     row, lane = divmod(number, lanes)
     return Place(lane, row + (lane - rank * lanes // world) % lanes / lanes)
 

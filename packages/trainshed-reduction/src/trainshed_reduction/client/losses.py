@@ -30,8 +30,8 @@ class LossDetector:
         self._warn_after = _FIRST_WARNING
 
     def check(self, ledger: Ledger, lanes: Sequence[Lane], now: float) -> List[Lane]:
-        """Return the lanes that wait for results of silent reducers. Raises ReductionFailed if a wait exceeds
-        its limit."""
+        """Return the lanes that wait for results of silent reducers. Raises ReductionFailed if a wait is too
+        long."""
         before, self._waits = self._waits, {}
         for lane in lanes:
             entry = ledger.oldest_pending(lane.index)

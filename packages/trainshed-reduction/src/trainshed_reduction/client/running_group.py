@@ -121,8 +121,7 @@ class RunningGroup:
             self._resume(lane)
 
     def run_once(self) -> None:
-        """Move data until an event occurs, and handle the event. Raises ReductionFailed if the group has
-        failed."""
+        """Move data until an event occurs, and handle it. Raises ReductionFailed if the group has failed."""
         for view, dtype, reduction, operation in self._operations.drain():
             for lane, frame in self._ledger.issue(view, dtype, reduction, operation):
                 self._transfer.push(lane, frame)

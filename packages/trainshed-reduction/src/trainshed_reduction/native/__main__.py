@@ -68,8 +68,7 @@ def _compiler() -> List[str]:
 def _compile(command: Sequence[str], path: Path) -> Tuple[Optional[Path], str]:
     sources = [str(library.DIRECTORY / name) for name in library.SOURCES if name.endswith(".c")]
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Build in a temporary directory and rename, because other processes may build the library at the same
-    # time.
+    # Build in a temporary directory and rename, because other processes may also build the library now.
     with tempfile.TemporaryDirectory(prefix=".building-", dir=str(path.parent)) as workspace:
         made = Path(workspace) / path.name
         complaints = Path(workspace) / "errors"

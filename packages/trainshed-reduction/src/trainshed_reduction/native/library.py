@@ -167,8 +167,7 @@ class Report:
         self._text = ctypes.create_string_buffer(text)
 
     def read(self, run: Any, handle: object, seconds: float) -> Iterator[Record]:
-        """Call the C function `run` (`transfer_run` or `reducer_run`) once, and yield the records of its
-        events."""
+        """Call the C function `run` (`transfer_run` or `reducer_run`) once, and yield its events' records."""
         memory = self._events, self._capacity, self._text, len(self._text)
         count = run(handle, seconds, *memory)
         records, texts = memoryview(self._events)[: count * _EVENT.size], memoryview(self._text)

@@ -224,8 +224,8 @@ def _is_served(c10d: Any, backend: str) -> bool:
 
 
 class _Kind(type):
-    """The metaclass of `_Substitute`. The substitute behaves like PyTorch's class, because other threads may
-    use it, too."""
+    """The metaclass of `_Substitute`. It behaves like PyTorch's class, because other threads may also use the
+    substitute."""
 
     def __call__(cls, *args: Any) -> object:
         # Without a store, create PyTorch's own group. PyTorch does this for backends that determine ranks

@@ -78,8 +78,7 @@ class Node:
         self._made: Dict[str, dist.Backend] = {}
 
     def pad(self, flat: torch.Tensor) -> torch.Tensor:
-        """Return the tensor, padded with zeros if necessary, so that all ranks of the node get equal
-        parts."""
+        """Return the tensor, padded with zeros if necessary, so that all ranks get equal parts."""
         rest = -flat.numel() % self.size
         return torch.cat([flat, flat.new_zeros(rest)]) if rest else flat
 

@@ -73,7 +73,7 @@ class Copies:
         yield Slice(part, part)
 
     def up(self, piece: Slice, *, is_whole: bool) -> None:
-        """Copy a slice's sum to the slice's origin. After a failure (`is_whole` is False), only release the
+        """Copy a slice's sum to the slice's origin. After a failure (not `is_whole`), only release the
         slice."""
 
     def arrival(self) -> Optional[Arrival]:

@@ -186,12 +186,9 @@ class Session:
         self._pipeline: Optional[Pipeline] = None
 
     def begin(self) -> bool:
-        """Connect to the reducers at the first call. Return whether all ranks use reducers.
-
-        All ranks must make the first call at the same place of the program. It blocks for up to a few times
-        `start_seconds`. Raises ReductionFailed if this rank has failed although the other ranks use the
-        reducers.
-        """
+        """Connect to the reducers at the first call. Return whether all ranks use reducers. All ranks must
+        make the first call at the same place of the program. It blocks for up to a few times `start_seconds`.
+        Raises ReductionFailed if this rank has failed although the other ranks use the reducers."""
         with self._lock:
             if self._serves is None:
                 self._serves = self._begin()

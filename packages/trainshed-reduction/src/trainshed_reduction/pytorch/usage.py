@@ -90,8 +90,7 @@ def report_at_exit(smallest: int) -> None:
 
 
 def _has_child_report() -> bool:
-    """Whether child processes have written to the replica's report file, or may have done so under
-    torchrun."""
+    """Whether child processes have written to the replica's report file, or may have (torchrun)."""
     if "torch.distributed.run" in sys.modules:
         return True
     try:

@@ -41,8 +41,7 @@ def is_served(tensor: torch.Tensor, smallest: int) -> bool:
     """Whether reducers support a tensor: it must be dense and contiguous, with a supported type, and have at
     least `smallest` bytes.
 
-    The answer must be the same on all ranks, so it depends only on properties that are the same on all
-    ranks."""
+    The answer must be the same on all ranks, so it depends only on properties that all ranks share."""
     return (
         type(tensor) in _PLAIN
         and tensor.dtype in DTYPES

@@ -54,11 +54,8 @@ class NodeCache:
 
     async def fetch_all(self, manifest: Manifest, fetch: Fetch) -> None:
         """Fetch all missing units of a manifest, and keep all its units until `close`. A failure leaves no
-        incomplete unit.
-
-        Raises LaunchRejected if this node lacks a directory that the service does not send, and
-        EngineUnavailable for other failures.
-        """
+        incomplete unit. Raises LaunchRejected if this node lacks a directory that the service does not send,
+        and EngineUnavailable for other failures."""
         missing = await asyncio.to_thread(
             lambda: [path for path in manifest.outside if not Path(path).is_dir()]
         )

@@ -65,8 +65,7 @@ class Library:
 
     Args:
         roots: Directories whose finished units may be fetched, but nothing else in them.
-        interpreters: Returns the prefixes of Pythons that do not belong to the system; it is called in
-            threads.
+        interpreters: Returns the prefixes of Pythons that do not belong to the system. Called in threads.
     """
 
     def __init__(
